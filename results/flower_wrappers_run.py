@@ -36,10 +36,10 @@ from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
-from leakbench.external.attack import attack_seen
+from leakbench.external.attack import attack_trace
 from leakbench.external.attacker import Attacker
 from leakbench.flower import InProcessGrid, ProbeStrategy, StepProbeMod, TapGrid, UpdateTapMod, attach, observe
-from leakbench.flower.trace import Unknown, seen_at
+from leakbench.flower.trace import TrainingOptions, trace_at
 from leakbench.models import build
 from leakbench.recipe import resolve
 
@@ -167,10 +167,10 @@ def leaked(wrapper: Wrapper, victims: int) -> dict[str, Any]:
         strategy.start(grid=grid, initial_arrays=ArrayRecord(fresh().state_dict()), num_rounds=1)
         for tap, told in (("type-1", wrapper.outgoing), ("type-0", wrapper.outgoing), ("behind", wrapper.behind)):
             attacker = Attacker(resolve("attacks", Attack, "autoleak")[1], told, data)
-            seen = seen_at(Path(folder), tap, 1, fresh(), data.shape, data.classes, Unknown(), victims)
+            seen = trace_at(Path(folder), tap, 1, fresh(), data.shape, data.classes, TrainingOptions(), victims)
             if isinstance(seen, str):
                 raise RuntimeError(seen)
-            summary = attack_seen(seen, attacker).summary
+            summary = attack_trace(seen, attacker).summary
             assert summary is not None
             names = ("asr", "asr_low", "asr_high", "null_asr", "rmse", "identified")
             found |= {f"{tap} {name}": summary[name] for name in names}

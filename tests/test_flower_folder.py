@@ -8,14 +8,20 @@ from safetensors.numpy import save_file
 
 import leakbench.flower.leaks
 from leakbench.errors import InputError
-from leakbench.flower.leaks import Leak, check_own, cleared, read_leaks, write_leak
-from leakbench.flower.trace import TAPS, rounds_of
+from leakbench.external.trace import TAPS
+from leakbench.flower.leaks import Leak, leak_files, leaked_rounds, read_leaks, write_leak
 
 ONE = {"weight": np.ones(3, np.float32)}
 
 
 def everything(folder):
     return {str(path.relative_to(folder)): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+def cleared(folder):
+    """Remove what a run left, as the next run does."""
+    for path in leak_files(folder):
+        path.unlink()
 
 
 @pytest.fixture
@@ -30,8 +36,7 @@ def leaks(tmp_path):
 
 
 def test_what_a_run_left_is_removed(leaks):
-    check_own(leaks, TAPS)
-    cleared(leaks, TAPS)
+    cleared(leaks)
     assert not any(path.is_file() for path in leaks.rglob("*"))
     assert all(read_leaks(leaks, tap) == [] for tap in TAPS)
 
@@ -44,20 +49,20 @@ def test_one_round_is_read_alone_and_what_was_sent_but_once(tmp_path, monkeypatc
     monkeypatch.setattr(leakbench.flower.leaks, "_opened", lambda path: opened.append(path) or whole(path))
     assert [(leak.round, leak.node) for leak in read_leaks(str(tmp_path), "type-1", 2)] == [(2, 1), (2, 2)]
     assert sorted(path.parent.name for path in opened) == ["sent", "type-1", "type-1"]
-    assert rounds_of(tmp_path) == [1, 2, 12] and len(opened) == 3
+    assert leaked_rounds(tmp_path) == [1, 2, 12] and len(opened) == 3
     with pytest.raises(InputError, match="none: no such folder of leaks"):
         read_leaks(tmp_path / "none", "type-1")
 
 
 def test_a_folder_that_is_not_there_or_empty_will_do(tmp_path):
-    cleared(tmp_path / "none", TAPS)
-    cleared(tmp_path, TAPS)
+    cleared(tmp_path / "none")
+    cleared(tmp_path)
     assert not (tmp_path / "none").exists()
 
 
 def test_answers_to_nothing_are_a_runs_own(leaks):
     save_file({}, leaks / "rebuilt.safetensors")
-    cleared(leaks, TAPS)
+    cleared(leaks)
     assert not (leaks / "rebuilt.safetensors").exists()
 
 
@@ -78,9 +83,8 @@ def test_what_is_not_a_runs_own_is_refused_and_nothing_is_removed(leaks, name):
     (leaks / name).parent.mkdir(exist_ok=True)
     (leaks / name).write_bytes(b"mine")
     before = everything(leaks)
-    for refuse in (check_own, cleared):
-        with pytest.raises(InputError, match=r"out: .* is not of `leakbench flower`.*give another --out"):
-            refuse(leaks, TAPS)
+    with pytest.raises(InputError, match=r"out: .* is not of `leakbench flower`.*give another --out"):
+        cleared(leaks)
     assert everything(leaks) == before
 
 
@@ -89,23 +93,23 @@ def test_arrays_of_somebody_else_are_refused_under_any_name(leaks):
         before = (leaks / name).read_bytes() if (leaks / name).exists() else None
         save_file(ONE, leaks / name)
         with pytest.raises(InputError, match=name):
-            cleared(leaks, TAPS)
+            cleared(leaks)
         (leaks / name).unlink() if before is None else (leaks / name).write_bytes(before)
-    cleared(leaks, TAPS)
+    cleared(leaks)
 
 
 def test_a_link_is_not_followed(leaks, tmp_path):
     shutil.move(leaks / "sent", tmp_path / "elsewhere")
     (leaks / "sent").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="sent"):
-        cleared(leaks, TAPS)
+        cleared(leaks)
     assert len(list((tmp_path / "elsewhere").iterdir())) == 1
 
 
 def test_a_file_in_the_stead_of_the_folder_is_one_line(tmp_path):
     (tmp_path / "file").write_bytes(b"mine")
     with pytest.raises(InputError, match="is a file, expected a folder"):
-        check_own(tmp_path / "file", TAPS)
+        leak_files(tmp_path / "file")
 
 
 @pytest.mark.parametrize(

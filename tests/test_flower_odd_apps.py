@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'leakbench[flower]'")
 
 from leakbench.flower.leaks import read_leaks
-from leakbench.flower.trace import Unknown, seen_at
+from leakbench.flower.trace import TrainingOptions, trace_at
 from leakbench.imported import import_function
 
 APP = Path(__file__).parent / "odd_flower_app"
@@ -219,7 +219,7 @@ def attacked(rows, case, **config):
 def test_the_first_step_of_momentum_is_read_exactly(rows, tmp_path, case):
     """With Nesterov's it is 1.9 gradients long; Adam's averages begin with the second step."""
     assert attacked(rows, case) == [""]
-    seen = seen_at(tmp_path / "out", "type-1", 1, odd_network(), (1, 4, 4), 3, Unknown(), 3)
+    seen = trace_at(tmp_path / "out", "type-1", 1, odd_network(), (1, 4, 4), 3, TrainingOptions(), 3)
     for leak, update in zip(read_leaks(tmp_path / "out", "type-2"), seen.view.update["1.weight"], strict=True):
         gradient = torch.from_numpy(leak.arrays["step0/1.weight"])
         wanted = gradient / (gradient.abs() + 1e-8) if case == "betas" else gradient
@@ -252,7 +252,7 @@ def test_uneven_batches_are_one_step_of_all_at_the_sum_of_the_rates(rows, tmp_pa
     """Two small steps at the rate r along means of gradients are a step along their mean at 2 r."""
     found = rows("uneven", steps=2, batch=2)
     assert "batches of [2, 3] are taken for one step of all" in found["type-1"]["note"]
-    training = seen_at(tmp_path / "out", "type-1", 1, odd_network(), (1, 4, 4), 3, Unknown(), 3).training
+    training = trace_at(tmp_path / "out", "type-1", 1, odd_network(), (1, 4, 4), 3, TrainingOptions(), 3).training
     assert (training.steps, training.batch, training.learning_rate) == (1, 5, pytest.approx(0.2))
 
 
@@ -260,7 +260,7 @@ def test_uneven_batches_are_one_step_of_all_at_the_sum_of_the_rates(rows, tmp_pa
 def test_those_are_attacked_side_by_side_who_are_most(rows, tmp_path, only):
     found = rows("larger", only=only, batch=2)
     assert (found["type-1"]["victims"], found["type-0"]["victims"]) == (2, 2)
-    seen = seen_at(tmp_path / "out", "type-1", 1, odd_network(), (1, 4, 4), 3, Unknown(), 3)
+    seen = trace_at(tmp_path / "out", "type-1", 1, odd_network(), (1, 4, 4), 3, TrainingOptions(), 3)
     assert (seen.view.victims, seen.training.batch, seen.left_out) == (2, 2, 1)
 
 
@@ -268,7 +268,7 @@ def test_a_round_is_told_as_it_is_counted_from_zero(rows, tmp_path):
     """By which schedules of noise go, and what an attack draws."""
     rows("", **{"num-server-rounds": 2})
     for number in (1, 2):
-        seen = seen_at(tmp_path / "out", "type-1", number, odd_network(), (1, 4, 4), 3, Unknown(), 3)
+        seen = trace_at(tmp_path / "out", "type-1", number, odd_network(), (1, 4, 4), 3, TrainingOptions(), 3)
         assert (seen.view.clock.round, seen.view.clock.rounds) == (number - 1, number)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import leakbench
 from leakbench.errors import InputError
 from leakbench.external.arrays import read_arrays
-from leakbench.external.trace import Trained, leaked
+from leakbench.external.trace import Trace, Training
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "own_update"
 
@@ -36,7 +36,7 @@ def normed() -> nn.Module:
 def test_the_view_answers_the_truth_with_the_update(made: Callable[[], nn.Module]) -> None:
     """What is seen is what leakbench's own clients would have sent, of several steps too, by the running statistics."""
     model, (x, y) = made().eval(), batch(6)
-    one = leaked(model, [gradient(model, x, y)], SHAPE, CLASSES, Trained(6)).view
+    one = Trace(model, [gradient(model, x, y)], SHAPE, CLASSES, Training(6)).view
     targets = nn.functional.one_hot(y, CLASSES).float()[None]
     for name, g in one.respond(x[None], targets).items():
         torch.testing.assert_close(g, one.update[name], rtol=1e-4, atol=1e-6)
@@ -48,7 +48,7 @@ def test_the_view_answers_the_truth_with_the_update(made: Callable[[], nn.Module
         optimizer.step()
     before = {n: p.detach() for n, p in model.named_parameters()}
     delta = {n: p.detach() - before[n] for n, p in trained.named_parameters()}
-    three = leaked(model, [delta], SHAPE, CLASSES, Trained(2, 3, 0.1)).view
+    three = Trace(model, [delta], SHAPE, CLASSES, Training(2, 3, 0.1)).view
     assert (three.examples, three.knowledge.examples, three.knowledge.reads) == (6, 6, "weights")
     for name, g in three.respond(x[None], targets).items():
         torch.testing.assert_close(g, three.update[name], rtol=1e-3, atol=1e-5)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from leakbench import cli
 from leakbench.ending import SAID, said
-from leakbench.external.training_probe import save_heard
+from leakbench.external.training_probe import save_files
 
 SHAPE, CLASSES = (1, 8, 8), 10
 
@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_attacked(
             raise PermissionError(errno.EACCES, why, f"{named['dir']}/.answers.safetensors.abc.tmp")
 
         monkeypatch.setattr("tempfile.mkstemp", shut)
-    monkeypatch.setattr("leakbench.external.update.seen_of", lambda _: pytest.fail("it went on"))
+    monkeypatch.setattr("leakbench.external.update.UpdateFiles.read", lambda _: pytest.fail("it went on"))
     before = held(place)
     code, printed, err = attacked(monkeypatch, capsys, out=out)
     assert (code, printed, err.count("\n")) == (2, "", 1)
@@ -186,7 +186,7 @@ def test_without_a_truth_a_folder_has_its_page_and_answers(
 def test_what_rebuilds_private_data_is_for_its_owner_alone(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_heard(place / "heard", {"truth.safetensors": {"inputs": torch.zeros(1)}})
+    save_files(place / "heard", {"truth.safetensors": {"inputs": torch.zeros(1)}})
     assert attacked(monkeypatch, capsys, out="found.safetensors")[0] == 0
     assert attacked(monkeypatch, capsys, out="page")[0] == 0
     files = [place / "heard" / "truth.safetensors", place / "found.safetensors", *(place / "page").iterdir()]

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 import leakbench
 from leakbench.errors import InputError
-from leakbench.external.assumptions import contradicted as contradicted_by
-from leakbench.external.assumptions import explains
-from leakbench.external.attacker import Who
+from leakbench.external.assumptions import contradiction, distance_to_truth
+from leakbench.external.attacker import AttackerOptions
 from leakbench.external.training_probe import Probe
 
 entropy = nn.functional.cross_entropy
@@ -125,9 +124,9 @@ def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 
 def apart(probe: Probe, tap: str = "type-1") -> float:
     """Return by how much of its length what leaked differs from what the truth answers."""
-    seen, _ = probe._points(Who("cpl")(), None, None, 10, None)[tap]
+    seen, _ = probe._points(AttackerOptions("cpl")(), None, None, 10, None)[tap]
     assert seen.inputs is not None and seen.labels is not None
-    return float(explains(seen.view, seen.inputs, seen.labels)[0].max())
+    return float(distance_to_truth(seen.view, seen.inputs, seen.labels)[0].max())
 
 
 def normed() -> nn.Module:
@@ -401,6 +400,6 @@ def test_adams_steps_by_rounding_alone_contradict_nothing(loss: Any) -> None:
             probe.observe(x[i : i + 2], y[i : i + 2], entropy)
             loss(model(x[i : i + 2]), y[i : i + 2]).backward()
             optimizer.step()
-    seen, knowing = probe._points(Who("cpl")(), None, None, 10, None)["type-1"]
+    seen, knowing = probe._points(AttackerOptions("cpl")(), None, None, 10, None)["type-1"]
     assert apart(probe) > 1e-3
-    assert bool(contradicted_by(seen, knowing)) == (loss is not entropy)
+    assert bool(list(contradiction(seen, knowing))) == (loss is not entropy)

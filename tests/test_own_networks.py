@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import leakbench
 from leakbench.errors import InputError
-from leakbench.external.assumptions import assumed, explains
-from leakbench.external.attacker import COUNTED, SEARCHED, Who, suited
-from leakbench.external.network import in_order, ran
-from leakbench.external.trace import Trained, leaked
+from leakbench.external.assumptions import assumptions, distance_to_truth
+from leakbench.external.attacker import COUNTED, SEARCHED, AttackerOptions
+from leakbench.external.network import forward_pass, order_layers
+from leakbench.external.trace import Trace, Training
 
 SHAPE, CLASSES = (1, 8, 8), 10
 
@@ -169,19 +169,19 @@ def test_each_attack_answers_or_says_why_not(build: Callable[[], nn.Module], att
 @pytest.mark.parametrize("build", [HeadFirst, Tanh, Scaled, FrozenBody, Attention, normed, convolved])
 def test_the_truth_explains_the_update(build: Callable[[], nn.Module]) -> None:
     model, (x, y) = made(build).eval(), examples(4)
-    seen = leaked(model, [gradient(model, x, y)], SHAPE, CLASSES, Trained(4))
-    assert float(explains(seen.view, x[None], y[None])[0]) < 1e-5
+    seen = Trace(model, [gradient(model, x, y)], SHAPE, CLASSES, Training(4))
+    assert float(distance_to_truth(seen.view, x[None], y[None])[0]) < 1e-5
 
 
 def test_layers_stand_in_the_order_in_which_they_run() -> None:
     model = made(SpareHead)
     model._modules["head"], model._modules["body"] = model._modules["body"], model._modules["head"]
     model = made(HeadFirst)
-    order = in_order(model, ran(model, torch.rand(1, *SHAPE)))
+    order = order_layers(model, forward_pass(model, torch.rand(1, *SHAPE)))
     assert [name for name, _ in model.named_children()] == ["body", "head"]
     assert order == ["body.weight", "body.bias", "head.weight", "head.bias"]
     spare = made(SpareHead)
-    order = in_order(spare, ran(spare, torch.rand(1, *SHAPE)))
+    order = order_layers(spare, forward_pass(spare, torch.rand(1, *SHAPE)))
     assert order == ["spare.weight", "spare.bias", "body.weight", "body.bias", "head.weight", "head.bias"]
     assert [name for name, _ in spare.named_children()] == ["body", "head", "spare"]
     assert [name for name, _ in made(HeadFirst).named_children()] == ["head", "body"]
@@ -191,7 +191,7 @@ def test_the_users_model_stays_as_it_is() -> None:
     model, (x, y) = made(normed), examples(2)
     model.train()
     before = {name: t.clone() for name, t in model.state_dict().items()}
-    leaked(model, [gradient(model.eval(), x, y)], SHAPE, CLASSES, Trained(2, mode="train"))
+    _ = Trace(model, [gradient(model.eval(), x, y)], SHAPE, CLASSES, Training(2, mode="train")).view
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
     assert isinstance(model[1], nn.BatchNorm2d)
 
@@ -199,43 +199,43 @@ def test_the_users_model_stays_as_it_is() -> None:
 @pytest.mark.parametrize("build", [HeadFirst, Tanh, FrozenHead])
 def test_how_labels_are_read_is_said(build: Callable[[], nn.Module]) -> None:
     model, (x, y) = made(build), examples(1)
-    seen = leaked(model, [gradient(model, x, y)], SHAPE, CLASSES, Trained())
+    seen = Trace(model, [gradient(model, x, y)], SHAPE, CLASSES, Training())
     expected = {HeadFirst: "", Tanh: COUNTED, FrozenHead: SEARCHED}[build]
-    attacker, said = suited(Who("autoleak")(), seen)
-    assert said == expected
-    assert (attacker.attack == Who("autoleak")().attack) == (not expected)
-    cpl = Who("cpl")()
-    assert suited(cpl, seen) == (cpl, "")
+    attacker = AttackerOptions("autoleak")().for_network(seen)
+    assert attacker.adapted == expected
+    assert (attacker.attack == AttackerOptions("autoleak")().attack) == (not expected)
+    cpl = AttackerOptions("cpl")()
+    assert cpl.for_network(seen) == cpl
 
 
 def test_batch_normalisation_in_either_mode() -> None:
     model, (x, y) = made(normed), examples(4)
     for mode in ("train", "eval"):
         wanted = gradient(model.train(mode == "train"), x, y)
-        seen = leaked(model, [wanted], SHAPE, CLASSES, Trained(4, mode=mode))
-        assert float(explains(seen.view, x[None], y[None])[0]) < 1e-5
-        other = leaked(model, [wanted], SHAPE, CLASSES, Trained(4, mode="eval" if mode == "train" else "train"))
-        assert float(explains(other.view, x[None], y[None])[0]) > 0.05
+        seen = Trace(model, [wanted], SHAPE, CLASSES, Training(4, mode=mode))
+        assert float(distance_to_truth(seen.view, x[None], y[None])[0]) < 1e-5
+        other = Trace(model, [wanted], SHAPE, CLASSES, Training(4, mode="eval" if mode == "train" else "train"))
+        assert float(distance_to_truth(other.view, x[None], y[None])[0]) > 0.05
 
 
-def said_of(model: nn.Module, update: dict[str, Tensor], x: Tensor, y: Tensor, how: Trained) -> str:
-    seen = leaked(model, [update], SHAPE, CLASSES, how, None, "type-1", (x[None], y[None]))
-    return "\n".join(assumed(seen, Who("cpl")(), True))
+def said_of(model: nn.Module, update: dict[str, Tensor], x: Tensor, y: Tensor, how: Training) -> str:
+    seen = Trace(model, [update], SHAPE, CLASSES, how, None, "type-1", (x[None], y[None]))
+    return "\n".join(assumptions(seen, AttackerOptions("cpl")()))
 
 
 def test_what_was_assumed_and_is_not_so_is_said() -> None:
     model, (x, y) = made(HeadFirst), examples(4)
     right = gradient(model, x, y)
-    assert "differs from the update" not in said_of(model, right, x, y, Trained(4))
-    summed = said_of(model, gradient(model, x, y, "sum"), x, y, Trained(4))
+    assert "differs from the update" not in said_of(model, right, x, y, Training(4))
+    summed = said_of(model, gradient(model, x, y, "sum"), x, y, Training(4))
     assert "differs from the update by 0.75 of its length: the update is 4 times it (a sum instead of a mean" in summed
-    rate = said_of(model, {n: -0.1 * g for n, g in right.items()}, x, y, Trained(4, 1, 0.05))
+    rate = said_of(model, {n: -0.1 * g for n, g in right.items()}, x, y, Training(4, 1, 0.05))
     assert "the update is 2 times it" in rate
     noisy = {n: g + g.std() * torch.randn_like(g) for n, g in right.items()}
-    assert "was it changed, or are the weights" in said_of(model, noisy, x, y, Trained(4))
+    assert "was it changed, or are the weights" in said_of(model, noisy, x, y, Training(4))
     other = made(HeadFirst)
     nn.init.normal_(other.body.weight)
-    assert "was it changed, or are the weights" in said_of(other, right, x, y, Trained(4))
+    assert "was it changed, or are the weights" in said_of(other, right, x, y, Training(4))
 
 
 class Branches(nn.Module):
@@ -285,7 +285,7 @@ def test_a_network_that_cannot_be_attacked_is_refused(build: Callable[[], nn.Mod
     model = made(build)
     update = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     with pytest.raises(InputError, match=says):
-        leaked(model, [update], SHAPE, CLASSES, Trained())
+        _ = Trace(model, [update], SHAPE, CLASSES, Training()).view
 
 
 def instanced(keeping: bool = True) -> nn.Module:
@@ -307,13 +307,16 @@ def test_instance_normalisation_in_either_mode(size: int, tap: str, frozen: bool
         wanted = gradient(model.train(mode == "train"), x, y)
         model.load_state_dict(kept, strict=False)
         found[mode] = {
-            other: leaked(model, [wanted], SHAPE, CLASSES, Trained(size, mode=other), None, tap, (x[None], y[None]))
+            other: Trace(model, [wanted], SHAPE, CLASSES, Training(size, mode=other), None, tap, (x[None], y[None]))
             for other in ("train", "eval")
         }
     for mode, seen in ((m, s) for m, by in found.items() for s in (by[m],)):
-        assert float(explains(seen.view, x[None], y[None])[0]) < 1e-5
-        assert float(explains(found[mode]["eval" if mode == "train" else "train"].view, x[None], y[None])[0]) > 0.05
-    said = {mode: "\n".join(assumed(by[mode], Who("cpl")(), True)) for mode, by in found.items()}
+        assert float(distance_to_truth(seen.view, x[None], y[None])[0]) < 1e-5
+        assert (
+            float(distance_to_truth(found[mode]["eval" if mode == "train" else "train"].view, x[None], y[None])[0])
+            > 0.05
+        )
+    said = {mode: "\n".join(assumptions(by[mode], AttackerOptions("cpl")())) for mode, by in found.items()}
     assert "instance normalisation (1) computes by each input's own statistics; --victim-mode eval" in said["train"]
     assert "instance normalisation (1) computes by its running statistics; --victim-mode train" in said["eval"]
     assert model[1].running_mean is not None and not model.training
@@ -334,6 +337,6 @@ def test_instance_normalisation_in_train_mode_is_attacked_for_several_victims(at
 def test_instance_normalisation_that_keeps_nothing_has_one_mode() -> None:
     model, (x, y) = made(lambda: instanced(False)), examples(2)
     for mode in ("train", "eval"):
-        seen = leaked(model, [gradient(model, x, y)], SHAPE, CLASSES, Trained(2, mode=mode))
-        assert float(explains(seen.view, x[None], y[None])[0]) < 1e-5
-        assert "normalisation" not in "\n".join(assumed(seen, Who("cpl")(), True))
+        seen = Trace(model, [gradient(model, x, y)], SHAPE, CLASSES, Training(2, mode=mode))
+        assert float(distance_to_truth(seen.view, x[None], y[None])[0]) < 1e-5
+        assert "normalisation" not in "\n".join(assumptions(seen, AttackerOptions("cpl")()))

@@ -24,11 +24,11 @@ import leakbench
 from leakbench.attack.searches import Searches, search_name
 from leakbench.errors import InputError
 from leakbench.external.arrays import read_arrays
-from leakbench.external.assumptions import assumed, contradicted, explains
-from leakbench.external.attack import _setup, attack_seen
-from leakbench.external.attacker import Who, told
+from leakbench.external.assumptions import assumptions, contradiction, distance_to_truth
+from leakbench.external.attack import _setup, attack_trace
+from leakbench.external.attacker import AttackerOptions
 from leakbench.external.scoring import seconds_per_gradient
-from leakbench.external.trace import Trained, leaked
+from leakbench.external.trace import Trace, Training
 from leakbench.progress import Reporter
 
 MODELS = """
@@ -71,13 +71,13 @@ def test_an_update_that_no_search_can_square_is_said_and_written_whole(
 def test_a_large_update_is_told_by_how_much() -> None:
     model, (x, y) = build(), batch(1)
     update = {n: g * 1e17 for n, g in gradient(model, x, y).items()}
-    seen = leaked(model, [update], SHAPE, CLASSES, Trained(), None, "type-1", (x[None], y[None]))
-    assert "the update is 1e+17 times it" in contradicted(seen, Who("cpl")())
+    seen = Trace(model, [update], SHAPE, CLASSES, Training(), None, "type-1", (x[None], y[None]))
+    assert "the update is 1e+17 times it" in "".join(contradiction(seen, AttackerOptions("cpl")()))
     for times in (1e30, 1e-30):  # Whose squares single precision has not.
         view = dataclasses.replace(
             seen.view, update={n: (g.double() * times / 1e17).float() for n, g in seen.view.update.items()}
         )
-        assert [float(t) for t in explains(view, x[None], y[None])] == pytest.approx(
+        assert [float(t) for t in distance_to_truth(view, x[None], y[None])] == pytest.approx(
             [abs(times - 1) / times, times, 1], 1e-3
         )
 
@@ -102,17 +102,17 @@ def test_a_zero_update_shows_nothing_and_is_written_whole(
 def test_zero_updates_among_others_are_counted() -> None:
     model, (x, y) = build(), batch(2)
     updates = [gradient(model, x[:1], y[:1]), {n: torch.zeros_like(p) for n, p in model.named_parameters()}]
-    seen = leaked(model, updates, SHAPE, CLASSES, Trained(), None, "type-1", (x[:, None], y[:, None]))
-    attacker = Who("cpl")()
-    assert "1 of 2 updates are zero everywhere, which leaks nothing about the examples" in assumed(seen, attacker, True)
-    assert contradicted(seen, attacker) == ""
+    seen = Trace(model, updates, SHAPE, CLASSES, Training(), None, "type-1", (x[:, None], y[:, None]))
+    attacker = AttackerOptions("cpl")()
+    assert "1 of 2 updates are zero everywhere, which leaks nothing about the examples" in assumptions(seen, attacker)
+    assert "".join(contradiction(seen, attacker)) == ""
 
 
 def test_one_of_several_truths_that_is_wrong_is_told() -> None:
     model, (x, y) = build(), batch(3)
     updates = [gradient(model, x[i : i + 1], y[i : i + 1]) for i in (0, 1, 0)]
-    seen = leaked(model, updates, SHAPE, CLASSES, Trained(), None, "type-1", (x[:, None], y[:, None]))
-    assert "of its length, of 1 of 3 updates: was it changed" in contradicted(seen, Who("cpl")())
+    seen = Trace(model, updates, SHAPE, CLASSES, Training(), None, "type-1", (x[:, None], y[:, None]))
+    assert "of its length, of 1 of 3 updates: was it changed" in "".join(contradiction(seen, AttackerOptions("cpl")()))
 
 
 @pytest.mark.parametrize(("dtype", "share"), [(torch.bfloat16, "0.39%"), (torch.float16, "0.05%")])
@@ -120,19 +120,19 @@ def test_half_precision_is_said(dtype: torch.dtype, share: str) -> None:
     """Its rounding contradicts no truth; a sum does, in these numbers too."""
     model, (x, y) = build(), batch(4)
     right = {n: g.to(dtype).float() for n, g in gradient(model, x, y).items()}
-    attacker, truth = Who("cpl")(), (x[None], y[None])
-    seen = leaked(model, [right], SHAPE, CLASSES, Trained(4), None, "type-1", truth)
+    attacker, truth = AttackerOptions("cpl")(), (x[None], y[None])
+    seen = Trace(model, [right], SHAPE, CLASSES, Training(4), None, "type-1", truth)
     name = str(dtype).removeprefix("torch.")
-    lines = assumed(seen, attacker, True)
+    lines = assumptions(seen, attacker)
     assert f"the update has numbers of {name}, each rounded by up to {share}" in lines
-    assert contradicted(seen, attacker) == ""
+    assert "".join(contradiction(seen, attacker)) == ""
     if dtype == torch.bfloat16:
         assert lines[-1].endswith(f"of its length, as numbers of {name} make it")
-    summed = leaked(model, [{n: 4 * g for n, g in right.items()}], SHAPE, CLASSES, Trained(4), None, "type-1", truth)
-    assert "the update is 4 times it" in contradicted(summed, attacker)
-    exact = leaked(model, [gradient(model, x, y)], SHAPE, CLASSES, Trained(4), None, "type-1", truth)
-    signs = leaked(model, [{n: g.sign() for n, g in right.items()}], SHAPE, CLASSES, Trained(4), None, "type-1", truth)
-    assert not any(name in line for one in (exact, signs) for line in assumed(one, attacker, True))
+    summed = Trace(model, [{n: 4 * g for n, g in right.items()}], SHAPE, CLASSES, Training(4), None, "type-1", truth)
+    assert "the update is 4 times it" in "".join(contradiction(summed, attacker))
+    exact = Trace(model, [gradient(model, x, y)], SHAPE, CLASSES, Training(4), None, "type-1", truth)
+    signs = Trace(model, [{n: g.sign() for n, g in right.items()}], SHAPE, CLASSES, Training(4), None, "type-1", truth)
+    assert not any(name in line for one in (exact, signs) for line in assumptions(one, attacker))
 
 
 def test_weights_of_half_precision_are_said() -> None:
@@ -142,32 +142,34 @@ def test_weights_of_half_precision_are_said() -> None:
     for p, g in zip(model.parameters(), gradient(build(), x, y).values(), strict=True):
         p.data.sub_((0.1 * g).bfloat16())
     added = {n: p.detach().float() - before[n].float() for n, p in model.named_parameters()}
-    seen = leaked(build(), [added], SHAPE, CLASSES, Trained(4, 1, 0.1), before, "type-1", (x[None], y[None]))
-    lines = assumed(seen, Who("cpl")(), True)
+    seen = Trace(build(), [added], SHAPE, CLASSES, Training(4, 1, 0.1), before, "type-1", (x[None], y[None]))
+    lines = assumptions(seen, AttackerOptions("cpl")())
     assert any(
         line.startswith("the weights are numbers of bfloat16, which rounds the update by up to") for line in lines
     )
-    assert contradicted(seen, Who("cpl")()) == "" and lines[-1].endswith("as numbers of bfloat16 make it")
+    assert "".join(contradiction(seen, AttackerOptions("cpl")())) == "" and lines[-1].endswith(
+        "as numbers of bfloat16 make it"
+    )
 
 
 def test_a_small_step_of_float32_weights_contradicts_nothing() -> None:
     model, (x, y) = build(), batch(4)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     added = {n: (before[n] - 1e-6 * g) - before[n] for n, g in gradient(model, x, y).items()}
-    seen = leaked(model, [added], SHAPE, CLASSES, Trained(4, 1, 1e-6), None, "type-1", (x[None], y[None]))
-    assert float(explains(seen.view, x[None], y[None])[0]) > 1e-3
-    assert contradicted(seen, Who("cpl")()) == ""
-    clipped = leaked(
+    seen = Trace(model, [added], SHAPE, CLASSES, Training(4, 1, 1e-6), None, "type-1", (x[None], y[None]))
+    assert float(distance_to_truth(seen.view, x[None], y[None])[0]) > 1e-3
+    assert "".join(contradiction(seen, AttackerOptions("cpl")())) == ""
+    clipped = Trace(
         model,
         [{n: 0.8 * g for n, g in added.items()}],
         SHAPE,
         CLASSES,
-        Trained(4, 1, 1e-6),
+        Training(4, 1, 1e-6),
         None,
         "type-1",
         (x[None], y[None]),
     )
-    assert "times it (a clip" in contradicted(clipped, Who("cpl")())
+    assert "times it (a clip" in "".join(contradiction(clipped, AttackerOptions("cpl")()))
 
 
 @pytest.mark.parametrize(
@@ -183,8 +185,8 @@ def test_noise_that_is_not_the_told_defense_s_is_said(times: float, said: bool, 
     update = {
         n: -g + times * 0.1 * torch.randn(g.shape, generator=rng) for n, g in gradient(model, x, y).items()
     }  # The learning rate is 1.
-    seen = leaked(model, [update], SHAPE, CLASSES, Trained(2, 1, 1.0), None, "type-1", (x[None], y[None]))
-    line = contradicted(seen, Who("autoleak", str(told_of))())
+    seen = Trace(model, [update], SHAPE, CLASSES, Training(2, 1, 1.0), None, "type-1", (x[None], y[None]))
+    line = "".join(contradiction(seen, AttackerOptions("autoleak", str(told_of))()))
     assert ("was it applied, with these numbers" in line) == said, line
 
 
@@ -255,14 +257,14 @@ def test_a_defense_that_was_not_applied_as_its_recipe_says_is_contradicted_by_th
 ) -> None:
     """A bare gradient that is said to be defended would look like no leak: an attacker that knows the defense trusts its noise."""
     model, (x, y) = build(), batch(1)
-    attacker = Who("cpl", defense="fed_sdp_client_valid", knows="defense")()
+    attacker = AttackerOptions("cpl", defense="fed_sdp_client_valid", knows="defense")()
     clean = gradient(model, x, y)
     truth = (x[None], y[None])
-    noise = told(leaked(model, [clean], SHAPE, CLASSES, Trained(), None, "type-1", truth), attacker).noise
+    noise = attacker.view(Trace(model, [clean], SHAPE, CLASSES, Training(), None, "type-1", truth)).noise
     assert noise is not None
     rng = torch.Generator().manual_seed(5)
     sent = {n: g + factor * noise * torch.randn(g.shape, generator=rng) for n, g in clean.items()}
-    line = contradicted(leaked(model, [sent], SHAPE, CLASSES, Trained(), None, "type-1", truth), attacker)
+    line = "".join(contradiction(Trace(model, [sent], SHAPE, CLASSES, Training(), None, "type-1", truth), attacker))
     assert ("its noise makes it" in line) == said, line
 
 
@@ -303,8 +305,8 @@ def test_fewer_candidates_because_of_a_budget_are_printed(monkeypatch: pytest.Mo
     """The first gradient, which also prepares the network, takes longer than the others and predicts nothing."""
     x, y = batch(3)
     each = [gradient(build(), x[v : v + 1], y[v : v + 1]) for v in range(3)]
-    seen = leaked(build(), each, SHAPE, CLASSES, Trained(), tap="type-2", truth=(x[:, None], y[:, None]))
-    who = Who("analytic_fc", dataset="digits", budget=1.0)
+    seen = Trace(build(), each, SHAPE, CLASSES, Training(), tap="type-2", truth=(x[:, None], y[:, None]))
+    who = AttackerOptions("analytic_fc", dataset="digits", budget=1.0)
     attacker = who.with_public(who())
     times = iter([0.0, 5.0, 6.0, 6.01, 7.0, 7.02, 8.0, 8.01, *([9.0, 9.01] * 9)])
     clock = SimpleNamespace(perf_counter=lambda: next(times))
@@ -313,10 +315,10 @@ def test_fewer_candidates_because_of_a_budget_are_printed(monkeypatch: pytest.Mo
         assert seconds_per_gradient(seen.view, 100.0) == pytest.approx(0.01)
     monkeypatch.setattr("leakbench.external.attack.seconds_per_gradient", lambda view, budget: 0.01)
     line = "identification among 10 of 453 candidates because of the budget"
-    found = attack_seen(seen, attacker, Reporter(quiet=True))
+    found = attack_trace(seen, attacker, Reporter(quiet=True))
     assert found.summary is not None and found.summary["candidates"] == 10
     assert line in str(found).splitlines() and line in found.note
-    whole = attack_seen(seen, dataclasses.replace(attacker, budget=None), Reporter(quiet=True))
+    whole = attack_trace(seen, dataclasses.replace(attacker, budget=None), Reporter(quiet=True))
     assert whole.summary is not None and whole.summary["candidates"] == 453 and "because" not in str(whole)
 
 
@@ -347,13 +349,15 @@ def test_python_prints_and_warns_of_what_the_command_does() -> None:
 def test_an_attack_that_iterations_limit_says_so_as_runs_do() -> None:
     """The update is of another example, so that nothing is found."""
     x, y = batch(2)
-    seen = leaked(
-        build(), [gradient(build(), x[:1], y[:1])], SHAPE, CLASSES, Trained(), truth=(x[None, 1:], y[None, 1:])
+    seen = Trace(
+        build(), [gradient(build(), x[:1], y[:1])], SHAPE, CLASSES, Training(), truth=(x[None, 1:], y[None, 1:])
     )
-    limited = _setup(Who(iterations=5)())
+    limited = _setup(AttackerOptions(iterations=5)())
     assert (limited.attack, limited.shortened, limited.strongest) == ("autoleak", "--iterations 5", False)
-    assert _setup(Who()()).shortened == "" and _setup(Who("cpl", iterations=5)()).shortened == ""
-    found = attack_seen(seen, Who(iterations=1, success=1e-6)(), Reporter(quiet=True))
+    assert (
+        _setup(AttackerOptions()()).shortened == "" and _setup(AttackerOptions("cpl", iterations=5)()).shortened == ""
+    )
+    found = attack_trace(seen, AttackerOptions(iterations=1, success=1e-6)(), Reporter(quiet=True))
     assert found.summary is not None
     assert "autoleak was limited by --iterations 1" in found.summary["verdict_reason"]
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import leakbench
 from leakbench.errors import InputError
-from leakbench.external.assumptions import explains
-from leakbench.external.attacker import Who
+from leakbench.external.assumptions import distance_to_truth
+from leakbench.external.attacker import AttackerOptions
 from leakbench.external.training_probe import Probe
 
 entropy = nn.functional.cross_entropy
@@ -32,9 +32,9 @@ def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 
 def explained(probe: Probe, tap: str = "type-1", normalise: tuple[float, float] | None = None) -> float:
     """Return by how much of its length what leaked differs from what the truth answers."""
-    seen, _ = probe._points(Who("cpl")(), None, None, 10, normalise)[tap]
+    seen, _ = probe._points(AttackerOptions("cpl")(), None, None, 10, normalise)[tap]
     assert seen.inputs is not None and seen.labels is not None
-    return float(explains(seen.view, seen.inputs, seen.labels)[0].max())
+    return float(distance_to_truth(seen.view, seen.inputs, seen.labels)[0].max())
 
 
 def test_gradients_are_autograds_and_are_attacked() -> None:

@@ -24,9 +24,9 @@ from leakbench.attack.slots.descent import AdamDescent, LbfgsDescent, Terms, des
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli.own import attack as command
 from leakbench.errors import InputError
-from leakbench.external.attack import attack_seen, attacked_into
-from leakbench.external.attacker import Attacker, Who
-from leakbench.external.trace import Seen, Trained, leaked
+from leakbench.external.attack import attack_trace, attack_traces
+from leakbench.external.attacker import Attacker, AttackerOptions
+from leakbench.external.trace import Trace, Training
 from leakbench.progress import Reporter
 from leakbench.words import seconds
 from tests.offline import python_path
@@ -55,13 +55,13 @@ class Kept(dict[str, dict[str, Tensor]]):
                 raise KeyboardInterrupt
 
 
-def seen_and_attacker(**changed: Any) -> tuple[Seen, Attacker]:
+def seen_and_attacker(**changed: Any) -> tuple[Trace, Attacker]:
     """Return two victims, each with the gradient of a batch of three, which takes a search several iterations."""
     model = build()
     x, y = batch(6)
     each = [gradient(model, x[v : v + 3], y[v : v + 3]) for v in (0, 3)]
-    seen = leaked(model, each, SHAPE, CLASSES, Trained(3), truth=(x.reshape(2, 3, *SHAPE), y.reshape(2, 3)))
-    return seen, Who(**{"attack": "autoleak", "iterations": 4, **changed})()
+    seen = Trace(model, each, SHAPE, CLASSES, Training(3), truth=(x.reshape(2, 3, *SHAPE), y.reshape(2, 3)))
+    return seen, AttackerOptions(**{"attack": "autoleak", "iterations": 4, **changed})()
 
 
 @pytest.fixture(autouse=True)
@@ -83,43 +83,43 @@ def test_an_attack_resumes_bit_identically_from_every_save(attack: str) -> None:
     """The folder is lost to the process after each of its saves in turn, also between two saves of one search."""
     point = seen_and_attacker(attack=attack)
     kept = Kept()
-    wanted = attack_seen(*point, Reporter(quiet=True), kept)
+    wanted = attack_trace(*point, Reporter(quiet=True), kept)
     writes = int(wanted.answer.steps.max())
     assert writes > 2
     for after in range(1, writes + 1):
         broken = Kept(after)
         with pytest.raises(KeyboardInterrupt):
-            attack_seen(*point, Reporter(quiet=True), broken)
+            attack_trace(*point, Reporter(quiet=True), broken)
         broken.left = None
-        assert_same(attack_seen(*point, Reporter(quiet=True), broken), wanted)
+        assert_same(attack_trace(*point, Reporter(quiet=True), broken), wanted)
 
 
 def test_the_stages_and_the_check_of_autoleak_resume() -> None:
     """Its searches of the victims, and those of public examples behind noise, where nothing certifies an answer."""
     point = seen_and_attacker(defense="noise_gaussian")
     kept = Kept()
-    wanted = attack_seen(*point, Reporter(quiet=True), kept)
+    wanted = attack_trace(*point, Reporter(quiet=True), kept)
     assert len(kept) > 2
     assert any(".check" in name for name in kept)
     for after in (1, kept.writes // 3, 2 * kept.writes // 3, kept.writes):
         broken = Kept(after)
         with pytest.raises(KeyboardInterrupt):
-            attack_seen(*point, Reporter(quiet=True), broken)
+            attack_trace(*point, Reporter(quiet=True), broken)
         broken.left = None
-        assert_same(attack_seen(*point, Reporter(quiet=True), broken), wanted)
+        assert_same(attack_trace(*point, Reporter(quiet=True), broken), wanted)
 
 
 def test_a_resumed_search_says_at_which_share_of_its_iterations() -> None:
     """Interrupted after its second save of four iterations; one that was complete does not resume."""
     point, broken = seen_and_attacker(attack="inverting_gradients"), Kept(2)
     with pytest.raises(KeyboardInterrupt):
-        attack_seen(*point, Reporter(quiet=True), broken)
+        attack_trace(*point, Reporter(quiet=True), broken)
     broken.left = None
     saved = int(max(state["iteration"] for state in broken.values()))
     resumed = []
     for _ in range(2):
         report = Reporter(stream=io.StringIO())
-        attack_seen(*point, report, broken)
+        attack_trace(*point, report, broken)
         resumed.append([line for line in report.stream.getvalue().splitlines() if "resumed" in line])
     (line,), complete = resumed
     assert f": {25 * saved}%, resumed at {25 * saved}%" in line
@@ -129,15 +129,15 @@ def test_a_resumed_search_says_at_which_share_of_its_iterations() -> None:
 def test_a_search_from_another_start_is_not_resumed() -> None:
     """What was kept of one seed says nothing about another."""
     kept = Kept()
-    attack_seen(*seen_and_attacker(attack="cpl", seed=1), Reporter(quiet=True), kept)
-    found = attack_seen(*seen_and_attacker(attack="cpl"), Reporter(quiet=True), kept)
-    assert_same(found, attack_seen(*seen_and_attacker(attack="cpl"), Reporter(quiet=True)))
+    attack_trace(*seen_and_attacker(attack="cpl", seed=1), Reporter(quiet=True), kept)
+    found = attack_trace(*seen_and_attacker(attack="cpl"), Reporter(quiet=True), kept)
+    assert_same(found, attack_trace(*seen_and_attacker(attack="cpl"), Reporter(quiet=True)))
 
 
 def test_a_folder_resumes_only_the_same_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partial answer is in the folder meanwhile; a damaged part is searched again; another update is refused."""
-    point, names = seen_and_attacker(attack="cpl"), Who(attack="cpl").names
-    wanted = attacked_into(tmp_path / "whole", {"type-1": point}, names, "test", reporter=Reporter(quiet=True))
+    point, names = seen_and_attacker(attack="cpl"), AttackerOptions(attack="cpl").names
+    wanted = attack_traces({"type-1": point}, tmp_path / "whole", names, "test", reporter=Reporter(quiet=True))
     writes = iter(range(100))
 
     def interrupted(share: float) -> None:
@@ -153,7 +153,7 @@ def test_a_folder_resumes_only_the_same_attack(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Searches, "begin", telling)
     with pytest.raises(KeyboardInterrupt):
-        attacked_into(tmp_path / "cut", {"type-1": point}, names, "test", reporter=Reporter(quiet=True))
+        attack_traces({"type-1": point}, tmp_path / "cut", names, "test", reporter=Reporter(quiet=True))
     monkeypatch.setattr(Searches, "begin", begin)
     (part,) = (tmp_path / "cut" / "parts").iterdir()
     partial = load_file(part)
@@ -161,8 +161,8 @@ def test_a_folder_resumes_only_the_same_attack(tmp_path: Path, monkeypatch: pyte
     assert int(partial["iteration"]) == 2
     other = seen_and_attacker(attack="cpl", seed=7)
     with pytest.raises(InputError, match="cut"):
-        attacked_into(tmp_path / "cut", {"type-1": other}, names, "test", reporter=Reporter(quiet=True))
-    found = attacked_into(tmp_path / "cut", {"type-1": point}, names, "test", reporter=Reporter(quiet=True))
+        attack_traces({"type-1": other}, tmp_path / "cut", names, "test", reporter=Reporter(quiet=True))
+    found = attack_traces({"type-1": point}, tmp_path / "cut", names, "test", reporter=Reporter(quiet=True))
     assert_same(found["type-1"], wanted["type-1"])
     assert not (tmp_path / "cut" / "parts").exists()
     files = [load_file(tmp_path / name / "reconstructions.safetensors") for name in ("cut", "whole")]
@@ -272,15 +272,15 @@ def test_a_converged_search_ends_and_its_neighbours_go_on() -> None:
 
 
 def test_the_winning_search_is_named() -> None:
-    outcome = attack_seen(*seen_and_attacker(), Reporter(quiet=True))
+    outcome = attack_trace(*seen_and_attacker(), Reporter(quiet=True))
     assert set(outcome.searches) <= set(outcome.answer.stages)
     assert len(outcome.searches) == 2
     assert outcome.searches[0] in outcome.note
-    assert attack_seen(*seen_and_attacker(attack="cpl"), Reporter(quiet=True)).note == ""
+    assert attack_trace(*seen_and_attacker(attack="cpl"), Reporter(quiet=True)).note == ""
 
 
 def test_names_of_searches_are_words() -> None:
-    methods = [stage.method for stage in Who()().attack.method.stages]
+    methods = [stage.method for stage in AttackerOptions()().attack.method.stages]
     assert [search_name(method) for method in methods] == [
         "analytic fc",
         "feature inversion (L-BFGS)",
@@ -322,7 +322,7 @@ def test_the_estimate_counts_every_evaluation_of_every_search() -> None:
     (cost,) = search_costs(method, (seen.view,), clock)
     assert cost == pytest.approx(2 * (4 * 20 + 1))
     public = attacker.public(SHAPE, CLASSES)
-    several = search_costs(Who()().attack.method, (dataclasses.replace(seen.view, public=public),), clock)
+    several = search_costs(AttackerOptions()().attack.method, (dataclasses.replace(seen.view, public=public),), clock)
     assert several == pytest.approx([2 * (30 * 20 + 1), 2 * (1000 + 1), 2 * (100 * 20 + 1), 2 * (100 * 20 + 1)])
 
 
@@ -341,7 +341,7 @@ def test_a_budget_is_taken_from_python_and_refused_in_one_line() -> None:
 def test_an_attack_that_a_budget_stopped_says_what_it_means() -> None:
     """No victim is within an RMSE of 1e-6 after one iteration: the sentence does not call this evidence."""
     seen, attacker = seen_and_attacker(attack="inverting_gradients", iterations=300, budget=1e-6, success=1e-6)
-    found = attack_seen(seen, attacker, Reporter(quiet=True))
+    found = attack_trace(seen, attacker, Reporter(quiet=True))
     assert found.budget == 1e-6
     assert found.summary is not None and found.summary["asr"] == 0
     sentence = "which is not evidence that the update does not leak"
@@ -350,7 +350,7 @@ def test_an_attack_that_a_budget_stopped_says_what_it_means() -> None:
     identified = found.summary["verdict"] == "identifies"
     assert found.note == (stopped if identified else f"no leak found with {limit}, {sentence}")
     assert found.seconds > 1e-6  # The budget is not a bound.
-    assert attack_seen(*seen_and_attacker(attack="cpl"), Reporter(quiet=True)).budget is None
+    assert attack_trace(*seen_and_attacker(attack="cpl"), Reporter(quiet=True)).budget is None
 
 
 def test_the_command_has_a_budget_and_can_be_quiet() -> None:
@@ -366,7 +366,7 @@ def test_the_bound_of_an_attack_never_grows(monkeypatch: pytest.MonkeyPatch) -> 
     seen, attacker = seen_and_attacker(defense="noise_gaussian")
     ends = []
     monkeypatch.setattr(Reporter, "__call__", lambda self, *_: ends.append(self._end))
-    attack_seen(seen, attacker, Reporter(quiet=True))
+    attack_trace(seen, attacker, Reporter(quiet=True))
     assert len(ends) > 3
     assert None not in ends
     assert ends == sorted(ends, reverse=True)

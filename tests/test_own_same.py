@@ -18,8 +18,8 @@ from leakbench.cell.budget import prepare
 from leakbench.execute import _sent, execute, hand_out
 from leakbench.experiment.stage_attack import Leak
 from leakbench.experiment.victims import truth
-from leakbench.external.attacker import Who, told
-from leakbench.external.trace import Trained, leaked
+from leakbench.external.attacker import AttackerOptions
+from leakbench.external.trace import Trace, Training
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.progress import Reporter
@@ -113,9 +113,9 @@ def test_a_clients_defense_is_told_in_the_units_of_its_update(tmp_path: Path) ->
     assert view.noise is not None
     inputs, labels, _ = truth(cell, "type-1", victims)
     added = [{n: -view.learning_rate * u[v] for n, u in view.update.items()} for v in range(3)]
-    how = Trained(2, 1, view.learning_rate)
-    seen = leaked(holding(view), added, view.shape, view.classes, how, None, "type-1", (inputs, labels))
-    mine = told(seen, Who("autoleak", name, "digits")())
+    how = Training(2, 1, view.learning_rate)
+    seen = Trace(holding(view), added, view.shape, view.classes, how, None, "type-1", (inputs, labels))
+    mine = AttackerOptions("autoleak", name, "digits")().view(seen)
     assert mine.noise == pytest.approx(view.noise)
     targets = one_hot(labels, view.classes)
     for parameter, wanted in view.respond(inputs, targets).items():

@@ -1,4 +1,4 @@
-"""Who attacks somebody's own update: what it draws by its seed, what it is told, what its answers are scored against."""
+"""The attacker of an external update: its random numbers, what it knows, and what its reconstructions are scored against."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch import Tensor
 import leakbench
 from leakbench.cell import Request, resolve_cell
 from leakbench.errors import InputError
-from leakbench.external.assumptions import assumed, overlap
-from leakbench.external.attacker import Attacker, Who, told, without_truth
-from leakbench.external.trace import Trained, leaked
+from leakbench.external.assumptions import assumptions, overlap
+from leakbench.external.attacker import Attacker, AttackerOptions, without_truth
+from leakbench.external.trace import Trace, Training
 from leakbench.federated.view import Public
 from leakbench.measure.metrics import success_threshold
 from leakbench.rng import generator
@@ -81,9 +81,10 @@ def test_candidates_are_ranked_by_what_clients_do_whatever_the_attack_knows(tmp_
 
 def test_an_oblivious_attack_is_told_of_no_defense(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(CLIP), encoding="utf-8")
-    seen = leaked(build(), gradients(1e-3), SHAPE, CLASSES, Trained(), tap="type-2")
+    seen = Trace(build(), gradients(1e-3), SHAPE, CLASSES, Training(), tap="type-2")
     oblivious, aware = (
-        told(seen, Who("cpl", str(tmp_path / "mine.yaml"), knows=knows)()) for knows in ("oblivious", "defense")
+        AttackerOptions("cpl", str(tmp_path / "mine.yaml"), knows=knows)().view(seen)
+        for knows in ("oblivious", "defense")
     )
     assert (oblivious.knowledge.defense, oblivious.stations.example) == (False, ())
     assert aware.knowledge.defense and len(aware.stations.example) == 1
@@ -117,7 +118,7 @@ def test_made_up_pictures_are_no_black_ones() -> None:
 
 def of_digits() -> Attacker:
     """The attacker with the public examples of digits."""
-    who = Who("analytic_fc", dataset="digits")
+    who = AttackerOptions("analytic_fc", dataset="digits")
     return who.with_public(who())
 
 
@@ -134,15 +135,15 @@ def test_a_truth_among_the_public_examples_is_none_of_them() -> None:
     summary = attacked(updates, truth=(rounded, y[:, None]), dataset="digits").summary
     assert (summary["candidates"], summary["identified"]) == (450, 1.0)
     attacker = of_digits()
-    seen = leaked(model, updates, SHAPE, CLASSES, Trained(), tap="type-2", truth=(rounded, y[:, None]))
+    seen = Trace(model, updates, SHAPE, CLASSES, Training(), tap="type-2", truth=(rounded, y[:, None]))
     own = (
         "4 of the 450 public examples of 'digits' are true examples and left out, since an attacker has no private ones"
     )
-    assert overlap(seen, attacker) == own and own in assumed(seen, attacker, True)
-    private = leaked(
-        model, gradients(), SHAPE, CLASSES, Trained(), tap="type-2", truth=tuple(t[:, None] for t in batch(VICTIMS))
+    assert list(overlap(seen, attacker)) == [own] and own in assumptions(seen, attacker)
+    private = Trace(
+        model, gradients(), SHAPE, CLASSES, Training(), tap="type-2", truth=tuple(t[:, None] for t in batch(VICTIMS))
     )
-    assert overlap(private, attacker) == ""
+    assert not list(overlap(private, attacker))
 
 
 def test_without_any_public_example_left_there_is_no_attacker() -> None:

@@ -11,11 +11,11 @@ from safetensors.numpy import load_file
 from leakbench.attack import Attack
 from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
-from leakbench.external.attack import attack_seen
+from leakbench.external.attack import attack_trace
 from leakbench.external.attacker import Attacker
 from leakbench.flower.app import load_flower_app, run_tapped
 from leakbench.flower.leaks import read_leaks
-from leakbench.flower.trace import Unknown, seen_at
+from leakbench.flower.trace import TrainingOptions, trace_at
 from leakbench.imported import import_function
 from leakbench.recipe import resolve
 
@@ -59,10 +59,10 @@ def success_rate(folder: Path, tap: str, rounds: int, defense: str) -> float:
     attacker = Attacker(resolve("attacks", Attack, "autoleak")[1], told, load_dataset("digits")[2])
     shares = []
     for number in range(1, rounds + 1):
-        seen = seen_at(folder, tap, number, build(), (1, 8, 8), 10, Unknown(), CLIENTS)
+        seen = trace_at(folder, tap, number, build(), (1, 8, 8), 10, TrainingOptions(), CLIENTS)
         if isinstance(seen, str):
             raise SystemExit(seen)
-        outcome = attack_seen(seen, attacker)
+        outcome = attack_trace(seen, attacker)
         assert outcome.summary is not None
         shares.append(float(outcome.summary["asr"]))
     return sum(shares) / len(shares)

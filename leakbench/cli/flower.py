@@ -107,9 +107,9 @@ def flower(app_dir: Path, verbose: bool, **given: Any) -> None:
     from leakbench.flower import check_flwr  # noqa: PLC0415
 
     check_flwr()
-    from leakbench.external.attacker import Who  # noqa: PLC0415
-    from leakbench.external.outcome import as_json, print_rows, write_rebuilt  # noqa: PLC0415
-    from leakbench.flower.app import Asked, benchmark  # noqa: PLC0415
+    from leakbench.external.attacker import AttackerOptions  # noqa: PLC0415
+    from leakbench.external.outcome import as_json, print_rows, write_reconstructions  # noqa: PLC0415
+    from leakbench.flower.app import AppOptions, benchmark  # noqa: PLC0415
     from leakbench.flower.leaks import REBUILT  # noqa: PLC0415
 
     json_wanted = given.pop("as_json")
@@ -118,8 +118,8 @@ def flower(app_dir: Path, verbose: bool, **given: Any) -> None:
     given.update(
         shape=shape_of(given["shape"]), success=success(given.pop("threshold")), run_config=_config(given["run_config"])
     )
-    rows = benchmark(Asked(app_dir, out, who=Who.taken(given), **given))
-    write_rebuilt(rows, out / REBUILT)
+    rows = benchmark(AppOptions(app_dir, out, attacker=AttackerOptions.pop_from(given), **given))
+    write_reconstructions(rows, out / REBUILT)
     if json_wanted:
         click.echo(json.dumps(as_json(rows), indent=1))
         return

@@ -31,7 +31,7 @@ from leakbench.cli.options import success as threshold
 from leakbench.errors import InputError
 
 if TYPE_CHECKING:
-    from leakbench.external.outcome import Row
+    from leakbench.external.outcome import Outcome
 
 __all__ = ["attack"]
 
@@ -130,44 +130,35 @@ def attack(
     check_names(given)
     if out is not None and out.suffix in NO_FOLDER:
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")
-    from leakbench.external.assumptions import assumed, warned  # noqa: PLC0415
-    from leakbench.external.attack import QUICK, attack_seen, attacked_into  # noqa: PLC0415
-    from leakbench.external.attacker import Who, suited, with_limit  # noqa: PLC0415
-    from leakbench.external.outcome import Row, check_answers_file, write_rebuilt  # noqa: PLC0415
-    from leakbench.external.update import Asked, seen_of  # noqa: PLC0415
+    from leakbench.external.attack import QUICK, attack_traces  # noqa: PLC0415
+    from leakbench.external.attacker import AttackerOptions  # noqa: PLC0415
+    from leakbench.external.outcome import check_new_file, write_reconstructions  # noqa: PLC0415
+    from leakbench.external.update import UpdateFiles  # noqa: PLC0415
     from leakbench.store import check_out  # noqa: PLC0415
 
-    alone = out is not None and out.suffix == ".safetensors"
-    if out is not None and alone:
-        check_answers_file(out, [*given["updates"], *given["befores"], *given["afters"]])
+    folder = None if out is None or out.suffix == ".safetensors" else out
+    if folder is not None:
+        check_out(folder)
     elif out is not None:
-        check_out(out)
+        check_new_file(out, [*given["updates"], *given["befores"], *given["afters"]])
     normalise = normalise_by(given.pop("mean"), given.pop("std"))
     given.update(success=threshold(success), budget=seconds("budget", given["budget"]))
-    who = Who.taken(given)
-    asked = Asked(shape=shape_of(shape), normalise=normalise, who=who, **given)
-    seen, attacker = seen_of(asked)
-    attacker, adapted = suited(attacker, seen)
-    attacker = with_limit(attacker, seen)
-    notes = "\n".join([*filter(None, [adapted]), *assumed(seen, attacker, bool(asked.befores))])
-    where, reporter = dict[str, Path](), reporter_of(quiet, after=QUICK)
-    if out is None or alone:
-        found = attack_seen(seen, attacker, reporter, began=began)
-    else:
-        command = shlex.join(["leakbench", *sys.argv[1:]])
-        points = {asked.tap: (seen, attacker)}
-        found = attacked_into(out, points, asked.who.names, command, notes, reporter, began)[asked.tap]
-        where = {"answers": out / "reconstructions.safetensors", "report": out / "report.html"}
-    note = "\n".join(filter(None, [notes, found.note]))
-    warnings = warned(seen, attacker)
-    row = Row(asked.tap, 1, found, seen.view.victims, seen.view.examples, note, warnings)
-    if out is not None and not where:
-        write_rebuilt([row], out)
+    options = AttackerOptions.pop_from(given)
+    trace, attacker = UpdateFiles(shape=shape_of(shape), normalise=normalise, **given).read(options)
+    command = shlex.join(["leakbench", *sys.argv[1:]])
+    reporter = reporter_of(quiet, after=QUICK)
+    points = {trace.tap: (trace, attacker)}
+    found = attack_traces(points, folder, options.names, command, reporter, began)[trace.tap]
+    where = dict[str, Path]()
+    if folder is not None:
+        where = {"answers": folder / "reconstructions.safetensors", "report": folder / "report.html"}
+    elif out is not None:
+        write_reconstructions([found], out)
         where = {"answers": out}
-    _print(row, as_json, verbose, where)
+    _print(found, as_json, verbose, where)
 
 
-def _print(row: Row, as_json: bool, verbose: bool, where: Mapping[str, Path]) -> None:
+def _print(found: Outcome, as_json: bool, verbose: bool, where: Mapping[str, Path]) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     from leakbench.external.outcome import as_json as described  # noqa: PLC0415
@@ -175,8 +166,8 @@ def _print(row: Row, as_json: bool, verbose: bool, where: Mapping[str, Path]) ->
     from leakbench.report.table import printed_width  # noqa: PLC0415
 
     if as_json:
-        click.echo(json.dumps(described([row])[0], indent=1, allow_nan=False))
+        click.echo(json.dumps(described([found])[0], indent=1, allow_nan=False))
         return
-    print_rows([row], Console(width=None if sys.stdout.isatty() else printed_width(), highlight=False), verbose)
+    print_rows([found], Console(width=None if sys.stdout.isatty() else printed_width(), highlight=False), verbose)
     if where:
         print_files(where)

@@ -7,7 +7,7 @@ What is remembered of each parameter: `adaclip.mean.NAME`, m, and `adaclip.devia
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -33,6 +33,8 @@ class AdaClip:
 
     A member that is missing counts as m, to which it would have been clipped at 0.
     """
+
+    stateful: ClassVar[bool] = True
 
     multiplier: Annotated[NonNegative, Field(description="Sigma, in units of `norm`.")]
     norm: Annotated[
@@ -73,6 +75,8 @@ class AdaClipReleased:
     Its errors are followed: `noise_variance` is the noise's standard deviation but is subtracted as its variance; m takes its step
     before v is measured from it; s takes the variance v as it is, and is then used as a standard deviation in b.
     """
+
+    stateful: ClassVar[bool] = True
 
     noise_variance: NonNegative = 1e-3
     beta1: Fraction = 0.99

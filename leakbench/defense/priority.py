@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -44,6 +44,8 @@ class PriorityNoise:
     The client ranks the input features of its local model, clips its weights, and adds noise of sigma_U (eq. 4) at
     `calibration.epsilon`. First-layer weights that leave a selected feature get it at `epsilon_selected`.
     """
+
+    reads_network: ClassVar[bool] = True
 
     importance: Annotated[Importance, IMPORTANCE]
     share: Annotated[Fraction, Field(description="p, of all features, rounded down.")]

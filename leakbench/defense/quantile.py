@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -44,6 +44,8 @@ class ClipQuantile:
 
     Andrew et al., Algorithm 1: b_i = 1[norm <= C].
     """
+
+    stateful: ClassVar[bool] = True
 
     initial: Annotated[
         Bound,

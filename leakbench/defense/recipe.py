@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -11,10 +12,9 @@ from pydantic_core import PydanticCustomError
 from leakbench.behaviour import part_name
 from leakbench.data.recipe import Federation
 from leakbench.decay import Multiplier
-from leakbench.defense.adaclip import AdaClip, AdaClipReleased
 from leakbench.defense.network import NETWORK, Extension
 from leakbench.defense.noise import GaussianNoise
-from leakbench.defense.quantile import ClipQuantile, QuantileNoise
+from leakbench.defense.quantile import QuantileNoise
 from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import STATIONS, Stations, Transform
@@ -106,12 +106,10 @@ class Defense:
         ):
             text = "server: under `aggregation: secure` it sees no single update; expected nothing there but noise `to: sum`"
             raise PydanticCustomError("slot", "{text}", {"text": text})
-        for kind, called in (
-            (ClipQuantile, "clip_quantile"),
-            (AdaClip, "adaclip"),
-            (AdaClipReleased, "adaclip_released"),
-        ):
-            if sum(isinstance(t, kind) for name in STATIONS for t in getattr(self, name)) > 1:
+        stateful = Counter(type(t) for t in self.stations.transforms if getattr(t, "stateful", False))
+        for kind, count in stateful.items():
+            if count > 1:
+                called = (part_name(kind) or kind.__name__).removeprefix("transform.")
                 text = f"{called}: appears twice, but what it remembers is one; expected one in a defense"
                 raise PydanticCustomError("slot", "{text}", {"text": text})
         if self.batches == "poisson" and any(isinstance(t, GaussianNoise) and t.to != "each" for t in self.example):

@@ -1,9 +1,10 @@
-"""Files of named arrays from strangers: safetensors and NumPy's .npz, and no pickle."""
+"""Named arrays of a user: read from safetensors and NumPy's .npz, never from a pickle, and compared with a network."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,11 +16,13 @@ from leakbench.errors import InputError, nearest, out_of_memory
 from leakbench.packed import check_npz
 from leakbench.types import Parameters
 
-__all__ = ["ENDINGS", "as_parameters", "as_state", "check_shapes", "read_arrays", "unwrapped"]
+__all__ = ["ENDINGS", "Named", "as_parameters", "as_state", "check_shapes", "read_arrays", "unwrapped_model"]
 
+Named: TypeAlias = Mapping[str, Tensor]
+"""{name of a parameter or buffer: array}."""
 
 ENDINGS = (".safetensors", ".npz")
-"""Of the files that are read."""
+"""Endings of the files that are read."""
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".npy")
 
@@ -27,13 +30,20 @@ CONVERT = (
     "convert one you trust: safetensors.torch.save_file(torch.load('{name}', weights_only=True), '{stem}.safetensors')"
 )
 
+WRAPPERS = ("_module", "module", "_orig_mod")
+"""Attributes in which Opacus, parallel wrappers and torch.compile keep the network, and the prefixes of all its names."""
+
 
 def read_arrays(field: str, path: Path) -> dict[str, Tensor]:
-    """Return {name: array} of a file, floating ones as float32, others as they are.
+    """Return {name: array} of a file, floating-point arrays as float32.
 
     Args:
-        field: What the file is called in errors. Raises InputError, with the field and the file, for a file that is not there, is
-            no whole safetensors or .npz, holds objects or nothing, or a number that is not finite.
+        field: Name of the file in errors.
+        path: A .safetensors or .npz file.
+
+    Raises:
+        InputError: For a file that is missing, damaged or empty, or that contains objects, complex numbers or numbers
+            that are not finite.
     """
     if path.suffix in PICKLES:
         hint = CONVERT.format(name=path.name, stem=path.stem)
@@ -44,7 +54,7 @@ def read_arrays(field: str, path: Path) -> dict[str, Tensor]:
         raise InputError(f"{field}: no file {str(path)!r}")
     try:
         found = _safetensors(path) if path.suffix == ".safetensors" else _npz(path)
-    except Exception as error:  # Whatever readers raise at bytes of a stranger's.
+    except Exception as error:  # Readers raise many types of error for bytes that a stranger wrote.
         if out_of_memory(error):
             raise
         raise InputError(f"{field}: {path} cannot be read: {' '.join(str(error).split())}") from None
@@ -55,7 +65,7 @@ def read_arrays(field: str, path: Path) -> dict[str, Tensor]:
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
     with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is not a mapping
 
 
 def _npz(path: Path) -> dict[str, Tensor]:
@@ -76,43 +86,59 @@ def _checked(field: str, path: Path, name: str, array: Tensor) -> Tensor:
     return array
 
 
-WRAPPERS = ("_module.", "module.", "_orig_mod.")
-"""What Opacus, parallel wrappers and torch.compile put before every name."""
+def unwrapped_model(model: nn.Module) -> nn.Module:
+    """Return the module inside Opacus, a parallel wrapper or torch.compile; the model itself if it has no wrapper."""
+    if len([*model.children()]) == 1 and not list(model.named_parameters(recurse=False)):
+        for name in WRAPPERS:
+            if isinstance(inner := getattr(model, name, None), nn.Module):
+                return unwrapped_model(inner)
+    return model
 
 
-def unwrapped(model: nn.Module, arrays: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the arrays by the model's own names, without what a wrapper put before all of them."""
+def _unwrapped(model: nn.Module, arrays: Named) -> Named:
+    """Return the arrays by the model's own names, without the prefix of a wrapper."""
     own = [name for name, _ in model.named_parameters()]
-    for wrapper in WRAPPERS:
-        if arrays and all(n.startswith(wrapper) for n in arrays) and not any(n.startswith(wrapper) for n in own):
-            return unwrapped(model, {n.removeprefix(wrapper): array for n, array in arrays.items()})
+    for prefix in (f"{wrapper}." for wrapper in WRAPPERS):
+        if arrays and all(n.startswith(prefix) for n in arrays) and not any(n.startswith(prefix) for n in own):
+            return _unwrapped(model, {n.removeprefix(prefix): array for n, array in arrays.items()})
     return arrays
 
 
-def check_shapes(model: nn.Module, of: str = "the model") -> None:
-    """Raise InputError for a model with a lazy module that has seen no input yet.
+def check_shapes(model: nn.Module, name: str = "the model") -> None:
+    """Check that every lazy module has seen an input.
 
     Args:
-        of: How it is called in the error.
+        model: The network.
+        name: Name of the network in the error.
+
+    Raises:
+        InputError: For a parameter or buffer without a shape.
     """
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+    for key, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise InputError(
-                f"model: {name!r} of {of} has no shape yet, since its module is lazy; pass an input through the model where it is"
+                f"model: {key!r} of {name} has no shape yet, since its module is lazy; pass an input through the model where it is"
                 " built"
             )
 
 
-def as_parameters(field: str, model: nn.Module, arrays: Mapping[str, Tensor]) -> Parameters:
+def as_parameters(field: str, model: nn.Module, arrays: Named) -> Parameters:
     """Return {p: (*p)} of the parameters that are trained, in the order of the model.
 
-    What else is of the model's state may stand among the arrays and is left out, as parameters whose `requires_grad` is false.
-    Raises InputError with the parameter's name and shape, and as `check_shapes`.
+    Buffers, and parameters whose `requires_grad` is false, may be among the arrays and are left out.
+
+    Args:
+        field: Name of the arrays in errors.
+        model: The network.
+        arrays: {name: array}, with or without a wrapper's prefix.
+
+    Raises:
+        InputError: For a parameter that is missing, unknown, of another shape or type, or not finite, and as `check_shapes`.
     """
     check_shapes(model)
-    arrays = {name: torch.as_tensor(array) for name, array in unwrapped(model, arrays).items()}
+    arrays = {name: torch.as_tensor(array) for name, array in _unwrapped(model, arrays).items()}
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
-    state = set(model.state_dict())  # With buffers, and every name of weights that are tied.
+    state = set(model.state_dict())  # With buffers, and every name of tied weights.
     for name, shape in shapes.items():
         if name not in arrays:
             raise InputError(f"{field}: the model's parameter {name!r} {shape} is missing{_near(name, arrays)}")
@@ -132,13 +158,13 @@ def as_parameters(field: str, model: nn.Module, arrays: Mapping[str, Tensor]) ->
     return {name: arrays[name].detach().cpu().float().clone() for name in shapes}
 
 
-def as_state(field: str, model: nn.Module, arrays: Mapping[str, Tensor]) -> Parameters:
-    """Return {name: array} of the model's buffers and of its parameters that are not trained, as they are in the arrays or else
-    in the model.
+def as_state(field: str, model: nn.Module, arrays: Named) -> Parameters:
+    """Return {name: array} of the model's buffers and untrained parameters, from the arrays or else from the model.
 
-    Raises InputError for another shape.
+    Raises:
+        InputError: For another shape.
     """
-    arrays = unwrapped(model, arrays)
+    arrays = _unwrapped(model, arrays)
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
     found = {}
     for name, tensor in (*model.named_buffers(), *frozen.items()):
@@ -152,7 +178,7 @@ def as_state(field: str, model: nn.Module, arrays: Mapping[str, Tensor]) -> Para
 
 
 def _near(name: str, known: Mapping[str, object]) -> str:
-    """Return the nearest name, or the first few where none is near."""
+    """Return the nearest known name in words, or the first few if none is near."""
     several = sorted(known)
     text = nearest(name, several)
     if text.startswith("; known: ") and len(several) > 8:

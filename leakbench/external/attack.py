@@ -1,16 +1,15 @@
-"""The attack on what leaked from a program of somebody's, and its scores: the one place where such leaks meet the attacks."""
+"""The attack on a trace: its searches, its scores, and the run folder from which an interrupted attack resumes."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -26,18 +25,18 @@ from leakbench.attack.searches import Searches, Store, usual_share
 from leakbench.attack.slots.stop import searches_of
 from leakbench.errors import InputError
 from leakbench.experiment.attack_time import within_seconds
-from leakbench.external.assumptions import assumed, with_notes
-from leakbench.external.attacker import Attacker, told, without_truth
-from leakbench.external.network import normals
-from leakbench.external.outcome import Outcome, Row, numbers
+from leakbench.external.assumptions import with_notes
+from leakbench.external.attacker import Attacker, without_truth
+from leakbench.external.network import input_normals
+from leakbench.external.outcome import Outcome, write_run
 from leakbench.external.scoring import LATE, Closing, Scorer, closing_of, seconds_per_gradient
-from leakbench.external.trace import Seen
+from leakbench.external.trace import Trace
 from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.progress import Reporter, minutes
 from leakbench.provenance import versions
 from leakbench.recipe import describe
-from leakbench.report.own import OWN, own_report_into
+from leakbench.report.own import OWN
 from leakbench.rng import generators
 from leakbench.store import SCHEMA, Run, content_hash, open_run, tensor_hash
 from leakbench.summary.evidence import Setup, is_strongest
@@ -47,89 +46,225 @@ from leakbench.summary.verdict import STRONGEST
 from leakbench.summary.warnings import WORDS
 from leakbench.types import Generators
 
-__all__ = ["QUICK", "attack_seen", "attacked_into"]
+__all__ = ["QUICK", "Points", "attack_trace", "attack_traces"]
 
+Points = Mapping[str, tuple[Trace, Attacker]]
+"""{leakage point: its trace and its attacker}."""
 
 PACE = 0.05
-"""Share of a search after which its speed is known better than by its trial."""
+"""Share of a search after which its own speed predicts the rest better than its trial does."""
 
 QUICK = 5.0
 """Predicted seconds up to which an attack prints no estimate, and seconds after which it shows its progress in a file."""
 
 COUNTED = 0.02
-"""Largest share of a budget for one pass over the public examples, by which labels are counted and pictures whitened."""
+"""Largest share of a budget for one pass over the public examples, which count labels and whiten images."""
 
 LEAST_PUBLIC = 16
 """Number of public examples that a budget leaves at least."""
 
 
-def attack_seen(
-    seen: Seen,
+def attack_traces(
+    points: Points,
+    folder: Path | None = None,
+    names: Mapping[str, str] | None = None,
+    command: str = "",
+    reporter: Reporter | None = None,
+    began: float | None = None,
+) -> dict[str, Outcome]:
+    """Attack each leakage point, and write the run folder if one is given.
+
+    An interrupted attack resumes from the searches in the folder, if the update, the model and all options are the same.
+
+    Args:
+        points: {leakage point: its trace and its attacker}.
+        folder: The run folder; None to write nothing.
+        names: Names of the dataset, the defense and the attack on the page.
+        command: The command that repeats the attack.
+        reporter: Shows the progress; None makes one for each attack.
+        began: Time at which a budget began, of `time.monotonic`; None for now.
+
+    Raises:
+        InputError: For a folder with other content, before anything is attacked.
+    """
+    if folder is None:
+        return {
+            tap: with_notes(attack_trace(trace, attacker, reporter, began=began), trace, attacker)
+            for tap, (trace, attacker) in points.items()
+        }
+    with open_run(folder, _identity(points, names or {}, command)) as run:
+        found = {}
+        for tap, (trace, attacker) in points.items():
+            # A finished attack that is run again starts over: its folder has no searches.
+            store = None if run.manifest["complete"] else _SavedSearches(run, tap)
+            spent = 0.0 if store is None else store.spent
+            outcome = attack_trace(trace, attacker, reporter, store, spent, began)
+            found[tap] = with_notes(outcome, trace, attacker)
+        write_run(run, list(found.values()), [trace for trace, _ in points.values()])
+    return found
+
+
+def _identity(points: Points, names: Mapping[str, str], command: str) -> dict[str, Any]:
+    """Return the first content of the manifest; its hash covers everything on which the reconstructions depend."""
+    attacker = next(attacker for _, attacker in points.values())
+    recipes = {"attack": attacker.attack} | ({} if attacker.defense is None else {"defense": attacker.defense})
+    described = {name: describe(recipe) for name, recipe in recipes.items()}
+    settings = {
+        "taps": {trace.tap: _settings(trace) for trace, _ in points.values()},
+        "success": attacker.eta,
+        "seed": attacker.seed,
+    } | ({} if attacker.budget is None else {"budget": attacker.budget})
+    content = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "kind": OWN,
+        "names": dict(names),
+        "recipes": described,
+        "data": None if attacker.data is None else attacker.data.content,
+        "settings": settings,
+        "shown": [_hashes(trace) for trace, _ in points.values()],
+    }
+    return {
+        "kind": OWN,
+        "hash": content_hash(content),
+        "cell": dict(names),
+        "seed": attacker.seed,
+        "device": "cpu",
+        "command": command,
+        "versions": versions(),
+        "recipes": described,
+        "settings": settings,
+    }
+
+
+def _settings(trace: Trace) -> dict[str, Any]:
+    how = trace.training
+    return {
+        "victims": len(trace.updates),
+        "shape": list(trace.shape),
+        "classes": trace.classes,
+        "steps": how.steps,
+        "batch": how.batch,
+        "learning_rate": how.rate,
+        "optimizer": how.optimizer,
+        "mode": how.mode,
+        "reads": trace.view.knowledge.reads,
+    }
+
+
+def _hashes(trace: Trace) -> list[str]:
+    """Return the hashes of the updates, of the network, and of the truth, on which a score depends."""
+    network = trace.view.network
+    truth = {} if trace.inputs is None or trace.labels is None else {"inputs": trace.inputs, "labels": trace.labels}
+    modes = [name for name, module in network.model.named_modules() if module.training]
+    return [
+        *(tensor_hash(t) for t in (trace.view.update, network.parameters, network.statistics, truth)),
+        content_hash([repr(network.model), modes, [repr(normal) for normal in input_normals(network.model)]]),
+    ]
+
+
+@dataclass
+class _SavedSearches:
+    """The searches of one leakage point, as files in `parts/` of a run folder, and the seconds that they took."""
+
+    run: Run
+    tap: str
+    _since: float = field(default_factory=time.perf_counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def spent(self) -> float:
+        """Seconds until the last save, of this process and of earlier ones."""
+        return float(self.run.manifest["phases"].get(f"attack {self.tap}", 0.0))
+
+    def read(self, name: str) -> dict[str, Tensor] | None:
+        """Return the tensors; None if they are missing or damaged."""
+        path = f"parts/{self.tap}.{name}.safetensors"
+        with self._lock:
+            return self.run.read_tensors(path) if self.run.has(path) else None
+
+    def write(self, name: str, tensors: dict[str, Tensor]) -> None:
+        """Save tensors in place of earlier ones of the same name; searches on several threads wait for each other."""
+        with self._lock:
+            now = time.perf_counter()
+            self.run.add_seconds(f"attack {self.tap}", now - self._since)
+            self._since = now
+            self.run.write_tensors(f"parts/{self.tap}.{name}.safetensors", tensors)
+
+
+def attack_trace(
+    trace: Trace,
     attacker: Attacker,
     reporter: Reporter | None = None,
     store: Store | None = None,
     spent: float = 0.0,
     began: float | None = None,
 ) -> Outcome:
-    """Attack what leaked and score the answers where the truth is known.
+    """Attack a trace, and score the reconstructions if the truth is known.
 
-    A budget is a limit on all of it: the preparation, the searches, and the scores, for which time is reserved.
-
-    Raises InputError for an attack that needs what nobody can be granted here: true labels, candidates, another model.
+    A budget limits everything: the preparation, the searches, and the scores, for which time is reserved.
 
     Args:
+        trace: What was recorded.
+        attacker: The attacker.
         reporter: Shows the progress; None makes one.
-        store: Where searches are kept, so that an interrupted attack resumes; None keeps nothing.
+        store: Where searches are saved, so that an interrupted attack resumes; None saves nothing.
         spent: Seconds of the budget that earlier processes used.
-        began: When the budget of this process began, by `time.monotonic`; None for now.
+        began: Time at which the budget of this process began, of `time.monotonic`; None for now.
+
+    Raises:
+        InputError: For an attack that needs true labels, candidates or another model, which no attacker has here.
     """
     began = time.monotonic() if began is None else began
     _check(attacker.attack)
-    view, needs = told(seen, attacker), attacker.attack.needs
-    public, _ = without_truth(attacker.public(view.shape, view.classes), seen.inputs)
+    inputs, labels, method = trace.inputs, trace.labels, attacker.attack.method
     report = Reporter(after=QUICK) if reporter is None else reporter
+    view, needs = attacker.view(trace), attacker.attack.needs
+    public, _ = without_truth(attacker.public(view.shape, view.classes), inputs)
     report.tick("preparation")
-    view, each = (
-        dataclasses.replace(view, fits=FitStore(fit_folder()), tick=lambda step="", _=None: report.tick(step)),
-        0.0,
-    )
-    most = max(FEW, needs.public)
+    view = dataclasses.replace(view, fits=FitStore(fit_folder()), tick=lambda step="", _=None: report.tick(step))
+    most, left, closing = max(FEW, needs.public), None, Closing(0.0, CANDIDATES)
     if attacker.budget is not None:
         each = seconds_per_gradient(view, attacker.budget)
         most = max(LEAST_PUBLIC, min(most, int(COUNTED * attacker.budget / max(each, 1e-9))))
+        closing = closing if inputs is None else closing_of(view, attacker, each)
     view = dataclasses.replace(view, public=public.first(most))
-    rngs = generators(attacker.seed, "attack", [(seen.view.clock.round, v) for v in range(view.victims)])
-    scored = seen.inputs is not None and seen.labels is not None
-    closing = Closing(0.0, CANDIDATES)
-    if attacker.budget is not None and scored:
-        closing = closing_of(view, attacker, each)
+    rngs = generators(attacker.seed, "attack", [(view.clock.round, v) for v in range(view.victims)])
+    if attacker.budget is not None:
+        left = attacker.budget - spent - closing.seconds - (time.monotonic() - began)
     # With the truth, the check of the searches on public examples waits: a success does not need it.
-    method = attacker.attack.method
-    later = method if isinstance(method, AutoLeak) and scored and attacker.budget is None else None
-    left = None if attacker.budget is None else attacker.budget - spent - closing.seconds - (time.monotonic() - began)
+    later = method if isinstance(method, AutoLeak) and inputs is not None and attacker.budget is None else None
     answer, view = _answered(view, attacker, rngs, report, store, left, later is None)
     stopped = None
     if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
         stopped = attacker.budget
         report.say(f"{WORDS[BUDGET]} ({many} of {view.victims} victims)")
-    if seen.inputs is None or seen.labels is None:
-        named = (view.tap, view.clock.round + 1, attacker.untried, spent + time.monotonic() - began)
-        return Outcome(None, answer, -answer.certainty[:, 0], None, None, stopped, *named)
-    score = Scorer(seen, seen.inputs, seen.labels, attacker, public, view, rngs, closing.candidates)
-    try:
-        report.tick("scores")
-        rows, matched = score(answer)
-        if later is not None and not rows["success"].all():
-            answer = later.checked(answer, view, rngs[0])
+    scored: dict[str, Any] = {"summary": None}
+    if inputs is not None and labels is not None:
+        score = Scorer(trace, inputs, labels, attacker, public, view, rngs, closing.candidates)
+        try:
             report.tick("scores")
             rows, matched = score(answer)
-    finally:
-        report.close()
-    summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
-    if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
-        summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
-    named = (view.tap, view.clock.round + 1, attacker.untried, spent + time.monotonic() - began)
-    return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched, stopped, *named, score.left_out)
+            if later is not None and not rows["success"].all():
+                answer = later.checked(answer, view, rngs[0])
+                report.tick("scores")
+                rows, matched = score(answer)
+        finally:
+            report.close()
+        summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
+        if summary["candidates"] < 2:  # Anyone can identify the only candidate.
+            summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
+        scored = {"summary": summary, "rows": rows, "matched": matched, "left_out": score.left_out}
+    return Outcome(
+        **scored,
+        answer=answer,
+        distance=-answer.certainty[:, 0],
+        budget=stopped,
+        tap=view.tap,
+        round=view.clock.round + 1,
+        untried=attacker.untried,
+        seconds=spent + time.monotonic() - began,
+    )
 
 
 def _answered(
@@ -143,16 +278,15 @@ def _answered(
 ) -> tuple[Reconstruction, View]:
     """Return the reconstructions of the searches, which have `left` seconds, and the view with these searches.
 
-    Args:
-        checks: Whether the attack also tries its searches on public examples.
+    If `checks` is true, the attack also tries its searches on public examples.
     """
     method = attacker.attack.method
     total = sum(runs(method, number, search, (view,)) for number, search in enumerate(searches_of(method)))
-    telling = _Telling(report, total)
-    view = dataclasses.replace(view, searches=Searches(telling, telling.resumed, store, checks=checks))
+    progress = _Progress(report, total)
+    view = dataclasses.replace(view, searches=Searches(progress, progress.resumed, store, checks=checks))
     try:
         if left is None or attacker.budget is None:
-            telling.expect(method, view)
+            progress.expect(method, view)
         else:
             left = max(0.0, left)
             report.bound(left)
@@ -165,8 +299,8 @@ def _answered(
     return answer, view
 
 
-class _Telling:
-    """Shows the progress of the searches of an attack, and an upper bound of the time that they still take."""
+class _Progress:
+    """Shows the progress of an attack's searches, and an upper bound of the time that they still take."""
 
     def __init__(self, reporter: Reporter, total: int) -> None:
         self.reporter, self.total = reporter, total
@@ -176,7 +310,7 @@ class _Telling:
         self.first: dict[int, tuple[float, float]] = {}
 
     def expect(self, method: Any, view: View) -> None:
-        """Measure what each search of an attack without a budget takes at most, and print the estimate where it is long.
+        """Measure how long each search of an attack without a budget takes at most, and print a long estimate.
 
         Most searches converge before their last iteration, and a success needs no check on public examples.
         """
@@ -225,7 +359,7 @@ class _Telling:
 
 
 def _setup(attacker: Attacker) -> Setup:
-    """Return how an update of the user's own is attacked. It is one network, whatever its victims, as of a training."""
+    """Return the setup of an attack on an external update: one network, as of one training."""
     aware = attacker.defense is None or attacker.attack.knows == "defense"
     strongest = is_strongest(attacker.attack)
     shortened = "" if strongest else attacker.shortened
@@ -241,174 +375,3 @@ def _check(attack: Attack) -> None:
         raise InputError(
             "attack: its server tampers with the model, which is sent here as it is; expected an honest one"
         )
-
-
-def _identity(points: Sequence[tuple[Seen, Attacker]], names: Mapping[str, str], command: str) -> dict[str, Any]:
-    """Return what the manifest says from the start; its hash is of all that the answers depend on.
-
-    Args:
-        names: Of the dataset, the defense and the attack.
-        command: That repeats it.
-    """
-    attacker = points[0][1]
-    recipes = {"attack": attacker.attack} | ({} if attacker.defense is None else {"defense": attacker.defense})
-    settings = {
-        "taps": {seen.view.tap: _how(seen) for seen, _ in points},
-        "success": attacker.eta,
-        "seed": attacker.seed,
-    } | ({} if attacker.budget is None else {"budget": attacker.budget})
-    content = {
-        "schema": SCHEMA,
-        "version": __version__,
-        "kind": OWN,
-        "names": dict(names),
-        "recipes": {name: describe(recipe) for name, recipe in recipes.items()},
-        "data": None if attacker.data is None else attacker.data.content,
-        "settings": settings,
-        "shown": [_shown(seen) for seen, _ in points],
-    }
-    return {
-        "kind": OWN,
-        "hash": content_hash(content),
-        "cell": dict(names),
-        "seed": attacker.seed,
-        "device": "cpu",
-        "command": command,
-        "versions": versions(),
-        "recipes": content["recipes"],
-        "settings": settings,
-    }
-
-
-def attacked_into(
-    folder: Path,
-    points: Mapping[str, tuple[Seen, Attacker]],
-    names: Mapping[str, str],
-    command: str,
-    note: str = "",
-    reporter: Reporter | None = None,
-    began: float | None = None,
-) -> dict[str, Outcome]:
-    """Attack {leakage point: what is seen there, by whom}, write the folder, and return what came of each.
-
-    An attack that was interrupted resumes from the searches in the folder, if the update, the model and all options are the same.
-
-    Args:
-        note: What to say on the page beside what is assumed, a sentence a line. Raises InputError for a folder that holds
-            something else, before anything is attacked.
-        reporter: Shows the progress; None makes one.
-        began: When a budget began, by `time.monotonic`; None for now.
-    """
-    each = list(points.values())
-    with open_run(folder, _identity(each, names, command)) as run:
-        found = {}
-        for tap, (seen, attacker) in points.items():
-            # A finished attack that is run again starts over: its folder keeps no searches.
-            store = None if run.manifest["complete"] else _Kept(run, tap)
-            spent = 0.0 if store is None else store.spent
-            notes = note or "\n".join(assumed(seen, attacker, True))
-            outcome = attack_seen(seen, attacker, reporter, store, spent, began)
-            found[tap] = with_notes(outcome, seen, attacker, notes)
-        rows = [
-            Row(
-                tap,
-                1,
-                found[tap],
-                seen.view.victims,
-                seen.view.examples,
-                "\n".join(filter(None, [found[tap].assumptions, found[tap].note])),
-            )
-            for tap, (seen, _) in points.items()
-        ]
-        _write(run, rows, [seen for seen, _ in each])
-    return found
-
-
-@dataclass
-class _Kept:
-    """The searches of one leakage point, as files in `parts/` of a run's folder, and the seconds that they took."""
-
-    run: Run
-    tap: str
-    _since: float = field(default_factory=time.perf_counter)
-    _one: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def spent(self) -> float:
-        """Seconds until the last save, of this process and of earlier ones."""
-        return float(self.run.manifest["phases"].get(self._phase, 0.0))
-
-    @property
-    def _phase(self) -> str:
-        return f"attack {self.tap}"
-
-    def read(self, name: str) -> dict[str, Tensor] | None:
-        """Return the tensors; None if they are missing or damaged."""
-        path = f"parts/{self.tap}.{name}.safetensors"
-        with self._one:
-            return self.run.read_tensors(path) if self.run.has(path) else None
-
-    def write(self, name: str, tensors: dict[str, Tensor]) -> None:
-        """Keep tensors in place of earlier ones of the same name; searches on several threads wait for each other."""
-        with self._one:
-            now = time.perf_counter()
-            self.run.add_seconds(self._phase, now - self._since)
-            self._since = now
-            self.run.write_tensors(f"parts/{self.tap}.{name}.safetensors", tensors)
-
-
-def _how(seen: Seen) -> dict[str, Any]:
-    view = seen.view
-    return {
-        "victims": view.victims,
-        "shape": list(view.shape),
-        "classes": view.classes,
-        **{k: v for k, v in dataclasses.asdict(seen.training).items() if k != "note"},
-        "reads": view.knowledge.reads,
-    }
-
-
-def _shown(seen: Seen) -> list[str]:
-    """Return the hashes of what leaked, of the network, and of the truth, which a score depends on."""
-    network = seen.view.network
-    truth = {} if seen.inputs is None or seen.labels is None else {"inputs": seen.inputs, "labels": seen.labels}
-    modes = [name for name, module in network.model.named_modules() if module.training]
-    return [
-        *(tensor_hash(t) for t in (seen.view.update, network.parameters, network.statistics, truth)),
-        content_hash([repr(network.model), modes, [repr(normal) for normal in normals(network.model)]]),
-    ]
-
-
-def _write(run: Run, rows: Sequence[Row], points: Sequence[Seen]) -> Path:
-    """Write rows.parquet where anything was scored, reconstructions.safetensors, and report.html; return the page's path.
-
-    Args:
-        rows: What came of each leakage point, whose note holds a sentence a line. reconstructions.safetensors:
-            `<tap>.round1.reconstruction` (V, M, *s), in the order of `.truth` where there is one, and `.labels` (V, M), the
-            attacker's.
-    """
-    tensors: dict[str, Tensor] = {}
-    scored: list[pd.DataFrame] = []
-    for row, seen in zip(rows, points, strict=True):
-        if row.outcome is None:
-            continue
-        key = f"{row.tap}.round{row.round}"
-        found = row.outcome
-        tensors[f"{key}.labels"] = found.answer.labels
-        tensors[f"{key}.reconstruction"] = found.answer.inputs if found.matched is None else found.matched
-        if found.rows is not None and seen.inputs is not None:
-            tensors[f"{key}.truth"] = seen.inputs.float()
-            scored.append(found.rows.assign(verdict=(found.summary or {}).get("verdict")))
-    if scored:
-        run.write_rows("rows.parquet", pd.concat(scored, ignore_index=True))
-    run.write_tensors("reconstructions.safetensors", tensors)
-    run.manifest["summary"] = {
-        "cell": run.manifest["cell"],
-        "taps": {row.tap: row.outcome.summary for row in rows if row.outcome and row.outcome.summary},
-        "notes": {f"{row.tap}.{n}": line for row in rows for n, line in enumerate(row.note.split("\n")) if line},
-        "distance": {row.tap: numbers(row.outcome.distance) for row in rows if row.outcome},
-    }
-    run.manifest["complete"] = True
-    run.save()
-    run.forget("parts/")
-    return own_report_into(run)

@@ -1,4 +1,4 @@
-"""A truth that lies among the public examples: no attacker of private data has these, so that they are left out."""
+"""The attacker of external updates: its attack, what it knows of the defense, and its public examples."""
 
 from __future__ import annotations
 
@@ -24,61 +24,44 @@ from leakbench.defense import Defense, Probe
 from leakbench.defense.facts import facts_at
 from leakbench.errors import InputError, nearest
 from leakbench.experiment.leak_noise import noise_std
-from leakbench.external.network import in_mode, ran
-from leakbench.external.trace import Seen
+from leakbench.external.network import forward_pass, in_mode
+from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
 from leakbench.measure.metrics import success_threshold
 from leakbench.recipe import resolve
 from leakbench.rng import generator
 from leakbench.summary.verdict import STRONGEST
 
-__all__ = ["Attacker", "Who", "aware", "suited", "told", "with_limit", "without_truth"]
+__all__ = ["Attacker", "AttackerOptions", "without_truth"]
 
-
-SAME = 1e-4
-"""How far apart two inputs in [0, 1] may be, by rounding as of a normalisation that was undone, and be the same example."""
-
-
-def without_truth(public: Public, inputs: Tensor | None) -> tuple[Public, int]:
-    """Return the public examples that are none of the inputs (V, M, *s), and how many were left out.
-
-    Raises InputError where none is left.
-    """
-    if inputs is None:
-        return public, 0
-    held, truth = public.inputs.flatten(1), inputs.flatten(0, 1).flatten(1)
-    means, kept = held.mean(1), torch.ones(len(held), dtype=torch.bool)
-    for one in truth.to(held):
-        # Examples are no farther apart in the mean than anywhere.
-        near = ((means - one.mean()).abs() <= 2 * SAME).nonzero()[:, 0]
-        kept[near[(held[near] - one).abs().amax(1) <= SAME]] = False
-    if not bool(kept.any()):
-        raise InputError(f"dataset: all of its {len(kept)} public examples are the truth's own; expected another one")
-    left_out = len(kept) - int(kept.sum())
-    return (Public(public.inputs[kept], public.labels[kept]) if left_out else public), left_out
-
-
-MADE_UP = 256
-"""How many pictures stand for public ones where no data set is named."""
+SYNTHETIC = 256
+"""Number of public examples that are generated if no dataset is named."""
 
 SUCCESS = 0.1
-"""The threshold of success where no data set says what is close, an RMSE of inputs in [0, 1]."""
+"""RMSE of inputs in [0, 1] up to which a reconstruction counts as a success, if no dataset is named."""
+
+SAME = 1e-4
+"""Largest difference of two inputs in [0, 1] that are the same example; undoing a normalisation rounds."""
+
+SEARCHED = "no trained layer ends the network with a row for each class: autoleak searches labels with the inputs"
+COUNTED = "features of the last layer can be negative: autoleak counts labels by public examples, not by their signs"
 
 
 @dataclass(frozen=True)
 class Attacker:
-    """Who attacks.
+    """An attacker with its recipes and data.
 
     Args:
-        attack: The recipe.
-        defense: The recipe that was applied to the updates, as the attacker is told it; None: it is told of none.
-        data: Whose public examples it has, by which success is calibrated too; None: made-up pictures.
-        success: The threshold, an RMSE; None: the data set's, else `SUCCESS`.
-        seed: Of all that it draws.
-        evaluations: The most gradient evaluations of each victim, see `with_limit`.
-        budget: The most seconds of the attack; None: no limit.
-        untried: What might find more than this attacker, for a reader whose update does not leak to it.
-        shortened: The option that gives `autoleak` less work than it has in the catalog, with its value; empty for none.
+        attack: Recipe of the attack.
+        defense: Recipe of the defense that was applied to the updates; None for none.
+        data: Dataset of its public examples, which also calibrates success; None for synthetic examples.
+        success: RMSE up to which a reconstruction counts as a success; None for the dataset's threshold, else `SUCCESS`.
+        seed: Seed of all random numbers.
+        evaluations: Most gradient evaluations of each victim; None for no limit.
+        budget: Most seconds of the attack; None for no limit.
+        untried: Attackers that may reconstruct more than this one.
+        shortened: Option that gives `autoleak` less work than its recipe, with its value; empty for none.
+        adapted: How `for_network` changed the attack, in a sentence; empty for no change.
     """
 
     attack: Attack
@@ -90,19 +73,24 @@ class Attacker:
     budget: float | None = None
     untried: tuple[str, ...] = ()
     shortened: str = ""
+    adapted: str = ""
 
     @property
     def eta(self) -> float:
-        """The threshold of success."""
+        """The threshold of success, an RMSE."""
         if self.success is not None or self.data is None:
             return SUCCESS if self.success is None else self.success
         return success_threshold(self.data.train_inputs[self.data.victims], generator(self.seed, "eta"))
 
     def public(self, shape: tuple[int, ...], classes: int) -> Public:
-        """Return the public examples; raises InputError for a data set of another shape or fewer classes."""
+        """Return the public examples.
+
+        Raises:
+            InputError: For a dataset of another shape or with more classes.
+        """
         rng = generator(self.seed, "public")
         if self.data is None:
-            return Public(_made_up(shape, rng), torch.arange(MADE_UP) % classes)
+            return Public(_synthetic(shape, rng), torch.arange(SYNTHETIC) % classes)
         if self.data.shape != shape or self.data.classes > classes:
             raise InputError(
                 f"dataset: {self.data.name!r} has inputs of {self.data.shape} and {self.data.classes} classes, the app"
@@ -111,75 +99,125 @@ class Attacker:
         chosen = torch.randperm(len(self.data.public_targets), generator=rng)
         return Public(self.data.public_inputs[chosen], self.data.public_targets[chosen])
 
+    def view(self, trace: Trace) -> View:
+        """Return the view of this attacker, which knows the defense if its recipe says so."""
+        return trace.view if self.attack.knows == "oblivious" else self.informed_view(trace)
 
-def with_limit(attacker: Attacker, seen: Seen) -> Attacker:
-    """Return the attacker whose searches share `attacker.evaluations` on the network that leaked; raises InputError for too few."""
-    if attacker.evaluations is None:
-        return attacker
-    view = seen.view
-    method = with_evaluations(attacker.attack.method, attacker.evaluations, view.network.model, view.shape)
-    return dataclasses.replace(attacker, attack=dataclasses.replace(attacker.attack, method=method))
+    def informed_view(self, trace: Trace) -> View:
+        """Return the view of an attacker that knows the defense, if there is one."""
+        view, how = trace.view, trace.training
+        if self.defense is None:
+            return view
+        federation = Federation(
+            rounds=view.clock.round + 1,
+            batch=how.batch,
+            examples_per_client=how.batch,
+            clients=1,
+            clients_per_round=1,
+            local_iterations=how.steps,
+            learning_rate=how.rate,
+        )
+        facts = facts_at(self.defense, Probe(view.network, view.shape, view.classes, federation), view.clock)
+        std = noise_std(facts, view.tap, how.batch, 1, how.steps, how.rate, how.optimizer)
+        drawn = any("noise" in fact.kind for station in facts.values() for fact in station)
+        noise, unknown = (None, std if drawn else "") if isinstance(std, str) else (std, "")
+        known = dataclasses.replace(view.knowledge, defense=True)
+        return dataclasses.replace(view, stations=self.defense.stations, noise=noise, unknown=unknown, knowledge=known)
+
+    def for_network(self, trace: Trace) -> Attacker:
+        """Return the attacker for the network of a trace: `autoleak` determines labels as the network allows it.
+
+        If `evaluations` is given, the searches also share that number on this network. Other attacks than `autoleak` are
+        published ones and keep their labels.
+
+        Raises:
+            InputError: For too few evaluations.
+        """
+        view, found = trace.view, self
+        if isinstance(self.attack.method, AutoLeak):
+            matrices = [p for p in view.update.values() if p.dim() > 2]
+            x = torch.rand(4, *view.shape, generator=torch.Generator().manual_seed(0))
+            passed = forward_pass(in_mode(view.network.model, "eval"), x)
+            if not matrices or matrices[-1].shape[1] != view.classes or not passed.answers:
+                found = found._with_method(_with_labels(self.attack.method, Joint()), SEARCHED)
+            elif passed.signed:
+                found = found._with_method(_with_labels(self.attack.method, LastLayerCounts()), COUNTED)
+        if self.evaluations is None:
+            return found
+        method = with_evaluations(found.attack.method, self.evaluations, view.network.model, view.shape)
+        return found._with_method(method, found.adapted)
+
+    def _with_method(self, method: Any, adapted: str) -> Attacker:
+        return dataclasses.replace(self, attack=dataclasses.replace(self.attack, method=method), adapted=adapted)
 
 
-def told(seen: Seen, attacker: Attacker) -> View:
-    """Return the view of an attacker who knows what the clients do to their updates, if its recipe has it know."""
-    return seen.view if attacker.attack.knows == "oblivious" else aware(seen, attacker.defense)
+def _with_labels(part: Any, labels: Any) -> Any:
+    """Return a part in which `labels` replaces every part that reads labels off the last layer, at any depth."""
+    if isinstance(part, LastLayer | LastLayerCounts):
+        return labels
+    if isinstance(part, tuple):
+        return tuple(_with_labels(inner, labels) for inner in part)
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    changed = {f.name: _with_labels(getattr(part, f.name), labels) for f in dataclasses.fields(part) if f.init}
+    return dataclasses.replace(part, **changed)
 
 
-def aware(seen: Seen, defense: Defense | None) -> View:
-    """Return the view of an attacker who knows the defense's recipe, where there is one."""
-    view = seen.view
-    if defense is None:
-        return view
-    how = seen.training
-    federation = Federation(
-        rounds=view.clock.round + 1,
-        batch=how.batch,
-        examples_per_client=how.batch,
-        clients=1,
-        clients_per_round=1,
-        local_iterations=how.steps,
-        learning_rate=how.learning_rate,
-    )
-    done = facts_at(defense, Probe(view.network, view.shape, view.classes, federation), view.clock)
-    std = noise_std(done, view.tap, how.batch, 1, how.steps, how.learning_rate, how.optimizer)
-    drawn = any("noise" in fact.kind for station in done.values() for fact in station)
-    noise, unknown = (None, std if drawn else "") if isinstance(std, str) else (std, "")
-    known = dataclasses.replace(view.knowledge, defense=True)
-    return dataclasses.replace(view, stations=defense.stations, noise=noise, unknown=unknown, knowledge=known)
-
-
-def _made_up(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """Return pictures (n, C, H, W) with the 1 / f amplitudes of natural ones, or uniform records (n, F), in [0, 1]."""
-    noise = torch.randn(MADE_UP, *shape, generator=rng)
+def _synthetic(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Return images (n, C, H, W) with the 1 / f amplitudes of natural ones, or uniform records (n, F), in [0, 1]."""
+    noise = torch.randn(SYNTHETIC, *shape, generator=rng)
     if len(shape) != 3:
-        return torch.rand(MADE_UP, *shape, generator=rng)
+        return torch.rand(SYNTHETIC, *shape, generator=rng)
     rows, columns = torch.meshgrid(torch.fft.fftfreq(shape[1]), torch.fft.rfftfreq(shape[2]), indexing="ij")
-    away = (rows**2 + columns**2).sqrt().clamp_min(1 / max(shape[1:]))
-    smooth = torch.fft.irfft2(torch.fft.rfft2(noise) / away, s=shape[1:])
+    frequency = (rows**2 + columns**2).sqrt().clamp_min(1 / max(shape[1:]))
+    smooth = torch.fft.irfft2(torch.fft.rfft2(noise) / frequency, s=shape[1:])
     spread = smooth.flatten(1).std(1).reshape(-1, 1, 1, 1)
-    pictures: Tensor = (0.5 + 0.25 * smooth / spread).clamp(0, 1)
-    return pictures
+    images: Tensor = (0.5 + 0.25 * smooth / spread).clamp(0, 1)
+    return images
+
+
+def without_truth(public: Public, inputs: Tensor | None) -> tuple[Public, int]:
+    """Remove the true inputs from the public examples, since an attacker does not have private examples.
+
+    Args:
+        public: The public examples.
+        inputs: The true inputs (V, M, *s); None if unknown.
+
+    Returns:
+        The public examples that remain, and the number of removed ones.
+
+    Raises:
+        InputError: If no public example remains.
+    """
+    if inputs is None:
+        return public, 0
+    examples, truth = public.inputs.flatten(1), inputs.flatten(0, 1).flatten(1)
+    means, remain = examples.mean(1), torch.ones(len(examples), dtype=torch.bool)
+    for one in truth.to(examples):
+        # The means of two examples differ by at most their largest difference.
+        near = ((means - one.mean()).abs() <= 2 * SAME).nonzero()[:, 0]
+        remain[near[(examples[near] - one).abs().amax(1) <= SAME]] = False
+    if not bool(remain.any()):
+        raise InputError(f"dataset: all of its {len(remain)} public examples are the truth's own; expected another one")
+    removed = len(remain) - int(remain.sum())
+    return (Public(public.inputs[remain], public.labels[remain]) if removed else public), removed
 
 
 @dataclass(frozen=True)
-class Who:
-    """An attacker by names.
+class AttackerOptions:
+    """An attacker as options name it: names of the catalog or paths of recipes.
 
     Args:
-        attack: Names of the catalog or paths of recipes; the defense is what the attacker is told was done to updates, None: of
-            none; the dataset is whose public examples it has, None: made-up ones.
-        defense: Names of the catalog or paths of recipes; the defense is what the attacker is told was done to updates, None: of
-            none; the dataset is whose public examples it has, None: made-up ones.
-        dataset: Names of the catalog or paths of recipes; the defense is what the attacker is told was done to updates, None: of
-            none; the dataset is whose public examples it has, None: made-up ones.
-        data_dir: Where data sets lie.
-        success: The RMSE up to which an answer counts; None: the data set's.
-        seed: Of all that it draws.
-        knows: `oblivious` or `defense`; None: what the attack's recipe says.
-        iterations: The most that a search may take; None: the recipe's.
-        evaluations: The most gradient evaluations of each victim, and the most seconds of all; None: no limit.
-        budget: The most gradient evaluations of each victim, and the most seconds of all; None: no limit.
+        attack: Name or path of the attack.
+        defense: Name or path of the defense that was applied; None for none.
+        dataset: Dataset of the public examples; None for synthetic ones.
+        data_dir: Folder with the datasets.
+        success: RMSE up to which a reconstruction counts as a success; None for the dataset's threshold.
+        seed: Seed of all random numbers.
+        knows: `oblivious` or `defense`; None for what the attack's recipe says.
+        iterations: Most iterations of a search; None for the recipe's number.
+        evaluations: Most gradient evaluations of each victim; None for no limit.
+        budget: Most seconds of the attack; None for no limit.
     """
 
     attack: str = "autoleak"
@@ -194,20 +232,21 @@ class Who:
     budget: float | None = None
 
     @staticmethod
-    def taken(given: dict[str, Any]) -> Who:
-        """Return the attacker of a command's options, which are taken out of them."""
-        return Who(**{field.name: given.pop(field.name) for field in dataclasses.fields(Who) if field.name in given})
+    def pop_from(options: dict[str, Any]) -> AttackerOptions:
+        """Remove the attacker's options from those of a command, and return them."""
+        names = [field.name for field in dataclasses.fields(AttackerOptions)]
+        return AttackerOptions(**{name: options.pop(name) for name in names if name in options})
 
     @property
     def names(self) -> dict[str, str]:
-        """What a page of the answers calls who attacks what."""
-        told = {"dataset": self.dataset or "own data", "defense": self.defense or "none told"}
-        return {**told, "attack": self.attack}
+        """The names of the dataset, the defense and the attack on a page."""
+        return {"dataset": self.dataset or "own data", "defense": self.defense or "none told", "attack": self.attack}
 
     def __call__(self) -> Attacker:
         """Return the attacker without its public data, which `with_public` loads.
 
-        Raises InputError for an unknown name, and for a number outside its range.
+        Raises:
+            InputError: For an unknown name, and for a number outside its range.
         """
         if self.success is not None and not 0 < self.success <= 1:
             raise InputError(f"success: got rmse<={self.success:g}, expected 0 < RMSE <= 1")
@@ -217,27 +256,21 @@ class Who:
             raise InputError(f"evaluations: got {self.evaluations}, expected at least 1")
         if self.dataset is not None:
             resolve("datasets", DatasetRecipe, self.dataset)
+        limits = {"iterations": self.iterations, "evaluations": self.evaluations}
+        shortened = " ".join(f"--{name} {value}" for name, value in limits.items() if value is not None)
         return Attacker(
             self._attack(),
             None if self.defense is None else resolve("defenses", Defense, self.defense)[1],
-            None,
-            self.success,
-            self.seed,
-            self.evaluations,
-            self.budget,
-            tuple(self._untried()),
-            self._shortened,
+            success=self.success,
+            seed=self.seed,
+            evaluations=self.evaluations,
+            budget=self.budget,
+            untried=tuple(self._untried()),
+            shortened=shortened if self.attack == STRONGEST else "",
         )
 
-    @property
-    def _shortened(self) -> str:
-        """The options that give `autoleak` less work than it has in the catalog; empty where none does."""
-        limits = {"iterations": self.iterations, "evaluations": self.evaluations}
-        words = [f"--{name} {value}" for name, value in limits.items() if value is not None]
-        return " ".join(words) if self.attack == STRONGEST else ""
-
     def _untried(self) -> Iterator[str]:
-        """Yield what might find more than this attacker does."""
+        """Yield the attackers that may reconstruct more."""
         if self.attack != STRONGEST:
             yield f"{STRONGEST}, the strongest attack"
         elif self.iterations is not None or self.evaluations is not None:
@@ -250,7 +283,11 @@ class Who:
         yield "a malicious server"
 
     def with_public(self, attacker: Attacker) -> Attacker:
-        """Return the attacker with the data set that its public examples come from; raises InputError where it is missing."""
+        """Return the attacker with the dataset of its public examples.
+
+        Raises:
+            InputError: If the dataset is missing.
+        """
         if self.dataset is None:
             return attacker
         return dataclasses.replace(attacker, data=load_dataset(self.dataset, self.data_dir)[2])
@@ -271,41 +308,3 @@ class Who:
         if method is None:
             raise InputError(f"iterations: the attack's method {type(recipe.method).__name__} takes no iterations")
         return dataclasses.replace(recipe, method=method)
-
-
-SEARCHED = "no trained layer ends the network with a row for each class: autoleak searches labels with the inputs"
-COUNTED = "features of the last layer can be negative: autoleak counts labels by public examples, not by their signs"
-
-
-def suited(attacker: Attacker, seen: Seen) -> tuple[Attacker, str]:
-    """Return the attacker that reads labels as this network lets it, and a sentence where that is not as its recipe does.
-
-    Of other attacks than `autoleak`, which are published ones, nothing is changed.
-    """
-    view, method = seen.view, attacker.attack.method
-    if not isinstance(method, AutoLeak):
-        return attacker, ""
-    matrices = [p for p in view.update.values() if p.dim() > 2]
-    x = torch.rand(4, *view.shape, generator=torch.Generator().manual_seed(0))
-    found = ran(in_mode(view.network.model, "eval"), x)
-    labels: Any
-    if not matrices or matrices[-1].shape[1] != view.classes or not found.answers:
-        labels, said = Joint(), SEARCHED
-    elif found.signed:
-        labels, said = LastLayerCounts(), COUNTED
-    else:
-        return attacker, ""
-    changed = dataclasses.replace(attacker.attack, method=_with(method, labels))
-    return dataclasses.replace(attacker, attack=changed), said
-
-
-def _with(part: Any, labels: Any) -> Any:
-    """Return a part with other labels in place of those that are read off the last layer, however deep they lie."""
-    if isinstance(part, LastLayer | LastLayerCounts):
-        return labels
-    if isinstance(part, tuple):
-        return tuple(_with(inner, labels) for inner in part)
-    if not dataclasses.is_dataclass(part) or isinstance(part, type):
-        return part
-    changed = {f.name: _with(getattr(part, f.name), labels) for f in dataclasses.fields(part) if f.init}
-    return dataclasses.replace(part, **changed)

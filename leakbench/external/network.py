@@ -1,4 +1,4 @@
-"""In which mode somebody's network computes: normalisation by the statistics of its batch or of each input, or by running ones."""
+"""A user's network, prepared for attacks: its mode, the order of its layers, and the normalisation of its inputs."""
 
 from __future__ import annotations
 
@@ -20,51 +20,57 @@ from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.layers import first_layer
 
 __all__ = [
-    "MODES",
+    "ForwardPass",
     "Normal",
     "Numbers",
-    "Ran",
-    "flatten_scalars",
+    "forward_pass",
     "in_mode",
-    "in_order",
-    "keeps",
-    "mixes",
+    "input_normals",
+    "keeps_statistics",
+    "mixes_batch",
+    "mode_of",
     "normal_of",
-    "normals",
-    "norms",
-    "ran",
-    "trains",
-    "unnormalised",
+    "normalisations",
+    "order_layers",
+    "undo_normal",
 ]
-
 
 MODES = ("eval", "train")
 
-FORGOT = "statistics_taken_off"
-"""The attribute of an instance normalisation of which they are."""
+REMOVED = "statistics_taken_off"
+"""Attribute of an instance normalisation whose running statistics `in_mode` removed."""
+
+HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+"""Modules whose parts run, or are indexed, in the order in which they are listed."""
+
+SLACK = 1e-3
+"""How far from [0, 1] rounding may leave inputs whose normalisation is undone."""
+
+Numbers: TypeAlias = float | Sequence[float]
+"""One number for all channels, or one for each."""
 
 
-def norms(model: nn.Module) -> list[str]:
-    """Return the names of a model's normalisations whose answers hang on the mode: of batches, and of instances that keep running
-    statistics.
+def normalisations(model: nn.Module) -> list[str]:
+    """Return the names of the normalisation layers whose outputs depend on the mode.
+
+    These are batch normalisations, and instance normalisations that keep running statistics.
     """
-    return [
-        name for name, module in model.named_modules() if isinstance(module, _BatchNorm | BatchNorm) or keeps(module)
-    ]
+    return [n for n, m in model.named_modules() if isinstance(m, _BatchNorm | BatchNorm) or keeps_statistics(m)]
 
 
-def keeps(module: nn.Module) -> bool:
-    """Say whether a module normalises each input alone and keeps running statistics, or did so before they were taken off."""
-    return isinstance(module, _InstanceNorm) and (module.track_running_stats or hasattr(module, FORGOT))
+def keeps_statistics(module: nn.Module) -> bool:
+    """Return whether a module is an instance normalisation that keeps running statistics, or kept them before `in_mode`."""
+    return isinstance(module, _InstanceNorm) and (module.track_running_stats or hasattr(module, REMOVED))
 
 
-def trains(model: nn.Module) -> bool:
-    """Say whether any of a model's normalisations computes by the statistics of what it is fed, as in train mode."""
-    return mixes(model) or any(keeps(m) and (m.training or hasattr(m, FORGOT)) for m in model.modules())
+def mode_of(model: nn.Module) -> str:
+    """Return `train` if any normalisation computes by the statistics of its own inputs, else `eval`."""
+    by_instance = any(keeps_statistics(m) and (m.training or hasattr(m, REMOVED)) for m in model.modules())
+    return "train" if by_instance or mixes_batch(model) else "eval"
 
 
-def mixes(model: nn.Module) -> bool:
-    """Say whether any batch normalisation takes the statistics of its batch, so that no example has a gradient of its own."""
+def mixes_batch(model: nn.Module) -> bool:
+    """Return whether a batch normalisation computes by the statistics of its batch, so that no example has a gradient alone."""
     found = (module for module in model.modules() if isinstance(module, _BatchNorm | BatchNorm))
     return any(module.training or module.running_mean is None for module in found)
 
@@ -72,11 +78,16 @@ def mixes(model: nn.Module) -> bool:
 def in_mode(model: nn.Module, mode: str) -> nn.Module:
     """Return a copy on the CPU in float32 that computes as a client in that mode does, without dropout.
 
-    In `train` mode each of PyTorch's batch normalisations becomes one of leakbench's, which has the same numbers and can be
-    differentiated for several victims side by side, and instance normalisation takes each input's statistics and keeps none.
+    In `train` mode, each of PyTorch's batch normalisations becomes one of leakbench's, which has the same numbers and can
+    be differentiated for several victims at once. Instance normalisations compute by each input's statistics and keep none.
 
-    Raises InputError for another mode, a model that cannot be copied, and for a batch normalisation without weights or running
-    statistics in train mode.
+    Args:
+        model: The network.
+        mode: `eval` or `train`.
+
+    Raises:
+        InputError: For another mode, a model that cannot be copied, and, in train mode, a batch normalisation without
+            weights or running statistics.
     """
     if mode not in MODES:
         raise InputError(f"victim-mode: got {mode!r}, expected {' or '.join(MODES)}{nearest(mode, MODES)}")
@@ -84,33 +95,29 @@ def in_mode(model: nn.Module, mode: str) -> nn.Module:
         copied = copy.deepcopy(model).cpu().float().train(False)
     except Exception as error:
         raise InputError(f"model: it cannot be copied: {said(error)}") from None
-    _unhook(copied)
+    _remove_hooks(copied)
     if mode == "eval":
         return copied
     if isinstance(copied, _BatchNorm):
         return _ours("model", copied)
-    for name in norms(copied):
+    for name in normalisations(copied):
         holder, _, last = name.rpartition(".")
         module = copied.get_submodule(name)
         if isinstance(module, _BatchNorm):
             module = _ours(name, module)
             setattr(copied.get_submodule(holder), last, module)
         elif isinstance(module, _InstanceNorm):
-            _forget(module)
+            # Running statistics would be written during a gradient; without them each input's own count in either mode.
+            module.track_running_stats = False
+            setattr(module, REMOVED, True)
+            for statistic in ("running_mean", "running_var", "num_batches_tracked"):
+                module._buffers[statistic] = None
         module.train()
     return copied
 
 
-def _forget(module: _InstanceNorm) -> None:
-    """Take off running statistics, which would be written in the midst of a gradient: each input's count, whatever the mode."""
-    module.track_running_stats = False
-    setattr(module, FORGOT, True)
-    for name in ("running_mean", "running_var", "num_batches_tracked"):
-        module._buffers[name] = None
-
-
-def _unhook(model: nn.Module) -> None:
-    """Take off hooks of the way back, which change no answer, and those of Opacus, which cannot be differentiated."""
+def _remove_hooks(model: nn.Module) -> None:
+    """Remove backward hooks, which change no output, and the hooks of Opacus, which cannot be differentiated."""
     for module in model.modules():
         module._backward_hooks.clear()
         module._backward_pre_hooks.clear()
@@ -121,6 +128,7 @@ def _unhook(model: nn.Module) -> None:
 
 
 def _ours(name: str, module: _BatchNorm) -> BatchNorm:
+    """Return leakbench's batch normalisation with the numbers of one of PyTorch's, in train mode."""
     if not module.affine or module.running_mean is None or module.running_var is None or module.momentum is None:
         raise InputError(
             f"victim-mode: {name!r} is a {type(module).__name__} without weights, running statistics or momentum, which is"
@@ -132,19 +140,15 @@ def _ours(name: str, module: _BatchNorm) -> BatchNorm:
     return ours.train()
 
 
-HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-"""Modules that run, or are indexed, in the order in which their parts stand."""
-
-
 @dataclass(frozen=True)
-class Ran:
-    """What one forward pass shows.
+class ForwardPass:
+    """What one forward pass shows of a network.
 
     Args:
-        places: {name of a module: its place among those that ran}.
-        reads_input: Whether the first layer is fed the input as it is.
-        signed: Whether features that are negative enter the last one, on which the sign rule of labels fails.
-        answers: Whether the last one's answer is the network's, up to a shift of all logits.
+        places: {name of a module: its place among the modules that ran}.
+        reads_input: Whether the first layer gets the input unchanged.
+        signed: Whether negative features enter the last layer, for which the sign rule of labels fails.
+        answers: Whether the last layer's output is the network's, up to a shift of all logits.
     """
 
     places: dict[str, int]
@@ -153,45 +157,45 @@ class Ran:
     answers: bool
 
 
-def ran(model: nn.Module, x: Tensor) -> Ran:
-    """Pass inputs x (n, *s) through a model and say what ran, in which order."""
+def forward_pass(model: nn.Module, x: Tensor) -> ForwardPass:
+    """Pass inputs x (n, *s) through a network and record which modules ran, in which order."""
     places: dict[str, int] = {}
-    entered: dict[str, Tensor] = {}
-    left: dict[str, Tensor] = {}
+    inputs: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
     handles: list[Any] = []
 
-    def hear(name: str) -> None:
-        def before(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def record(name: str) -> None:
+        def before(_: nn.Module, given: tuple[Any, ...]) -> None:
             places.setdefault(name, len(places))
-            if inputs and isinstance(inputs[0], Tensor):
-                entered.setdefault(name, inputs[0])
+            if given and isinstance(given[0], Tensor):
+                inputs.setdefault(name, given[0])
 
-        def after(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        def after(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             if isinstance(output, Tensor):
-                left[name] = output
+                outputs[name] = output
 
         module = model.get_submodule(name)
         handles.extend((module.register_forward_pre_hook(before), module.register_forward_hook(after)))
 
     for name, _ in model.named_modules():
-        hear(name)
+        record(name)
     try:
         with torch.no_grad():
             answer = model(x)
     finally:
         for handle in handles:
             handle.remove()
-    linear = [name for name, m in model.named_modules() if _leaf(m) and name in places]
-    linear.sort(key=places.__getitem__)
-    first, last = (linear[0], linear[-1]) if linear else ("", "")
-    fed = bool(linear) and first in entered and _same(entered[first].flatten(1), x.flatten(1))
-    signed = bool(linear) and last in entered and float(entered[last].min()) < -1e-6
-    answers = bool(linear) and last in left and _same(left[last].flatten(1).softmax(1), answer.flatten(1).softmax(1))
-    return Ran(places, fed, signed, answers)
+    layers = [name for name, m in model.named_modules() if _has_matrix(m) and name in places]
+    if not layers:
+        return ForwardPass(places, False, False, False)
+    first, last = min(layers, key=places.__getitem__), max(layers, key=places.__getitem__)
+    reads_input = first in inputs and _same(inputs[first].flatten(1), x.flatten(1))
+    signed = last in inputs and float(inputs[last].min()) < -1e-6
+    answers = last in outputs and _same(outputs[last].flatten(1).softmax(1), answer.flatten(1).softmax(1))
+    return ForwardPass(places, reads_input, signed, answers)
 
 
-def _leaf(module: nn.Module) -> bool:
-    """Say whether a module has a matrix of weights of its own."""
+def _has_matrix(module: nn.Module) -> bool:
     return any(p.dim() > 1 for p in module._parameters.values() if p is not None)
 
 
@@ -199,65 +203,55 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool(torch.allclose(one, other, rtol=1e-4, atol=1e-6))
 
 
-def in_order(model: nn.Module, found: Ran) -> list[str]:
-    """Put a model's modules in the order in which they ran, those that did not last; return its parameters' names likewise, but
-    those of modules that did not run first.
+def order_layers(model: nn.Module, passed: ForwardPass) -> list[str]:
+    """Put a network's modules in the order in which they ran, those that did not run last; attacks use the first and last.
 
-    A model whose first layer is fed something else than the input, as a mean taken off, gets a hook that changes nothing: closed
-    forms then leave it alone, see `leakbench.models.layers.first_layer`.
+    If the first layer does not get the input unchanged, the network gets a hook without effect: closed-form attacks then
+    leave the network alone, see `leakbench.models.layers.first_layer`.
+
+    Returns:
+        The names of the parameters in that order, those of modules that did not run first.
     """
     for name, module in model.named_modules():
         if not isinstance(module, HOLDERS):
             inner = f"{name}." if name else ""
-            parts = sorted(module._modules.items(), key=lambda part: found.places.get(f"{inner}{part[0]}", math.inf))
+            parts = sorted(module._modules.items(), key=lambda part: passed.places.get(f"{inner}{part[0]}", math.inf))
             module._modules = OrderedDict(parts)
-    if first_layer(model) is not None and not found.reads_input:
+    if first_layer(model) is not None and not passed.reads_input:
         model.register_forward_pre_hook(_nothing)
-    return sorted((name for name, _ in model.named_parameters()), key=lambda name: found.places.get(_owner(name), -1))
-
-
-def _owner(parameter: str) -> str:
-    return parameter.rpartition(".")[0]
+    names = (name for name, _ in model.named_parameters())
+    return sorted(names, key=lambda name: passed.places.get(name.rpartition(".")[0], -1))
 
 
 def _nothing(module: nn.Module, inputs: tuple[Any, ...]) -> None:
     return None
 
 
-def flatten_scalars(model: nn.Module) -> None:
-    """Let a model's parameters without an axis have one of length one, since every parameter is flattened somewhere."""
-    for module in model.modules():
-        for name, p in list(module._parameters.items()):
-            if p is not None and p.dim() == 0:
-                module._parameters[name] = nn.Parameter(p.detach().reshape(1), p.requires_grad)
-
-
-Numbers: TypeAlias = float | Sequence[float]
-
-SLACK = 1e-3
-"""How far from [0, 1] rounding may leave inputs whose normalisation is undone."""
-
-
 @dataclass(frozen=True)
 class Normal:
-    """(x - mean) / std of inputs x (n, C, ...), a number for all channels or one each; calling it is a module's pre-hook."""
+    """The normalisation (x - mean) / std of inputs x (n, C, ...), as a pre-hook of a module.
+
+    Args:
+        mean: One number for all channels, or C.
+        std: One number for all channels, or C, all above 0.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return what the network is fed."""
+        """Return the normalised inputs of a network."""
         x, *more = inputs
         mean, std = self._like(x)
         return ((x - mean) / std, *more)
 
-    def undone(self, x: Tensor) -> Tensor:
-        """Return the inputs (n, C, ...) in [0, 1] of what was fed."""
+    def undo(self, x: Tensor) -> Tensor:
+        """Return the inputs (n, C, ...) in [0, 1] whose normalisation gives x."""
         mean, std = self._like(x)
         return x * std + mean
 
     def before(self, model: nn.Module) -> nn.Module:
-        """Return a copy of a network that takes inputs in [0, 1]; the names of its parameters stay."""
+        """Return a copy of a network that takes inputs in [0, 1]; its parameters keep their names."""
         copied = copy.deepcopy(model)
         copied.register_forward_pre_hook(self)
         return copied
@@ -268,28 +262,42 @@ class Normal:
         return mean, std
 
 
-def normal_of(mean: Numbers, std: Numbers, shape: tuple[int, ...]) -> Normal:
-    """Return what takes the mean off and divides by the deviation, each a number or one a channel.
+def normal_of(normalise: tuple[Numbers, Numbers] | None, shape: tuple[int, ...]) -> Normal | None:
+    """Return the normalisation of a mean and a standard deviation; None for None.
 
-    Raises InputError for a deviation that is not above 0, numbers that are not finite, and another count than one or one a channel.
+    Args:
+        normalise: Mean and standard deviation, each one number or one for each channel.
+        shape: Shape of one input, channels first.
+
+    Raises:
+        InputError: For another count of numbers, numbers that are not finite, and a deviation that is not above 0.
     """
+    if normalise is None:
+        return None
     found = []
-    for field, given in (("mean", mean), ("std", std)):
+    for field, given in zip(("mean", "std"), normalise, strict=True):
         numbers = (float(given),) if isinstance(given, int | float) else tuple(map(float, given))
         if len(numbers) not in (1, shape[0]) or not all(map(math.isfinite, numbers)):
             raise InputError(f"{field}: got {given}, expected a finite number, or {shape[0]}, one a channel")
         found.append(numbers)
     if min(found[1]) <= 0:
-        raise InputError(f"std: got {std}, expected numbers above 0")
-    return Normal(found[0], found[1])
+        raise InputError(f"std: got {normalise[1]}, expected numbers above 0")
+    return Normal(*found)
 
 
-def unnormalised(inputs: Tensor, normal: Normal | None, field: str, cure: str) -> Tensor:
-    """Return observed inputs (n, C, ...) in [0, 1], by what they were normalised by; None: by nothing.
+def undo_normal(inputs: Tensor, normal: Normal | None, field: str, cure: str) -> Tensor:
+    """Return observed inputs (n, C, ...) in [0, 1].
 
-    Raises InputError, which names the field and the cure, for inputs that are not in [0, 1] then.
+    Args:
+        inputs: What the network was given.
+        normal: The normalisation to undo; None for none.
+        field: Name of the field in an error.
+        cure: How to fix the error.
+
+    Raises:
+        InputError: For inputs that are not in [0, 1] once their normalisation is undone.
     """
-    inputs = inputs if normal is None else normal.undone(inputs)
+    inputs = inputs if normal is None else normal.undo(inputs)
     low, high = float(inputs.min()), float(inputs.max())
     if not (low >= -SLACK and high <= 1 + SLACK):
         undone = "" if normal is None else " once their normalisation is undone"
@@ -299,6 +307,6 @@ def unnormalised(inputs: Tensor, normal: Normal | None, field: str, cure: str) -
     return inputs.clamp(0, 1)
 
 
-def normals(model: nn.Module) -> list[Normal]:
-    """Return what is done to a network's inputs before it is fed."""
+def input_normals(model: nn.Module) -> list[Normal]:
+    """Return the normalisations of a network's inputs that `Normal.before` added."""
     return [hook for hook in model._forward_pre_hooks.values() if isinstance(hook, Normal)]

@@ -1,4 +1,4 @@
-"""How an optimizer steps: by what rates and settings, as an attacker unrolls it or not, and when its gradient is there."""
+"""What a running training shows: the batches that `observe` gets, and the moment and the settings of optimizer steps."""
 
 from __future__ import annotations
 
@@ -13,28 +13,33 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 
-from leakbench.external.network import keeps, mixes, trains
+from leakbench.external.network import keeps_statistics, mixes_batch, mode_of
 from leakbench.imported import said
-from leakbench.models.batch_norm import mixes_examples
 from leakbench.types import Parameters
 
 __all__ = [
+    "PLAIN",
     "UNROLLED",
-    "Begins",
-    "Observed",
-    "listening",
-    "listens",
+    "Batches",
+    "Loss",
+    "StepHook",
+    "learning_rates",
     "observe",
-    "odd",
-    "once_graded",
-    "rates",
-    "show",
-    "unusual",
+    "observed_here",
+    "observing",
+    "on_gradient",
+    "record_batch",
+    "unusual_settings",
 ]
 
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(logits (B, classes), labels (B,)) -> the loss, as `torch.nn.functional.cross_entropy`."""
+
+StepHook: TypeAlias = Callable[[Optimizer, Any, Any], "tuple[Any, Any] | None"]
+"""A pre-hook of an optimizer's step: (optimizer, args, kwargs) -> the args and kwargs to use instead, or None."""
 
 UNROLLED = {"SGD": "sgd", "Adam": "adam"}
-"""{optimizer of PyTorch: how leakbench's clients step}."""
+"""{optimizer of PyTorch: leakbench's optimizer whose steps an attacker unrolls}."""
 
 PLAIN: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False},
@@ -42,82 +47,24 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 """{optimizer of PyTorch: the settings with which an attacker unrolls its steps}."""
 
-Begins: TypeAlias = Callable[[Optimizer, Any, Any], "tuple[Any, Any] | None"]
-"""A pre-hook of an optimizer's step: (optimizer, args, kwargs) -> others in their stead, or None."""
-
-
-def rates(optimizer: Optimizer) -> set[float]:
-    """Return the learning rates of all groups."""
-    return {float(group["lr"]) for group in optimizer.param_groups if "lr" in group}
-
-
-def unusual(optimizer: Optimizer) -> dict[str, Any]:
-    """Return {setting: value} by which an optimizer steps otherwise than it is unrolled, of any group; {} for one that is not."""
-    found: dict[str, Any] = {}
-    for group in optimizer.param_groups:
-        for setting, plain in PLAIN.get(type(optimizer).__name__, {}).items():
-            got = group.get(setting, plain)
-            got = float(got) if isinstance(got, Tensor) else tuple(got) if isinstance(got, list) else got
-            if got != plain:
-                found.setdefault(setting, got)
-    return found
-
-
-def odd(optimizer: Optimizer) -> str:
-    """Return how an optimizer does not step by plain gradients or torch's Adam, in words; empty where it does."""
-    name = type(optimizer).__name__
-    if name not in PLAIN:
-        return f"of {name}"
-    return next((f"of {name} with {what.replace('_', ' ')} {got}" for what, got in unusual(optimizer).items()), "")
-
-
-def once_graded(hear: Callable[[Optimizer], None]) -> Begins:
-    """Return a pre-hook that calls `hear` once a step when the gradient is there.
-
-    Of a step that gets a closure, as Lightning and LBFGS do it, that is what the closure's first call leaves.
-    """
-
-    def begins(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
-        if closure is None:
-            hear(optimizer)
-            return None
-        called = [False]
-
-        def told() -> Any:
-            loss = closure()
-            if not called[0]:
-                called[0] = True
-                hear(optimizer)
-            return loss
-
-        return ((args[0], told, *args[2:]), kwargs) if "closure" not in kwargs else (args, {**kwargs, "closure": told})
-
-    return begins
-
-
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""(logits (B, classes), labels (B,)) -> the loss, as `torch.nn.functional.cross_entropy`."""
-
 MIXED = "batch normalisation in train mode takes its statistics from the whole batch, so that no single example has a gradient"
 
-
-SAID = 200
-"""How much of somebody's error is repeated."""
+LONGEST = 200
+"""Characters of a user's error that are repeated."""
 
 
 @dataclass
-class Observed:
-    """What was observed while one client trained.
+class Batches:
+    """The batches of one client's training, as `observe` got them.
 
     Args:
-        inputs: Of each local step, (B, *s) and (B,).
-        labels: Of each local step, (B, *s) and (B,).
+        inputs: Inputs (B, *s) of each local step.
+        labels: Labels (B,) of each local step.
         examples: {p: (B, *p)}, each example's gradient in the first step.
         names: {id of a parameter: its name in the model}.
-        mode: `train` or `eval`, as its normalisations were; empty where nothing was shown.
-        note: Why there are no gradients of single examples; empty where there are.
-        fault: Why a batch could not be shown; empty where each could.
+        mode: `train` or `eval`, the mode of the normalisations; empty before the first batch.
+        note: Reason why there are no gradients of single examples; empty if there are.
+        fault: Reason why a batch could not be recorded; empty if all were.
     """
 
     inputs: list[Tensor] = field(default_factory=list)
@@ -129,65 +76,67 @@ class Observed:
     fault: str = ""
 
 
-ACTIVE: ContextVar[Observed | None] = ContextVar("leakbench.own.observe", default=None)
-"""Who listens in this thread."""
+ACTIVE: ContextVar[Batches | None] = ContextVar("leakbench.observe", default=None)
+"""Where `observe` records in this thread."""
 
 
 @contextmanager
-def listening() -> Iterator[Observed]:
-    """Let `observe` tell the object that is yielded, within this block and thread."""
-    observed = Observed()
-    token = ACTIVE.set(observed)
+def observing() -> Iterator[Batches]:
+    """Let `observe` record into the yielded object, within this block and thread."""
+    batches = Batches()
+    token = ACTIVE.set(batches)
     try:
-        yield observed
+        yield batches
     finally:
         ACTIVE.reset(token)
 
 
-def listens(observed: Observed) -> bool:
-    """Say whether it is told in this thread; clients may train in several."""
-    return ACTIVE.get() is observed
+def observed_here(batches: Batches) -> bool:
+    """Return whether `observe` records into this object in this thread; clients may train in several threads."""
+    return ACTIVE.get() is batches
 
 
 def observe(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
-    """Show a probe the batch of a local step, and of the first step every example's gradient; does nothing where none listens.
+    """Record the batch of a local step, and each example's gradient in the first step, if a tap is active.
 
-    Call it before the step.
+    Call it before the step. Neither the model nor its gradients change. Without a tap, it does nothing.
 
     Args:
-        x: (B, *s).
-        y: (B,), labels as `loss_fn` takes them, or (B, classes) of ones and zeros.
-        model: With the parameters of the step.
-        loss_fn: Of logits (B, classes) and y; it is called with batches of one. Neither the model nor its gradients are changed.
+        x: Inputs (B, *s).
+        y: Labels (B,) as `loss_fn` takes them, or (B, classes) of ones and zeros.
+        model: The model with the parameters of the step.
+        loss_fn: Loss of logits (B, classes) and y; it is called with batches of one.
     """
-    observed = ACTIVE.get()
-    if observed is not None:
-        show(observed, x, y, model, loss_fn)
+    batches = ACTIVE.get()
+    if batches is not None:
+        record_batch(batches, x, y, model, loss_fn)
 
 
-def show(observed: Observed, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss | None) -> None:
-    """Tell one that listens, whoever it is; as `observe`.
-
-    What cannot be shown is noted in the stead of ending the training.
+def record_batch(batches: Batches, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss | None) -> None:
+    """Record a batch, as `observe`; an error is noted in `batches.fault` and does not end the training.
 
     Args:
-        loss_fn: None where nobody asks for single examples' gradients.
+        batches: Where to record.
+        x: Inputs (B, *s).
+        y: Labels (B,) or (B, classes).
+        model: The model.
+        loss_fn: The loss; None to compute no gradients of single examples.
     """
     try:
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() and y.dim() and len(x) == len(y)):
             raise TypeError(f"got {_shape(x)} and {_shape(y)}, expected tensors (B, *s) and (B,)")
-        if not observed.inputs:
-            observed.names = {id(p): name for name, p in model.named_parameters()}
-            observed.mode = "train" if trains(model) else "eval"
-            observed.note = MIXED if mixes_examples(model) or mixes(model) else ""
-            if loss_fn is not None and not observed.note:
-                _show_each(observed, x, y, model, loss_fn)
+        if not batches.inputs:
+            batches.names = {id(p): name for name, p in model.named_parameters()}
+            batches.mode = mode_of(model)
+            batches.note = MIXED if mixes_batch(model) else ""
+            if loss_fn is not None and not batches.note:
+                _record_examples(batches, x, y, model, loss_fn)
         inputs, labels = x.detach().cpu().clone(), _classes(y.detach().cpu().clone())
-    except Exception as error:  # Whatever the user's tensors are not like.
-        observed.fault = " ".join(said(error).split())
+    except Exception as error:  # A user's tensors and model may fail in any way.
+        batches.fault = " ".join(said(error).split())
         return
-    observed.inputs.append(inputs)
-    observed.labels.append(labels)
+    batches.inputs.append(inputs)
+    batches.labels.append(labels)
 
 
 def _shape(given: object) -> str:
@@ -195,27 +144,28 @@ def _shape(given: object) -> str:
 
 
 def _classes(y: Tensor) -> Tensor:
-    """Return the classes of labels (B, classes) of which each is one alone; others as they are."""
-    alone = y.dim() == 2 and y.shape[1] > 1 and bool(((y == 1).sum(1) == 1).all()) and bool(((y == 0) | (y == 1)).all())
-    return y.argmax(1) if alone else y
+    """Return the classes of one-hot labels (B, classes); other labels as they are."""
+    one_hot = (
+        y.dim() == 2 and y.shape[1] > 1 and bool(((y == 1).sum(1) == 1).all()) and bool(((y == 0) | (y == 1)).all())
+    )
+    return y.argmax(1) if one_hot else y
 
 
-def _show_each(observed: Observed, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
+def _record_examples(batches: Batches, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
     try:
-        observed.examples = _each(x, y, model, loss_fn)
-    except Exception as error:  # A loss or a network that cannot be mapped over examples.
+        batches.examples = _example_gradients(x, y, model, loss_fn)
+    except Exception as error:  # The loss or the network cannot be mapped over examples.
         why = " ".join(said(error).split())
-        observed.note = f"single examples' gradients cannot be computed: {why[:SAID]}{'...' * (len(why) > SAID)}"
+        batches.note = f"single examples' gradients cannot be computed: {why[:LONGEST]}{'...' * (len(why) > LONGEST)}"
 
 
-def _each(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> Parameters:
-    """Return {p: (B, *p)} of the parameters that are trained; neither buffers nor the random numbers of the training move."""
+def _example_gradients(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> Parameters:
+    """Return {p: (B, *p)} of the trained parameters; neither buffers nor the training's random numbers change."""
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-    keeping = [name for name, module in model.named_modules() if keeps(module) and module.training]
-    own = {name: b for name, b in buffers.items() if name.rpartition(".")[0] in keeping}
-    # Running statistics are written from one example, and so are of each.
-    each = {name: b.expand(len(x), *b.shape).clone() for name, b in own.items()}
+    keeping = [name for name, module in model.named_modules() if keeps_statistics(module) and module.training]
+    # Running statistics are written from one example, so each example needs its own.
+    each = {n: b.expand(len(x), *b.shape).clone() for n, b in buffers.items() if n.rpartition(".")[0] in keeping}
 
     def loss(parameters: Parameters, one: Tensor, label: Tensor, shared: Parameters, alone: Parameters) -> Tensor:
         return loss_fn(functional_call(model, {**shared, **alone, **parameters}, (one[None],)), label[None])
@@ -226,3 +176,48 @@ def _each(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> Parameters:
             trained, x.detach(), y.detach(), buffers, each
         )
     return {name: g.detach().cpu() for name, g in found.items()}
+
+
+def learning_rates(optimizer: Optimizer) -> set[float]:
+    """Return the learning rates of all groups."""
+    return {float(group["lr"]) for group in optimizer.param_groups if "lr" in group}
+
+
+def unusual_settings(optimizer: Optimizer) -> dict[str, Any]:
+    """Return {setting: value} of any group that differs from how SGD or Adam is unrolled; {} for other optimizers."""
+    found: dict[str, Any] = {}
+    for group in optimizer.param_groups:
+        for setting, plain in PLAIN.get(type(optimizer).__name__, {}).items():
+            got = group.get(setting, plain)
+            got = float(got) if isinstance(got, Tensor) else tuple(got) if isinstance(got, list) else got
+            if got != plain:
+                found.setdefault(setting, got)
+    return found
+
+
+def on_gradient(record: Callable[[Optimizer], None]) -> StepHook:
+    """Return a pre-hook that calls `record` once in each step, when the gradient is available.
+
+    If a step gets a closure, as from Lightning and for LBFGS, that is after the closure's first call.
+    """
+
+    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+        if closure is None:
+            record(optimizer)
+            return None
+        called = False
+
+        def recorded() -> Any:
+            nonlocal called
+            loss = closure()
+            if not called:
+                called = True
+                record(optimizer)
+            return loss
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": recorded}
+        return (args[0], recorded, *args[2:]), kwargs
+
+    return hook

@@ -18,8 +18,8 @@ from leakbench.attack.public import FEW
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
 from leakbench.errors import InputError
-from leakbench.external.attacker import Attacker, aware
-from leakbench.external.trace import Seen
+from leakbench.external.attacker import Attacker
+from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
 from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.models import one_hot
@@ -102,7 +102,7 @@ class Scorer:
         candidates: The most candidates for identification.
     """
 
-    seen: Seen
+    trace: Trace
     inputs: Tensor
     labels: Tensor
     attacker: Attacker
@@ -146,7 +146,7 @@ class Scorer:
     @cached_property
     def _informed(self) -> View:
         """The view of an attacker that knows the defense, as in every run, whatever the attack knows."""
-        informed = aware(self.seen, self.attacker.defense)
+        informed = self.attacker.informed_view(self.trace)
         return dataclasses.replace(informed, public=self.view.public, fits=self.view.fits, tick=self.view.tick)
 
     @cached_property

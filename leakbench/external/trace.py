@@ -1,78 +1,43 @@
-"""What an attacker saw of updates that are no run's of leakbench: one leakage point, and the truth where it is known."""
+"""What a program recorded of a training, from a probe, a Flower app or files of weights, and the attacker's view of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from leakbench.errors import InputError, nearest
-from leakbench.external.arrays import as_parameters, as_state
-from leakbench.external.network import Normal, flatten_scalars, in_mode, in_order, mixes, ran
+from leakbench.external.arrays import Named, as_parameters, as_state
+from leakbench.external.network import Normal, forward_pass, in_mode, mixes_batch, order_layers
 from leakbench.federated.client import NO_EXAMPLE
 from leakbench.federated.optimizer import OPTIMIZERS
 from leakbench.federated.view import Knowledge, View
 from leakbench.imported import said
 from leakbench.types import Clock, Network, Parameters
 
-__all__ = ["Named", "Seen", "Trained", "Training", "leaked", "truth_of"]
+__all__ = ["TAPS", "Trace", "Training"]
+
+TAPS = ("type-2", "type-1", "type-0")
 
 
 @dataclass(frozen=True)
 class Training:
-    """L local steps of B examples each at a learning rate, by `optimizer`, `sgd` or `adam`.
+    """How a client trained: local steps of one batch size, from a fresh state of the optimizer.
 
     Args:
-        note: What an attacker who takes it so leaves out, a sentence a line; empty where nothing.
-        mode: `eval` or `train`.
-    """
+        batch: Number of examples in a step, B.
+        steps: Number of local steps, L.
+        learning_rate: Learning rate; None if the update is a gradient, as `.grad` has it.
+        optimizer: `sgd`, or `adam` with torch's defaults.
+        mode: `eval` or `train`, the mode of batch and instance normalisation.
+        note: Where the training differs from what the attacker assumes, one sentence a line.
 
-    steps: int
-    batch: int
-    learning_rate: float
-    optimizer: str = "sgd"
-    note: str = ""
-    mode: str = "eval"
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What leaked of V clients at one tap in one round.
-
-    Args:
-        view: Of them all. inputs (V, M, *s), labels (V, M): the truth; None where it is not known.
-        training: How they trained.
-        left_out: How many clients trained otherwise and are not attacked.
-    """
-
-    view: View
-    inputs: Tensor | None
-    labels: Tensor | None
-    training: Training
-    left_out: int
-
-
-TAPS = ("type-2", "type-1", "type-0")
-
-Named: TypeAlias = Mapping[str, Tensor]
-"""{name of a parameter or buffer: array}."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """How an update came about: L local steps of B examples each, at a learning rate.
-
-    Args:
-        batch: B.
-        steps: L.
-        learning_rate: None where the update is a gradient, the mean over its batch, as `.grad` holds it; else it is what training
-            added to the weights.
-        optimizer: `sgd`, or `adam` with torch's defaults, whose state was fresh.
-        mode: `eval` or `train`, by which statistics batch and instance normalisation computed.
+    Raises:
+        InputError: For a number out of its range, an unknown optimizer, and several steps or Adam with a gradient.
     """
 
     batch: int = 1
@@ -80,151 +45,199 @@ class Trained:
     learning_rate: float | None = None
     optimizer: str = "sgd"
     mode: str = "eval"
+    note: str = ""
 
     def __post_init__(self) -> None:
+        rate = self.learning_rate
         if self.batch < 1:
             raise InputError(f"batch: got {self.batch}, expected 1 or more")
         if self.steps < 1:
             raise InputError(f"local-iterations: got {self.steps}, expected 1 or more")
-        if self.steps > 1 and self.learning_rate is None:
+        if self.steps > 1 and rate is None:
             raise InputError(
                 "local-iterations: a gradient is of one step; pass --learning-rate with an update of several"
             )
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise InputError(f"learning-rate: got {self.learning_rate:g}, expected a finite number > 0")
-        if self.learning_rate is not None and not 1e-30 <= self.learning_rate <= 1e30:
-            raise InputError(
-                f"learning-rate: got {self.learning_rate:g}, expected 1e-30 to 1e30, as single precision holds"
-            )
+        if rate is not None and not 0 < rate < math.inf:
+            raise InputError(f"learning-rate: got {rate:g}, expected a finite number > 0")
+        if rate is not None and not 1e-30 <= rate <= 1e30:
+            raise InputError(f"learning-rate: got {rate:g}, expected 1e-30 to 1e30, as single precision holds")
         if self.optimizer not in OPTIMIZERS:
-            raise InputError(
-                f"client-optimizer: got {self.optimizer!r}, expected {' or '.join(OPTIMIZERS)}"
-                f"{nearest(self.optimizer, list(OPTIMIZERS))}"
-            )
-        if self.optimizer != "sgd" and self.learning_rate is None:
+            expected = f"{' or '.join(OPTIMIZERS)}{nearest(self.optimizer, list(OPTIMIZERS))}"
+            raise InputError(f"client-optimizer: got {self.optimizer!r}, expected {expected}")
+        if self.optimizer != "sgd" and rate is None:
             raise InputError("client-optimizer: a gradient is of no optimizer; pass --learning-rate with an update")
 
+    @property
+    def rate(self) -> float:
+        """The learning rate; 1 for a gradient."""
+        return self.learning_rate or 1.0
 
-def leaked(
-    model: nn.Module,
-    updates: Sequence[Named],
-    shape: tuple[int, ...],
-    classes: int,
-    how: Trained,
-    before: Named | Sequence[Named] | None = None,
-    tap: str = "type-1",
-    truth: tuple[Tensor, Tensor] | None = None,
-    normal: Normal | None = None,
-) -> Seen:
-    """Return what V updates of one model show at a leakage point.
 
-    Raises InputError for what does not fit the model, for a model that does not answer (n, classes), and for one whose gradient
-    cannot be differentiated.
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What a program recorded of V updates of one network at one leakage point, and the truth behind them if it is known.
 
     Args:
-        model: Any module of (n, *shape) to (n, classes); parameters whose `requires_grad` is false are not trained and not
-            leaked.
-        updates: V times {p: (*p)}, gradients or what training added to the weights.
-        before: {p: (*p)} and buffers that the clients got, or V of them; None: as the model is.
-        truth: Inputs (V, M, *shape), labels (V, M).
-        normal: What is done to inputs in [0, 1] before they are fed to the model.
+        model: Network of inputs (n, *shape) to logits (n, classes). Parameters whose `requires_grad` is false are not
+            trained and do not leak.
+        updates: V times {p: (*p)}, gradients of the mean loss, or what training added to the weights.
+        shape: Shape of one input.
+        classes: Number of classes.
+        training: How the clients trained.
+        before: Weights and buffers that the clients received, for all or one for each; None for the model's own.
+        tap: `type-2`, `type-1` or `type-0`.
+        truth: Inputs (V, M, *shape) in [0, 1] and labels (V, M), M examples behind each update; None if unknown.
+        normal: Normalisation of inputs in [0, 1] before the model gets them.
+        reads: `gradient` or `weights`, what the updates are; None for a gradient if there is no learning rate.
+        round: Round of the leak, from 1.
+        left_out: Number of clients that trained in another way and are not attacked.
     """
-    if tap not in TAPS:
-        raise InputError(f"tap: got {tap!r}, expected one of {', '.join(TAPS)}")
-    if tap == "type-2" and (how.batch, how.steps) != (1, 1):
-        raise InputError("tap: type-2 is one example's gradient; got more than one, which is type-1")
-    starts = [dict(model.state_dict())] if before is None else [before] if isinstance(before, Mapping) else [*before]
-    if len(starts) not in (1, len(updates)):
-        raise InputError(f"before: got {len(starts)} of {len(updates)} updates, expected one, or one for each")
-    length = -1.0 if how.learning_rate is None else how.learning_rate * how.steps
-    each = [as_parameters("update", model, update) for update in updates]
-    network = _network(model, starts, shape, classes, how.mode, normal)
-    if tap == "type-2" and mixes(network.model):
-        raise InputError(f"victim-mode: {NO_EXAMPLE}; expected eval, or another tap")
-    view = View(
-        tap=tap,
-        network=network,
-        update=_stacked(network, each, -length),
-        batch=how.batch,
-        shape=shape,
-        classes=classes,
-        learning_rate=how.learning_rate or 1.0,
-        local_steps=how.steps,
-        knowledge=Knowledge(
-            examples=how.batch * how.steps, reads="gradient" if how.learning_rate is None else "weights"
-        ),
-        clock=Clock(0, 0, 1, how.steps, client_optimizer=how.optimizer),
-    )
-    _differentiates(view)
-    inputs, labels = (None, None) if truth is None else truth
-    return Seen(view, inputs, labels, Training(how.steps, how.batch, how.learning_rate or 1.0, how.optimizer, ""), 0)
+
+    model: nn.Module = field(repr=False)
+    updates: Sequence[Named] = field(repr=False)
+    shape: tuple[int, ...]
+    classes: int
+    training: Training = Training()
+    before: Named | Sequence[Named] | None = field(default=None, repr=False)
+    tap: str = "type-1"
+    truth: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    normal: Normal | None = None
+    reads: str | None = None
+    round: int = 1
+    left_out: int = 0
+
+    @property
+    def inputs(self) -> Tensor | None:
+        """The true inputs (V, M, *shape); None if unknown."""
+        return None if self._truth is None else self._truth[0]
+
+    @property
+    def labels(self) -> Tensor | None:
+        """The true labels (V, M), int64; None if unknown."""
+        return None if self._truth is None else self._truth[1]
+
+    @property
+    def examples(self) -> int:
+        """Number of examples behind one update, M."""
+        return 1 if self.tap == "type-2" else self.training.batch * self.training.steps
+
+    @cached_property
+    def view(self) -> View:
+        """The attacker's view, computed once; see `to_view`."""
+        return self.to_view()
+
+    def to_view(self) -> View:
+        """Return the view of an attacker that does not know the defense.
+
+        Raises:
+            InputError: For updates, weights or a truth that do not fit the network, a network that does not return (n,
+                classes), and one whose gradient cannot be differentiated.
+        """
+        how, victims = self.training, len(self.updates)
+        if self.tap not in TAPS:
+            raise InputError(f"tap: got {self.tap!r}, expected one of {', '.join(TAPS)}")
+        if self.tap == "type-2" and self.reads is None and (how.batch, how.steps) != (1, 1):
+            raise InputError("tap: type-2 is one example's gradient; got more than one, which is type-1")
+        starts = self._starts
+        if len(starts) not in (1, victims):
+            raise InputError(f"before: got {len(starts)} of {victims} updates, expected one, or one for each")
+        reads = self.reads or ("gradient" if how.learning_rate is None else "weights")
+        updates = [as_parameters("update", self.model, update) for update in self.updates]
+        network = self._network(starts)
+        if self.tap == "type-2" and mixes_batch(network.model):
+            raise InputError(f"victim-mode: {NO_EXAMPLE}; expected eval, or another tap")
+        view = View(
+            tap=self.tap,
+            network=network,
+            update=_stacked(network, updates, 1.0 if reads == "gradient" else -how.rate * how.steps),
+            batch=how.batch,
+            shape=self.shape,
+            classes=self.classes,
+            learning_rate=how.rate,
+            local_steps=how.steps,
+            knowledge=Knowledge(examples=self.examples, reads=reads),
+            clock=Clock(self.round - 1, 0, self.round, how.steps, client_optimizer=how.optimizer),
+        )
+        _check_gradient(view)
+        return view
+
+    @property
+    def _starts(self) -> list[Named]:
+        if self.before is None:
+            return [dict(self.model.state_dict())]
+        return [self.before] if isinstance(self.before, Mapping) else [*self.before]
+
+    def _network(self, starts: Sequence[Named]) -> Network:
+        """Return the network as it was sent, with one set of parameters, or one for each victim where they differ."""
+        model = self.model
+        sent = [as_parameters("before", model, start) for start in starts]
+        states = [as_state("before", model, start) for start in starts]
+        for name, tensor in states[0].items():
+            if any(not torch.equal(tensor, other[name]) for other in states[1:]):
+                raise InputError(
+                    f"before: {name!r}, which is not trained, differs between victims; attack them one by one"
+                )
+        network = in_mode(model, "eval")
+        network.load_state_dict({**states[0], **sent[0]}, strict=False)
+        _flatten_scalars(network)
+        network = network if self.normal is None else self.normal.before(network)
+        _check_answer(network, self.shape, self.classes)
+        x = torch.rand(1, *self.shape, generator=torch.Generator().manual_seed(0))
+        order = order_layers(network, forward_pass(network, x))
+        network = network if self.training.mode == "eval" else in_mode(network, self.training.mode)
+        shapes = {name: p.shape for name, p in network.named_parameters()}
+        sent = [{name: one[name].reshape(shapes[name]) for name in order if name in one} for one in sent]
+        # The fast engine needs the parameters of every layer.
+        engine = "fast" if all(p.requires_grad for p in model.parameters()) else "reference"
+        memory = {name: states[0][name] for name, _ in network.named_buffers()}
+        if all(torch.equal(p, other[name]) for other in sent[1:] for name, p in sent[0].items()):
+            return Network(network, sent[0], memory=memory, engine=engine)
+        stacked = {name: torch.stack([one[name] for one in sent]) for name in sent[0]}
+        return Network(network, stacked, shared=False, memory=memory, engine=engine)
+
+    @cached_property
+    def _truth(self) -> tuple[Tensor, Tensor] | None:
+        """The true inputs and labels, whose first axis of one may be missing in `truth`."""
+        if self.truth is None:
+            return None
+        inputs, labels = self.truth
+        shape, counts = self.shape, (len(self.updates), self.examples)
+        whole = (*counts, *shape)
+        if inputs.numel() != math.prod(whole) or tuple(inputs.shape[-len(shape) :]) != shape:
+            raise InputError(f"truth: inputs have the shape {tuple(inputs.shape)}, expected {whole}")
+        if labels.numel() != math.prod(counts) or labels.is_floating_point() or labels.dtype == torch.bool:
+            got = f"{tuple(labels.shape)} of {labels.dtype}"
+            raise InputError(f"truth: labels are {got}, expected whole numbers of the shape {counts}")
+        if not inputs.is_floating_point() or not (float(inputs.min()) >= 0 and float(inputs.max()) <= 1):
+            raise InputError(
+                "truth: inputs reach out of [0, 1], in which the attacks search; divide 8-bit pixels by 255"
+            )
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= self.classes:
+            raise InputError(f"truth: labels go from {low} to {high}, expected 0 to {self.classes - 1}")
+        return inputs.reshape(whole), labels.long().reshape(counts)
 
 
-def _stacked(network: Network, each: Sequence[Parameters], length: float) -> Parameters:
-    """Return the updates {p: (V, *p)}, by their length in the units of a gradient."""
+def _stacked(network: Network, updates: Sequence[Parameters], length: float) -> Parameters:
+    """Return the updates {p: (V, *p)} over a length, in the units of a gradient."""
     shapes = {name: p.shape for name, p in network.model.named_parameters()}
-    found = {n: torch.stack([one[n].reshape(shapes[n]) for one in each]) / length for n in network.parameters}
+    found = {n: torch.stack([one[n].reshape(shapes[n]) for one in updates]) / length for n in network.parameters}
     for name, update in found.items():
         if not bool(update.isfinite().all()):
             raise InputError(f"update: {name!r} over the learning rate is not finite in single precision")
     return found
 
 
-def _network(
-    model: nn.Module, starts: Sequence[Named], shape: tuple[int, ...], classes: int, mode: str, normal: Normal | None
-) -> Network:
-    """Return the network as it was sent, with one set of parameters for all victims, or one for each where they differ."""
-    sent = [as_parameters("before", model, start) for start in starts]
-    held = [as_state("before", model, start) for start in starts]
-    for name, tensor in held[0].items():
-        if any(not torch.equal(tensor, other[name]) for other in held[1:]):
-            raise InputError(f"before: {name!r}, which is not trained, differs between victims; attack them one by one")
-    names = [name for name, p in model.named_parameters() if not p.requires_grad]
-    network = in_mode(model, "eval")
-    network.load_state_dict({**held[0], **sent[0]}, strict=False)
-    flatten_scalars(network)
-    network = network if normal is None else normal.before(network)
-    _answers(network, shape, classes)
-    order = in_order(network, ran(network, torch.rand(1, *shape, generator=torch.Generator().manual_seed(0))))
-    network = network if mode == "eval" else in_mode(network, mode)
-    shapes = {name: p.shape for name, p in network.named_parameters()}
-    sent = [{name: one[name].reshape(shapes[name]) for name in order if name in one} for one in sent]
-    # The fast engine asks for the parameters of every layer.
-    engine = "reference" if names else "fast"
-    memory = {name: held[0][name] for name, _ in network.named_buffers()}
-    if all(torch.equal(p, other[name]) for other in sent[1:] for name, p in sent[0].items()):
-        return Network(network, sent[0], memory=memory, engine=engine)
-    stacked = {name: torch.stack([one[name] for one in sent]) for name in sent[0]}
-    return Network(network, stacked, shared=False, memory=memory, engine=engine)
+def _flatten_scalars(model: nn.Module) -> None:
+    """Give parameters without an axis one of length one, since every parameter is flattened somewhere."""
+    for module in model.modules():
+        for name, p in list(module._parameters.items()):
+            if p is not None and p.dim() == 0:
+                module._parameters[name] = nn.Parameter(p.detach().reshape(1), p.requires_grad)
 
 
-def truth_of(
-    arrays: Mapping[str, Tensor], victims: int, examples: int, shape: tuple[int, ...], classes: int
-) -> tuple[Tensor, Tensor]:
-    """Return inputs (V, M, *s) and labels (V, M) of the arrays `inputs` and `labels`, whose first axis of one may be left out.
-
-    Raises InputError, with what was got, for other names, shapes, inputs outside of [0, 1] and labels that are no class.
-    """
-    if set(arrays) != {"inputs", "labels"}:
-        raise InputError(f"truth: got the arrays {', '.join(sorted(arrays))}, expected inputs and labels")
-    inputs, labels = arrays["inputs"], arrays["labels"]
-    whole = (victims, examples, *shape)
-    if inputs.numel() != math.prod(whole) or tuple(inputs.shape[-len(shape) :]) != shape:
-        raise InputError(f"truth: inputs have the shape {tuple(inputs.shape)}, expected {whole}")
-    if labels.numel() != victims * examples or labels.is_floating_point() or labels.dtype == torch.bool:
-        got = f"{tuple(labels.shape)} of {labels.dtype}"
-        raise InputError(f"truth: labels are {got}, expected whole numbers of the shape {(victims, examples)}")
-    if not inputs.is_floating_point() or not (float(inputs.min()) >= 0 and float(inputs.max()) <= 1):
-        raise InputError("truth: inputs reach out of [0, 1], in which the attacks search; divide 8-bit pixels by 255")
-    if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        raise InputError(
-            f"truth: labels go from {int(labels.min())} to {int(labels.max())}, expected 0 to {classes - 1}"
-        )
-    return inputs.reshape(whole), labels.long().reshape(victims, examples)
-
-
-def _answers(model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Raise InputError for a model that does not answer one input of zeros with (1, classes)."""
+def _check_answer(model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+    """Check that a network returns finite logits (1, classes) for an input of zeros."""
     try:
         with torch.no_grad():
             found = model(torch.zeros(1, *shape))
@@ -238,8 +251,8 @@ def _answers(model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
         raise InputError("model: it answers an input of zeros with numbers that are not finite")
 
 
-def _differentiates(view: View) -> None:
-    """Raise InputError for a network whose gradient cannot be differentiated by its inputs, as every search does."""
+def _check_gradient(view: View) -> None:
+    """Check that a network's gradient can be differentiated by the inputs, as every search does."""
     inputs = torch.full((1, view.examples, *view.shape), 0.5, requires_grad=True)
     targets = torch.full((1, view.examples, view.classes), 1 / view.classes)
     try:

@@ -1,4 +1,4 @@
-"""The folder in which a probe keeps what it heard: an earlier probe's files are replaced, all of them, and nobody else's is."""
+"""A probe of any PyTorch training loop: it records what an attacker would see, and measures how much that leaks."""
 
 from __future__ import annotations
 
@@ -20,78 +20,50 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from leakbench.errors import InputError
-from leakbench.external.arrays import ENDINGS
-from leakbench.external.assumptions import assumed, with_notes
-from leakbench.external.attack import attack_seen, attacked_into
-from leakbench.external.attacker import Attacker, Who, suited
-from leakbench.external.network import Normal, Numbers, mixes, normal_of, trains, unnormalised
-from leakbench.external.observation import UNROLLED, Begins, Observed, odd, once_graded, rates, show
+from leakbench.external.arrays import ENDINGS, Named, unwrapped_model
+from leakbench.external.attack import attack_traces
+from leakbench.external.attacker import Attacker, AttackerOptions
+from leakbench.external.network import Numbers, mixes_batch, mode_of, normal_of, undo_normal
+from leakbench.external.observation import (
+    PLAIN,
+    UNROLLED,
+    Batches,
+    Loss,
+    StepHook,
+    learning_rates,
+    on_gradient,
+    record_batch,
+    unusual_settings,
+)
 from leakbench.external.outcome import Outcome
-from leakbench.external.trace import Named, Seen, Trained, leaked, truth_of
-from leakbench.external.update import warn_of_contradiction
+from leakbench.external.trace import Trace, Training
+from leakbench.external.update import warn
 from leakbench.imported import said
 from leakbench.store import write_atomically
 from leakbench.types import Parameters
 from leakbench.words import seconds
 
-__all__ = [
-    "Heard",
-    "Probe",
-    "Step",
-    "added",
-    "check_heard",
-    "examples_of",
-    "listener",
-    "points_of",
-    "probe",
-    "save_heard",
-    "unwrapped_model",
-]
+__all__ = ["Probe", "probe", "save_files"]
 
+CURE = "pass normalise=(mean, std) as they were normalised"
 
-ALONE = ("truth.safetensors", "update.safetensors", "before.safetensors")
+FILES = ("truth.safetensors", "update.safetensors", "before.safetensors")
 
 MARK = {"written_by": "leakbench.probe"}
-"""In the metadata of each file, by which a later save knows it."""
-
-
-def save_heard(folder: Path, files: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Write {name of a file: {name: array}} as safetensors: `truth`, `update`, `before` and those in `example/`.
-
-    Files of an earlier save are removed before the first is written, so that those of two are never side by side; other names are
-    left alone. Raises InputError, before anything is written, for a file by one of these names that no probe wrote.
-    """
-    several = folder / "example"
-    arrays = [p for p in several.iterdir() if p.suffix in ENDINGS] if several.is_dir() else []
-    old = [path for path in (*(folder / name for name in ALONE), *sorted(arrays)) if os.path.lexists(path)]
-    for path in old:
-        if not _ours(path):
-            raise InputError(f"save: {path} is not of a probe and is not replaced; move it away or give another folder")
-    for path in old:
-        path.unlink()
-    for name, tensors in files.items():
-        whole = save({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}, MARK)
-        write_atomically(folder / name, partial(_write, whole), private=True)
-
-
-def _write(content: bytes, path: Path) -> None:
-    path.write_bytes(content)
-
-
-def _ours(path: Path) -> bool:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return (file.metadata() or {}).items() >= MARK.items()
-    except (SafetensorError, OSError):
-        return False
+"""Metadata of each file, by which a later save recognises it."""
 
 
 @dataclass
 class Step:
-    """One step: the names of the parameters that moved, the batches observed since the step before, and by what it was made.
+    """One optimizer step.
 
     Args:
-        odd: How its optimizer is none that is unrolled, in words; empty where it is.
+        names: Names of the parameters that moved.
+        inputs: The observed inputs of each microbatch since the step before.
+        labels: The observed labels of each microbatch since the step before.
+        optimizer: Class of the optimizer.
+        rates: Its learning rates.
+        odd: Difference from the optimizers that are unrolled, in words; empty for none.
     """
 
     names: set[str]
@@ -103,22 +75,25 @@ class Step:
 
     @property
     def batch(self) -> int:
-        """How many examples were observed, of all microbatches; 0 where none was."""
+        """Number of observed examples, of all microbatches."""
         return sum(map(len, self.labels))
 
 
 @dataclass
-class Heard:
-    """The steps, and of the first of them the gradient {p: (*p)}, single examples' {p: (B, *p)}, and the mode of the model.
+class Steps:
+    """The recorded steps of a training, and what its first step shows.
 
     Args:
-        before: {name: array} of parameters and buffers, at first as they were when hearing began, then as the first step found
-            them.
-        after: {p: (*p)} once the last step so far was made.
-        mixes: Whether no single example had a gradient, see `modes.mixes`.
-        ended: Whether as many steps were made as count.
-        late: Whether a batch was observed after them.
-        fault: Why a step could not be heard; empty where each could.
+        before: {name: array} of parameters and buffers at the start of the block, then as the first step found them.
+        steps: The steps.
+        gradient: {p: (*p)}, the gradient of the first step.
+        samples: {p: (B, *p)}, gradients of its single examples that Opacus left; {} for none.
+        after: {p: (*p)} after the last step so far.
+        mode: Mode of the model in the first step, `eval` or `train`.
+        mixes: Whether no single example had a gradient, see `network.mixes_batch`.
+        ended: Whether recording ended, since enough steps were recorded or one could not be.
+        late: Whether a batch was observed after that.
+        fault: Reason why a step could not be recorded; empty if all were.
     """
 
     before: Parameters = field(default_factory=dict)
@@ -132,63 +107,68 @@ class Heard:
     late: bool = False
     fault: str = ""
 
+    @property
+    def added(self) -> Parameters:
+        """{p: (*p)}, what the steps added to the weights; {} before the first one."""
+        return {name: p - self.before[name] for name, p in self.after.items()}
 
-Ends = Callable[[Optimizer, Any, Any], None]
 
+def _hooks(model: nn.Module, heard: Steps, observed: Batches, most: int | None) -> tuple[StepHook, Callable[..., None]]:
+    """Return a pre-hook and a post-hook of optimizers that record the first `most` steps on a model's parameters.
 
-def listener(model: nn.Module, heard: Heard, observed: Observed, most: int | None) -> tuple[Begins, Ends]:
-    """Return a pre-hook and a post-hook of optimizers that hear the steps on a model's parameters, `most` of them.
-
-    Of an optimizer that gets a closure, as Lightning and LBFGS do it, the gradient is what its first call leaves. A step that
-    cannot be heard is made all the same.
+    A step that cannot be recorded does not end the training.
     """
     names = {id(p): name for name, p in model.named_parameters()}
-    batches = [0]
+    shown = 0  # Number of batches that belong to earlier steps.
     heard.before = _state(model)
 
-    def held_by(optimizer: Optimizer) -> dict[str, Any]:
+    def own(optimizer: Optimizer) -> dict[str, Any]:
         return {names[id(p)]: p for group in optimizer.param_groups for p in group["params"] if id(p) in names}
 
-    def hear(optimizer: Optimizer, held: Mapping[str, Any]) -> None:
-        inputs, labels = observed.inputs[batches[0] :], observed.labels[batches[0] :]
-        if heard.steps and not inputs and heard.steps[-1].names.isdisjoint(held):
-            _joins(heard, optimizer, held)  # Another optimizer of the same step.
+    def record(optimizer: Optimizer) -> None:
+        nonlocal shown
+        parameters = own(optimizer)
+        inputs, labels = observed.inputs[shown:], observed.labels[shown:]
+        if heard.steps and not inputs and heard.steps[-1].names.isdisjoint(parameters):
+            _join(heard, optimizer, parameters)  # Another optimizer of the same step.
             return
-        batches[0] = len(observed.inputs)
-        step = Step(set(held), inputs, labels, type(optimizer).__name__, rates(optimizer), odd(optimizer))
+        shown = len(observed.inputs)
+        step = Step(
+            set(parameters), inputs, labels, type(optimizer).__name__, learning_rates(optimizer), _odd(optimizer)
+        )
         if not heard.steps:
-            heard.gradient, heard.samples = _gradients(held), _samples(held)
-            heard.mode, heard.mixes = "train" if trains(model) else "eval", mixes(model)
-            heard.before = _found(model, heard)
+            heard.gradient, heard.samples = _gradients(parameters), _samples(parameters)
+            heard.mode, heard.mixes = mode_of(model), mixes_batch(model)
+            heard.before = _first_state(model, heard)
         heard.steps.append(step)
 
     def unless_it_fails(act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as error:  # Whatever an optimizer or a tensor is not like: the training goes on.
+        except Exception as error:  # A user's optimizer may fail in any way; the training continues.
             heard.fault, heard.ended = said(error), True
 
-    graded = once_graded(lambda optimizer: unless_it_fails(lambda: hear(optimizer, held_by(optimizer))))
+    on_step = on_gradient(lambda optimizer: unless_it_fails(lambda: record(optimizer)))
 
-    def begins(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        held = held_by(optimizer)
-        if not held or heard.ended:
+    def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        parameters = own(optimizer)
+        if not parameters or heard.ended:
             return None
-        other = bool(heard.steps) and heard.steps[-1].names.isdisjoint(held)
+        other = bool(heard.steps) and heard.steps[-1].names.isdisjoint(parameters)
         if most is not None and len(heard.steps) == most and not other:
             heard.ended = True
             return None
-        return graded(optimizer, args, kwargs)
+        return on_step(optimizer, args, kwargs)
 
-    def ends(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if heard.steps and not heard.ended and held_by(optimizer):
+    def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if heard.steps and not heard.ended and own(optimizer):
             unless_it_fails(lambda: heard.after.update(_copied(dict(model.named_parameters()))))
 
-    return begins, ends
+    return before_step, after_step
 
 
 def _state(model: nn.Module) -> Parameters:
-    """Return a copy of a model's parameters and buffers, but those of lazy modules that have no shape yet."""
+    """Return a copy of a model's parameters and buffers, without those of lazy modules that have no shape yet."""
     return _copied({n: t for n, t in model.state_dict().items() if isinstance(t, Tensor) and not is_lazy(t)})
 
 
@@ -196,237 +176,92 @@ def _copied(tensors: Mapping[str, Tensor]) -> Parameters:
     return {name: t.detach().cpu().clone() for name, t in tensors.items()}
 
 
-def _found(model: nn.Module, heard: Heard) -> Parameters:
-    """Return what the first step finds; buffers that its own forward pass has moved as they were, where no weights were loaded."""
-    now = _state(model)
-    moved = any(
-        n not in heard.before or not torch.equal(p.detach().cpu(), heard.before[n]) for n, p in model.named_parameters()
-    )
-    return now if moved or heard.mode == "eval" else heard.before
+def _first_state(model: nn.Module, heard: Steps) -> Parameters:
+    """Return the state that the client received.
+
+    The forward pass of the first step has moved the buffers by now: they are as at the start of the block, unless weights
+    were loaded within it.
+    """
+    now, before = _state(model), heard.before
+    loaded = any(n not in before or not torch.equal(p.detach().cpu(), before[n]) for n, p in model.named_parameters())
+    return now if loaded or heard.mode == "eval" else before
 
 
-def _joins(heard: Heard, optimizer: Optimizer, held: Mapping[str, Any]) -> None:
+def _join(heard: Steps, optimizer: Optimizer, parameters: Mapping[str, Any]) -> None:
+    """Add another optimizer of the same step."""
     step = heard.steps[-1]
     if len(heard.steps) == 1:
-        heard.gradient |= _gradients(held)
+        heard.gradient |= _gradients(parameters)
         heard.samples = {}
-    step.names |= set(held)
-    step.rates |= rates(optimizer)
-    step.odd = step.odd or odd(optimizer)
+    step.names |= set(parameters)
+    step.rates |= learning_rates(optimizer)
+    step.odd = step.odd or _odd(optimizer)
     if step.optimizer != type(optimizer).__name__:
         step.odd = f"of {step.optimizer} and {type(optimizer).__name__} together"
 
 
-def _gradients(held: Mapping[str, Any]) -> Parameters:
-    """Return {p: (*p)}; zeros of a parameter that the loss did not reach."""
+def _odd(optimizer: Optimizer) -> str:
+    """Return how an optimizer differs from plain SGD and torch's Adam, in words; empty if it does not."""
+    name = type(optimizer).__name__
+    if name not in PLAIN:
+        return f"of {name}"
+    settings = unusual_settings(optimizer).items()
+    return next((f"of {name} with {setting.replace('_', ' ')} {got}" for setting, got in settings), "")
+
+
+def _gradients(parameters: Mapping[str, Any]) -> Parameters:
+    """Return {p: (*p)}; zeros for a parameter that the loss did not reach."""
     return {
         name: (p.detach() * 0 if p.grad is None else p.grad.detach()).cpu().clone()
-        for name, p in held.items()
+        for name, p in parameters.items()
         if p.requires_grad
     }
 
 
-def _samples(held: Mapping[str, Any]) -> Parameters:
-    """Return {p: (B, *p)} that Opacus left at every parameter; {} where it did not."""
-    trained = {name: p for name, p in held.items() if p.requires_grad}
-    left = {name: getattr(p, "grad_sample", None) for name, p in trained.items()}
-    if not all(isinstance(sample, Tensor) for sample in left.values()):
-        return {}
-    return {name: sample.detach().cpu().clone() for name, sample in left.items() if isinstance(sample, Tensor)}
-
-
-def unwrapped_model(model: nn.Module) -> nn.Module:
-    """Return the module that Opacus, a parallel wrapper or torch.compile holds; else the model."""
-    for name in ("_module", "module", "_orig_mod"):
-        held = getattr(model, name, None)
-        if (
-            isinstance(held, nn.Module)
-            and not list(model.named_parameters(recurse=False))
-            and len([*model.children()]) == 1
-        ):
-            return unwrapped_model(held)
-    return model
-
-
-CURE = "pass normalise=(mean, std) as they were normalised"
-
-
-def check_heard(heard: Heard, observed: Observed) -> None:
-    """Raise InputError where nothing was heard, where a step or a batch could not be, and for batches shown after their step."""
-    if heard.fault:
-        raise InputError(f"probe: a step could not be heard: {heard.fault}; the training went on without the probe")
-    if observed.fault:
-        raise InputError(f"probe: observe could not show a batch: {observed.fault}")
-    if not heard.gradient:
-        raise InputError("probe: no optimizer of PyTorch stepped on this model's parameters within the block")
-    left = len(observed.inputs) - sum(len(step.labels) for step in heard.steps)
-    if (left or heard.late) and any(step.batch == 0 for step in heard.steps):
-        raise InputError(
-            "probe: a batch was observed after its step; call probe.observe before the step's backward pass"
-        )
-
-
-def examples_of(heard: Heard, observed: Observed) -> Parameters:
-    """Return {p: (B, *p)}, single examples' gradients in the first step, as Opacus or `observe` shows them; {} where none does."""
-    return heard.samples or observed.examples
-
-
-def added(heard: Heard) -> Parameters:
-    """Return {p: (*p)}, what the steps added to the weights; {} where there was none."""
-    return {name: p - heard.before[name] for name, p in heard.after.items()}
-
-
-def points_of(
-    model: nn.Module,
-    heard: Heard,
-    observed: Observed,
-    attacker: Attacker,
-    shape: tuple[int, ...] | None,
-    classes: int | None,
-    victims: int,
-    normalise: tuple[Numbers, Numbers] | None,
-    batch: int | None = None,
-) -> dict[str, tuple[Seen, Attacker]]:
-    """Return {leakage point: what is seen there, and the attacker that suits the network}.
-
-    Args:
-        model: Without its wrappers. Else as `Probe.leak`, whose errors it raises.
-    """
-    check_heard(heard, observed)
-    if victims < 1:
-        raise InputError(f"victims: got {victims}, expected 1 or more")
-    shape, classes = _sizes(model, observed, shape, classes)
-    normal = None if normalise is None else normal_of(*normalise, shape)
-    found: dict[str, Seen] = {}
-    examples = examples_of(heard, observed)
-    if examples and not heard.mixes:
-        many = min(victims, len(next(iter(examples.values()))))
-        each = [{name: g[v] for name, g in examples.items()} for v in range(many)]
-        arrays, alone = _truth(heard, 0, many, normal), Trained(mode=heard.mode)
-        truth = None if arrays is None else truth_of(arrays, many, 1, shape, classes)
-        found["type-2"] = leaked(model, each, shape, classes, alone, heard.before, "type-2", truth, normal)
-    how, update = _trained(heard, examples, batch)
-    behind = how.batch * how.steps
-    arrays = _truth(heard, how.steps, behind, normal)
-    truth = None if arrays is None else truth_of(arrays, 1, behind, shape, classes)
-    found["type-1"] = leaked(model, [update], shape, classes, how, heard.before, "type-1", truth, normal)
-    return {tap: (seen, suited(attacker, seen)[0]) for tap, seen in found.items()}
-
-
-def _sizes(
-    model: nn.Module, observed: Observed, shape: tuple[int, ...] | None, classes: int | None
-) -> tuple[tuple[int, ...], int]:
-    if shape is not None and classes is not None:
-        return shape, classes
-    if not observed.inputs:
-        raise InputError("probe: the shape of inputs and the classes are not known; pass both, or call probe.observe")
-    x = observed.inputs[0][:1]
-    if classes is None:
-        mode = {name: module.training for name, module in model.named_modules()}
-        try:
-            with torch.no_grad():
-                answer = model.eval()(x.to(next(model.parameters())))
-        except Exception as error:
-            raise InputError(
-                f"probe: the model fails on an observed input of {tuple(x.shape)}: {said(error)}"
-            ) from None
-        finally:
-            for name, module in model.named_modules():
-                module.training = mode[name]
-        if not isinstance(answer, Tensor) or answer.dim() != 2:
-            raise InputError("probe: the model does not answer one input with (1, classes); pass shape and classes")
-        classes = int(answer.shape[1])
-    return shape or tuple(x.shape[1:]), classes
-
-
-def _trained(heard: Heard, examples: Parameters, given: int | None) -> tuple[Trained, Parameters]:
-    steps, mode = heard.steps, heard.mode
-    sizes = {step.batch for step in steps}
-    if given is not None:
-        shown = sizes - {0, given}
-        if given < 1:
-            raise InputError(f"batch: got {given}, expected 1 or more")
-        if shown:
-            several = ", ".join(map(str, sorted(shown)))
-            raise InputError(f"batch: got {given}, but {several} examples were observed in a step")
-        sizes = {given}
-    if sizes == {0} and len(steps) == 1 and examples:
-        sizes = {len(next(iter(examples.values())))}
-    if len(sizes) != 1 or sizes == {0}:
-        several = ", ".join(str(size or "none") for size in sorted(sizes))
-        cure = "pass batch=B, or call probe.observe(x, y, loss_fn) in each step, with batches alike"
-        raise InputError(
-            f"probe: batch sizes heard: {several}; {cure}{', or hear one step: probe(model, steps=1)' * (len(steps) > 1)}"
-        )
-    batch = sizes.pop()
-    if len(steps) == 1:
-        return Trained(batch, mode=mode), heard.gradient
-    odd = next((step.odd for step in steps if step.odd), "")
-    rates = {rate for step in steps for rate in step.rates}
-    if not odd and len(rates) > 1:
-        odd = f"at learning rates {', '.join(f'{rate:g}' for rate in sorted(rates))}"
-    if not odd and len({step.optimizer for step in steps}) > 1:
-        odd = "of several optimizers"
-    if odd:
-        raise InputError(
-            f"probe: {len(steps)} steps {odd} are not what an attacker unrolls; hear one step: probe(model, steps=1)"
-        )
-    return Trained(batch, len(steps), rates.pop(), UNROLLED[steps[0].optimizer], mode), added(heard)
-
-
-def _truth(heard: Heard, steps: int, examples: int, normal: Normal | None) -> Named | None:
-    """Return inputs (n, *s) and labels (n,) of the first examples, of so many steps at least; None where not all were observed.
-
-    Raises InputError for inputs outside of [0, 1].
-    """
-    seen = heard.steps[: max(1, steps)]
-    if any(step.batch == 0 for step in seen):
-        return None
-    inputs = torch.cat([x for step in seen for x in step.inputs])[:examples].float()
-    labels = torch.cat([y for step in seen for y in step.labels])[:examples]
-    if len(labels) < examples:
-        return None
-    return {"inputs": unnormalised(inputs, normal, "probe", CURE), "labels": labels}
-
-
-Loss = Callable[[Tensor, Tensor], Tensor]
+def _samples(parameters: Mapping[str, Any]) -> Parameters:
+    """Return {p: (B, *p)} that Opacus left at every trained parameter; {} if it did not."""
+    samples = {name: getattr(p, "grad_sample", None) for name, p in parameters.items() if p.requires_grad}
+    found = {name: sample for name, sample in samples.items() if isinstance(sample, Tensor)}
+    return _copied(found) if len(found) == len(samples) else {}
 
 
 @dataclass
 class Probe:
-    """What was heard of one training; within the block, of its steps so far.
+    """The record of one training; within the block, of its steps so far.
 
     Args:
-        model: As it was given.
-        most: How many steps are heard; None: all within the block.
+        model: The model as it was given to `probe`.
+        heard: The recorded steps.
+        observed: The recorded batches.
+        most: Number of steps that are recorded; None for all within the block.
     """
 
     model: nn.Module
-    heard: Heard = field(default_factory=Heard)
-    observed: Observed = field(default_factory=Observed)
+    heard: Steps = field(default_factory=Steps)
+    observed: Batches = field(default_factory=Batches)
     most: int | None = None
 
     def observe(self, x: Tensor, y: Tensor, loss_fn: Loss) -> None:
-        """Show a batch of a step: x (B, *s), y (B,); by it answers are scored, and single examples have gradients.
+        """Record a batch of a step; it scores the reconstructions, and its examples get gradients of their own.
 
-        Call it before the step's backward pass, of each microbatch where gradients are accumulated.
-
-        The training goes on whatever it is given; what could not be shown `leak` and `save` say.
+        Call it before the step's backward pass, for each microbatch if gradients are accumulated. It never ends the
+        training: `leak` and `save` report a batch that could not be recorded.
 
         Args:
-            y: Classes, or (B, classes) of ones and zeros.
-            loss_fn: As `torch.nn.functional.cross_entropy`, of logits and y; it is called with batches of one.
+            x: Inputs (B, *s).
+            y: Labels (B,), or (B, classes) of ones and zeros.
+            loss_fn: Loss of logits and y, as `torch.nn.functional.cross_entropy`; it is called with batches of one.
         """
         if self.most is not None and len(self.heard.steps) >= self.most:
             self.heard.late = True
             return
-        inner = unwrapped_model(self.model)
-        # Opacus' hooks would take a second pass for one of the training's; it has these gradients anyway.
-        show(self.observed, x, y, inner, None if hasattr(self.model, "disable_hooks") else loss_fn)
+        # The hooks of Opacus would take a second pass for one of the training's; Opacus computes these gradients anyway.
+        loss = None if hasattr(self.model, "disable_hooks") else loss_fn
+        record_batch(self.observed, x, y, unwrapped_model(self.model), loss)
 
     @property
     def steps(self) -> int:
-        """How many steps were heard."""
+        """Number of recorded steps."""
         return len(self.heard.steps)
 
     @property
@@ -436,18 +271,18 @@ class Probe:
 
     @property
     def update(self) -> Parameters:
-        """{p: (*p)}, what the steps added to the weights; {} before the first was made."""
-        return added(self.heard)
+        """{p: (*p)}, what the steps added to the weights; {} before the first one."""
+        return self.heard.added
 
     @property
     def gradient(self) -> Parameters:
-        """{p: (*p)}, by which the first step was made, as `.grad` held it."""
+        """{p: (*p)}, the gradient of the first step, as `.grad` has it."""
         return self.heard.gradient
 
     @property
     def examples(self) -> Parameters:
-        """{p: (B, *p)}, single examples' gradients in the first step, as Opacus or `observe` shows them; {} where neither does."""
-        return examples_of(self.heard, self.observed)
+        """{p: (B, *p)}, single examples' gradients in the first step, from Opacus or `observe`; {} for neither."""
+        return self.heard.samples or self.observed.examples
 
     def leak(
         self,
@@ -468,45 +303,63 @@ class Probe:
         normalise: tuple[Numbers, Numbers] | None = None,
         out: Path | None = None,
     ) -> dict[str, Outcome]:
-        """Attack what was heard: {leakage point: what came of it}.
+        """Attack what was recorded at each leakage point.
 
-        type-2 is the gradients of the first step's first examples, `victims` at most; type-1 the gradient of a single step, or
-        what several added to the weights. Answers are scored where `observe` was called in every step. shape (*s), classes,
-        batch: None where `observe` was called: as its inputs are, as the model answers them, and how many examples were observed
-        in each step. The other arguments are those of `attack_update`; of normalised inputs, `normalise` says by which mean and
-        deviation.
-
-        Warns where what was observed is not what the gradient came of: a loss that is no mean, microbatches that are not divided, a
-        clip, another batch; and of the reason where single examples' gradients could not be computed.
-
-        Raises InputError where nothing was heard, for a batch that was observed after its step, for labels that are no classes, and
-        where several steps were not of one batch size by plain SGD or Adam.
+        type-2 is the gradients of the first step's first examples; type-1 is the gradient of a single step, or what several
+        steps added to the weights. Reconstructions are scored if `observe` was called in every step.
 
         Args:
-            budget: The most seconds of the attack at each leakage point, also as `60s` or `2m`; None: no limit.
-            out: a folder for a page, rows and answers, as `leakbench attack --out` writes them; it may not hold anything else.
+            shape: Shape of one input; None for the shape of the observed inputs.
+            classes: Number of classes; None for the model's number of logits.
+            batch: Number of examples in a step; None for the observed number.
+            attack: Name in the catalog, or path of a recipe.
+            knows: `oblivious` or `defense`, what the attacker knows; None for what the recipe says.
+            iterations: Most iterations of a search; None for the recipe's number.
+            budget: Most seconds of the attack at each leakage point, also as `60s` or `2m`; None for no limit.
+            defense: Recipe of the defense that was applied, which the attacker then knows.
+            dataset: Dataset whose public examples the attacker has; None for synthetic ones.
+            data_dir: Folder with the datasets.
+            success: RMSE up to which a reconstruction counts as a success; None for the dataset's threshold, else 0.1.
+            seed: Seed of the attacker.
+            victims: Largest number of attacked examples at type-2.
+            normalise: Mean and standard deviation by which the observed inputs were normalised.
+            out: Folder for a report, rows and reconstructions, as `leakbench attack --out` writes them. It may not contain
+                anything else.
+
+        Returns:
+            {leakage point: the outcome}.
+
+        Raises:
+            InputError: If nothing was recorded, a batch was observed after its step, labels are not classes, or several
+                steps did not have one batch size and plain SGD or Adam.
+
+        Warns:
+            UserWarning: If the observed batches do not explain the gradient (a loss that is not a mean, microbatches that
+                are not divided, a clip, another batch), and if type-2 is left out.
         """
-        who = Who(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, seconds("budget", budget))
-        points = self._points(who.with_public(who()), shape, classes, victims, normalise, batch)
+        limit = seconds("budget", budget)
+        options = AttackerOptions(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, limit)
+        points = self._points(options.with_public(options()), shape, classes, victims, normalise, batch)
         if "type-2" not in points and self.observed.note:
             warnings.warn(f"type-2 is left out: {self.observed.note}", stacklevel=2)
-        for seen, knowing in points.values():
-            warn_of_contradiction(seen, knowing, stacklevel=3)
-        if out is None:
-            return {
-                tap: with_notes(attack_seen(*point), *point, "\n".join(assumed(*point, True)))
-                for tap, point in points.items()
-            }
-        return attacked_into(Path(out), points, who.names, "leakbench.probe")
+        for point in points.values():
+            warn(*point, stacklevel=3)
+        return attack_traces(points, None if out is None else Path(out), options.names, "leakbench.probe")
 
     def save(self, folder: str | Path) -> None:
-        """Write what was heard, for `leakbench attack`: before.safetensors, update.safetensors (of one step its gradient), where
-        they were shown example/00000.safetensors and on, and truth.safetensors where every step was observed.
+        """Write the record for `leakbench attack`, in place of an earlier one.
 
-        What an earlier save left there is replaced. Raises InputError for a file by one of these names that no probe wrote, where
-        nothing was heard, and for a batch that was observed after its step.
+        The files are before.safetensors, update.safetensors (for one step its gradient), example/00000.safetensors and so
+        on if there are gradients of single examples, and truth.safetensors if every step was observed.
+
+        Args:
+            folder: The folder.
+
+        Raises:
+            InputError: If nothing was recorded, a batch was observed after its step, or a file has one of these names and
+                was not written by a probe.
         """
-        check_heard(self.heard, self.observed)
+        self._check()
         many = len(next(iter(self.examples.values()), ()))
         files = {f"example/{v:05d}.safetensors": {name: g[v] for name, g in self.examples.items()} for v in range(many)}
         if all(step.batch for step in self.heard.steps):
@@ -514,7 +367,22 @@ class Probe:
             labels = torch.cat([y for step in self.heard.steps for y in step.labels])
             files["truth.safetensors"] = {"inputs": inputs, "labels": labels}
         files["update.safetensors"] = self.gradient if self.steps == 1 else self.update
-        save_heard(Path(folder), files | {"before.safetensors": self.before})
+        save_files(Path(folder), files | {"before.safetensors": self.before})
+
+    def _check(self) -> None:
+        """Check that steps and batches were recorded, and that no batch was observed after its step."""
+        heard, observed = self.heard, self.observed
+        if heard.fault:
+            raise InputError(f"probe: a step could not be heard: {heard.fault}; the training went on without the probe")
+        if observed.fault:
+            raise InputError(f"probe: observe could not show a batch: {observed.fault}")
+        if not heard.gradient:
+            raise InputError("probe: no optimizer of PyTorch stepped on this model's parameters within the block")
+        later = len(observed.inputs) - sum(len(step.labels) for step in heard.steps)
+        if (later or heard.late) and any(step.batch == 0 for step in heard.steps):
+            raise InputError(
+                "probe: a batch was observed after its step; call probe.observe before the step's backward pass"
+            )
 
     def _points(
         self,
@@ -524,26 +392,162 @@ class Probe:
         victims: int,
         normalise: tuple[Numbers, Numbers] | None,
         batch: int | None = None,
-    ) -> dict[str, tuple[Seen, Attacker]]:
-        model = unwrapped_model(self.model)
-        return points_of(model, self.heard, self.observed, attacker, shape, classes, victims, normalise, batch)
+    ) -> dict[str, tuple[Trace, Attacker]]:
+        """Return {leakage point: the trace there, and the attacker for the network}."""
+        self._check()
+        if victims < 1:
+            raise InputError(f"victims: got {victims}, expected 1 or more")
+        model, heard, examples = unwrapped_model(self.model), self.heard, self.examples
+        shape, classes = self._sizes(model, shape, classes)
+        normal = normal_of(normalise, shape)
+        traced = partial(Trace, model, shape=shape, classes=classes, before=heard.before, normal=normal)
+        traces: list[Trace] = []
+
+        def truth(steps: int, count: int) -> tuple[Tensor, Tensor] | None:
+            """Return the first `count` observed examples of so many steps; None if not all were observed."""
+            seen = heard.steps[:steps]
+            if not all(step.batch for step in seen) or sum(step.batch for step in seen) < count:
+                return None
+            inputs = torch.cat([x for step in seen for x in step.inputs])[:count].float()
+            labels = torch.cat([y for step in seen for y in step.labels])[:count]
+            return undo_normal(inputs, normal, "probe", CURE), labels
+
+        if examples and not heard.mixes:
+            many = min(victims, len(next(iter(examples.values()))))
+            each: list[Named] = [{name: g[v] for name, g in examples.items()} for v in range(many)]
+            alone = Training(mode=heard.mode)
+            traces.append(traced(each, training=alone, tap="type-2", truth=truth(1, many)))
+            _ = traces[0].inputs, traces[0].view
+        training = self._training(batch)
+        update = heard.gradient if training.learning_rate is None else heard.added
+        behind = truth(training.steps, training.batch * training.steps)
+        traces.append(traced([update], training=training, truth=behind))
+        _ = traces[-1].inputs
+        return {trace.tap: (trace, attacker.for_network(trace)) for trace in traces}
+
+    def _sizes(
+        self, model: nn.Module, shape: tuple[int, ...] | None, classes: int | None
+    ) -> tuple[tuple[int, ...], int]:
+        """Return the shape of an input and the number of classes, of the observed inputs where they are not given."""
+        if shape is not None and classes is not None:
+            return shape, classes
+        if not self.observed.inputs:
+            raise InputError(
+                "probe: the shape of inputs and the classes are not known; pass both, or call probe.observe"
+            )
+        x = self.observed.inputs[0][:1]
+        if classes is None:
+            mode = {name: module.training for name, module in model.named_modules()}
+            try:
+                with torch.no_grad():
+                    answer = model.eval()(x.to(next(model.parameters())))
+            except Exception as error:
+                raise InputError(
+                    f"probe: the model fails on an observed input of {tuple(x.shape)}: {said(error)}"
+                ) from None
+            finally:
+                for name, module in model.named_modules():
+                    module.training = mode[name]
+            if not isinstance(answer, Tensor) or answer.dim() != 2:
+                raise InputError("probe: the model does not answer one input with (1, classes); pass shape and classes")
+            classes = int(answer.shape[1])
+        return shape or tuple(x.shape[1:]), classes
+
+    def _training(self, given: int | None) -> Training:
+        """Return how the model was trained, with a given batch size if there is one; one step is read as its gradient."""
+        steps, mode = self.heard.steps, self.heard.mode
+        sizes = {step.batch for step in steps}
+        if given is not None:
+            shown = sizes - {0, given}
+            if given < 1:
+                raise InputError(f"batch: got {given}, expected 1 or more")
+            if shown:
+                several = ", ".join(map(str, sorted(shown)))
+                raise InputError(f"batch: got {given}, but {several} examples were observed in a step")
+            sizes = {given}
+        if sizes == {0} and len(steps) == 1 and self.examples:
+            sizes = {len(next(iter(self.examples.values())))}
+        if len(sizes) != 1 or sizes == {0}:
+            several = ", ".join(str(size or "none") for size in sorted(sizes))
+            cure = "pass batch=B, or call probe.observe(x, y, loss_fn) in each step, with batches alike"
+            raise InputError(
+                f"probe: batch sizes heard: {several}; {cure}{', or hear one step: probe(model, steps=1)' * (len(steps) > 1)}"
+            )
+        batch = sizes.pop()
+        if len(steps) == 1:
+            return Training(batch, mode=mode)
+        odd = next((step.odd for step in steps if step.odd), "")
+        rates = {rate for step in steps for rate in step.rates}
+        if not odd and len(rates) > 1:
+            odd = f"at learning rates {', '.join(f'{rate:g}' for rate in sorted(rates))}"
+        if not odd and len({step.optimizer for step in steps}) > 1:
+            odd = "of several optimizers"
+        if odd:
+            raise InputError(
+                f"probe: {len(steps)} steps {odd} are not what an attacker unrolls; hear one step: probe(model, steps=1)"
+            )
+        return Training(batch, len(steps), rates.pop(), UNROLLED[steps[0].optimizer], mode)
 
 
 @contextmanager
 def probe(model: nn.Module, steps: int | None = None) -> Iterator[Probe]:
-    """Hear every optimizer of PyTorch that steps on the model's parameters within this block, the first `steps` of its steps.
+    """Record the steps of every PyTorch optimizer on a model's parameters within this block.
 
-    They start from the weights that the first step finds, whatever was loaded within the block. `leak` and `save` are called after
-    the block; within it they are of the steps so far. Of Opacus' `GradSampleModule` it takes the gradients of single examples by
-    itself; elsewhere `Probe.observe` shows them.
+    The record starts from the weights that the first step finds, even if they were loaded within the block. Call `leak`
+    and `save` after the block; within it they use the steps so far. The gradients of single examples are taken from Opacus'
+    `GradSampleModule` if there is one; otherwise `Probe.observe` computes them.
+
+    Args:
+        model: The model, with or without a wrapper.
+        steps: Number of steps to record; None for all.
+
+    Yields:
+        The record.
+
+    Raises:
+        InputError: For fewer than one step.
     """
     if steps is not None and steps < 1:
         raise InputError(f"steps: got {steps}, expected 1 or more")
     found = Probe(model, most=steps)
-    begins, ends = listener(unwrapped_model(model), found.heard, found.observed, steps)
-    handles = register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)
+    before_step, after_step = _hooks(unwrapped_model(model), found.heard, found.observed, steps)
+    handles = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
     try:
         yield found
     finally:
         for handle in handles:
             handle.remove()
+
+
+def save_files(folder: Path, files: Mapping[str, Named]) -> None:
+    """Write {name of a file: {name: array}} as safetensors: `truth`, `update`, `before` and those in `example/`.
+
+    Files of an earlier save are removed before the first is written, so that files of two saves are never together; other
+    names are left alone.
+
+    Raises:
+        InputError: For a file with one of these names that a probe did not write, before anything is changed.
+    """
+    several = folder / "example"
+    arrays = [p for p in several.iterdir() if p.suffix in ENDINGS] if several.is_dir() else []
+    old = [path for path in (*(folder / name for name in FILES), *sorted(arrays)) if os.path.lexists(path)]
+    for path in old:
+        if not _by_probe(path):
+            raise InputError(f"save: {path} is not of a probe and is not replaced; move it away or give another folder")
+    for path in old:
+        path.unlink()
+    for name, tensors in files.items():
+        content = save({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}, MARK)
+        write_atomically(folder / name, partial(_write, content), private=True)
+
+
+def _write(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
+
+
+def _by_probe(path: Path) -> bool:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).items() >= MARK.items()
+    except (SafetensorError, OSError):
+        return False

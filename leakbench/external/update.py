@@ -1,4 +1,4 @@
-"""From the words of `leakbench attack` to what leaked and who attacks: the model is built, the files are read and checked."""
+"""An attack on external updates: `leakbench.attack_update`, and the files of `leakbench attack`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -16,106 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.errors import InputError
-from leakbench.external.arrays import ENDINGS, as_parameters, check_shapes, read_arrays
-from leakbench.external.assumptions import assumed, warned, with_notes
-from leakbench.external.attack import attack_seen, attacked_into
-from leakbench.external.attacker import Attacker, Who, suited
+from leakbench.external.arrays import ENDINGS, Named, as_parameters, check_shapes, read_arrays
+from leakbench.external.assumptions import warnings_of
+from leakbench.external.attack import attack_traces
+from leakbench.external.attacker import Attacker, AttackerOptions
 from leakbench.external.network import Numbers, normal_of
 from leakbench.external.outcome import Outcome
-from leakbench.external.trace import Named, Seen, Trained, leaked, truth_of
+from leakbench.external.trace import Trace, Training
 from leakbench.imported import import_function, said
 from leakbench.store import check_out
 from leakbench.words import seconds
 from leakbench.words import success as threshold
 
-__all__ = ["Asked", "attack_update", "built", "seen_of", "warn_of_contradiction"]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the command line asks for; see `leakbench attack --help`."""
-
-    builder: str
-    shape: tuple[int, ...]
-    classes: int
-    updates: tuple[Path, ...] = ()
-    befores: tuple[Path, ...] = ()
-    afters: tuple[Path, ...] = ()
-    batch: int = 1
-    learning_rate: float | None = None
-    local_iterations: int = 1
-    client_optimizer: str = "sgd"
-    victim_mode: str = "eval"
-    tap: str = "type-1"
-    truth: Path | None = None
-    who: Who = field(default_factory=Who)
-    normalise: tuple[Numbers, Numbers] | None = None
-
-
-def seen_of(asked: Asked) -> tuple[Seen, Attacker]:
-    """Return what leaked and who attacks it; raises InputError, which names the option, for whatever does not fit."""
-    how = Trained(asked.batch, asked.local_iterations, asked.learning_rate, asked.client_optimizer, asked.victim_mode)
-    attacker = asked.who()
-    if bool(asked.updates) == bool(asked.afters):
-        raise InputError("update: expected either --update, or --before and --after")
-    if asked.afters and (not asked.befores or asked.learning_rate is None):
-        raise InputError("after: expected --before and --learning-rate too")
-    model = built(asked.builder, Path.cwd())
-    check_shapes(model, asked.builder)
-    befores = [read_arrays("before", path) for path in _files("before", asked.befores)]
-    updates: list[Named] = []
-    if asked.afters:
-        ended = [read_arrays("after", path) for path in _files("after", asked.afters)]
-        if len(befores) not in (1, len(ended)):
-            raise InputError(f"before: got {len(befores)} for {len(ended)} of --after, expected one, or one for each")
-        for place, after in enumerate(ended):
-            start = as_parameters("before", model, befores[place % len(befores)])
-            updates.append({n: p - start[n] for n, p in as_parameters("after", model, after).items()})
-    else:
-        updates += [read_arrays("update", path) for path in _files("update", asked.updates)]
-    truth = None
-    if asked.truth is not None:
-        read = read_arrays("truth", asked.truth)
-        examples = 1 if asked.tap == "type-2" else how.batch * how.steps
-        truth = truth_of(read, len(updates), examples, asked.shape, asked.classes)
-    normal = None if asked.normalise is None else normal_of(*asked.normalise, asked.shape)
-    seen = leaked(model, updates, asked.shape, asked.classes, how, befores or None, asked.tap, truth, normal)
-    return seen, asked.who.with_public(attacker)
-
-
-def built(builder: str, folder: Path) -> nn.Module:
-    """Return the module that the user's function returns, `folder` being importable; what it prints goes to stderr.
-
-    Raises InputError for whatever it raises, and for what is no module with parameters that are trained.
-    """
-    function = import_function("model", builder, str(folder))
-    try:
-        with redirect_stdout(sys.stderr):
-            model: Any = function()
-    except InputError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise InputError(f"model: {builder!r} failed: {said(error)}") from None
-    if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
-        raise InputError(
-            f"model: {builder!r} returned {type(model).__name__}, expected a torch.nn.Module with parameters that are trained"
-        )
-    return model
-
-
-def _files(field: str, paths: tuple[Path, ...]) -> list[Path]:
-    """Return the files, those of a folder in the order of their names; raises InputError for a folder without any."""
-    found: list[Path] = []
-    for path in paths:
-        if not path.is_dir():
-            found.append(path)
-            continue
-        inside = sorted(p for p in path.iterdir() if p.suffix in ENDINGS)
-        if not inside:
-            raise InputError(f"{field}: no {' or '.join(ENDINGS)} file in the folder {str(path)!r}")
-        found += inside
-    return found
-
+__all__ = ["UpdateFiles", "attack_update", "build_model", "warn"]
 
 OPTIONAL = ("iterations", "learning_rate", "success", "defense", "dataset", "knows")
 """Arguments that may be None."""
@@ -191,42 +104,39 @@ def attack_update(
     if out is not None:
         check_out(Path(out))
     success = threshold(success) if isinstance(success, str) else success
-    _check_types(
-        model,
-        {
-            "classes": classes,
-            "batch": batch,
-            "local_iterations": local_iterations,
-            "seed": seed,
-            "iterations": iterations,
-        },
-        {"learning_rate": learning_rate, "success": success},
-        {"attack": attack, "defense": defense, "dataset": dataset, "knows": knows},
-    )
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: {_got(model)}, expected a torch.nn.Module; call a function that builds one")
+    counts = {
+        "classes": classes,
+        "batch": batch,
+        "local_iterations": local_iterations,
+        "seed": seed,
+        "iterations": iterations,
+    }
+    _check_types(counts, Integral, "a whole number")
+    _check_types({"learning_rate": learning_rate, "success": success}, Real, "a number")
+    names = {"attack": attack, "defense": defense, "dataset": dataset, "knows": knows}
+    _check_types(names, str, "a name as a string")
     shape = _shape(shape)
-    several = _updates("update", update)
+    updates = _updates("update", update)
     if before is not None:
         _updates("before", before)
-    if not several:
+    if not updates:
         raise InputError("update: got none, expected at least one")
-    how = Trained(batch, local_iterations, learning_rate, client_optimizer, victim_mode)
-    normal = None if normalise is None else normal_of(*normalise, shape)
-    if truth is not None:
-        arrays = {"inputs": torch.as_tensor(truth[0]).float(), "labels": torch.as_tensor(truth[1])}
-        examples = 1 if tap == "type-2" else batch * local_iterations
-        truth = truth_of(arrays, len(several), examples, shape, classes)
-    who = Who(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, seconds("budget", budget))
-    attacker = who()
-    seen = leaked(model, several, shape, classes, how, before, tap, truth, normal)
-    attacker = who.with_public(attacker)
-    warn_of_contradiction(seen, attacker, stacklevel=3)
-    attacker, adapted = suited(attacker, seen)
-    notes = "\n".join([*filter(None, [adapted]), *assumed(seen, attacker, before is not None)])
-    if out is None:
-        return with_notes(attack_seen(seen, attacker, began=began), seen, attacker, notes)
-    return attacked_into(Path(out), {tap: (seen, attacker)}, who.names, "leakbench.attack_update", notes, began=began)[
-        tap
-    ]
+    how = Training(batch, local_iterations, learning_rate, client_optimizer, victim_mode)
+    normal = normal_of(normalise, shape)
+    arrays = None if truth is None else (torch.as_tensor(truth[0]).float(), torch.as_tensor(truth[1]))
+    trace = Trace(model, updates, shape, classes, how, before, tap, arrays, normal)
+    _ = trace.inputs  # A truth that does not fit is reported first.
+    limit = seconds("budget", budget)
+    options = AttackerOptions(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, limit)
+    attacker = options()
+    _ = trace.view  # An update that does not fit is reported before the dataset is read.
+    attacker = options.with_public(attacker)
+    warn(trace, attacker, stacklevel=3)
+    points = {tap: (trace, attacker.for_network(trace))}
+    folder = None if out is None else Path(out)
+    return attack_traces(points, folder, options.names, "leakbench.attack_update", began=began)[tap]
 
 
 def _got(value: object) -> str:
@@ -234,28 +144,16 @@ def _got(value: object) -> str:
     return f"got {text if len(text) <= 40 else 'a value'} of type {type(value).__name__}"
 
 
-def _check_types(
-    model: object, counts: Mapping[str, object], numbers: Mapping[str, object], names: Mapping[str, object]
-) -> None:
-    """Raise InputError for an argument of another type."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model: {_got(model)}, expected a torch.nn.Module; call a function that builds one")
-    expected = (
-        (counts, Integral, "a whole number"),
-        (numbers, Real, "a number"),
-        (names, str, "a name as a string"),
-    )
-    for fields, kind, words in expected:
-        for name, value in fields.items():
-            if value is None and name in OPTIONAL:
-                continue
-            if isinstance(value, bool) or not isinstance(value, kind):
-                hint = ", such as 0.1 or 'rmse<=0.1'" if name == "success" else ""
-                raise InputError(f"{name}: {_got(value)}, expected {words}{hint}")
+def _check_types(fields: Mapping[str, object], kind: type, words: str) -> None:
+    for name, value in fields.items():
+        if value is None and name in OPTIONAL:
+            continue
+        if isinstance(value, bool) or not isinstance(value, kind):
+            hint = ", such as 0.1 or 'rmse<=0.1'" if name == "success" else ""
+            raise InputError(f"{name}: {_got(value)}, expected {words}{hint}")
 
 
 def _shape(shape: object) -> tuple[int, ...]:
-    """Return the shape of an input; raises InputError for anything but whole numbers above 0."""
     sizes = tuple(shape) if isinstance(shape, tuple | list) else ()
     if not sizes or any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in sizes):
         raise InputError(f"shape: {_got(shape)}, expected whole numbers above 0, such as (3, 32, 32)")
@@ -263,7 +161,7 @@ def _shape(shape: object) -> tuple[int, ...]:
 
 
 def _updates(field: str, given: object) -> list[Named]:
-    """Return one mapping of names to tensors, or several, as a list; raises InputError for anything else."""
+    """Return one mapping of names to tensors, or several, as a list."""
     several: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     for one in several:
         if not isinstance(one, Mapping):
@@ -272,7 +170,101 @@ def _updates(field: str, given: object) -> list[Named]:
     return several
 
 
-def warn_of_contradiction(seen: Seen, attacker: Attacker, stacklevel: int) -> None:
-    """Warn by a UserWarning with each sentence that `leakbench attack` prints as a warning."""
-    for line in warned(seen, attacker):
-        warnings.warn(f"{seen.view.tap}: {line}", stacklevel=stacklevel)
+def warn(trace: Trace, attacker: Attacker, stacklevel: int) -> None:
+    """Give a UserWarning with each sentence that `leakbench attack` prints as a warning."""
+    for line in warnings_of(trace, attacker):
+        warnings.warn(f"{trace.tap}: {line}", stacklevel=stacklevel)
+
+
+@dataclass(frozen=True)
+class UpdateFiles:
+    """The update that the options of `leakbench attack` describe; see `leakbench attack --help`."""
+
+    builder: str
+    shape: tuple[int, ...]
+    classes: int
+    updates: tuple[Path, ...] = ()
+    befores: tuple[Path, ...] = ()
+    afters: tuple[Path, ...] = ()
+    batch: int = 1
+    learning_rate: float | None = None
+    local_iterations: int = 1
+    client_optimizer: str = "sgd"
+    victim_mode: str = "eval"
+    tap: str = "type-1"
+    truth: Path | None = None
+    normalise: tuple[Numbers, Numbers] | None = None
+
+    def read(self, options: AttackerOptions) -> tuple[Trace, Attacker]:
+        """Build the model, read the files, and return the trace and the attacker for its network.
+
+        Raises:
+            InputError: With the name of the option, for anything that does not fit.
+        """
+        how = Training(self.batch, self.local_iterations, self.learning_rate, self.client_optimizer, self.victim_mode)
+        attacker = options()
+        if bool(self.updates) == bool(self.afters):
+            raise InputError("update: expected either --update, or --before and --after")
+        if self.afters and (not self.befores or self.learning_rate is None):
+            raise InputError("after: expected --before and --learning-rate too")
+        model = build_model(self.builder, Path.cwd())
+        check_shapes(model, self.builder)
+        befores = _read("before", self.befores)
+        updates = _read("update", self.updates)
+        if self.afters:
+            updates = _changes(model, befores, _read("after", self.afters))
+        truth = None if self.truth is None else read_arrays("truth", self.truth)
+        if truth is not None and set(truth) != {"inputs", "labels"}:
+            raise InputError(f"truth: got the arrays {', '.join(sorted(truth))}, expected inputs and labels")
+        arrays = None if truth is None else (truth["inputs"], truth["labels"])
+        normal = normal_of(self.normalise, self.shape)
+        trace = Trace(model, updates, self.shape, self.classes, how, befores or None, self.tap, arrays, normal)
+        _ = trace.inputs, trace.view  # Files that do not fit are reported before the dataset is read.
+        return trace, options.with_public(attacker).for_network(trace)
+
+
+def _changes(model: nn.Module, befores: Sequence[Named], afters: Sequence[Named]) -> list[Named]:
+    """Return what training added to the weights."""
+    if len(befores) not in (1, len(afters)):
+        raise InputError(f"before: got {len(befores)} for {len(afters)} of --after, expected one, or one for each")
+    changes: list[Named] = []
+    for place, after in enumerate(afters):
+        start = as_parameters("before", model, befores[place % len(befores)])
+        changes.append({n: p - start[n] for n, p in as_parameters("after", model, after).items()})
+    return changes
+
+
+def build_model(builder: str, folder: Path) -> nn.Module:
+    """Return the module that a user's function returns; what it prints goes to stderr.
+
+    Args:
+        builder: The function, as `PKG.MODULE:BUILD`.
+        folder: Folder from which it can be imported.
+
+    Raises:
+        InputError: For a function that fails, and for a result that is not a module with parameters that are trained.
+    """
+    function = import_function("model", builder, str(folder))
+    try:
+        with redirect_stdout(sys.stderr):
+            model: Any = function()
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"model: {builder!r} failed: {said(error)}") from None
+    if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
+        raise InputError(
+            f"model: {builder!r} returned {type(model).__name__}, expected a torch.nn.Module with parameters that are trained"
+        )
+    return model
+
+
+def _read(field: str, paths: Sequence[Path]) -> list[Named]:
+    """Return the arrays of the files, those of a folder in the order of their names."""
+    files: list[Path] = []
+    for path in paths:
+        inside = sorted(p for p in path.iterdir() if p.suffix in ENDINGS) if path.is_dir() else [path]
+        if not inside:
+            raise InputError(f"{field}: no {' or '.join(ENDINGS)} file in the folder {str(path)!r}")
+        files += inside
+    return [read_arrays(field, path) for path in files]

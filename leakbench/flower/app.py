@@ -1,7 +1,8 @@
-"""Somebody's Flower app: its components by its pyproject.toml, run in this process with taps."""
+"""A user's Flower app: load it, run it in this process with taps, and attack what leaks."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 import tomllib
@@ -20,26 +21,26 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from leakbench.errors import InputError, nearest
-from leakbench.external.assumptions import contradicted, normalisation, overlap
-from leakbench.external.attack import attack_seen
-from leakbench.external.attacker import Attacker, Who, suited
+from leakbench.external.assumptions import contradiction, mode_lines, overlap
+from leakbench.external.attack import attack_trace
+from leakbench.external.attacker import Attacker, AttackerOptions
 from leakbench.external.network import Normal, Numbers, normal_of
-from leakbench.external.outcome import Row
-from leakbench.external.update import built
+from leakbench.external.outcome import NotAttacked, Row
+from leakbench.external.trace import TAPS
+from leakbench.external.update import build_model
 from leakbench.flower.grids import InProcessGrid, TapGrid, context_of_server
-from leakbench.flower.leaks import check_own, cleared
+from leakbench.flower.leaks import leak_files, leaked_rounds
 from leakbench.flower.messages import client_of
 from leakbench.flower.mods import StepProbeMod, UpdateTapMod, attach
-from leakbench.flower.trace import TAPS, Unknown, rounds_of, seen_at
+from leakbench.flower.trace import TrainingOptions, trace_at
 from leakbench.imported import import_function, said
 
-__all__ = ["Asked", "FlowerApp", "RunConfig", "benchmark", "load_flower_app", "run_tapped"]
-
+__all__ = ["AppOptions", "FlowerApp", "RunConfig", "benchmark", "load_flower_app", "run_tapped"]
 
 RunConfig: TypeAlias = Mapping[str, bool | float | int | str]
 
 ROUNDS = "num-server-rounds"
-"""What Flower's own templates call the number of rounds in an app's config."""
+"""Key of the number of rounds in the config of Flower's own templates."""
 
 
 @dataclass(frozen=True)
@@ -51,26 +52,36 @@ class FlowerApp:
     config: RunConfig
 
     def configured(self, rounds: int | None, changes: RunConfig) -> RunConfig:
-        """Return the config with so many rounds and with the changes; raises InputError for a key that the app does not have."""
+        """Return the config with changes.
+
+        Args:
+            rounds: Number of rounds; None for the app's.
+            changes: {key: value}.
+
+        Raises:
+            InputError: For a key that the app does not have.
+        """
         given = dict(changes) if rounds is None else {**changes, ROUNDS: rounds}
         for key in given:
             if key not in self.config:
-                field = "rounds" if key == ROUNDS else "run-config"
-                raise InputError(f"{field}: the app's config has no {key!r}{nearest(key, list(self.config))}")
+                option = "rounds" if key == ROUNDS else "run-config"
+                raise InputError(f"{option}: the app's config has no {key!r}{nearest(key, list(self.config))}")
         return {**self.config, **given}
 
 
 def load_flower_app(folder: Path) -> FlowerApp:
-    """Return the app in a folder; its modules are imported.
+    """Import the app in a folder.
 
-    Raises InputError where there is no pyproject.toml with components, or one cannot be imported or is something else.
+    Raises:
+        InputError: For a folder without a pyproject.toml that names components, and for a component that cannot be
+            imported or has another type.
     """
     path = folder / "pyproject.toml"
     if not path.is_file():
         raise InputError(f"{folder}: no pyproject.toml, expected a Flower app")
     try:
         written = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # Of TOML and of UTF-8.
+    except ValueError as error:  # From TOML and from UTF-8.
         raise InputError(f"{path}: {error}") from None
     app = _table(_table(_table(written, "tool", path), "flwr", path), "app", path)
     components = _table(app, "components", path)
@@ -86,14 +97,37 @@ def load_flower_app(folder: Path) -> FlowerApp:
     return FlowerApp(found["serverapp"], found["clientapp"], _flat(_table(app, "config", path)))
 
 
-def run_tapped(app: FlowerApp, config: RunConfig, clients: int, sink: Path, steps: int = 1) -> None:
-    """Run the app to its end without an engine, and write all that leaks at type-0, type-1 and type-2 into a folder.
+def _table(holder: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """Return a table of TOML, empty if it is missing."""
+    found = holder.get(name, {})
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: {name} is {found!r}, expected a table")
+    return found
 
-    Raises InputError, of which what the app raised is the cause, where its server fails or ends the process, or any of its clients
-    does, though the strategy would have gone on without it.
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | int | str]:
+    """Return a config with the keys of its sections joined by dots, as in Flower."""
+    found: dict[str, bool | float | int | str] = {}
+    for key, value in config.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def run_tapped(app: FlowerApp, config: RunConfig, clients: int, sink: Path, steps: int = 1) -> None:
+    """Run an app to its end without an engine, and write the leaks at type-0, type-1 and type-2 into a folder.
+
+    What the app prints goes to stderr.
 
     Args:
-        clients: How many nodes there are. What the app prints goes to stderr.
+        app: The app.
+        config: Its run config.
+        clients: Number of nodes.
+        sink: The folder.
+        steps: Number of first steps whose gradients are kept at type-2.
+
+    Raises:
+        InputError: If the server fails or ends the process, or any client does, even if the strategy would continue
+            without it. The app's own error is its cause.
     """
     failed: list[InputError] = []
     taps = (UpdateTapMod(sink), StepProbeMod(sink, steps), _watched(failed))
@@ -105,14 +139,14 @@ def run_tapped(app: FlowerApp, config: RunConfig, clients: int, sink: Path, step
             raise
         except (Exception, SystemExit) as error:
             if isinstance(error, OSError) and str(error.filename).startswith(str(sink)):
-                raise  # What failed is not the app but the writing of a leak.
+                raise  # The app did not fail, but the writing of a leak did.
             raise failed[0] if failed else InputError(f"app: its server failed: {said(error)}") from error
     if failed:
         raise failed[0]
 
 
 def _watched(failed: list[InputError]) -> Mod:
-    """Return a mod that keeps what a client raises: Flower's older strategies ask clients in threads and go on without a reply."""
+    """Return a mod that keeps a client's errors: older strategies of Flower continue without the reply of a thread."""
 
     def watched(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         try:
@@ -121,8 +155,8 @@ def _watched(failed: list[InputError]) -> Mod:
             failed.append(error)
             raise
         except (Exception, SystemExit) as error:
-            what = f"app: its client {client_of(context)} failed ({message.metadata.message_type}): {said(error)}"
-            failed.append(InputError(what))
+            text = f"app: its client {client_of(context)} failed ({message.metadata.message_type}): {said(error)}"
+            failed.append(InputError(text))
             raise failed[-1] from error
 
     return watched
@@ -130,7 +164,7 @@ def _watched(failed: list[InputError]) -> Mod:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let Flower log errors alone, and what an app prints go to stderr, within this block."""
+    """Let Flower log errors only, and send what an app prints to stderr, within this block."""
     log = logging.getLogger("flwr")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -141,28 +175,12 @@ def quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _table(holder: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """Return a table of TOML, empty where there is none; raises InputError for anything else of its name."""
-    found = holder.get(name, {})
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: {name} is {found!r}, expected a table")
-    return found
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | int | str]:
-    """Return a config with its sections' keys joined by dots, as Flower does."""
-    found: dict[str, bool | float | int | str] = {}
-    for key, value in config.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
-
-
 @dataclass(frozen=True)
-class Asked:
-    """What the command line asks for; see `leakbench flower --help`.
+class AppOptions:
+    """The options of `leakbench flower`; see `leakbench flower --help`.
 
     Args:
-        out: The folder of the leaks.
+        out: Folder of the leaks.
     """
 
     app_dir: Path
@@ -173,7 +191,7 @@ class Asked:
     rounds: int | None = None
     clients: int = 10
     run_config: RunConfig = field(default_factory=dict)
-    who: Who = field(default_factory=Who)
+    attacker: AttackerOptions = field(default_factory=AttackerOptions)
     leak_rounds: str = "1"
     victims: int = 50
     batch: int | None = None
@@ -182,73 +200,84 @@ class Asked:
     victim_mode: str | None = None
     normalise: tuple[Numbers, Numbers] | None = None
 
+    @property
+    def training(self) -> TrainingOptions:
+        """How the clients train, where it is given."""
+        return TrainingOptions(self.local_iterations, self.batch, self.learning_rate, self.victim_mode)
 
-def benchmark(asked: Asked) -> list[Row]:
-    """Run the app and attack what leaked; leaks of an earlier run are replaced.
 
-    Raises InputError for whatever does not fit, and for a folder `out` that holds anything else than leaks, which stays as it is.
+def benchmark(options: AppOptions) -> list[Row]:
+    """Run an app and attack what leaks; the leaks of an earlier run are replaced.
+
+    Raises:
+        InputError: For options that do not fit, and for a folder `out` with content other than leaks, which is not changed.
     """
-    check_own(asked.out, TAPS)
-    attacker = asked.who()
-    _check_rounds(asked.leak_rounds)
-    app = load_flower_app(asked.app_dir)
-    config = app.configured(asked.rounds, asked.run_config)
-    normal = None if asked.normalise is None else normal_of(*asked.normalise, asked.shape)
-    model = _model(asked)
-    attacker = asked.who.with_public(attacker)
-    cleared(asked.out, TAPS)
-    run_tapped(app, config, asked.clients, asked.out)
-    return list(_rows(asked, model, attacker, normal))
+    leak_files(options.out)
+    attacker = options.attacker()
+    words = options.leak_rounds
+    if words != "all" and not all(word.strip().isdecimal() or word.strip() == "last" for word in words.split(",")):
+        raise InputError(f"leak-rounds: got {words!r}, expected round numbers with commas between them, last, or all")
+    app = load_flower_app(options.app_dir)
+    config = app.configured(options.rounds, options.run_config)
+    normal = normal_of(options.normalise, options.shape)
+    model = _model(options)
+    attacker = options.attacker.with_public(attacker)
+    for path in leak_files(options.out):
+        path.unlink()
+    run_tapped(app, config, options.clients, options.out)
+    return [_row(options, model, attacker, normal, tap, number) for number in _rounds(options) for tap in TAPS]
 
 
-def _model(asked: Asked) -> nn.Module:
-    """Return the app's network, whose lazy layers, if it has any, were shown an input; raises InputError where they fail on it."""
-    model = built(asked.builder, asked.app_dir.resolve())
+def _model(options: AppOptions) -> nn.Module:
+    """Return the app's network; lazy layers are shown an input of zeros."""
+    model = build_model(options.builder, options.app_dir.resolve())
     if any(is_lazy(p) for p in model.parameters()):
         try:
             with torch.no_grad(), redirect_stdout(sys.stderr):
-                model.eval()(torch.zeros(1, *asked.shape))
+                model.eval()(torch.zeros(1, *options.shape))
         except (Exception, SystemExit) as error:
-            raise InputError(f"shape: the model fails on an input of {(1, *asked.shape)}: {said(error)}") from error
+            raise InputError(f"shape: the model fails on an input of {(1, *options.shape)}: {said(error)}") from error
     return model
 
 
-def _rows(asked: Asked, model: nn.Module, attacker: Attacker, normal: Normal | None) -> Iterator[Row]:
-    given = Unknown(asked.local_iterations, asked.batch, asked.learning_rate, asked.victim_mode)
-    for number in _rounds(asked):
-        for tap in TAPS:
-            seen = seen_at(asked.out, tap, number, model, asked.shape, asked.classes, given, asked.victims, normal)
-            if isinstance(seen, str):
-                yield Row(tap, number, None, note=seen)
-                continue
-            notes = [seen.training.note] if seen.training.note else []
-            if seen.left_out:
-                notes.append(f"{seen.left_out} clients that train otherwise, or got other buffers, are left out")
-            if seen.inputs is None:
-                notes.append("the truth is not known, since the app does not call leakbench.flower.observe: no score")
-            suiting, adapted = suited(attacker, seen)
-            outcome = attack_seen(seen, suiting)
-            notes += normalisation(seen.view.network.model)
-            warnings = tuple(filter(None, [contradicted(seen, suiting)]))
-            notes += filter(None, [adapted, overlap(seen, suiting), *warnings])
-            yield Row(tap, number, outcome, seen.view.victims, seen.view.examples, "\n".join(notes), warnings)
+def _row(
+    options: AppOptions, model: nn.Module, attacker: Attacker, normal: Normal | None, tap: str, number: int
+) -> Row:
+    trace = trace_at(
+        options.out,
+        tap,
+        number,
+        model,
+        options.shape,
+        options.classes,
+        options.training,
+        options.victims,
+        normal,
+    )
+    if isinstance(trace, str):
+        return NotAttacked(tap, number, trace)
+    attacker = attacker.for_network(trace)
+    outcome = attack_trace(trace, attacker)
+    notes = [trace.training.note]
+    if trace.left_out:
+        notes.append(f"{trace.left_out} clients that train otherwise, or got other buffers, are left out")
+    if trace.inputs is None:
+        notes.append("the truth is not known, since the app does not call leakbench.flower.observe: no score")
+    warnings = tuple(contradiction(trace, attacker))
+    notes += [*mode_lines(trace.view.network.model), attacker.adapted, *overlap(trace, attacker), *warnings]
+    return dataclasses.replace(outcome, assumptions="\n".join(filter(None, notes)), warnings=warnings)
 
 
-def _check_rounds(words: str) -> None:
-    """Raise InputError for words that no run of an app could have as rounds."""
-    if words != "all" and not all(word.strip().isdecimal() or word.strip() == "last" for word in words.split(",")):
-        raise InputError(f"leak-rounds: got {words!r}, expected round numbers with commas between them, last, or all")
-
-
-def _rounds(asked: Asked) -> list[int]:
-    leaked = rounds_of(asked.out)
+def _rounds(options: AppOptions) -> list[int]:
+    """Return the rounds that are attacked."""
+    leaked = leaked_rounds(options.out)
     if not leaked:
         raise InputError(
-            f"{asked.app_dir}: the app sent no client a train message, or none answered with one record of arrays"
+            f"{options.app_dir}: the app sent no client a train message, or none answered with one record of arrays"
         )
-    if asked.leak_rounds == "all":
+    if options.leak_rounds == "all":
         return leaked
-    words = asked.leak_rounds.replace("last", str(leaked[-1])).split(",")
+    words = options.leak_rounds.replace("last", str(leaked[-1])).split(",")
     if not all(word.strip().isdecimal() and int(word) in leaked for word in words):
-        raise InputError(f"leak-rounds: got {asked.leak_rounds!r}, expected some of {leaked}, last, or all")
+        raise InputError(f"leak-rounds: got {options.leak_rounds!r}, expected some of {leaked}, last, or all")
     return sorted({int(word) for word in words})

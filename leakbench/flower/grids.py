@@ -1,4 +1,4 @@
-"""A Flower run without an engine: a strategy's messages go to the ClientApp in the same process, one client after another."""
+"""Grids and strategies of a Flower server: runs without an engine, and the taps at type-0."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from leakbench.flower.messages import (
     round_in,
     round_of,
 )
-from leakbench.flower.mods import check_stations, resolved
+from leakbench.flower.mods import check_stations, resolve_defense
 from leakbench.models import one_hot
 from leakbench.rng import generators
 from leakbench.types import Clock, Network, Signal
@@ -47,33 +47,39 @@ __all__ = [
     "ProbeStrategy",
     "TapGrid",
     "VectorisedGrid",
-    "check_nodes",
     "context_of_server",
-    "written",
 ]
 
 
 PATIENCE = 5
-"""How often an app asks for the nodes without a message in between before it is taken to wait for more of them."""
+"""Number of times that an app may ask for the nodes without a message in between; more means that it waits for others."""
 
 SERVER, RUN, TASK = 1, 1, 1
-"""Flower's id of the server's node, and those of the one run and task."""
+"""Flower's ids of the server's node, the run and the task."""
 
 
 class InProcessGrid(Grid):
-    """Answer messages by calling a ClientApp, in order, in this process: no Ray, no polling, no serialisation of messages.
+    """Answer messages by calling a ClientApp in this process, one client after another, without Ray and polling.
 
-    The clients' contexts live as long as the grid, so that their states last over rounds. What a client raises is raised, where an
-    engine would send an error in its stead. Nodes are numbered from 2, partitions from 0.
+    The clients' contexts live as long as the grid, so that their states last over rounds. Exceptions of a client are
+    raised, while an engine sends an error instead. Nodes are numbered from 2, partitions from 0.
 
-    client_app: the app.  clients: N, how many nodes there are.  run_config: what the app reads from `context.run_config`.
+    Args:
+        client_app: The app.
+        clients: Number of nodes, N.
+        run_config: What the app reads from `context.run_config`.
+
+    Raises:
+        InputError: For fewer than one client.
     """
 
     def __init__(
         self, client_app: ClientApp, clients: int, run_config: Mapping[str, bool | float | int | str] = {}
     ) -> None:
-        check_nodes(clients)
-        _identify()
+        if clients < 1:
+            raise InputError(f"clients: got {clients}, expected at least 1")
+        if TaskIdentity._task_id is None:  # Flower makes no message without a task. An engine's own task stays.
+            TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = TASK, RUN, SERVER
         self.client_app = client_app
         self.contexts = {
             SERVER + 1 + i: Context(
@@ -88,10 +94,10 @@ class InProcessGrid(Grid):
         self._replies: dict[str, Message] = {}
         self._run = Run.create_empty(RUN)
         self._asked = 0
-        self._alone = RLock()  # Flower's older strategies ask their clients from several threads.
+        self._lock = RLock()  # Older strategies of Flower call their clients from several threads.
 
     def set_run(self, run: Run) -> None:
-        """Take the run that a server's process belongs to."""
+        """Set the run of the server's process."""
         self._run = run
 
     @property
@@ -106,7 +112,11 @@ class InProcessGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of all nodes; raises InputError where an app asks on and on, since it waits for more of them."""
+        """Return the ids of all nodes.
+
+        Raises:
+            InputError: For an app that waits for more nodes.
+        """
         self._asked += 1
         if self._asked > PATIENCE:
             raise InputError(
@@ -115,7 +125,7 @@ class InProcessGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Answer the messages now and return the ids by which `pull_messages` hands over the replies."""
+        """Answer the messages now, and return the ids for which `pull_messages` returns the replies."""
         ids = []
         for reply in self.send_and_receive(messages):
             ids.append(f"reply-{len(self._replies)}")
@@ -123,71 +133,73 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies of these ids, each once."""
+        """Return the replies with these ids, each once."""
         return [self._replies.pop(i) for i in message_ids if i in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Return the clients' replies in the order of the messages; `timeout` means nothing, as nobody is waited for."""
+        """Return the clients' replies in the order of the messages; `timeout` has no effect."""
         self._asked = 0
         return [self.answer(message) for message in messages]
 
     def answer(self, message: Message) -> Message:
-        """Return one client's reply; raises InputError for a node that is none."""
+        """Return one client's reply.
+
+        Raises:
+            InputError: For an unknown node.
+        """
         node = int(message.metadata.dst_node_id)
         if node not in self.contexts:
             raise InputError(f"dst_node_id: got {node}, expected one of {len(self.contexts)} nodes from {SERVER + 1}")
-        with self._alone:
+        with self._lock:
             return self.client_app(_apart(message), self.contexts[node])
 
 
-def check_nodes(clients: int) -> None:
-    """Raise InputError for a number of clients below 1."""
-    if clients < 1:
-        raise InputError(f"clients: got {clients}, expected at least 1")
-
-
 def context_of_server(run_config: Mapping[str, bool | float | int | str]) -> Context:
-    """Return the context with which a ServerApp is called."""
+    """Return the context of a ServerApp."""
     return Context(RUN, SERVER, {}, RecordDict(), dict(run_config))
 
 
-def _identify() -> None:
-    """Tell Flower in which task this process is, which an engine does, else no message can be made; an engine's stays."""
-    if TaskIdentity._task_id is None:
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = TASK, RUN, SERVER
-
-
 def _apart(message: Message) -> Message:
-    """Return the message with records of its own: a strategy sends one content to all, which a client may write into."""
+    """Return the message with a copy of its records: a strategy sends the same to all clients, which may change it."""
     content = RecordDict()
     for key, record in message.content.items():
         content[key] = _copied(record)
-    make: Any = Message  # Flower's types do not tell of `metadata`, by which its own engine makes messages.
+    make: Any = Message  # Flower's types do not list `metadata`, with which its own engine makes messages.
     copied: Message = make(content, metadata=copy.copy(message.metadata))
     return copied
 
 
 def _copied(record: ArrayRecord | MetricRecord | ConfigRecord) -> ArrayRecord | MetricRecord | ConfigRecord:
     if isinstance(record, ArrayRecord):
-        return ArrayRecord(dict(record))  # The bytes of an array are nobody's to change.
+        return ArrayRecord(dict(record))  # The bytes of an array are never changed.
     values: dict[str, Any] = {key: list(v) if isinstance(v, list) else v for key, v in record.items()}
     return type(record)(values)
 
 
 Batches: TypeAlias = Callable[[int, int], tuple[Tensor, Tensor]]
-"""(client, round from 1) -> the batches of its local steps, inputs (L, B, *s) and labels (L, B)."""
+"""(client, round from 1) -> the batches of the local steps, inputs (L, B, *s) and labels (L, B)."""
 
 
 class VectorisedGrid(InProcessGrid):
-    """Answer train messages by L steps of SGD each, all clients of a round side by side, through a recipe's stations.
+    """Answer train messages by L steps of SGD, for all clients of a round at once, through a recipe's stations.
 
-    The strategy stays Flower's; what a client's train function would do is done by the trainer of `leakbench run`, so that defenses
-    inside the local steps (the `example` and `batch` stations) can be tried on a Flower strategy too. Other messages go to the
-    ClientApp. Metrics of a reply: `num-examples`, L * B.
+    The strategy is Flower's. The trainer of `leakbench run` replaces the client's train function, so that defenses inside the
+    local steps (the `example` and `batch` stations) can be tested under a Flower strategy. Other messages go to the
+    ClientApp. A reply has the metric `num-examples`, L * B.
 
-    model: with parameters named as in the arrays that the server sends.  batches: what clients train on.
-    learning_rate: of the clients.  clients: N.  classes: of the labels.  recipe, seed: as of `DefenseMod`; noise is the same.
-    Raises InputError for a recipe with a server station, and for a model with PyTorch's own batch normalisation in train mode.
+    Args:
+        model: Network whose parameters have the names of the arrays that the server sends.
+        batches: What the clients train on.
+        learning_rate: Learning rate of the clients.
+        clients: Number of clients, N.
+        classes: Number of classes.
+        recipe: Name, path or `Defense`, as for `DefenseMod`.
+        seed: Seed of the noise, as for `DefenseMod`.
+        client_app: The app for other messages.
+        run_config: What the app reads from `context.run_config`.
+
+    Raises:
+        InputError: For a recipe with a server station, and for a model with PyTorch's own batch normalisation in train mode.
     """
 
     def __init__(
@@ -203,7 +215,7 @@ class VectorisedGrid(InProcessGrid):
         run_config: Mapping[str, bool | float | int | str] = {},
     ) -> None:
         super().__init__(client_app or ClientApp(), clients, run_config)
-        self.defense = resolved(recipe) if isinstance(recipe, str) else recipe
+        self.defense = resolve_defense(recipe) if isinstance(recipe, str) else recipe
         check_stations(self.defense, recipe if isinstance(recipe, str) else recipe.title, ("server",))
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in model.modules()):
             raise InputError(
@@ -222,7 +234,7 @@ class VectorisedGrid(InProcessGrid):
         return [found[i] if i in found else self.answer(message) for i, message in enumerate(messages)]
 
     def _trained(self, messages: list[Message]) -> Iterator[Message]:
-        """Yield the replies to messages that send the same arrays."""
+        """Yield the replies to messages with the same arrays."""
         sent = arrays_of(messages[0], "message")
         contexts = [self.contexts[int(message.metadata.dst_node_id)] for message in messages]
         rounds = [round_of(message, context) for context, message in zip(contexts, messages, strict=True)]
@@ -243,14 +255,14 @@ class VectorisedGrid(InProcessGrid):
                 yield Message(content, reply_to=message)
 
     def _examples(self, lanes: list[tuple[int, int]]) -> Examples:
-        """Return what the clients (round from 0, client) train on; raises InputError where their batches are of several shapes."""
-        held = [self.batches(client, number + 1) for number, client in lanes]
-        shapes = {tuple(x.shape) for x, _ in held}
+        """Return the examples of lanes (round from 0, client), whose batches must have one shape."""
+        pairs = [self.batches(client, number + 1) for number, client in lanes]
+        shapes = {tuple(x.shape) for x, _ in pairs}
         if len(shapes) > 1:
             raise InputError(
                 f"batches: got the shapes {sorted(shapes)} in one round, expected one (L, B, *s) for all clients"
             )
-        inputs, labels = (torch.stack(each) for each in zip(*held, strict=True))
+        inputs, labels = (torch.stack(each) for each in zip(*pairs, strict=True))
         weights = inputs.new_ones(labels.shape)
         return Examples(inputs, one_hot(labels, self.classes), weights, labels.shape[2], padded=False, alone=False)
 
@@ -272,7 +284,7 @@ class VectorisedGrid(InProcessGrid):
         return Network(self.model, {n: tensors[n] for n in names}, memory={n: tensors[n] for n in statistics})
 
     def _record(self, sent: Arrays, network: Network, update: Signal, lane: int, steps: int) -> ArrayRecord:
-        """Return the arrays that one client answers with, in the order in which they were sent."""
+        """Return the arrays of one client's reply, in the order in which they were sent."""
         arrays: Arrays = {}
         for name, array in sent.items():
             if name in update.grads:
@@ -285,7 +297,7 @@ class VectorisedGrid(InProcessGrid):
 
 
 def _alike(where: list[int], messages: list[Message]) -> Iterator[list[int]]:
-    """Yield the positions of messages that send the very same arrays; strategies send one content to all, but some do not."""
+    """Yield the positions of messages with equal arrays; most strategies send the same to all clients, but some do not."""
     groups: dict[tuple[bytes, ...], list[int]] = {}
     for i in where:
         records = messages[i].content.array_records.values()
@@ -294,12 +306,15 @@ def _alike(where: list[int], messages: list[Message]) -> Iterator[list[int]]:
 
 
 class TapGrid(Grid):
-    """Do what another grid does, and write each reply to a train message into a folder (`leakbench.flower.leaks`).
+    """Pass all calls to another grid, and write each reply to a train message into a folder (`leakbench.flower.leaks`).
 
-    This is type-0 for any strategy, Flower's own wrappers of differential privacy too: what arrives, before a strategy's own
-    clip or noise. See `ProbeStrategy` for what an inner strategy is given.
+    This is type-0 for any strategy, also Flower's own wrappers of differential privacy: what arrives, before a strategy's
+    own clip or noise. `ProbeStrategy` records what an inner strategy gets.
 
-    grid: the engine's.  sink: the folder.  tap: what the view is called, and the folder within it.
+    Args:
+        grid: The engine's grid.
+        sink: The folder.
+        tap: Name of the leakage point, and of the folder within `sink`.
     """
 
     def __init__(self, grid: Grid, sink: str | Path, tap: str = "type-0") -> None:
@@ -308,7 +323,7 @@ class TapGrid(Grid):
         self._sent: dict[int, tuple[int, Arrays]] = {}
 
     def set_run(self, run: Run) -> None:
-        """Pass the run on."""
+        """Set the grid's run."""
         self.grid.set_run(run)
 
     @property
@@ -328,21 +343,21 @@ class TapGrid(Grid):
         return found
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return what the grid tells of its nodes."""
+        """Return the descriptions of the grid's nodes."""
         found: Iterable[NodeInfo] = self.grid.get_nodes()
         return found
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages and remember what is sent to whom."""
+        """Push messages and remember the arrays that each node gets."""
         found: Iterable[str] = self.grid.push_messages(self._remembered(messages))
         return found
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pull replies and write what they hold."""
+        """Pull replies and write their arrays."""
         return self._written(self.grid.pull_messages(message_ids))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send messages, wait for the replies and write what they hold."""
+        """Send messages, wait for the replies and write their arrays."""
         return self._written(self.grid.send_and_receive(self._remembered(messages), timeout=timeout))
 
     def _remembered(self, messages: Iterable[Message]) -> list[Message]:
@@ -361,26 +376,29 @@ class TapGrid(Grid):
             node = int(reply.metadata.src_node_id)
             if is_train(reply) and not reply.has_error() and node in self._sent:
                 number, sent = self._sent[node]
-                written(self.sink, self.tap, number, reply, sent)
+                write_reply(self.sink, self.tap, number, reply, sent)
         return replies
 
 
-def written(sink: Path, tap: str, number: int, reply: Message, sent: Arrays) -> None:
-    """Write what one reply of a round holds."""
+def write_reply(sink: Path, tap: str, number: int, reply: Message, sent: Arrays) -> None:
+    """Write the arrays of one reply of a round."""
     write_leak(sink, Leak(tap, number, int(reply.metadata.src_node_id), None, arrays_of(reply, "reply"), sent))
 
 
 Probe: TypeAlias = Callable[[int, Arrays, list[Message]], None]
-"""(round from 1, {name: array} that was sent, replies without error): told before they are aggregated."""
+"""Called with (round from 1, {name: array} that was sent, replies without error) before aggregation."""
 
 
 class ProbeStrategy(Strategy):
-    """Do what another strategy does, and tell a probe what it is given to aggregate, as Flower's own wrappers delegate.
+    """Pass all calls to another strategy, and show a probe the replies before they are aggregated.
 
-    Around a wrapper of differential privacy at the server it sees what arrives; inside it, around the inner strategy, what the
-    wrapper's clip left.
+    Around a wrapper of differential privacy at the server, the probe gets what arrives; inside it, around the inner
+    strategy, it gets what the wrapper clipped.
 
-    strategy: the one that works.  probe: who is told, or a folder (`leakbench.flower.leaks`).  tap: what the view is called there.
+    Args:
+        strategy: The strategy that does the work.
+        probe: A function, or a folder (`leakbench.flower.leaks`).
+        tap: Name of the leakage point in the folder.
     """
 
     def __init__(self, strategy: Strategy, probe: Probe | str | Path, tap: str = "type-0") -> None:
@@ -393,13 +411,13 @@ class ProbeStrategy(Strategy):
         return f"ProbeStrategy({self.strategy!r})"
 
     def summary(self) -> None:
-        """Let the strategy log what it is."""
+        """Let the strategy log its summary."""
         self.strategy.summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Let the strategy choose whom it sends what, and remember the arrays."""
+        """Let the strategy make its messages, and remember the arrays."""
         self._sent = {name: array.numpy() for name, array in arrays.items()}
         messages: Iterable[Message] = self.strategy.configure_train(server_round, arrays, config, grid)
         return messages
@@ -407,7 +425,7 @@ class ProbeStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Tell the probe and let the strategy aggregate."""
+        """Call the probe and let the strategy aggregate."""
         replies = list(replies)
         self.probe(server_round, self._sent, [reply for reply in replies if not reply.has_error()])
         found: tuple[ArrayRecord | None, MetricRecord | None] = self.strategy.aggregate_train(server_round, replies)
@@ -416,18 +434,18 @@ class ProbeStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Let the strategy choose whom it asks."""
+        """Let the strategy make its messages."""
         messages: Iterable[Message] = self.strategy.configure_evaluate(server_round, arrays, config, grid)
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Let the strategy sum up."""
+        """Let the strategy aggregate."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
 
 def _into(folder: Path, tap: str) -> Probe:
     def probe(number: int, sent: Arrays, replies: list[Message]) -> None:
         for reply in replies:
-            written(folder, tap, number, reply, sent)
+            write_reply(folder, tap, number, reply, sent)
 
     return probe

@@ -1,9 +1,9 @@
-"""Leaks as files: every engine of Flower runs clients in processes of their own, so that what a tap sees is written down.
+"""Leaks as files: Flower's engines run clients in separate processes, so each tap writes what passes it.
 
-    FOLDER/TAP/round00001-node123.safetensors    the arrays as they passed the tap; what else is known in the header
-    FOLDER/sent/HASH.safetensors                 the arrays that the server had sent, once for all who got them
+    FOLDER/TAP/round00001-node123.safetensors    the arrays as they passed the tap; everything else in the header
+    FOLDER/sent/HASH.safetensors                 the arrays that the server sent, once for all clients that got them
 
-Each file is written whole or not at all, holds arrays and text alone, and is never a pickle. Arrays are read in the order of the
+Each file is written atomically, contains arrays and text only, and is never a pickle. Arrays are read in the order of the
 file, not of the message.
 """
 
@@ -23,15 +23,24 @@ from safetensors.numpy import save
 
 from leakbench.atomic import write_atomically
 from leakbench.errors import InputError
+from leakbench.external.trace import TAPS
 from leakbench.inside import said
 
-__all__ = ["REBUILT", "SENT", "Leak", "Named", "check_own", "cleared", "leaked_rounds", "read_leaks", "write_leak"]
-
+__all__ = ["REBUILT", "Leak", "Named", "leak_files", "leaked_rounds", "read_leaks", "write_leak"]
 
 Named: TypeAlias = Mapping[str, NDArray[Any]]
+"""{name: array}."""
 
 SENT = "sent"
-"""The folder of what the server had sent, and the word in a header that names the file there."""
+"""The folder of the arrays that the server sent, and the key of their hash in a header."""
+
+REBUILT = "rebuilt.safetensors"
+"""The file of the reconstructions."""
+
+LEAK = re.compile(r"round(\d{5,})-node-?\d+\.safetensors")
+RECONSTRUCTION = re.compile(r"\w[\w-]*\.round\d+\.(inputs|labels)")
+TEMPORARY = re.compile(r"\.part-\w+|\.rebuilt\.safetensors\.\w+\.tmp")
+"""Temporary files of a process that was killed while it wrote."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +48,13 @@ class Leak:
     """What one message showed at one tap.
 
     Args:
-        tap: The folder's name, `type-1` or another.
-        round: The server's, from 1.
+        tap: Name of the folder, `type-1` or another.
+        round: Round of the server, from 1.
         node: Flower's id of the client's node.
-        partition: The client's partition-id; None where the tap does not know it, as a server's.
+        partition: The client's partition-id; None where the tap does not know it, as at the server.
         arrays: {name: array} as they passed the tap.
-        sent: Likewise, what the server had sent to this client; {} where it is not told.
-        said: What else is known, words by words.
+        sent: The same for what the server sent to this client; {} if unknown.
+        said: Further {key: text} of the header.
     """
 
     tap: str
@@ -58,40 +67,43 @@ class Leak:
 
     @property
     def name(self) -> str:
-        """The name of its file within the tap's folder."""
+        """Name of the file within the tap's folder."""
         return f"round{self.round:05d}-node{self.node}.safetensors"
 
 
 def write_leak(folder: Path, leak: Leak) -> Path:
-    """Write a leak, in the stead of one of the same tap, round and node, and return its file."""
+    """Write a leak in place of an earlier one of the same tap, round and node, and return its file."""
     header = {**leak.said, "round": str(leak.round), "node-id": str(leak.node)}
     if leak.partition is not None:
         header["partition-id"] = str(leak.partition)
     if leak.sent:
-        whole = save(_plain(leak.sent))
-        header[SENT] = hashlib.sha256(whole).hexdigest()[:16]
-        before = folder / SENT / f"{header[SENT]}.safetensors"
+        content = save(_contiguous(leak.sent))
+        header[SENT] = _hash(content)
+        before = _sent_file(folder, header[SENT])
         if not before.exists():
-            _write(before, whole)
+            _write(before, content)
     path = folder / leak.tap / leak.name
-    _write(path, save(_plain(leak.arrays), header))
+    _write(path, save(_contiguous(leak.arrays), header))
     return path
 
 
-def leaked_rounds(folder: Path, tap: str) -> list[int]:
-    """Return the rounds in which a tap saw anything, by the names of its files."""
-    names = (re.fullmatch(r"round(\d+)-node.*", path.stem) for path in (folder / tap).glob("round*.safetensors"))
+def leaked_rounds(folder: Path) -> list[int]:
+    """Return the rounds in which any tap recorded a message, by the names of the files."""
+    names = (LEAK.fullmatch(path.name) for tap in TAPS for path in (folder / tap).glob("round*.safetensors"))
     return sorted({int(found[1]) for found in names if found})
 
 
 def read_leaks(folder: str | Path, tap: str, number: int | None = None) -> list[Leak]:
-    """Return the leaks of one tap by round and then by partition, or node where no partition is known; [] where there is none.
-
-    Raises InputError for a folder that is not there, and for a file that names what the server had sent by no hash, or by one that
-    is not there.
+    """Return the leaks of one tap by round, then by partition, or by node if the partition is unknown.
 
     Args:
-        number: Of which round, from 1; None: of all.
+        folder: Folder of the leaks.
+        tap: Name of the tap.
+        number: Round, from 1; None for all rounds.
+
+    Raises:
+        InputError: For a missing folder, a damaged file, and a file that names the arrays that the server sent by anything
+            but the hash of an existing file.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -102,47 +114,45 @@ def read_leaks(folder: str | Path, tap: str, number: int | None = None) -> list[
     return sorted(found, key=lambda leak: (leak.round, leak.node if leak.partition is None else leak.partition))
 
 
-def _read(folder: Path, tap: str, path: Path, before: dict[str, Named]) -> Leak:
-    """Return one leak; `before`, what the server had sent by its hash, is filled as it is met."""
+def _read(folder: Path, tap: str, path: Path, sent: dict[str, Named]) -> Leak:
+    """Return one leak; `sent` has the arrays that the server sent by their hash, and gets new ones."""
     arrays, header = _opened(path)
-    sent: Named = {}
-    if SENT in header:
-        if header[SENT] not in before:
-            before[header[SENT]] = _sent(folder, path, header[SENT])
-        sent = before[header[SENT]]
+    if SENT in header and header[SENT] not in sent:
+        if not re.fullmatch("[0-9a-f]{16}", header[SENT]):
+            raise InputError(f"{path}: sent: got {said(header[SENT])}, expected a hash")
+        before = _sent_file(folder, header[SENT])
+        if not before.is_file():
+            raise InputError(f"{path}: {before.name}, what the server had sent, is not in {before.parent}")
+        sent[header[SENT]] = _opened(before)[0]
     partition = header.get("partition-id")
     known = ("round", "node-id", "partition-id", SENT)
     words = {key: text for key, text in header.items() if key not in known}
     try:
-        where = None if partition is None else int(partition)
-        return Leak(tap, int(header["round"]), int(header["node-id"]), where, arrays, sent, words)
+        where = int(header["round"]), int(header["node-id"]), None if partition is None else int(partition)
+        return Leak(tap, *where, arrays, sent.get(header.get(SENT, ""), {}), words)
     except (KeyError, ValueError):
         got = ", ".join(f"{key} {said(header.get(key, 'missing'))}" for key in ("round", "node-id", "partition-id"))
         raise InputError(f"{path}: its header has {got}; expected whole numbers, as a tap writes them") from None
 
 
-def _sent(folder: Path, path: Path, name: str) -> Named:
-    if not re.fullmatch("[0-9a-f]{16}", name):
-        raise InputError(f"{path}: sent: got {said(name)}, expected a hash")
-    before = folder / SENT / f"{name}.safetensors"
-    if not before.is_file():
-        raise InputError(f"{path}: {before.name}, what the server had sent, is not in {before.parent}")
-    return _opened(before)[0]
-
-
 def _opened(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the arrays and the header of a file."""
     try:
-        return _arrays_and_header(path)
-    except (SafetensorError, TypeError) as error:  # TypeError of numbers that NumPy has not, as bfloat16.
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (SafetensorError, TypeError) as error:  # A TypeError is about numbers that NumPy does not have, as bfloat16.
         raise InputError(f"{path}: cannot be read as safetensors ({said(error)})") from None
 
 
-def _arrays_and_header(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    with safe_open(path, framework="numpy") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+def _sent_file(folder: Path, digest: str) -> Path:
+    return folder / SENT / f"{digest}.safetensors"
 
 
-def _plain(arrays: Named) -> dict[str, NDArray[Any]]:
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _contiguous(arrays: Named) -> dict[str, NDArray[Any]]:
     return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
 
 
@@ -150,43 +160,24 @@ def _write(path: Path, content: bytes) -> None:
     write_atomically(path, lambda temporary: temporary.write_bytes(content), private=True)
 
 
-REBUILT = "rebuilt.safetensors"
-"""The file of the attacker's answers."""
+def leak_files(folder: Path) -> list[Path]:
+    """Return the files that an earlier run of `leakbench flower` left in a folder; [] for a missing or empty folder.
 
-LEAK = re.compile(r"round\d{5,}-node-?\d+\.safetensors")
-HELD = re.compile(r"\w[\w-]*\.round\d+\.(inputs|labels)")
-CUT_SHORT = re.compile(r"\.part-\w+|\.rebuilt\.safetensors\.\w+\.tmp")
-"""Temporary files of a process that was killed while it wrote."""
+    A file is recognised by its name and by its content.
 
-
-def check_own(folder: Path, taps: tuple[str, ...]) -> None:
-    """Raise InputError, which names it, for whatever in a folder is no leak of one of the taps and no answers to one.
-
-    A file is known by its name and by what it holds. A folder that is not there yet, or empty, is as good.
+    Raises:
+        InputError: For anything else in the folder, with its name.
     """
-    _own(folder, taps)
-
-
-def cleared(folder: Path, taps: tuple[str, ...]) -> None:
-    """Remove the leaks and answers of an earlier run; raises InputError as `check_own`, before anything is removed."""
-    for path in _own(folder, taps):
-        path.unlink()
-
-
-def _own(folder: Path, taps: tuple[str, ...]) -> list[Path]:
-    """Return the files of an earlier run."""
     if not folder.exists():
         return []
     if not folder.is_dir():
         raise InputError(f"out: {str(folder)!r} is a file, expected a folder")
     found = []
     for path in sorted(folder.iterdir()):
-        if path.name in (*taps, SENT) and path.is_dir() and not path.is_symlink():
-            found += sorted(path.iterdir())
-        else:
-            found.append(path)
+        inside = path.name in (*TAPS, SENT) and path.is_dir() and not path.is_symlink()
+        found += sorted(path.iterdir()) if inside else [path]
     for path in found:
-        if path.is_symlink() or not path.is_file() or not _is_own(path, folder, taps):
+        if path.is_symlink() or not path.is_file() or not _is_own(path, folder):
             raise InputError(
                 f"out: {str(path)!r} is not of `leakbench flower`, which replaces what an earlier run left in its folder; give"
                 " another --out"
@@ -194,22 +185,16 @@ def _own(folder: Path, taps: tuple[str, ...]) -> list[Path]:
     return found
 
 
-def _is_own(path: Path, folder: Path, taps: tuple[str, ...]) -> bool:
-    if CUT_SHORT.fullmatch(path.name):
+def _is_own(path: Path, folder: Path) -> bool:
+    if TEMPORARY.fullmatch(path.name):
         return True
-    if path.parent == folder:
-        held = _names_in(path)
-        return path.name == REBUILT and held is not None and all(HELD.fullmatch(name) for name in held[0])
-    if path.parent.name == SENT:
-        return path.name == f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.safetensors"
-    held = _names_in(path)
-    return bool(LEAK.fullmatch(path.name)) and held is not None and {"round", "node-id"} <= held[1]
-
-
-def _names_in(path: Path) -> tuple[set[str], set[str]] | None:
-    """Return the names of the arrays and of the words in a file; None of what is no safetensors."""
+    if path.parent.name == SENT and path.parent != folder:
+        return path.name == f"{_hash(path.read_bytes())}.safetensors"
     try:
         with safe_open(path, framework="numpy") as file:
-            return set(file.keys()), set(file.metadata() or {})
+            names, header = set(file.keys()), set(file.metadata() or {})
     except SafetensorError:
-        return None
+        return False
+    if path.parent == folder:
+        return path.name == REBUILT and all(RECONSTRUCTION.fullmatch(name) for name in names)
+    return bool(LEAK.fullmatch(path.name)) and {"round", "node-id"} <= header

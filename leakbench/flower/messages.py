@@ -1,4 +1,4 @@
-"""The arrays of a Flower message: of a model as it is sent or comes back, and which of them are parameters."""
+"""A Flower message: its arrays, which of them are parameters, its round and its client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from leakbench.errors import InputError
 
 __all__ = [
-    "STATISTICS",
     "Arrays",
     "arrays_of",
     "check_same_names",
@@ -21,27 +20,34 @@ __all__ = [
     "is_train",
     "partition_of",
     "record_of",
-    "replaced",
     "round_in",
     "round_of",
+    "with_arrays",
 ]
-
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 """{name in the record: array}, in the record's order."""
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-"""How the buffers of PyTorch's batch normalisation end, which travel in a state dict beside the parameters."""
+"""Last parts of the names of PyTorch's batch normalisation buffers, which a state dict contains next to the parameters."""
+
+COUNTER = "leakbench.rounds"
+"""Record in a client's state that counts its train messages."""
 
 
-def arrays_of(message: Message, what: str) -> Arrays:
-    """Return the arrays of the one record of arrays in a message, which `what` calls in an error.
+def arrays_of(message: Message, name: str) -> Arrays:
+    """Return the arrays of a message with one record of arrays.
 
-    Raises InputError where the message holds none or several.
+    Args:
+        message: The message.
+        name: Name of the message in an error.
+
+    Raises:
+        InputError: For a message with no record of arrays, or several.
     """
     records = list(message.content.array_records.values())
     if len(records) != 1:
-        raise InputError(f"{what}: got {len(records)} array records, expected one, the model's")
+        raise InputError(f"{name}: got {len(records)} array records, expected one, the model's")
     return {name: array.numpy() for name, array in records[0].items()}
 
 
@@ -50,15 +56,19 @@ def record_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     return ArrayRecord({name: Array(np.ascontiguousarray(a).reshape(a.shape)) for name, a in arrays.items()})
 
 
-def replaced(message: Message, arrays: Mapping[str, NDArray[Any]]) -> Message:
-    """Return the message with these arrays in the stead of those of its one record of arrays."""
+def with_arrays(message: Message, arrays: Mapping[str, NDArray[Any]]) -> Message:
+    """Replace the arrays of a message with one record of arrays, and return the message."""
     [key] = message.content.array_records.keys()
     message.content[key] = record_of(arrays)
     return message
 
 
 def check_same_names(sent: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
-    """Raise InputError where a client answers with other arrays than it was sent, by name or shape."""
+    """Check that a client replies with the arrays that it was sent, by name and shape.
+
+    Raises:
+        InputError: For a missing or additional array, and for another shape.
+    """
     missing, extra = [n for n in sent if n not in reply], [n for n in reply if n not in sent]
     if missing or extra:
         raise InputError(f"reply: got arrays other than those sent: missing {missing}, not sent {extra}")
@@ -68,55 +78,48 @@ def check_same_names(sent: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
 
 
 def is_parameter(name: str, array: NDArray[Any], buffers: Collection[str] = ()) -> bool:
-    """Say whether an array is a parameter: a floating-point one that is no running statistic and none of `buffers`."""
+    """Return whether an array is a parameter: a floating-point one that is not a running statistic and not in `buffers`."""
     floating = np.issubdtype(array.dtype, np.floating)
     return bool(floating) and name not in buffers and name.rpartition(".")[2] not in STATISTICS
 
 
-COUNTER = "leakbench.rounds"
-"""The record in a client's state that counts its train messages."""
-
-
 def is_train(message: Message) -> bool:
-    """Say whether a message asks a client to train, by whatever action."""
+    """Return whether a message asks a client to train, by any action."""
     return str(message.metadata.message_type).partition(".")[0] == "train"
 
 
 def round_in(message: Message) -> int | None:
-    """Return the server's round as a message says it: `server-round` of its config, else its group; None where neither does.
-
-    Flower counts rounds from 1.
-    """
+    """Return the server's round in a message, from 1: `server-round` of its config, else its group; None if neither has it."""
     for config in message.content.config_records.values():
-        said: Any = config.get("server-round")
-        if said is not None:
-            return int(said)
+        number: Any = config.get("server-round")
+        if number is not None:
+            return int(number)
     group = str(message.metadata.group_id)
     return int(group) if group.isdecimal() else None
 
 
 def round_of(message: Message, context: Context) -> int:
-    """Return the round of a train message; where it does not say, which train message of this client it is, counted from 1.
+    """Return the round of a train message, from 1; if the message has none, the number of this client's train messages.
 
-    The count is kept in the client's state; several mods that ask of one message get one answer.
+    The count is kept in the client's state. Several mods that ask about one message get one result.
     """
-    said = round_in(message)
-    if said is not None:
-        return said
-    held: Any = context.state.get(COUNTER, {"rounds": 0, "created": 0.0})
+    number = round_in(message)
+    if number is not None:
+        return number
+    known: Any = context.state.get(COUNTER, {"rounds": 0, "created": 0.0})
     created = float(message.metadata.created_at)
-    number: int = int(held["rounds"]) + (created != held["created"])
-    context.state[COUNTER] = MetricRecord({"rounds": number, "created": created})
-    return number
+    counted: int = int(known["rounds"]) + (created != known["created"])
+    context.state[COUNTER] = MetricRecord({"rounds": counted, "created": created})
+    return counted
 
 
 def partition_of(context: Context) -> int | None:
-    """Return the client's partition-id as its node was configured; None where it was not."""
-    said = context.node_config.get("partition-id")
-    return None if said is None else int(said)
+    """Return the client's partition-id as its node was configured; None if it was not."""
+    partition = context.node_config.get("partition-id")
+    return None if partition is None else int(partition)
 
 
 def client_of(context: Context) -> int:
-    """Return the number by which a client's randomness is told from others': its partition-id, else its node's id."""
+    """Return the number that seeds a client's randomness: its partition-id, else its node's id."""
     partition = partition_of(context)
     return int(context.node_id) if partition is None else partition

@@ -1,4 +1,4 @@
-"""Mods for a ClientApp that is written already."""
+"""Mods of a Flower client: the client station of a defense, and the taps at type-1 and type-2."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from leakbench.defense import Defense
-from leakbench.defense.adaclip import AdaClip, AdaClipReleased
-from leakbench.defense.priority import PriorityNoise
-from leakbench.defense.quantile import ClipQuantile
 from leakbench.defense.transform import apply
 from leakbench.errors import InputError
-from leakbench.external.observation import Observed, listening, listens, once_graded, rates, unusual
+from leakbench.external.observation import (
+    Batches,
+    learning_rates,
+    observed_here,
+    observing,
+    on_gradient,
+    unusual_settings,
+)
 from leakbench.flower.leaks import Leak, write_leak
 from leakbench.flower.messages import (
     Arrays,
@@ -35,36 +39,38 @@ from leakbench.flower.messages import (
     is_parameter,
     is_train,
     partition_of,
-    replaced,
     round_of,
+    with_arrays,
 )
 from leakbench.recipe import resolve
 from leakbench.rng import generator
 from leakbench.types import Clock, Local, Network, Parameters, Signal
 
-__all__ = [
-    "DefenseMod",
-    "StepProbeMod",
-    "UpdateTapMod",
-    "WrappedClientApp",
-    "attach",
-    "check_client_station",
-    "check_stations",
-    "resolved",
-]
+__all__ = ["DefenseMod", "StepProbeMod", "UpdateTapMod", "attach", "check_stations", "resolve_defense"]
+
+ALTERNATIVES = {
+    "example": "inside local steps; train with Opacus in the app, or simulate it with leakbench.flower.VectorisedGrid",
+    "batch": "inside local steps; put it into the app's training loop, or simulate it with leakbench.flower.VectorisedGrid",
+    "server": "where the updates meet; wrap the strategy, as with Flower's DifferentialPrivacy wrappers, and give a Mod a recipe of"
+    " the client station alone",
+}
+"""{station that no Mod reaches: where it is, and what to use instead}."""
+
+SETTINGS = {"lr": "learning-rate", "momentum": "momentum", "weight_decay": "weight-decay"}
+"""{setting in an optimizer's group of parameters: its name in a leak}."""
 
 
 class WrappedClientApp(ClientApp):
-    """A ClientApp with mods around all that it does; Flower itself binds an app's mods when its functions are registered."""
+    """A ClientApp inside mods; Flower itself binds an app's mods only when the app's functions are registered."""
 
     def __init__(self, app: ClientApp, mods: tuple[Mod, ...]) -> None:
         super().__init__()
-        self.app, self.around = app, mods
+        self.app, self.mods_around = app, mods
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Pass a message through the mods, the first outermost, to the app and its own mods."""
         call: ClientAppCallable = self.app
-        for mod in reversed(self.around):
+        for mod in reversed(self.mods_around):
             call = _bound(mod, call)
         return call(message, context)
 
@@ -77,39 +83,29 @@ def _bound(mod: Mod, call: ClientAppCallable) -> ClientAppCallable:
 
 
 def attach(app: ClientApp, *mods: Mod) -> ClientApp:
-    """Return the app with mods around its own, the first outermost."""
+    """Return an app with mods around its own, the first outermost."""
     return WrappedClientApp(app, mods)
-
-
-INSTEAD = {
-    "example": "inside local steps; train with Opacus in the app, or simulate it with leakbench.flower.VectorisedGrid",
-    "batch": "inside local steps; put it into the app's training loop, or simulate it with leakbench.flower.VectorisedGrid",
-    "server": "where the updates meet; wrap the strategy, as with Flower's DifferentialPrivacy wrappers, and give a Mod a recipe of"
-    " the client station alone",
-}
-"""{station that no Mod reaches: where it is, and what to use in its stead}."""
-
-REMEMBERS = (AdaClip, AdaClipReleased, ClipQuantile)
-"""What adapts over rounds by what the server tells, for which a Flower message has no place."""
 
 
 @dataclass(frozen=True)
 class DefenseMod:
     """Apply a recipe's client station to the update, reply minus received, of every train message.
 
-    The same transforms as in the simulator (`leakbench.federated.client.client_update`). Only parameters are changed: integers
-    and the running statistics of batch normalisation, told by their names in the state dict, pass as they are, and so does
-    everything that is not an array. Nothing is done to metrics.
+    The transforms are those of the simulator (`leakbench.federated.client.client_update`). Only parameters change: integers
+    and the running statistics of batch normalisation, recognised by their names in the state dict, pass unchanged, and so
+    do metrics and everything else that is not an array.
 
     Args:
-        recipe: a name of the catalog, a .yaml of one's own, or a `Defense`.
-        seed: Noise is drawn by (seed, round, client), so that a simulation can be repeated. Whoever knows the seed can take the
-            noise off again, and a server that names one round twice gets the same noise twice: real data need None, which draws a
-            new one from the system each time.
-        cohort: K_t, which a share of a noise is divided by.
-        rounds: How many there are, which a schedule of noise needs; None: the run config's `num-server-rounds`, else 1.
-        buffers: Names of further floating-point arrays that are no parameters. Raises InputError for a recipe that acts where no
-            Mod reaches, and says what to use in its stead.
+        recipe: Name in the catalog, path of a .yaml recipe, or a `Defense`.
+        seed: Noise is drawn by (seed, round, client), so that a simulation can be repeated. Anyone with the seed can
+            subtract the noise, and a server that repeats a round gets the same noise: real data need None, which draws new
+            noise from the system each time.
+        cohort: Number of clients in a round, K_t, by which a share of noise is divided.
+        rounds: Number of rounds, for a schedule of noise; None for the run config's `num-server-rounds`, else 1.
+        buffers: Names of further floating-point arrays that are not parameters.
+
+    Raises:
+        InputError: For a recipe that acts where no Mod reaches, with what to use instead.
     """
 
     recipe: str | Defense
@@ -119,20 +115,26 @@ class DefenseMod:
     buffers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_client_station(self.defense, self.name)
-
-    @property
-    def name(self) -> str:
-        """What the recipe is called in an error."""
-        return self.recipe if isinstance(self.recipe, str) else self.recipe.title
+        name = self.recipe if isinstance(self.recipe, str) else self.recipe.title
+        check_stations(self.defense, name, tuple(ALTERNATIVES))
+        for transform in self.defense.client:
+            if getattr(transform, "reads_network", False):
+                raise InputError(
+                    f"recipe: {name!r} reads the network itself at the client station ({type(transform).__name__}), which a Mod"
+                    " does not have; simulate it with leakbench run"
+                )
 
     @property
     def defense(self) -> Defense:
-        """The recipe, resolved."""
-        return resolved(self.recipe) if isinstance(self.recipe, str) else self.recipe
+        """The resolved recipe."""
+        return resolve_defense(self.recipe) if isinstance(self.recipe, str) else self.recipe
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Let the client train, and return its answer with the defended update; raises InputError where the arrays do not fit."""
+        """Let the client train, and return its reply with the defended update.
+
+        Raises:
+            InputError: For arrays other than those sent.
+        """
         if not is_train(message):
             return call_next(message, context)
         received, number = arrays_of(message, "message"), round_of(message, context)
@@ -146,44 +148,38 @@ class DefenseMod:
         rng = torch.Generator().manual_seed(secrets.randbits(63))
         if self.seed is not None:
             rng = generator(self.seed, "noise", number - 1, client_of(context))
-        return replaced(reply, self.defended(received, trained, clock, rng))
+        return with_arrays(reply, self.defended(received, trained, clock, rng))
 
     def defended(self, received: Arrays, trained: Arrays, clock: Clock, rng: torch.Generator) -> Arrays:
-        """Return what the client sends in the stead of `trained`."""
+        """Return what the client sends instead of `trained`."""
         names = [n for n, array in trained.items() if is_parameter(n, array, self.buffers)]
         before = {n: torch.from_numpy(received[n]) for n in names}
-        moved = {n: torch.from_numpy(trained[n]) - before[n] for n in names}
-        sent = self._through_the_station(before, moved, clock, rng)
-        return {**trained, **{n: (before[n] + sent[n]).numpy() for n in names}}
-
-    def _through_the_station(
-        self, before: Mapping[str, Tensor], moved: Mapping[str, Tensor], clock: Clock, rng: torch.Generator
-    ) -> dict[str, Tensor]:
-        nothing = torch.zeros(1, 0)  # A station of whole updates sees no examples; of the network its parameters alone.
-        local = Local(Network(nn.Module(), dict(before)), nothing, nothing)
-        update = Signal({n: u[None, None] for n, u in moved.items()}, local=local)
-        after = apply(self.defense.client, update, clock, (rng,))
-        return {n: u[0, 0] for n, u in after.grads.items()}
-
-
-def check_client_station(defense: Defense, name: str) -> None:
-    """Raise InputError for a recipe that does not act at the client station alone, or acts there by what no Mod has."""
-    check_stations(defense, name, tuple(INSTEAD))
-    for transform in defense.client:
-        if isinstance(transform, PriorityNoise):
-            raise InputError(
-                f"recipe: {name!r} reads the network itself at the client station ({type(transform).__name__}), which a Mod does"
-                " not have; simulate it with leakbench run"
-            )
+        empty = torch.zeros(
+            1, 0
+        )  # A station of whole updates gets no examples, and only the parameters of the network.
+        local = Local(Network(nn.Module(), dict(before)), empty, empty)
+        moved = {n: (torch.from_numpy(trained[n]) - before[n])[None, None] for n in names}
+        sent = apply(self.defense.client, Signal(moved, local=local), clock, (rng,)).grads
+        return {**trained, **{n: (before[n] + sent[n][0, 0]).numpy() for n in names}}
 
 
 def check_stations(defense: Defense, name: str, without: tuple[str, ...]) -> None:
-    """Raise InputError for a recipe that acts at one of the stations `without`, or by what no message of Flower carries."""
+    """Check that a defense can act in a Flower app.
+
+    Args:
+        defense: The defense.
+        name: Its name in an error.
+        without: Stations at which it may not act.
+
+    Raises:
+        InputError: For a defense at one of these stations, of the network, with secure aggregation, or with a part that
+            adapts over rounds, for which a Flower message has no place.
+    """
     for station in without:
         acting = getattr(defense, station)
         if acting:
             parts = ", ".join(type(t).__name__ for t in acting)
-            raise InputError(f"recipe: {name!r} acts at the {station} station ({parts}), {INSTEAD[station]}")
+            raise InputError(f"recipe: {name!r} acts at the {station} station ({parts}), {ALTERNATIVES[station]}")
     if defense.network:
         raise InputError(f"recipe: {name!r} changes the network, which is the app's own; build it into the app's model")
     if defense.aggregation == "secure":
@@ -192,7 +188,7 @@ def check_stations(defense: Defense, name: str, without: tuple[str, ...]) -> Non
         )
     for station in ("example", "batch", "client"):
         for transform in getattr(defense, station):
-            if isinstance(transform, REMEMBERS):
+            if getattr(transform, "stateful", False):
                 raise InputError(
                     f"recipe: {name!r} adapts at the {station} station over rounds ({type(transform).__name__}), by what no message"
                     " of Flower carries; use Flower's adaptiveclipping_mod, or simulate it with leakbench run"
@@ -200,28 +196,28 @@ def check_stations(defense: Defense, name: str, without: tuple[str, ...]) -> Non
 
 
 @cache
-def resolved(name: str) -> Defense:
+def resolve_defense(name: str) -> Defense:
     """Return the recipe of a name, read once."""
     return resolve("defenses", Defense, name)[1]
 
 
 @dataclass(frozen=True)
 class UpdateTapMod:
-    """Write what a client answers to every train message into a folder, which `leakbench.flower.leaks` reads.
+    """Write a client's reply to every train message into a folder, which `leakbench.flower.leaks` reads.
 
-    The first Mod in a list is the outermost: before `DefenseMod` it sees what leaves the client (type-1), behind it what the
-    client had trained.
+    The first Mod in a list is the outermost: before `DefenseMod` it records what leaves the client (type-1), after it the
+    update before the defense.
 
     Args:
         sink: The folder.
-        tap: What the view is called, and the folder within it.
+        tap: Name of the leakage point, and of the folder within `sink`.
     """
 
     sink: str | Path
     tap: str = "type-1"
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Let the client train and write what it answers, which goes on as it is; an error is not written."""
+        """Let the client train, write its reply and return it unchanged; an error is not written."""
         if not is_train(message):
             return call_next(message, context)
         sent, number = arrays_of(message, "message"), round_of(message, context)
@@ -232,28 +228,24 @@ class UpdateTapMod:
         return reply
 
 
-TOLD = {"lr": "learning-rate", "momentum": "momentum", "weight_decay": "weight-decay"}
-"""{what an optimizer's group of parameters says: how the leak calls it}."""
-
-
 @dataclass(frozen=True)
 class StepProbeMod:
-    """Write what a reader inside the client sees (type-2) into a folder, which `leakbench.flower.leaks` reads.
+    """Write what an attacker inside the client sees (type-2) into a folder, which `leakbench.flower.leaks` reads.
 
-    Every optimizer of PyTorch is heard just before its steps, without a change of the app; who calls `leakbench.flower.observe`
-    in the training loop also shows each example's gradient in the first step and the examples themselves, by which attacks are
-    scored. The folder then holds private data.
+    Every PyTorch optimizer is recorded just before its steps, without a change of the app. If the training loop calls
+    `leakbench.flower.observe`, each example's gradient in the first step and the examples themselves are recorded too, so
+    that attacks can be scored. The folder then contains private data.
 
-    In a leak are, each where it is known: `example/P` (B, *p) of the first step, `sample/P` likewise as Opacus left them,
-    `stepN/P` (*p) the gradient of step N, `inputs/N` (B, *s) and `labels/N` (B,); in its words the optimizer, its learning rate,
-    momentum and weight decay, how many local steps there were, and the observed model's mode, `train` or `eval`; as JSON, where
-    there are any, settings that are not those of plain SGD or of Adam by default (`unusual`) and the learning rates of groups or
-    steps that have several (`learning-rates`).
+    A leak has these arrays, if they are known: `example/P` (B, *p) for the first step, `sample/P` the same from Opacus,
+    `stepN/P` (*p) the gradient of step N, `inputs/N` (B, *s) and `labels/N` (B,). Its header has the optimizer, learning
+    rate, momentum, weight decay, number of local steps and the observed model's mode, `train` or `eval`; as JSON, settings
+    that are not those of plain SGD or of Adam by default (`unusual`), and several learning rates of groups or steps
+    (`learning-rates`).
 
     Args:
         sink: The folder.
-        steps: Of how many first steps the gradients are kept.
-        tap: What the view is called, and the folder within.
+        steps: Number of first steps whose gradients are kept.
+        tap: Name of the leakage point, and of the folder within `sink`.
     """
 
     sink: str | Path
@@ -261,92 +253,88 @@ class StepProbeMod:
     tap: str = "type-2"
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Let the client train and write what was heard; the reply goes on as it is."""
+        """Let the client train, write the record and return the reply unchanged."""
         if not is_train(message):
             return call_next(message, context)
         sent, number = arrays_of(message, "message"), round_of(message, context)
-        with listening() as observed, _heard(self.steps, observed) as heard:
+        with observing() as observed, _recording(self.steps, observed) as steps:
             reply = call_next(message, context)
         if not reply.has_error():
             where = (self.tap, number, int(context.node_id), partition_of(context))
-            write_leak(Path(self.sink), Leak(*where, _arrays(observed, heard, sent), sent, _words(observed, heard)))
+            leak = Leak(*where, _arrays(observed, steps, sent), sent, _header(observed, steps))
+            write_leak(Path(self.sink), leak)
         return reply
 
 
 @dataclass
-class Heard:
-    """What an optimizer showed.
+class Steps:
+    """The recorded steps of an optimizer.
 
     Args:
-        gradients: Of each first step, in the order of its parameters, with their ids.
-        samples: Of each first step, in the order of its parameters, with their ids.
-        taken: How many steps.
-        said: What the optimizer is called and was told.
-        rates: Of all groups and steps.
+        gradients: (id of a parameter, gradient) of each first step, in the order of the optimizer's parameters.
+        samples: The same for the gradients of single examples (B, *p) that Opacus left in the first step.
+        count: Number of steps.
+        header: Name and settings of the optimizer.
+        rates: Learning rates of all groups and steps.
     """
 
     gradients: list[list[tuple[int, Tensor]]] = field(default_factory=list)
     samples: list[tuple[int, Tensor]] = field(default_factory=list)
-    taken: int = 0
-    said: dict[str, str] = field(default_factory=dict)
+    count: int = 0
+    header: dict[str, str] = field(default_factory=dict)
     rates: set[float] = field(default_factory=set)
 
 
 @contextmanager
-def _heard(steps: int, observed: Observed) -> Iterator[Heard]:
-    """Hear all steps of optimizers within this block, in the thread that is observed."""
-    heard = Heard()
+def _recording(most: int, observed: Batches) -> Iterator[Steps]:
+    """Record the steps of optimizers within this block, in the observed thread, and the gradients of the first `most`."""
+    steps = Steps()
 
-    def hear(optimizer: Optimizer) -> None:
-        held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if heard.taken == 0:
-            heard.said = _said(optimizer)
-            heard.samples = [(id(p), s.detach().cpu().clone()) for p in held if (s := _sample(p)) is not None]
-        if heard.taken < steps:
-            heard.gradients.append([(id(p), p.grad.detach().cpu().clone()) for p in held if p.grad is not None])
-        heard.rates |= rates(optimizer)
-        heard.taken += 1
+    def record(optimizer: Optimizer) -> None:
+        moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if steps.count == 0:
+            steps.header = _settings(optimizer)
+            samples = [(id(p), getattr(p, "grad_sample", None)) for p in moved]
+            steps.samples = [(i, s.detach().cpu().clone()) for i, s in samples if isinstance(s, Tensor)]
+        if steps.count < most:
+            steps.gradients.append([(id(p), p.grad.detach().cpu().clone()) for p in moved])
+        steps.rates |= learning_rates(optimizer)
+        steps.count += 1
 
-    graded = once_graded(hear)
+    on_step = on_gradient(record)
 
-    def begins(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        return graded(optimizer, args, kwargs) if listens(observed) else None
+    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        return on_step(optimizer, args, kwargs) if observed_here(observed) else None
 
-    handle = register_optimizer_step_pre_hook(begins)
+    handle = register_optimizer_step_pre_hook(hook)
     try:
-        yield heard
+        yield steps
     finally:
         handle.remove()
 
 
-def _said(optimizer: Optimizer) -> dict[str, str]:
-    """Return what an optimizer is called and was told, in words."""
+def _settings(optimizer: Optimizer) -> dict[str, str]:
+    """Return the name and the settings of an optimizer."""
     group: Mapping[str, Any] = optimizer.param_groups[0]
-    told = {called: f"{float(group[key]):.9g}" for key, called in TOLD.items() if key in group}
-    settings = unusual(optimizer)
-    return {"optimizer": type(optimizer).__name__, **told, **({"unusual": json.dumps(settings)} if settings else {})}
+    settings = {name: f"{float(group[key]):.9g}" for key, name in SETTINGS.items() if key in group}
+    unusual = unusual_settings(optimizer)
+    return {"optimizer": type(optimizer).__name__, **settings, **({"unusual": json.dumps(unusual)} if unusual else {})}
 
 
-def _sample(parameter: Tensor) -> Tensor | None:
-    """Return the gradients of single examples (B, *p) that Opacus leaves at a parameter."""
-    found = getattr(parameter, "grad_sample", None)
-    return found if isinstance(found, Tensor) else None
-
-
-def _arrays(observed: Observed, heard: Heard, sent: Arrays) -> Arrays:
+def _arrays(observed: Batches, steps: Steps, sent: Arrays) -> Arrays:
     found: Parameters = {f"example/{name}": g for name, g in observed.examples.items()}
-    if heard.gradients:
-        names = _names(heard.gradients[0], observed, sent)
-        found |= {f"sample/{names[i]}": s for i, s in heard.samples}
-        for step, gradients in enumerate(heard.gradients):
+    if steps.gradients:
+        names = _names(steps.gradients[0], observed, sent)
+        found |= {f"sample/{names[i]}": s for i, s in steps.samples}
+        for step, gradients in enumerate(steps.gradients):
             found |= {f"step{step}/{names[i]}": g for i, g in gradients if i in names}
-    for what, several in (("inputs", observed.inputs), ("labels", observed.labels)):
-        found |= {f"{what}/{step}": one for step, one in enumerate(several)}
+    for kind, several in (("inputs", observed.inputs), ("labels", observed.labels)):
+        found |= {f"{kind}/{step}": one for step, one in enumerate(several)}
     return {name: tensor.numpy() for name, tensor in found.items()}
 
 
-def _names(gradients: list[tuple[int, Tensor]], observed: Observed, sent: Arrays) -> dict[int, str]:
-    """Return {id of a parameter: its name}: by the model; else as sent, where shapes agree in order; else its place."""
+def _names(gradients: list[tuple[int, Tensor]], observed: Batches, sent: Arrays) -> dict[int, str]:
+    """Return {id of a parameter: its name}: by the model; else as sent, if the shapes agree in order; else its place."""
     ids = [i for i, _ in gradients]
     if all(i in observed.names for i in ids):
         return {i: observed.names[i] for i in ids}
@@ -356,13 +344,12 @@ def _names(gradients: list[tuple[int, Tensor]], observed: Observed, sent: Arrays
     return {i: str(place) for place, i in enumerate(ids)}
 
 
-def _words(observed: Observed, heard: Heard) -> dict[str, str]:
-    told = {"note": observed.note, "fault": observed.fault, "victim-mode": observed.mode}
-    steps = heard.taken or len(observed.inputs)
-    several = {"learning-rates": json.dumps(sorted(heard.rates))} if len(heard.rates) > 1 else {}
+def _header(observed: Batches, steps: Steps) -> dict[str, str]:
+    words = {"note": observed.note, "fault": observed.fault, "victim-mode": observed.mode}
+    several = {"learning-rates": json.dumps(sorted(steps.rates))} if len(steps.rates) > 1 else {}
     return {
-        **heard.said,
+        **steps.header,
         **several,
-        "local-steps": str(steps),
-        **{what: words for what, words in told.items() if words},
+        "local-steps": str(steps.count or len(observed.inputs)),
+        **{key: text for key, text in words.items() if text},
     }
