@@ -54,7 +54,9 @@ def test_a_bare_app_leaks_everywhere(flower, tmp_path):
     for row in found.values():
         # The app's clients hold digits of all, public ones among them.
         note = "1 of the 450 public examples of 'digits' are true examples and left out, since an attacker has no private ones"
-        assert (row["round"], row["victims"], row["examples"], row["note"]) == (1, 3, 1, note)
+        lines = row["note"].split("\n")
+        assert (row["round"], row["victims"], row["examples"], lines[0]) == (1, 3, 1, note)
+        assert "the search " in lines[1] and len(lines) == 2
         assert row["measured"]["asr"] == 1 and row["measured"]["rmse"] < 0.01
         assert row["measured"]["null_asr"] < 0.5
     assert (tmp_path / "out" / "rebuilt.safetensors").is_file()

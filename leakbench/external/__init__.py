@@ -1,1 +1,1 @@
-"""A model and an update of one's own: from files or out of a training loop, attacked, and scored where the truth is known."""
+"""Attacks on updates of a user's own training: from files, a probe or a Flower app; scored if the truth is known."""

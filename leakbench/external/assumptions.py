@@ -32,12 +32,12 @@ ONCE, PARALLEL = 0.05, 0.99
 """Smallest difference of a length from 1 that is reported, and the cosine from which on only the length differs."""
 
 ROUNDS = 8
-"""Factor of the rounding of half precision by which an update may differ; such a program rounds at every layer."""
+"""Largest difference of an update in half precision, in units of its rounding; such a program rounds at every layer."""
 
 TINY = 1e-300
 
 TWICE, ENOUGH = 2.0, 100
-"""Factor by which noise may differ from its standard deviation, for at least so many numbers, where chance plays no role."""
+"""Largest factor between noise and its standard deviation, and the smallest count of numbers for which it is checked."""
 
 LONGEST = 1e18
 """Length of an update, as a gradient, up to which searches can square it."""
@@ -114,7 +114,7 @@ def overlap(trace: Trace, attacker: Attacker) -> Iterator[str]:
 
 
 def mode_lines(model: nn.Module) -> Iterator[str]:
-    """Yield by which statistics a network's batch and instance normalisations compute."""
+    """Yield the statistics that a network's batch and instance normalisations use."""
     names, mode = normalisations(model), mode_of(model)
     by_kind: dict[bool, list[str]] = {False: [], True: []}
     for name in names:
@@ -168,7 +168,7 @@ class _Rounding:
 
 
 def _rounding(view: View) -> _Rounding:
-    """Return the rounding of V updates: of a gradient its own, of a difference of weights that of the weights."""
+    """Return the rounding of V updates: a gradient's own, or that of the weights for a difference of weights."""
     parameters = view.network.parameters
     of_gradient = view.knowledge.reads == "gradient"
     name = _type(view.update if of_gradient else parameters)
@@ -227,7 +227,7 @@ class _Difference:
 
 
 def _difference(trace: Trace, attacker: Attacker) -> _Difference | None:
-    """Return the difference; None if there is none, or if the truth is unknown."""
+    """Return the difference; None for an equal update or an unknown truth."""
     if trace.inputs is None or trace.labels is None:
         return None
     view = attacker.informed_view(trace)  # The defense was applied, whether or not the attack knows it.

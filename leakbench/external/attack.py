@@ -29,7 +29,7 @@ from leakbench.external.assumptions import with_notes
 from leakbench.external.attacker import Attacker, without_truth
 from leakbench.external.network import input_normals
 from leakbench.external.outcome import Outcome, write_run
-from leakbench.external.scoring import LATE, Closing, Scorer, closing_of, seconds_per_gradient
+from leakbench.external.scoring import LATE, Scorer, reserve, seconds_per_gradient
 from leakbench.external.trace import Trace
 from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
@@ -223,15 +223,16 @@ def attack_trace(
     public, _ = without_truth(attacker.public(view.shape, view.classes), inputs)
     report.tick("preparation")
     view = dataclasses.replace(view, fits=FitStore(fit_folder()), tick=lambda step="", _=None: report.tick(step))
-    most, left, closing = max(FEW, needs.public), None, Closing(0.0, CANDIDATES)
+    most, left, reserved, candidates = max(FEW, needs.public), None, 0.0, CANDIDATES
     if attacker.budget is not None:
         each = seconds_per_gradient(view, attacker.budget)
         most = max(LEAST_PUBLIC, min(most, int(COUNTED * attacker.budget / max(each, 1e-9))))
-        closing = closing if inputs is None else closing_of(view, attacker, each)
+        if inputs is not None:
+            reserved, candidates = reserve(view, attacker, each)
     view = dataclasses.replace(view, public=public.first(most))
     rngs = generators(attacker.seed, "attack", [(view.clock.round, v) for v in range(view.victims)])
     if attacker.budget is not None:
-        left = attacker.budget - spent - closing.seconds - (time.monotonic() - began)
+        left = attacker.budget - spent - reserved - (time.monotonic() - began)
     # With the truth, the check of the searches on public examples waits: a success does not need it.
     later = method if isinstance(method, AutoLeak) and inputs is not None and attacker.budget is None else None
     answer, view = _answered(view, attacker, rngs, report, store, left, later is None)
@@ -241,7 +242,7 @@ def attack_trace(
         report.say(f"{WORDS[BUDGET]} ({many} of {view.victims} victims)")
     scored: dict[str, Any] = {"summary": None}
     if inputs is not None and labels is not None:
-        score = Scorer(trace, inputs, labels, attacker, public, view, rngs, closing.candidates)
+        score = Scorer(trace, inputs, labels, attacker, public, view, rngs, candidates)
         try:
             report.tick("scores")
             rows, matched = score(answer)

@@ -64,7 +64,7 @@ def keeps_statistics(module: nn.Module) -> bool:
 
 
 def mode_of(model: nn.Module) -> str:
-    """Return `train` if any normalisation computes by the statistics of its own inputs, else `eval`."""
+    """Return `train` if any normalisation computes by the statistics of its inputs, else `eval`."""
     by_instance = any(keeps_statistics(m) and (m.training or hasattr(m, REMOVED)) for m in model.modules())
     return "train" if by_instance or mixes_batch(model) else "eval"
 

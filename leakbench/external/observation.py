@@ -63,7 +63,7 @@ class Batches:
         examples: {p: (B, *p)}, each example's gradient in the first step.
         names: {id of a parameter: its name in the model}.
         mode: `train` or `eval`, the mode of the normalisations; empty before the first batch.
-        note: Reason why there are no gradients of single examples; empty if there are.
+        note: Reason why gradients of single examples are missing; empty if they exist.
         fault: Reason why a batch could not be recorded; empty if all were.
     """
 

@@ -29,11 +29,10 @@ from leakbench.scoring.scores_rankings import score_ways
 from leakbench.summary.limits import CANDIDATES
 from leakbench.types import Generators
 
-__all__ = ["LATE", "Closing", "Scorer", "closing_of", "seconds_per_gradient"]
-
+__all__ = ["LATE", "Scorer", "reserve", "seconds_per_gradient"]
 
 LATE = 1.25
-"""By how much a search may be slower than the trial that predicts it."""
+"""Largest factor between the time of a search and the prediction of its trial."""
 
 RANKED = 0.1
 """Largest share of a budget for the gradients of the candidates."""
@@ -48,19 +47,12 @@ JUDGED = 6
 """Gradients of each reconstruction that are computed after the last search, to choose it and to score it."""
 
 
-@dataclass(frozen=True)
-class Closing:
-    """What comes after the searches of an attack with a budget: the seconds that it takes, and the number of candidates."""
-
-    seconds: float
-    candidates: int
-
-
 def seconds_per_gradient(view: View, budget: float) -> float:
-    """Return the seconds that one victim's gradient takes: the least of several, since the first one also prepares.
+    """Return the seconds of one victim's gradient, the least of several, since the first one also prepares.
 
     Args:
-        budget: The seconds of the attack; all but the first gradient take at most the share `TIMED` of it.
+        view: The view.
+        budget: Seconds of the attack; all gradients after the first take at most the share `TIMED` of it.
     """
     alone = view.of(torch.zeros(1, dtype=torch.int64))
     like = next(iter(view.update.values()))
@@ -75,13 +67,17 @@ def seconds_per_gradient(view: View, budget: float) -> float:
     return min(taken)
 
 
-def closing_of(view: View, attacker: Attacker, each: float) -> Closing:
-    """Return the time to reserve for judging and scoring the reconstructions.
-
-    There are so many candidates for identification that their gradients take at most the share `RANKED` of the budget.
+def reserve(view: View, attacker: Attacker, each: float) -> tuple[float, int]:
+    """Reserve time of a budget for choosing and scoring the reconstructions after the searches.
 
     Args:
+        view: The view.
+        attacker: The attacker, with a budget.
         each: Seconds of one gradient of the network.
+
+    Returns:
+        The seconds, and the number of candidates for identification, whose gradients take at most the share `RANKED` of the
+        budget.
     """
     budget = attacker.budget or 0.0
     most = view.victims if attacker.data is None else CANDIDATES
@@ -90,16 +86,22 @@ def closing_of(view: View, attacker: Attacker, each: float) -> Closing:
     learned = FEW if view.examples > 1 else 0
     judged = JUDGED * view.victims * view.examples
     seconds = LATE * each * (judged + many + learned) + 0.02 * budget
-    return Closing(min(0.5 * budget, seconds), many)
+    return min(0.5 * budget, seconds), many
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores the reconstructions of what was seen, where the truth is known: inputs (V, M, *s) and labels (V, M).
+    """Scores reconstructions of a trace.
 
     Args:
-        view: What the attacker was shown, with its public examples and fits.
-        candidates: The most candidates for identification.
+        trace: The trace.
+        inputs: The true inputs (V, M, *s).
+        labels: The true labels (V, M).
+        attacker: The attacker.
+        public: All public examples.
+        view: The attacker's view, with the public examples and fits of the attack.
+        rngs: One generator for each victim.
+        candidates: Largest number of candidates for identification.
     """
 
     trace: Trace
@@ -128,7 +130,7 @@ class Scorer:
             view.tap, view.clock.round + 1, answer, ranked, null, truth, attacker.eta, "no weights were given"
         )
         gallery = None if attacker.data is None else gallery_of(attacker.data, attacker.seed)
-        # Which training examples they are is unknown; pictures that equal a victim's are left out of the gallery by themselves.
+        # The victims' places in the training data are unknown; the gallery leaves out images that equal a victim's.
         strangers = dataclasses.replace(truth, examples=torch.full_like(known, -1))
         best = null.guesses[null.best_for_success]
         rows = rows.join(score_ways(ranked, truth)).join(score_recognised(matched, strangers, best, gallery))
@@ -136,7 +138,7 @@ class Scorer:
 
     @property
     def left_out(self) -> str:
-        """That a budget reduced the number of candidates for identification; empty where it did not."""
+        """Sentence about candidates that a budget left out; empty for none."""
         known = 0 if self.attacker.data is None else len(self.public.labels)
         whole = max(self.view.victims, min(CANDIDATES, self.view.victims + known))
         if self.candidates >= whole:
@@ -145,13 +147,13 @@ class Scorer:
 
     @cached_property
     def _informed(self) -> View:
-        """The view of an attacker that knows the defense, as in every run, whatever the attack knows."""
+        """The view of an attacker that knows the defense, for identification, as in every run."""
         informed = self.attacker.informed_view(self.trace)
         return dataclasses.replace(informed, public=self.view.public, fits=self.view.fits, tick=self.view.tick)
 
     @cached_property
     def _shown(self) -> tuple[Public, Tensor]:
-        """The candidates, and which of them each victim's first example is (V,)."""
+        """The candidates, and the place of each victim's first example among them (V,)."""
         return _candidates(self.inputs, self.labels, self.public, self.attacker, self.candidates)
 
     @cached_property
@@ -162,10 +164,7 @@ class Scorer:
 
 
 def _candidates(inputs: Tensor, labels: Tensor, public: Public, attacker: Attacker, most: int) -> tuple[Public, Tensor]:
-    """Return k candidates and which of them each victim's is (V,).
-
-    They are all victims' first examples and, of a dataset, public ones, `most` in all.
-    """
+    """Return the first examples of all victims with public ones of a dataset, shuffled, and the victims' places (V,)."""
     few = public.first(0 if attacker.data is None else max(0, most - len(inputs)))
     pool = torch.cat([inputs[:, 0], few.inputs])
     order = torch.randperm(len(pool), generator=generator(attacker.seed, "candidates"))
@@ -174,7 +173,7 @@ def _candidates(inputs: Tensor, labels: Tensor, public: Public, attacker: Attack
 
 
 def _of_one(view: View) -> View:
-    """Return the view with a network that takes one example alone: by running statistics where its own have no variance."""
+    """Return the view with a network that takes a single example: in eval mode if one example has no variance."""
     try:
         with torch.no_grad():
             copy.deepcopy(view.network.model)(torch.zeros(1, *view.shape))

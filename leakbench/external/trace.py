@@ -88,7 +88,7 @@ class Trace:
         tap: `type-2`, `type-1` or `type-0`.
         truth: Inputs (V, M, *shape) in [0, 1] and labels (V, M), M examples behind each update; None if unknown.
         normal: Normalisation of inputs in [0, 1] before the model gets them.
-        reads: `gradient` or `weights`, what the updates are; None for a gradient if there is no learning rate.
+        reads: `gradient` or `weights`, what the updates are; None for `gradient` without a learning rate, else `weights`.
         round: Round of the leak, from 1.
         left_out: Number of clients that trained in another way and are not attacked.
     """

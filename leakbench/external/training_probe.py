@@ -50,7 +50,7 @@ CURE = "pass normalise=(mean, std) as they were normalised"
 FILES = ("truth.safetensors", "update.safetensors", "before.safetensors")
 
 MARK = {"written_by": "leakbench.probe"}
-"""Metadata of each file, by which a later save recognises it."""
+"""Metadata of each file; a later save recognises the file from it."""
 
 
 @dataclass
@@ -322,7 +322,7 @@ class Probe:
             success: RMSE up to which a reconstruction counts as a success; None for the dataset's threshold, else 0.1.
             seed: Seed of the attacker.
             victims: Largest number of attacked examples at type-2.
-            normalise: Mean and standard deviation by which the observed inputs were normalised.
+            normalise: Mean and standard deviation of the normalisation of the observed inputs.
             out: Folder for a report, rows and reconstructions, as `leakbench attack --out` writes them. It may not contain
                 anything else.
 
@@ -481,7 +481,7 @@ class Probe:
         if not odd and len(rates) > 1:
             odd = f"at learning rates {', '.join(f'{rate:g}' for rate in sorted(rates))}"
         if not odd and len({step.optimizer for step in steps}) > 1:
-            odd = "of several optimizers"
+            odd = "by several optimizers"
         if odd:
             raise InputError(
                 f"probe: {len(steps)} steps {odd} are not what an attacker unrolls; hear one step: probe(model, steps=1)"

@@ -100,7 +100,7 @@ class DefenseMod:
         seed: Noise is drawn by (seed, round, client), so that a simulation can be repeated. Anyone with the seed can
             subtract the noise, and a server that repeats a round gets the same noise: real data need None, which draws new
             noise from the system each time.
-        cohort: Number of clients in a round, K_t, by which a share of noise is divided.
+        cohort: Number of clients in a round, K_t, which share the noise.
         rounds: Number of rounds, for a schedule of noise; None for the run config's `num-server-rounds`, else 1.
         buffers: Names of further floating-point arrays that are not parameters.
 
@@ -190,8 +190,8 @@ def check_stations(defense: Defense, name: str, without: tuple[str, ...]) -> Non
         for transform in getattr(defense, station):
             if getattr(transform, "stateful", False):
                 raise InputError(
-                    f"recipe: {name!r} adapts at the {station} station over rounds ({type(transform).__name__}), by what no message"
-                    " of Flower carries; use Flower's adaptiveclipping_mod, or simulate it with leakbench run"
+                    f"recipe: {name!r} adapts at the {station} station over rounds ({type(transform).__name__}), with a state"
+                    " that no message of Flower carries; use Flower's adaptiveclipping_mod, or simulate it with leakbench run"
                 )
 
 
