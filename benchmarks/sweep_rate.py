@@ -17,7 +17,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from leakbench.cell.request import Request
+from leakbench.request import Request
 from leakbench.scripts import one_line
 from leakbench.store import content_hash
 from leakbench.study.engines import Places, engine_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["POINT_NAMES", "listed", "point_name"]
+__all__ = ["POINT_NAMES", "TAPS", "listed", "point_name"]
 
 POINT_NAMES = {
     "type-2": "example gradient (type-2)",
@@ -11,6 +11,9 @@ POINT_NAMES = {
     "global": "global update",
 }
 """{key of a leakage point: its name}."""
+
+TAPS = tuple(POINT_NAMES)
+"""The keys of all leakage points."""
 
 
 def point_name(tap: str) -> str:

@@ -22,17 +22,17 @@ from leakbench.api import Comparison, Epsilons
 from leakbench.auditing.verdict import Audit
 from leakbench.bench.bench import AIMS
 from leakbench.catalog import schema
-from leakbench.cell.request import ENGINES, KNOWS, PROTOCOLS, READS, FederationFields, Fields, Request
 from leakbench.cli import commands as leakbench_command
 from leakbench.external.training_probe import Probe
-from leakbench.federated.leakage import TAPS
 from leakbench.federated.optimizer import OPTIMIZERS
+from leakbench.leakage_points import TAPS
 from leakbench.log import TRACKERS
 from leakbench.models import MODELS
 from leakbench.recipe import catalog_folder, names
 from leakbench.report.plots import FIGURES, KINDS
 from leakbench.report.result import Pictures
 from leakbench.reproduce.file import table_names
+from leakbench.request import ENGINES, KNOWS, PROTOCOLS, READS, FederationFields, Fields, Request
 from leakbench.study.measure import Swept
 
 __all__ = ["COMMAND", "NULL", "RECORDED", "Tree", "current", "differences", "parts", "record"]

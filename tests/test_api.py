@@ -19,11 +19,10 @@ from own_network import CLASSES, SHAPE, batch, build, gradient
 
 import leakbench
 from leakbench.api import run
-from leakbench.cell.fields import FIELDS, request_of
-from leakbench.cell.request import Fields, Request
 from leakbench.errors import InputError
 from leakbench.report.latex import escaped, latex_table
 from leakbench.report.plots import curve_plot
+from leakbench.request import FIELDS, Fields, Request, request_of
 from leakbench.words import seconds
 
 pytestmark = pytest.mark.usefixtures("with_pages")

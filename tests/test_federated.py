@@ -18,10 +18,11 @@ from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.transform import Stations, stations_before
 from leakbench.federated import simulate
 from leakbench.federated.client import Examples, example_signal, mean_update
-from leakbench.federated.leakage import TAPS, leak
+from leakbench.federated.leakage import leak
 from leakbench.federated.sampling import draw_batches, draw_clients
 from leakbench.federated.simulate import accuracy, from_tensors, to_tensors, train
 from leakbench.federated.view import View
+from leakbench.leakage_points import TAPS
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import names, resolve
 from leakbench.rng import generator, generators

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakbench.federated.leakage import TAPS
-from leakbench.leakage_points import POINT_NAMES, listed, point_name
+from leakbench.leakage_points import POINT_NAMES, TAPS, listed, point_name
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from resealed import reseal
 
 from leakbench.cell import identity
 from leakbench.cell.budget import prepare
-from leakbench.cell.fields import request_of
 from leakbench.errors import InputError
 from leakbench.execute import execute
 from leakbench.progress import Reporter
+from leakbench.request import request_of
 from leakbench.store import open_run
 from leakbench.study import engines
 from leakbench.study.grid import read_grid

@@ -12,7 +12,6 @@ from leakbench.attack import Attack
 from leakbench.behaviour import raised
 from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.device import conditions
-from leakbench.cell.request import Request
 from leakbench.cell.settings import Settings
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
@@ -21,6 +20,7 @@ from leakbench.defense import Defense
 from leakbench.measure.metrics import Score
 from leakbench.provenance import versions
 from leakbench.recipe import acting, describe
+from leakbench.request import Request
 from leakbench.rng import generator
 from leakbench.store import SCHEMA, content_hash
 from leakbench.types import Clock

@@ -16,10 +16,7 @@ from leakbench.models import one_hot
 from leakbench.rng import generators
 from leakbench.types import Network, Parameters
 
-__all__ = ["MOST_LOOKS", "check_looks", "looks_at", "random_at"]
-
-MOST_LOOKS = 10_000
-"""More than any attack here can hold."""
+__all__ = ["check_looks", "looks_at", "random_at"]
 
 
 def looks_at(cell: Cell, tap: str) -> int:

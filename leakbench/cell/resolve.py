@@ -14,18 +14,17 @@ from leakbench.cell.device import device_of
 from leakbench.cell.fit import check_alone, check_class, check_fit
 from leakbench.cell.looks import check_looks
 from leakbench.cell.network import probe
-from leakbench.cell.numbers import check_numbers
-from leakbench.cell.request import Request, check_words, leak_rounds, networks_of
 from leakbench.cell.settings import Settings
 from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
-from leakbench.federated.leakage import TAPS
+from leakbench.leakage_points import TAPS
 from leakbench.measure.metrics import Score, load_lpips
 from leakbench.models import MODELS, default_leak_model, default_model
 from leakbench.models.initialise import rule_of
 from leakbench.recipe import resolve
+from leakbench.request import Request, check_request, leak_rounds, networks_of
 
 __all__ = ["plan_cell", "resolve_cell", "with_examples"]
 
@@ -58,8 +57,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
 
     Raises InputError in one line for an option that does not fit.
     """
-    check_words(request)
-    check_numbers(request)
+    check_request(request)
     attack_name, attack = resolve("attacks", Attack, request.attack)
     defense_name, defense = resolve("defenses", Defense, request.defense)
     if request.iterations is not None:

@@ -23,7 +23,7 @@ class Settings:
         join_rounds: Whether all of them are views of the same victims, for one attack.
         reads: One of `READS`.
         observations: How many looks an attack gets at each gradient, see `leakbench.cell.looks`.
-        engine: How gradients are computed, one of `leakbench.cell.request.ENGINES`; noise is drawn in another order by each.
+        engine: How gradients are computed, one of `leakbench.request.ENGINES`; noise is drawn in another order by each.
         pictures: Whether examples and reconstructions are kept in the run's folder.
         networks: How many draws of the first weights the victims are spread over; 1 in the live protocol, whose network is
             trained.

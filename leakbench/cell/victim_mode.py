@@ -13,21 +13,13 @@ from torch import nn
 
 from leakbench.defense import Defense
 from leakbench.defense.soteria import Soteria
-from leakbench.errors import InputError, nearest
+from leakbench.errors import InputError
 from leakbench.federated.client import NO_EXAMPLE
 from leakbench.models import MODELS
 from leakbench.models.batch_norm import depends_on_mode
 from leakbench.models.shapes import Shape
 
-__all__ = ["MODES", "check_mode", "check_mode_word", "leaks_by_batch"]
-
-MODES = ("train", "eval")
-
-
-def check_mode_word(mode: str | None) -> None:
-    """Raise InputError for a word that is no mode; None asks for none."""
-    if mode is not None and mode not in MODES:
-        raise InputError(f"victim-mode: got {mode!r}{nearest(mode, MODES)}")
+__all__ = ["check_mode", "leaks_by_batch"]
 
 
 def leaks_by_batch(mode: str | None, name: str, shape: Shape, classes: int) -> bool:

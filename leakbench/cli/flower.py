@@ -12,17 +12,16 @@ import click
 
 from leakbench.cli.options import (
     FOLDER,
-    NAME,
     check_names,
     data_dir_option,
-    iterations_option,
-    knows_option,
     normalise_by,
     print_files,
+    request_options,
     success,
     verbose_option,
 )
 from leakbench.errors import InputError
+from leakbench.request import RECIPE
 
 __all__ = ["flower", "shape_of"]
 
@@ -52,10 +51,8 @@ __all__ = ["flower", "shape_of"]
 @click.option(
     "--run-config", multiple=True, metavar="KEY=VALUE", help="Entry of the app's run config, in TOML. Can be repeated."
 )
-@click.option("--attack", default="autoleak", show_default=True, help=f"Attack: {NAME}.")
-@knows_option
-@iterations_option
-@click.option("--defense", help=f"Defense of the app's DefenseMod, which the attacker then knows: {NAME}.")
+@request_options("attack", "knows", "iterations")
+@click.option("--defense", help=f"Defense of the app's DefenseMod, which the attacker then knows: {RECIPE}.")
 @click.option("--dataset", show_default="synthetic images", help="Dataset of the attacker's public examples.")
 @data_dir_option
 @click.option(

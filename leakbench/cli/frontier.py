@@ -10,16 +10,16 @@ from typing import Any
 import click
 
 from leakbench.cli.options import (
-    NAME,
+    FEDERATION,
     NEW_FOLDER,
-    OF_DATASET,
     EngineAsked,
     check_names,
     data_dir_option,
-    iterations_option,
     limit_options,
     quiet_option,
     reporter_of,
+    request_option,
+    request_options,
     seconds,
     takes_engine,
     words,
@@ -29,7 +29,7 @@ __all__ = ["frontier"]
 
 
 @click.command()
-@click.option("--dataset", required=True, help=f"Dataset: {NAME}.")
+@request_option("dataset", default=None, show_default=None, required=True)
 @click.option(
     "--max-epsilon", type=float, metavar="E", help="Accept only settings with a valid epsilon of at most this number."
 )
@@ -56,7 +56,7 @@ __all__ = ["frontier"]
     show_default=True,
     help="Leakage points, separated by commas. The plot and the answer use the first.",
 )
-@click.option("--victims", type=int, default=20, show_default=True, help="Number of victims of each setting.")
+@request_option("victims", default=20, help="Number of victims of each setting.")
 @click.option(
     "--identify",
     type=int,
@@ -64,24 +64,17 @@ __all__ = ["frontier"]
     show_default=True,
     help="Number of further victims that are only identified, not reconstructed; fewer if the dataset has fewer.",
 )
-@click.option(
-    "--candidates", type=int, default=1000, show_default=True, help="Number of candidates k of identification."
-)
-@iterations_option
+@request_options("candidates", "iterations")
 @limit_options
-@click.option("--leak-batch", type=int, default=1, show_default=True, help="Batch size of the leak.")
+@request_option("leak_batch", default=1, show_default=True, help="Batch size of the leak.")
 @click.option(
     "--seeds", type=int, default=1, show_default=True, help="Number of trainings of each setting, for its accuracy."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="First seed; the attack uses it.")
-@click.option("--model", show_default="cnn; mlp for tables and small images", help="Network that is trained.")
-@click.option("--leak-model", show_default="lenet_cpl, or mlp_sigmoid", help="Network that leaks.")
-@click.option("--train-rounds", type=int, show_default=OF_DATASET, help="Number of training rounds.")
-@click.option("--clients", type=int, show_default=OF_DATASET, help="Number of clients, N.")
-@click.option("--clients-per-round", type=int, show_default=OF_DATASET, help="Number of clients per round, K_t.")
-@click.option("--local-iterations", type=int, show_default=OF_DATASET, help="Local steps per client and round, L.")
-@click.option("--learning-rate", type=float, show_default=OF_DATASET, help="Learning rate of the clients.")
-@click.option("--batch", type=int, show_default=OF_DATASET, help="Batch size of a local step, B.")
+@request_option("seed", help="First seed; the attack uses it.")
+@request_option("model")
+@request_option("leak_model", help="Network that leaks.")
+@request_option("train_rounds", help="Number of training rounds.")
+@request_options(*FEDERATION, "batch")
 @click.option(
     "--reach", type=float, metavar="A", help="Also print the largest noise of each defense that reaches this accuracy."
 )
@@ -131,7 +124,6 @@ def frontier(
     leaks = words("taps", taps)
     sizes["budget"] = seconds("budget", sizes["budget"])
     from leakbench.cell import Request  # noqa: PLC0415
-    from leakbench.cell.request import at_least  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.frontier.choose import Requirements  # noqa: PLC0415
     from leakbench.frontier.frontier import frontier as measure  # noqa: PLC0415
@@ -139,6 +131,7 @@ def frontier(
     from leakbench.frontier.grid import DEFENSES, FACTORS, defenses_of, factors_of  # noqa: PLC0415
     from leakbench.frontier.write import reach_lines, said, write  # noqa: PLC0415
     from leakbench.reproduce.rows import there  # noqa: PLC0415
+    from leakbench.request import at_least  # noqa: PLC0415
 
     request = Request(dataset=dataset, taps=leaks, knows="defense", **sizes)
     asked = DEFENSES if defenses is None else defenses_of(words("defenses", defenses))

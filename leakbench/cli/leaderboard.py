@@ -12,15 +12,15 @@ from typing import Any
 import click
 
 from leakbench.cli.options import (
-    NAME,
+    FEDERATION,
     NEW_FOLDER,
-    OF_DATASET,
-    POINTS,
     EngineAsked,
     check_names,
     data_dir_option,
     quiet_option,
     reporter_of,
+    request_option,
+    request_options,
     takes_engine,
     words,
 )
@@ -33,50 +33,33 @@ PATH = click.Path(path_type=Path)
 
 
 def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of `Asked`."""
+    """Add the options of `Asked`; those that are not set are the card's, or the defaults."""
     options = (
-        click.option("--victims", type=int, show_default="10", help="Number of victims at each leakage point."),
-        click.option("--taps", show_default="type-2,type-1,type-0", help=POINTS),
+        request_option("victims", default=None, show_default="10"),
+        request_option("taps", default=None, show_default="type-2,type-1,type-0"),
         click.option("--protocols", show_default="paper,live", help="Protocols, separated by commas."),
-        click.option(
-            "--leak-rounds",
+        request_option(
+            "leak_rounds",
+            default=None,
             show_default="last",
             help="Live protocol: rounds trained before the leak, such as 0,last.",
         ),
-        click.option("--candidates", type=int, show_default="1000", help="Number of candidates k of identification."),
-        click.option(
-            "--iterations",
-            type=int,
+        request_option("candidates", default=None, show_default="1000"),
+        request_option(
+            "iterations",
             show_default="as --evaluations allows",
             help="Number of iterations of each search of the attack.",
         ),
-        click.option(
-            "--evaluations",
-            type=int,
+        request_option(
+            "evaluations",
             show_default="2000, or no limit with --iterations",
             help="Largest number of gradient evaluations per victim, shared by the searches of the attack.",
         ),
-        click.option(
-            "--leak-batch", type=int, show_default="B", help="Batch size of a leaked client or server-side update."
-        ),
-        click.option(
-            "--observations",
-            type=int,
-            show_default="1",
-            help="Number of observations of each gradient, each with new noise.",
-        ),
-        click.option("--train-rounds", type=int, show_default=OF_DATASET, help="Number of training rounds."),
-        click.option("--clients", type=int, show_default=OF_DATASET, help="Number of clients, N."),
-        click.option(
-            "--clients-per-round", type=int, show_default=OF_DATASET, help="Number of clients per round, K_t."
-        ),
-        click.option(
-            "--local-iterations", type=int, show_default=OF_DATASET, help="Local steps per client and round, L."
-        ),
-        click.option("--learning-rate", type=float, show_default=OF_DATASET, help="Learning rate of the clients."),
-        click.option("--batch", type=int, show_default=OF_DATASET, help="Batch size of a local step, B."),
-        click.option("--model", show_default="cnn; mlp for tables and small images", help="Network that is trained."),
-        click.option("--seed", type=int, show_default="0", help="Seed of every random draw."),
+        request_option("leak_batch"),
+        request_option("observations", default=None, show_default="1"),
+        request_option("train_rounds", help="Number of training rounds."),
+        request_options(*FEDERATION, "batch", "model"),
+        request_option("seed", default=None, show_default="0"),
         click.option("--trials", type=int, help="Number of audit trials with a canary, and as many without."),
     )
     for option in reversed(options):
@@ -87,7 +70,7 @@ def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.argument("defense", required=False)
 @click.argument("dataset", required=False)
-@click.option("--attack", show_default="autoleak", help=f"Attack: {NAME}.")
+@request_option("attack", default=None, show_default="autoleak")
 @_sizes
 @click.option(
     "--check",

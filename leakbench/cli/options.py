@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import click
+from pydantic.fields import FieldInfo
 
 from leakbench.errors import InputError
+from leakbench.request import Request, Unset, metadata
 from leakbench.words import seconds, success, words
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from leakbench.study.engines import Placed
 
 __all__ = [
+    "FEDERATION",
     "FOLDER",
     "NEW_FOLDER",
     "EngineAsked",
@@ -29,14 +33,14 @@ __all__ = [
     "engine_options",
     "federation_options",
     "help_alone",
-    "iterations_option",
-    "knows_option",
     "limit_options",
     "normalise_by",
     "parameters_of_slurm",
     "print_files",
     "quiet_option",
     "reporter_of",
+    "request_option",
+    "request_options",
     "seconds",
     "success",
     "takes_engine",
@@ -57,15 +61,6 @@ class _NewFolder(click.Path):
 
 NEW_FOLDER = _NewFolder(file_okay=False, path_type=Path)
 """A folder that the command makes if it is missing."""
-
-NAME = "name in the catalog, or path of a .yaml recipe"
-OF_DATASET = "the dataset's"
-PROTOCOL = "Network that leaks. paper: a sigmoid LeNet at random weights, L = 1. live: the model that is trained."
-
-POINTS = (
-    "Leakage points, separated by commas: type-2 (example gradient), type-1 (client update), type-0 (server-side update),"
-    " global (global update)."
-)
 
 data_dir_option = click.option(
     "--data-dir", type=FOLDER, show_default="$LEAKBENCH_DATA, else the user's cache", help="Folder of the datasets."
@@ -251,27 +246,6 @@ def takes_engine(function: Callable[..., Any]) -> Callable[..., Any]:
     return engine_options(None)(command)
 
 
-EVALUATIONS = (
-    "Largest number of gradient evaluations per victim, shared by the searches of the attack. The results are the same on"
-    " every machine. Closed forms, the separation of batches and rankings do not count."
-)
-
-BUDGET = (
-    "Largest wall time of all attacks of the command: 60, 60s, 2m or 1h. It is divided among leakage points and victims. A search"
-    " that reaches it returns its best reconstruction so far and warns: results then depend on the machine. A search"
-    " that has begun takes at least one iteration. Rankings count, but neither they nor closed forms are stopped."
-    " Preparation and scores can exceed it."
-)
-
-knows_option = click.option(
-    "--knows",
-    show_default="the attack's",
-    help="Knowledge of the attacker: oblivious, or defense (it knows the defense's recipe).",
-)
-iterations_option = click.option(
-    "--iterations", type=int, show_default="the recipe's", help="Number of iterations of an attack that searches."
-)
-
 verbose_option = click.option(
     "-v",
     "--verbose",
@@ -279,98 +253,61 @@ verbose_option = click.option(
     help="Also print the reasons of the verdicts, all columns, settings, bounds and notes.",
 )
 
-limit_options = _with(
-    [
-        click.option("--evaluations", type=int, show_default="no limit", help=EVALUATIONS),
-        click.option("--budget", metavar="SECONDS", show_default="no limit", help=BUDGET),
-    ]
-)
+
+def request_option(name: str, **changes: Any) -> Callable[..., Any]:
+    """Return the option of a field of `leakbench.request.Request`: its type, default and help are the field's.
+
+    Args:
+        name: The field.
+        changes: Arguments of `click.option` that differ in a command.
+    """
+    kind, *extras = metadata(name)
+    default = DEFAULTS[name]
+    kinds = get_args(kind) or (kind,)
+    found: dict[str, Any] = {"help": next(each.description for each in extras if isinstance(each, FieldInfo))}
+    for each in extras:
+        if isinstance(each, Unset):
+            found["show_default"] = each.shown
+    if kind is bool:
+        found["is_flag"] = True
+    elif Path in kinds:
+        found["type"] = FOLDER
+    elif name not in AS_TEXT:
+        found |= {"type": whole} if (whole := next((each for each in kinds if each in (int, float)), None)) else {}
+    if default is not None and kind is not bool:
+        found |= {"default": ",".join(default) if isinstance(default, tuple) else default, "show_default": True}
+    return click.option(f"--{name.replace('_', '-')}", **(found | changes))
+
+
+def request_options(*names: str) -> Callable[..., Any]:
+    """Return the options of some fields of a request, as they are declared there."""
+    return _with([request_option(name) for name in names])
+
+
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(Request)}
+AS_TEXT = ("success", "budget")
+"""Numbers that the command line reads with a unit, see `leakbench.words`."""
+
+FEDERATION = ("clients", "clients_per_round", "local_iterations", "learning_rate")
+"""The sizes of a federation that every command with a training has."""
+
+limit_options = _with([request_option("evaluations"), request_option("budget", metavar="SECONDS")])
 
 federation_options = _with(
     [
-        click.option("--defense", default="none", show_default=True, help=f"Defense: {NAME}."),
-        click.option("--dataset", default="faces", show_default=True, help=f"Dataset: {NAME}."),
-        click.option("--model", show_default="cnn; mlp for tables and small images", help="Network that is trained."),
-        click.option(
-            "--victim-mode", help="How clients run batch normalisation: train or eval. Required if the model has any."
-        ),
-        click.option(
-            "--init",
-            default="default",
-            show_default=True,
-            help="Initial weights: default (each network's own), torch, kaiming, xavier or uniform:<a>.",
-        ),
-        click.option(
-            "--train-rounds", type=int, show_default=OF_DATASET, help="Number of training rounds; 0 skips training."
-        ),
-        click.option("--clients", type=int, show_default=OF_DATASET, help="Number of clients, N."),
-        click.option(
-            "--clients-per-round", type=int, show_default=OF_DATASET, help="Number of clients per round, K_t."
-        ),
-        click.option(
-            "--local-iterations", type=int, show_default=OF_DATASET, help="Local steps per client and round, L."
-        ),
-        click.option("--learning-rate", type=float, show_default=OF_DATASET, help="Learning rate of the clients."),
-        click.option(
-            "--client-optimizer",
-            show_default=OF_DATASET,
-            help="Optimizer of the clients: sgd, or adam with PyTorch's defaults.",
-        ),
-        click.option("--batch", type=int, show_default=OF_DATASET, help="Batch size of a local step, B."),
-        click.option("--dropout", type=float, show_default=OF_DATASET, help="Probability that a sampled client fails."),
-        click.option(
-            "--noise-factor",
-            type=float,
-            help="Factor on all noise of the defense (standard deviation sigma C), from 1e-6 to 1e6.",
-        ),
-        click.option(
-            "--clip-factor",
-            type=float,
-            help="Factor on the clip norms C of the defense, from 1e-6 to 1e6; noise sigma C follows.",
-        ),
-        click.option("--epsilon", type=float, help="Choose the noise that gives this valid epsilon at delta 1e-5."),
-        click.option(
-            "--stop-at-epsilon", type=float, help="Stop training before the valid epsilon exceeds this value."
-        ),
-        click.option("--stop-at-delta", type=float, show_default="1e-5", help="Delta of --stop-at-epsilon."),
-        click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random draw."),
+        request_options("defense", "dataset", "model", "victim_mode", "init", "train_rounds", *FEDERATION),
+        request_options("client_optimizer", "batch", "dropout", "noise_factor", "clip_factor"),
+        request_options("epsilon", "stop_at_epsilon", "stop_at_delta", "seed"),
         data_dir_option,
     ]
 )
 
 attack_options = _with(
     [
-        click.option("--attack", default="autoleak", show_default=True, help=f"Attack: {NAME}."),
-        knows_option,
-        click.option("--protocol", default="paper", show_default=True, help=PROTOCOL),
-        click.option(
-            "--leak-model",
-            show_default="lenet_cpl, or mlp_sigmoid",
-            help="Network that leaks under the paper protocol.",
-        ),
-        click.option("--taps", default="type-2,type-1,type-0", show_default=True, help=POINTS),
-        click.option(
-            "--victims", type=int, default=10, show_default=True, help="Number of victims at each leakage point."
-        ),
-        iterations_option,
+        request_options("attack", "knows", "protocol", "leak_model", "taps", "victims", "iterations"),
         limit_options,
-        click.option(
-            "--leak-batch",
-            type=click.IntRange(min=1),
-            show_default="B",
-            help="Batch size of a leaked client or server-side update.",
-        ),
-        click.option(
-            "--leak-rounds",
-            default="0",
-            show_default=True,
-            help="Live protocol: rounds trained before the leak, such as 0,1,last.",
-        ),
-        click.option(
-            "--join-rounds",
-            is_flag=True,
-            help="Live protocol: give all leak rounds of the same examples to one attack.",
-        ),
+        request_option("leak_batch", type=click.IntRange(min=1)),
+        request_options("leak_rounds", "join_rounds"),
         click.option(
             "--no-pictures",
             "pictures",
@@ -379,48 +316,8 @@ attack_options = _with(
             default=True,
             help="Keep scores only: no file contains an example or a reconstruction.",
         ),
-        click.option(
-            "--reads",
-            default="gradient",
-            show_default=True,
-            help="Form of the update: gradient, or weights (the difference of weights in float32).",
-        ),
-        click.option(
-            "--observations",
-            type=int,
-            default=1,
-            show_default=True,
-            help="Number of observations of each gradient, each with new noise.",
-        ),
-        click.option(
-            "--networks",
-            type=int,
-            show_default="5",
-            help="Paper protocol: number of initial weights over which the victims are divided.",
-        ),
-        click.option(
-            "--success", show_default="calibrated", help="Threshold of a reconstruction, such as 'rmse<=0.1'."
-        ),
-        click.option(
-            "--candidates", type=int, default=1000, show_default=True, help="Number of candidates k of identification."
-        ),
-        click.option(
-            "--device",
-            default="auto",
-            show_default=True,
-            help="Device: cpu, cuda, cuda:1, or auto (cuda if a GPU is available).",
-        ),
-        click.option(
-            "--engine",
-            default="fast",
-            show_default=True,
-            help="Gradient engine: fast (matrix products for sequential networks; draws the noise of a batch once) or reference"
-            " (torch.func). The two draw different noise from the same distribution.",
-        ),
-        click.option(
-            "--lpips-weights",
-            type=FOLDER,
-            help="Folder with torchvision's weights of squeezenet or alexnet, for LPIPS.",
-        ),
+        request_options("reads", "observations", "networks", "success", "candidates"),
+        request_option("device", default="auto"),
+        request_options("engine", "lpips_weights"),
     ]
 )

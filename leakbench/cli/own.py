@@ -14,16 +14,14 @@ import click
 
 from leakbench.cli.flower import shape_of
 from leakbench.cli.options import (
-    NAME,
     check_names,
     data_dir_option,
-    iterations_option,
-    knows_option,
     limit_options,
     normalise_by,
     print_files,
     quiet_option,
     reporter_of,
+    request_options,
     seconds,
     verbose_option,
 )
@@ -32,6 +30,8 @@ from leakbench.errors import InputError
 
 if TYPE_CHECKING:
     from leakbench.external.outcome import Outcome
+
+from leakbench.request import RECIPE
 
 __all__ = ["attack"]
 
@@ -96,11 +96,9 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 )
 @click.option("--mean", help="Mean that your pipeline subtracts from inputs in [0, 1]: one number, or one per channel.")
 @click.option("--std", help="Standard deviation that your pipeline divides by: one number, or one per channel.")
-@click.option("--attack", default="autoleak", show_default=True, help=f"Attack: {NAME}.")
-@knows_option
-@iterations_option
+@request_options("attack", "knows", "iterations")
 @limit_options
-@click.option("--defense", help=f"Defense that was applied, which the attacker then knows: {NAME}.")
+@click.option("--defense", help=f"Defense that was applied, which the attacker then knows: {RECIPE}.")
 @click.option("--dataset", show_default="synthetic examples", help="Dataset of the attacker's public examples.")
 @data_dir_option
 @click.option(

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from leakbench.cli.options import FOLDER, check_names, federation_options, quiet_option
+from leakbench.request import Request, check_request
 
 __all__ = ["audit", "epsilon"]
 
@@ -24,6 +25,7 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     not needed.
     """
     check_names(given)
+    check_request(Request(**given))
     from leakbench import api  # noqa: PLC0415
 
     found = api.epsilon(given.pop("defense"), delta=delta, data_dir=data_dir, **given)
@@ -55,9 +57,10 @@ def audit(into: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
     (NumPy Generator), is the source of its noise. Modules in the current folder can be imported.
     """
     check_names(given)
+    own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}
+    check_request(Request(**given))
     from leakbench import api  # noqa: PLC0415
 
-    own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}
     manifest = None if into is None else _run_of(into, given, own)
     found = api.audit(**given, **own, quiet=quiet)
     click.echo(json.dumps(found.as_dict(), indent=1) if as_json else str(found))
@@ -69,7 +72,6 @@ def audit(into: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
 
 def _run_of(folder: Path, given: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of the run that an audit is for; raises InputError where it is of another defense or federation."""
-    from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.budget import plan  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.recipe import describe  # noqa: PLC0415

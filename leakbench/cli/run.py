@@ -27,6 +27,8 @@ from leakbench.cli.options import (
 if TYPE_CHECKING:
     from leakbench.auditing.verdict import Audit
 
+from leakbench.request import Request, check_request
+
 __all__ = ["compare", "plot", "report", "run"]
 
 
@@ -61,11 +63,12 @@ def run(
         check_tracker(tracker)
     given.update(taps=words("taps", given["taps"]), leak_rounds=words("leak-rounds", given["leak_rounds"]))
     given.update(success=success(given["success"]), budget=seconds("budget", given["budget"]))
+    request = Request(**given)
+    check_request(request)
     from leakbench.api import run_request  # noqa: PLC0415
-    from leakbench.cell import Request  # noqa: PLC0415
 
     command = shlex.join(["leakbench", *sys.argv[1:]])
-    result, logged = run_request(Request(**given), command, out, data_dir, reporter_of(quiet), tracker)
+    result, logged = run_request(request, command, out, data_dir, reporter_of(quiet), tracker)
     if as_json:
         click.echo(json.dumps(result.summary, indent=1))
         return

@@ -15,7 +15,7 @@ from leakbench.attack import Attack
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.slots.labels import Joint, LastLayer, LastLayerCounts
-from leakbench.attack.slots.stop import MOST_ITERATIONS, limited
+from leakbench.attack.slots.stop import limited
 from leakbench.cell import KNOWS
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
@@ -29,6 +29,7 @@ from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
 from leakbench.measure.metrics import success_threshold
 from leakbench.recipe import resolve
+from leakbench.request import MOST_ITERATIONS
 from leakbench.rng import generator
 from leakbench.summary.verdict import STRONGEST
 

@@ -21,9 +21,7 @@ from leakbench.federated.client import Examples, client_update, local_iterations
 from leakbench.federated.sampling import drawn
 from leakbench.types import Clock, Generators, Network, Parameters, Signal
 
-__all__ = ["TAPS", "leak", "logits_of", "rounded"]
-
-TAPS = ("type-2", "type-1", "type-0", "global")
+__all__ = ["leak", "logits_of", "rounded"]
 
 
 def leak(

@@ -11,8 +11,8 @@ import pandas as pd
 
 from leakbench.bounded import bounded_text
 from leakbench.errors import InputError
-from leakbench.federated.leakage import TAPS
 from leakbench.inside import said
+from leakbench.leakage_points import TAPS
 from leakbench.manifest import needed
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.recipe import content_of

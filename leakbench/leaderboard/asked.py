@@ -14,11 +14,11 @@ from leakbench.attack import Attack
 from leakbench.attack.slots.stop import searches_of
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import plan, prepare
-from leakbench.cell.command import options_of, run_words
 from leakbench.errors import InputError
 from leakbench.part import Count, Positive, part
 from leakbench.recipe import describe, resolve
 from leakbench.reproduce.recorded import recorded_in
+from leakbench.request import options_of, run_words
 from leakbench.store import content_hash
 
 __all__ = [

@@ -17,13 +17,11 @@ from typing import Any
 from leakbench import __version__
 from leakbench.attack import Attack
 from leakbench.cell.device import AUTO
-from leakbench.cell.fields import FIELDS, request_of
-from leakbench.cell.numbers import check_numbers
-from leakbench.cell.request import Request, check_words
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
 from leakbench.recipe import content_of, describe, read_yaml, resolve
+from leakbench.request import FIELDS, Request, check_request, request_of
 from leakbench.store import SCHEMA, content_hash
 
 __all__ = ["Asked", "Grid", "grid_of", "read_grid", "spelled_out"]
@@ -212,8 +210,7 @@ def _asked(name: str, given: dict[str, Any], folder: Path, known: dict[tuple[str
     own = {slot: str(folder / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith((".yaml", ".yml"))}
     try:
         request = request_of(given | own)
-        check_words(request)
-        check_numbers(request)
+        check_request(request)
         recipes = [_content(kind, cls, getattr(request, slot), known) for slot, (kind, cls) in RECIPES.items()]
     except InputError as error:
         raise InputError(f"cell {name!r}: {error}") from None

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from leakbench.part import part
 from leakbench.recipe import Slot
+from leakbench.request import MOST_ITERATIONS
 
 __all__ = [
-    "MOST_ITERATIONS",
     "STOP",
     "Iterations",
     "Stop",
@@ -24,9 +24,6 @@ __all__ = [
     "watched",
     "with_searches",
 ]
-
-MOST_ITERATIONS = 1_000_000
-"""Largest limit, since the trajectory has a value for each iteration."""
 
 
 @runtime_checkable

@@ -1,0 +1,562 @@
+"""A request: everything that a user can ask of one run, each field declared once.
+
+Options of commands, fields of grids and tables, and the arguments of `leakbench.run` follow from `Request`. This module imports no
+PyTorch, so that commands refuse a wrong word at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from leakbench.errors import InputError, nearest
+from leakbench.leakage_points import TAPS
+from leakbench.words import seconds, success, words
+
+__all__ = [
+    "ENGINES",
+    "FIELDS",
+    "KNOWS",
+    "MODES",
+    "MOST_ITERATIONS",
+    "NETWORKS",
+    "OPTIMIZER_NAMES",
+    "PROTOCOLS",
+    "READS",
+    "RECIPE",
+    "Choices",
+    "FederationFields",
+    "Fields",
+    "Request",
+    "Unset",
+    "at_least",
+    "check_request",
+    "leak_rounds",
+    "metadata",
+    "networks_of",
+    "options_of",
+    "request_of",
+    "run_words",
+]
+
+PROTOCOLS = ("paper", "live")
+
+KNOWS = ("oblivious", "defense")
+"""What an attacker knows of the defense: nothing, or its recipe."""
+
+ENGINES = ("fast", "reference")
+"""How gradients are computed: by `leakbench.engine` where a network is a chain of layers, or by `torch.func` for all networks."""
+
+READS = ("gradient", "weights")
+"""What an update is read as: an exact gradient, or the float32 difference of the weights before and after."""
+
+MODES = ("train", "eval")
+"""Modes of the clients' batch normalisation, see `leakbench.cell.victim_mode`."""
+
+OPTIMIZER_NAMES = ("sgd", "adam")
+"""Optimizers of the clients, see `leakbench.federated.optimizer`."""
+
+NETWORKS = 5
+"""Number of initial weights over which the victims of the `paper` protocol are divided by default."""
+
+MOST_ITERATIONS = 1_000_000
+"""Largest number of iterations of a search."""
+
+RECIPE = "name in the catalog, or path of a .yaml recipe"
+"""What an option of a recipe accepts, in help texts."""
+
+
+@dataclass(frozen=True)
+class Unset:
+    """What a field that is not set means, as help texts show it.
+
+    Args:
+        shown: The default, in words.
+    """
+
+    shown: str
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The words that a field accepts.
+
+    Args:
+        words: All of them.
+    """
+
+    words: tuple[str, ...]
+
+
+OF_DATASET = Unset("the dataset's")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks of a run; None where the recipes or the data set decide.
+
+    Fields that are explained by more than their description: `evaluations` in `leakbench.attack.evaluations`, `budget` in
+    `leakbench.experiment.attack_time`, `noise_factor` and `clip_factor` in `leakbench.cell.factors`, `epsilon`,
+    `stop_at_epsilon` and `stop_at_delta` in `leakbench.cell.budget`.
+    """
+
+    defense: Annotated[str, Field(description=f"Defense: {RECIPE}.")] = "none"
+    attack: Annotated[str, Field(description=f"Attack: {RECIPE}.")] = "autoleak"
+    knows: Annotated[
+        Literal["oblivious", "defense"] | None,
+        Field(description="Knowledge of the attacker: oblivious, or defense (it knows the defense's recipe)."),
+        Choices(KNOWS),
+        Unset("the attack's"),
+    ] = None
+    dataset: Annotated[str, Field(description=f"Dataset: {RECIPE}.")] = "faces"
+    model: Annotated[
+        str | None, Field(description="Network that is trained."), Unset("cnn; mlp for tables and small images")
+    ] = None
+    leak_model: Annotated[
+        str | None,
+        Field(description="Network that leaks under the paper protocol."),
+        Unset("lenet_cpl, or mlp_sigmoid"),
+    ] = None
+    victim_mode: Annotated[
+        str | None,
+        Field(description="How clients run batch normalisation: train or eval. Required if the model has any."),
+        Choices(MODES),
+    ] = None
+    init: Annotated[
+        str,
+        Field(description="Initial weights: default (each network's own), torch, kaiming, xavier or uniform:<a>."),
+    ] = "default"
+    protocol: Annotated[
+        str,
+        Field(
+            description=(
+                "Network that leaks. paper: a sigmoid LeNet at random weights, L = 1. live: the model that is trained."
+            )
+        ),
+        Choices(PROTOCOLS),
+    ] = "paper"
+    taps: Annotated[
+        tuple[str, ...],
+        Field(
+            description=(
+                "Leakage points, separated by commas: type-2 (example gradient), type-1 (client update), type-0 "
+                "(server-side update), global (global update)."
+            )
+        ),
+        Choices(TAPS),
+    ] = ("type-2", "type-1", "type-0")
+    victims: Annotated[int, Field(ge=1, description="Number of victims at each leakage point.")] = 10
+    iterations: Annotated[
+        int | None,
+        Field(ge=1, le=MOST_ITERATIONS, description="Number of iterations of an attack that searches."),
+        Unset("the recipe's"),
+    ] = None
+    evaluations: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description=(
+                "Largest number of gradient evaluations per victim, shared by the searches of the attack. The results are the "
+                "same on every machine. Closed forms, the separation of batches and rankings do not count."
+            ),
+        ),
+        Unset("no limit"),
+    ] = None
+    budget: Annotated[
+        float | None,
+        Field(
+            description=(
+                "Largest wall time of all attacks of the command: 60, 60s, 2m or 1h. It is divided among leakage points and "
+                "victims. A search that reaches it returns its best reconstruction so far and warns: results then depend on the "
+                "machine. A search that has begun takes at least one iteration. Rankings count, but neither they nor closed "
+                "forms are stopped. Preparation and scores can exceed it."
+            )
+        ),
+        Unset("no limit"),
+    ] = None
+    # Above a billion rounds, an account of each round fits no memory.
+    train_rounds: Annotated[
+        int | None, Field(ge=0, le=10**9, description="Number of training rounds; 0 skips training."), OF_DATASET
+    ] = None
+    clients: Annotated[int | None, Field(ge=1, description="Number of clients, N."), OF_DATASET] = None
+    clients_per_round: Annotated[
+        int | None, Field(ge=1, description="Number of clients per round, K_t."), OF_DATASET
+    ] = None
+    local_iterations: Annotated[
+        int | None, Field(ge=1, description="Local steps per client and round, L."), OF_DATASET
+    ] = None
+    learning_rate: Annotated[float | None, Field(description="Learning rate of the clients."), OF_DATASET] = None
+    client_optimizer: Annotated[
+        Literal["sgd", "adam"] | None,
+        Field(description="Optimizer of the clients: sgd, or adam with PyTorch's defaults."),
+        Choices(OPTIMIZER_NAMES),
+        OF_DATASET,
+    ] = None
+    batch: Annotated[int | None, Field(ge=1, description="Batch size of a local step, B."), OF_DATASET] = None
+    dropout: Annotated[float | None, Field(description="Probability that a sampled client fails."), OF_DATASET] = None
+    leak_batch: Annotated[
+        int | None, Field(ge=1, description="Batch size of a leaked client or server-side update."), Unset("B")
+    ] = None
+    leak_rounds: Annotated[
+        tuple[str, ...], Field(description="Live protocol: rounds trained before the leak, such as 0,1,last.")
+    ] = ("0",)
+    join_rounds: Annotated[
+        bool, Field(description="Live protocol: give all leak rounds of the same examples to one attack.")
+    ] = False
+    pictures: Annotated[
+        bool, Field(description="Keep examples and reconstructions; without them, files contain scores only.")
+    ] = True
+    reads: Annotated[
+        str,
+        Field(description="Form of the update: gradient, or weights (the difference of weights in float32)."),
+        Choices(READS),
+    ] = "gradient"
+    # No attack can hold more observations than 10,000.
+    observations: Annotated[
+        int, Field(ge=1, le=10_000, description="Number of observations of each gradient, each with new noise.")
+    ] = 1
+    networks: Annotated[
+        int | None,
+        Field(ge=1, description="Paper protocol: number of initial weights over which the victims are divided."),
+        Unset(str(NETWORKS)),
+    ] = None
+    success: Annotated[
+        float | None, Field(description="Threshold of a reconstruction, such as 'rmse<=0.1'."), Unset("calibrated")
+    ] = None
+    candidates: Annotated[int, Field(ge=2, description="Number of candidates k of identification.")] = 1000
+    lpips_weights: Annotated[
+        Path | None, Field(description="Folder with torchvision's weights of squeezenet or alexnet, for LPIPS.")
+    ] = None
+    noise_factor: Annotated[
+        float | None,
+        Field(description="Factor on all noise of the defense (standard deviation sigma C), from 1e-6 to 1e6."),
+    ] = None
+    clip_factor: Annotated[
+        float | None,
+        Field(description="Factor on the clip norms C of the defense, from 1e-6 to 1e6; noise sigma C follows."),
+    ] = None
+    epsilon: Annotated[
+        float | None, Field(description="Choose the noise that gives this valid epsilon at delta 1e-5.")
+    ] = None
+    stop_at_epsilon: Annotated[
+        float | None, Field(description="Stop training before the valid epsilon exceeds this value.")
+    ] = None
+    stop_at_delta: Annotated[float | None, Field(description="Delta of --stop-at-epsilon."), Unset("1e-5")] = None
+    seed: Annotated[int, Field(ge=0, description="Seed of every random draw.")] = 0
+    # The command line takes a GPU where there is one. Scripts take the CPU, on which published numbers were measured.
+    device: Annotated[str, Field(description="Device: cpu, cuda, cuda:1, or auto (cuda if a GPU is available).")] = (
+        "cpu"
+    )
+    engine: Annotated[
+        str,
+        Field(
+            description=(
+                "Gradient engine: fast (matrix products for sequential networks; draws the noise of a batch once) or reference "
+                "(torch.func). The two draw different noise from the same distribution."
+            )
+        ),
+        Choices(ENGINES),
+    ] = "fast"
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Request))
+
+
+@cache
+def metadata(name: str) -> tuple[Any, ...]:
+    """Return the type of a field of `Request` and what its annotation adds to it.
+
+    Args:
+        name: A field.
+
+    Returns:
+        Its type, then a `FieldInfo` with its description and bounds, and where it has them `Choices` and `Unset`.
+    """
+    return get_args(_hints()[name])
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Request, include_extras=True)
+
+
+class FederationFields(TypedDict, total=False):
+    """The fields of a `Request` that describe the federation and its training, all but `defense`, each with its type.
+
+    `leakbench.epsilon` and `leakbench.audit` take them as keyword arguments.
+    """
+
+    dataset: str
+    model: str | None
+    victim_mode: str | None
+    init: str
+    train_rounds: int | None
+    clients: int | None
+    clients_per_round: int | None
+    local_iterations: int | None
+    learning_rate: float | None
+    client_optimizer: Literal["sgd", "adam"] | None
+    batch: int | None
+    dropout: float | None
+    noise_factor: float | None
+    clip_factor: float | None
+    epsilon: float | None
+    stop_at_epsilon: float | None
+    stop_at_delta: float | None
+    seed: int
+
+
+class Fields(FederationFields, total=False):
+    """All fields of a `Request`, each with its type, as `leakbench.run` takes them as keyword arguments."""
+
+    defense: str
+    attack: str
+    knows: Literal["oblivious", "defense"] | None
+    leak_model: str | None
+    protocol: str
+    taps: tuple[str, ...]
+    victims: int
+    iterations: int | None
+    evaluations: int | None
+    budget: float | None
+    leak_batch: int | None
+    leak_rounds: tuple[str, ...]
+    join_rounds: bool
+    pictures: bool
+    reads: str
+    observations: int
+    networks: int | None
+    success: float | None
+    candidates: int
+    lpips_weights: Path | None
+    device: str
+    engine: str
+
+
+def check_request(request: Request) -> None:
+    """Check the words and numbers of a request, as far as they can be judged without recipes and data.
+
+    Args:
+        request: The request.
+
+    Raises:
+        InputError: A word is not one of its field's, a number is outside its range, or two fields do not go together.
+    """
+    for name in FIELDS:
+        _check_words(name, getattr(request, name))
+    if request.leak_model is not None and request.protocol == "live":
+        raise InputError(
+            f"leak-model: got {request.leak_model!r}, but the live protocol leaks from the network that is trained; give --model"
+        )
+    if request.join_rounds and request.protocol != "live":
+        raise InputError("join-rounds: one attack on several rounds takes --protocol live")
+    if not request.taps:
+        raise InputError(f"taps: got none, expected some of {', '.join(TAPS)}")
+    if request.reads == "weights" and set(request.taps) == {"type-2"}:
+        raise InputError("reads: a type-2 leak is not an update, so weights cannot show it; add --taps type-1")
+    if request.success is not None and not 0 < request.success <= 1:
+        raise InputError(
+            f"success: got a threshold of {request.success}, expected 0 < RMSE <= 1, as in --success 'rmse<=0.1'"
+        )
+    for name in FIELDS:
+        _check_bounds(name, getattr(request, name))
+    if request.budget is not None and not 0 < request.budget < math.inf:
+        raise InputError(f"budget: got {request.budget:g}, expected a number of seconds above 0, as 60, 60s, 2m or 1h")
+    if request.dropout is not None and not 0 <= request.dropout <= 1:
+        raise InputError(f"dropout: got {request.dropout}, expected a probability from 0 to 1")
+    rate = request.learning_rate
+    if rate is not None and not 0 < rate < math.inf:
+        raise InputError(f"learning-rate: got {rate}, expected a finite number above 0")
+    if rate is not None and not 1e-30 <= rate <= 1e30:
+        raise InputError(f"learning-rate: got {rate}, expected a number from 1e-30 to 1e30, as single precision holds")
+
+
+def _check_words(name: str, value: Any) -> None:
+    for extra in metadata(name):
+        if isinstance(extra, Choices) and value is not None:
+            for word in value if isinstance(value, tuple) else (value,):
+                if word not in extra.words:
+                    raise InputError(f"{_option(name)}: got {word!r}{nearest(word, extra.words)}")
+
+
+def _check_bounds(name: str, value: Any) -> None:
+    for extra in metadata(name):
+        if isinstance(extra, FieldInfo) and value is not None:
+            for bound in extra.metadata:
+                if (least := getattr(bound, "ge", None)) is not None:
+                    at_least(_option(name), value, least)
+                if (most := getattr(bound, "le", None)) is not None and value > most:
+                    raise InputError(f"{_option(name)}: got {value}, expected at most {most}")
+
+
+def _option(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def at_least(name: str, value: int, least: int) -> int:
+    """Check the lower bound of a number.
+
+    Args:
+        name: The option.
+        value: Its number.
+        least: The smallest accepted number.
+
+    Returns:
+        The number.
+
+    Raises:
+        InputError: It is smaller.
+    """
+    if value < least:
+        raise InputError(f"{name}: got {value}, expected at least {least}")
+    return value
+
+
+def leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
+    """Return the rounds before which a request leaks.
+
+    Args:
+        request: The request.
+        rounds: Number of rounds that are trained.
+
+    Returns:
+        Sorted round numbers from 0 to `rounds`, each once.
+
+    Raises:
+        InputError: A word is not a round number or `last`, or the protocol or training does not reach the round.
+    """
+    if request.protocol == "paper" and not set(request.leak_rounds) <= {"0", "last" if not rounds else "0"}:
+        raise InputError(
+            f"leak-rounds: got {','.join(request.leak_rounds)!r}, but the paper protocol leaks before the first round (0); add"
+            " --protocol live for later rounds, numbers or last"
+        )
+    found = set()
+    for word in request.leak_rounds:
+        if word != "last" and not word.isdecimal():
+            raise InputError(f"leak-rounds: got {word!r}, expected round numbers from 0 to {rounds}, or last")
+        number = rounds if word == "last" else int(word)
+        if number > rounds:
+            raise InputError(f"leak-rounds: got {number}, but only {rounds} rounds are trained (--train-rounds)")
+        found.add(number)
+    return tuple(sorted(found))
+
+
+def networks_of(request: Request) -> int:
+    """Return the number of draws of the first weights that the victims of a request are spread over.
+
+    Args:
+        request: The request, with `networks` None for the default: `NETWORKS`, and never more than there are victims.
+
+    Returns:
+        At least 1; 1 in the live protocol.
+
+    Raises:
+        InputError: For several networks in the live protocol, and for more networks than victims.
+    """
+    if request.protocol == "live":
+        if request.networks not in (None, 1):
+            raise InputError(
+                f"networks: got {request.networks}, but the live protocol leaks from the one network that is trained; leave"
+                " --networks out, and train again with another --seed for another network"
+            )
+        return 1
+    if request.networks is None:
+        return min(NETWORKS, request.victims)
+    if request.networks > request.victims:
+        raise InputError(
+            f"networks: got {request.networks}, expected at most the number of victims ({request.victims}); raise --victims"
+        )
+    return request.networks
+
+
+LISTS = ("taps", "leak_rounds")
+
+
+def request_of(given: Mapping[str, Any]) -> Request:
+    """Return the request with some fields, as a file gives them, and the defaults of the others.
+
+    Args:
+        given: {field: value}. A list is a YAML list, or words with commas between them; `success` is a number, or `rmse<=0.1`;
+            `budget` is a number of seconds, or `2m`. Nothing else is converted.
+
+    Returns:
+        The request; `check_request` has not checked it yet.
+
+    Raises:
+        InputError: A field is unknown, or its value has another type.
+    """
+    fields = {}
+    for name, value in given.items():
+        if name not in FIELDS:
+            raise InputError(f"unknown field {name!r}{nearest(str(name), FIELDS)}")
+        try:
+            fields[name] = _types()[name].validate_python(_read(name, value), strict=True)
+        except ValidationError as error:
+            message = error.errors()[0]["msg"]
+            raise InputError(f"{name}: {message[0].lower()}{message[1:]}, got {value!r}") from None
+    return Request(**fields)
+
+
+@cache
+def _types() -> dict[str, TypeAdapter[Any]]:
+    """Return what checks the type of each field. `check_request` checks words later and names the nearest accepted one."""
+    kinds = get_type_hints(Request)
+    words = {name for name, kind in kinds.items() if any(get_origin(each) is Literal for each in get_args(kind))}
+    return {name: TypeAdapter(str | None if name in words else kind) for name, kind in kinds.items()}
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in LISTS:
+        # YAML reads 0 in `leak_rounds: [0, last]` as a number.
+        return words(name, value) if isinstance(value, str) else _texts(value)
+    if name == "success" and isinstance(value, str):
+        return success(value)
+    if name == "budget" and isinstance(value, str):
+        return seconds(name, value)
+    return Path(value) if name == "lpips_weights" and isinstance(value, str) else value
+
+
+def _texts(value: Any) -> Any:
+    several = value if isinstance(value, list | tuple) else [value]
+    return tuple(str(each) if type(each) is int else each for each in several)
+
+
+FLAGS = {"join_rounds": "--join-rounds", "pictures": "--no-pictures"}
+"""{field of a request that is true or false: the option that changes it}."""
+
+
+def options_of(given: Any, usual: Any, without: Collection[str] = ()) -> list[str]:
+    """Return the options of the fields that differ from the usual ones.
+
+    Args:
+        given: An object of a dataclass whose fields are options.
+        usual: An object of the same dataclass, with the defaults.
+        without: Fields to leave out.
+
+    Returns:
+        The words of a command line, such as `["--victims", "20"]`.
+    """
+    found: list[str] = []
+    for field in dataclasses.fields(given):
+        value = getattr(given, field.name)
+        if value == getattr(usual, field.name) or field.name in without:
+            continue
+        if field.name in FLAGS:
+            found.append(FLAGS[field.name])
+            continue
+        text = ",".join(value) if isinstance(value, tuple) else str(value)
+        found += [f"--{field.name.replace('_', '-')}", f"rmse<={value}" if field.name == "success" else text]
+    return found
+
+
+def run_words(request: Request, without: Collection[str] = ()) -> list[str]:
+    """Return the words of the command that runs a request, with the command line's own default of the device."""
+    return ["leakbench", "run", *options_of(request, dataclasses.replace(Request(), device="auto"), without)]
