@@ -42,6 +42,7 @@ __all__ = [
     "leak_rounds",
     "metadata",
     "networks_of",
+    "number_of",
     "options_of",
     "request_of",
     "run_words",
@@ -281,6 +282,12 @@ def metadata(name: str) -> tuple[Any, ...]:
         Its type, then a `FieldInfo` with its description and bounds, and where it has them `Choices` and `Unset`.
     """
     return get_args(_hints()[name])
+
+
+def number_of(name: str) -> type[int] | type[float] | None:
+    """Return the type of a field that is a number, int or float; None for other fields."""
+    kind = metadata(name)[0]
+    return next((each for each in get_args(kind) or (kind,) if each in (int, float)), None)
 
 
 @cache

@@ -14,7 +14,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from leakbench.errors import InputError
-from leakbench.request import Request, Unset, metadata
+from leakbench.request import Request, Unset, metadata, number_of
 from leakbench.words import seconds, success, words
 
 if TYPE_CHECKING:
@@ -263,17 +263,16 @@ def request_option(name: str, **changes: Any) -> Callable[..., Any]:
     """
     kind, *extras = metadata(name)
     default = DEFAULTS[name]
-    kinds = get_args(kind) or (kind,)
     found: dict[str, Any] = {"help": next(each.description for each in extras if isinstance(each, FieldInfo))}
     for each in extras:
         if isinstance(each, Unset):
             found["show_default"] = each.shown
     if kind is bool:
         found["is_flag"] = True
-    elif Path in kinds:
+    elif Path in get_args(kind):
         found["type"] = FOLDER
     elif name not in AS_TEXT:
-        found |= {"type": whole} if (whole := next((each for each in kinds if each in (int, float)), None)) else {}
+        found |= {"type": number} if (number := number_of(name)) else {}
     if default is not None and kind is not bool:
         found |= {"default": ",".join(default) if isinstance(default, tuple) else default, "show_default": True}
     return click.option(f"--{name.replace('_', '-')}", **(found | changes))

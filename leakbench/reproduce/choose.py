@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterable
@@ -10,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from leakbench.cell import Request
 from leakbench.errors import InputError, nearest
+from leakbench.request import FIELDS, number_of
 from leakbench.strict_yaml import parse
 
 __all__ = ["chosen", "numbers"]
@@ -41,8 +40,8 @@ def _prints(name: str, row: str) -> bool:
 
 def numbers(words: Iterable[str]) -> dict[str, Any]:
     """Return {field of a `Request`: number} of words like `victims=20`; raises InputError for others."""
-    kinds = {f.name: str(f.type).partition(" ")[0] for f in dataclasses.fields(Request)}
-    known = [name for name, kind in kinds.items() if kind in ("int", "float")]
+    kinds = {name: kind for name in FIELDS if (kind := number_of(name)) is not None}
+    known = list(kinds)
     found = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -56,11 +55,11 @@ def numbers(words: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def _number(name: str, text: str, kind: str) -> int | float:
+def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
     try:
         value = parse(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         value = None
-    if type(value) is int or (kind == "float" and type(value) is float and math.isfinite(value)):
+    if type(value) is int or (kind is float and type(value) is float and math.isfinite(value)):
         return value
-    raise InputError(f"set: {name}: got {text!r}, expected {'a whole number' if kind == 'int' else 'a finite number'}")
+    raise InputError(f"set: {name}: got {text!r}, expected {'a whole number' if kind is int else 'a finite number'}")
