@@ -22,7 +22,7 @@ from leakbench.experiment.rehearsal import rehearse
 from leakbench.experiment.stage_attack import Judge, Leak, attack_leak
 from leakbench.experiment.stage_train import fresh_network, leaked_model, train_federation
 from leakbench.experiment.victims import Sent, public_examples
-from leakbench.federated.simulate import accuracy, from_sent
+from leakbench.federated.simulate import accuracy, counts_in, from_sent
 from leakbench.federated.view import Public
 from leakbench.limits.limits import limits_of
 from leakbench.manifest import check_shown
@@ -198,8 +198,7 @@ def _same_leaks(cell: Cell, run: Run) -> dict[str, str]:
 
 def _largest(run: Run) -> dict[str, int] | None:
     """Return what the training counted, as the ledger takes it; None where nothing was trained."""
-    held = run.read_tensors("model.safetensors")
-    if "counts.updates" not in held:
+    counts = counts_in(run.read_tensors("model.safetensors"))
+    if counts is None:
         return None
-    names = {"example": "updates", "uses": "uses", "client": "rounds"}
-    return {name: int(held[f"counts.{key}"].max()) for name, key in names.items()}
+    return {"example": int(counts.updates.max()), "uses": int(counts.uses.max()), "client": int(counts.rounds.max())}

@@ -20,7 +20,7 @@ from leakbench.federated import simulate
 from leakbench.federated.client import Examples, example_signal, mean_update
 from leakbench.federated.leakage import leak
 from leakbench.federated.sampling import draw_batches, draw_clients
-from leakbench.federated.simulate import accuracy, from_tensors, to_tensors, train
+from leakbench.federated.simulate import Counts, Round, accuracy, counts_in, from_tensors, to_tensors, train
 from leakbench.federated.view import View
 from leakbench.leakage_points import TAPS
 from leakbench.models import build, one_hot, parameters
@@ -469,3 +469,17 @@ def test_a_guess_is_put_through_the_defense_as_it_was_when_it_leaked() -> None:
     )
     view.respond(x.flatten(1, 2), y.flatten(1, 2))
     assert seen == [Clock(7, 0, 9, 2), Clock(7, 1, 9, 2)]
+
+
+@pytest.mark.parametrize(("clients", "took_part"), [(1_000_000, 200), (1_000_000, 700_000), (9_999, 3), (10_000, 0)])
+def test_a_checkpoint_holds_the_counts_of_clients_that_took_part(clients: int, took_part: int) -> None:
+    rounds = torch.zeros(clients, dtype=torch.int64)
+    rounds[torch.randperm(clients)[:took_part]] = torch.randint(1, 9, (took_part,))
+    counts = Counts(torch.tensor([1, 0, 2]), torch.tensor([4, 0, 5]), rounds)
+    held = to_tensors(Round(0, {"w": torch.ones(2)}, {}, counts, 0.5, 1.0, 0.1, 0.1))
+    found = counts_in(held)
+    assert found is not None
+    assert all(torch.equal(getattr(found, name), getattr(counts, name)) for name in ("updates", "uses", "rounds"))
+    numbers = sum(tensor.numel() for name, tensor in held.items() if name.startswith("counts."))
+    assert numbers <= 6 + min(clients, max(2 * took_part + 1, 10_000))
+    assert counts_in({"model.w": torch.ones(2)}) is None

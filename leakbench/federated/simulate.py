@@ -32,6 +32,7 @@ __all__ = [
     "Counts",
     "Round",
     "accuracy",
+    "counts_in",
     "from_sent",
     "from_tensors",
     "lanes_per_chunk",
@@ -274,8 +275,37 @@ def accuracy(model: nn.Module, state: Parameters, inputs: Tensor, targets: Tenso
 
 def to_tensors(now: Round) -> dict[str, Tensor]:
     """Return what a checkpoint of a round holds beside its row of figures."""
-    counts = {f"counts.{f.name}": getattr(now.counts, f.name) for f in dataclasses.fields(Counts)}
-    return {**sent_tensors(now.parameters, now.memory), **counts}
+    found = sent_tensors(now.parameters, now.memory)
+    for field in dataclasses.fields(Counts):
+        found |= _packed(f"counts.{field.name}", getattr(now.counts, field.name))
+    return found
+
+
+SPARSE = 10_000
+"""Number of clients or examples from which counts are written without their zeros, where these are most of them."""
+
+
+def _packed(name: str, counts: Tensor) -> dict[str, Tensor]:
+    places = counts.nonzero()[:, 0]
+    # A million clients of which few took part would write 8 MB in every round.
+    if len(counts) < SPARSE or 2 * len(places) >= len(counts):
+        return {name: counts}
+    return {f"{name}.size": torch.tensor(len(counts)), f"{name}.places": places, f"{name}.values": counts[places]}
+
+
+def counts_in(held: dict[str, Tensor]) -> Counts | None:
+    """Return the counts of a file that `to_tensors` wrote; None for the file of a network without training."""
+    found = []
+    for field in dataclasses.fields(Counts):
+        name = f"counts.{field.name}"
+        if name in held:
+            found.append(held[name])
+        elif f"{name}.size" in held:
+            counts = torch.zeros(int(held[f"{name}.size"]), dtype=torch.int64)
+            found.append(counts.index_copy(0, held[f"{name}.places"], held[f"{name}.values"]))
+        else:
+            return None
+    return Counts(*found)
 
 
 def sent_tensors(parameters: Parameters, memory: Parameters) -> dict[str, Tensor]:
@@ -294,6 +324,8 @@ def from_sent(held: dict[str, Tensor]) -> tuple[Parameters, Parameters]:
 
 def from_tensors(held: dict[str, Tensor], row: dict[str, float]) -> Round:
     """Return the round of a checkpoint and its row of figures."""
-    counts = Counts(*(held[f"counts.{f.name}"] for f in dataclasses.fields(Counts)))
+    counts = counts_in(held)
+    if counts is None:
+        raise ValueError("the file of a checkpoint has no counts")
     figures = [row[name] for name in ("accuracy", "loss", "between_client_variance", "update_scale")]
     return Round(int(row["round"]), *from_sent(held), counts, *figures)

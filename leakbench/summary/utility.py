@@ -6,28 +6,23 @@ from typing import Any
 
 import pandas as pd
 import torch
-from scipy.stats import binomtest
 from torch import Tensor
 
 from leakbench.data.recipe import Federation
+from leakbench.summary.verdict import CAUTION, by_chance
 
 __all__ = ["accuracy_above_chance", "utility"]
 
-LEVEL = 0.05
-"""Level of the one-sided test of accuracy against chance."""
-
 
 def accuracy_above_chance(accuracy: float, examples: int, chance: float) -> bool:
-    """Return whether an accuracy is significantly above chance, by a one-sided exact binomial test.
+    """Return whether an accuracy is significantly above chance, by a one-sided exact binomial test at `CAUTION`.
 
     Args:
         accuracy: Share of the test examples that are classified correctly.
         examples: Number of test examples.
         chance: Share of the commonest class among them.
     """
-    if chance >= 1:
-        return False
-    return bool(binomtest(round(accuracy * examples), examples, chance, "greater").pvalue < LEVEL)
+    return chance < 1 and by_chance(round(accuracy * examples), examples, chance) < CAUTION
 
 
 def utility(rounds: pd.DataFrame, targets: Tensor, planned: Federation) -> dict[str, Any]:
