@@ -69,7 +69,7 @@ NETWORKS = 5
 """Number of initial weights over which the victims of the `paper` protocol are divided by default."""
 
 MOST_ITERATIONS = 1_000_000
-"""Largest number of iterations of a search."""
+"""Largest number of iterations of a search, since its trajectory has a value for each iteration."""
 
 RECIPE = "name in the catalog, or path of a .yaml recipe"
 """What an option of a recipe accepts, in help texts."""
