@@ -1,9 +1,9 @@
 """Schedules of the noise multiplier: how sigma falls while a federation trains (Wei et al., TPDS 2023, section 5.3).
 
 Every formula is relative to the length of the run, which the clock knows: t of T rounds, or round * L + iteration of T * L
-local iterations. The paper prints "15 to 4.85 over T" and its released code has T = 100 built in; at T = 100 and L = 100
-the two agree. t counts from 0, as in the paper's Algorithm 1, so that the first moment has `start`; `end` is the value at
-t = T, which the last round (t = T - 1) does not quite reach.
+local iterations. The paper prints "15 to 4.85 over T", and its released code uses T = 100; at T = 100 and L = 100 the two
+agree. t counts from 0, as in the paper's Algorithm 1, so the first moment has `start`. `end` is the value at t = T, just after
+the last round (t = T - 1).
 """
 
 from __future__ import annotations
@@ -39,16 +39,23 @@ WITHIN = (__name__,)
 
 
 def least_constant(delta: float) -> float:
-    """Return c = sqrt(2 ln(1.25 / delta)), the least with which the classical Gaussian mechanism's theorem holds.
+    """Return c = sqrt(2 ln(1.25 / delta)), the least constant in the theorem of the classical Gaussian mechanism.
 
-    Noise of c / epsilon times the sensitivity is (epsilon, delta)-private for epsilon < 1 only; 0 < delta < 1. Dwork and Roth, The
-    Algorithmic Foundations of Differential Privacy, 2014, Theorem A.1.
+    Noise of c / epsilon times the sensitivity is (epsilon, delta)-private for epsilon < 1. Dwork and Roth, The Algorithmic
+    Foundations of Differential Privacy, 2014, Theorem A.1.
+
+    Args:
+        delta: Between 0 and 1, exclusive.
     """
     return math.sqrt(2 * math.log(1.25 / delta))
 
 
-Pace: TypeAlias = Literal["round", "iteration"]
-"""What one step of a schedule is: a round, the paper's t, or a local iteration, the released code's `it`."""
+Pace: TypeAlias = Annotated[
+    Literal["round", "iteration"],
+    Field(description="One step of the schedule: a `round` (the paper's t) or a local `iteration` (the code's `it`)."),
+]
+Start: TypeAlias = Annotated[Positive, Field(description="Value at t = 0.")]
+End: TypeAlias = Annotated[Positive, Field(description="Value at t = T, after the last round.")]
 
 
 @runtime_checkable
@@ -63,7 +70,7 @@ def _elapsed(clock: Clock, per: Pace) -> tuple[int, int]:
     """Return (steps taken, steps of the whole training), 0 <= taken <= whole."""
     each = 1 if per == "round" else clock.local_iterations
     taken = clock.round * each + (clock.local_iteration if per == "iteration" else 0)
-    # The finished model can be asked for one more round of gradients (round T): the schedule has then come to its end.
+    # The finished model can compute gradients in one more round (t = T), at the end of the schedule.
     return min(taken, clock.rounds * each), max(1, clock.rounds * each)
 
 
@@ -71,8 +78,8 @@ def _elapsed(clock: Clock, per: Pace) -> tuple[int, int]:
 class Linear:
     """start + (end - start) * t / T: the paper's sigma_0 (1 - gamma_1 t) with gamma_1 = (1 - end / start) / T."""
 
-    start: Positive = 15.0
-    end: Positive = 4.85
+    start: Start = 15.0
+    end: End = 4.85
     per: Pace = "round"
 
     def __call__(self, clock: Clock) -> float:
@@ -85,14 +92,14 @@ class Linear:
 class Staircase:
     """start + (end - start) / stairs * floor(t * stairs / T): the paper's sigma_0 (1 - gamma_2 floor(t / Gamma))."""
 
-    start: Positive = 15.0
-    end: Positive = 4.85
+    start: Start = 15.0
+    end: End = 4.85
     stairs: Annotated[
         Count,
         Field(
             description=(
-                "T / Gamma; 10 in the released code's constant 1.015 = (15 - 4.85) / 10. The last stair is one step "
-                "above `end`."
+                "Number of stairs T / Gamma; the released code has 10, from its constant 1.015 = (15 - 4.85) / 10. The last stair "
+                "is one step above `end`."
             )
         ),
     ] = 10
@@ -108,12 +115,12 @@ class Staircase:
 class StaircaseReleased:
     """start + floor(-(start - end) * t / T): the released `-1.015*round//10+15`, in which `//` rounds the whole product.
 
-    Steps of one, 15, 14, 13, ... down to 4 at the paper's 15 and 4.85, where ten steps of 1.015 were meant. Raises for a
-    start from which such steps lead to zero or below.
+    At the paper's 15 and 4.85 the steps are 1, from 15 to 4, instead of ten steps of 1.015. Numbers whose steps lead to zero or
+    below are refused.
     """
 
-    start: Positive = 15.0
-    end: Positive = 4.85
+    start: Start = 15.0
+    end: End = 4.85
     per: Pace = "round"
 
     def __post_init__(self) -> None:
@@ -133,8 +140,8 @@ class StaircaseReleased:
 class Exponential:
     """start * (end / start)^(t / T): the paper's sigma_0 exp(-gamma_3 t) with gamma_3 = ln(start / end) / T."""
 
-    start: Positive = 15.0
-    end: Positive = 4.85
+    start: Start = 15.0
+    end: End = 4.85
     per: Pace = "round"
 
     def __call__(self, clock: Clock) -> float:
@@ -145,15 +152,15 @@ class Exponential:
 
 @part("decay.cyclic")
 class Cyclic:
-    """end + (start - end) / 2 * (cos(pi * (t mod P) / P) + 1) with P = ceil(T / cycles), always by rounds.
+    """end + (start - end) / 2 * (cos(pi * (t mod P) / P) + 1) with P = ceil(T / cycles), where t counts rounds.
 
-    At `end` = 0 the paper's formula, whose t - 1 is this t: within each cycle it falls nearly to 0, and never ends at the
-    4.85 that the paper states. With another `end` it is the cosine annealing of Loshchilov and Hutter (ICLR 2017, eq. 5).
+    `end` = 0 gives the paper's formula, whose t - 1 is t here: it falls nearly to 0 within each cycle and does not end at 4.85, the
+    value in the paper. Another `end` gives the cosine annealing of Loshchilov and Hutter (ICLR 2017, eq. 5).
     """
 
-    start: Positive = 15.0
-    end: NonNegative = 0.0
-    cycles: Count = 1
+    start: Start = 15.0
+    end: Annotated[NonNegative, Field(description="Value that each cycle approaches.")] = 0.0
+    cycles: Annotated[Count, Field(description="Number of cycles in a training.")] = 1
 
     def __call__(self, clock: Clock) -> float:
         """Return the number on the half-cosine of this cycle."""
@@ -164,10 +171,12 @@ class Cyclic:
 
 @part("decay.quarter_cosine")
 class QuarterCosine:
-    """start * cos(angle * t / T): called cyclic in the released code, from 15 to 15 cos(1.24) = 4.87, without a cycle."""
+    """start * cos(angle * t / T): the schedule that the released code calls cyclic, from 15 to 15 cos(1.24) = 4.87."""
 
-    start: Positive = 15.0
-    angle: Annotated[float, Field(ge=0, lt=math.pi / 2)] = 1.24
+    start: Start = 15.0
+    angle: Annotated[float, Field(ge=0, lt=math.pi / 2, description="Angle at t = T, in radians, in [0, pi / 2).")] = (
+        1.24
+    )
     per: Pace = "round"
 
     def __call__(self, clock: Clock) -> float:
@@ -180,12 +189,12 @@ class QuarterCosine:
 class FromEpsilon:
     """sqrt(2 ln(1.25 / delta)) / epsilon: the multiplier for one step's epsilon by the theorem of the Gaussian mechanism.
 
-    Dwork and Roth 2014, Theorem A.1, which holds for epsilon < 1 only. The released accounting script lets epsilon rise in
-    this way, and the round counts of the paper's Tables 8 and 11 come from it, not from the paper's formulas for sigma.
+    Dwork and Roth 2014, Theorem A.1, valid for epsilon < 1. The released accounting script raises epsilon in this way. The round
+    counts of the paper's Tables 8 and 11 follow from this script, not from the paper's formulas for sigma.
     """
 
     epsilon: Annotated[Decay, Slot("decay", WITHIN, without=("from_epsilon", "scaled"))]
-    delta: Probability = 1e-5
+    delta: Annotated[Probability, Field(description="Delta of one step, in (0, 1).")] = 1e-5
 
     def __call__(self, clock: Clock) -> float:
         """Return the multiplier for this moment's epsilon."""
@@ -197,7 +206,7 @@ class Scaled:
     """Another schedule times a factor."""
 
     decay: Annotated[Decay, Slot("decay", WITHIN, without=("scaled",))]
-    factor: Positive
+    factor: Annotated[Positive, Field(description="Factor of the other schedule.")]
 
     def __call__(self, clock: Clock) -> float:
         """Return the product."""

@@ -1,13 +1,13 @@
-"""AdaClip (Pichapati et al., arXiv 1908.07643, 2019): clip and noise in coordinates that noised gradients have shaped.
+"""AdaClip (Pichapati et al., arXiv 1908.07643, 2019): clip and add noise in coordinates that follow the noised gradients.
 
-What is remembered of each parameter: `adaclip.mean.NAME`, m, and `adaclip.deviation.NAME`, s, both (lanes, 1, *p). They start at
-0 and sqrt(floor * ceiling), and only released gradients enter them, so they cost no privacy.
+The memory has two entries for each parameter, both (lanes, 1, *p): `adaclip.mean.NAME` is m, `adaclip.deviation.NAME` is s. They
+start at 0 and sqrt(floor * ceiling). Only released gradients enter them, so they cost no privacy.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 import torch
 from pydantic import Field
@@ -23,39 +23,44 @@ __all__ = ["AdaClip", "AdaClipReleased"]
 
 MEAN, DEVIATION = "adaclip.mean.", "adaclip.deviation."
 
+MeanDecay: TypeAlias = Annotated[Fraction, Field(description="Weight of the old mean m in a step, in [0, 1].")]
+DeviationDecay: TypeAlias = Annotated[
+    Fraction, Field(description="Weight of the old deviation s in a step, in [0, 1].")
+]
+Floor: TypeAlias = Annotated[
+    Positive,
+    Field(description="Least variance v of a coordinate, h1 in the paper. The default is that of DP-dSNE's code."),
+]
+Ceiling: TypeAlias = Annotated[
+    Positive,
+    Field(description="Largest variance v of a coordinate, h2 in the paper. The default is that of DP-dSNE's code."),
+]
+
 
 @part("transform.adaclip")
 class AdaClip:
-    """Release b (clip((g - m) / b) + noise) + m for each member g, and learn m and b from what was released.
+    """Release g~ = b (clip((g - m) / b) + noise) + m for each member g, and update m and b from the released g~.
 
     Pichapati et al.'s algorithm: b_i = sqrt(s_i) sqrt(sum of s), m <- beta1 m + (1 - beta1) g~, s^2 <- beta2 s^2 + (1 - beta2) v,
-    with v = (g~ - m)^2 - b^2 sigma^2 within [floor, ceiling], of the m before its step; g~ and v enter as means over the members.
+    where v = (g~ - m)^2 - b^2 sigma^2, limited to [floor, ceiling], uses m before its step. g~ and v are means over the members.
 
-    A member that is missing counts as m, to which it would have been clipped at 0.
+    A missing member counts as m.
     """
 
     stateful: ClassVar[bool] = True
 
-    multiplier: Annotated[NonNegative, Field(description="Sigma, in units of `norm`.")]
-    norm: Annotated[
-        Bound,
-        Field(
-            description=(
-                "The clip bound in the scaled coordinates, 1 in the paper. beta1, beta2, floor, ceiling (h1, h2 of a variance): "
-                "the constants of the released DP-dSNE code."
-            )
-        ),
-    ] = 1.0
-    beta1: Fraction = 0.99
-    beta2: Fraction = 0.9
-    floor: Positive = 1e-5
-    ceiling: Positive = 1e-3
+    multiplier: Annotated[NonNegative, Field(description="Noise multiplier sigma, in units of `norm`.")]
+    norm: Annotated[Bound, Field(description="Clip bound in the scaled coordinates, 1 in the paper.")] = 1.0
+    beta1: MeanDecay = 0.99
+    beta2: DeviationDecay = 0.9
+    floor: Floor = 1e-5
+    ceiling: Ceiling = 1e-3
 
     def __post_init__(self) -> None:
         check_limits(self.floor, self.ceiling)
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Release the members; `sensitivity` becomes None, since another noise after this one would have no scale."""
+        """Release the members; `sensitivity` becomes None, since noise after this part has no scale."""
         mean, deviation = _recalled(signal, (self.floor * self.ceiling) ** 0.5)
         scale, std = _scale(deviation), self.multiplier * self.norm
         released = _released(signal, mean, scale, self.norm, std, rngs)
@@ -72,17 +77,20 @@ class AdaClip:
 class AdaClipReleased:
     """Run AdaClip as github.com/soominkwon/DP-dSNE does (adaclip.py), where each row is a member.
 
-    Its errors are followed: `noise_variance` is the noise's standard deviation but is subtracted as its variance; m takes its step
-    before v is measured from it; s takes the variance v as it is, and is then used as a standard deviation in b.
+    This part repeats the errors of that code: it adds noise of standard deviation `noise_variance` but subtracts the number as a
+    variance; it measures v from m after the step of m; it updates s with the variance v and uses s as a standard deviation in b.
     """
 
     stateful: ClassVar[bool] = True
 
-    noise_variance: NonNegative = 1e-3
-    beta1: Fraction = 0.99
-    beta2: Fraction = 0.9
-    floor: Positive = 1e-5
-    ceiling: Positive = 1e-3
+    noise_variance: Annotated[
+        NonNegative,
+        Field(description="Standard deviation of the noise; the released code uses it as the variance too."),
+    ] = 1e-3
+    beta1: MeanDecay = 0.99
+    beta2: DeviationDecay = 0.9
+    floor: Floor = 1e-5
+    ceiling: Ceiling = 1e-3
 
     def __post_init__(self) -> None:
         check_limits(self.floor, self.ceiling)
@@ -114,7 +122,7 @@ def _recalled(signal: Signal, initial: float) -> tuple[Parameters, Parameters]:
 
 
 def _scale(deviation: Parameters) -> Parameters:
-    """Return b_i = sqrt(s_i) sqrt(sum of s over all coordinates): the least noise with E|w|^2 <= 1."""
+    """Return b_i = sqrt(s_i) sqrt(sum of s over all coordinates), which gives the least noise with E|w|^2 <= 1."""
     total = torch.stack([s.flatten(2).sum(2) for s in deviation.values()]).sum(0)
     return {n: s.sqrt() * _like(total, s).sqrt() for n, s in deviation.items()}
 
@@ -138,7 +146,7 @@ def _left(signal: Signal, released: Parameters, after: Parameters, norm: float, 
         "in AdaClip's coordinates (g - m) / b, which only released gradients shape; others' noise does not add to it"
     )
     noise = Fact("noise", std=std, each=True, reason=reason)
-    # What follows the noise lets each member's own square out, so that the ledger must not add the noises of a sum.
+    # The update of s reads each member's own square, so the ledger must not add up the members' noises.
     squares = Fact("other", reason="the square of each released member enters s by itself")
     facts = (*signal.facts, Fact("clip", norm=norm, rescales=True), noise, squares)
     memory = {**signal.memory, **after}

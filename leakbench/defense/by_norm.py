@@ -1,6 +1,6 @@
-"""Transforms that see of a member only the norms of its tensors and only scale it: all clips, and rules for the noise's scale.
+"""Transforms that read only the norms of a member's tensors and only scale the member: all clips, and rules for the noise scale.
 
-They need no member's gradient itself, so that a batch can be merged without ever holding its examples' gradients one by one
+They do not need a member's gradient itself. A batch can therefore be merged without the gradients of its single examples
 (`leakbench.federated.merged`).
 """
 
@@ -24,12 +24,12 @@ Norms: TypeAlias = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Scaling:
-    """What a transform makes of the norms.
+    """The result of a transform that reads norms.
 
     Args:
-        factors: {parameter: (lanes, members)} by which each tensor is multiplied; {} where all stay.
-        sensitivity: (lanes,) the scale of calibrated noise from here on.
-        facts: What was done.
+        factors: {parameter: (lanes, members)}, the factor of each tensor; {} if no tensor changes.
+        sensitivity: (lanes,), the scale of calibrated noise after this transform.
+        facts: Facts for the ledger.
     """
 
     factors: Norms
@@ -39,10 +39,14 @@ class Scaling:
 
 @runtime_checkable
 class ByNorm(Protocol):
-    """A transform that goes by the norms alone."""
+    """A transform that needs only the norms."""
 
     def by_norm(self, norms: Norms, sensitivity: Tensor | None, clock: Clock) -> Scaling:
-        """Return what becomes of members with these norms, under the scale (lanes,) that the transforms before have set."""
+        """Return the factors of members with these norms.
+
+        Args:
+            sensitivity: (lanes,), the noise scale that the transforms before this one have set; None before any clip.
+        """
 
 
 def member_norms(signal: Signal) -> Norms:
@@ -58,8 +62,8 @@ def whole_norm(norms: Norms) -> Tensor:
 
 
 def clip_factor(norms: Tensor, bound: float | Tensor) -> Tensor:
-    """Return min(1, bound / norms), (lanes, members), for a bound that is a number or of a shape that broadcasts."""
-    # A zero gradient has nothing to clip; the clamp keeps its factor at 1 instead of dividing by zero.
+    """Return min(1, bound / norms), (lanes, members); `bound` is a number or has a shape that broadcasts."""
+    # The clamp avoids a division by zero: a zero gradient keeps the factor 1.
     return (bound / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
 
 
@@ -69,7 +73,7 @@ def scaled(grad: Tensor, factor: Tensor) -> Tensor:
 
 
 def scale_by_norm(transform: ByNorm, signal: Signal, clock: Clock) -> Signal:
-    """Return a signal whose members are held one by one, as the transform leaves them."""
+    """Return the signal after a transform that reads norms, for a signal that has each member's gradient."""
     made = transform.by_norm(member_norms(signal), signal.sensitivity, clock)
     grads = {n: scaled(g, made.factors[n]) for n, g in signal.grads.items()} if made.factors else signal.grads
     return dataclasses.replace(signal, grads=grads, sensitivity=made.sensitivity, facts=(*signal.facts, *made.facts))

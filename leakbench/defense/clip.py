@@ -1,7 +1,10 @@
-"""Clipping: bound what one member (an example's gradient, a client's update) can contribute, and say so in `sensitivity`."""
+"""Clipping: bound the contribution of one member (an example's gradient, a client's update) and record it in `sensitivity`."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.defense.by_norm import Norms, Scaling, clip_factor, scale_by_norm, whole_norm
@@ -18,14 +21,14 @@ class ClipWhole:
     The flat clip of DP-SGD (Abadi et al., CCS 2016, Algorithm 1, "Clip gradient"): its sensitivity is `norm` itself.
     """
 
-    norm: Bound
+    norm: Annotated[Bound, Field(description="Largest L2 norm of a member over all its tensors.")]
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
         return scale_by_norm(self, signal, clock)
 
     def by_norm(self, norms: Norms, sensitivity: Tensor | None, clock: Clock) -> Scaling:
-        """Scale all tensors of a member alike."""
+        """Return one factor for all tensors of a member."""
         factor = clip_factor(whole_norm(norms), self.norm)
         return Scaling(
             dict.fromkeys(norms, factor), factor.new_full(factor.shape[:1], self.norm), (Fact("clip", norm=self.norm),)
@@ -40,7 +43,7 @@ class ClipLayers:
     the whole member, over M tensors, is only bounded by sqrt(M) * norm, and the accounting uses this bound.
     """
 
-    norm: Bound
+    norm: Annotated[Bound, Field(description="Largest L2 norm of each tensor of a member.")]
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
@@ -61,7 +64,7 @@ class ClipLayersShared:
     Recurrent Language Models", ICLR 2018, "per-layer clipping"): the sensitivity is `norm`, as after `clip_whole`.
     """
 
-    norm: Bound
+    norm: Annotated[Bound, Field(description="Largest L2 norm of a member; each of its M tensors gets norm / sqrt(M).")]
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""

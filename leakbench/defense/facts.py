@@ -1,4 +1,4 @@
-"""What a defense does to a unit's data, found by running its real transforms: the ledger believes no recipe."""
+"""Facts about a defense for the ledger, measured by running its transforms; the ledger does not rely on the recipe's text."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ from leakbench.types import Clock, Fact, Local, Network, Parameters, Signal
 __all__ = ["Probe", "facts_at", "phases"]
 
 Facts: TypeAlias = dict[str, tuple[Fact, ...]]
-"""{station: what its transforms did, oldest first}."""
+"""{station: facts of its transforms, oldest first}."""
 
 LARGE = 1e6
-"""Of every coordinate of a probing gradient: every clip binds, and a scale that is taken from the data is not by accident zero."""
+"""Value of every coordinate of a probing gradient. At this size every clip scales, and no scale from the data is zero by chance."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Where a defense is tried out: the network that is trained, the shape of one input, the classes, the federation."""
+    """The setting in which a defense is run to measure its facts.
+
+    Args:
+        network: Network that is trained.
+        shape: (*s) of one input.
+    """
 
     network: Network
     shape: tuple[int, ...]
@@ -39,11 +44,11 @@ class Probe:
 
 
 LOUDEST = 1e31
-"""Standard deviation above which single precision holds not every draw."""
+"""Largest standard deviation at which every draw of noise is finite in single precision."""
 
 
 class _Watched(Clock):
-    """A clock that notes which of its hands were read, so that one look is enough at what never changes."""
+    """A clock that records which of its times were read: one evaluation is enough for a defense that reads none."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("round", "local_iteration"):
@@ -52,22 +57,24 @@ class _Watched(Clock):
 
 
 def _small(probe: Probe) -> Probe:
-    """Return the probe with one element left of each tensor, enough for transforms that know gradients only."""
+    """Return the probe with one element of each tensor, which is enough for transforms that read only gradients."""
     tiny = {n: p.flatten()[:1].reshape([1] * p.dim()) for n, p in probe.network.parameters.items()}
     return dataclasses.replace(probe, network=dataclasses.replace(probe.network, parameters=tiny))
 
 
 def phases(defense: Defense, probe: Probe) -> tuple[Phase, ...]:
-    """Return a whole training as blocks in which every station does the same thing, in order.
+    """Split a whole training into phases, in order; within a phase, every station does the same in each local iteration.
 
-    Raises InputError where a transform cannot stand where it stands.
+    Raises:
+        InputError: If a transform cannot run at its station.
     """
     f = probe.federation
     watched = _Watched(**vars(defense.clock(f, 0)))
     first, memory = _run(defense, probe, watched)
     doubts = (*_of_statistics(probe), *_of_memory(defense, probe, first, memory))
     read = vars(watched).get("read", set()) | ({"round"} if callable(defense.cohort_growth) else set())
-    # Thousands of moments are looked at in small where the first look is the same so: no shape and no example matters then.
+    # If the facts are the same for one element of each tensor, neither shapes nor examples matter. There may be thousands of
+    # moments, so the small probe is used for the others.
     later = probe if read and _differs_in_small(defense, probe, first) else _small(probe)
     found: list[Phase] = []
     for t in range(f.rounds if "round" in read else min(1, f.rounds)):
@@ -90,12 +97,12 @@ def _differs_in_small(defense: Defense, probe: Probe, first: Facts) -> bool:
 
 
 def _counted(seen: list[Facts], weight: int) -> list[tuple[Facts, int]]:
-    """Return each run of equal facts once, with how many local iterations it lasts; each of `seen` stands for `weight`."""
+    """Return each run of equal facts once, with its number of local iterations; each element of `seen` counts `weight` times."""
     return [(facts, weight * len(list(same))) for facts, same in itertools.groupby(seen)]
 
 
 def _joined(found: list[Phase]) -> tuple[Phase, ...]:
-    """Make neighbouring rounds that are one phase each, and the same one, a single phase."""
+    """Merge neighbouring rounds that consist of one equal phase each."""
     joined: list[Phase] = []
     for phase in found:
         if (
@@ -110,16 +117,19 @@ def _joined(found: list[Phase]) -> tuple[Phase, ...]:
 
 
 def facts_at(defense: Defense, probe: Probe, clock: Clock) -> Facts:
-    """Return {station: what it does} at one moment.
+    """Return the facts of each station at one moment.
 
-    The deterministic part runs (no generators), since a transform states its noise without drawing it.
+    The transforms run without generators, since a transform states its noise without drawing it.
+
+    Raises:
+        InputError: If a transform cannot run at its station, or if its noise is too large for single precision.
     """
 
     return _run(defense, probe, clock)[0]
 
 
 def _run(defense: Defense, probe: Probe, clock: Clock) -> tuple[Facts, Parameters]:
-    """Return the facts of one moment, and what is remembered after it."""
+    """Return the facts of one moment, and the memory after it."""
 
     def through(name: str, signal: Signal) -> Signal:
         after = signal
@@ -146,11 +156,11 @@ def _run(defense: Defense, probe: Probe, clock: Clock) -> tuple[Facts, Parameter
 
 
 def _with_own_noise(transform: Transform, before: Signal, after: Signal, clock: Clock) -> Signal:
-    """Return what a transform made of a signal, with a doubt where it draws random numbers and states nothing about them."""
+    """Return `after`, with a fact against the epsilon if the transform draws random numbers and states no fact about them."""
     stated = after.facts[len(before.facts) :]
     if any(fact.kind != "other" or SILENT not in fact.reason for fact in stated):
         return after
-    # Of ordinary size: small noise would vanish in the rounding of large gradients.
+    # Gradients of ones: small noise would vanish in the rounding of large gradients.
     ones = dataclasses.replace(before, grads={name: torch.ones_like(grad) for name, grad in before.grads.items()})
     rngs = generators(0, "own noise", [(lane,) for lane in range(before.lanes)])
     plain, drawn = (transform(ones, clock, drawing).grads for drawing in (None, rngs))
@@ -161,7 +171,7 @@ def _with_own_noise(transform: Transform, before: Signal, after: Signal, clock: 
 
 
 def _of_statistics(probe: Probe) -> tuple[Fact, ...]:
-    """Return a doubt where clients move the running statistics of batch normalisation, which no station acts on; else nothing."""
+    """Return a fact against the epsilon if clients send running statistics of batch normalisation: no station protects them."""
     if not mixes_examples(probe.network.model):
         return ()
     reason = (
@@ -171,11 +181,11 @@ def _of_statistics(probe: Probe) -> tuple[Fact, ...]:
 
 
 def _of_memory(defense: Defense, probe: Probe, facts: Facts, memory: Parameters) -> tuple[Fact, ...]:
-    """Return a doubt where the noise over the bound moves with what is remembered, which nobody can foresee; else nothing.
+    """Return a fact against the epsilon if the ratio of noise to bound depends on the memory, which cannot be predicted.
 
     Args:
-        facts: Of the first moment.
-        memory: Of the first moment.
+        facts: Facts of the first moment.
+        memory: Memory after the first moment.
     """
     if not memory:
         return ()
@@ -195,7 +205,7 @@ def _of_memory(defense: Defense, probe: Probe, facts: Facts, memory: Parameters)
 
 
 def _ratios(facts: Facts) -> list[float]:
-    """Return each noise over the clip before it."""
+    """Return the standard deviation of each noise divided by the bound of the clip before it."""
     found, bound = list[float](), math.inf
     for done in facts.values():
         for fact in done:
@@ -215,7 +225,7 @@ def _large(probe: Probe, members: int) -> Signal:
 
 
 def _repeated(update: Signal, cohort: int) -> Signal:
-    """Return one client's update as those of a cohort, with one element left of each tensor: a server sees no shapes."""
+    """Repeat one client's update for a cohort, with one element of each tensor: no transform of a server reads shapes."""
     lanes = torch.zeros(cohort, dtype=torch.int64)
     small = {n: g.flatten(2)[lanes, :, :1].reshape(cohort, 1, *[1] * (g.dim() - 2)) for n, g in update.grads.items()}
     memory = {n: m[lanes] for n, m in update.memory.items()}

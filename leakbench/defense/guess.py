@@ -1,14 +1,13 @@
-"""What an attacker who knows a defense runs on its guess.
+"""What an adaptive attacker, which knows the defense, runs on its guess.
 
-a clip             the clip itself: what of a tensor, or of the whole, is above the bound is scaled to it on the guess too, and
-                   the derivative goes through the norm
-noise              nothing; the likelihood has the deviation of Gaussian noise (`View.noise`), of other noise none
-pruning, Soteria   the zeros of what leaked, as a constant (`Surviving`); its own rule where noise after it hid the zeros, of a
-                   random choice what it could have chosen
-a sign             a soft sign, and a logistic likelihood of the signs that leaked (`leakbench.defense.sign`)
-PRECODE            nothing more than who is told nothing: the bottleneck is in the network that everybody is sent, and runs by
-                   its mean, since nobody knows the draws
-refusal            nothing: what is not zero was not refused (`leakbench.defense.refuse`)
+a clip             the clip itself: a guess above the bound is scaled to it as well, and the derivative includes the norm
+noise              nothing; the likelihood uses the deviation of Gaussian noise (`View.noise`) and ignores other noise
+pruning, Soteria   the zeros of the observed gradient, as a constant (`Surviving`). If later noise hides the zeros: the part's
+                   own rule; for a random choice, all coordinates that it could have chosen
+a sign             a soft sign, and a logistic likelihood of the observed signs (`leakbench.defense.sign`)
+PRECODE            nothing: the bottleneck is in the network, which every attacker knows. It runs at its mean, since the
+                   attacker does not know the draws
+refusal            nothing: a gradient that is not zero was not refused (`leakbench.defense.refuse`)
 everything else    its deterministic part
 """
 
@@ -27,36 +26,39 @@ __all__ = ["Chooses", "Explains", "Surviving", "on_a_guess", "surviving", "unlik
 
 @runtime_checkable
 class Chooses(Protocol):
-    """A transform that is not run on a guess as it is: its choice can be read off what leaked, or it has no derivative."""
+    """A transform that the attacker replaces on a guess: the leaked gradient shows its choice, or it has no derivative."""
 
     def on_a_guess(self, seen: Parameters) -> Transform:
-        """Return what does to a guess what the transform did to the truth.
+        """Return the transform that does to a guess what this one did to the truth.
 
         Args:
-            seen: {p: (lanes, *p)} what leaked of each lane.
+            seen: {p: (lanes, *p)}, the leaked gradient of each lane.
         """
 
 
 @runtime_checkable
 class Explains(Protocol):
-    """A transform of which the attacker knows how likely what leaked is, beside a law of Gaussian noise (`View.noise`)."""
+    """A transform with a likelihood of the leaked gradient other than that of Gaussian noise (`View.noise`)."""
 
     def unlikelihood(self, guess: Parameters, seen: Parameters) -> Tensor | None:
-        """Return (lanes,), minus the log-likelihood of what leaked, up to a constant; differentiable in `guess`.
+        """Return minus the log-likelihood of the leaked gradient, up to a constant.
 
         Args:
-            guess: {p: (lanes, *p)} what a guess would have shown past the stations as the attacker runs them.
-            seen: Likewise what leaked. None where what leaked is not what this transform sends, as of a mean of several or past
-                later noise.
+            guess: {p: (lanes, *p)}, the guess's gradient after the stations as the attacker runs them.
+            seen: {p: (lanes, *p)}, the leaked gradient.
+
+        Returns:
+            (lanes,), differentiable in `guess`. None if this transform did not send `seen`: a mean of several members leaked, or
+            noise was added later.
         """
 
 
 @dataclass(frozen=True)
 class Surviving:
-    """Zero what is zero in `seen` {p: (lanes, *p)}: the coordinates that no member sent.
+    """Set the coordinates to zero that no member sent: those that are zero in `seen` {p: (lanes, *p)}.
 
-    Of a mean over several members a coordinate survives that any of them sent, so that a member's own choice is not known but
-    what it cannot have sent is.
+    In a mean over several members, a coordinate is not zero if any of them sent it. The mask then does not show a member's own
+    choice, only the coordinates that it did not send.
     """
 
     seen: Parameters
@@ -68,21 +70,25 @@ class Surviving:
 
 
 def surviving(transform: Transform, seen: Parameters) -> Transform:
-    """Return the mask of what was sent; the transform itself where noise after it hid what was not."""
+    """Return the mask of the coordinates that were sent, or the transform itself if later noise hides this mask."""
     hidden = all(bool((u != 0).all()) for u in seen.values())
     return transform if hidden else Surviving(seen)
 
 
 def on_a_guess(stations: Stations, seen: Parameters) -> Stations:
-    """Return the stations as an attacker runs them on a guess, who saw {p: (lanes, *p)}."""
+    """Return the stations as the attacker runs them on a guess.
+
+    Args:
+        seen: {p: (lanes, *p)}, the leaked gradient.
+    """
     return Stations(*(tuple(_guessed(t, seen) for t in getattr(stations, name)) for name in STATIONS))
 
 
 def unlikelihood(stations: Stations, guess: Parameters, seen: Parameters) -> Tensor | None:
-    """Return what the first transform that explains what leaked says of a guess, see `Explains`; None where none does."""
+    """Return the unlikelihood (see `Explains`) of the first transform that has one for this gradient, else None."""
     several = (t for t in stations.transforms if isinstance(t, Explains))
-    told = (transform.unlikelihood(guess, seen) for transform in several)
-    return next((each for each in told if each is not None), None)
+    values = (transform.unlikelihood(guess, seen) for transform in several)
+    return next((value for value in values if value is not None), None)
 
 
 def _guessed(transform: Transform, seen: Parameters) -> Transform:

@@ -1,4 +1,4 @@
-"""Slot `importance` of `priority_noise`: how much each input feature matters to a model whose first layer is fully connected.
+"""Slot `importance` of `priority_noise`: importance of each input feature for a model whose first layer is fully connected.
 
 M. Talaei and I. Izadi, "Adaptive Differential Privacy in Federated Learning: A Priority-Based Approach", arXiv 2401.02453, 2024.
 """
@@ -21,7 +21,7 @@ from leakbench.types import Local, Parameters, Signal
 __all__ = ["IMPORTANCE", "Central", "Importance", "Sensitivity", "Variance", "first_weight", "local_model"]
 
 MOST_ACTIVATIONS = 4_000_000
-"""Hidden activations that are held at a time (16 MB, about the cache), whatever the number of features."""
+"""Largest number of hidden activations in memory at once (16 MB, about the size of the cache)."""
 
 
 @runtime_checkable
@@ -30,14 +30,14 @@ class Importance(Protocol):
 
     @property
     def secret(self) -> str:
-        """Why a mask by this importance breaks a guarantee; empty where anyone can compute the mask."""
+        """Why a mask by this importance breaks a guarantee; empty if the mask is public."""
 
     def __call__(self, signal: Signal, std: float) -> Tensor:
-        """Return (lanes, features), higher is more important.
+        """Return the importance of each feature, (lanes, features); higher is more important.
 
         Args:
-            signal: The clients' updates before their clip, one member a lane, with what the clients have beside them (`local`).
-            std: Of the noise that every weight gets anyway.
+            signal: The clients' updates before their clip, one member per lane, with the clients' examples (`local`).
+            std: Standard deviation of the noise on every weight.
         """
 
 
@@ -66,8 +66,8 @@ class Variance:
 class Sensitivity:
     """Rank by i = |accuracy - accuracy with r added to every first-layer weight that leaves input i|, r = std * sqrt(2 / pi).
 
-    r is the mean absolute value of the noise (section III-C), here of the noise that every weight gets in any case. The accuracy is
-    that of the local model on the examples that the client trained on in this round.
+    r is the mean absolute value of the noise (section III-C), here of the noise on every weight. The accuracy is that of the local
+    model on the examples that the client trained on in this round.
     """
 
     @property
@@ -77,7 +77,7 @@ class Sensitivity:
 
     @torch.no_grad()
     def __call__(self, signal: Signal, std: float) -> Tensor:
-        """Return (lanes, features); raises InputError for a model that is no `torch.nn.Sequential`."""
+        """Return (lanes, features); raises InputError for a model that is not a `torch.nn.Sequential`."""
         local, name = _local_of(signal), first_weight(signal)
         hidden, rest, weights = _after_first_layer(local.network.model, name, local_model(signal), local.inputs)
         labels, lane = local.targets.argmax(-1), torch.arange(signal.lanes)[:, None, None]
@@ -89,7 +89,7 @@ class Sensitivity:
         before = right(hidden, labels)
         raised = local.inputs.flatten(2).transpose(1, 2) * (std * math.sqrt(2 / math.pi))
         found = torch.zeros_like(raised[:, :, 0])
-        # An input of 0 raises nothing, and most pixels are: each feature is tried on as many examples as have it, about.
+        # An input of 0 changes no activation, and most pixels are 0: only the examples in which a feature is not 0 are evaluated.
         counts = (raised != 0).sum(2).amax(0)
         for some in torch.split(counts.argsort(descending=True), max(1, MOST_ACTIVATIONS // hidden.numel())):
             most = int(counts[some].max())
@@ -102,18 +102,18 @@ class Sensitivity:
 
 @part("importance.central")
 class Central:
-    """Rank by a public rule: the nearer to the centre of an image (or to the middle column of a table), the more important.
+    """Rank by distance to the centre of an image, or to the middle column of a table: nearer features are more important.
 
-    No two features have the same importance, so the mask is the same at every client and in every round.
+    The rule is public. No two features have the same importance, so the mask is the same at every client and in every round.
     """
 
     @property
     def secret(self) -> str:
-        """The mask depends on no data."""
+        """Empty: the mask does not depend on data."""
         return ""
 
     def __call__(self, signal: Signal, std: float) -> Tensor:
-        """Return (lanes, features), the rank of each feature's nearness."""
+        """Return (lanes, features), the rank of each feature by distance to the centre; the nearest has the highest rank."""
         first_weight(signal)
         shape = _local_of(signal).inputs.shape[2:]
         sides = [torch.linspace(-1, 1, side) for side in (shape[1:] if len(shape) == 3 else shape)]
@@ -132,7 +132,11 @@ def _local_of(signal: Signal) -> Local:
 
 
 def first_weight(signal: Signal) -> str:
-    """Return the name of the first layer's weights (hidden, features); raise InputError where that is not fully connected."""
+    """Return the name of the first layer's weights, which have shape (hidden, features).
+
+    Raises:
+        InputError: If the first layer is not fully connected, or the client's examples are missing.
+    """
     features = _local_of(signal).inputs.shape[2:].numel()
     name = next((n for n, g in signal.grads.items() if g.dim() > 3), next(iter(signal.grads)))
     shape = tuple(signal.grads[name].shape[2:])
@@ -145,7 +149,7 @@ def first_weight(signal: Signal) -> str:
 
 
 def local_model(signal: Signal) -> Parameters:
-    """Return the weights that each client has after its training, {p: (lanes, *p)}, before any clip."""
+    """Return each client's weights after its training and before any clip, {p: (lanes, *p)}."""
     return {n: (signal.grads[n] + sent)[:, 0] for n, sent in sent_weights(signal).items()}
 
 

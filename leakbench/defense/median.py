@@ -1,4 +1,4 @@
-"""Clips at the median norm of the members (Geyer et al. 2017), which is private data: none of them carries a guarantee."""
+"""Clips at the median norm of the members (Geyer et al. 2017). The median depends on private data, so no guarantee follows."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ClipMedian:
     """Scale each member to a whole L2 norm of at most S, the median of the members' whole norms.
 
     Geyer, Klein and Nabi 2017, section 3 and Algorithm 1, lines 9 and 10, at the server, where the members are the round's
-    updates. For an even number of members, the median is halfway between the two in the middle. A view of one update alone, as an
-    attacker at type-0 has it, is its own median and so is not clipped.
+    updates. For an even number of members, the median is halfway between the two in the middle. A single update, as an attacker at
+    type-0 sees it, is its own median and is not clipped.
     """
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
@@ -39,7 +39,7 @@ class ClipMedian:
         median = _median(norms)
         factor = clip_factor(norms, median)
         grads = {name: scaled(g, factor) for name, g in signal.grads.items()}
-        # Two facts: the scale of the noise is private, and no later clip undoes that one member has changed all others.
+        # Two facts: the scale of the noise is private, and one member changes all others, which no later clip undoes.
         after = signal.replace(grads, median[:, 0].detach(), Fact("scale", reason=MEDIAN))
         return dataclasses.replace(after, facts=(*after.facts, Fact("other", reason=ONE_MOVES_ALL)))
 
@@ -49,21 +49,21 @@ class ClipInverted:
     """Scale each tensor *up* to the median norm that this tensor has among the members; leave larger ones unchanged.
 
     This is the code that Geyer et al. released: per tensor, factor = min(norm / median, 1) and update / factor. A zero tensor,
-    where the code divides zero by zero, stays zero here.
+    where the code divides zero by zero, stays zero here. The noise belongs to this part because each tensor has its own scale.
     """
 
     noise_multiplier: Annotated[
         NonNegative,
         Field(
             description=(
-                "Gaussian noise of noise_multiplier * median on each tensor's sum, as released; it belongs to this part because "
-                "each tensor has its own scale, while a signal has one, which becomes the largest of them."
+                "Noise multiplier of each tensor's sum: the standard deviation is noise_multiplier times the tensor's median "
+                "norm, as in the released code."
             )
         ),
     ] = 0.0
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Scale up and add the noise; `sensitivity` becomes the largest tensor's median, (lanes,)."""
+        """Scale up and add the noise; `sensitivity` becomes the largest median among the tensors, (lanes,)."""
         grads, medians = {}, []
         items = signal.averaged * signal.members
         for name, norms in member_norms(signal).items():

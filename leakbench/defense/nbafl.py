@@ -1,8 +1,8 @@
-"""NbAFL: a client clips the weights that it uploads and adds noise; the server adds what the downlink still lacks.
+"""NbAFL: a client clips the weights that it uploads and adds noise; the server adds the noise that the downlink still needs.
 
 K. Wei et al., "Federated Learning With Differential Privacy: Algorithms and Performance Analysis", IEEE TIFS 2020; equations
-are numbered as in Talaei and Izadi (arXiv 2401.02453), who build on it. Letters: N clients of m examples, T rounds, L exposures
-of a client's upload, clip C, and c >= sqrt(2 ln(1.25 / delta)).
+are numbered as in Talaei and Izadi (arXiv 2401.02453). Letters: N clients with m examples each, T rounds, L exposures of a
+client's upload, clip C, and c >= sqrt(2 ln(1.25 / delta)).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from pydantic_core import PydanticCustomError
 
 from leakbench.decay import least_constant
@@ -48,7 +49,11 @@ def downlink_std(
 
 
 def sent_weights(signal: Signal) -> Parameters:
-    """Return the weights that the server sent, {p: (1 or lanes, 1, *p)}; raise InputError where the signal knows of none."""
+    """Return the weights that the server sent, {p: (1 or lanes, 1, *p)}.
+
+    Raises:
+        InputError: If the signal has none, as at the server.
+    """
     if signal.local is None:
         raise InputError("the weights that the server sent are not at hand; only a client can clip what it uploads")
     network = signal.local.network
@@ -58,40 +63,43 @@ def sent_weights(signal: Signal) -> Parameters:
 def clip_weights(signal: Signal, norm: float) -> Signal:
     """Scale each client's weights w = sent + update so that their L2 norm over all parameters is at most `norm`.
 
-    The update becomes what that leaves of it, and `sensitivity` becomes `norm`. Whatever a client trained on, two uploads differ
-    by at most 2 * norm, which is the bound that the ledger is told.
+    The new update is the scaled weights minus the sent ones, and `sensitivity` becomes `norm`. Two uploads differ by at most
+    2 * norm for any training data; this is the bound in the fact.
     """
     sent = sent_weights(signal)
     weights = [(g + sent[n]).flatten(2) for n, g in signal.grads.items()]
-    found = torch.stack([w.square().sum(2) for w in weights]).sum(0).sqrt()
-    if not bool(found.isfinite().all()):
-        found = found.where(found.isfinite(), length(torch.stack([length(w, 2) for w in weights]), 0))
-    factor = clip_factor(found, norm)
-    # f (sent + g) - sent; where f is 1 the update keeps its bits.
+    norms = torch.stack([w.square().sum(2) for w in weights]).sum(0).sqrt()
+    if not bool(norms.isfinite().all()):
+        norms = norms.where(norms.isfinite(), length(torch.stack([length(w, 2) for w in weights]), 0))
+    factor = clip_factor(norms, norm)
+    # f (sent + g) - sent, written so that an update with f = 1 stays bit-identical.
     grads = {n: scaled(g, factor) + scaled(sent[n].expand_as(g), factor - 1) for n, g in signal.grads.items()}
-    return signal.replace(grads, found.new_full((signal.lanes,), norm), Fact("clip", norm=2 * norm, rescales=True))
+    return signal.replace(grads, norms.new_full((signal.lanes,), norm), Fact("clip", norm=2 * norm, rescales=True))
 
 
 @part("calibration")
 class Calibration:
-    """The numbers from which NbAFL derives its noise.
+    """The numbers from which NbAFL derives its noise."""
 
-    Args:
-        norm: C.
-        epsilon: Claimed for one exposure.
-        delta: Claimed for one exposure.
-        constant: c; None for the least that is allowed.
-        exposures: L, at most T; None for T.
-        sensitivity: `averaged`: Ds = 2 C / m, as if the weights were an average over the m examples (the paper); `whole`: 2 C,
-            the distance that one example can really move clipped weights that come from several steps of SGD.
-    """
-
-    norm: Bound
-    epsilon: Positive
-    delta: Probability = 0.01
-    constant: Positive | None = None
-    exposures: Count | None = None
-    sensitivity: Literal["averaged", "whole"] = "averaged"
+    norm: Annotated[Bound, Field(description="Clip bound C of a client's weights.")]
+    epsilon: Annotated[Positive, Field(description="Epsilon claimed for one exposure.")]
+    delta: Annotated[Probability, Field(description="Delta claimed for one exposure.")] = 0.01
+    constant: Annotated[
+        Positive | None,
+        Field(description="Constant c of the noise; None for the least allowed one, sqrt(2 ln(1.25 / delta))."),
+    ] = None
+    exposures: Annotated[
+        Count | None, Field(description="Number of exposures L, at most the number of rounds T; None for T.")
+    ] = None
+    sensitivity: Annotated[
+        Literal["averaged", "whole"],
+        Field(
+            description=(
+                "`averaged`: Ds = 2 C / m, as if the weights were an average over the m examples (the paper). `whole`: Ds = 2 C, "
+                "the largest change of clipped weights by one example after several steps of SGD."
+            )
+        ),
+    ] = "averaged"
 
     def __post_init__(self) -> None:
         least = least_constant(self.delta)
@@ -101,37 +109,39 @@ class Calibration:
 
     @property
     def c(self) -> float:
-        """The constant, stated or least."""
+        """The constant c of the noise."""
         return least_constant(self.delta) if self.constant is None else self.constant
 
     def exposed(self, clock: Clock) -> int:
-        """Return L. A leak where nothing is trained is one exposure."""
+        """Return L; 1 for a leak without training."""
         return min(self.exposures or clock.rounds, clock.rounds) or 1
 
     def examples(self, clock: Clock) -> int:
-        """Return what 2 C is divided by: m, or 1."""
+        """Return the divisor of 2 C: m, or 1."""
         return clock.examples_per_client if self.sensitivity == "averaged" else 1
 
     def uplink(self, clock: Clock, epsilon: float) -> float:
-        """Return sigma_U at another epsilon and otherwise these numbers."""
+        """Return sigma_U for an epsilon, which may differ from `self.epsilon`."""
         return uplink_std(self.c, self.exposed(clock), 2 * self.norm / self.examples(clock), epsilon)
 
 
-Calibrated = Annotated[Calibration, nested(Calibration)]
+Calibrated = Annotated[
+    Calibration, nested(Calibration), Field(description="The numbers from which NbAFL derives its noise.")
+]
 
 
 @part("transform.nbafl_uplink")
 class NbaflUplink:
-    """Clip the weights that a client uploads at C by their norm, and add noise of sigma_U (eq. 4) to each. Client station.
+    """Clip the L2 norm of a client's uploaded weights to C, and add noise of sigma_U (eq. 4) to each weight. Client station.
 
-    By the text; FederatedScope's NbAFL limits every weight by itself to [-C, C], which bounds a client of d weights by
-    2 C sqrt(d) only.
+    This follows the paper's text. FederatedScope's NbAFL limits each single weight to [-C, C], which bounds d weights only by
+    2 C sqrt(d).
     """
 
     calibration: Calibrated
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Clip and add noise, drawn by each client."""
+        """Clip, and add noise from each client's own generator."""
         clipped = clip_weights(signal, self.calibration.norm)
         std = self.calibration.uplink(clock, self.calibration.epsilon)
         grads = {n: g + normal(g, rngs, g.shape[1]) * std for n, g in clipped.grads.items()}
@@ -140,12 +150,12 @@ class NbaflUplink:
 
 @part("transform.nbafl_downlink")
 class NbaflDownlink:
-    """Add noise of sigma_D (eq. 5) to the mean of the uploads, where their own noise is less than that. Server station."""
+    """Add noise of sigma_D (eq. 5) to the mean of the uploads if their own noise is smaller. Server station."""
 
     calibration: Calibrated
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Add one noise for all members, which on the sum over K_t has sigma_D * K_t; none if T <= L sqrt(N)."""
+        """Add one noise to all members, of sigma_D * K_t on the sum over K_t clients; 0 if T <= L sqrt(N)."""
         k = self.calibration
         std = clock.cohort * downlink_std(
             k.c, k.exposed(clock), k.norm, k.epsilon, clock.rounds, clock.clients, k.examples(clock)

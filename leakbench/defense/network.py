@@ -1,4 +1,4 @@
-"""Slot `network`: what a defense changes in the network itself, before anybody trains it or reads from it."""
+"""Slot `network`: changes of the network by a defense, made before training."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ __all__ = ["NETWORK", "Extension", "extended"]
 
 @runtime_checkable
 class Extension(Protocol):
-    """Changes a network; the server sends what comes out, so every participant and every attacker knows it."""
+    """Changes a network. The server sends the changed network, so every client and every attacker knows it."""
 
     def __call__(self, model: nn.Module, shape: tuple[int, ...], classes: int, rng: torch.Generator) -> nn.Module:
-        """Return the changed network for inputs of `shape` and that many classes; new weights are drawn from `rng`.
+        """Return the changed network.
 
-        A network that draws random numbers in training keeps to `leakbench.types.Sampling`. Raises InputError for a network
-        that it cannot change.
+        A network that draws random numbers in training follows `leakbench.types.Sampling`.
+
+        Args:
+            shape: (*s) of one input.
+            rng: Source of new weights.
+
+        Raises:
+            InputError: For a network that it cannot change.
         """
 
 
 def extended(
     extensions: tuple[Extension, ...], model: nn.Module, shape: tuple[int, ...], classes: int, rng: torch.Generator
 ) -> nn.Module:
-    """Return the network after all extensions, in order; the very same network where there is none."""
+    """Return the network after all extensions, in order; the same object for no extensions."""
     for extension in extensions:
         model = extension(model, shape, classes, rng)
     return model.eval()

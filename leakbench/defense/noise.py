@@ -1,4 +1,4 @@
-"""Noise: Gaussian, scaled by the sensitivity that travels in the signal, and Laplace noise of a fixed scale."""
+"""Gaussian noise, scaled by the signal's sensitivity, and Laplace noise of a fixed scale."""
 
 from __future__ import annotations
 
@@ -22,30 +22,29 @@ class GaussianNoise:
     """Add Gaussian noise of standard deviation multiplier * S, where S is the signal's sensitivity."""
 
     multiplier: Annotated[
-        Multiplier, Field(description="Sigma, a number >= 0, or a schedule of it (`leakbench.decay`).")
+        Multiplier, Field(description="Noise multiplier sigma: a number >= 0, or a schedule (`leakbench.decay`).")
     ]
     to: Annotated[
         Literal["each", "sum", "mean"],
         Field(
             description=(
-                'What the standard deviation refers to. `each`: every member gets its own noise (Fed-alphaCDP, section 5.2: "to '
-                'the per-example gradients"). `sum`: one noise for the sum over all that is merged (the DP-SGD convention, and '
-                "the one accountants assume): on a mean of n items its standard deviation is multiplier * S / n. `mean`: one "
-                "noise for the mean itself (Fed-alphaCDP, Algorithm 1, line 18): n times that of `sum`."
+                "Target of the noise. `each`: every member gets its own noise (Fed-alphaCDP, section 5.2). `sum`: the sum gets "
+                "one noise (DP-SGD; accountants assume it), of standard deviation multiplier * S / n on a mean of n items. "
+                "`mean`: the mean gets one noise (Fed-alphaCDP, Algorithm 1, line 18), n times that of `sum`."
             )
         ),
     ]
     uncalibrated: Annotated[
         bool,
-        Field(description="Allow noise without a clip before it; S is then 1 and no epsilon follows."),
+        Field(description="Whether noise without a clip before it is allowed; S is then 1 and no epsilon follows."),
     ] = False
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Add the noise; raises InputError where no clip came before and `uncalibrated` is not set."""
+        """Add the noise; raises InputError if no clip came before and `uncalibrated` is not set."""
         return self.times(1.0, signal, clock, rngs)
 
     def times(self, length: float | Tensor, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Add the noise times `length`, a number or (lanes,), of which the fact says nothing; raises as a call does."""
+        """Add the noise multiplied by `length`, a number or (lanes,); the fact states the noise without this factor."""
         scale = signal.sensitivity
         if scale is None and not self.uncalibrated:
             raise InputError(
@@ -59,7 +58,7 @@ class GaussianNoise:
         grads = {}
         for name, g in signal.grads.items():
             by_lane = deviation.to(g) if isinstance(deviation, Tensor) else g.new_full((1,), deviation)
-            # One pass over the gradient: noise, its scale and their sum in three are a tenth of a private iteration.
+            # One pass over the gradient instead of three (draw, scale, add), which take a tenth of a private iteration.
             grads[name] = torch.addcmul(g, normal(g, rngs, drawn), by_lane.reshape(-1, *[1] * (g.dim() - 1)))
         return signal.replace(grads, scale, self._fact(signal, multiplier, items))
 
@@ -77,13 +76,13 @@ class LaplaceNoise:
     No epsilon follows, with or without a clip: Laplace noise is calibrated to an L1 norm, and the clips here bound an L2 norm.
     """
 
-    scale: NonNegative
+    scale: Annotated[NonNegative, Field(description="Scale b of the noise, in units of the gradient.")]
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Add the noise; `sensitivity` stays."""
         grads = {}
         for name, g in signal.grads.items():
-            # The length of a 2-vector of normals times a normal is Laplace: a normal whose variance is exponential.
+            # The length of a 2-vector of normals times a normal is Laplace distributed, a normal of exponential variance.
             x, y, z = (normal(g, rngs, signal.members) for _ in range(3))
             grads[name] = g + self.scale * torch.hypot(x, y) * z
         fact = Fact(

@@ -1,4 +1,4 @@
-"""PRECODE: a variational bottleneck before the last layer, so that the gradient behind it depends on fresh random numbers."""
+"""PRECODE: a variational bottleneck before the last layer, so that gradients depend on new random numbers in each step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Precode", "VariationalBottleneck"]
 
 
 class VariationalBottleneck(nn.Module):
-    """features -> (mean, std) of k numbers -> code -> as many features again -> classifier.
+    """A network with a bottleneck: features -> (mean, std) of k numbers -> code -> the same number of features -> classifier.
 
-    `forward(inputs)` gives the logits of the code's mean; `forward(inputs, draws)` those of mean + std * draws, with the penalty.
-    Keeps to `leakbench.types.Sampling` and `ShowsDraws`.
+    `forward(inputs)` evaluates the mean of the code; `forward(inputs, draws)` evaluates mean + std * draws, with the penalty. The
+    class follows `leakbench.types.Sampling` and `ShowsDraws`.
     """
 
     def __init__(self, features: nn.Module, classifier: nn.Linear, width: int, beta: float) -> None:
@@ -46,11 +46,11 @@ class VariationalBottleneck(nn.Module):
         return self.classifier(self.decoder(mean + std * draws)), self.beta * divergence
 
     def drawn_for(self, parameters: Parameters, gradient: Parameters) -> Tensor:
-        """Return what was drawn (k,) for the one example of a gradient {p: (*p)}; zeros where the gradient shows nothing.
+        """Return the random numbers (k,) of the one example of a gradient {p: (*p)}; zeros where the gradient does not show them.
 
-        Behind a biased linear layer the input is a quotient of two gradients (Geiping et al., NeurIPS 2020, proposition 3.1): that
-        of the decoder is the code, that of the encoder are the features, and these give mean and std, so that the draws are
-        (code - mean) / std. What the paper takes for hidden is therefore read exactly.
+        The input of a biased linear layer is a quotient of two of its gradients (Geiping et al., NeurIPS 2020, proposition 3.1).
+        The decoder's input is the code. The encoder's input is the features, from which mean and std follow. The draws are
+        (code - mean) / std, so the gradient shows them exactly, although the paper treats them as hidden.
         """
         code, features = (_entering(gradient, layer) for layer in ("decoder", "encoder"))
         weight, bias = parameters["encoder.weight"], parameters["encoder.bias"]
@@ -60,29 +60,26 @@ class VariationalBottleneck(nn.Module):
 
 def _entering(gradient: Parameters, layer: str) -> Tensor:
     """Return the input (n,) of a biased linear layer, by least squares over its rows: dW = db x^T."""
-    largest = gradient[f"{layer}.bias"].abs().amax()  # By which squares of small gradients do not vanish.
+    largest = (
+        gradient[f"{layer}.bias"].abs().amax()
+    )  # The division keeps squares of small gradients from becoming zero.
     weight, bias = gradient[f"{layer}.weight"] / largest, gradient[f"{layer}.bias"] / largest
     return bias @ weight / bias.square().sum()
 
 
 @part("network.precode")
 class Precode:
-    """Put a variational bottleneck between the features and the last layer (Scheliga et al., WACV 2022, section 4)."""
+    """Put a variational bottleneck between the features and the last layer (Scheliga et al., WACV 2022, section 4).
 
-    width: Annotated[Count, Field(description="k, the number of values in the latent code.")] = 256
-    beta: Annotated[
-        NonNegative,
-        Field(
-            description=(
-                "Weight of the divergence in the loss. The paper's k = 256 and beta = 0.001. As in the released code, std is a "
-                "softplus, the divergence is in bits, and new layers are initialised by PyTorch's uniform(+-1 / sqrt(fan-in)). "
-                "The layers before and after the bottleneck keep their weights."
-            )
-        ),
-    ] = 1e-3
+    As in the released code, std is a softplus, the divergence is in bits, and PyTorch's uniform(+-1 / sqrt(fan-in)) initialises
+    the new layers. The layers before and after the bottleneck keep their weights.
+    """
+
+    width: Annotated[Count, Field(description="Number k of values in the latent code, 256 in the paper.")] = 256
+    beta: Annotated[NonNegative, Field(description="Weight of the divergence in the loss, 0.001 in the paper.")] = 1e-3
 
     def __call__(self, model: nn.Module, shape: tuple[int, ...], classes: int, rng: torch.Generator) -> nn.Module:
-        """Return the network with its bottleneck; raises InputError unless it is a sequence that ends with nn.Linear."""
+        """Return the network with its bottleneck; raises InputError unless it is a Sequential that ends with nn.Linear."""
         last = model[-1] if isinstance(model, nn.Sequential) and len(model) else model
         if not isinstance(model, nn.Sequential) or not isinstance(last, nn.Linear):
             raise InputError(

@@ -26,8 +26,13 @@ __all__ = ["PriorityNoise", "chosen"]
 def chosen(importance: Tensor, share: float, which: str, rngs: Generators | None) -> Tensor:
     """Return the mask (lanes, features) of the floor(share * features) least or most important features of each lane.
 
-    Features of equal importance stand in a random order, by the lane's own generator, or in the model's where there is none. Least
-    and most are the two ends of one order, so that they are disjoint for a share of at most a half.
+    The lane's generator orders features of equal importance at random; without generators they keep the model's order. The least
+    and the most important features are the two ends of one order, so they are disjoint for a share of at most 1/2.
+
+    Args:
+        importance: (lanes, features), higher is more important.
+        share: In [0, 1].
+        which: `least` or `most`.
     """
     features = importance.shape[1]
     many = math.floor(share * features + 1e-9)  # .29 * 100 is 28.999999999999996.
@@ -48,13 +53,17 @@ class PriorityNoise:
     reads_network: ClassVar[bool] = True
 
     importance: Annotated[Importance, IMPORTANCE]
-    share: Annotated[Fraction, Field(description="p, of all features, rounded down.")]
+    share: Annotated[
+        Fraction, Field(description="Share p of the features that get more noise; their number is rounded down.")
+    ]
     which: Annotated[
-        Literal["least", "most"], Field(description="The `least` or the `most` important ones get more noise.")
+        Literal["least", "most"],
+        Field(description="Whether the `least` or the `most` important features get more noise."),
     ]
     calibration: Calibrated
     epsilon_selected: Annotated[
-        Positive, Field(description="At most `calibration.epsilon`; equal to it, this is NbAFL.")
+        Positive,
+        Field(description="Epsilon of the selected features, at most `calibration.epsilon`; if equal, this is NbAFL."),
     ]
 
     def __post_init__(self) -> None:
@@ -65,17 +74,17 @@ class PriorityNoise:
             raise PydanticCustomError("slot", "{text}", {"text": text})
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Rank, clip and add noise; raises InputError where the first layer is not fully connected."""
+        """Rank, clip and add noise; raises InputError if the first layer is not fully connected."""
         first = first_weight(signal)
         clipped = clip_weights(signal, self.calibration.norm)
         std, more = (self.calibration.uplink(clock, e) for e in (self.calibration.epsilon, self.epsilon_selected))
         grads = clipped.grads
-        if rngs is not None:  # Who runs the deterministic part needs no ranking: it decides about noise alone.
+        if rngs is not None:  # The deterministic part needs no ranking, which affects only the noise.
             mask = chosen(self.importance(signal, std), self.share, self.which, rngs)
             scale = {n: g.new_full((), std) for n, g in grads.items()}
             scale[first] = torch.where(mask, more, std)[:, None, None].to(grads[first])
             grads = {n: g + normal(g, rngs, g.shape[1]) * scale[n] for n, g in grads.items()}
         secret = (Fact("other", reason=self.importance.secret, raw=True),) if self.importance.secret else ()
-        weakest = f"the larger noise on some weights does not count: the smallest stands for all, std {std:.4g}"
+        weakest = f"the larger noise on some weights does not count: the smallest, std {std:.4g}, is used for all"
         facts = (*clipped.facts, *secret, Fact("noise", std=std, each=True, reason=weakest if self.share else ""))
         return dataclasses.replace(clipped, grads=grads, facts=facts)

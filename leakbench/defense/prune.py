@@ -1,7 +1,7 @@
 """Pruning: send only some coordinates of a gradient. It bounds no norm and adds no noise, so no epsilon follows from it.
 
-It never makes a member longer. Before a clip, between clip and noise, or after the noise, where it is post-processing, a
-member's own pruning therefore leaves the guarantee of these as it is, and its fact has no reason against it.
+Pruning never makes a member longer, and after the noise it is post-processing. A member's own pruning therefore does not change
+the guarantee of clip and noise, and its fact has no reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 
 __all__ = ["PruneRandom", "PruneThreshold", "PruneThresholdReleased"]
 
-Share = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[
+    float, Field(ge=0, lt=1, description="Share of the coordinates to prune, in [0, 1); their number is rounded down.")
+]
 
 LAST_DECIDES = "one example decides for all of its batch: the last one's gradient sets the threshold of pruning"
 UNNOISED_CHOICE = (
@@ -35,7 +37,7 @@ def _magnitudes(signal: Signal) -> Tensor:
 
 
 def _count(share: float, coordinates: int) -> int:
-    # Rounding guards against 0.29 * 100 becoming 28.
+    # Without rounding, 0.29 * 100 would become 28.
     return min(coordinates, int(round(share * coordinates, 9)))
 
 
@@ -49,21 +51,21 @@ def _masked(grads: Parameters, keep: Tensor) -> Parameters:
 class PruneThreshold:
     """Set the `share` of each member's coordinates with the smallest magnitude to zero, over all its tensors together.
 
-    Wei et al., TPDS 2023, section 4.1, "threshold-based gradient pruning"; share is their mu / 100. Of n coordinates, the
-    floor(share * n) smallest are pruned; several of the same magnitude at the threshold stay.
+    Wei et al., TPDS 2023, section 4.1, "threshold-based gradient pruning"; share is their mu / 100. The part prunes the
+    floor(share * n) smallest of n coordinates and keeps those that equal the threshold.
     """
 
     share: Share
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Prune; `sensitivity` stays. Nothing is drawn: without `rngs` it is the same."""
+        """Prune; `sensitivity` stays and nothing is random."""
         sizes = _magnitudes(signal)
         smallest = min(_count(self.share, sizes.shape[2]) + 1, sizes.shape[2])
         keep = sizes >= sizes.kthvalue(smallest, dim=2, keepdim=True).values
         return signal.replace(_masked(signal.grads, keep), signal.sensitivity, Fact("other"))
 
     def on_a_guess(self, seen: Parameters) -> Transform:
-        """Return what an attacker runs on a guess: the mask of what it saw."""
+        """Return the transform that the attacker runs on a guess: the mask of the leaked gradient."""
         return surviving(self, seen)
 
 
@@ -71,22 +73,22 @@ class PruneThreshold:
 class PruneThresholdReleased:
     """Set all coordinates up to the `share` quantile of the *last* member's magnitudes to zero, in every member.
 
-    As in the released LFW_defense notebook of the attack's authors, where the list of magnitudes starts over with each
-    example, so that the last example decides. The threshold is index floor(share * n) of its sorted magnitudes, and coordinates
-    that are equal to it are pruned too.
+    This follows the released LFW_defense notebook of the attack's authors, where the list of magnitudes starts over with each
+    example, so that the last example decides. The threshold is index floor(share * n) of its sorted magnitudes. The part prunes
+    coordinates that equal the threshold too.
     """
 
     share: Share
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Prune; `sensitivity` stays. Nothing is drawn: without `rngs` it is the same."""
+        """Prune; `sensitivity` stays and nothing is random."""
         sizes = _magnitudes(signal)
         index = min(_count(self.share, sizes.shape[2]) + 1, sizes.shape[2])
         keep = sizes > sizes[:, -1:].kthvalue(index, dim=2, keepdim=True).values
         return signal.replace(_masked(signal.grads, keep), signal.sensitivity, Fact("other", reason=LAST_DECIDES))
 
     def on_a_guess(self, seen: Parameters) -> Transform:
-        """Return what an attacker runs on a guess: the mask of what it saw."""
+        """Return the transform that the attacker runs on a guess: the mask of the leaked gradient."""
         return surviving(self, seen)
 
 
@@ -94,20 +96,20 @@ class PruneThresholdReleased:
 class PruneRandom:
     """Keep a random `share` of each member's coordinates, selected among those whose magnitude is above `threshold`.
 
-    Distributed selective SGD (Shokri and Shmatikov, CCS 2015) with its selection "random with threshold". Of n coordinates,
-    floor(share * n), at least 1, are drawn with equal probability; where fewer are above the threshold, all of these stay. Each
-    member and each lane draws its own, from the lane's generator.
+    Distributed selective SGD (Shokri and Shmatikov, CCS 2015) with its selection "random with threshold". The part keeps
+    floor(share * n) of n coordinates, at least 1, with equal probability. If fewer are above the threshold, all of these stay.
+    The lane's generator draws for each member separately.
     """
 
-    share: Annotated[float, Field(gt=0, le=1)]
-    threshold: NonNegative = 0.0
+    share: Annotated[float, Field(gt=0, le=1, description="Share of the coordinates to keep, in (0, 1].")]
+    threshold: Annotated[NonNegative, Field(description="Magnitude that a kept coordinate must exceed.")] = 0.0
     noise: Annotated[
         NonNegative,
-        Field(description="Standard deviation of Gaussian noise on every selected coordinate, and on no other."),
+        Field(description="Standard deviation of the Gaussian noise on the kept coordinates."),
     ] = 0.0
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Prune; `sensitivity` stays. The deterministic part, without `rngs`, is the threshold: all that is above it stays."""
+        """Prune; `sensitivity` stays. Without `rngs`, all coordinates above the threshold stay."""
         sizes = _magnitudes(signal)
         keep = sizes > self.threshold
         grads = signal.grads
@@ -125,7 +127,7 @@ class PruneRandom:
         return dataclasses.replace(after, facts=(*after.facts, noise))
 
     def on_a_guess(self, seen: Parameters) -> Transform:
-        """Return what an attacker runs on a guess: the mask of what it saw."""
+        """Return the transform that the attacker runs on a guess: the mask of the leaked gradient."""
         return surviving(self, seen)
 
     def _fact(self) -> Fact:

@@ -1,15 +1,15 @@
-"""A clip bound that follows a quantile of the norms (Andrew et al., NeurIPS 2021): clip and count, noise, adapt.
+"""A clip bound that follows a quantile of the norms (Andrew et al., NeurIPS 2021): clip and count, add noise, adapt.
 
-What is remembered: `clip_bound`, the bound C in force, and until the next `adapt_clip` `within_bound`, the sum of the votes
-on it: +1/2 of a member whose norm is at most C, -1/2 of one that is clipped. One member adds or takes at most 1/2, from which
-the 2 s_b below comes, and whoever is absent votes 0.
+The memory has two entries: `clip_bound` is the current bound C; `within_bound` is the sum of the votes on it, until the next
+`adapt_clip`. A member votes +1/2 if its norm is at most C, -1/2 if it is clipped, and 0 if it is absent. One member changes the
+sum by at most 1/2, which gives the factor 2 s_b below.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
 from pydantic import Field
@@ -27,9 +27,14 @@ from leakbench.types import Clock, Fact, Generators, Signal
 __all__ = ["AdaptClip", "ClipQuantile", "QuantileNoise", "QuantileNoiseReleased", "value_multiplier"]
 
 LEAST, MOST = 1e-15, 1e30
-"""Between which the bound stays: what single precision can clip at."""
+"""Range of the bound, in which single precision can clip."""
 
 BOUND, VOTES = "clip_bound", "within_bound"
+
+Target: TypeAlias = Annotated[
+    Probability, Field(description="Share of members whose norm is to be at most C, in (0, 1).")
+]
+LearningRate: TypeAlias = Annotated[Positive, Field(description="Step of the logarithm of C.")]
 
 BARE = Fact(
     "scale",
@@ -40,30 +45,23 @@ BARE = Fact(
 
 @part("transform.clip_quantile")
 class ClipQuantile:
-    """Scale each member so that its whole L2 norm is at most the remembered bound C, and count the members within it.
+    """Scale each member so that its whole L2 norm is at most the current bound C, and count the members within it.
 
-    Andrew et al., Algorithm 1: b_i = 1[norm <= C].
+    Andrew et al., Algorithm 1: b_i = 1[norm <= C]. Without noise on the count (`quantile_noise`), C depends on the private norms,
+    and no epsilon follows.
     """
 
     stateful: ClassVar[bool] = True
 
-    initial: Annotated[
-        Bound,
-        Field(
-            description=(
-                "C in the first use. Without noise on the count (`quantile_noise`), C depends on the private norms, and no "
-                "epsilon follows."
-            )
-        ),
-    ]
+    initial: Annotated[Bound, Field(description="Bound C at the first use.")]
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Clip; `sensitivity` becomes C, and the sum of the votes, (lanes, 1), is left for `adapt_clip`."""
+        """Clip; `sensitivity` becomes C, and the memory gets the sum of the votes, (lanes, 1), for `adapt_clip`."""
         norms = length(torch.stack(list(member_norms(signal).values())), 0)
         bound = signal.memory.get(BOUND, norms.new_full((signal.lanes, 1), self.initial))
         factor = clip_factor(norms, bound)
         grads = {n: scaled(g, factor) for n, g in signal.grads.items()}
-        # Padding of a batch, and the update of a cohort in which nobody is, are exactly zero: they do not vote.
+        # Padding of a batch and the update of an empty cohort are exactly zero and do not vote.
         votes = ((norms <= bound).to(norms) - 0.5) * (norms > 0)
         clipped = signal.replace(grads, bound[:, 0], Fact("clip", norm=float(bound.max()), rescales=True))
         counted = clipped.remembering(BOUND, bound).remembering(VOTES, votes.sum(1, keepdim=True))
@@ -72,49 +70,57 @@ class ClipQuantile:
 
 @part("transform.adapt_clip")
 class AdaptClip:
-    """Set the bound for the next use: C <- C exp(-learning_rate (b - target)), b the share of members within C, C in [1e-15, 1e30].
+    """Update the bound for the next use: C <- C exp(-learning_rate (b - target)), where b is the share of members within C.
 
-    Andrew et al., Algorithm 1, the geometric update, with b = 1/2 + (sum of votes) / m. At the `batch` station, m is the expected
-    size B of a batch; at the `server` station, it is the size K_t of a cohort. Raises InputError without a clip_quantile before it.
+    Andrew et al., Algorithm 1, the geometric update, with b = 1/2 + (sum of votes) / m and C limited to [1e-15, 1e30]. At the
+    `batch` station, m is the expected size B of a batch; at the `server` station, it is the size K_t of a cohort.
     """
 
-    target: Probability = 0.5
-    learning_rate: Positive = 0.2
+    target: Target = 0.5
+    learning_rate: LearningRate = 0.2
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Leave the gradients alone; only what is remembered changes."""
+        """Update the memory; the gradients stay. Raises InputError without a clip_quantile before this part."""
         share = 0.5 + _votes(signal, "adapt_clip") / _voters(signal, clock)
         before = signal.memory[BOUND].mean(1, keepdim=True)
         after = (before * torch.exp(-self.learning_rate * (share - self.target))).clamp(LEAST, MOST)
-        kept = {name: m for name, m in signal.memory.items() if name != VOTES}
-        return dataclasses.replace(signal, memory={**kept, BOUND: after})
+        others = {name: m for name, m in signal.memory.items() if name != VOTES}
+        return dataclasses.replace(signal, memory={**others, BOUND: after})
 
 
 @part("transform.quantile_noise")
 class QuantileNoise:
-    """Add noise to the values and to the count, together worth the multiplier z for the effect of one member on both.
+    """Add noise to the values and to the count, such that both together have the noise multiplier z.
 
-    Andrew et al., Theorem 1: the count gets s_b, and the values z_delta C with z_delta = (z^-2 - (2 s_b)^-2)^(-1/2).
+    Andrew et al., Theorem 1: the count gets noise of s_b, the values get noise of z_delta C with
+    z_delta = (z^-2 - (2 s_b)^-2)^(-1/2).
     """
 
-    multiplier: Annotated[NonNegative, Field(description="z.")]
+    multiplier: Annotated[
+        NonNegative, Field(description="Noise multiplier z of values and count together, below 2 s_b.")
+    ]
     to: Annotated[
         Literal["sum", "share"],
         Field(
             description=(
-                "`sum`: one noise for the sum, at the `batch` or `server` station; `share`: each of m clients adds its share, 1 /"
-                " sqrt(m) of both, so that no vote leaves a client without noise. Raises InputError where clip_quantile was not "
-                "the last to act, and for z >= 2 s_b, where z_delta does not exist."
+                "`sum`: one noise for the sum, at the `batch` or `server` station. `share`: each of m clients adds 1 / sqrt(m) of "
+                "both noises, so that no vote leaves a client without noise."
             )
         ),
     ]
     count_std: Annotated[
         Positive | None,
-        Field(description="s_b; None is m / 20, the default of TensorFlow Federated and Flower."),
+        Field(
+            description="Standard deviation s_b of the count's noise; None is m / 20, as in TensorFlow Federated and Flower."
+        ),
     ] = None
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Add both noises; the facts restate the bound, since from here on only noised counts enter it."""
+        """Add both noises; the facts state the bound again, since from now on only noised counts change it.
+
+        Raises:
+            InputError: If clip_quantile is not the part before this one, or z >= 2 s_b, where z_delta does not exist.
+        """
         votes = _bare_votes(signal, "quantile_noise")
         voters = clock.cohort if self.to == "share" else _voters(signal, clock)
         std = voters / 20 if self.count_std is None else self.count_std
@@ -133,17 +139,19 @@ class QuantileNoise:
 class QuantileNoiseReleased:
     """Add noise and adapt in the order and with the sign of Flower's `DifferentialPrivacy...AdaptiveClipping` classes.
 
-    Their indicator says "was clipped" while the step keeps its sign, so C falls when too many are clipped. The noise is scaled by
-    C after this step, not by the C of the clip. Fields as in `quantile_noise` and `adapt_clip`. Server station.
+    Their indicator is 1 for a clipped member, but the step has the sign for an unclipped one, so C falls when too many members are
+    clipped. The noise is scaled by C after this step, not by the C of the clip. Server station.
     """
 
-    multiplier: NonNegative
-    count_std: Positive | None = None
-    target: Probability = 0.5
-    learning_rate: Positive = 0.2
+    multiplier: Annotated[NonNegative, Field(description="Noise multiplier z, as in `quantile_noise`.")]
+    count_std: Annotated[
+        Positive | None, Field(description="Standard deviation s_b of the count's noise; None is m / 20.")
+    ] = None
+    target: Target = 0.5
+    learning_rate: LearningRate = 0.2
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Noise the count, step the wrong way, noise the values."""
+        """Add noise to the count, step in the wrong direction, and add noise to the values."""
         votes = _bare_votes(signal, "quantile_noise_released")
         std = _voters(signal, clock) / 20 if self.count_std is None else self.count_std
         values = value_multiplier(self.multiplier, std, "quantile_noise_released")
@@ -159,7 +167,16 @@ class QuantileNoiseReleased:
 
 
 def value_multiplier(multiplier: float, count_std: float, name: str) -> float:
-    """Return z_delta = (z^-2 - (2 s_b)^-2)^(-1/2), 0 for z = 0; raises InputError where z >= 2 s_b."""
+    """Return z_delta = (z^-2 - (2 s_b)^-2)^(-1/2), and 0 for z = 0.
+
+    Args:
+        multiplier: z.
+        count_std: s_b.
+        name: Name of the part, for the message.
+
+    Raises:
+        InputError: If z >= 2 s_b.
+    """
     if multiplier == 0:
         return 0.0
     if multiplier >= 2 * count_std:
@@ -171,10 +188,10 @@ def value_multiplier(multiplier: float, count_std: float, name: str) -> float:
 
 
 def _bare_votes(signal: Signal, name: str) -> Tensor:
-    """Return the votes where clip_quantile was the last to act: what came between could change the values' bound or scale."""
+    """Return the votes; raises InputError for a part after clip_quantile, which could change the bound or scale of the values."""
     votes = _votes(signal, name)
     if signal.facts[-1:] != (BARE,):
-        raise InputError(f"{name}: another part stands between clip_quantile and it; put it right after clip_quantile")
+        raise InputError(f"{name}: another part is between clip_quantile and it; put it right after clip_quantile")
     return votes
 
 
@@ -186,5 +203,5 @@ def _votes(signal: Signal, name: str) -> Tensor:
 
 
 def _voters(signal: Signal, clock: Clock) -> int:
-    """Return m, how many votes are expected: what a client's mean is divided by, at the server the cohort."""
+    """Return m, the expected number of votes: the divisor of a client's mean, or the cohort at the server."""
     return clock.cohort if signal.local is None else signal.averaged

@@ -1,4 +1,4 @@
-"""A defense: transforms at four stations, what it claims, and the sampling that its epsilon rests on."""
+"""A defense: transforms at four stations, the claimed epsilon, and the sampling that its epsilon depends on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLACES: dict[str, str] = {
     "priority_noise": "client",
     "refuse_conspicuous": "example",
 }
-"""The one station at which a transform means what its paper says."""
+"""The only station of a transform, where its paper puts it."""
 
 Step = Annotated[Transform, TRANSFORM]
 
@@ -44,53 +44,88 @@ Step = Annotated[Transform, TRANSFORM]
 class Defense:
     """The recipe of a defense.
 
-    Args:
-        unit: The unit of one epsilon, an `example` or a whole `client`.
-        network: Changes of the network itself, in order (`leakbench.defense.network`).
-        example: The transforms at each station, in order (see `leakbench.federated`).
-        batch: The transforms at each station, in order (see `leakbench.federated`).
-        client: The transforms at each station, in order (see `leakbench.federated`).
-        server: The transforms at each station, in order (see `leakbench.federated`).
-        batches: How a client draws its batches: `fixed` (B of its examples without replacement, drawn again in each local
-            iteration), `split` (one pass over a shuffled, fixed split), `poisson` (each example with probability B / |D_i|).
-        cohorts: How the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N).
-        cohort_growth: Factor of K_t in a round, a number or a schedule of it: m_t grows in Geyer et al. 2017, section 4.
-        on_dropout: What happens to a round in which a client fails (`Federation.dropout`): `continue` sums up the other clients,
-            still divided by K_t, to which the noise is calibrated; `abort` changes nothing and releases nothing.
-        aggregation: What reaches the server: every update (`plain`) or only the sum of a round's updates (`secure`).
-        model: The network that is trained, and the one that leaks in the `paper` protocol, where a transform needs one of their
-            kind; empty: the data set's usual one. The command line overrides both.
-        leak_model: The network that is trained, and the one that leaks in the `paper` protocol, where a transform needs one of
-            their kind; empty: the data set's usual one. The command line overrides both.
-        budget: Where training stops; None: after all rounds. The command line overrides it.
-        printed_by: The source of the printed values, where it is not the cited one.
-        printed: Values that the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to compare with the
-            measurement.
+    Each of `example`, `batch`, `client` and `server` holds the transforms of one station, in order (see `leakbench.federated`).
+    `network` holds changes of the network itself, in order (`leakbench.defense.network`).
     """
 
-    title: Text
-    cite: Text
-    unit: Literal["example", "client"]
-    note: str = ""
+    title: Annotated[Text, Field(description="Short name for tables and pages.")]
+    cite: Annotated[Text, Field(description="Source of the defense.")]
+    unit: Annotated[
+        Literal["example", "client"], Field(description="Unit of one epsilon, an `example` or a whole `client`.")
+    ]
+    note: Annotated[str, Field(description="Remarks for the reader of the recipe.")] = ""
     network: tuple[Annotated[Extension, NETWORK], ...] = ()
     example: tuple[Step, ...] = ()
     batch: tuple[Step, ...] = ()
     client: tuple[Step, ...] = ()
     server: tuple[Step, ...] = ()
-    batches: Literal["fixed", "split", "poisson"] = "fixed"
-    cohorts: Literal["fixed", "poisson"] = "fixed"
-    cohort_growth: Multiplier = 1.0
-    on_dropout: Literal["continue", "abort"] = "continue"
-    aggregation: Literal["plain", "secure"] = "plain"
-    model: str = ""
-    leak_model: str = ""
+    batches: Annotated[
+        Literal["fixed", "split", "poisson"],
+        Field(
+            description=(
+                "How a client draws its batches: `fixed` (B of its examples without replacement, drawn again in each local "
+                "iteration), `split` (one pass over a shuffled, fixed split), `poisson` (each example with probability B / |D_i|)."
+            )
+        ),
+    ] = "fixed"
+    cohorts: Annotated[
+        Literal["fixed", "poisson"],
+        Field(
+            description="How the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N)."
+        ),
+    ] = "fixed"
+    cohort_growth: Annotated[
+        Multiplier,
+        Field(description="Factor of K_t in a round, a number or a schedule, as m_t in Geyer et al. 2017, section 4."),
+    ] = 1.0
+    on_dropout: Annotated[
+        Literal["continue", "abort"],
+        Field(
+            description=(
+                "What a round does if a client fails (`Federation.dropout`): `continue` sums up the other clients and still "
+                "divides by K_t, to which the noise is calibrated; `abort` changes nothing and releases nothing."
+            )
+        ),
+    ] = "continue"
+    aggregation: Annotated[
+        Literal["plain", "secure"],
+        Field(
+            description="What the server receives: every update (`plain`) or only the sum of a round's updates (`secure`)."
+        ),
+    ] = "plain"
+    model: Annotated[
+        str,
+        Field(
+            description="Network that is trained; empty for the data set's usual one. The command line overrides it."
+        ),
+    ] = ""
+    leak_model: Annotated[
+        str,
+        Field(
+            description=(
+                "Network that leaks in the `paper` protocol; empty for the data set's usual one. The command line overrides it."
+            )
+        ),
+    ] = ""
     claim: Annotated[Claim, CLAIM] = NoClaim(reason="no epsilon is claimed")
-    budget: Annotated[Budget | None, nested(Budget)] = None
-    printed_by: str = ""
-    printed: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(default_factory=dict)
+    budget: Annotated[
+        Budget | None,
+        nested(Budget),
+        Field(description="Epsilon at which training stops; None for all rounds. The command line overrides it."),
+    ] = None
+    printed_by: Annotated[str, Field(description="Source of the printed values, if it is not `cite`.")] = ""
+    printed: Annotated[
+        dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]],
+        Field(
+            description=(
+                "Values that the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to compare with the "
+                "measurement."
+            )
+        ),
+    ] = Field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # NbAFL's formula leaves open of whom its sensitivity is, and one of one's own may: it then has no unit.
+        # NbAFL's formula does not say whose sensitivity it uses, and neither may a user's own claim: both then have no unit.
         claimed = getattr(self.claim, "unit", self.unit)
         if claimed != self.unit:
             text = f"claim: its unit is {claimed!r}, the defense's is {self.unit!r}; expected the same"
@@ -133,16 +168,16 @@ class Defense:
                     raise PydanticCustomError("slot", "{text}", {"text": text})
 
     def clock(self, federation: Federation, round_number: int, local_iteration: int = 0) -> Clock:
-        """Return the federation's clock with as many clients a round as this defense asks for then, of 1 to all."""
+        """Return the federation's clock with this defense's number of clients in the round, between 1 and all of them."""
         plain = federation.clock(round_number, local_iteration)
         growth = self.cohort_growth(plain) if callable(self.cohort_growth) else self.cohort_growth
         return dataclasses.replace(plain, cohort=max(1, min(plain.clients, round(plain.cohort * growth))))
 
     @property
     def stations(self) -> Stations:
-        """What acts where, without the rest of the recipe."""
+        """The transforms of all stations, without the rest of the recipe."""
         return Stations(self.example, self.batch, self.client, self.server)
 
     def shows_sum(self, tap: str) -> bool:
-        """Say whether a reader of the tap sees only the sum (or mean) of a round's updates, not one client's."""
+        """Return whether an attacker at the tap sees only the sum (or mean) of a round's updates, not a single one."""
         return tap == "global" or (tap == "type-0" and self.aggregation == "secure")

@@ -1,4 +1,4 @@
-"""Refusal: a client that finds the model it was sent conspicuous sends zeros instead of its gradient."""
+"""Refusal: a client sends zeros instead of its gradient if the received model is conspicuous."""
 
 from __future__ import annotations
 
@@ -28,43 +28,28 @@ OF_THE_BATCH = "a refusal depends on the whole private batch: one example can de
 class RefuseConspicuous:
     """Set all members of a lane to zero if its network or batch differs from those of an honest server.
 
-    Each local iteration is judged by itself, by the network and the batch that it uses. A refused iteration moves nothing, so a
-    model whose rows are alike is refused throughout. Nothing is random.
+    The part refuses if any of three measures of `leakbench.measure.conspicuous` exceeds its threshold. The default thresholds are
+    above the 99th percentiles of honest models at B = 8 (results/conspicuous.md).
+
+    It judges each local iteration separately, by its network and its batch. A refused iteration does not change the model, so a
+    model with similar rows is refused in every iteration. Nothing is random.
     """
 
     rows_alike: Annotated[
-        Fraction | None,
-        Field(
-            description=(
-                "Thresholds of the measures of `leakbench.measure.conspicuous`; exceeding any one of them refuses; None leaves it"
-                " out. The defaults are above the 99th percentiles of honest models at B = 8 (results/conspicuous.md)."
-            )
-        ),
+        Fraction | None, Field(description="Threshold of the measure `rows_alike`; None does not check it.")
     ] = 0.5
     d_snr: Annotated[
-        Positive | None,
-        Field(
-            description=(
-                "Thresholds of the measures of `leakbench.measure.conspicuous`; exceeding any one of them refuses; None leaves it"
-                " out. The defaults are above the 99th percentiles of honest models at B = 8 (results/conspicuous.md)."
-            )
-        ),
+        Positive | None, Field(description="Threshold of the measure `d_snr`; None does not check it.")
     ] = 5.0
     lit_alone: Annotated[
-        Fraction | None,
-        Field(
-            description=(
-                "Thresholds of the measures of `leakbench.measure.conspicuous`; exceeding any one of them refuses; None leaves it"
-                " out. The defaults are above the 99th percentiles of honest models at B = 8 (results/conspicuous.md)."
-            )
-        ),
+        Fraction | None, Field(description="Threshold of the measure `lit_alone`; None does not check it.")
     ] = 0.36
     least: Annotated[
         Count,
         Field(
             description=(
-                "Smallest batch whose D-SNR and rows are checked. In a smaller one, an example outweighs the others and activates"
-                " rows alone in any network; there only `rows_alike` counts."
+                "Smallest batch whose `d_snr` and `lit_alone` are checked: in a smaller one, a single example outweighs the others "
+                "and activates rows alone in any network."
             )
         ),
     ] = 8
@@ -72,8 +57,8 @@ class RefuseConspicuous:
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Refuse or not, lane by lane; `sensitivity` stays.
 
-        Raises InputError where single examples' gradients are not at hand as they are: elsewhere than first at the `example`
-        station.
+        Raises:
+            InputError: If the part is not the first one at the `example` station, where it sees unchanged single gradients.
         """
         local = signal.local
         if local is None or local.inputs.shape[1] != signal.members:
@@ -86,58 +71,62 @@ class RefuseConspicuous:
         refused = self.refuses(self._statistics(signal.grads, local, real), real.sum(1))
         return signal.replace(_without(signal.grads, refused), signal.sensitivity, Fact("other", reason=reason))
 
-    def refuses(self, found: Mapping[str, Tensor], many: Tensor) -> Tensor:
-        """Return (lanes,), whether any statistic {name: (lanes,)} exceeds its threshold; NaN does not.
+    def refuses(self, statistics: Mapping[str, Tensor], many: Tensor) -> Tensor:
+        """Return (lanes,), whether any statistic exceeds its threshold; NaN does not.
 
         Args:
-            many: (lanes,), of how many examples each lane's batch is.
+            statistics: {name of a threshold: (lanes,)}.
+            many: (lanes,), the number of examples in each lane's batch.
         """
         refused = torch.zeros_like(many, dtype=torch.bool)
-        for name, values in found.items():
+        for name, values in statistics.items():
             threshold = getattr(self, name)
             if threshold is not None:
                 refused = refused | ((values > threshold) & ((many >= self.least) | (name == "rows_alike")))
         return refused
 
     def on_a_guess(self, seen: Parameters) -> Transform:
-        """Return what an attacker runs on a guess: what is not zero was not refused, whatever the guess looks like."""
+        """Return the transform that the attacker runs on a guess: lanes whose leaked gradient is not zero were not refused."""
         nothing = torch.stack([(u.flatten(1) == 0).all(1) for u in seen.values()]).all(0)
         return Refused(nothing)
 
     @torch.no_grad()
     def _statistics(self, grads: Parameters, local: Local, real: Tensor) -> dict[str, Tensor]:
-        """Return {name: (lanes,)} of what is looked at.
+        """Return {name: (lanes,)} for the measures that have a threshold.
 
         Args:
             real: (lanes, members), false for padding.
         """
-        network, found = local.network, dict[str, Tensor]()
+        network, values = local.network, dict[str, Tensor]()
         names = weight_names(network.model)
         if self.rows_alike is not None:
             sent = {n: network.parameters[n] for n in names}
-            found["rows_alike"] = rows_alike({n: w[None] for n, w in sent.items()} if network.shared else sent)
+            values["rows_alike"] = rows_alike({n: w[None] for n, w in sent.items()} if network.shared else sent)
         if not (real.sum(1) >= self.least).any():
-            return found
+            return values
         if self.d_snr is not None:
-            found["d_snr"] = d_snr(weight_norms(grads, names), real)
+            values["d_snr"] = d_snr(weight_norms(grads, names), real)
         if self.lit_alone is not None:
             gates = gated_biases(network.model, tuple(local.inputs.shape[2:]))
-            found["lit_alone"] = lit_alone(lit(grads, gates), real)
-        return found
+            values["lit_alone"] = lit_alone(lit(grads, gates), real)
+        return values
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Zero every member of the lanes of which only zeros leaked, (lanes,) bool, and no other.
+    """Set every member to zero in the lanes whose leaked gradient is zero.
 
-    Of a mean over several clients or local iterations some may have been refused where others were not; past a later noise
-    nothing is zero. An attacker takes all of them for sent.
+    In a mean over several clients or local iterations some of them may have been refused, and after later noise nothing is zero.
+    The attacker then assumes that all were sent.
+
+    Args:
+        nothing: (lanes,) bool, whether the leaked gradient is zero.
     """
 
     nothing: Tensor
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Zero those lanes; nothing is drawn."""
+        """Set those lanes to zero; nothing is random."""
         return signal.replace(_without(signal.grads, self.nothing), signal.sensitivity, Fact("other"))
 
 

@@ -1,8 +1,11 @@
-"""Rules that set the scale of the noise from the data: what Fed-alphaCDP calls sensitivity. None of them carries a guarantee."""
+"""Rules that set the noise scale from the data, which Fed-alphaCDP calls sensitivity. No guarantee follows from them."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.defense.by_norm import Norms, Scaling, scale_by_norm
@@ -19,15 +22,15 @@ class L2Max:
     """Set the sensitivity to the largest layer norm among all members: S = max over members and layers of the L2 norm.
 
     Fed-alphaCDP's l2-max (Wei et al., TPDS 2023, section 5.2) at the example station, after the clip, so that S <= C. At
-    the batch station the members are one mean gradient: the reading of their Algorithm 1, lines 16 and 17.
+    the batch station the only member is the mean gradient, as in their Algorithm 1, lines 16 and 17.
     """
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Leave the gradients alone; `sensitivity` becomes (lanes,) maxima."""
+        """Set `sensitivity` to the (lanes,) maxima; the gradients stay."""
         return scale_by_norm(self, signal, clock)
 
     def by_norm(self, norms: Norms, sensitivity: Tensor | None, clock: Clock) -> Scaling:
-        """Scale nothing; raises InputError where no clip came before."""
+        """Return the largest norms without a factor; raises InputError if no clip came before."""
         if sensitivity is None:
             raise InputError("l2_max: no clip before it at this station; put clip_layers or clip_whole first")
         largest = torch.stack(list(norms.values())).amax(0).amax(1).detach()
@@ -39,13 +42,13 @@ class L2Max:
 
 @part("transform.l2_max_released")
 class L2MaxReleased:
-    """Clip each member at its own largest layer norm, limited to [floor, ceiling]; the scale is the mean of these limits.
+    """Clip each member at its own largest layer norm, limited to [floor, ceiling]; the noise scale is the mean of these limits.
 
-    This follows the authors' released script, where it is commented out: nothing is clipped below the ceiling, and C is not used.
+    This follows code of the authors' released script that is commented out. It clips nothing below the ceiling and ignores C.
     """
 
-    floor: Bound = 0.1
-    ceiling: Bound = 32.0
+    floor: Annotated[Bound, Field(description="Least limit of a member.")] = 0.1
+    ceiling: Annotated[Bound, Field(description="Largest limit of a member.")] = 32.0
 
     def __post_init__(self) -> None:
         check_limits(self.floor, self.ceiling)
@@ -55,7 +58,7 @@ class L2MaxReleased:
         return scale_by_norm(self, signal, clock)
 
     def by_norm(self, norms: Norms, sensitivity: Tensor | None, clock: Clock) -> Scaling:
-        """Scale what is above the ceiling."""
+        """Return the factors of tensors above the ceiling, and the mean limit."""
         own = torch.stack(list(norms.values())).amax(0).clamp(self.floor, self.ceiling)
         clipped = ClipLayers(norm=self.ceiling).by_norm(norms, sensitivity, clock)
         reason = "data-dependent sensitivity: the noise is scaled by the mean over the batch of each example's largest layer norm"

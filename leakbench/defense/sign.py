@@ -1,11 +1,13 @@
-"""signSGD: of every coordinate only its sign is sent. Nothing is drawn, so no epsilon follows from it alone."""
+"""signSGD: a client sends only the sign of every coordinate. Nothing is random, so no epsilon follows from it alone."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -16,42 +18,42 @@ from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 __all__ = ["Sign", "SoftSign", "margins"]
 
 SHARPNESS = 0.01
-"""Of a tensor's root mean square, from where on a coordinate of a guess counts as clearly on one side."""
+"""Share of a tensor's root mean square; a coordinate of a guess above it clearly has a sign."""
 
 UNCOUNTED = "a sign at the server is bounded by how many coordinates an update has, which is not looked at there"
 
 
 @part("transform.sign")
 class Sign:
-    """Replace every coordinate of each member by `size` times its sign; that of zero is zero, that of NaN is NaN.
+    """Replace every coordinate of each member by `size` times its sign. The sign of zero is zero, and that of NaN is NaN.
 
     Bernstein et al., ICML 2018, Algorithm 1: x - delta sign(g) steps by delta in every coordinate, so with the clients' learning
     rate eta, `size` is delta / eta. 1 is the bare sign, which Wu et al. (UAI 2023) use as a defense. With p coordinates, the L2
     norm of a member is at most size * sqrt(p), to which later noise is calibrated.
     """
 
-    size: Positive = 1.0
+    size: Annotated[Positive, Field(description="Magnitude of every coordinate that is sent.")] = 1.0
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Take the signs; `sensitivity` becomes size * sqrt(p) in every lane. Its derivative is zero."""
-        # The sign of NaN is zero to PyTorch, which would let a gradient that has diverged pass for one that is zero.
+        """Take the signs; `sensitivity` becomes size * sqrt(p) in every lane. The derivative is zero."""
+        # PyTorch's sign of NaN is zero, and a gradient that has diverged must not become zero.
         grads = {name: self.size * g.sign().masked_fill(g.isnan(), torch.nan) for name, g in signal.grads.items()}
         first = next(iter(grads.values()))
         bound = self.size * math.sqrt(sum(g[0, 0].numel() for g in grads.values()))
-        # The ledger shows a server one coordinate of each tensor: no bound follows from how many it sees there.
+        # The ledger shows a server only one coordinate of each tensor, so their number gives no bound there.
         fact = Fact(
             "clip", norm=bound if signal.local else math.inf, reason="" if signal.local else UNCOUNTED, rescales=True
         )
         return signal.replace(grads, first.new_full((signal.lanes,), bound), fact)
 
     def on_a_guess(self, seen: Parameters) -> Transform:
-        """Return what an attacker runs on a guess, to have a gradient to follow."""
+        """Return the transform that the attacker runs on a guess, which has a derivative."""
         return SoftSign(self.size)
 
     def unlikelihood(self, guess: Parameters, seen: Parameters) -> Tensor | None:
-        """Return (lanes,) minus the logarithm of a logistic likelihood, the sum of softplus(-m) over `margins` m.
+        """Return (lanes,), minus the logarithm of a logistic likelihood: the sum of softplus(-m) over the `margins` m.
 
-        None where what leaked, {p: (lanes, *p)}, is not one member's signs.
+        Returns None if `seen`, {p: (lanes, *p)}, is not one member's signs.
         """
         if not _signs(seen):
             return None
@@ -61,15 +63,16 @@ class Sign:
 
 @dataclass(frozen=True)
 class SoftSign:
-    """size * m / (1 + |m|), m a coordinate over `SHARPNESS` times the root mean square of its tensor, a constant.
+    """A smooth sign: size * m / (1 + |m|), where m is a coordinate divided by `SHARPNESS` times its tensor's root mean square.
 
-    The mean over members of such signs is compared by its squared distance; one member's, by the likelihood of `Sign`.
+    The root mean square is a constant in the derivative. The attacker compares a mean over members by its squared distance, and one
+    member's signs by the likelihood of `Sign`.
     """
 
     size: float
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Nearly the signs, with a gradient everywhere; nothing is drawn."""
+        """Replace the gradients by smooth signs; nothing is random."""
         grads = {}
         for name, g in signal.grads.items():
             typical = g.detach().flatten(2).square().mean(2).sqrt().reshape(*g.shape[:2], *[1] * (g.dim() - 2))
@@ -79,17 +82,17 @@ class SoftSign:
 
 
 def _signs(seen: Parameters) -> bool:
-    """Say whether no coordinate of {p: (lanes, *p)} is of another size than zero or its lane's largest."""
+    """Return whether the size of every coordinate of {p: (lanes, *p)} is zero or its lane's largest one."""
     flat = torch.cat([u.flatten(1).abs() for u in seen.values()], 1)
     return bool(((flat == 0) | (flat == flat.amax(1, keepdim=True))).all())
 
 
 def margins(soft: Tensor, signs: Tensor) -> Tensor:
-    """Return how far beyond zero, on the side of its sign, each coordinate is whose `SoftSign` is `soft`; zero for no sign.
+    """Return the margin of each coordinate: its value before `SoftSign`, positive if it has the right sign.
 
     Args:
-        soft: (lanes, *p), of one size.
-        signs: (lanes, *p), of one size.
+        soft: (lanes, *p), the result of `SoftSign`.
+        signs: (lanes, *p), the observed signs times their size. A sign of zero gives a margin of zero.
     """
     size = signs.abs().flatten(1).amax(1).clamp_min(torch.finfo(signs.dtype).tiny)
     raised = soft / size.reshape(-1, *[1] * (soft.dim() - 1))

@@ -1,4 +1,4 @@
-"""Soteria: hide the features of the representation from which an input is most easily rebuilt."""
+"""Soteria: hide the features of the representation from which an attacker reconstructs an input most easily."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OFFSET = 0.1
 """Added to a feature in the denominator by the released code, so that a feature of zero has a score."""
 
 BYTES = 8_000
-"""What a backward pass takes for each number of the input, measured on the convolutional networks that are trained here."""
+"""Memory of a backward pass per number of the input, measured on the convolutional networks of `leakbench.models`."""
 
 
 @part("transform.soteria")
@@ -33,7 +33,8 @@ class Soteria:
 
     Sun et al., CVPR 2021, Algorithm 1, prunes the features with the largest |r_i (d r_i / d x)^-1|. The released code takes the
     smallest |d r_i / d x| / (r_i + 0.1) for these, and so does this part. At the `example` station, each example has its own
-    mask, from its own score. At the `batch` station, all share one, from the sum of their scores, as in the released code.
+    mask, from its own scores. At the `batch` station, all examples share one mask, from the sum of their scores, as in the
+    released code.
 
     The cost is one backward pass for each feature and example.
     """
@@ -42,8 +43,7 @@ class Soteria:
         Fraction,
         Field(
             description=(
-                "Share of the features; those whose score is strictly below this quantile (linear interpolation) are "
-                "pruned."
+                "Share of the features to prune: those whose score is strictly below this quantile (linear interpolation)."
             )
         ),
     ]
@@ -53,19 +53,18 @@ class Soteria:
     ] = "last"
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Mask; raises InputError where no examples are at hand, after a noise, or for a network without that layer.
+        """Mask the gradient. The mask is a constant when the signal is differentiated.
 
-        The mask is taken as a constant where the signal is differentiated.
+        Raises:
+            InputError: If the station has no examples, if noise came before, or if the network does not have the layer.
         """
         local = signal.local
         if local is None:
-            raise InputError(
-                "soteria: there are no examples at this station; put it at the example or the batch station"
-            )
+            raise InputError("soteria: this station has no examples; put it at the example or the batch station")
         if mixes_examples(local.network.model):
             raise InputError(
                 "soteria: in train mode batch normalisation makes each example's features depend on its batch, so that"
-                " it has no score of its own; choose --victim-mode eval"
+                " a single example has no score; choose --victim-mode eval"
             )
         if any(fact.kind in ("noise", "uncalibrated_noise") for fact in signal.facts):
             raise InputError(
@@ -80,7 +79,7 @@ class Soteria:
         kept = scores.abs() >= scores.abs().quantile(self.share, dim=-1, keepdim=True)
         key = f"{name}.weight"
         grads = {**signal.grads, key: signal.grads[key] * kept.unsqueeze(-2).to(scores)}
-        # An example's own mask is part of what its gradient is, and a clip bounds it; a shared one mixes the whole batch.
+        # An example's own mask is a function of that example, and a later clip bounds the result. A shared mask mixes the batch.
         reason = (
             "" if own else "data-dependent mask: which columns are zero (Soteria) depends on the whole private batch"
         )
@@ -92,7 +91,7 @@ class Soteria:
         return True
 
     def on_a_guess(self, seen: Parameters) -> Transform:
-        """Return what an attacker runs on a guess: the mask of what it saw."""
+        """Return the transform that the attacker runs on a guess: the mask of the leaked gradient."""
         return surviving(self, seen)
 
     def _defended(self, model: nn.Module) -> str:
@@ -107,11 +106,13 @@ class Soteria:
 
 
 def representation_scores(local: Local, layer: nn.Module, budget: int = 1_000_000_000) -> Tensor:
-    """Return |d r_i / d x| / (r_i + 0.1) of every example, (lanes, B, features), where r goes into `layer`; no gradients.
+    """Return |d r_i / d x| / (r_i + 0.1) of every example, (lanes, B, features), where r is the input of `layer`.
 
     Args:
-        budget: About how many bytes the backward passes that run at once may take; lanes that do not fit together go one after
-            another.
+        budget: Approximate number of bytes for the backward passes that run at once; lanes beyond it run one after another.
+
+    Returns:
+        The scores, without a derivative.
     """
     lanes = len(local.inputs)
     together = min(lanes, max(1, budget // (BYTES * local.inputs[0].numel())))

@@ -1,4 +1,4 @@
-"""The slot of a defense: one transform of a signal. Four stations hold an ordered tuple of them each."""
+"""Slot `transform`: one transform of a signal. Each of the four stations has an ordered tuple of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATIONS = ("example", "batch", "client", "server")
 
 
 def stations_before(tap: str) -> tuple[str, ...]:
-    """Return the stations that what leaks at a tap has passed, in order; at `global`, and wherever the server acts, all of them."""
+    """Return the stations before a leakage point, in order; all of them at `type-0`, `global` and the points of a server."""
     return {"type-2": STATIONS[:1], "type-1": STATIONS[:3]}.get(tap, STATIONS)
 
 
@@ -23,28 +23,28 @@ class Transform(Protocol):
     """One step of a defense at one station."""
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Return the transformed signal with one more `Fact`, from which the ledger learns what was done.
+        """Return the transformed signal, with at least one more `Fact` for the ledger.
 
         Args:
-            rngs: One generator a lane, the only source of randomness, to be drawn from by `leakbench.rng.normal`. None asks for
-                the deterministic part alone, as an attacker runs it on a guess: what is drawn is then zero.
+            rngs: One generator per lane, the only source of randomness; draw with `leakbench.rng.normal`. None runs only the
+                deterministic part, as the attacker does on a guess: all draws are then zero.
         """
 
 
 SILENT = "changes the gradients and does not say how"
-"""Why a transform that states no fact is held against the epsilon."""
+"""Reason for no epsilon if a transform changes the gradients without a fact."""
 
 
 @runtime_checkable
 class RunsNetwork(Protocol):
-    """A transform that runs the network itself (Soteria): its parameters are swapped meanwhile, so one thread at a time may."""
+    """A transform that runs the network itself (Soteria). It swaps the parameters meanwhile, so only one thread may run it."""
 
     runs_network: Literal[True]
 
 
 @dataclass(frozen=True)
 class Stations:
-    """What acts on an example's gradient, on the mean over a batch, on a client's update, and on the updates at the server."""
+    """The transforms of an example's gradient, of the mean over a batch, of a client's update, and of updates at the server."""
 
     example: tuple[Transform, ...] = ()
     batch: tuple[Transform, ...] = ()
@@ -53,16 +53,19 @@ class Stations:
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
-        """The transforms of all stations, in the order in which they act."""
+        """The transforms of all stations, in the order in which they run."""
         return self.example + self.batch + self.client + self.server
 
     def before(self, tap: str) -> Stations:
-        """Return what of it acts on what leaks at a tap; the stations behind the tap are empty."""
+        """Return the stations before a leakage point; the stations after it are empty."""
         return Stations(**{name: getattr(self, name) for name in stations_before(tap)})
 
 
 def apply(station: tuple[Transform, ...], signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-    """Run the transforms of one station in order; one that changes the gradients and states no fact is held against the epsilon."""
+    """Run the transforms of one station in order.
+
+    A transform that changes the gradients without a fact gets a fact that rules out an epsilon.
+    """
     for transform in station:
         after = transform(signal, clock, rngs)
         if after.grads is not signal.grads and after.facts == signal.facts:
