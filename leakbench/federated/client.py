@@ -1,10 +1,10 @@
-"""What one client does in one round: L local iterations, each through the `example` and `batch` stations of the defense.
+"""One round of a client: L local iterations, each through the `example` and `batch` stations of the defense.
 
-Clients are lanes. The same functions, differentiated, are what an attacker unrolls (`leakbench.federated.leakage`).
+Clients are lanes. An attacker unrolls and differentiates the same functions (`leakbench.federated.leakage`).
 
-A model in train mode normalises each client's batch by the batch's own statistics; the running ones move with every local
-iteration, go to the server beside the update, and come back as their plain mean over the clients, mean and variance each for
-itself, as FedAvg is implemented everywhere. A model in eval mode uses those that the server sent and moves none.
+A model in train mode normalises each client's batch by the batch's own statistics. Every local iteration updates the running
+statistics. The client sends them to the server with its update, and the server averages the means and the variances over the
+clients, as implementations of FedAvg do. A model in eval mode uses the statistics that the server sent and does not change them.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ NO_EXAMPLE = "in train mode batch normalisation takes its statistics from the wh
 
 @dataclass(frozen=True)
 class Examples:
-    """What K clients train on: inputs (K, L, B, *s), targets (K, L, B, classes), weights (K, L, B), of which 0 marks padding.
+    """The training examples of K clients in one round.
 
     Args:
-        batch: The B that sums over a batch are divided by, the expected size of a Poisson batch.
-        draws: (K, L, B, k), the numbers that a sampling network takes (`leakbench.federated.sampling`); None for zeros.
-        padded: Whether some weights may be 0; where none is, nobody looks, for which a GPU would have to finish all that it was
-            given.
-        alone: Whether anybody reads what the `example` station makes of one example; where nobody does, its noise may be drawn
-            once for them all (`leakbench.federated.merged`).
+        inputs: (K, L, B, *s).
+        targets: (K, L, B, classes).
+        weights: (K, L, B); 0 marks padding.
+        batch: B, the divisor of sums over a batch; the expected size of a Poisson batch.
+        draws: (K, L, B, k), the random numbers of a sampling network (`leakbench.federated.sampling`); None for zeros.
+        padded: Whether some weights may be 0. If false, the weights are not read, which saves a wait for the GPU.
+        alone: Whether a single example's signal after the `example` station is read. If false, the station's noise may be drawn
+            once for all examples (`leakbench.federated.merged`).
     """
 
     inputs: Tensor
@@ -63,22 +65,22 @@ class Examples:
     def at(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs (K, B', *s), targets (K, B', classes) and weights (K, B') of one local iteration.
 
-        B' is the size of the largest batch among the lanes: a Poisson batch is padded to the largest of all iterations.
+        B' is the size of the largest batch among the lanes in this iteration: Poisson batches are padded to the largest of all.
         """
         largest = self._largest[step]
         return self.inputs[:, step, :largest], self.targets[:, step, :largest], self.weights[:, step, :largest]
 
     @cached_property
     def _largest(self) -> list[int]:
-        """The place after the last example of each local iteration, in any lane; 1 where there is none."""
+        """The size of the largest batch of each local iteration, at least 1."""
         if not self.padded:
             return [self.weights.shape[2]] * self.weights.shape[1]
         places = torch.arange(1, self.weights.shape[2] + 1, device=self.weights.device)
-        found: list[int] = ((self.weights != 0) * places).amax((0, 2)).clamp_min(1).tolist()
-        return found
+        sizes: list[int] = ((self.weights != 0) * places).amax((0, 2)).clamp_min(1).tolist()
+        return sizes
 
     def of_lanes(self, lanes: slice) -> Examples:
-        """Return those of some clients."""
+        """Return the examples of some clients."""
         draws = None if self.draws is None else self.draws[lanes]
         return replace(
             self, inputs=self.inputs[lanes], targets=self.targets[lanes], weights=self.weights[lanes], draws=draws
@@ -96,11 +98,10 @@ class LocalIteration:
     """One local iteration of K clients.
 
     Args:
-        examples: The signal after the `example` station (members = B; one member that is already the batch's mean where the
-            defense leaves examples alone and nothing needs them one by one).
-        batch: The signal after the `batch` station, with what its transforms remember for the next local iteration.
-        direction: {p: (K, 1, *p)} along which the client then steps, minus the learning rate times as far: the batch's gradient
-            itself, but for clients with an optimizer of their own.
+        examples: The signal after the `example` station, with B members; with one member, the batch's mean, if nothing reads
+            single examples.
+        batch: The signal after the `batch` station, with the memory for the next local iteration.
+        direction: {p: (K, 1, *p)}; the client's step is minus the learning rate times this. With SGD it is the batch's gradient.
     """
 
     examples: Signal
@@ -111,7 +112,7 @@ class LocalIteration:
 def _loss(
     model: nn.Module, state: Parameters, inputs: Tensor, targets: Tensor, weights: Tensor, draws: Tensor
 ) -> Tensor:
-    """Return the weighted loss; `state`, parameters and running statistics, then holds the statistics as they have moved."""
+    """Return the weighted loss, and update the running statistics in `state`, which holds them and the parameters."""
 
     def entropy(logits: Tensor) -> Tensor:
         return -(targets * torch.log_softmax(logits, dim=-1)).sum(-1)
@@ -124,10 +125,12 @@ def _loss(
 
 
 def example_signal(network: Network, examples: Examples, step: int) -> Signal:
-    """Return every example's gradient of its loss, {p: (K, B, *p)}; zero where its weight is zero.
+    """Return the gradient of every example's loss, {p: (K, B, *p)}; zero for a weight of zero.
 
-    The loss is the soft cross-entropy, plus the penalty of a network that has one (`leakbench.types.Sampling`). Raises
-    InputError for a network that normalises by the batch: an example alone has no gradient there.
+    The loss is the soft cross-entropy, plus the penalty of a network that has one (`leakbench.types.Sampling`).
+
+    Raises:
+        InputError: For a network that normalises by the batch, where a single example has no gradient.
     """
     if mixes_examples(network.model):
         raise InputError(f"victim-mode: {NO_EXAMPLE}; choose eval")
@@ -144,9 +147,10 @@ def example_signal(network: Network, examples: Examples, step: int) -> Signal:
 
 
 def runs_apart(network: Network, stations: Stations, shape: tuple[int, ...]) -> bool:
-    """Return whether several threads can train clients at once: on the CPU, where no code of the network's own runs.
+    """Return whether several threads can train clients at once.
 
-    While it runs, its parameters are swapped for others. A part from elsewhere may run it unasked.
+    This requires the CPU, and that the network's own code does not run: it would swap the parameters of the shared model meanwhile.
+    A part from outside leakbench may run this code.
     """
     on_cpu = all(p.device.type == "cpu" for p in network.parameters.values())
     transforms = (*stations.example, *stations.batch, *stations.client, *stations.server)
@@ -155,7 +159,7 @@ def runs_apart(network: Network, stations: Stations, shape: tuple[int, ...]) -> 
 
 
 def _chain(network: Network, shape: tuple[int, ...]) -> Chain | None:
-    """Return the network's chain of layers for examples of that shape; None where `torch.func` has to differentiate it."""
+    """Return the network's chain of layers for examples of that shape; None if `torch.func` has to differentiate it."""
     if network.engine == "reference" or network.draws or network.statistics:
         return None
     chain = chain_of(network.model)
@@ -201,9 +205,9 @@ def _iteration(
     elif stations.example:
         plain = replace(example_signal(network, examples, step), memory=memory, local=local)
         each = apply(stations.example, plain, clock, rngs)
-        # Padding must stay silent: whatever the station did to it (noise) does not enter the mean.
-        kept = {n: g * _like(weights, g) for n, g in each.grads.items()}
-        mean = replace(each, grads=kept).mean(examples.batch)
+        # The station may have added noise to padding, which must not enter the mean.
+        weighted = {n: g * _like(weights, g) for n, g in each.grads.items()}
+        mean = replace(each, grads=weighted).mean(examples.batch)
     else:
         each = mean = replace(_mean_signal(network, chain, examples, step, memory), local=local)
     return each, apply(stations.batch, mean, clock, rngs)
@@ -221,9 +225,9 @@ def local_iterations(
     clock: Clock,
     rngs: Generators | None,
 ) -> Iterator[LocalIteration]:
-    """Yield each of L local iterations (Wei et al., TPDS 2023, Algorithm 1, lines 6 to 20), of SGD or what the clock says.
+    """Yield each of L local iterations (Wei et al., TPDS 2023, Algorithm 1, lines 6 to 20) with the clock's optimizer.
 
-    Differentiable with respect to the examples' inputs and targets.
+    The result is differentiable with respect to the examples' inputs and targets.
     """
     optimizer, chain = OPTIMIZERS[clock.client_optimizer], _chain(network, examples.inputs.shape[3:])
     if chain is not None:
@@ -249,16 +253,16 @@ def mean_update(
     clock: Clock,
     rngs: Generators | None,
 ) -> Signal:
-    """Return the mean over the L local iterations of what a client descends along: K lanes of one member.
+    """Return the mean direction of a client's steps over the L local iterations, as K lanes of one member.
 
-    The client's update is W_L - W_0 = -learning_rate * L * this; at L = 1 of SGD it is the batch's (sanitised) gradient.
+    The client's update is W_L - W_0 = -learning_rate * L * this. For SGD with L = 1 it is the batch's (sanitised) gradient.
     """
     total: Parameters = {}
     memory: Parameters = {}
     for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs):
         step, memory = iteration.direction, iteration.batch.memory
         if not total:
-            total = {n: g.clone() for n, g in step.items()}  # What is added to must be nobody else's.
+            total = {n: g.clone() for n, g in step.items()}  # Cloned, since the loop adds to it in place.
         else:
             for n, g in step.items():
                 total[n] += g
@@ -273,7 +277,7 @@ def client_update(
     clock: Clock,
     rngs: Generators | None,
 ) -> Signal:
-    """Return the clients' updates W_L - W_0 after the `client` station: K lanes of one member."""
+    """Return the clients' updates W_L - W_0 after the `client` station, as K lanes of one member."""
     mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
     length = -learning_rate * examples.inputs.shape[1]
     update = Signal(

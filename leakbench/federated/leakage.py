@@ -1,9 +1,10 @@
-"""The leakage points, and what leaks at each.
+"""The leakage points, and the update that leaks at each.
 
     examples --[example]--tap 2--> mean over B --[batch]--> local steps x L --> update --[client]--tap 1--> wire
          wire --> server --[server]--tap 0--> sum / K_t --> new global model --tap G (every participant sees it)
 
-`leak` is both what happens to the victims and, run on a guess, what the attacker compares with (`leakbench.federated.view`).
+`leak` computes the victims' update; run on a guess, it computes the update that an attacker compares with it
+(`leakbench.federated.view`).
 """
 
 from __future__ import annotations
@@ -35,17 +36,26 @@ def leak(
     rngs: Generators | None,
     draws: Generators | Tensor | None = None,
 ) -> Parameters:
-    """Return what an attacker at `tap` reads of each of V victims, {p: (V, *p)}, of clients with SGD in units of a gradient.
+    """Return the update of each of V victims that an attacker at a leakage point observes, in units of a gradient.
 
-    inputs (V, K, L, B, *s) and targets (V, K, L, B, classes): the examples of K clients (1 but where the update is a sum: at
-    `global`, and at `type-0` under secure aggregation), in the order in which L local iterations use them. The victim of
-    `type-2` is the first example; its gradient is read after the `example` station. `type-1` and `type-0` are the client's
-    update after the `client` and after the `server` station, where noise that is declared on the sum is shown on the one update
-    as the sum carries it; `global` is the mean update, and so is `type-0` of several clients. Updates are divided by
-    -learning_rate * L, which every participant knows: at L = 1 an update is then the batch's gradient itself, if clients step by
-    SGD. Of clients with Adam it is the mean of L directions, which have no unit: at L = 1 g / (|g| + 1e-8), nearly the signs.
-    rngs: for the stations' noise, draws: for a network that samples, one generator for each of the V * K clients, or the numbers
-    that it drew (V * K, L, B, k).
+    - `type-2` is the gradient of the first example after the `example` station.
+    - `type-1` and `type-0` are the client's update after the `client` and after the `server` station. A single update carries the
+      whole noise of a sum.
+    - `global` is the mean update of the clients, and so is `type-0` of several clients.
+
+    Updates are divided by -learning_rate * L, which every client knows. With SGD and L = 1 the result is the batch's gradient. With
+    Adam it is the mean of L directions without a unit: for L = 1, g / (|g| + 1e-8), nearly the signs.
+
+    Args:
+        tap: One of `TAPS`.
+        inputs: (V, K, L, B, *s), the examples of K clients in the order of L local iterations. K is 1 unless the update is a sum:
+            at `global`, and at `type-0` under secure aggregation.
+        targets: (V, K, L, B, classes).
+        rngs: One generator for each of the V * K clients, for the stations' noise; None for no noise.
+        draws: For a network that samples: one generator for each of the V * K clients, or the random numbers (V * K, L, B, k).
+
+    Returns:
+        {p: (V, *p)}.
     """
     stations = stations.before(tap)
     victims, cohort, steps, batch = inputs.shape[:4]
@@ -54,14 +64,13 @@ def leak(
     examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch, numbers, padded=False)
     own, network = network, network.of_client(0)
     if tap == "type-2":
-        if not stations.example:  # No station mixes the batch, so the victim's gradient needs no fellows.
+        if not stations.example:  # No station mixes the batch, so only the victim's own gradient is computed.
             x, y, w = (t[:, :1, :1] for t in (examples.inputs, examples.targets, examples.weights))
             examples = Examples(x, y, w, 1, None if numbers is None else numbers[:, :1, :1], padded=False)
         first = next(local_iterations(network, examples, learning_rate, stations, clock, rngs))
         return {n: g[:, 0] for n, g in first.examples.grads.items()}
     if not stations.client and not stations.server and cohort == 1:
-        # No station acts on the update, so it is not scaled up and down again: the leak keeps the direction's bits, which are
-        # those of the gradient if clients step by SGD.
+        # No station acts on the update, so it is not multiplied and divided: with SGD the result is bit-identical to the gradient.
         mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
         return {n: g[:, 0] for n, g in mean.grads.items()}
     if own.own and cohort > 1:
@@ -81,10 +90,10 @@ def _one_by_one(
     clock: Clock,
     rngs: Generators | None,
 ) -> Signal:
-    """Return the mean update of each `cohort` lanes, of clients that got a network of their own, as one member.
+    """Return the mean update over each `cohort` lanes as one member, for clients that received different networks.
 
-    One client after another, since each may have a gradient as large as all. Raises InputError where a server acts on single
-    updates: it would have to hold all of them.
+    The clients are computed one after another to save memory. Raises InputError if the server acts on single updates, for which it
+    would need all of them at once.
     """
     if not all(isinstance(t, GaussianNoise) and t.to == "sum" for t in stations.server):
         raise InputError(
@@ -96,7 +105,7 @@ def _one_by_one(
         mine = examples.of_lanes(slice(client, None, cohort))
         one = client_update(network.of_client(client), mine, learning_rate, stations, clock, lanes)
         total = one if total is None else _added(total, one)
-    assert total is not None  # noqa: S101 - said to mypy; it holds by construction
+    assert total is not None  # noqa: S101 - for mypy: a cohort has at least one client
     mean = {name: g / cohort for name, g in total.grads.items()}
     return replace(total, grads=mean, averaged=cohort, local=None)
 
@@ -109,19 +118,20 @@ def _added(total: Signal, one: Signal) -> Signal:
 
 
 def rounded(update: Parameters, weights: Parameters, length: float) -> Parameters:
-    """Return an update {p: (V, *p)}, in the units of `leak`, as the difference of single-precision weights shows it.
+    """Return an update as the difference of single-precision weights shows it.
 
     Args:
-        weights: Before the update, {p: (*p)} or one set a victim.
-        length: Learning rate times local iterations, by which who reads the difference divides it.
+        update: {p: (V, *p)}, in the units of `leak`.
+        weights: Weights before the update, {p: (*p)} or {p: (V, *p)}.
+        length: Learning rate times local iterations; the attacker divides the difference by it.
     """
     return {n: (weights[n] - (weights[n] - length * u)) / length for n, u in update.items()}
 
 
 def logits_of(network: Network, inputs: Tensor) -> Tensor:
-    """Return what a network that all clients share answers to inputs (V, M, *s): (V, M, classes)."""
+    """Return the logits (V, M, classes) of inputs (V, M, *s) for a network that all clients share."""
     with torch.no_grad():
-        answered: Tensor = functional_call(
+        logits: Tensor = functional_call(
             network.model, {**network.parameters, **network.statistics}, (inputs.flatten(0, 1),)
         )
-    return answered.reshape(*inputs.shape[:2], -1)
+    return logits.reshape(*inputs.shape[:2], -1)

@@ -1,7 +1,7 @@
-"""The mean of a batch's sanitised gradients without any example's gradient by itself: clips by norms, one draw of all noise.
+"""The mean of a batch's sanitised gradients without the gradients of single examples: clips by norms, and one draw of noise.
 
-n examples that each draw noise of standard deviation s have in their sum noise of sqrt(n) s, drawn once here: the same
-distribution, other numbers. Only for where nobody reads the examples' gradients (training without a tap).
+If n examples draw noise of standard deviation s each, their sum has noise of sqrt(n) s, which is drawn once here. The distribution
+is the same, but the numbers differ. This is only for training, where nothing reads the gradients of single examples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["merged_signal", "merges"]
 
 
 def merges(station: tuple[Transform, ...]) -> bool:
-    """Return whether the `example` station needs no example's gradient by itself: clips and scales, at the end Gaussian noise."""
+    """Return whether the `example` station consists of clips and scales, and at most one Gaussian noise at the end."""
     scalings = station[:-1] if station and _noise(station[-1]) else station
     return bool(station) and all(isinstance(t, ByNorm) for t in scalings)
 
@@ -36,15 +36,15 @@ def merged_signal(
     clock: Clock,
     rngs: Generators | None,
 ) -> Signal:
-    """Return the mean over a batch of what the `example` station makes of it, as K lanes of one member.
+    """Return the mean over a batch after the `example` station, as K lanes of one member.
 
     Args:
-        station: One that `merges`.
-        local: K clients' networks and examples.
-        batch: The B that their sums are divided by.
+        station: A station for which `merges` is true.
+        local: The networks and examples of K clients, with weights.
+        batch: B, the divisor of their sums.
     """
     network, weights = local.network, local.weights
-    assert weights is not None  # noqa: S101 - said to mypy; it holds by construction
+    assert weights is not None  # noqa: S101 - for mypy: a client's examples have weights
     layers = chain.gradient(network.parameters, network.shared, local.inputs, local.targets, weights)
     norms = {name: norm for layer in layers for name, norm in layer.norms().items()}
     factors = dict.fromkeys(norms, weights / batch)
@@ -63,7 +63,7 @@ def merged_signal(
     signal = dataclasses.replace(signal, grads=merged)
     if noise is None:
         return signal
-    # What the members would have drawn; padding, whose weight is zero, draws none.
+    # The noise of all members together; padding has weight zero and no noise.
     length = weights.square().sum(1).sqrt() / batch
     noised = noise.times(length, dataclasses.replace(signal, averaged=1), clock, rngs)
     return dataclasses.replace(noised, averaged=batch)

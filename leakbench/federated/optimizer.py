@@ -1,6 +1,6 @@
-"""How a client steps along the gradients of its local iterations: as they are (SGD), or by Adam's quotient of their averages.
+"""Optimizers of a client's local iterations: SGD and Adam.
 
-The state is fresh at the start of each round, as implementations of FedAvg have it: it never leaves the client.
+The state is new at the start of each round, as in implementations of FedAvg, and never leaves the client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST, SECOND, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Optimizer(Protocol):
-    """What turns the gradients {p: (K, 1, *p)} of one local iteration into the direction of its step, of length learning rate."""
+    """Maps the gradients {p: (K, 1, *p)} of one local iteration to the direction of its step, of length learning rate."""
 
     def __call__(self, gradients: Parameters) -> tuple[Parameters, Optimizer]:
         """Return the direction, of the same shapes, and the optimizer of the next local iteration."""
@@ -29,7 +29,7 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class Sgd:
-    """Plain SGD: the direction is the gradient, to the last bit."""
+    """Plain SGD: the direction is bit-identical to the gradient."""
 
     def __call__(self, gradients: Parameters) -> tuple[Parameters, Optimizer]:
         """Return the gradients."""
@@ -41,12 +41,12 @@ class Adam:
     """Adam (Kingma and Ba, ICLR 2015, Algorithm 1), differentiable with respect to the gradients g.
 
     m_t = .9 m + .1 g, v_t = .999 v + .001 g^2; the direction is (m_t / (1 - .9^t)) / (sqrt(v_t / (1 - .999^t)) + 1e-8). The first
-    is g / (|g| + 1e-8), nearly the signs, whose derivative 1e-8 / (|g| + 1e-8)^2 is all but zero where g is not, and 1e8 where it
-    is.
+    direction is g / (|g| + 1e-8), nearly the signs. Its derivative 1e-8 / (|g| + 1e-8)^2 is nearly zero except at g = 0, where
+    it is 1e8.
 
     Args:
-        means: m and v after `steps` steps.
-        squares: m and v after `steps` steps.
+        means: m after `steps` steps.
+        squares: v after `steps` steps.
     """
 
     means: Mapping[str, Tensor] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Adam:
     steps: int = 0
 
     def __call__(self, gradients: Parameters) -> tuple[Parameters, Optimizer]:
-        """Return the quotients, coordinate by coordinate."""
+        """Return the direction of each coordinate and the next state."""
         t = self.steps + 1
         means = {n: FIRST * self.means.get(n, 0.0) + (1 - FIRST) * g for n, g in gradients.items()}
         squares = {n: SECOND * self.squares.get(n, 0.0) + (1 - SECOND) * g.square() for n, g in gradients.items()}
@@ -65,10 +65,10 @@ class Adam:
 
 
 def _root(squares: Tensor) -> Tensor:
-    """Return the square root; where it is 0 its derivative is taken for 0 too, in the stead of 0 times infinity."""
+    """Return the square root. At 0 its derivative is set to 0, instead of 0 times infinity."""
     some = squares > 0
     return torch.where(some, torch.where(some, squares, 1.0).sqrt(), 0.0)
 
 
 OPTIMIZERS: dict[str, Optimizer] = {"sgd": Sgd(), "adam": Adam()}
-"""{word of a federation's `client_optimizer`: how its clients begin a round}."""
+"""{value of `Federation.client_optimizer`: the optimizer at the start of a round}."""

@@ -1,4 +1,4 @@
-"""How a server draws its clients and a client its batches, on which an epsilon may rest, and what a sampling network draws."""
+"""Random draws: the server's clients, a client's batches (an epsilon may depend on both), and a sampling network's numbers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Batches:
     """The batches of K clients in one round.
 
     Args:
-        positions: (K, L, B) int64, into each client's own list of examples.
-        weights: (K, L, B) float, 0 marks padding.
+        positions: (K, L, B) int64, positions in each client's list of examples.
+        weights: (K, L, B) float; 0 marks padding.
     """
 
     positions: Tensor
@@ -26,21 +26,21 @@ class Batches:
 
 
 def draw_clients(clients: int, per_round: int, cohorts: str, rng: torch.Generator) -> Tensor:
-    """Return the ids of the clients of a round, sorted: exactly K_t (`fixed`) or each with probability K_t / N (`poisson`)."""
+    """Draw the sorted ids of a round's clients: exactly K_t of N (`fixed`) or each with probability K_t / N (`poisson`)."""
     if cohorts == "poisson":
         return torch.nonzero(torch.rand(clients, generator=rng) < per_round / clients).flatten()
     return torch.randperm(clients, generator=rng)[:per_round].sort().values
 
 
 def drop_out(clients: Tensor, probability: float, rng: torch.Generator) -> Tensor:
-    """Return those of the `clients` (K,) that do not fail, each with the given probability by itself."""
+    """Return those of the `clients` (K,) that do not fail; each one fails independently with the given probability."""
     return clients[torch.rand(len(clients), generator=rng, dtype=torch.float64) >= probability]
 
 
 def draw_batches(kind: str, examples: int, iterations: int, batch: int, rngs: Generators) -> Batches:
     """Draw L batches of B out of `examples` positions for each lane; see `Defense.batches` for the kinds.
 
-    A Poisson batch has a random size; it is padded to the largest one drawn in any of these lanes.
+    A Poisson batch has a random size; it is padded to the largest one in any of these lanes.
     """
     if kind == "poisson":
         return _poisson(examples, iterations, batch, rngs)
@@ -54,7 +54,7 @@ def _fixed(examples: int, iterations: int, batch: int, rng: torch.Generator) -> 
 
 
 def _split(examples: int, iterations: int, batch: int, rng: torch.Generator) -> Tensor:
-    """One pass over a shuffled list; where L * B asks for more than one pass, another shuffle follows."""
+    """Pass over a shuffled list; each further pass, if L * B needs one, shuffles it again."""
     passes = -(-iterations * batch // (examples - examples % batch))
     whole = torch.cat([torch.randperm(examples, generator=rng)[: examples - examples % batch] for _ in range(passes)])
     return whole[: iterations * batch].reshape(iterations, batch)
@@ -68,11 +68,16 @@ def _poisson(examples: int, iterations: int, batch: int, rngs: Generators) -> Ba
 
 
 def drawn(network: Network, weights: Tensor, rngs: Generators | None) -> Tensor | None:
-    """Return what a sampling network draws for the examples of weights (K, L, B): (K, L, B, k) standard normal numbers.
+    """Draw the standard normal numbers of a sampling network, (K, L, B, k).
 
-    Each lane draws from its own generator, and no more than its own largest batch holds, so that the padding which it owes to the
-    lanes beside it moves nothing. None where the network draws nothing, and where `rngs` is None: the mean, as an attacker
-    runs it on a guess.
+    Each lane draws from its own generator, and only for its own largest batch, so its numbers do not depend on other lanes.
+
+    Args:
+        weights: (K, L, B), the weights of the examples.
+        rngs: One generator per lane; None for the mean of the network, as an attacker runs it on a guess.
+
+    Returns:
+        None if the network does not sample, or without `rngs`.
     """
     if rngs is None or network.draws == 0:
         return None

@@ -1,4 +1,4 @@
-"""FedAvg: rounds of K_t clients as lanes, the four stations of a defense, and what Geyer et al. watch over the rounds."""
+"""FedAvg: rounds of K_t clients as lanes, the four stations of a defense, and the statistics of Geyer et al. in each round."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ __all__ = [
 ]
 
 LOWER = "lower --batch or --local-iterations, or take a smaller --model"
-"""What takes less memory of a client."""
+"""Advice against too little memory."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What the privacy ledger needs of the rounds so far.
+    """Counts of the rounds so far, for the privacy ledger.
 
     Args:
-        updates: (n,) in how many clients' updates each training example took part.
-        uses: (n,) in how many batches.
-        rounds: (N,) in how many rounds each client took part.
+        updates: (n,), the number of clients' updates with each training example.
+        uses: (n,), the number of batches with each training example.
+        rounds: (N,), the number of rounds of each client.
     """
 
     updates: Tensor
@@ -65,7 +65,13 @@ class Counts:
         return cls(*(torch.zeros(n, dtype=torch.int64) for n in (examples, examples, clients)))
 
     def plus(self, held: Tensor, uses: Tensor, clients: Tensor) -> Counts:
-        """Add one round: the examples held by (K, |D_i|) the `clients` (K,) that took part, and their uses (n,)."""
+        """Return the counts after one more round.
+
+        Args:
+            held: (K, |D_i|), the examples of the clients that took part.
+            uses: (n,), the number of batches with each training example in this round.
+            clients: (K,), the ids of the clients that took part.
+        """
         return Counts(
             self.updates + torch.bincount(held.flatten(), minlength=len(self.updates)),
             self.uses + uses,
@@ -75,17 +81,17 @@ class Counts:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round left behind.
+    """The result of one round.
 
     Args:
-        round: 0-based.
-        parameters: {p: (*p)} of the global model after it.
-        memory: {name: (*m)}, what the defense remembers.
-        counts: Who has taken part how often.
-        accuracy: On the test split.
-        loss: On the test split.
+        round: Index of the round, from 0.
+        parameters: {p: (*p)}, the global model after the round.
+        memory: {name: (*m)}, the memory of the defense.
+        counts: Participations of clients and examples so far.
+        accuracy: Accuracy on the test split, in [0, 1].
+        loss: Mean cross-entropy on the test split.
         between_client_variance: V_c, the mean over coordinates of the variance between the clients' updates.
-        update_scale: U_s, the mean squared coordinate of their mean (Geyer et al. 2017, section 3); NaN of a round that was
+        update_scale: U_s, the mean squared coordinate of their mean (Geyer et al. 2017, section 3). Both are NaN if the round was
             aborted.
     """
 
@@ -100,10 +106,12 @@ class Round:
 
 
 def lanes_per_chunk(parameters: Parameters, batch: int, per_example: bool, apart: bool = False) -> int:
-    """Return how many clients to run as lanes of one computation, so that their gradients stay within about the cache.
+    """Return the number of clients per computation, such that their gradients approximately fit into the cache.
 
     Args:
-        apart: Whether each core has lanes of its own, and so only its own cache.
+        batch: Number of examples per client.
+        per_example: Whether single examples' gradients are computed.
+        apart: Whether each core computes separate lanes, and so has only its own cache.
     """
     size = 4 * sum(p.numel() for p in parameters.values()) * (batch if per_example else 3)
     return lanes_within(CORE_CACHE if apart else ALL_CACHES, size, most=64)
@@ -121,14 +129,17 @@ def train(
     say: Say = unsaid,
     tick: Callable[[], None] = unticked,
 ) -> Iterator[Round]:
-    """Train from `network` (or go on after the round `done`), yielding every round; the same seed gives the same rounds.
-
-    Raises InputError where memory does not suffice for one client.
+    """Train a network and yield every round; the same seed gives the same rounds.
 
     Args:
-        stop_after: Train only so many of the federation's rounds, on the same schedule; None for all.
-        say: Told where memory does not suffice for the clients side by side, which are then halved.
+        network: Network before the first round.
+        done: Round after which to resume; None to start with the first one.
+        stop_after: Number of rounds after which to stop, with the federation's schedule; None for all.
+        say: Called with a message if memory is too small for the clients of one computation, whose number is then halved.
         tick: Called after some clients of a round.
+
+    Raises:
+        InputError: If memory is too small for one client.
     """
     device = next(iter(network.parameters.values())).device
     parameters = {n: (done.parameters if done else network.parameters)[n].to(device) for n in network.parameters}
@@ -160,7 +171,7 @@ def train(
 
 
 def _cohort(clock: Clock, dropout: float, defense: Defense, seed: int) -> tuple[Tensor, bool]:
-    """Return the ids of the clients of a round that did not fail, and whether these are all that were drawn."""
+    """Return the ids of a round's clients that did not fail, and whether none failed."""
     drawn = draw_clients(clock.clients, clock.cohort, defense.cohorts, generator(seed, "clients", clock.round))
     left = drop_out(drawn, dropout, generator(seed, "dropout", clock.round))
     return left, len(left) == len(drawn)
@@ -178,10 +189,10 @@ def _updates(
     room: Room,
     tick: Callable[[], None],
 ) -> tuple[Signal, Tensor]:
-    """Return the updates of one round's clients, members of one lane, and how often each example (n,) was used."""
+    """Return the updates of one round's clients, as members of one lane, and the uses (n,) of each example."""
     uses = torch.zeros(len(data.train_targets), dtype=torch.int64)
     if not len(clients):
-        return _of_nobody(network, data, defense, clock), uses
+        return _no_updates(network, data, defense, clock), uses
     apart = runs_apart(network, defense.stations, data.shape)
     most = lanes_per_chunk(network.parameters, federation.batch, bool(defense.example), apart)
     pieces = pieces_of(len(clients), most) if apart else [slice(i, i + most) for i in range(0, len(clients), most)]
@@ -190,11 +201,11 @@ def _updates(
         return _some_updates(network, data, federation, defense, seed, clock, clients[where], held[where])
 
     def piece(lanes: slice) -> list[tuple[Signal, Tensor]]:
-        found = []
-        for _, done in room(slice(lanes.start, min(lanes.stop, len(clients))), trained):
+        results = []
+        for _, result in room(slice(lanes.start, min(lanes.stop, len(clients))), trained):
             tick()
-            found.append(done)
-        return found
+            results.append(result)
+        return results
 
     work = [partial(piece, lanes) for lanes in pieces]
     done = [some for each in (side_by_side(work) if apart else [one() for one in work]) for some in each]
@@ -214,7 +225,7 @@ def _some_updates(
     clients: Tensor,
     held: Tensor,
 ) -> tuple[Signal, Tensor]:
-    """Return the updates of clients that train side by side, as lanes, and how often each example (n,) was used."""
+    """Return the updates of clients that train side by side, as lanes, and the uses (n,) of each example."""
     f = federation
     lanes = [(clock.round, int(i)) for i in clients]
     batch_rngs = generators(seed, "batches", lanes)
@@ -232,16 +243,16 @@ def _some_updates(
     return client_update(network, examples, f.learning_rate, defense.stations, clock, rngs), uses
 
 
-def _of_nobody(network: Network, data: Dataset, defense: Defense, clock: Clock) -> Signal:
-    """Return what stands for the updates of a cohort in which nobody is: one of zeros, which adds nothing to the sum.
+def _no_updates(network: Network, data: Dataset, defense: Defense, clock: Clock) -> Signal:
+    """Return one update of zeros for an empty cohort.
 
-    A Poisson cohort can be empty, or everyone can fail; the server still adds its noise.
+    A Poisson cohort can be empty, or all clients can fail; the server still adds its noise.
     """
     zeros = {n: p.new_zeros(1, 1, *p.shape) for n, p in network.parameters.items()}
     targets = one_hot(data.train_targets[None, :0], data.classes)
     memory = {n: m[None, None] for n, m in network.memory.items()}
     nothing = Signal(zeros, memory=memory, local=Local(network, data.train_inputs[None, :0], targets))
-    # The stations say what scale and memory the server finds; nobody uploads what they make of the zeros.
+    # The client station sets the scale and the memory for the server; the gradients stay zero, since no client sends any.
     return dataclasses.replace(
         apply(defense.stations.client, nothing, clock.at_the_end(), None), grads=zeros, local=None
     )
@@ -257,64 +268,64 @@ def _spread(updates: Parameters) -> tuple[float, float]:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, state: Parameters, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Return (share of right answers, mean cross-entropy) on inputs (n, *s) and targets (n,).
+    """Return (accuracy in [0, 1], mean cross-entropy) on inputs (n, *s) and targets (n,).
 
     Args:
-        state: The parameters, and the running statistics of batch normalisation where a model in eval mode has some.
+        state: Parameters, and the running statistics of batch normalisation if the model has them.
     """
     device = next(iter(state.values())).device
     right, loss = 0, 0.0
     for x, y in zip(torch.split(inputs, 500), torch.split(targets, 500), strict=True):
         x, y = x.to(device), y.to(device)  # noqa: PLW2901
         logits = functional_call(model, state, (x,))
-        answered = logits.isfinite().all(1)  # The argmax of NaN is class 0, which would count as an answer.
-        right += int(((logits.argmax(1) == y) & answered).sum())
+        finite = logits.isfinite().all(1)  # The argmax of NaN is class 0, which would count as a prediction.
+        right += int(((logits.argmax(1) == y) & finite).sum())
         loss += float(nn.functional.cross_entropy(logits, y, reduction="sum"))
     return right / len(targets), loss / len(targets)
 
 
 def to_tensors(now: Round) -> dict[str, Tensor]:
-    """Return what a checkpoint of a round holds beside its row of figures."""
-    found = sent_tensors(now.parameters, now.memory)
+    """Return the tensors of a round's checkpoint."""
+    tensors = sent_tensors(now.parameters, now.memory)
     for field in dataclasses.fields(Counts):
-        found |= _packed(f"counts.{field.name}", getattr(now.counts, field.name))
-    return found
+        tensors |= _packed(f"counts.{field.name}", getattr(now.counts, field.name))
+    return tensors
 
 
 SPARSE = 10_000
-"""Number of clients or examples from which counts are written without their zeros, where these are most of them."""
+"""Number of clients or examples from which counts are stored without their zeros, if most counts are zero."""
 
 
 def _packed(name: str, counts: Tensor) -> dict[str, Tensor]:
     places = counts.nonzero()[:, 0]
-    # A million clients of which few took part would write 8 MB in every round.
+    # With their zeros, the counts of a million clients would take 8 MB in every round.
     if len(counts) < SPARSE or 2 * len(places) >= len(counts):
         return {name: counts}
     return {f"{name}.size": torch.tensor(len(counts)), f"{name}.places": places, f"{name}.values": counts[places]}
 
 
 def counts_in(held: dict[str, Tensor]) -> Counts | None:
-    """Return the counts of a file that `to_tensors` wrote; None for the file of a network without training."""
-    found = []
+    """Return the counts in a file of `to_tensors`; None for the file of a network without training."""
+    counts_of = []
     for field in dataclasses.fields(Counts):
         name = f"counts.{field.name}"
         if name in held:
-            found.append(held[name])
+            counts_of.append(held[name])
         elif f"{name}.size" in held:
             counts = torch.zeros(int(held[f"{name}.size"]), dtype=torch.int64)
-            found.append(counts.index_copy(0, held[f"{name}.places"], held[f"{name}.values"]))
+            counts_of.append(counts.index_copy(0, held[f"{name}.places"], held[f"{name}.values"]))
         else:
             return None
-    return Counts(*found)
+    return Counts(*counts_of)
 
 
 def sent_tensors(parameters: Parameters, memory: Parameters) -> dict[str, Tensor]:
-    """Return what a file of a network holds: its parameters and what the defense remembers."""
+    """Return the tensors of a network's file: its parameters and the memory of the defense."""
     return {**{f"model.{n}": p for n, p in parameters.items()}, **{f"memory.{n}": m for n, m in memory.items()}}
 
 
 def from_sent(held: dict[str, Tensor]) -> tuple[Parameters, Parameters]:
-    """Return (parameters, memory) of the file of a network."""
+    """Return (parameters, memory) from the tensors of a network's file."""
 
     def under(prefix: str) -> Parameters:
         return {n.removeprefix(prefix): t for n, t in held.items() if n.startswith(prefix)}
@@ -323,7 +334,12 @@ def from_sent(held: dict[str, Tensor]) -> tuple[Parameters, Parameters]:
 
 
 def from_tensors(held: dict[str, Tensor], row: dict[str, float]) -> Round:
-    """Return the round of a checkpoint and its row of figures."""
+    """Return the round of a checkpoint.
+
+    Args:
+        held: Tensors of the checkpoint.
+        row: Figures of the round.
+    """
     counts = counts_in(held)
     if counts is None:
         raise ValueError("the file of a checkpoint has no counts")

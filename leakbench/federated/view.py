@@ -1,4 +1,4 @@
-"""What an attacker at a leakage point has: what leaked, and what the threat model grants beside it."""
+"""The attacker's view at a leakage point: the observed update, and the knowledge that the threat model grants."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ __all__ = ["Knowledge", "Public", "View"]
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What the threat model grants the attacker beside the leaked gradient; it stands under the table.
+    """The knowledge of the attacker in addition to the leaked update, as printed under the table of a result.
 
     Args:
         labels: `not given` or `given`.
         logits: `not given` or `given`.
         defense: Whether the attacker knows the defense's recipe.
-        public: What public data it has.
-        examples: How many stand behind one update, of how many clients.
-        reads: What an update is read as, `gradient` or `weights`.
+        public: Public data of the attacker.
+        examples: Number of examples in one update.
+        clients: Number of clients in one update.
+        reads: Form of an update, `gradient` or `weights`.
     """
 
     labels: str = "not given"
@@ -52,13 +53,13 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Public:
-    """Examples that anyone may know, none of them a victim: inputs (P, *s), labels (P,)."""
+    """Examples that the attacker may know, without the victims: inputs (P, *s), labels (P,)."""
 
     inputs: Tensor
     labels: Tensor
 
     def first(self, most: int) -> Public:
-        """Return the first examples, at most so many."""
+        """Return the first examples, at most `most`."""
         return Public(self.inputs[:most], self.labels[:most])
 
 
@@ -66,25 +67,30 @@ class Public:
 class View:
     """One observation of V victims at one leakage point.
 
+    An input guess is (V, M, *s), with M = K * L * B.
+
     Args:
-        network: As the clients got it, with one set of parameters for all victims or one for each.
-        update: What leaked, {p: (V, *p)}. cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
-        stations: The defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
-        noise: The standard deviation of the defense's noise on each coordinate of `update`, told with the stations; None where
-            there is none or it is not Gaussian, additive and independent of the data.
-        unknown: Why what the defense does has no such noise though it may draw at random, told with the stations; empty where it
-            has, and where nothing is drawn.
-        clock: When it leaked.
+        network: The network that the clients received, with one set of parameters for all victims or one for each.
+        update: {p: (V, *p)}, the leaked update.
+        batch: B.
+        shape: (*s) of one input.
+        cohort: K.
+        local_steps: L.
+        stations: The defense whose deterministic part the attacker runs on a guess; empty for an oblivious attacker.
+        noise: Standard deviation of the defense's noise on each coordinate of `update`, for an adaptive attacker. None without
+            noise, or if the noise is not Gaussian, additive and independent of the data.
+        unknown: Reason for `noise` None although the defense may be random, for an adaptive attacker; else empty.
+        clock: Moment of the leak.
         public: Public examples.
-        candidates: The hypotheses of a ranking, among which the victim is.
-        labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.
-        logits: (V, M, classes), likewise what the sent model answers to the true inputs.
-        secret: What a lying server remembers of how it built the model.
-        columns: Of a table, which columns make up which feature.
-        fits: Whom a part that learns asks for what it learned.
-        separations: What was separated of batches so far, shared by the searches of one attack; None keeps nothing.
+        candidates: The hypotheses of a ranking; the victim is among them.
+        labels: (V, M) int64, the true labels in the order of use, if the threat model grants them.
+        logits: (V, M, classes), the sent model's logits of the true inputs, if the threat model grants them.
+        secret: The malicious server's record of its change of the model.
+        columns: The features of a table and their columns.
+        fits: Source of fitted models for parts that learn.
+        separations: Separated batches so far, shared by the searches of one attack; None does not cache them.
         searches: The `leakbench.attack.searches.Searches` of an attack on an external update; None in a run.
-        tick: Called after each gradient evaluation and each other piece of an attack's work, which shows that the attack goes on.
+        tick: Called after each gradient evaluation and each other step of an attack, to show progress.
     """
 
     tap: str
@@ -114,7 +120,7 @@ class View:
 
     @property
     def victims(self) -> int:
-        """V."""
+        """V, the number of victims."""
         return next(iter(self.update.values())).shape[0]
 
     @property
@@ -125,12 +131,14 @@ class View:
     def respond(
         self, inputs: Tensor, targets: Tensor, lanes: Tensor | None = None, by_what_leaked: bool = False
     ) -> Parameters:
-        """Return what would have leaked had the examples been `inputs` (V, M, *s) and `targets` (V, M, classes); differentiable.
+        """Return the update {p: (V, *p)} that a guess would leak; differentiable.
 
         Args:
-            lanes: Indices of the victims that stand in `inputs`; all of them where it is None.
-            by_what_leaked: Whether a choice that the defense makes, as of coordinates to send, and what it draws, is what shows
-                in what leaked, and not what it would choose on the guess, and nothing drawn.
+            inputs: (V, M, *s), the guess.
+            targets: (V, M, classes), its soft labels.
+            lanes: Indices of the victims in `inputs`; None for all.
+            by_what_leaked: Whether to take the defense's choices (such as the coordinates to send) and random numbers from the
+                observed update. Otherwise the defense chooses on the guess, and random numbers are zero.
         """
         network = self.network
         if not network.shared and lanes is not None:
@@ -149,41 +157,44 @@ class View:
 
     @property
     def of_gradients(self) -> bool:
-        """Whether what leaked was made of gradients, and not of the quotients by which clients with Adam step."""
+        """Whether the update consists of gradients, and not of the directions of clients with Adam."""
         return self.tap == "type-2" or self.clock.client_optimizer == "sgd"
 
     @property
     def reads_draws(self) -> bool:
-        """Whether what leaked tells what a sampling network drew, to an attacker who knows the defense; see `ShowsDraws`."""
+        """Whether the update shows the random numbers of a sampling network to an adaptive attacker; see `ShowsDraws`."""
         undefended = self.of_gradients and self.stations.before(self.tap) == Stations()
         shown = isinstance(self.network.model, ShowsDraws) and undefended
         return shown and self.knowledge.defense and self.examples == 1
 
     def drawn(self, lanes: Tensor | None = None) -> Tensor:
-        """Return what the network drew for each victim's one example (V, k), as its gradient shows.
+        """Return the network's random numbers (V, k) for each victim's one example, which its gradient shows.
 
-        Raises TypeError where `reads_draws` is false.
+        Raises:
+            TypeError: If `reads_draws` is false.
         """
         model = self.network.model
         if not isinstance(model, ShowsDraws) or not self.reads_draws:
             raise TypeError(f"{type(model).__name__}: the leak does not show what was drawn")
-        found: Tensor = vmap(model.drawn_for, in_dims=(self.network.axis, 0))(self.network.parameters, self.update)
-        return found if lanes is None else found[lanes]
+        draws: Tensor = vmap(model.drawn_for, in_dims=(self.network.axis, 0))(self.network.parameters, self.update)
+        return draws if lanes is None else draws[lanes]
 
     def of(self, lanes: Tensor) -> View:
         """Return the view of the victims at the positions `lanes` (n,)."""
         network = self.network
         if not network.shared:
             network = replace(network, parameters={n: p[lanes] for n, p in network.parameters.items()})
-        told = {"labels": self.labels, "logits": self.logits}
-        chosen = {name: None if t is None else t[lanes] for name, t in told.items()}
+        granted = {"labels": self.labels, "logits": self.logits}
+        chosen = {name: None if t is None else t[lanes] for name, t in granted.items()}
         return replace(self, network=network, update=self.observed(lanes), **chosen)  # type: ignore[arg-type]
 
     def coarser(self, local_steps: int) -> View:
-        """Return the view of an attacker who takes fewer, longer local steps in the stead of L, over the same examples.
+        """Return the view of an attacker that assumes fewer, longer local steps than L, over the same examples.
 
-        Raises InputError where L steps cannot be shared out evenly. With one step the whole update is taken for the gradient of
-        one batch of L * B examples.
+        With one step, the attacker treats the update as the gradient of one batch of L * B examples.
+
+        Raises:
+            InputError: If `local_steps` does not divide L.
         """
         if self.tap == "type-2" or local_steps >= self.local_steps:
             return self
@@ -197,7 +208,7 @@ class View:
         )
 
     def observed(self, lanes: Tensor | None = None) -> Parameters:
-        """Return the leaked update of all victims, or of those in `lanes`; what is read of neighbours is not copied."""
+        """Return the leaked update of all victims, or of those in `lanes`; neighbouring lanes are not copied."""
         if lanes is None:
             return self.update
         where = _neighbours(lanes)
@@ -220,7 +231,7 @@ class View:
 
 
 def _neighbours(lanes: Tensor) -> slice | None:
-    """Return the slice that the lanes (n,) are; None where they do not follow each other, or lie on a GPU, which would wait."""
+    """Return the lanes (n,) as a slice; None if they are not consecutive, or on a GPU, which would have to wait."""
     if lanes.device.type != "cpu" or not len(lanes):
         return None
     first = int(lanes[0])

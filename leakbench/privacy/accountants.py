@@ -1,7 +1,7 @@
-"""Accountants: what Gaussian mechanisms, sampled and repeated, add up to. Each maps (mechanisms, delta) to epsilon.
+"""Accountants: compose sampled and repeated Gaussian mechanisms. Each maps (mechanisms, delta) to epsilon.
 
-`pld` and `rdp` are upper bounds by today's mathematics; `moments_2017`, `zcdp`, `advanced` and `basic` are what papers
-of the field printed. The parameters of each mechanism are fixed before the training, so that their order is free.
+`pld` and `rdp` are upper bounds. `moments_2017`, `zcdp`, `advanced` and `basic` reproduce the numbers that papers print. The
+parameters of each mechanism are fixed before the training, so the order of the mechanisms does not matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, by_quadrature, diverg
 __all__ = ["ACCOUNTANTS", "ORDERS_2017", "Accountant", "best", "moments_2017", "pld", "rdp"]
 
 ORDERS_2017 = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *range(5, 64), 128, 256, 512)
-# Finer than usual above 64, where the best order of a run of few steps lies.
+# Finer than usual above 64, where a run of few steps has its best order.
 ORDERS = (
     *sorted({*ORDERS_2017[:10], *(1 + x / 10 for x in range(1, 100))}),
     *range(11, 64),
@@ -32,16 +32,16 @@ ORDERS = (
 )
 
 FEW = 4
-"""Kinds of mechanism up to which no order is left out."""
+"""Largest number of kinds of mechanism for which all orders are used."""
 
 MANY, RATIO = 128, 1.01
-"""Kinds of mechanism up to which `pld` rounds nothing, at 20 ms each; the ratio of the grid to which it then rounds."""
+"""Largest number of kinds of mechanism that `pld` does not round, at 20 ms each, and the ratio of the grid for more."""
 
 Accountant: TypeAlias = Callable[[Mechanisms, float], float]
 
 
 def _settled(mechanisms: Mechanisms, delta: float) -> float | None:
-    """Return the epsilon where no accountant is needed, else None; raise InputError for a delta out of (0, 1)."""
+    """Return the epsilon if it is 0 or infinite, else None; raise InputError for a delta outside (0, 1)."""
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
     telling = [m for m in mechanisms if not m.idle]
@@ -51,18 +51,18 @@ def _settled(mechanisms: Mechanisms, delta: float) -> float | None:
 
 
 def _renyi(mechanisms: Mechanisms, orders: Sequence[float]) -> tuple[tuple[float, ...], Reals]:
-    """Return (orders used, Rényi divergences of all steps together): of more than `FEW` kinds, integer orders only."""
+    """Return (orders used, Rényi divergences of all steps together); for more than `FEW` kinds, integer orders only."""
     whole = tuple(int(a) for a in orders if a == int(a) and a >= 2)
     total = np.array([m.steps for m in mechanisms]) @ divergences(mechanisms, whole)
     if len(mechanisms) > FEW:
         return whole, total
     rest = tuple(a for a in orders if a not in whole)
-    found = [sum(m.steps * _divergence(m, a) for m in mechanisms) for a in rest]
-    return (*rest, *whole), np.array([*found, *total])
+    sums = [sum(m.steps * _divergence(m, a) for m in mechanisms) for a in rest]
+    return (*rest, *whole), np.array([*sums, *total])
 
 
 def _divergence(mechanism: Mechanism | Mixture, order: float) -> float:
-    """Return the Rényi divergence of one step at an order that is no integer."""
+    """Return the Rényi divergence of one step at any order above 1."""
     if isinstance(mechanism, Mixture):
         inner = sum(m.steps * _divergence(m, order) for m in mechanism.mechanisms)
         return float(of_mixture(mechanism, [order], np.array([inner]))[0])
@@ -73,19 +73,20 @@ def _divergence(mechanism: Mechanism | Mixture, order: float) -> float:
         return order / (2 * sigma**2)
     if mechanism.sampling == "visible":
         return float(np.logaddexp(math.log1p(-q), math.log(q) + order * (order - 1) / (2 * sigma**2))) / (order - 1)
-    if mechanism.sampling == "fixed":  # Whoever is in every sample pays most, as divergences are quasi-convex.
+    if mechanism.sampling == "fixed":  # Divergences are quasi-convex, so a unit in every sample has the largest one.
         return min(by_quadrature(q, sigma / 2, order), order / (2 * sigma**2))
     return by_quadrature(q, sigma, order)
 
 
 @lru_cache(maxsize=256)
 def moments_2017(mechanisms: Mechanisms, delta: float) -> float:
-    """Return the epsilon at `delta` of the moments accountant as TensorFlow Privacy had it: what the papers printed.
+    """Return the epsilon at `delta` by the moments accountant of TensorFlow Privacy, which the papers used.
 
-    Poisson sampling; orders 1.25 to 512 (of more than `FEW` kinds of mechanism the integers among them: the same where
-    the best order is one of these); conversion min over a of rdp(a) - ln(delta) / (a - 1) (Abadi et al., CCS 2016,
-    Theorem 2; Mironov, CSF 2017, Proposition 3). Looser than `rdp`. Raises InputError for another sampling or a delta
-    out of (0, 1).
+    Poisson sampling; orders 1.25 to 512, for more than `FEW` kinds of mechanism only the integers among them; conversion min over
+    a of rdp(a) - ln(delta) / (a - 1) (Abadi et al., CCS 2016, Theorem 2; Mironov, CSF 2017, Proposition 3). Looser than `rdp`.
+
+    Raises:
+        InputError: For a sampling other than `poisson` or a delta outside (0, 1).
     """
     for mechanism in mechanisms:
         if mechanism.sampling != "poisson":
@@ -99,11 +100,13 @@ def moments_2017(mechanisms: Mechanisms, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def rdp(mechanisms: Mechanisms, delta: float) -> float:
-    """Return the epsilon at `delta` by Rényi divergences and their tight conversion: an upper bound.
+    """Return an upper bound of the epsilon at `delta`, by Rényi divergences and their tight conversion.
 
-    Canonne, Kamath and Steinke, NeurIPS 2020, Proposition 12. A sample of fixed size is covered as `Mechanism.event`
-    says. Of more than `FEW` kinds of mechanism integer orders only: valid, and at most some hundredths looser. Raises
-    InputError for a delta out of (0, 1).
+    Canonne, Kamath and Steinke, NeurIPS 2020, Proposition 12. `Mechanism.event` explains how a sample of fixed size is covered. For
+    more than `FEW` kinds of mechanism only integer orders are used, which is valid and a few hundredths looser at most.
+
+    Raises:
+        InputError: For a delta outside (0, 1).
     """
     settled = _settled(mechanisms, delta)
     if settled is not None:
@@ -119,11 +122,14 @@ def rdp(mechanisms: Mechanisms, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def pld(mechanisms: Mechanisms, delta: float) -> float:
-    """Return the epsilon at `delta` by privacy loss distributions, the tightest of all, rounded to the safe side.
+    """Return an upper bound of the epsilon at `delta` by privacy loss distributions, the tightest of all accountants.
 
-    Of more than `MANY` kinds of mechanism noise multipliers are rounded down to a grid of 1 %, which leaves an upper
-    bound: the truth under at most 1 % less noise. Raises InputError for delta out of (0, 1), MemoryError or ValueError
-    where the losses span more than can be held.
+    For more than `MANY` kinds of mechanism, noise multipliers are rounded down to a grid of 1 %; the result is then the epsilon
+    of at most 1 % less noise, still an upper bound.
+
+    Raises:
+        InputError: For a delta outside (0, 1).
+        MemoryError: If the range of losses does not fit into memory; also ValueError.
     """
     settled = _settled(mechanisms, delta)
     if settled is not None:
@@ -147,8 +153,8 @@ def pld(mechanisms: Mechanisms, delta: float) -> float:
 
 
 def _interval(kinds: Mechanisms, delta: float) -> float:
-    """Return the grid of losses: those in the thousands need no grid of 1e-4, and a coarser one is still on the safe side."""
-    total = np.array([m.steps for m in kinds]) @ divergences(kinds)  # More orders only make the epsilon less.
+    """Return the step of the grid of losses: 1e-4, or a coarser one for large losses, which still gives an upper bound."""
+    total = np.array([m.steps for m in kinds]) @ divergences(kinds)  # More orders can only decrease the epsilon.
     small = bool(epsilon_at(INTEGER_ORDERS, total, delta, "tight") <= 5)
     return max(1e-4, *map(coarsest_needed, kinds), 0.0 if small else 2e-5 * rdp(kinds, delta))
 
@@ -163,7 +169,7 @@ def _poisson_pld(kinds: Sequence[Mechanism], delta: float, interval: float) -> f
 
 
 def best(mechanisms: Mechanisms, delta: float) -> tuple[float, str]:
-    """Return (epsilon, accountant's name): `pld`, or `rdp` where that one fails."""
+    """Return (epsilon, accountant's name): `pld`, or `rdp` if `pld` fails."""
     try:
         epsilon = pld(mechanisms, delta)
     except InputError:

@@ -1,11 +1,11 @@
-"""Reconstruction robustness: how often any attack whatever can be right about one unit, given what was released of it.
+"""Reconstruction robustness: the largest probability with which any attack is right about one unit, given its releases.
 
-Let an attacker without the release be right with probability at most kappa: one guess within the threshold, one
-candidate of k, one label. With the release it is right with probability at most gamma(kappa), the largest true-positive
-rate at false-positive rate kappa of telling the release with the unit from the release without it (Balle, Cherubin and
-Hayes, IEEE S&P 2022, arXiv 2201.04845, Theorem 2; Hayes, Mahloujifar and Balle, NeurIPS 2023, arXiv 2302.07225, Theorem
-2). All other data are taken as known to the attacker, so gamma bounds one unit given the others. It is the error curve
-of the same test that an epsilon comes from (Neyman and Pearson): no sampling, and every step is rounded upwards.
+An attacker without the release is right with probability at most kappa: one guess within the threshold, one candidate of k, one
+label. An attacker with the release is right with probability at most gamma(kappa). This is the largest true-positive rate at
+false-positive rate kappa of a test between the release with the unit and the release without it (Balle, Cherubin and Hayes, IEEE
+S&P 2022, arXiv 2201.04845, Theorem 2; Hayes, Mahloujifar and Balle, NeurIPS 2023, arXiv 2302.07225, Theorem 2). The attacker is
+assumed to know all other data, so gamma bounds one unit given the others. An epsilon comes from the error curve of the same test
+(Neyman and Pearson). The computation does not sample, and rounds every step upwards.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ __all__ = ["Seen", "gaussian_robustness", "reconstruction_robustness"]
 Reals = NDArray[np.float64]
 
 GRID = 4001
-"""Number of epsilons tried; each gives an upper bound, so that a coarse grid is loose but never wrong."""
+"""Number of epsilons in the grid. Each gives an upper bound, so a coarse grid is loose but valid."""
 
 UNRESOLVED = 1e-9
-"""Probability beyond the largest epsilon tried, far below any kappa that a finite list of candidates gives."""
+"""Probability beyond the largest epsilon of the grid, far below any kappa of a finite list of candidates."""
 
 GRAIN = 1.01
-"""Ratio of the grid to which many different noises are rounded down."""
+"""Ratio of the grid to which different noise multipliers are rounded down."""
 
 SURE = 40.0
-"""A shift by so many standard deviations gives gamma = 1 for every kappa above zero that a double can hold."""
+"""Shift, in standard deviations, above which gamma = 1 for every kappa > 0 in double precision."""
 
 SILENT = 1e-4
-"""A shift by so few standard deviations raises no probability by more than 4e-5, with the draws known: nothing to amplify."""
+"""Shift, in standard deviations, below which no probability rises by more than 4e-5, even if the draws are known."""
 
 LARGEST = 50.0
-"""An epsilon above it bounds nothing for a kappa above exp(-50), and one below its negative gives 1."""
+"""Largest epsilon of the grid: a larger one gives no bound for kappa > exp(-50), and one below -50 gives the bound 1."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What an attacker was shown of one unit.
+    """The releases of one unit that an attacker has.
 
     Args:
-        sigma: Noise over the unit's bound, of each of `releases` releases that are known to hold the unit.
-        before: What else was released of it earlier, such as the training of the model at which it leaks.
+        sigma: Noise divided by the unit's bound, in each of `releases` releases that certainly contain the unit.
+        before: Earlier releases of the unit, such as the training of the model at which it leaks.
     """
 
     sigma: float
@@ -59,17 +59,18 @@ class Seen:
     before: Mechanisms = ()
 
     def robustness(self, kappas: ArrayLike) -> Reals:
-        """Return gamma(kappa) of all of it together; see `reconstruction_robustness`."""
+        """Return gamma(kappa) of all releases together; see `reconstruction_robustness`."""
         return reconstruction_robustness(kappas, (*self.before, Mechanism(self.sigma, 1.0, self.releases)))
 
 
 def gaussian_robustness(kappas: ArrayLike, shift: float) -> Reals:
-    """Return gamma(kappa) of Gaussian releases that are known to hold the unit: Phi(Phi^-1(kappa) + shift).
+    """Return gamma(kappa) = Phi(Phi^-1(kappa) + shift) of Gaussian releases that certainly contain the unit.
+
+    Hayes et al. 2023, section 3; Dong, Roth and Su, JRSS B 2022, Corollary 3.3.
 
     Args:
         kappas: Any shape, in [0, 1].
-        shift: Root of the sum over the releases of (bound / standard deviation)^2, >= 0: sqrt(steps) / sigma for equal ones
-            (Hayes et al. 2023, section 3; Dong, Roth and Su, JRSS B 2022, Corollary 3.3).
+        shift: Square root of the sum over the releases of (bound / standard deviation)^2, >= 0; sqrt(steps) / sigma for equal ones.
     """
     return np.asarray(ndtr(ndtri(_checked(kappas)) + shift), dtype=np.float64)
 
@@ -77,23 +78,25 @@ def gaussian_robustness(kappas: ArrayLike, shift: float) -> Reals:
 def reconstruction_robustness(kappas: ArrayLike, mechanisms: Mechanisms) -> Reals:
     """Return gamma(kappa) of all steps of several mechanisms together, in the shape of the kappas.
 
+    The result is the larger one of both directions of the pair (the unit added, the unit removed).
+
     Args:
-        kappas: In [0, 1]. The larger of both directions of the pair counts (the unit added, the unit taken away). Raises
-            InputError for a kappa out of range; ArithmeticError, MemoryError or ValueError where the losses span more than can be
-            held.
+        kappas: Any shape, in [0, 1].
+
+    Raises:
+        InputError: For a kappa outside [0, 1].
+        ArithmeticError: If the range of losses does not fit into memory; also MemoryError and ValueError.
     """
     levels, telling = _checked(kappas), [m for m in mechanisms if not m.idle]
     if any(m.noise_multiplier < LEAST_NOISE for m in telling):
         return np.ones_like(levels)
     certain = [m for m in telling if isinstance(m, Mechanism) and m.sampling_rate == 1]
     shift = math.sqrt(sum(_most_shift(m) for m in certain))
-    if (
-        shift > SURE
-    ):  # These releases alone tell for certain, whatever comes beside them, and composing that would take hours.
+    if shift > SURE:  # These releases alone reveal the unit. Composing the others with them would take hours.
         return np.where(levels > 0, 1.0, 0.0)
     sampled = gathered(m for m in telling if m not in certain)
     whole = math.hypot(shift, math.sqrt(sum(_most_shift(m) for m in sampled)))
-    if not sampled or whole < SILENT:  # An attacker that is also given the draws would know no more than this.
+    if not sampled or whole < SILENT:  # This bounds an attacker that also knows the draws.
         return gaussian_robustness(levels, whole)
     with np.errstate(all="ignore"):
         visible = uses_of(sampled[0]) if len(sampled) == 1 else None
@@ -103,13 +106,13 @@ def reconstruction_robustness(kappas: ArrayLike, mechanisms: Mechanisms) -> Real
             epsilons, deltas = _sampled(gathered(sampled, GRAIN if len(sampled) > 1 else None), shift)
         # P(E) <= delta(epsilon) + exp(epsilon) Q(E) for every epsilon, and the least of these is attained.
         rates = np.array([np.min(deltas + np.exp(epsilons) * kappa) for kappa in levels.flat])
-    # Behind Gaussian noise nothing happens with the unit that cannot happen without it, whatever a grid of losses leaves over.
+    # An output of Gaussian noise that is possible with the unit is possible without it, so gamma(0) = 0 despite the grid.
     rates[levels.ravel() == 0] = 0.0
     return np.asarray(np.clip(rates, levels.ravel(), 1.0).reshape(levels.shape), dtype=np.float64)
 
 
 def _most_shift(mechanism: Mechanism | Mixture) -> float:
-    """Return the square of the shift if every release used the unit, as often as it can take part."""
+    """Return the square of the shift if every release used the unit as often as possible."""
     if isinstance(mechanism, Mixture):
         most = (mechanism.weights.size - 1) * mechanism.steps
         return most * sum(_most_shift(m) for m in mechanism.mechanisms)
@@ -124,7 +127,7 @@ def _checked(kappas: ArrayLike) -> Reals:
 
 
 def _sampled(mechanisms: Mechanisms, shift: float) -> tuple[Reals, Reals]:
-    """Return (epsilons, deltas) from the discrete privacy losses of dp_accounting, rounded to the safe side."""
+    """Return (epsilons, deltas) from the discrete privacy losses of dp_accounting, rounded upwards."""
     beside = (Mechanism(1 / shift, 1.0, 1),) if shift > 0 else ()
     total = losses((*mechanisms, *beside), max(_interval(m) for m in mechanisms))
     largest = float(total.get_epsilon_for_delta(UNRESOLVED))
@@ -142,8 +145,8 @@ def _grid(largest: float) -> Reals:
 def _interval(mechanism: Mechanism | Mixture) -> float:
     """Return the step of the grid of losses: a twentieth of the standard deviation of one step's loss.
 
-    Rounding adds up to a quarter of the step squared to a variance, here 0.06 %. It is coarser where one step would
-    span more than 20,000 of it, where the mean loss of all would be more than 50,000, or where memory asks for it.
+    Rounding adds up to a quarter of the step squared to a variance, here 0.06 %. The grid is coarser if one mechanism step spans
+    more than 20,000 grid steps, if the mean loss of all steps is more than 50,000 grid steps, or if memory requires it.
     """
     if isinstance(mechanism, Mixture):
         times = mechanism.steps * math.ceil(mechanism.holders * mechanism.per_round / mechanism.clients)
@@ -157,7 +160,7 @@ def _interval(mechanism: Mechanism | Mixture) -> float:
 
 
 def _visible(sigma: float, uses: Reals, shift: float) -> tuple[Reals, Reals]:
-    """Return (epsilons, deltas) where each use is visible: the mean over the number of uses, in closed form.
+    """Return (epsilons, deltas) if each use is visible, as the mean over the number of uses in closed form.
 
     Args:
         uses: Probabilities of 0, 1, 2, ... uses.
@@ -167,6 +170,6 @@ def _visible(sigma: float, uses: Reals, shift: float) -> tuple[Reals, Reals]:
     shifts = np.hypot(np.sqrt(counts) / sigma, shift)
     largest = shifts[-1] ** 2 / 2 + TAIL * shifts[-1]
     epsilons = _grid(float(largest))
-    nothing = np.maximum(0.0, -np.expm1(epsilons))  # what two equal outputs show
+    nothing = np.maximum(0.0, -np.expm1(epsilons))  # The delta of two equal outputs.
     each = [w * (nothing if s == 0 else gaussian_delta(epsilons, s)) for w, s in zip(weights, shifts, strict=True)]
     return epsilons, np.sum(each, axis=0) + max(0.0, 1.0 - float(weights.sum()))

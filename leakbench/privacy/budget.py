@@ -1,8 +1,10 @@
-"""A budget of privacy: when it is spent, training stops."""
+"""A privacy budget: training stops when it is spent."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from leakbench.part import Positive, Probability, part
 
@@ -11,12 +13,13 @@ __all__ = ["Budget"]
 
 @part("budget")
 class Budget:
-    """Train as long as epsilon at `delta` is at most `epsilon`, that is, delta at `epsilon` is at most `delta`.
+    """Train as long as epsilon at `delta` is at most `epsilon`, that is, delta at `epsilon` is at most `delta`."""
 
-    Args:
-        of: The epsilon to use: the `claimed` one, by the paper's own accountant, or the `valid` one of released models.
-    """
-
-    epsilon: Positive
-    delta: Probability = 1e-5
-    of: Literal["claimed", "valid"] = "valid"
+    epsilon: Annotated[Positive, Field(description="Largest epsilon.")]
+    delta: Annotated[Probability, Field(description="Delta of the epsilon, in (0, 1).")] = 1e-5
+    of: Annotated[
+        Literal["claimed", "valid"],
+        Field(
+            description="Epsilon to use: the `claimed` one of the paper's accountant, or the `valid` one of released models."
+        ),
+    ] = "valid"

@@ -1,4 +1,4 @@
-"""Calibration: which noise stands between one unit's data and an observer, and why there may be none."""
+"""Calibration: which noise protects one unit's data against an observer, or why no noise does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from leakbench.types import Fact
 __all__ = ["CHANGES", "Noise", "calibrated", "remarks"]
 
 STATIONS: dict[str, tuple[str, ...]] = {"example": ("example", "batch"), "client": ("client", "server")}
-"""Where one unit's contribution can be bounded: a clip of examples says nothing of a whole client, nor the reverse."""
+"""Stations that can bound one unit's contribution: a clip of examples does not bound a whole client, nor the reverse."""
 
 CHANGES = ("clip", "scale", "other")
-"""Kinds of facts after which a merged value is no longer a function of the sum of noisy members alone. A `scale` is one of
-them: the noise that it scales depends on single members, and only the noise of that one member protects them."""
+"""Kinds of facts after which a merged value is not a function of only the sum of noisy members. A `scale` is one of them: the
+noise that it scales depends on single members, and only the noise of that one member protects them."""
 
 MIXED = "something acts on the mean of a batch before its noise, so that one example decides for the others"
 
@@ -26,13 +26,13 @@ class Noise:
     """One Gaussian noise that is calibrated to the unit.
 
     Args:
-        station: Where it is added.
+        station: Station that adds it.
         std: As in `Fact`.
         each: As in `Fact`.
-        bound: Largest L2 norm that one unit adds to the sum there.
-        part: Noises of one part share a bound and add up; a clip after a noise begins the next part.
-        alone: Something acts on the members after this noise and before they are merged, or takes the scale of a later noise from
-            them, so that the noise of others does not add to it.
+        bound: Largest L2 norm of one unit's contribution to the sum there.
+        part: Noises with the same number share a bound and add up; a clip after a noise starts the next number.
+        alone: Whether the noise of other members does not add to it, because a transform changes the members after this noise and
+            before they are merged, or takes the scale of a later noise from them.
         only: As in `Fact`.
     """
 
@@ -46,12 +46,15 @@ class Noise:
 
 
 def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) -> tuple[tuple[Noise, ...], str]:
-    """Return (the noises that guard one unit, "") or ((), why there is none).
+    """Return the noises that protect one unit, or the reason why no noise does.
 
     Args:
-        facts: Of each station, oldest first, at the moment with the least noise.
-        batch: B. Where no clip bounds an example, a clip of the batch's mean still bounds what one example changes there: by
-            twice its norm, B-fold on the sum.
+        facts: {station: facts, oldest first}, at the moment with the least noise.
+        batch: B. Without a clip of examples, a clip of the batch's mean still bounds the change by one example: to twice its norm,
+            times B on the sum.
+
+    Returns:
+        (noises, "") or ((), reason).
     """
     noises: list[Noise] = []
     bound, part, scaled, failure, bare, mixed, closed = math.inf, 0, "", "", "", "", False
@@ -59,7 +62,7 @@ def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) ->
         if fact.kind == "clip":
             if noises and noises[-1].part == part:
                 bound, part = math.inf, part + 1
-            # Clips in a row: the smallest bound holds; one without a bound (it scales up) takes the earlier one away.
+            # Several clips in a row give the smallest bound; one without a bound (it scales up) removes the earlier bound.
             norm = fact.norm * (2 * batch if station == "batch" else 1)
             narrowed = norm if fact.rescales else min(bound, norm)
             bound, scaled = (narrowed, "") if norm < math.inf else (math.inf, fact.reason)
@@ -70,15 +73,15 @@ def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) ->
             return (), fact.reason
         elif fact.kind == "other":
             failure = failure or ("" if noises else fact.reason)
-            # What tells of several members at once may follow noise, as anything may, but ends what later noise can guard.
+            # A transform that mixes several members may follow a noise, as post-processing, but no later noise counts after it.
             closed = closed or bool(fact.reason and noises)
-            # Of what it makes out of noise nothing bounds one unit's part, so that a later noise guards nothing by itself.
+            # Nothing bounds one unit's share of its result, so a later noise does not protect the unit by itself.
             if noises and noises[-1].part == part:
                 bound, part = math.inf, part + 1
             mixed = MIXED if station == "batch" and batch > 1 else mixed
         elif fact.kind == "uncalibrated_noise" or (fact.kind == "noise" and fact.std > 0):
             bare = "" if fact.only else bare
-            # What a server does to each update comes before they are merged, as what is still to come at this station.
+            # The server's transforms of each update and the rest of this station run before the updates are merged.
             before_merging = (*facts[station][index + 1 :], *(facts.get("server", ()) if station == "client" else ()))
             alone = any(later.kind in CHANGES for later in before_merging)
             why = failure or scaled or mixed or _unbounded(fact, bound, facts[station][index + 1 :])
@@ -94,7 +97,7 @@ def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) ->
 
 
 def _counted(noises: list[Noise]) -> tuple[Noise, ...]:
-    """Return the noises that count: of those that guard something else besides the weakest, which nothing adds to."""
+    """Return the noises that count: all of them, or only the weakest one of those that protect another release too."""
     bound_to = [noise for noise in noises if noise.only]
     return (min(bound_to, key=lambda noise: noise.std / noise.bound),) if bound_to else tuple(noises)
 
@@ -111,7 +114,7 @@ def _data_dependent(reason: str) -> str:
 
 
 def _unbounded(fact: Fact, bound: float, later: tuple[Fact, ...]) -> str:
-    """Return why noise stands against no bound, or nothing where there is one."""
+    """Return why a noise has no bound, or an empty text if it has one."""
     if fact.kind == "noise" and bound < math.inf:
         return ""
     clips = [f.norm for f in later if f.kind == "clip" and f.norm < math.inf]
@@ -121,7 +124,7 @@ def _unbounded(fact: Fact, bound: float, later: tuple[Fact, ...]) -> str:
 
 
 def _nothing(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, failure: str) -> str:
-    """Return why no noise guards a unit, in the words after `none: `."""
+    """Return why no noise protects a unit, in the words after `none: `."""
     noisy = [s for s, done in facts.items() if any(f.kind == "uncalibrated_noise" or f.std > 0 for f in done)]
     if failure and (set(noisy) & set(STATIONS[unit]) or not noisy):
         return failure if noisy or failure.startswith(OWN_NOISE) else f"no noise; {failure}"
@@ -133,6 +136,6 @@ def _nothing(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, failure: str) ->
 
 
 def remarks(facts: Mapping[str, tuple[Fact, ...]], unit: Unit) -> tuple[str, ...]:
-    """Return what the unit's clips say of themselves that weakens no guarantee but changes its number."""
-    said = (fact.reason for _, _, fact in _steps(facts, unit) if fact.kind == "clip" and fact.norm < math.inf)
-    return tuple(dict.fromkeys(reason for reason in said if reason))
+    """Return the reasons in the facts of the unit's clips: they change the number of a guarantee but do not end it."""
+    reasons = (fact.reason for _, _, fact in _steps(facts, unit) if fact.kind == "clip" and fact.norm < math.inf)
+    return tuple(dict.fromkeys(reason for reason in reasons if reason))

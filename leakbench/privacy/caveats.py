@@ -1,4 +1,4 @@
-"""Caveats: in what a training is not the one that its claim accounts for, one sentence with its number each."""
+"""Caveats: the differences between a training and the training that its claim assumes, one sentence with a number each."""
 
 from __future__ import annotations
 
@@ -17,37 +17,41 @@ __all__ = ["caveats"]
 def caveats(
     phases: Sequence[Phase], unit: Unit, claimed: Claimed, seen: Observation, schedule: Schedule
 ) -> tuple[str, ...]:
-    """Return what separates the claim from what an observer of released models sees; nothing where nothing is claimed.
+    """Return the differences between the claim and the releases to an observer of released models.
 
-    Where no guarantee follows at all, that reason stands in its place, and only what the clips say is added.
+    Args:
+        seen: The releases. If it is a reason for no guarantee, only the remarks about clips are returned.
+
+    Returns:
+        One sentence each; () without a claim.
     """
     if not claimed.mechanisms:
         return ()
-    said = dict.fromkeys(remark for phase in phases for remark in remarks(phase.facts, unit))
+    about_clips = dict.fromkeys(remark for phase in phases for remark in remarks(phase.facts, unit))
     if isinstance(seen, str):
-        return tuple(said)
+        return tuple(about_clips)
     assumed = claimed.mechanisms
-    found = tuple(inner for part in seen.parts for inner in (part.one if unit == "example" else part.drawn))
+    actual = tuple(inner for part in seen.parts for inner in (part.one if unit == "example" else part.drawn))
     differences = (
-        *_noise(assumed, found, schedule.tensors),
-        *_sampling(assumed, found, unit, schedule),
+        *_noise(assumed, actual, schedule.tensors),
+        *_sampling(assumed, actual, unit, schedule),
         *_steps(assumed, seen, unit, schedule),
     )
-    return (*said, *differences)
+    return (*about_clips, *differences)
 
 
-def _noise(assumed: Mechanisms, found: Mechanisms, tensors: int) -> Iterator[str]:
-    claims, holds = (min(m.noise_multiplier for m in several) for several in (assumed, found))
-    if math.isclose(claims, holds, rel_tol=1e-6):
+def _noise(assumed: Mechanisms, actual: Mechanisms, tensors: int) -> Iterator[str]:
+    claims, valid = (min(m.noise_multiplier for m in several) for several in (assumed, actual))
+    if math.isclose(claims, valid, rel_tol=1e-6):
         return
-    sentence = f"the claim counts noise of {claims:.4g} times one unit's bound, here it is at least {holds:.4g}"
-    if tensors > 1 and math.isclose(claims, holds * math.sqrt(tensors), rel_tol=1e-6):
+    sentence = f"the claim counts noise of {claims:.4g} times one unit's bound, here it is at least {valid:.4g}"
+    if tensors > 1 and math.isclose(claims, valid * math.sqrt(tensors), rel_tol=1e-6):
         sentence += f": a clip layer by layer bounds {tensors} tensors together only by sqrt({tensors}) times its norm"
     yield sentence
 
 
-def _sampling(assumed: Mechanisms, found: Mechanisms, unit: Unit, schedule: Schedule) -> Iterator[str]:
-    claims, holds = (max(m.sampling_rate for m in several) for several in (assumed, found))
+def _sampling(assumed: Mechanisms, actual: Mechanisms, unit: Unit, schedule: Schedule) -> Iterator[str]:
+    claims, valid = (max(m.sampling_rate for m in several) for several in (assumed, actual))
     if claims >= 1 or assumed[0].sampling != "poisson":
         return
     if unit == "example" and schedule.batch_sampling == "split":
@@ -55,22 +59,22 @@ def _sampling(assumed: Mechanisms, found: Mechanisms, unit: Unit, schedule: Sche
             f"the claim amplifies by Poisson batches with q={claims:.4g}, but each example is used "
             f"{schedule.passes()} time(s) in every participation, from a fixed split (q=1)"
         )
-    elif found[0].sampling == "fixed":
+    elif actual[0].sampling == "fixed":
         yield (
             f"the claim amplifies by Poisson sampling with q={claims:.4g}, but a fixed number is drawn without "
-            f"replacement (q={holds:.4g}): to replace one unit moves the sum by up to 2 times its bound"
+            f"replacement (q={valid:.4g}): to replace one unit moves the sum by up to 2 times its bound"
         )
-    elif found[0].sampling == "visible":
+    elif actual[0].sampling == "visible":
         yield f"the claim amplifies by q={claims:.4g}, but the noise shows how many were drawn, so nothing amplifies"
-    elif not math.isclose(claims, holds, rel_tol=1e-6):
-        yield f"the claim counts q={claims:.4g}, here one release uses a unit with q={holds:.4g}"
+    elif not math.isclose(claims, valid, rel_tol=1e-6):
+        yield f"the claim counts q={claims:.4g}, here one release uses a unit with q={valid:.4g}"
 
 
 def _steps(assumed: Mechanisms, seen: Released, unit: Unit, schedule: Schedule) -> Iterator[str]:
     several = (assumed, seen.mechanisms, seen.without_draw)
     claims, mean, most = (sum(m.releases for m in mechanisms) for mechanisms in several)
     split = unit == "example" and schedule.batch_sampling == "split"
-    # A claim that counts participation in every round assumes no more than the draw of clients can give.
+    # A claim that counts participation in every round uses the largest number that the draw of clients can give.
     if claims not in (mean, most) and not split:
         random = f"{mean} releases on average and {most} at most" if mean != most else f"{most} releases"
         yield f"the claim counts {claims} steps, here the worst {unit} is in {random}"

@@ -1,4 +1,4 @@
-"""What a paper claims: its own formula and parameters, so that its printed epsilon can stand beside the valid one."""
+"""The claim of a paper: its formula and parameters, to compare its printed epsilon with the valid one."""
 
 from __future__ import annotations
 

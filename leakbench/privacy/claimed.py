@@ -1,4 +1,4 @@
-"""What a claim is: the slot of a defense in which a paper's own formula stands."""
+"""Slot `claim` of a defense: the paper's own formula for its epsilon."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ __all__ = ["Claim", "Claimed"]
 
 @dataclass(frozen=True)
 class Claimed:
-    """A claimed epsilon (None where there is none, infinite without noise) and how it comes about, in one line.
+    """A claimed epsilon and its derivation.
 
     Args:
-        mechanisms: What the formula takes the training to be; empty where nothing is claimed.
+        epsilon: None without a claim; infinite without noise.
+        formula: The derivation, in one line.
+        mechanisms: The training that the formula assumes; empty without a claim.
     """
 
     epsilon: float | None
@@ -29,4 +31,4 @@ class Claim(Protocol):
     """The slot `claim` of a defense."""
 
     def __call__(self, schedule: Schedule) -> Claimed:
-        """Return what the paper's formula gives for this federation."""
+        """Return the result of the paper's formula for this federation."""

@@ -1,8 +1,8 @@
-"""Claims that compose one noisy sum a step: by the moments accountant, or by an older composition theorem."""
+"""Claims that compose one noisy sum per step, by the moments accountant or an older composition theorem."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -32,12 +32,12 @@ COMPOSITION_TITLES = {
 
 
 def sequence(unit: Unit, noise_multiplier: float | Decay, schedule: Schedule, extra_rounds: int = 0) -> Plain:
-    """Return what a paper takes the training to be: Poisson samples, one noisy sum each, in order.
+    """Return the training that a paper assumes: Poisson samples with one noisy sum each, in order.
 
     Args:
         unit: `example`: q = B / |D_i|, L * T steps (Wei et al., TPDS 2023, Table 6: .01 in all five data sets, although their
             section 6 says B * K_t / |D|); `client`: q = K_t / N, T steps.
-        extra_rounds: Counted beyond T, at the last noise.
+        extra_rounds: Number of rounds to add to T, with the noise of the last round.
     """
     rounds = max(0, schedule.rounds + extra_rounds)
     rate = schedule.example_rate if unit == "example" else schedule.client_rate
@@ -50,32 +50,39 @@ def sequence(unit: Unit, noise_multiplier: float | Decay, schedule: Schedule, ex
 
 
 def numbers(mechanisms: Mechanisms) -> str:
-    """Return q, sigma and the number of steps of a claim in words."""
+    """Return q, sigma and the number of steps of a claim as text."""
     levels = [m.noise_multiplier for m in mechanisms]
     sigma = f"{levels[0]:g}" if min(levels) == max(levels) else f"{max(levels):.4g} to {min(levels):.4g}"
     return f"q={mechanisms[0].sampling_rate:.6g}, sigma={sigma}, {sum(m.steps for m in mechanisms)} steps"
 
 
+ClaimUnit: TypeAlias = Annotated[
+    Literal["example", "client"],
+    Field(description="Unit of the claim: `example` (q = B / |D_i|, L * T steps) or `client` (q = K_t / N, T steps)."),
+]
+ClaimNoise: TypeAlias = Annotated[
+    Multiplier,
+    Field(description="The paper's noise multiplier sigma: a number >= 0, or a schedule (`leakbench.decay`)."),
+]
+
+
 @part("claim.moments")
 class MomentsClaim:
-    """The subsampled Gaussian mechanism as papers of the field account for it, even where the federation differs from it."""
+    """The subsampled Gaussian mechanism as papers account for it, even if the federation differs from it."""
 
-    unit: Annotated[Literal["example", "client"], Field(description="As in `sequence`.")]
-    noise_multiplier: Annotated[
-        Multiplier,
-        Field(description="The paper's sigma, a number or a decay over the same sequence that the formula runs over."),
-    ]
-    delta: Annotated[Probability, Field(description="In (0, 1).")] = 1e-5
+    unit: ClaimUnit
+    noise_multiplier: ClaimNoise
+    delta: Annotated[Probability, Field(description="Delta of the claimed epsilon, in (0, 1).")] = 1e-5
     accountant: Annotated[
         Literal["moments_2017", "rdp", "pld"],
-        Field(description="`moments_2017` | `rdp` | `pld`."),
+        Field(description="Accountant of the paper: `moments_2017`, `rdp` or `pld`."),
     ] = "moments_2017"
     extra_rounds: Annotated[
-        int, Field(description="Rounds counted beyond T; the printed Fed-SDP values are those of T + 1.")
+        int, Field(description="Number of rounds to add to T; the printed Fed-SDP values are those of T + 1.")
     ] = 0
 
     def __call__(self, schedule: Schedule) -> Claimed:
-        """Return the epsilon at `delta` for this federation; none where no round was trained."""
+        """Return the epsilon at `delta` for this federation, and no epsilon without a round."""
         if schedule.rounds == 0:
             return Claimed(None, "none: no round was trained")
         mechanisms = sequence(self.unit, self.noise_multiplier, schedule, self.extra_rounds)
@@ -86,32 +93,31 @@ class MomentsClaim:
 
 @part("claim.composition")
 class CompositionClaim:
-    """The composition theorems that stand beside the moments accountant in Wei et al., TPDS 2023, Table 11."""
+    """The composition theorems that Wei et al., TPDS 2023, Table 11, compares with the moments accountant.
 
-    unit: Annotated[Literal["example", "client"], Field(description="As in `MomentsClaim`.")]
+    The printed budget of advanced composition follows from `advanced`, but the printed numbers of rounds follow from
+    `advanced_2015` with that budget.
+    """
+
+    unit: ClaimUnit
     composition: Annotated[
         Literal["basic", "advanced", "advanced_2015", "zcdp"],
-        Field(
-            description=(
-                "`basic` | `advanced` | `advanced_2015` | `zcdp`. The printed budget of advanced composition is `advanced`, but "
-                "the printed numbers of rounds are those of `advanced_2015` against that budget."
-            )
-        ),
+        Field(description="Theorem of the paper: `basic`, `advanced`, `advanced_2015` or `zcdp`."),
     ]
-    noise_multiplier: Annotated[Multiplier, Field(description="As in `MomentsClaim`.")]
-    delta: Annotated[Probability, Field(description="Of one step, in (0, 1).")] = 1e-5
+    noise_multiplier: ClaimNoise
+    delta: Annotated[Probability, Field(description="Delta of one step, in (0, 1).")] = 1e-5
     digits: Annotated[
         Count | None,
         Field(
             description=(
-                "To which one step's epsilon is rounded; the printed 123.354 and 7.450 follow from 3 (.807), not from"
-                " .80747."
+                "Number of digits to which one step's epsilon is rounded, None for all. The printed 123.354 and 7.450 follow "
+                "from 3 digits (.807), not from .80747."
             )
         ),
     ] = None
 
     def __call__(self, schedule: Schedule) -> Claimed:
-        """Return the epsilon as it would be printed, with the total delta that it really has; none without a round."""
+        """Return the epsilon as the paper prints it, with its actual total delta, and no epsilon without a round."""
         if schedule.rounds == 0:
             return Claimed(None, "none: no round was trained")
         mechanisms = sequence(self.unit, self.noise_multiplier, schedule)

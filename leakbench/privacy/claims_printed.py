@@ -1,4 +1,4 @@
-"""Claims with a formula of their own: Geyer et al., Flower's documentation, NbAFL."""
+"""Claims with their own formula: Geyer et al., Flower's documentation, NbAFL."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ NO_ROUND = Claimed(None, "none: no round was trained")
 
 @part("claim.geyer")
 class GeyerClaim:
-    """Delta at a fixed epsilon: Geyer et al. 2017, section 4, stop their training when it passes a threshold.
+    """Delta at a fixed epsilon: Geyer et al. 2017, section 4, stop the training when delta exceeds a threshold.
 
     The moments accountant with moments 1 to 32 (Rényi orders 2 to 33), q = K_t / N.
     """
 
     unit: ClassVar[Unit] = "client"
 
-    noise_multiplier: Annotated[NonNegative, Field(description="Sigma, which the paper does not print.")]
-    epsilon: Annotated[Positive, Field(description="8 in the paper.")] = 8.0
+    noise_multiplier: Annotated[
+        NonNegative, Field(description="Noise multiplier sigma, which the paper does not print.")
+    ]
+    epsilon: Annotated[Positive, Field(description="Fixed epsilon, 8 in the paper.")] = 8.0
     delta: Annotated[
-        Probability, Field(description="The threshold, 1e-3, 1e-5, 1e-6 for 100, 1000, 10000 clients.")
+        Probability,
+        Field(description="Threshold of delta; 1e-3, 1e-5, 1e-6 in the paper for 100, 1000, 10000 clients."),
     ] = 1e-5
     releases: Annotated[
         Count,
@@ -52,7 +55,7 @@ class GeyerClaim:
         return np.asarray(delta_at(orders, after[:, None] * one, self.epsilon, "old"))
 
     def __call__(self, schedule: Schedule) -> Claimed:
-        """Return `epsilon` where the threshold holds to the last round; none, with the round, where it does not."""
+        """Return `epsilon` if delta stays below the threshold in all rounds, else no epsilon and the round that exceeds it."""
         if schedule.rounds == 0:
             return NO_ROUND
         if self.noise_multiplier < LEAST_NOISE:
@@ -72,26 +75,21 @@ class GeyerClaim:
 
 @part("claim.flower")
 class FlowerClaim:
-    """The script of Flower's documentation of its wrappers: sampling without replacement, orders 2 to 32, old conversion.
+    """The script in Flower's documentation of its wrappers: sampling without replacement, orders 2 to 32, old conversion.
 
-    q = K_t / N, T rounds.
+    q = K_t / N, T rounds. The script bounds the replacement of one client. This moves the sum by up to twice the clip bound, so
+    z / 2 would be correct.
     """
 
     unit: ClassVar[Unit] = "client"
 
-    noise_multiplier: Annotated[NonNegative, Field(description="z, the noise divided by the clip bound.")]
-    delta: Annotated[
-        Probability,
-        Field(
-            description=(
-                "In (0, 1). The bound is for replacing one client, where the sum moves by up to twice the clip bound: z / 2 would"
-                " be correct."
-            )
-        ),
-    ] = 1e-5
+    noise_multiplier: Annotated[
+        NonNegative, Field(description="Noise multiplier z, the noise divided by the clip bound.")
+    ]
+    delta: Annotated[Probability, Field(description="Delta of the claimed epsilon, in (0, 1).")] = 1e-5
 
     def __call__(self, schedule: Schedule) -> Claimed:
-        """Return the epsilon at `delta` for this federation; none where no round was trained."""
+        """Return the epsilon at `delta` for this federation, and no epsilon without a round."""
         if schedule.rounds == 0:
             return NO_ROUND
         mechanism = Mechanism(self.noise_multiplier, schedule.client_rate, schedule.rounds, "fixed")
@@ -109,19 +107,17 @@ class FlowerClaim:
 
 @part("claim.nbafl")
 class NbaflClaim:
-    """Epsilon as stated, with noise c L Delta / epsilon on each upload (Wei et al., TIFS 2020, eq. 4; no sampling)."""
+    """The stated epsilon, with noise c L Delta / epsilon on each upload (Wei et al., TIFS 2020, eq. 4; no sampling).
 
-    epsilon: Annotated[Positive, Field(description="As stated.")]
-    delta: Annotated[Probability, Field(description="As stated, in (0, 1).")] = 0.01
-    exposures: Annotated[Count, Field(description="L, how many uploads the noise is scaled for.")] = 1
+    The theorem requires epsilon / L < 1. The paper assumes Delta = 2 C / m and does not prove it for SGD.
+    """
+
+    epsilon: Annotated[Positive, Field(description="Epsilon as the paper states it.")]
+    delta: Annotated[Probability, Field(description="Delta as the paper states it, in (0, 1).")] = 0.01
+    exposures: Annotated[Count, Field(description="Number L of uploads that the noise is calibrated to.")] = 1
     c: Annotated[
         Positive | None,
-        Field(
-            description=(
-                "At least sqrt(2 ln(1.25 / delta)), the default: a theorem for epsilon / L < 1 only. Delta = 2 C / m is assumed "
-                "by the paper, not proven for SGD."
-            )
-        ),
+        Field(description="Constant of the noise, at least sqrt(2 ln(1.25 / delta)); None for that value."),
     ] = None
 
     def __post_init__(self) -> None:
@@ -132,11 +128,11 @@ class NbaflClaim:
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise of one upload over Delta."""
+        """Noise of one upload divided by Delta."""
         return (least_constant(self.delta) if self.c is None else self.c) * self.exposures / self.epsilon
 
     def __call__(self, schedule: Schedule) -> Claimed:
-        """Return `epsilon`; the formula also says what the analytic Gaussian gives for one upload and for all T."""
+        """Return `epsilon`; the formula also states the epsilon of the analytic Gaussian for one upload and for all T."""
         if schedule.rounds == 0:
             return NO_ROUND
         z = self.noise_multiplier

@@ -1,8 +1,8 @@
-"""Composition theorems as papers of the field applied them: before the moments accountant, or beside it.
+"""Composition theorems as papers applied them, before the moments accountant or for comparison with it.
 
-Each step is first given an epsilon of its own by the classical Gaussian mechanism, e0 = sqrt(2 ln(1.25 / delta)) / sigma,
-a theorem for e0 < 1 only (Dwork and Roth 2014, Theorem A.1), which Poisson sampling amplifies to e = ln(1 + q (exp(e0) -
-1)). What they charge for a step adds up, so that the epsilon is known after every step.
+The classical Gaussian mechanism first gives each step an epsilon e0 = sqrt(2 ln(1.25 / delta)) / sigma, by a theorem for e0 < 1
+(Dwork and Roth 2014, Theorem A.1). Poisson sampling amplifies it to e = ln(1 + q (exp(e0) - 1)). The costs of the steps add up, so
+the epsilon is known after every step.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ __all__ = ["COMPOSITIONS", "Composition", "advanced", "basic", "composition_cost
 
 
 def composition_costs(mechanisms: Sequence[Mechanism | Mixture], delta: float, digits: int | None = None) -> Reals:
-    """Return (S, 5): what one step of each mechanism costs; each composition takes its columns.
-
-    Columns: e, e^2, e (exp(e) - 1), e (exp(e) - 1) / (exp(e) + 1), q^2 / sigma^2.
+    """Return the costs of one step of each of S mechanisms; each composition uses some of the columns.
 
     Args:
-        delta: Of one step before sampling.
-        digits: To which e0 is rounded (Wei et al., TPDS 2023, Table 11 follows from 3: .807 for sigma 6, where .80747 is exact);
-            None does not round. Raises InputError for another sampling than `poisson` or a delta out of (0, 1).
+        delta: Delta of one step before sampling.
+        digits: Digits to which e0 is rounded (Wei et al., TPDS 2023, Table 11 follows from 3: .807 for sigma 6, instead of the
+            exact .80747); None does not round.
+
+    Returns:
+        (S, 5), with columns e, e^2, e (exp(e) - 1), e (exp(e) - 1) / (exp(e) + 1), q^2 / sigma^2.
+
+    Raises:
+        InputError: For a sampling other than `poisson` or a delta outside (0, 1).
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
@@ -82,7 +86,7 @@ def _composed(name: str, mechanisms: Mechanisms, delta: float) -> float:
     telling = [not m.idle for m in mechanisms]
     if any(m.noise_multiplier < LEAST_NOISE for m, tells in zip(mechanisms, telling, strict=True) if tells):
         return math.inf
-    # Left out, not counted zero times: what is idle may cost an infinity a step.
+    # Idle mechanisms are removed: a step of them may have an infinite cost, and zero times infinity is NaN.
     steps = np.array([m.steps for m in mechanisms], dtype=np.float64)[telling]
     return float(COMPOSITIONS[name](steps @ costs[telling], delta))
 
@@ -90,8 +94,8 @@ def _composed(name: str, mechanisms: Mechanisms, delta: float) -> float:
 def basic(mechanisms: Mechanisms, delta: float) -> float:
     """Return the sum of the steps' epsilons (Dwork and Roth 2014, Theorem 3.16).
 
-    `delta` is that of one step before sampling, as papers print it: the sum holds at a total delta of q * delta a step
-    (1e-3 instead of 1e-5 for 10,000 steps at q = .01). Raises InputError as `composition_costs` does.
+    `delta` is that of one step before sampling, as papers print it. The total delta of the sum is q * delta per step (1e-3 instead
+    of 1e-5 for 10,000 steps at q = .01). Raises InputError as `composition_costs` does.
     """
     return _composed("basic", mechanisms, delta)
 
@@ -99,7 +103,7 @@ def basic(mechanisms: Mechanisms, delta: float) -> float:
 def advanced(mechanisms: Mechanisms, delta: float) -> float:
     """Return sqrt(2 ln(1 / delta) sum e^2) + sum e (exp(e) - 1) (Dwork, Rothblum and Vadhan, FOCS 2010, Theorem III.3).
 
-    At a total delta of `delta` and q * delta a step more, as papers print it. Raises as `composition_costs` does.
+    The total delta is `delta` plus q * delta per step, as papers print it. Raises InputError as `composition_costs` does.
     """
     return _composed("advanced", mechanisms, delta)
 
@@ -107,7 +111,7 @@ def advanced(mechanisms: Mechanisms, delta: float) -> float:
 def zcdp(mechanisms: Mechanisms, delta: float) -> float:
     """Return rho + 2 sqrt(rho ln(1 / delta)) (Bun and Steinke, TCC 2016, Proposition 1.3), rho = sum q^2 / sigma^2.
 
-    A heuristic of papers: zCDP has no amplification by q^2, and one Gaussian step has rho = 1 / (2 sigma^2). So this is
-    no bound for q < 1, and twice too large a rho for q = 1. Raises InputError as `composition_costs` does.
+    This is a heuristic of papers: sampling does not amplify zCDP by q^2, and one Gaussian step has rho = 1 / (2 sigma^2). So the
+    result is not a bound for q < 1, and rho is twice too large for q = 1. Raises InputError as `composition_costs` does.
     """
     return _composed("zcdp", mechanisms, delta)

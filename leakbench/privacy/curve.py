@@ -1,7 +1,8 @@
-"""Epsilon after every round of a training, and how many rounds fit into a budget.
+"""Epsilon after every round of a training, and the number of rounds within a budget.
 
-Letters: R rounds, S steps, A orders. Integer orders only, of any number of noise levels: valid, and a few hundredths
-above what fractional orders or privacy loss distributions give at the end.
+Letters: R rounds, S steps, A orders. All functions use integer orders only, for any number of noise levels. The result is
+valid, and
+a few hundredths above that of fractional orders or privacy loss distributions.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ __all__ = ["composition_curve", "epsilon_curve", "rounds_within", "spent", "step
 
 
 def step_divergences(mechanisms: Mechanisms, orders: Sequence[int] = INTEGER_ORDERS) -> Reals:
-    """Return (S, A): the Rényi divergence spent after each single step; S: the steps of all mechanisms together."""
+    """Return (S, A), the total Rényi divergence after each single step, where S counts the steps of all mechanisms."""
     repeats = [m.steps for m in mechanisms]
     return np.cumsum(np.repeat(divergences(mechanisms, orders), repeats, axis=0), axis=0)
 
 
 def spent(phases: Sequence[Phase], unit: Unit, schedule: Schedule, orders: Sequence[int] = INTEGER_ORDERS) -> Reals:
-    """Return (R, A): the Rényi divergence that the observer of released models has after each round.
+    """Return (R, A), the total Rényi divergence against the observer of released models after each round.
 
-    Raises InputError where there is no guarantee, with the reason, and as `observations` does.
+    Raises:
+        InputError: If no guarantee follows, with the reason, and as `observations` does.
     """
     seen = observations(phases, unit, schedule)["global"]
     if isinstance(seen, str):
@@ -50,18 +52,25 @@ def epsilon_curve(
     conversion: Conversion = "tight",
     orders: Sequence[int] = INTEGER_ORDERS,
 ) -> Reals:
-    """Return (R,): the epsilon at `delta` after each round, for the observer of released models.
+    """Return (R,), the epsilon at `delta` against the observer of released models after each round.
 
-    Raises InputError for a delta out of (0, 1) and as `spent` does.
+    Raises:
+        InputError: For a delta outside (0, 1), and as `spent` does.
     """
     _checked("delta", delta)
     return epsilon_at(orders, spent(phases, unit, schedule, orders), delta, conversion)
 
 
 def composition_curve(name: str, mechanisms: Mechanisms, delta: float, digits: int | None = None) -> Reals:
-    """Return (S,): the epsilon of a composition theorem (a name of `COMPOSITIONS`) after each single step.
+    """Return (S,), the epsilon of a composition theorem after each single step.
 
-    Raises InputError as `composition_costs` does.
+    Args:
+        name: A key of `COMPOSITIONS`.
+        delta: As in `composition_costs`.
+        digits: As in `composition_costs`.
+
+    Raises:
+        InputError: As `composition_costs` does.
     """
     repeats = [m.steps for m in mechanisms]
     costs = np.cumsum(np.repeat(composition_costs(mechanisms, delta, digits), repeats, axis=0), axis=0)
@@ -69,11 +78,12 @@ def composition_curve(name: str, mechanisms: Mechanisms, delta: float, digits: i
 
 
 def rounds_within(curve: Reals, budget: float) -> int:
-    """Return how many rounds fit into a budget: how many entries of a curve come before the first one above it.
+    """Return the number of rounds within a budget: the number of entries before the first one above it.
+
+    Papers that print the round *in* which a target is exceeded print one more.
 
     Args:
-        curve: (R,) epsilons against a budget epsilon, or deltas at a fixed epsilon against a budget delta (where Geyer et al.
-            2017 stop). Papers that print the round *in* which a target is passed print one more.
+        curve: (R,), epsilons for a budget epsilon, or deltas at a fixed epsilon for a budget delta (Geyer et al. 2017).
     """
     above = np.flatnonzero(~(np.asarray(curve) <= budget))
     return int(above[0]) if above.size else len(curve)

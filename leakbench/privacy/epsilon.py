@@ -1,4 +1,4 @@
-"""The epsilon of a defense: what is claimed, what is valid for the mechanism as executed, and for whom."""
+"""The epsilon of a defense: the claimed one, the valid one of the mechanism as executed, and that of each observer."""
 
 from __future__ import annotations
 
@@ -22,19 +22,23 @@ __all__ = ["Epsilon", "Tap", "epsilon"]
 class Tap:
     """The valid epsilon against an attacker at one leakage point, and two numbers to compare it with.
 
+    If the noise or the draw varies over the training, `q` is the largest one, `steps` counts all, and `sigma_effective` is the
+    least.
+
     Args:
-        valid: Ex ante, for the worst unit: a client, or the example that the most clients hold. It is the exact bound over the
-            random draw of clients, against an observer that sees which clients take part (where the draw is hidden and amplifies,
-            the reason says so). None where there is none; `reason` then starts with `none: ` (or is `no round was trained`), else
-            it says what the number rests on and which randomness it uses.
+        valid: Epsilon before the training, for the worst unit: a client, or the example that the most clients hold. It is the
+            exact bound over the random draw of clients, against an observer that sees which clients take part. If the draw is
+            hidden and amplifies, `reason` says so. None if no guarantee follows.
+        reason: The assumptions behind the number and the randomness that it uses. Without a guarantee it starts with `none: ` (or
+            is `no round was trained`).
         q: Probability that one release uses the unit.
-        steps: Number of releases, on average where it is random.
-        sigma_effective: Noise over one unit's bound. Where the noise or the draw varies over the training: the largest q, all
-            steps, the least noise.
-        participations: Of the unit, `expected` on average and `largest` as the run counted them, or None.
-        without_draw: The same where the draw of clients is given: the unit takes part as often as it can in every round.
-        realised: Not an epsilon. What `valid` would be if the worst unit of this run had taken part exactly as often as the run
-            counted, `realised_count` times (in updates, in rounds, or for type-2 of an example in batches); None before a run.
+        steps: Number of releases; the average if it is random.
+        sigma_effective: Noise divided by one unit's bound.
+        participations: Participations of the unit: `expected` is the average; `largest` is the run's count, None before it.
+        without_draw: Epsilon if the unit takes part in every round as often as it can.
+        realised: The value of `valid` if the worst unit had taken part exactly `realised_count` times. It is not an epsilon. None
+            before a run.
+        realised_count: The run's count: in updates, in rounds, or for type-2 of an example in batches.
     """
 
     valid: float | None
@@ -50,14 +54,17 @@ class Tap:
 
 @dataclass(frozen=True)
 class Epsilon:
-    """The epsilons of one defense in one federation; `unit` is what they protect.
+    """The epsilons of one defense in one federation.
+
+    `reason`, `steps`, `q`, `sigma_effective`, `without_draw`, `realised` and `realised_count` have the meaning of `Tap`.
 
     Args:
-        claimed: The paper's, None where it claims none (claimed_formula then says why).
-        valid: Against the observer of released models (`observer` is `global`), at `delta`, by `accountant`; None where there is
-            none, with the reason as in `Tap`, as are without_draw, realised, realised_count, steps, q and sigma_effective.
+        claimed: Epsilon of the paper; None without a claim, for the reason in `claimed_formula`.
+        accountant: Accountant of `valid`.
+        valid: Epsilon at `delta` against the observer of released models (`observer` is `global`); None if no guarantee follows.
+        unit: What the epsilons protect, an `example` or a `client`.
         by_tap: {`type-2` | `type-1` | `type-0`: Tap}.
-        caveats: One sentence with its number for each thing in which the training is not what the claim assumes.
+        caveats: One sentence with a number for each difference between the training and the claim's assumptions.
     """
 
     claimed: float | None
@@ -78,7 +85,7 @@ class Epsilon:
     realised_count: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON: no infinity, no NaN."""
+        """Return plain data for JSON, without infinity and NaN."""
         return {**dataclasses.asdict(self), "caveats": list(self.caveats)}
 
 
@@ -86,10 +93,13 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
     """Return the claimed and the valid epsilon of a defense.
 
     Args:
-        phases: The whole training, in order; the releases of all of them are composed, each with its own noise and draw.
-        unit: What the epsilon holds for: an `example` with all its copies, or all data of a `client`.
-        delta: Of the valid epsilon; the claim has its own. Raises InputError for a delta out of (0, 1) and where the phases are
-            not exactly the schedule's rounds and local iterations.
+        phases: The whole training, in order; the releases of all phases are composed, each with its own noise and draw.
+        unit: What the epsilon protects: an `example` with all its copies, or all data of a `client`.
+        delta: Delta of the valid epsilon; the claim has its own.
+
+    Raises:
+        InputError: For a delta outside (0, 1), an unknown unit, or phases that do not match the schedule's rounds and local
+            iterations.
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
@@ -100,8 +110,8 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
     drawn = sum(phase.rounds * phase.clients_per_round for phase in phases if phase.ends)
     taken = {"expected": schedule.expected_participations(unit, drawn), "largest": schedule.counted(unit)}
     seen = observations(phases, unit, schedule)
-    answers = {name: _answer(what, delta, taken, schedule) for name, what in seen.items()}
-    (headline, accountant) = answers.pop("global")
+    taps = {name: _tap(observation, delta, taken, schedule) for name, observation in seen.items()}
+    (headline, accountant) = taps.pop("global")
     return Epsilon(
         claimed=None if infinite else claimed.epsilon,
         claimed_formula=claimed.formula + (" gives no finite epsilon" if infinite else ""),
@@ -114,7 +124,7 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
         steps=headline.steps,
         q=headline.q,
         sigma_effective=headline.sigma_effective,
-        by_tap={name: tap for name, (tap, _) in answers.items()},
+        by_tap={name: tap for name, (tap, _) in taps.items()},
         caveats=caveats(phases, unit, claimed, seen["global"], schedule),
         without_draw=headline.without_draw,
         realised=headline.realised,
@@ -122,7 +132,7 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
     )
 
 
-def _answer(
+def _tap(
     seen: Observation, delta: float, taken: dict[str, float | int | None], schedule: Schedule
 ) -> tuple[Tap, str | None]:
     """Return (the tap, the accountant's name)."""

@@ -1,4 +1,4 @@
-"""The ledger: what a federation does with one unit's data: how it samples, and in which phases it trains."""
+"""The ledger: how a federation samples one unit's data, and the phases of its training."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["OWN_NOISE", "Phase", "Schedule", "Stretch", "Unit", "first_rounds", 
 Unit: TypeAlias = Literal["example", "client"]
 
 OWN_NOISE = "noise of its own, not accounted"
-"""How the reason of a fact begins whose part draws random numbers and states nothing about them."""
+"""Start of the reason in the fact of a part that draws random numbers and states no fact about them."""
 
 COUNTS = ("example", "client", "uses")
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a federation trains and samples, and what was counted while it did.
+    """How a federation trains and samples, and the counts of a finished run.
 
     Args:
         clients: N.
@@ -30,18 +30,20 @@ class Schedule:
         local_iterations: L.
         batch: B.
         examples_per_client: |D_i|.
-        copies: How many clients hold one training example, on average and at most.
-        most_copies: How many clients hold one training example, on average and at most.
+        copies: Average number of clients that hold one training example.
+        most_copies: Largest number of clients that hold one training example.
         client_sampling: `poisson` or `fixed` (K_t without replacement).
-        batch_sampling: `poisson`, `fixed` (B without replacement, anew in each local iteration) or `split` (one pass after
-            another over a shuffled list).
+        batch_sampling: `poisson`, `fixed` (B without replacement, drawn again in each local iteration) or `split` (passes over a
+            shuffled list).
         tensors: Number of parameter tensors.
-        largest: What a finished run counted at most, None before it. `example`: in how many clients' updates one example took
-            part; `client`: in how many rounds one client took part; `uses`: how often one example was drawn into a batch. Only
-            the realised figure uses it, never a valid epsilon.
+        largest: Largest counts of a finished run, None before it. `example`: clients' updates with one example; `client`: rounds of
+            one client; `uses`: batches with one example. Only the realised figure uses them, never a valid epsilon.
         secure_aggregation: Whether the server sees only the sum of the updates of a round.
-        dropout: Probability that a drawn client fails while the round goes on without it, and so without its noise.
-        client_optimizer: `sgd`, whose updates are sums of the noisy gradients, or `adam`, whose are a function of them.
+        dropout: Probability that a drawn client fails. The round continues without it, and so without its noise.
+        client_optimizer: `sgd`, whose update is a sum of the noisy gradients, or `adam`, whose update is another function of them.
+
+    Raises:
+        InputError: For a field outside its range.
     """
 
     clients: int
@@ -92,39 +94,39 @@ class Schedule:
 
     @property
     def complete(self) -> bool:
-        """Whether the noise of exactly K_t clients is in every sum of a round."""
+        """Whether every sum of a round contains the noise of exactly K_t clients."""
         return self.client_sampling == "fixed" and not self.dropout
 
     @property
     def client_rate(self) -> float:
-        """K_t / N: how probably a client takes part in a round."""
+        """K_t / N, the probability that a client takes part in a round."""
         return self.clients_per_round / self.clients
 
     @property
     def example_rate(self) -> float:
-        """B / |D_i|: how probably an example of a client is in a batch of its local iteration."""
+        """B / |D_i|, the probability that an example of a client is in the batch of one local iteration."""
         return self.batch / self.examples_per_client
 
     def counted(self, name: str) -> int | None:
-        """Return what the run counted at most under `name`, None where it was not counted."""
+        """Return the largest count of the run under `name`, None if it was not counted."""
         return (self.largest or {}).get(name)
 
     def expected_participations(self, unit: Unit, drawn: int | None = None) -> float:
-        """Return how often a unit takes part on average: a client in rounds, an example in updates of its holders.
+        """Return the average number of participations: rounds of a client, updates of an example's holders.
 
         Args:
-            drawn: The clients of all rounds together where K_t varies; None: T * K_t.
+            drawn: Number of clients of all rounds together, if K_t varies; None for T * K_t.
         """
         drawn = self.rounds * self.clients_per_round if drawn is None else drawn
         return drawn / self.clients * (self.copies if unit == "example" else 1.0)
 
     def most_participations(self, unit: Unit, cohort: int) -> int:
-        """Return how often a unit can take part in one round of `cohort` clients, whatever the draw of clients."""
+        """Return the largest number of participations of a unit in one round of `cohort` clients, over all draws of clients."""
         holders = self.most_copies if unit == "example" else 1
         return min(holders, cohort) if self.client_sampling == "fixed" else holders
 
     def passes(self) -> int:
-        """Return how often one participation uses an example of a fixed split: once a pass."""
+        """Return the number of uses of an example of a fixed split in one participation, one per pass."""
         whole = self.examples_per_client - self.examples_per_client % self.batch
         return -(-self.local_iterations * self.batch // whole)
 
@@ -133,13 +135,17 @@ class Schedule:
 class Phase:
     """A block of the training in which every station does the same thing.
 
+    The phases of one round follow each other, and the last one has `ends`.
+
     Args:
-        facts: {station: what its transforms did, oldest first}.
-        rounds: How many consecutive rounds.
-        local_iterations: How many local iterations of each of these rounds.
-        ends: Whether the last local iteration is among them, so that the rounds' updates are released in this phase.
-        clients_per_round: K_t in these rounds. The phases of one round stand one after the other and the last of them ends.
-            Raises InputError for counts under 1.
+        facts: {station: facts of its transforms, oldest first}.
+        rounds: Number of consecutive rounds.
+        local_iterations: Number of local iterations in each of these rounds.
+        ends: Whether the phase contains the last local iteration, so that it releases the rounds' updates.
+        clients_per_round: K_t in these rounds.
+
+    Raises:
+        InputError: For a count below 1.
     """
 
     facts: Mapping[str, tuple[Fact, ...]]
@@ -156,11 +162,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive rounds that go through the same phases.
+    """Consecutive rounds with the same phases.
 
     Args:
-        first: The 0-based first of them and how many.
-        rounds: The 0-based first of them and how many.
+        first: Index of the first round, from 0.
+        rounds: Number of rounds.
     """
 
     phases: tuple[Phase, ...]
@@ -174,7 +180,11 @@ class Stretch:
 
 
 def stretches(phases: Sequence[Phase], schedule: Schedule) -> tuple[Stretch, ...]:
-    """Return the training as stretches; raise InputError where the phases are not exactly the schedule's iterations."""
+    """Return the training as stretches, in order.
+
+    Raises:
+        InputError: If the phases do not match the schedule's rounds and local iterations.
+    """
     found: list[Stretch] = []
     first, block = 0, list[Phase]()
     for phase in phases:
@@ -202,7 +212,7 @@ def stretches(phases: Sequence[Phase], schedule: Schedule) -> tuple[Stretch, ...
 
 
 def _append(found: list[Stretch], stretch: Stretch) -> None:
-    """Add a stretch, or more rounds to the last one where it continues."""
+    """Append a stretch, or add its rounds to the last one if the phases are the same."""
     if found:
         last = found[-1]
         same = tuple(replace(phase, rounds=stretch.rounds) for phase in last.phases)
@@ -215,7 +225,7 @@ def _append(found: list[Stretch], stretch: Stretch) -> None:
 
 
 def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:
-    """Return the phases of the first rounds of a training that may be longer."""
+    """Return the phases of the first `rounds` rounds of a training."""
     found, left = [], rounds
     for phase in phases:
         if left > 0:

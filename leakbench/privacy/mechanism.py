@@ -1,4 +1,4 @@
-"""Mechanisms: sums with Gaussian noise, released some number of times, and mixtures of them over a draw of clients."""
+"""Mechanisms: sums with Gaussian noise, each released a number of times, and mixtures of them over a draw of clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leakbench.errors import InputError
 __all__ = ["LEAST_NOISE", "Mechanism", "Mechanisms", "Mixture", "Plain", "gathered", "merged", "participations"]
 
 LEAST_NOISE = 1e-6
-"""Noise multiplier under which an epsilon, of at least 1e11, is called infinite."""
+"""Noise multiplier below which an epsilon, then at least 1e11, counts as infinite."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,15 @@ class Mechanism:
     """A sum with Gaussian noise, released `steps` times.
 
     Args:
-        noise_multiplier: Standard deviation of the noise over the largest L2 norm that one unit adds to the sum; >= 0.
+        noise_multiplier: Standard deviation of the noise divided by the largest L2 norm of one unit's contribution, >= 0.
         sampling_rate: Probability, in [0, 1], that the unit is in one sum.
         steps: Number of releases, >= 0.
-        sampling: `poisson`: every unit by its own coin (adjacency: add or remove one unit); `fixed`: a fixed number of units
-            without replacement (zero-out: the unit's contribution becomes zero); `visible`: by coin, but the release shows
-            whether the unit is in (zero-out).
+        sampling: `poisson`: each unit is drawn independently (adjacency: add or remove one unit); `fixed`: a fixed number of units
+            without replacement (zero-out: the unit's contribution becomes zero); `visible`: each unit is drawn independently, and
+            the release shows whether the unit is in the sum (zero-out).
+
+    Raises:
+        InputError: For a number outside its range.
     """
 
     noise_multiplier: float
@@ -48,14 +51,17 @@ class Mechanism:
 
     @property
     def idle(self) -> bool:
-        """Whether it tells nothing at all of a unit."""
+        """Whether it releases nothing about a unit."""
         return self.sampling_rate == 0 or self.steps == 0 or self.noise_multiplier == math.inf
 
     def event(self) -> Any:
-        """Return a dp_accounting DpEvent, for adjacency ADD_OR_REMOVE_ONE, that is at least as revealing.
+        """Return a dp_accounting DpEvent, for adjacency ADD_OR_REMOVE_ONE, whose privacy loss is at least as large.
 
-        A sample of fixed size is covered by Poisson sampling at half the noise: the output moves by up to twice a
-        contribution when one unit takes another's place. A visible use has no such event: raises InputError.
+        Poisson sampling with half the noise covers a sample of fixed size: the output moves by up to twice a contribution if one
+        unit replaces another.
+
+        Raises:
+            InputError: For `visible` sampling, which has no such event.
         """
         import dp_accounting  # noqa: PLC0415  (takes a second)
 
@@ -79,14 +85,14 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Rounds in which a unit takes part a random number of times; the observer sees how many times.
+    """Rounds in which a unit takes part a random number of times, which the observer sees.
 
-    The draw of clients does not depend on the data. So for every epsilon, delta of one round is the mean over the draw of
-    the delta of that many participations, and the privacy loss is the mixture of their privacy losses (the hockey-stick
+    The draw of clients does not depend on the data. So for every epsilon, the delta of one round is the mean over the draw of the
+    deltas for each number of participations, and the privacy loss is the mixture of their privacy losses (the hockey-stick
     divergence of two joint distributions with the same first marginal is the mean of the conditional divergences).
 
     Args:
-        mechanisms: What one participation releases.
+        mechanisms: The releases of one participation.
         clients: N.
         holders: Number of clients that hold the unit.
         per_round: K_t.
@@ -109,7 +115,7 @@ class Mixture:
 
     @property
     def idle(self) -> bool:
-        """Whether it tells nothing at all of a unit."""
+        """Whether it releases nothing about a unit."""
         return self.steps == 0 or all(m.idle for m in self.mechanisms)
 
     @property
@@ -124,7 +130,7 @@ class Mixture:
 
     @property
     def sampling(self) -> Literal["mixture"]:
-        """The kind, for code that accepts only some kinds of sampling."""
+        """The kind of sampling, as in `Mechanism.sampling`."""
         return "mixture"
 
     @property
@@ -142,7 +148,7 @@ class Mixture:
 def participations(
     clients: int, holders: int, per_round: int, draw: Literal["fixed", "poisson"]
 ) -> NDArray[np.float64]:
-    """Return the probabilities of 0, 1, 2, ... of the holders among the clients of one round; see `Mixture`."""
+    """Return the probabilities that 0, 1, 2, ... holders are among the clients of one round; see `Mixture`."""
     from scipy import stats  # noqa: PLC0415  (takes a second)
 
     if draw == "fixed":
@@ -167,7 +173,7 @@ Kind = TypeVar("Kind", Mechanism, Mechanism | Mixture)
 
 
 def merged(mechanisms: Iterable[Kind]) -> tuple[Kind, ...]:
-    """Return the same sequence with neighbours that differ in their steps alone made one."""
+    """Merge neighbours that differ only in their steps."""
     found: list[Kind] = []
     for mechanism in mechanisms:
         if found and dataclasses.replace(found[-1], steps=mechanism.steps) == mechanism:
@@ -177,13 +183,13 @@ def merged(mechanisms: Iterable[Kind]) -> tuple[Kind, ...]:
 
 
 def gathered(mechanisms: Iterable[Mechanism | Mixture], ratio: float | None = None) -> Mechanisms:
-    """Return every kind of mechanism once, with all its steps: what composes does not depend on the order.
+    """Return every kind of mechanism once, with all its steps, and without idle mechanisms.
 
-    Mechanisms that tell nothing are left out.
+    The composition does not depend on the order.
 
     Args:
-        ratio: Of the geometric grid to which noise multipliers are rounded *down*, so that what follows stays an upper bound;
-            None leaves them as they are.
+        ratio: Ratio of the geometric grid to which noise multipliers are rounded *down*, which gives an upper bound of the epsilon;
+            None does not round.
     """
     steps: dict[Mechanism | Mixture, int] = {}
     for mechanism in mechanisms:
@@ -202,5 +208,5 @@ def gathered(mechanisms: Iterable[Mechanism | Mixture], ratio: float | None = No
 def _rounded(sigma: float, ratio: float | None) -> float:
     if ratio is None or sigma <= 0:
         return sigma
-    # The smaller of the two guards against a logarithm that is rounded up at a point of the grid.
+    # The minimum handles a logarithm that is rounded up at a point of the grid.
     return min(sigma, ratio ** math.floor(math.log(sigma) / math.log(ratio)))

@@ -1,9 +1,9 @@
-"""Who sees what: the mechanisms that each observer of a federation is up against, for one unit of a defense.
+"""Observers: the releases of one unit that each observer of a federation sees.
 
-An epsilon belongs to an observer, because sampling amplifies only against those who cannot see it. `global` sees
-released models; `type-2` one example's gradient after the example station; `type-1` a client's update after the client
-station; `type-0` the same after the server station, or with secure aggregation the sum of a round's updates. Nobody
-drops out and all clients are honest, else their noise is missing.
+An epsilon belongs to an observer, because sampling amplifies only against an observer that does not see it. `global` sees released
+models; `type-2` one example's gradient after the example station; `type-1` a client's update after the client station; `type-0` the
+update after the server station, or with secure aggregation the sum of a round's updates. All clients are assumed to be honest and
+not to drop out, since otherwise their noise is missing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ OBSERVERS = ("global", "type-2", "type-1", "type-0")
 
 
 def observations(phases: Sequence[Phase], unit: Unit, schedule: Schedule) -> dict[str, Observation]:
-    """Return {observer: what it sees of one unit}; `none: <reason>` where one phase guarantees nothing.
+    """Return {observer: the releases of one unit}, or `none: <reason>` if a phase has no guarantee.
 
-    Raises InputError where the phases are not exactly the schedule's rounds and local iterations.
+    Raises:
+        InputError: If the phases do not match the schedule's rounds and local iterations.
     """
     if schedule.rounds == 0:
         return dict.fromkeys(OBSERVERS, "no round was trained")

@@ -1,4 +1,4 @@
-"""What each observer sees of one client: the noisy sum of a round's updates, or the one update itself."""
+"""Releases of one client to each observer: the noisy sum of a round's updates, or the client's update."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Relea
 __all__ = ["of_a_client"]
 
 Draw: TypeAlias = Literal["poisson", "fixed", "visible"]
-"""How a cohort is drawn; `visible`: the observer sees which clients take part, so that nothing amplifies."""
+"""How a cohort is drawn; `visible`: the observer sees which clients take part, so sampling does not amplify."""
 
 
 OWN = "; counts the client's own noise only, and trusts neither the server nor other clients"
 
 
 def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
-    """Return {observer: what it sees}.
+    """Return {observer: the releases of one client}.
 
     Args:
-        guarded: Of each round the phase that ends it, with at least one noise.
+        guarded: The last phase of each round, with at least one noise.
     """
     released = _rounds(guarded, schedule)
     arriving = (
@@ -49,7 +49,7 @@ def _trusting(at_client: list[bool], guarded: tuple[Guarded, ...]) -> str:
 
 
 def _on_the_sum(schedule: Schedule, cohort: int) -> Callable[[Noise], float]:
-    # Of a cohort whose size is random, or from which some fail, only the client's own noise is certain.
+    # If the size of the cohort is random or clients fail, only the client's own noise is certain.
     certain = schedule.complete
 
     def std(noise: Noise) -> float:
@@ -91,7 +91,7 @@ def _rates(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
 
 
 def _seen_rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
-    """Return in words in how many rounds a client takes part, and of which randomness that is."""
+    """Return as text in how many rounds a client takes part, and whether that is random."""
     rates = _rates(guarded, schedule)
     if rates == "q=1":
         return f"{schedule.rounds} rounds, in each of which every client takes part"
@@ -126,7 +126,7 @@ def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
 
 
 def _summed(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
-    """Return what the server sees of one client under secure aggregation: a sum, and who is in it."""
+    """Return the releases to a server under secure aggregation, which sees a sum and the clients in it."""
     parts, cohorts = _parts(guarded, schedule, "visible"), _cohorts(guarded)
     sentence = (
         f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, "

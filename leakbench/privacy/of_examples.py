@@ -1,4 +1,4 @@
-"""What each observer sees of one example: the noisy sum of every batch, or the one gradient itself."""
+"""Releases of one example to each observer: the noisy sum of every batch, or the example's gradient."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["of_an_example"]
 
 
 def of_an_example(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
-    """Return {observer: what it sees}.
+    """Return {observer: the releases of one example}.
 
-    Every observer is taken to see which clients take part, and each of their updates. The released model is a function of
-    the updates, so that what is valid for them is valid for it.
+    Every observer is assumed to see which clients take part, and each of their updates. The released model is a function of the
+    updates, so their epsilon is valid for it.
 
     Args:
         guarded: The whole training, each phase with at least one noise.
@@ -40,7 +40,7 @@ def of_an_example(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str,
 
 
 def _participations(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
-    """Return in words how often the example with the most copies takes part, and of which randomness that is."""
+    """Return as text how often the example with the most copies takes part, and whether that is random."""
     stretches = [g.stretch for g in guarded]
     whole = sum(s.rounds * s.clients_per_round for s in stretches)
     expected = whole / schedule.clients * schedule.most_copies
@@ -74,10 +74,10 @@ def _on_the_sum(schedule: Schedule, visible: bool) -> Callable[[Noise], float]:
 
 
 def _batches(guarded: tuple[Guarded, ...], schedule: Schedule, summed: bool = False) -> Released:
-    """Return the release of every batch's sum.
+    """Return the releases of every batch's sum.
 
     Args:
-        summed: Each lies in a sum over K_t clients, whose noises add up.
+        summed: Whether each sum is part of a sum over K_t clients, whose noises add up.
     """
     visible = _visible(guarded, schedule)
     parts = tuple(_part(g, schedule, visible, summed) for g in guarded)
@@ -103,7 +103,7 @@ def _part(guarded: Guarded, schedule: Schedule, visible: bool, summed: bool) -> 
     gain = math.sqrt(stretch.clients_per_round) if summed else 1.0
     sigmas = [gain * multiplier(noises, _on_the_sum(schedule, visible)) for noises in guarded.noises]
     if schedule.batch_sampling == "split":
-        # In which of a round's batches the example lies is random, so that the least noise has to stand for all.
+        # The example is in a random batch of the round, so all batches count with the least noise.
         return _of_stretch((Mechanism(min(sigmas), 1.0, schedule.passes()),), stretch, schedule)
     sampling: Literal["poisson", "fixed", "visible"] = "visible" if visible else schedule.batch_sampling
     several = zip(stretch.phases, sigmas, strict=True)
@@ -117,11 +117,11 @@ def _of_stretch(one: Plain, stretch: Stretch, schedule: Schedule) -> Part:
 
 
 def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
-    """Return what the server sees of one example under secure aggregation.
+    """Return the releases to a server under secure aggregation.
 
-    Its noise is that of all K_t clients only where each noisy sum enters the aggregate as it is: with one local
-    iteration, since the next one would start from the client's own noise alone, and of SGD. Of Adam, what one update shows is
-    a function of that client's own noisy sums, which keeps what their noise guarantees and gains nothing of the others'.
+    The noise of all K_t clients counts only if each noisy sum enters the aggregate unchanged. This requires one local iteration,
+    since the next one would start from the client's own noise alone, and SGD. An update of Adam is a function of the client's own
+    noisy sums. It keeps the guarantee of their noise but gains nothing from the noise of other clients.
     """
     reasons = {
         "each client's Adam divides by the size of its own noisy gradient before they are summed": schedule.client_optimizer
@@ -132,17 +132,17 @@ def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         "how much noise the others add depends on their draw": _visible(guarded, schedule),
         "a client changes its own noisy sum further before they are summed": any(map(_changed_alone, guarded)),
     }
-    why = next((reason for reason, holds in reasons.items() if holds), "")
+    why = next((reason for reason, applies in reasons.items() if applies), "")
     release = _batches(guarded, schedule, summed=not why)
     if why:
-        said = f"secure aggregation hides the update in a sum, whose other noise is not counted: {why}"
+        remark = f"secure aggregation hides the update in a sum, whose other noise is not counted: {why}"
     else:
-        said = "trusts the other clients: counts on the noise of all of a round, which are honest and do not drop out"
-    return Released(release.parts, f"{release.sentence}; {said}", "example")
+        remark = "trusts the other clients: counts on the noise of all of a round, which are honest and do not drop out"
+    return Released(release.parts, f"{release.sentence}; {remark}", "example")
 
 
 def _changed_alone(guarded: Guarded) -> bool:
-    """Return whether anything but noise acts on one client's noisy sum before it is merged with those of others."""
+    """Return whether a transform other than noise changes one client's noisy sum before the clients are merged."""
     for phase in guarded.stretch.phases:
         noisy = False
         for station in ("example", "batch", "client", "server"):
@@ -168,7 +168,7 @@ def _one_gradient(guarded: tuple[Guarded, ...], schedule: Schedule) -> Observati
             uses = schedule.local_iterations
             one = Mechanism(least, schedule.example_rate, uses, "visible")
         part = _of_stretch((one,), g.stretch, schedule)
-        # A run counts how often an example was used, and not only in how many updates.
+        # A run counts the uses of an example, not only the updates with it.
         parts.append(dataclasses.replace(part, one=(Mechanism(least, 1.0, 1),), most=part.most * uses))
     how = (
         f"each uses it {schedule.passes()} time(s) from a fixed split"

@@ -1,7 +1,7 @@
-"""Dominating pairs beyond the Poisson-subsampled Gaussian: how well can two outputs be told apart, in closed form.
+"""Dominating pairs beyond the Poisson-subsampled Gaussian, with closed forms of their hockey-stick divergences.
 
-Lengths are in units of one unit's largest contribution: the noise has standard deviation sigma, and s = 1 / sigma is
-how far that contribution moves the output, in standard deviations. H is the hockey-stick divergence at exp(epsilon).
+Lengths are in units of one unit's largest contribution: the noise has standard deviation sigma, and the contribution shifts the
+output by s = 1 / sigma standard deviations. H is the hockey-stick divergence at exp(epsilon).
 """
 
 from __future__ import annotations
@@ -33,31 +33,34 @@ Divergence: TypeAlias = Callable[[Reals, float, float], Reals]
 """(epsilons >= 0, sigma, rate) -> H."""
 
 TAIL = 9.0
-"""Standard deviations after which a Gaussian has less than 1e-18 left."""
+"""Number of standard deviations beyond which a Gaussian has a probability below 1e-18."""
 
 NEGLIGIBLE = 1e-20
 
 UNLIKELY = 1e-15
-"""Probability of numbers of participations in one round that are counted as if the unit were then fully revealed."""
+"""Probability below which a number of participations in one round counts as full disclosure of the unit."""
 
 MOST_LOSSES = 2_000_000
-"""On one grid: ten arrays of them are held at a time, 160 MB."""
+"""Largest number of losses on one grid: ten arrays of them take 160 MB."""
 
 
 def largest_loss(sigma: float) -> float:
-    """Return the loss of one step without sampling that is not exceeded, but with a probability below 1e-18; sigma > 0."""
+    """Return a loss that one step without sampling exceeds with probability below 1e-18; sigma > 0."""
     return 0.5 / sigma**2 + TAIL / sigma
 
 
 def coarsest_needed(mechanism: Mechanism | Mixture) -> float:
-    """Return the step of a grid on which the losses of one step are few enough to be held; a coarser one is on the safe side."""
+    """Return the least grid step for which the losses of one step fit into memory; a coarser grid gives an upper bound too."""
     return largest_loss(mechanism.noise_multiplier) / MOST_LOSSES
 
 
 def gaussian_delta(epsilon: float | Reals, shift: float | Reals) -> Reals:
-    """Return the delta of a Gaussian mechanism at `epsilon`, shift = sensitivity / standard deviation, >= 0; shapes that broadcast.
+    """Return the delta of a Gaussian mechanism at `epsilon`.
 
-    Balle and Wang, ICML 2018, Theorem 8 (the analytic Gaussian mechanism).
+    Balle and Wang, ICML 2018, Theorem 8 (the analytic Gaussian mechanism). The shapes of both arguments broadcast.
+
+    Args:
+        shift: Sensitivity / standard deviation, >= 0.
     """
     safe = np.maximum(shift, 1e-300)
     delta = ndtr(safe / 2 - epsilon / safe) - np.exp(epsilon + log_ndtr(-safe / 2 - epsilon / safe))
@@ -65,10 +68,10 @@ def gaussian_delta(epsilon: float | Reals, shift: float | Reals) -> Reals:
 
 
 def uses_of(mechanism: Mechanism | Mixture) -> tuple[float, Reals] | None:
-    """Return (noise multiplier, probabilities of 0, 1, 2, ... uses) where every use is visible, else None.
+    """Return (noise multiplier, probabilities of 0, 1, 2, ... uses) if every use is visible, else None.
 
-    All that is random then is how often the unit is used: nothing is amplified. A mixture counts where one participation
-    is one kind of release.
+    Then only the number of uses is random, and sampling does not amplify. A mixture qualifies if one participation has one kind of
+    release.
     """
     if isinstance(mechanism, Mechanism):
         if mechanism.sampling != "visible" or mechanism.sampling_rate == 1:
@@ -91,7 +94,7 @@ def uses_of(mechanism: Mechanism | Mixture) -> tuple[float, Reals] | None:
 
 
 def sum_of(weights: Reals, times: int) -> Reals:
-    """Return the probabilities of the sum of `times` independent counts with these probabilities; error about 1e-16."""
+    """Return the probabilities of the sum of `times` independent counts with the given probabilities; error about 1e-16."""
     size = (weights.size - 1) * times + 1
     length = 1 << (size - 1).bit_length()
     total = np.fft.irfft(np.fft.rfft(weights, length) ** times, length)[:size]
@@ -99,12 +102,16 @@ def sum_of(weights: Reals, times: int) -> Reals:
 
 
 def visible_epsilon(sigma: float, uses: Reals, delta: float) -> float:
-    """Return the epsilon of a unit that is used a random number of times, each of them visible to the observer.
+    """Return the epsilon of a unit that is used a random number of times, where the observer sees each use.
+
+    Sampling does not amplify: delta(epsilon) is the mean of the analytic Gaussian's delta over the number of uses. Very unlikely
+    numbers of uses count as full disclosure of the unit.
 
     Args:
-        uses: Probabilities of 0, 1, 2, ... uses. Nothing is amplified: delta(epsilon) is the mean over the number of uses of the
-            analytic Gaussian's. Numbers of uses that are too unlikely to matter count as if the unit were then fully revealed.
-            Raises ValueError where delta is smaller than the error of the probabilities.
+        uses: Probabilities of 0, 1, 2, ... uses.
+
+    Raises:
+        ValueError: If delta is smaller than the error of the probabilities.
     """
     counts = np.flatnonzero(uses > min(1e-13, 1e-6 * delta) * uses.max())
     weights = uses[counts]
@@ -139,32 +146,37 @@ def _added(epsilon: Reals, sigma: float, rate: float) -> Reals:
 def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, interval: float) -> float:
     """Return the epsilon of `steps` Gaussian sums over a sample of fixed size without replacement; adjacency: zero-out.
 
-    One sum is over m of n members, q = m / n, and one unit's contribution x is replaced by zero. Given all other members, the
-    sample holds either the unit or, in its place, another contribution y: P = (1-q) N(y) + q N(x) is to be told from Q = (1-q)
-    N(y) + q N(0). By advanced joint convexity (Balle, Barthe and Gaboardi, NeurIPS 2018, Theorem 2), H(P || Q) = q H_alpha(N(x)
-    || (1-beta) N(y) + beta N(0)), largest at y = -x (a mixture of Gaussians is dominated by the one on a line whose shifts have
-    the same lengths: Choquette-Choo et al., ICLR 2024), and H(Q || P) is largest at y = x. The pair of Poisson sampling is too
-    optimistic here, because y tells the attacker that the unit is absent.
+    One sum is over m of n members, q = m / n, and zero replaces one unit's contribution x. Given all other members, the sample
+    contains either the unit or, instead of it, another contribution y. The test is between P = (1-q) N(y) + q N(x) and Q =
+    (1-q) N(y) + q N(0). By advanced joint convexity (Balle, Barthe and Gaboardi, NeurIPS 2018, Theorem 2), H(P || Q) = q
+    H_alpha(N(x) || (1-beta) N(y) + beta N(0)), which is largest at y = -x (a mixture of Gaussians on a line, with shifts of the
+    same lengths, dominates any other: Choquette-Choo et al., ICLR 2024), and H(Q || P) is largest at y = x. The pair of Poisson
+    sampling is too optimistic here, because y shows the attacker that the unit is absent.
 
     Args:
-        interval: Step of the grid of losses, rounded to the safe side.
+        interval: Step of the grid of losses, which are rounded upwards.
     """
     single = _asymmetric(_removed, _added, sigma, rate, interval)
     return float(single.self_compose(steps).get_epsilon_for_delta(delta))
 
 
 def composed_epsilon(mechanisms: Mechanisms, delta: float, interval: float) -> float:
-    """Return the epsilon of different mechanisms together; adjacency: zero-out, for which every pair is at hand.
+    """Return the epsilon of different mechanisms together; adjacency: zero-out, for which every pair is known.
 
     Args:
-        interval: Step of the grid of losses, rounded to the safe side.
+        interval: Step of the grid of losses, which are rounded upwards.
     """
     return float(losses(mechanisms, interval).get_epsilon_for_delta(delta))
 
 
 def losses(mechanisms: Mechanisms, interval: float) -> Any:
-    """Return the privacy losses of dp_accounting of all steps together, rounded to the safe side; at least one mechanism."""
-    # Composing once with itself costs as much as a search for its tails.
+    """Return dp_accounting's privacy losses of all steps together, rounded upwards.
+
+    Args:
+        mechanisms: At least one.
+        interval: Step of the grid of losses.
+    """
+    # A single step is not self-composed, since that costs as much as a search for its tails.
     total, *others = (_repeated(_loss(m, interval), m.steps) for m in mechanisms)
     for other in others:
         total = total.compose(other)
@@ -176,7 +188,7 @@ def _repeated(loss: Any, steps: int) -> Any:
 
 
 def _loss(mechanism: Mechanism | Mixture, interval: float) -> Any:
-    """Return the privacy loss of one step; of a mixture, one round."""
+    """Return the privacy loss of one step; for a mixture, of one round."""
     if isinstance(mechanism, Mixture):
         return _mixed(mechanism, interval)
     sigma, rate = mechanism.noise_multiplier, mechanism.sampling_rate
@@ -194,20 +206,20 @@ def _loss(mechanism: Mechanism | Mixture, interval: float) -> Any:
 def _mixed(mixture: Mixture, interval: float) -> Any:
     """Return the mixture of the privacy losses of each number of participations in one round.
 
-    Numbers that are less likely than `UNLIKELY` together count as infinite loss.
+    The loss of the least likely numbers, with a total probability below `UNLIKELY`, counts as infinite.
     """
     from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415
 
     weights = mixture.weights
     below, above = np.cumsum(weights), np.cumsum(weights[::-1])[::-1]
-    kept = np.flatnonzero((below > UNLIKELY) & (above > UNLIKELY))
+    counts = np.flatnonzero((below > UNLIKELY) & (above > UNLIKELY))
     one = losses(mixture.mechanisms, interval)
     nothing = privacy_loss_distribution.identity(interval)
-    first = int(kept[0])
+    first = int(counts[0])
     several = [one.self_compose(first) if first else nothing]
-    for _ in kept[1:]:
+    for _ in counts[1:]:
         several.append(several[-1].compose(one))
-    chosen = weights[kept]
+    chosen = weights[counts]
     revealed = max(0.0, 1.0 - float(chosen.sum()))
     removed = _average([loss._pmf_remove.to_dense_pmf() for loss in several], chosen, revealed)
     added = _average([loss._pmf_add.to_dense_pmf() for loss in several], chosen, revealed)
@@ -218,7 +230,7 @@ def _average(several: list[Any], weights: Reals, revealed: float) -> Any:
     """Return the mixture of discrete losses on one grid.
 
     Args:
-        revealed: Probability of an infinite loss in addition.
+        revealed: Additional probability of an infinite loss.
     """
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415
 
@@ -234,7 +246,7 @@ def _average(several: list[Any], weights: Reals, revealed: float) -> Any:
 
 
 def _seen(epsilon: Reals, sigma: float, rate: float) -> Reals:
-    """q H(N(s) || N(0)): a use that shows, and nothing where there is none."""
+    """q H(N(s) || N(0)): a visible use with probability q, else no release."""
     s = 1 / sigma
     return np.asarray(rate * (ndtr(s / 2 - epsilon / s) - np.exp(epsilon + log_ndtr(-s / 2 - epsilon / s))))
 
@@ -248,14 +260,14 @@ def _asymmetric(removing: Divergence, adding: Divergence, sigma: float, rate: fl
 
 
 def _loss_mass(above: Divergence, below: Divergence, sigma: float, rate: float, interval: float) -> Any:
-    """Return a discrete privacy loss: its H is `above` for epsilon >= 0, and by symmetry with `below` under 0."""
+    """Return a discrete privacy loss whose H is `above` for epsilon >= 0 and follows from `below` by symmetry for epsilon < 0."""
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415
 
     # Both ratios of densities stay below max(1, N(s) / N(0)), which bounds the loss up to the tail.
     count = math.ceil(largest_loss(sigma) / interval) + 1
     grid = interval * np.arange(count + 1, dtype=np.float64)
     upper, lower = above(grid, sigma, rate), below(grid, sigma, rate)
-    # What is cut off counts as infinite loss above and as the smallest loss kept below.
+    # The upper tail counts as infinite loss, and the lower tail as the smallest loss on the grid.
     upper, lower = upper[: _kept(upper)], lower[1 : _kept(lower)]
     losses = grid[1 : lower.size + 1]
     deltas = np.concatenate([(-np.expm1(-losses) + np.exp(-losses) * lower)[::-1], upper])

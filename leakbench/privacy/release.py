@@ -1,4 +1,4 @@
-"""Releases: the mechanisms that one observer is up against over a whole training, in the order of its rounds."""
+"""Releases: the mechanisms that one observer sees over a whole training, in the order of the rounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROWING = "the noise grows with the number drawn, which shows who was drawn, so 
 
 @dataclass(frozen=True)
 class Guarded:
-    """A stretch of the training and the noises that guard one unit in each of its phases, at least one each."""
+    """A stretch of the training, with the noises that protect one unit in each of its phases, at least one each."""
 
     stretch: Stretch
     noises: tuple[tuple[Noise, ...], ...]
@@ -38,14 +38,14 @@ class Guarded:
 
 @dataclass(frozen=True)
 class Part:
-    """What consecutive rounds release of one unit.
+    """The releases of one unit in consecutive rounds.
 
     Args:
-        rounds: How many rounds.
-        drawn: Their releases, with the randomness of the draw of clients.
-        every: Their releases without it: the unit takes part as often as it can.
-        one: What one counted event (`Released.counted`) releases.
-        most: How many counted events these rounds can have.
+        rounds: Number of rounds.
+        drawn: The releases, with the randomness of the draw of clients.
+        every: The releases if the unit takes part as often as it can.
+        one: The release of one counted event (`Released.counted`).
+        most: Largest number of counted events in these rounds.
     """
 
     rounds: int
@@ -57,10 +57,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Released:
-    """What an observer sees of one unit, and the same as one sentence with its numbers and its adjacency.
+    """The releases of one unit to an observer.
 
     Args:
-        counted: Name of the run's count (`Schedule.largest`) on which the realised figure rests.
+        sentence: The releases in one sentence, with their numbers and adjacency.
+        counted: Name of the run's count (`Schedule.largest`) that the realised figure uses.
     """
 
     parts: tuple[Part, ...]
@@ -69,26 +70,26 @@ class Released:
 
     @property
     def mechanisms(self) -> Mechanisms:
-        """All parts, one after the other, with the randomness of the draw of clients."""
+        """The releases of all parts, with the randomness of the draw of clients."""
         return merged(mechanism for part in self.parts for mechanism in part.drawn)
 
     @property
     def without_draw(self) -> Mechanisms:
-        """All parts, one after the other, where the unit takes part as often as it can."""
+        """The releases of all parts if the unit takes part as often as it can."""
         return merged(mechanism for part in self.parts for mechanism in part.every)
 
     def realised(self, count: int) -> Mechanisms:
-        """Return the releases of `count` counted events, in the rounds with the least noise: a run does not count in which."""
-        found, left = list[Mechanism](), count
+        """Return the releases of `count` counted events in the rounds with the least noise, since a run does not count by round."""
+        releases, left = list[Mechanism](), count
         for part in sorted(self.parts, key=lambda part: min(m.noise_multiplier for m in part.one)):
             times = min(left, part.most)
-            found += repeated(part.one, times)
+            releases += repeated(part.one, times)
             left -= times
-        return merged(found)
+        return merged(releases)
 
 
 def repeated(mechanisms: Plain, times: int) -> Plain:
-    """Return the releases of so many participations."""
+    """Return the releases of `times` participations."""
     return tuple(dataclasses.replace(m, steps=m.steps * times) for m in mechanisms)
 
 
@@ -96,7 +97,8 @@ def drawn(one: Plain, unit: Unit, stretch: Stretch, schedule: Schedule) -> Mecha
     """Return the releases of a stretch to an observer that sees which clients take part.
 
     Args:
-        one: What one participation releases. An example is the one with the most copies.
+        one: The releases of one participation.
+        unit: `example` is the example with the most copies.
     """
     cohort, holders = stretch.clients_per_round, schedule.most_copies if unit == "example" else 1
     if cohort == schedule.clients:
@@ -108,11 +110,11 @@ def drawn(one: Plain, unit: Unit, stretch: Stretch, schedule: Schedule) -> Mecha
 
 
 Observation: TypeAlias = Released | str
-"""What is released, or why there is no guarantee."""
+"""The releases, or the reason why no guarantee follows."""
 
 
 def multiplier(noises: tuple[Noise, ...], std: Callable[[Noise], float]) -> float:
-    """Return noise over bound: noises of one part add up in squares; of several parts the strongest stands alone."""
+    """Return the noise multiplier: the squares of the noises of one part add up, and the strongest part counts."""
     squares: dict[int, float] = defaultdict(float)
     for noise in noises:
         squares[noise.part] += (std(noise) / noise.bound) ** 2
@@ -120,7 +122,7 @@ def multiplier(noises: tuple[Noise, ...], std: Callable[[Noise], float]) -> floa
 
 
 def span(parts: Sequence[Part]) -> str:
-    """Return the noise multiplier in words: a number, or where it varies the least (with its round) and the most."""
+    """Return the noise multiplier as text: a number, or the least (with its round) and the largest one if it varies."""
     first, levels = 1, list[tuple[float, int]]()
     for part in parts:
         levels += [(mechanism.noise_multiplier, first) for mechanism in part.every]

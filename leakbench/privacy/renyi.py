@@ -1,6 +1,6 @@
-"""Rényi divergences at integer orders, of thousands of noise levels at once, and what follows from them.
+"""Rényi divergences at integer orders, of thousands of noise levels at once, and conversions to epsilon and delta.
 
-Letters: S mechanisms, A orders. Every order gives a bound of its own, so that leaving one out makes nothing less valid.
+Letters: S mechanisms, A orders. Each order gives a separate bound, so the result is valid without some of them.
 """
 
 from __future__ import annotations
@@ -38,18 +38,21 @@ INTEGER_ORDERS = (*range(2, 64), *range(64, 128, 4), *range(128, 257, 16), 384, 
 SLICE = 256
 
 MOST = 700.0
-"""Its exponential is near the largest number."""
+"""Largest exponent whose exponential fits into double precision."""
 
 WIDE = 12.0
-"""Deviations of a Gaussian that are integrated, each way."""
+"""Half the range of integration, in standard deviations of a Gaussian."""
 
 
 def divergences(mechanisms: Sequence[Mechanism | Mixture], orders: Sequence[int] = INTEGER_ORDERS) -> Reals:
-    """Return (S, A), the Rényi divergence of *one* step of each mechanism at integer orders >= 2; of a mixture, one round.
+    """Return (S, A), the Rényi divergence of *one* step (for a mixture, one round) of each mechanism at integer orders >= 2.
 
-    The Poisson-subsampled Gaussian is Mironov, Talwar and Zhang 2019, section 3.3; a sample of fixed size is covered as
-    `Mechanism.event` says, and never costs more than who is in every sample, as divergences are quasi-convex; where the use
-    shows, the moment is that of the Gaussian with probability q. Raises InputError for an order that is no integer >= 2.
+    The Poisson-subsampled Gaussian follows Mironov, Talwar and Zhang 2019, section 3.3. `Mechanism.event` explains how a sample of
+    fixed size is covered; its divergence is at most that of a unit in every sample, as divergences are quasi-convex. For a visible
+    use, the moment is that of the Gaussian with probability q.
+
+    Raises:
+        InputError: For an order that is not an integer >= 2.
     """
     if not all(a >= 2 and a == int(a) for a in orders):
         raise InputError(f"orders: got {tuple(orders)}, expected integers >= 2")
@@ -71,10 +74,10 @@ def divergences(mechanisms: Sequence[Mechanism | Mixture], orders: Sequence[int]
 def of_mixture(mixture: Mixture, orders: Sequence[float], participation: Reals) -> Reals:
     """Return (A,), the Rényi divergence of one round of a mixture.
 
-    The moment exp((a - 1) D) of what is drawn and released is the mean of the moments over the visible draw.
+    The moment exp((a - 1) D) of the draw and the releases is the mean of the moments over the visible draw.
 
     Args:
-        participation: (A,) of one participation.
+        participation: (A,), the divergence of one participation.
     """
     exponents = np.asarray(orders, dtype=np.float64) - 1
     counts = np.flatnonzero(mixture.weights > 0)
@@ -85,10 +88,10 @@ def of_mixture(mixture: Mixture, orders: Sequence[float], participation: Reals) 
 
 
 def _of_one_rate(q: float, sampling: str, precision: Reals, orders: Sequence[int]) -> Reals:
-    """Return (S, A).
+    """Return (S, A), the divergences of one step of mechanisms with the same sampling.
 
     Args:
-        precision: (S,) 1 / (2 sigma^2).
+        precision: (S,), 1 / (2 sigma^2).
     """
     a = np.array(orders, dtype=np.float64)
     if q == 0:
@@ -100,7 +103,7 @@ def _of_one_rate(q: float, sampling: str, precision: Reals, orders: Sequence[int
     moments = np.stack(
         [_log_moment(q, 4 * precision if sampling == "fixed" else precision, order) for order in orders], axis=1
     )
-    # Under very much noise a divergence of 1e-20 comes out of the logarithms as -1e-20.
+    # For very large noise, the logarithms give -1e-20 for a divergence of 1e-20.
     found = np.maximum(moments / (a - 1), 0.0)
     return np.asarray(np.minimum(found, precision[:, None] * a) if sampling == "fixed" else found)
 
@@ -108,10 +111,10 @@ def _of_one_rate(q: float, sampling: str, precision: Reals, orders: Sequence[int
 def by_quadrature(q: float, sigma: float, order: float) -> float:
     """Return the Rényi divergence of one step of the Poisson-subsampled Gaussian at any order above 1, q in (0, 1).
 
-    The moment of Mironov, Talwar and Zhang 2019, section 3.3, E over z of (1 - q + q exp((2 z - 1) / (2 sigma^2)))^order with z of
-    deviation sigma, by the trapezoidal rule, whose error for such a function falls exponentially with its step.
+    The trapezoidal rule computes the moment of Mironov, Talwar and Zhang 2019, section 3.3: E over z of
+    (1 - q + q exp((2 z - 1) / (2 sigma^2)))^order, where z has deviation sigma. Its error falls exponentially with the step.
     """
-    # Around 0 and order / sigma, the middles of the two Gaussians between which it lies; where they are far apart, smooth on each.
+    # The integrand lies between two Gaussians with means 0 and order / sigma. If these are far apart, each has its own range.
     far, step = order / sigma, min(1 / 32, sigma / 8) if sigma > 0.02 else 1 / 32
     parts = [(-WIDE, WIDE), (far - WIDE, far + WIDE)] if far > 2 * WIDE else [(-WIDE, far + WIDE)]
     t = np.concatenate([np.arange(*part, step) for part in parts])
@@ -120,7 +123,7 @@ def by_quadrature(q: float, sigma: float, order: float) -> float:
     largest = terms.max()
     moment = largest + math.log(np.exp(terms - largest).sum())
     if moment < 1e-3:
-        # What one step adds to 1 is lost in it: E of exp(loss) is 1, so that 1 + order q (exp(loss) - 1) may be taken off.
+        # The moment is too close to 1. E of exp(loss) is 1, so 1 + order q (exp(loss) - 1) may be subtracted from the integrand.
         weight, shown = np.exp(density), np.exp(density + loss)
         more = q * np.expm1(np.minimum(loss, MOST))
         little = np.minimum(more, 1 / order)
@@ -133,12 +136,12 @@ def by_quadrature(q: float, sigma: float, order: float) -> float:
 
 
 def _log_moment(q: float, precision: Reals, order: int) -> Reals:
-    """Return (S,): log of the sum over i of binomial(order, i) q^i (1-q)^(order-i) exp((i^2 - i) / (2 sigma^2))."""
+    """Return (S,), the log of the sum over i of binomial(order, i) q^i (1-q)^(order-i) exp((i^2 - i) / (2 sigma^2))."""
     i = np.arange(order + 1)
     ways = gammaln(order + 1) - gammaln(i + 1) - gammaln(order - i + 1)
     weights = ways + i * math.log(q) + (order - i) * math.log1p(-q)
     found = np.empty(precision.size)
-    # In slices that stay in the processor's cache, and in place: three times as fast as one large array.
+    # In-place slices that fit into the processor's cache are three times as fast as one large array.
     for start in range(0, precision.size, SLICE):
         terms = np.multiply.outer(precision[start : start + SLICE], i * (i - 1.0))
         terms += weights
@@ -152,23 +155,23 @@ def epsilon_at(orders: Sequence[float], total: Reals, delta: float, conversion: 
     """Return (...,), the least epsilon at `delta` over all orders.
 
     Args:
-        total: (..., A) divergences of all steps together.
+        total: (..., A), the divergences of all steps together.
     """
     a = np.array(orders, dtype=np.float64)
     if conversion == "old":
         return np.asarray((total - math.log(delta) / (a - 1)).min(-1))
     bound = total + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
-    # delta <= sqrt(1 - exp(-divergence)): where that is below, no epsilon is needed.
+    # delta <= sqrt(1 - exp(-divergence)) at epsilon 0, so epsilon is 0 if this bound is below the requested delta.
     return np.asarray(np.maximum(np.where(delta**2 + np.expm1(-total) > 0, 0.0, bound).min(-1), 0.0))
 
 
 def delta_at(orders: Sequence[float], total: Reals, epsilon: float, conversion: Conversion) -> Reals:
     """Return (...,), the least delta at `epsilon` over all orders, at most 1.
 
-    `old` is Abadi et al., CCS 2016, Theorem 2 (their lambda is order - 1).
+    The conversion `old` is Abadi et al., CCS 2016, Theorem 2 (their lambda is order - 1).
 
     Args:
-        total: (..., A) as in `epsilon_at`.
+        total: (..., A), as in `epsilon_at`.
     """
     a = np.array(orders, dtype=np.float64)
     exponent = (a - 1) * (total - epsilon)
@@ -180,15 +183,15 @@ def delta_at(orders: Sequence[float], total: Reals, epsilon: float, conversion: 
 
 
 def without_replacement(q: float, sigma: float, orders: Sequence[int]) -> Reals:
-    """Return (A,): the Rényi divergence of one Gaussian sum over a sample without replacement; integer orders >= 2.
+    """Return (A,), the Rényi divergence of one Gaussian sum over a sample without replacement, at integer orders >= 2.
 
-    Wang, Balle and Kasiviswanathan, AISTATS 2019, Theorem 27 of the long version, for replace-one adjacency and noise
-    of sigma times the L2 norm by which the sum moves then, which is *twice* a clip's bound.
+    Wang, Balle and Kasiviswanathan, AISTATS 2019, Theorem 27 of the long version, for replace-one adjacency. The noise is sigma
+    times the L2 norm of the sum's change, which is *twice* a clip's bound.
     """
     if q == 1:
         return np.asarray(np.array(orders) / (2 * sigma**2), dtype=np.float64)
     highest = max(orders)
-    # log of exp(x (x + 1) / (2 sigma^2)) at -1, 0, 1, ...: differences of them are moments of (density ratio - 1).
+    # log of exp(x (x + 1) / (2 sigma^2)) at -1, 0, 1, ...; their differences are moments of (density ratio - 1).
     x = np.arange(-1, highest + 2, dtype=np.float64)
     table = x * (x + 1) / (2 * sigma**2)
     differences = [table[0]]
