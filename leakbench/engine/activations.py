@@ -1,4 +1,4 @@
-"""Activations that act on each number alone, and the way back through them, in one pass that can be differentiated again."""
+"""Pointwise activations and their derivatives, each in one pass that can be differentiated again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from torch import Tensor, nn
 __all__ = ["ACTIVATIONS", "Way", "Ways"]
 
 Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(any numbers, what entered, what left) -> the numbers times a derivative of the activation there."""
+"""(any numbers, inputs, outputs) -> the numbers times a derivative of the activation at the inputs."""
 
 
 @dataclass(frozen=True)
 class Ways:
-    """back: by the first derivative.  bend: by the second; None where it is zero nearly everywhere."""
+    """The derivatives of an activation.
+
+    Args:
+        back: Multiplies by the first derivative.
+        bend: Multiplies by the second derivative; None if it is zero nearly everywhere.
+    """
 
     back: Way
     bend: Way | None

@@ -1,7 +1,7 @@
 """Networks that are a chain of known layers, and the gradient of their loss for many examples at once.
 
-All networks of the papers are such chains. What is not (residual connections, normalisation, layers of one's own, networks that
-sample) has no chain, and its gradients come from `torch.func`.
+Most networks of the papers are such chains. A network with residual connections, normalisation, custom layers or sampling is not,
+and `torch.func` computes its gradients.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Chain:
     steps: tuple[Step, ...]
 
     def laid_out(self, parameters: Parameters) -> Parameters:
-        """Return the same parameters, {p: (*p)} or {p: (K, *p)}, with weights of convolutions in memory as `gradient` reads them.
+        """Return the parameters, {p: (*p)} or {p: (K, *p)}, with convolution weights in the memory layout that `gradient` reads.
 
-        Steps along its gradients, which lie alike, keep them so; else each local iteration would turn them once more.
+        The gradients have the same layout, so steps along them keep it; otherwise each local iteration would convert the weights.
         """
         kernels = [step for step in self.steps if isinstance(step, Affine) and step.kernel is not None]
         turned = {k.weight: parameters[k.weight].movedim(-3, -1).contiguous().movedim(-1, -3) for k in kernels}
@@ -40,16 +40,20 @@ class Chain:
     def gradient(
         self, parameters: Parameters, shared: bool, inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[Factored, ...]:
-        """Return the gradient of every example's soft cross-entropy times its weight, layer by layer from the first.
+        """Return the gradient of every example's soft cross-entropy times its weight, for each layer from the first one.
 
-        inputs (K, B, *s), targets (K, B, classes), weights (K, B); parameters {p: (*p)} if `shared`, else {p: (K, *p)}.
+        Args:
+            parameters: {p: (*p)} if `shared`, else {p: (K, *p)}.
+            inputs: (K, B, *s).
+            targets: (K, B, classes).
+            weights: (K, B).
         """
         return self.there_and_back(parameters, shared, inputs, targets, weights).layers(parameters)
 
     def there_and_back(
         self, parameters: Parameters, shared: bool, inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> ThereAndBack:
-        """Return what `gradient` is made of."""
+        """Return the forward and backward pass from which `gradient` follows; arguments as in `gradient`."""
         passed = self._passed(parameters, shared, inputs)
         chances = passed[-1].answer.softmax(-1)
         # The derivative of minus the sum of y log softmax(z), by z.
@@ -59,10 +63,11 @@ class Chain:
     def pulled_back(
         self, parameters: Parameters, shared: bool, inputs: Tensor, cotangents: Tensor
     ) -> tuple[Tensor, tuple[Factored, ...]]:
-        """Return the output (K, B, d) for inputs (K, B, *s), and the gradients of <cotangents, output> of every example.
+        """Return the output (K, B, d), and the gradients of <cotangents, output> of every example as `gradient` does.
 
         Args:
-            cotangents: (K, B, d). The gradients come layer by layer from the first, as from `gradient`.
+            inputs: (K, B, *s).
+            cotangents: (K, B, d).
         """
         passed = self._passed(parameters, shared, inputs)
         answer = passed[-1].answer
@@ -83,9 +88,9 @@ class Chain:
         return ThereAndBack(self, tuple(passed), chances, tuple(reversed(deltas)))
 
     def takes(self, shape: tuple[int, ...]) -> bool:
-        """Return whether examples of that shape fit: convolutions and pools see pictures, linear layers rows.
+        """Return whether the chain can process examples of that shape: pictures for convolutions and pools, rows for linear layers.
 
-        PyTorch's linear layers also act on the last side of more; such a network is no chain here.
+        PyTorch's linear layers also process inputs with more dimensions, but such a network is not a chain here.
         """
         sides = len(shape)
         for step in self.steps:
@@ -97,18 +102,18 @@ class Chain:
 
     @property
     def first(self) -> int:
-        """The place of the first step that has weights."""
+        """The index of the first step with weights."""
         return next(i for i, step in enumerate(self.steps) if isinstance(step, Affine))
 
 
 @dataclass(frozen=True)
 class ThereAndBack:
-    """One passage through a chain.
+    """One forward and backward pass through a chain.
 
     Args:
-        passed: What each step did.
+        passed: The result of each step.
         chances: The softmax of the logits (K, B, classes).
-        deltas: On the way back the derivatives of the loss by what left each step, from the first one with weights on.
+        deltas: The derivatives of the loss by each step's output, from the first step with weights.
     """
 
     chain: Chain
@@ -117,7 +122,7 @@ class ThereAndBack:
     deltas: tuple[Tensor, ...]
 
     def layers(self, parameters: Parameters) -> tuple[Factored, ...]:
-        """Return the gradients, layer by layer from the first."""
+        """Return the gradient of each layer, from the first one."""
         found = []
         for step, done, delta in zip(
             self.chain.steps[-len(self.deltas) :], self.passed[-len(self.deltas) :], self.deltas, strict=True
@@ -130,7 +135,7 @@ class ThereAndBack:
 
 
 def chain_of(model: nn.Module) -> Chain | None:
-    """Return the chain that a model is; None where it is none."""
+    """Return the model as a chain; None if it has other parts."""
     if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward or _hooked(model):
         return None
     steps: list[Step] = []
@@ -140,16 +145,16 @@ def chain_of(model: nn.Module) -> Chain | None:
             return None
         steps.append(step)
     steps = _cropped(_pooled_first(steps))
-    # A parameter that stands for two layers has the gradient of both.
+    # A parameter of two layers has the sum of two gradients, which a chain does not compute.
     alone = len({id(p) for p in model.parameters()}) == sum(1 for _ in model.named_parameters(remove_duplicate=False))
     return Chain(tuple(steps)) if alone and any(isinstance(s, Affine) for s in steps) else None
 
 
 def _pooled_first(steps: list[Step]) -> list[Step]:
-    """Return the same chain with pools before ReLUs: the largest of what is left is what is left of the largest.
+    """Return an equal chain with max pools before ReLUs: the maximum of ReLUs is the ReLU of the maximum.
 
-    The ReLU and the way back through it then pass over a quarter of the numbers. Where all of a window are below zero, so is
-    the largest, and nothing comes back either way.
+    The ReLU and its derivative then process a quarter of the numbers. If all numbers of a window are below zero, so is the largest,
+    and the derivative is zero in both orders.
     """
     steps = list(steps)
     for i in range(len(steps) - 1):
@@ -160,18 +165,18 @@ def _pooled_first(steps: list[Step]) -> list[Step]:
 
 
 def _cropped(steps: list[Step]) -> list[Step]:
-    """Return the same chain without the places that a stride leaves over, before the first kernel of each row that pads nothing."""
-    found: list[Step] = []
+    """Return an equal chain that crops unread rows and columns before each run of kernels with strides and without padding."""
+    cropped: list[Step] = []
     behind: tuple[Kernel, ...] = ()
     for step in reversed(steps):
         kernel = step.kernel if isinstance(step, Affine | MaxPool) else None
         ends = kernel is None or kernel.padding != (0, 0)
         if ends and not isinstance(step, Pointwise):
-            found, behind = _with_crop(found, behind), ()
+            cropped, behind = _with_crop(cropped, behind), ()
         elif kernel is not None:
             behind = (kernel, *behind)
-        found.insert(0, step)
-    return _with_crop(found, behind)
+        cropped.insert(0, step)
+    return _with_crop(cropped, behind)
 
 
 def _with_crop(steps: list[Step], behind: tuple[Kernel, ...]) -> list[Step]:
@@ -179,8 +184,8 @@ def _with_crop(steps: list[Step], behind: tuple[Kernel, ...]) -> list[Step]:
 
 
 def _layers(model: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    for name, layer in model._modules.items():  # `named_children` leaves out a layer that it has met before.
-        assert layer is not None  # noqa: S101 - said to mypy; it holds by construction
+    for name, layer in model._modules.items():  # `named_children` skips a layer that appears a second time.
+        assert layer is not None  # noqa: S101 - for mypy: nn.Sequential has no empty entries
         if type(layer) is nn.Sequential and not _hooked(layer):
             yield from _layers(layer, f"{prefix}{name}.")
         else:
@@ -188,7 +193,7 @@ def _layers(model: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]
 
 
 def _hooked(layer: nn.Module) -> bool:
-    """Say whether code of somebody's own runs when the layer does, or its derivative is taken."""
+    """Return whether hooks or a replaced `forward` run custom code with the layer or its derivative."""
     own = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     return any(own) or "forward" in vars(layer) or torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
 
@@ -222,11 +227,11 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _pure(layer: nn.Module) -> nn.Module:
-    """Return an activation as PyTorch makes it, which overwrites nothing."""
+    """Return the activation with PyTorch's default settings, which does not work in place."""
     return type(layer)()
 
 
 def _alike(one: nn.Module, other: nn.Module) -> bool:
-    """Say whether two activations of a kind are the same, but for where they write: their ways back know of no setting."""
+    """Return whether two activations have the same settings other than `inplace`: `ACTIVATIONS` assumes the default ones."""
     settings = ({n: v for n, v in vars(layer).items() if n not in ("inplace", "training")} for layer in (one, other))
     return next(settings) == next(settings)

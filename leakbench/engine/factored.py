@@ -1,7 +1,7 @@
-"""The gradient of one layer for many examples, as the two matrices whose product it is.
+"""The gradient of one layer for many examples, as a product of two matrices.
 
-Of one example it is the sum over places P of deltas (P, O) times columns (P, Q): (O, Q). Sums over examples, and for linear
-layers norms, follow without it ("ghost norms": Goodfellow, arXiv:1510.01799; Li et al., ICLR 2022, section 4).
+The gradient of one example is the sum over places P of deltas (P, O) times columns (P, Q): (O, Q). Sums over examples, and for
+linear layers norms, do not need the product ("ghost norms": Goodfellow, arXiv:1510.01799; Li et al., ICLR 2022, section 4).
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ __all__ = ["Factored"]
 
 @dataclass(frozen=True)
 class Factored:
-    """columns (K, B, P, Q), deltas (K, B, P, O) of a layer, whose weight has the shape of `like` (..., *p)."""
+    """The gradients of a layer.
+
+    Args:
+        columns: (K, B, P, Q).
+        deltas: (K, B, P, O).
+        like: The layer's weight, (..., *p).
+    """
 
     layer: Affine
     columns: Tensor
@@ -32,14 +38,14 @@ class Factored:
     def products(self) -> Tensor:
         """(K, B, O, Q), every example's gradient."""
         columns, deltas = self.columns.flatten(0, 1), self.deltas.flatten(0, 1)
-        # The longer rows last: a product whose rows are as short as a first layer's columns takes nearly twice as long.
+        # The longer rows come last: a product with rows as short as a first layer's columns takes nearly twice as long.
         short = columns.shape[2] < deltas.shape[2]
         flat = torch.bmm(columns.mT, deltas).mT if short else torch.bmm(deltas.mT, columns)
         return flat.reshape(*self.columns.shape[:2], *flat.shape[1:])
 
     @cached_property
     def sums(self) -> Tensor:
-        """(K, B, O), every example's gradient by the bias."""
+        """(K, B, O), every example's gradient with respect to the bias."""
         return self.deltas.sum(2)
 
     def each(self) -> Parameters:
@@ -59,7 +65,11 @@ class Factored:
         return found
 
     def merged(self, factors: dict[str, Tensor] | None = None) -> Parameters:
-        """Return the sum over the members, each tensor times its factor {p: (K, B)}, 1 by default: {p: (K, 1, *p)}."""
+        """Return the sum over the members, {p: (K, 1, *p)}.
+
+        Args:
+            factors: {p: (K, B)}, the factor of each member's tensor; None for 1.
+        """
         at = {} if factors is None else {name: factor.to(self.deltas) for name, factor in factors.items()}
         found = self._weight(self._merged_weight(at.get(self.layer.weight))[:, None])
         if self.layer.bias is not None:
@@ -69,7 +79,7 @@ class Factored:
         return found
 
     def _merged_weight(self, factor: Tensor | None) -> Tensor:
-        """Return the sum (K, O, Q) over the members of their gradients by the weight, each times its factor (K, B)."""
+        """Return the sum (K, O, Q) over the members of the weight's gradients, each times its factor (K, B)."""
         lanes, members, places, _ = self.columns.shape
         if factor is not None and places > 1 and self._has_products:
             return torch.bmm(factor[:, None], self.products.flatten(2)).reshape(lanes, *self.products.shape[2:])
@@ -79,7 +89,7 @@ class Factored:
 
     @property
     def _has_products(self) -> bool:
-        """Whether somebody, as for norms, has asked for `products` before, so that they cost nothing more."""
+        """Whether `products` were computed before, as for norms, and cost nothing more."""
         return "products" in vars(self)
 
     def _weight(self, products: Tensor) -> Parameters:

@@ -1,7 +1,7 @@
-"""How much memory there is, and how freed memory is kept: by the process, not handed back after every large tensor.
+"""The size of memory, and a setting that lets the process keep freed memory instead of returning large blocks.
 
-glibc gives large blocks back as soon as they are free, and the system hands out zeroed pages one by one when the next tensor of
-the same size asks again; that took 10 to 40 % of an evaluation's time here (docs/performance.md).
+glibc returns large blocks to the system as soon as they are free, and the system then provides zeroed pages one by one for the next
+tensor of the same size. That takes 10 to 40 % of an evaluation's time (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ if TYPE_CHECKING:
 __all__ = ["keep_freed_memory", "memory_of"]
 
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where Linux says how much the processes of a container may take together."""
+"""Files of Linux with the memory limit of a container."""
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
 
-KEPT = 512 * 1024 * 1024
-"""Bytes; blocks above it, and what lies free beyond it, go back to the system."""
+RETAINED = 512 * 1024 * 1024
+"""Largest block, and largest amount of free memory, in bytes, that the process retains."""
 
 
 def keep_freed_memory() -> bool:
-    """Ask glibc to keep blocks and free memory of up to 512 MiB; return whether it will.
+    """Set glibc to keep freed blocks and free memory of up to 512 MiB; return whether it does.
 
-    Does nothing elsewhere, and where the environment says how (`MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`).
+    The function does nothing without glibc, or if the environment has `MALLOC_TRIM_THRESHOLD_` or `MALLOC_MMAP_THRESHOLD_`.
     """
-    said = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & set(os.environ)
-    if said or not sys.platform.startswith("linux"):
+    chosen = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & set(os.environ)
+    if chosen or not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # musl has none.
+    if mallopt is None:  # musl does not have it.
         return False
-    return bool(mallopt(MMAP_THRESHOLD, KEPT) and mallopt(TRIM_THRESHOLD, KEPT))
+    return bool(mallopt(MMAP_THRESHOLD, RETAINED) and mallopt(TRIM_THRESHOLD, RETAINED))
 
 
 def memory_of(device: torch.device) -> int:
-    """Return the bytes of a GPU's memory, else of the machine's or the container's; all of it, free or not.
+    """Return the total number of bytes of a GPU's memory, else of the machine's or the container's.
 
-    What is free changes from one run to the next, and with it would the last bits of what is computed side by side.
+    Free memory would change from one run to the next, and with it the chunks and the last bits of the results.
     """
     if device.type == "cuda":
         import torch  # noqa: PLC0415 - the command line asks glibc for its memory before torch is imported
 
         return int(torch.cuda.get_device_properties(device).total_memory)
-    there = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for limit in map(Path, LIMITS):
-        said = limit.read_text().strip() if limit.is_file() else "max"
-        there += [int(said)] if said.isdecimal() else []
-    return min(there)
+        text = limit.read_text().strip() if limit.is_file() else "max"
+        sizes += [int(text)] if text.isdecimal() else []
+    return min(sizes)

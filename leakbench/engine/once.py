@@ -1,9 +1,9 @@
-"""Gradients of a chain that are differentiated once more, by the examples: as searches for the examples do.
+"""Gradients of a chain that can be differentiated once more with respect to the examples, as searches for the examples do.
 
-With a passage there and back, the derivative of <R, gradient> by the inputs is that of the loss's derivative along R, a direction
-of the weights: one pass of tangents through the layers, and one way back (Pearlmutter, "Fast Exact Multiplication by the Hessian",
-1994, with the roles of weights and inputs exchanged). As many products as autograd takes, without its graph: nothing is kept
-twice, and nothing is summed that is known to be linear.
+After a forward and backward pass, the derivative of <R, gradient> with respect to the inputs is that of the loss's derivative along
+R, a direction in weight space. It takes one pass of tangents through the layers and one more backward pass (Pearlmutter, "Fast
+Exact Multiplication by the Hessian", 1994, with the roles of weights and inputs exchanged). The number of products is that of
+autograd, but without its graph no tensor is stored twice, and linear steps need no sums.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def gradients(
     weights: Tensor,
     merged: bool,
 ) -> Parameters:
-    """Return every example's gradient {p: (K, B, *p)}, or if `merged` their sums {p: (K, 1, *p)}; see `Chain.gradient`."""
+    """Return every example's gradient {p: (K, B, *p)}, or if `merged` their sums {p: (K, 1, *p)}.
+
+    The other arguments are those of `Chain.gradient`.
+    """
     if _searched(parameters, shared, inputs):
         return gradients_once(chain, parameters, inputs, targets, weights, merged)
     layers = chain.gradient(parameters, shared, inputs, targets, weights)
@@ -39,9 +42,9 @@ def gradients(
 
 
 def _searched(parameters: Parameters, shared: bool, inputs: Tensor) -> bool:
-    """Return whether `gradients_once` applies: a network that stands still is differentiated by the examples, once.
+    """Return whether `gradients_once` applies: only the examples have derivatives, the network does not.
 
-    What `torch.func` transforms it differentiates by its own rules.
+    Inside a transform of `torch.func` it does not apply, since the transform has its own rules.
     """
     still = shared and not any(p.requires_grad for p in parameters.values())
     return (
@@ -52,10 +55,10 @@ def _searched(parameters: Parameters, shared: bool, inputs: Tensor) -> bool:
 def gradients_once(
     chain: Chain, parameters: Parameters, inputs: Tensor, targets: Tensor, weights: Tensor, merged: bool
 ) -> Parameters:
-    """Return what `gradients` does of parameters that all lanes share; differentiable once, by inputs and targets."""
-    found = _Once.apply(chain, parameters, weights, merged, inputs, targets)
+    """Return `gradients` for parameters that all lanes share; differentiable once, with respect to inputs and targets."""
+    grads = _Once.apply(chain, parameters, weights, merged, inputs, targets)
     names = [name for step in chain.steps if isinstance(step, Affine) for name in step.names]
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, grads, strict=True))
 
 
 class _Once(torch.autograd.Function):
@@ -87,7 +90,7 @@ class _Once(torch.autograd.Function):
 def _pulled(
     passage: ThereAndBack, merged: bool, weights: Tensor, targets: Tensor, directions: tuple[Tensor, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return the derivatives by inputs (K, B, *s) and targets (K, B, classes) of <R, gradients>, R the directions."""
+    """Return the derivatives of <R, gradients>, where R are the directions, by inputs (K, B, *s) and targets (K, B, classes)."""
     steps, passed, first = passage.chain.steps, passage.passed, passage.chain.first
     given = iter(directions)
     along = {
@@ -105,7 +108,7 @@ def _pulled(
             after = own if after is None else after.add_(own)
         tangents.append(after)
     tangent = tangents.pop()
-    assert tangent is not None  # noqa: S101 - said to mypy; it holds by construction
+    assert tangent is not None  # noqa: S101 - for mypy: a chain has a step with weights
 
     chances, weights = passage.chances, weights[..., None]
     mean = (chances * tangent).sum(-1, keepdim=True)
@@ -125,7 +128,13 @@ def _pulled(
 
 @dataclass(frozen=True)
 class _Along:
-    """A direction of one layer's weights: of each lane's if `merged`, weight (K, 1, *p); else of each example's, (K, B, *p)."""
+    """A direction of one layer's weights.
+
+    Args:
+        merged: Whether each lane has one direction, else each example.
+        weight: (K, 1, *p) if `merged`, else (K, B, *p).
+        bias: Likewise.
+    """
 
     step: Affine
     merged: bool
@@ -133,16 +142,16 @@ class _Along:
     bias: Tensor | None = None
 
     def moved(self, done: Passed) -> Tensor:
-        """Return the tangent of the layer's answer along the direction."""
-        assert done.columns is not None  # noqa: S101 - said to mypy; it holds by construction
+        """Return the tangent of the layer's output along the direction."""
+        assert done.columns is not None  # noqa: S101 - for mypy: a layer with weights has columns
         bias = None if self.bias is None else self.bias.flatten(0, 1)
         return self.step.moved(self._lanes(done.columns), self.weight.flatten(0, 1), bias).reshape(done.answer.shape)
 
     def returned(self, delta: Tensor, entered: torch.Size) -> Tensor:
-        """Return the derivative of <direction, gradient> by what entered the layer, through its gradient."""
+        """Return the derivative of <direction, gradient> with respect to the layer's input, through its gradient."""
         found = self.step.returned(self._lanes(delta), self.weight.flatten(0, 1), False, entered)
         return found.reshape(entered)
 
     def _lanes(self, each: Tensor) -> Tensor:
-        """Return (K, B, ...) as lanes with a direction of their own, (K, B, ...) or (K * B, 1, ...)."""
+        """Return (K, B, ...) as lanes with one direction each, (K, B, ...) or (K * B, 1, ...)."""
         return each if self.merged else each.flatten(0, 1)[:, None]

@@ -1,8 +1,8 @@
-"""The patches that a convolution sees, side by side, so that it is one product of matrices; and their adjoint.
+"""The patches of a convolution as the rows of a matrix, so that a convolution is one matrix product; and the adjoint operation.
 
-Pictures lie with their channels last, (n, H, W, C): the numbers of one row of a patch are then neighbours in memory, and copying
-them is several times as fast as `torch.nn.functional.unfold`. Letters: n pictures, C channels, k x k a kernel, H' x W' places of
-it.
+Pictures have their channels last, (n, H, W, C). The numbers of one row of a patch are then neighbours in memory, and copying
+them is several times as fast as `torch.nn.functional.unfold`. Letters: n pictures, C channels, a k x k kernel at H' x W'
+places.
 """
 
 from __future__ import annotations
@@ -18,39 +18,47 @@ __all__ = ["Kernel", "folded", "patches", "spread"]
 
 @dataclass(frozen=True)
 class Kernel:
-    """Where a convolution looks: sizes, strides and zero paddings by (rows, columns)."""
+    """The size, stride and zero padding of a convolution, each as (rows, columns)."""
 
     size: tuple[int, int]
     stride: tuple[int, int]
     padding: tuple[int, int]
 
     def places(self, height: int, width: int) -> tuple[int, int]:
-        """Return (H', W'), the places of the kernel on a picture."""
+        """Return (H', W'), the number of places of the kernel on a picture of this size."""
         (rows, columns), (down, right), (top, left) = self.size, self.stride, self.padding
         return (height + 2 * top - rows) // down + 1, (width + 2 * left - columns) // right + 1
 
     def reach(self, rows: int, columns: int) -> tuple[int, int]:
-        """Return (H, W), the sides of the smallest picture with so many places."""
+        """Return (H, W), the size of the smallest picture with this number of places."""
         (height, width), (down, right), (top, left) = self.size, self.stride, self.padding
         return (rows - 1) * down + height - 2 * top, (columns - 1) * right + width - 2 * left
 
 
 def patches(pictures: Tensor, kernel: Kernel) -> Tensor:
-    """Return (n, H', W', k * k * C) of pictures (n, H, W, C); differentiable as often as one likes."""
+    """Return the patches (n, H', W', k * k * C) of pictures (n, H, W, C); differentiable any number of times."""
     taken: Tensor = _Patches.apply(pictures, kernel)
     return taken
 
 
 def folded(columns: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
-    """Return (n, H, W, C), each number the sum of those of (n, H', W', k * k * C) that `patches` copies from it."""
+    """Return (n, H, W, C), the adjoint of `patches`: each number is the sum of its copies in `columns`.
+
+    Args:
+        columns: (n, H', W', k * k * C).
+    """
     summed: Tensor = _Folded.apply(columns, kernel, height, width)
     return summed
 
 
 def spread(leaving: Tensor, matrices: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
-    """Return (K, B, H, W, C), `folded` of leaving (K, B, H', W', O) times K matrices (O, k * k * C), by a transposed convolution.
+    """Return `folded` of outputs times matrices, (K, B, H, W, C), by one transposed convolution with K groups.
 
-    One of K groups, so one call; it never holds the columns in between, k * k times as much as it returns.
+    It does not store the columns, which are k * k times as large as the result.
+
+    Args:
+        leaving: (K, B, H', W', O).
+        matrices: K matrices (O, k * k * C).
     """
     lanes, members, *places, left = leaving.shape
     reached = kernel.reach(*places)
@@ -69,7 +77,7 @@ class _Patches(torch.autograd.Function):
         if top or left:
             padded = pictures.new_zeros(count, height + 2 * top, width + 2 * left, channels)
             padded[:, top : top + height, left : left + width] = pictures
-        else:  # Of a part of each picture, say, the rows may lie anywhere.
+        else:  # A slice of a larger tensor may have rows with gaps between them.
             padded = pictures if pictures.stride()[2:] == (channels, 1) else pictures.contiguous()
         picture, line = padded.stride()[:2]
         places = kernel.places(height, width)
@@ -77,7 +85,7 @@ class _Patches(torch.autograd.Function):
             (count, *places, rows, columns * channels), (picture, down * line, right * channels, line, 1)
         )
         if channels == 1:
-            # Rows of a patch are a few numbers, those of a picture many: copied place by place, then turned.
+            # The rows of a patch are short and those of a picture long, so the copy runs along pictures and is transposed.
             seen = seen.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
         return seen.reshape(count, *places, rows * columns * channels)
 
@@ -107,7 +115,7 @@ class _Folded(torch.autograd.Function):
         (top, left), (down, right), (k_rows, k_columns) = kernel.padding, kernel.stride, kernel.size
         count, rows, across, length = columns.shape
         channels = length // (k_rows * k_columns)
-        # First over the rows of the kernel and then over its columns: the first sums run over longer lines of memory.
+        # The sums over the kernel's rows come first, since they run over longer lines of memory.
         seen = columns.reshape(count, rows, across, k_rows, k_columns * channels)
         lines = columns.new_zeros(count, height + 2 * top, across, k_columns * channels)
         for i in range(k_rows):

@@ -1,4 +1,4 @@
-"""Work on many lanes that goes on in halves where memory does not hold all of them side by side."""
+"""Work on many lanes that halves the number of lanes at once if memory is too small for all of them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["Room", "Say", "unsaid"]
 T = TypeVar("T")
 
 Say: TypeAlias = Callable[[str], None]
-"""Told one line for the user, without its end."""
+"""Called with one line for the user, without a line break."""
 
 
 def unsaid(line: str) -> None:
-    """Say nothing."""
+    """Ignore a line."""
 
 
 @dataclass
 class Room:
-    """For how many lanes there is room side by side: half as many from the first lack of memory on.
+    """Runs work on lanes in chunks, and halves the size of the chunks whenever memory is too small.
 
     Args:
-        what: What the lanes are, as in `victims`.
-        most: How many at once.
-        lower: What takes less memory where one lane alone is too much.
-        say: Told of each halving.
+        what: Name of the lanes in messages, such as `victims`.
+        most: Largest number of lanes at once.
+        lower: Advice for the message if one lane alone needs too much memory.
+        say: Called with a message at each halving.
     """
 
     what: str
@@ -40,24 +40,26 @@ class Room:
     say: Say = unsaid
 
     def __call__(self, lanes: slice, work: Callable[[slice], T]) -> Iterator[tuple[slice, T]]:
-        """Yield (some lanes, what `work` makes of them) in order, until all from `lanes.start` to `lanes.stop` are done.
+        """Yield (some lanes, the result of `work` on them) in order, for all from `lanes.start` to `lanes.stop`.
 
         Args:
-            work: May be called again on a part of the same lanes after it failed, so that it makes all generators from which it
-                draws. Raises InputError where memory does not suffice for one lane.
+            work: Called again on a part of the same lanes if memory was too small, so it has to create its random generators.
+
+        Raises:
+            InputError: If memory is too small for one lane.
         """
         start = lanes.start
         while start < lanes.stop:
             where = slice(start, min(lanes.stop, start + self.most))
-            done = self._tried(where, work)
-            if done is None:
+            result = self._tried(where, work)
+            if result is None:
                 self._free()
             else:
-                yield where, done[0]
+                yield where, result[0]
                 start = where.stop
 
     def _tried(self, where: slice, work: Callable[[slice], T]) -> tuple[T] | None:
-        """Return what the work makes of the lanes; None, and from now on half as many, where memory did not suffice."""
+        """Return the result of the work on the lanes; if memory is too small, halve the number of lanes and return None."""
         many = where.stop - where.start
         try:
             return (work(where),)
@@ -68,14 +70,14 @@ class Room:
                 alone = f"memory: not enough for one of the {self.what} alone{wanted(error)}; {self.lower}"
                 raise InputError(alone) from None
         half = (many + 1) // 2
-        if half < self.most:  # Else a thread beside this one has said so.
+        if half < self.most:  # Otherwise another thread has halved the number already.
             self.most = half
             self.say(f"not enough memory for {many} {self.what} side by side: continuing with {half} at a time")
         return None
 
     @staticmethod
     def _free() -> None:
-        """Let go of what failed: called when the error, whose frames hold its tensors, is gone."""
+        """Free the memory of failed work. Called after the error is gone, since its frames hold tensors."""
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

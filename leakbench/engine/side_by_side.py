@@ -1,7 +1,7 @@
-"""Independent pieces of work on all cores: one thread a piece, each on its share of PyTorch's threads.
+"""Independent pieces of work on all cores: one thread per piece, each with a share of PyTorch's threads.
 
-The tensors of one piece stay in one core's cache, and cores wait for each other once a piece and not once an operation: on small
-networks that is faster than threads within operations.
+The tensors of one piece stay in one core's cache, and cores wait for each other once per piece and not once per operation. For
+small networks this is faster than threads within operations.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["Cut", "pieces_of", "shares_of", "side_by_side"]
 T = TypeVar("T")
 
 MOST_WORKERS = 8
-"""Python runs one thread at a time between operations, so that more would wait for each other."""
+"""Largest number of threads: Python runs one thread at a time between operations, so more would wait for each other."""
 
 LEAST_SHARE = 4
-"""A thread is worth its waits for Python's lock from a quarter of the lanes on that fill a core's cache."""
+"""A thread with less than 1 / LEAST_SHARE of the lanes that fill a core's cache costs more, by waits for Python's lock, than it saves."""
 
 
 def side_by_side(work: Sequence[Callable[[], T]], threads: int | None = None) -> list[T]:
-    """Return what each piece returns, in order; the first error that a piece raises is raised here.
+    """Return the result of each piece, in order; the first error of a piece is raised.
 
     Args:
-        threads: Of each piece's operations; by default its share of PyTorch's. One where a piece is small: two cores that wait
-            for each other after each small operation are slower than one.
+        threads: Number of threads of each piece's operations; by default its share of PyTorch's. One thread is best for small
+            pieces, where two cores that wait for each other after each operation are slower than one.
     """
     all_threads = torch.get_num_threads()
     workers = min(all_threads, len(work), MOST_WORKERS)
@@ -43,7 +43,7 @@ def side_by_side(work: Sequence[Callable[[], T]], threads: int | None = None) ->
         return [one.result() for one in running]
     finally:
         pool.shutdown(cancel_futures=True)
-        # A worker's count, also of one that has only just begun, is what threads to come would begin with.
+        # A worker sets the number of threads for later threads too, so it is reset here.
         torch.set_num_threads(all_threads)
 
 
@@ -59,14 +59,14 @@ def _within(threads: int, work: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def pieces_of(count: int, size: int) -> list[slice]:
-    """Return slices of `count` lanes, each of at most `size`, as equal as can be, and as many as keep all threads busy that pay."""
+    """Return slices of `count` lanes of nearly equal length, at most `size`, in a number that keeps all useful threads busy."""
     pieces = -(-count // max(1, size))
     threads = _paying(count, size)
     return _equal(count, max(1, min(count, -(-pieces // threads) * threads)))
 
 
 def shares_of(count: int, size: int) -> list[slice]:
-    """Return slices of `count` lanes, as equal as can be, one for each thread that pays where `size` lanes fill a core's cache."""
+    """Return slices of `count` lanes of nearly equal length, one for each useful thread if `size` lanes fill a core's cache."""
     return _equal(count, max(1, min(count, _paying(count, size))))
 
 
@@ -81,18 +81,22 @@ def _equal(count: int, pieces: int) -> list[slice]:
 
 @dataclass(frozen=True)
 class Cut:
-    """How lanes are cut into pieces for threads: `size` of them fill the caches; None: all lanes are one piece."""
+    """The division of lanes into pieces for threads.
+
+    Args:
+        size: Number of lanes that fill the caches; None for one piece with all lanes.
+    """
 
     size: int | None
 
     def pieces(self, count: int) -> list[slice]:
-        """Return `pieces_of` so many lanes."""
+        """Return `pieces_of(count, size)`."""
         return [slice(0, count)] if self.size is None else pieces_of(count, self.size)
 
     def shares(self, count: int) -> list[slice]:
-        """Return `shares_of` so many lanes."""
+        """Return `shares_of(count, size)`."""
         return [slice(0, count)] if self.size is None else shares_of(count, self.size)
 
     def __call__(self, work: Sequence[Callable[[], T]]) -> list[T]:
-        """Return what each piece returns, `side_by_side`; a lane that fills the caches alone gets several threads."""
+        """Return the result of each piece, as `side_by_side`; a lane that fills the caches alone gets several threads."""
         return side_by_side(work, 1 if self.size is not None and self.size > 1 else None)

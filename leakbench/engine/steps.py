@@ -1,8 +1,8 @@
-"""The layers of a chain: what each answers, and how a derivative of the loss comes back through it.
+"""The layers of a chain: their outputs, and the derivatives of the loss with respect to their inputs.
 
-Letters: K lanes, B members, P places of a convolution's kernel (1 for a linear layer), Q numbers that enter at a place, O that
-leave. Pictures lie with their channels last, (K, B, H, W, C). Every function here is made of differentiable ones, so that an
-attacker can differentiate the gradient itself.
+Letters: K lanes, B members, P places of a convolution's kernel (1 for a linear layer), Q inputs and O outputs at each place.
+Pictures
+have their channels last, (K, B, H, W, C). All functions are differentiable, so an attacker can differentiate the gradient.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ Linear: TypeAlias = Callable[[Tensor], Tensor]
 """A linear map of derivatives or of tangents."""
 
 Bend: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""(tangent of what entered, derivative of the loss by what left) -> their product with the step's second derivative."""
+"""(tangent of the input, derivative of the loss by the output) -> their product with the step's second derivative."""
 
 
 @dataclass(frozen=True)
 class Passed:
-    """What one step did: its answer, and of a layer with weights the columns (K, B, P, Q) that it multiplied.
+    """The result of one step.
 
     Args:
-        back: The derivative of the loss by what left -> by what entered.
-        push: The tangent of what entered -> of what left, at fixed weights that all lanes share.
-        bend: None where the step is linear in what entered, nearly everywhere.
+        answer: The output of the step.
+        back: Maps the derivative of the loss by the output to that by the input.
+        push: Maps the tangent of the input to that of the output, at fixed weights that all lanes share.
+        columns: (K, B, P, Q), the inputs that a layer with weights multiplied; None without weights.
+        bend: The second derivative; None if the step is linear nearly everywhere.
     """
 
     answer: Tensor
@@ -49,7 +51,7 @@ class Step(Protocol):
     """One layer of a chain."""
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
-        """Pass `entering` (K, B, ...) on; the parameters are one set for all lanes if `shared`, else one a lane."""
+        """Return the result for `entering` (K, B, ...); all lanes have the same parameters if `shared`, else one set each."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Affine:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its parameters."""
+        """The names of the layer's parameters."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
@@ -85,7 +87,13 @@ class Affine:
         )
 
     def returned(self, delta: Tensor, weight: Tensor, shared: bool, entered: torch.Size) -> Tensor:
-        """Return the derivative by what entered (K, B, *entered) of that by what left, through a weight (*p) or (K, *p)."""
+        """Return the derivative by the input (K, B, *entered).
+
+        Args:
+            delta: Derivative by the output.
+            weight: (*p) if `shared`, else (K, *p).
+            entered: Shape of the layer's input.
+        """
         lanes, members = delta.shape[:2]
         if self.kernel is None:
             return _product(delta, weight)
@@ -102,7 +110,7 @@ class Affine:
         return way.entered(product.reshape(*columns.shape[:-1], -1)).reshape(lanes, members, *entered[2:])
 
     def moved(self, columns: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the tangent (K, B * P, O) of the answer as each lane's weights move: weight (K, *p), bias (K, O)."""
+        """Return the tangent (K, B * P, O) of the output for tangents of each lane's parameters: weight (K, *p), bias (K, O)."""
         rows, matrix = columns.flatten(1, 2), self._matrix(weight, False)
         return torch.bmm(rows, matrix) if bias is None else torch.baddbmm(bias[:, None], rows, matrix)
 
@@ -110,7 +118,7 @@ class Affine:
         lanes, members = tangent.shape[:2]
         if self.kernel is None:
             return _product(tangent, self._matrix(weight, shared))
-        # Nobody needs the columns of a tangent, and one convolution for all is faster than copying them.
+        # A tangent needs no columns, and one convolution for all lanes is faster than copying them.
         pictures, (down, right), (top, left) = (
             tangent.flatten(0, 1).permute(0, 3, 1, 2),
             self.kernel.stride,
@@ -141,7 +149,7 @@ class Affine:
         return found.reshape(*entering.shape[:2], -1, found.shape[-1])
 
     def _shaped(self, answer: Tensor, entered: torch.Size) -> Tensor:
-        """Return the answer (K, B * P, O) as it leaves."""
+        """Return the output (K, B * P, O) in the shape of the next step's input."""
         if self.kernel is None:
             return answer.reshape(*entered[:2], -1)
         return answer.reshape(*entered[:2], *self.kernel.places(*entered[2:4]), -1)
@@ -163,7 +171,7 @@ class Pointwise:
             return self.ways.back(derivative, entering, answer)
 
         def bent(tangent: Tensor, delta: Tensor) -> Tensor:
-            assert bend is not None  # noqa: S101 - said to mypy; it holds by construction
+            assert bend is not None  # noqa: S101 - for mypy: `bent` is only used with a bend
             return bend(tangent * delta, entering, answer)
 
         return Passed(answer, through, through, bend=None if bend is None else bent)
@@ -171,7 +179,7 @@ class Pointwise:
 
 @dataclass(frozen=True)
 class MaxPool:
-    """The largest number of each window; the derivative goes to where it was."""
+    """The largest number of each window, which gets the derivative."""
 
     kernel: Kernel
 
@@ -200,16 +208,19 @@ class MaxPool:
 
 @dataclass(frozen=True)
 class Crop:
-    """What of a picture the convolutions and pools behind it read, first to last; none of them pads.
+    """The part of a picture that the following convolutions and pools, without padding, read.
 
-    A pool of 2 x 2 leaves the last row and column over where there are 11 of each: 21 of 121 places that need no product, and
-    before them two of 28 rows and columns of the picture.
+    For example, a 2 x 2 pool does not read the last of 11 rows and columns. This saves the products of 21 of 121 places, and of two
+    of the picture's 28 rows and columns before them.
+
+    Args:
+        behind: The kernels of the following steps, in order.
     """
 
     behind: tuple[Kernel, ...]
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
-        """Leave the rows and columns behind them away."""
+        """Remove the unread rows and columns."""
         sides = height, width = entering.shape[2:4]
         for kernel in self.behind:
             height, width = kernel.places(height, width)
@@ -227,7 +238,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class Flatten:
-    """An example's numbers in a row, as PyTorch orders them: of a picture channel by channel, of others as they lie."""
+    """An example's numbers in a row, in PyTorch's order: a picture channel by channel."""
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
         """Flatten."""
@@ -241,7 +252,7 @@ class Flatten:
         height, width, channels = sides
 
         def back(delta: Tensor) -> Tensor:
-            # Turned once, so that activations and pools find numbers one after another.
+            # Contiguous, which makes the following activations and pools faster.
             return delta.reshape(lanes, members, channels, height, width).movedim(2, -1).contiguous()
 
         def push(tangent: Tensor) -> Tensor:
@@ -251,7 +262,7 @@ class Flatten:
 
 
 def _product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Return rows (K, N, Q) times a matrix (Q, O), or one a lane (K, Q, O)."""
+    """Return rows (K, N, Q) times a matrix (Q, O), or one matrix per lane (K, Q, O)."""
     if matrix.dim() == 3:
         return torch.bmm(rows, matrix)
     return (rows.reshape(-1, rows.shape[-1]) @ matrix).reshape(*rows.shape[:2], -1)

@@ -1,9 +1,10 @@
-"""The way back through a convolution, as a product of matrices that gathers where folding scatters.
+"""The adjoint of a convolution as a matrix product that gathers numbers, where `folded` scatters them.
 
-A number that entered at row s q + r, counted in the padded picture, was seen by the rows q, q - 1, ... of places, through the rows
-r, s + r, ... of the kernel: of each of the s remainders r it is a convolution of its own without strides, over J = ceil(k / s)
-rows of places (the sub-pixel form of a transposed convolution: Shi et al., arXiv:1609.07009). All remainders are one product,
-of patches that are k^2 / J^2 times smaller than the columns that folding would sum.
+The places in rows q, q - 1, ... read the input row s q + r of the padded picture, through kernel rows r, s + r, ... For each of the
+s remainders r, the adjoint is therefore a separate convolution without strides, over J = ceil(k / s) rows of places (the sub-pixel
+form of a transposed convolution: Shi et al., arXiv:1609.07009). One product computes all remainders. Its patches are k^2 / J^2
+times
+smaller than the columns that `folded` sums.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ __all__ = ["Transposed"]
 
 @dataclass(frozen=True)
 class _Side:
-    """Of one side of a picture: taps J, q of the first and of the last row that entered, zeros to add before and after."""
+    """One side of a picture.
+
+    Args:
+        taps: J.
+        first: q of the first input row.
+        last: q of the last input row.
+        before: Number of zeros to add before.
+        after: Number of zeros to add after.
+    """
 
     taps: int
     first: int
@@ -35,7 +44,7 @@ class _Side:
 class Transposed:
     """The adjoint of a convolution by `kernel` of pictures of height x width.
 
-    Letters: n pictures, O channels leave and C entered, H' x W' places, Q' = J * J' * O, S = s * s' * C for strides (s, s').
+    Letters: n pictures, O output and C input channels, H' x W' places, Q' = J * J' * O, S = s * s' * C for strides (s, s').
     """
 
     kernel: Kernel
@@ -43,13 +52,13 @@ class Transposed:
     width: int
 
     def columns(self, delta: Tensor) -> Tensor:
-        """Return (n, R, R', Q'), what `matrix` multiplies, of the derivative (n, H', W', O) by what left."""
+        """Return the columns (n, R, R', Q') for `matrix`, from the derivative (n, H', W', O) by the output."""
         (rows, across) = self._sides
         padded = pad(delta, (0, 0, across.before, across.after, rows.before, rows.after))
         return patches(padded, Kernel((rows.taps, across.taps), (1, 1), (0, 0)))
 
     def matrix(self, weight: Tensor) -> Tensor:
-        """Return a kernel's weights (..., O, C, k, k') as (..., Q', S)."""
+        """Return a kernel's weights (..., O, C, k, k') as a matrix (..., Q', S)."""
         rows, across = self._sides
         leave, enter = weight.shape[-4:-2]
         order = _order(leave, enter, self.kernel, rows.taps, across.taps).to(weight.device)
@@ -57,7 +66,7 @@ class Transposed:
         return flat.index_select(-1, order).reshape(*weight.shape[:-4], rows.taps * across.taps * leave, -1)
 
     def entered(self, product: Tensor) -> Tensor:
-        """Return (n, H, W, C) of columns times matrix (n, R, R', S)."""
+        """Return the derivative (n, H, W, C) by the input, from columns times matrix (n, R, R', S)."""
         (rows, across), (down, right), (top, left) = self._sides, self.kernel.stride, self.kernel.padding
         count, high, wide, _ = product.shape
         split = product.reshape(count, high, wide, down, right, -1).transpose(2, 3)
@@ -83,7 +92,7 @@ def _side(length: int, places: int, size: int, stride: int, padding: int) -> _Si
 
 @lru_cache
 def _order(leave: int, enter: int, kernel: Kernel, rows: int, across: int) -> Tensor:
-    """Return where each number of (Q', S) stands in a flat weight (O, C, k, k'); behind its end where there is none."""
+    """Return the position of each number of (Q', S) in a flat weight (O, C, k, k'); past its end for taps beyond the kernel."""
     (high, wide), (down, right) = kernel.size, kernel.stride
     numbers = torch.arange(leave * enter * high * wide).reshape(leave, enter, high, wide)
     whole = pad(numbers, (0, across * right - wide, 0, rows * down - high), value=numbers.numel())

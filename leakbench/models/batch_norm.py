@@ -1,7 +1,7 @@
-"""Batch normalisation whose running statistics travel with the model instead of being changed in place.
+"""Batch normalisation that does not change its running statistics in place.
 
-An example's gradient through the statistics of its batch depends on the whole batch, so that it matters in which mode a
-client computes: `train` (the batch's own statistics) or `eval` (the running ones that the server sent).
+In mode `train`, a client uses the statistics of its batch, and an example's gradient depends on the whole batch. In mode `eval`, it
+uses the running statistics that the server sent.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ __all__ = ["BatchNorm", "depends_on_mode", "mixes_examples"]
 class BatchNorm(nn.Module):
     """Normalise each of C channels of (n, C, *s) (Ioffe and Szegedy, ICML 2015, Algorithm 1), with torch's numbers.
 
-    In train mode with the mean and the biased variance over n and s; the running statistics then move by `momentum` towards the
-    mean and the unbiased variance. They are replaced, never written into: `torch.func.functional_call` leaves the new ones in
-    the dict that it was given, and so they survive `torch.func.vmap`, where each lane is a batch of its own.
+    Train mode uses the mean and the biased variance over n and s, and moves the running statistics by `momentum` towards the
+    mean and the unbiased variance. The running statistics are replaced, not changed in place. `torch.func.functional_call`
+    stores the new ones in its dictionary of parameters, which also works under `torch.func.vmap`, where each lane is a separate
+    batch.
     """
 
     running_mean: Tensor
@@ -34,7 +35,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised (n, C, *s); raises InputError in train mode where a channel has one value, so no variance."""
+        """Return the normalised (n, C, *s); raises InputError in train mode if a channel has only one value, so no variance."""
         shape = (-1, *[1] * (x.dim() - 2))
         mean, variance = self._of_batch(x) if self.training else (self.running_mean, self.running_var)
         scale = (variance + self.eps).rsqrt() * self.weight
@@ -56,10 +57,10 @@ class BatchNorm(nn.Module):
 
 
 def depends_on_mode(model: nn.Module) -> bool:
-    """Say whether a network computes otherwise in train than in eval mode."""
+    """Return whether a network's outputs differ between train and eval mode."""
     return any(isinstance(module, BatchNorm) for module in model.modules())
 
 
 def mixes_examples(model: nn.Module) -> bool:
-    """Say whether a network, in the mode in which it is, lets an example's gradient depend on the others of its batch."""
+    """Return whether an example's gradient depends on the others of its batch, in the network's current mode."""
     return any(isinstance(module, BatchNorm) and module.training for module in model.modules())

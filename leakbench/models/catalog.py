@@ -1,6 +1,6 @@
-"""The table of networks, each with its builder and its own initialisation.
+"""The table of networks, each with its builder and its default initialisation.
 
-`build` gives a plain `torch.nn.Module`; everything else in leakbench calls it functionally with parameters of its own.
+`build` returns a plain `torch.nn.Module`; the rest of leakbench calls it functionally with other parameters.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Architecture:
 
     Args:
         builder: (shape of one input, classes) -> module.
-        init: Its own initialisation.
-        behaviour: Raised when its outputs or its first weights change, see `leakbench.behaviour`.
+        init: Default initialisation.
+        behaviour: Version, raised when its outputs or its first weights change; see `leakbench.behaviour`.
     """
 
     builder: Callable[[Shape, int], nn.Module]
@@ -53,11 +53,17 @@ class Architecture:
 
 
 def build(name: str, shape: Shape, classes: int, rng: torch.Generator, init: str = DEFAULT) -> nn.Module:
-    """Build a network for inputs of `shape` ((C, H, W) or (F,)) and that many classes, in eval mode.
+    """Build a network in eval mode.
 
     Args:
-        init: How the first weights are drawn, see `leakbench.models.initialise.rule_of`; `default` is the network's own way.
-            Raises InputError for an unknown name or initialisation, or a shape that the network does not take.
+        name: A key of `MODELS`.
+        shape: Shape of one input, (C, H, W) or (F,).
+        classes: Number of classes.
+        rng: Source of the first weights.
+        init: Initialisation, see `leakbench.models.initialise.rule_of`; `default` is the network's own.
+
+    Raises:
+        InputError: For an unknown name or initialisation, or a shape that the network does not accept.
     """
     if name not in MODELS:
         raise InputError(f"model: unknown name {name!r}{nearest(name, list(MODELS))}")
@@ -76,7 +82,7 @@ def default_model(shape: Shape) -> str:
 
 
 def default_leak_model(shape: Shape) -> str:
-    """Return the name of the network from which the `paper` protocol leaks: the sigmoid LeNet, for tables a sigmoid MLP."""
+    """Return the name of the network that leaks in the `paper` protocol: the sigmoid LeNet, or a sigmoid MLP for tables."""
     return "lenet_cpl" if len(shape) == 3 else "mlp_sigmoid"
 
 

@@ -12,15 +12,15 @@ from leakbench.models.shapes import Shape, picture
 __all__ = ["convnet"]
 
 WIDTHS = (1, 2, 2, 4, 4, 4, 4, 4)
-"""Of the eight convolutions, in units of the width; pooled after the sixth and the last."""
+"""Channels of the eight convolutions, in units of the width; max pooling follows the sixth and the last."""
 
 
 def convnet(name: str, shape: Shape, classes: int, norm: bool, width: int = 64) -> nn.Module:
     """Eight 3x3 convolutions with biases, each with batch norm, if any, and ReLU, two 3x3 max poolings, one linear layer.
 
-    Geiping et al., NeurIPS 2020, as released: width 64, whatever the number in its name, and eight convolutions, because one
-    of the nine that its code writes down replaces its namesake. 2,904,970 parameters on CIFAR-10. `norm=False` leaves the
-    batch norm out. PyTorch's own initialisation.
+    Geiping et al., NeurIPS 2020, as released: width 64, independent of the number in its name, and eight convolutions, because
+    one of the nine in the code overwrites another one with the same name. 2,904,970 parameters on CIFAR-10. `norm=False` omits
+    the batch norm. The initialisation is PyTorch's default.
     """
     channels, height, rows = picture(name, shape, 9)
     layers: OrderedDict[str, nn.Module] = OrderedDict()

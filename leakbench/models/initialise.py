@@ -1,7 +1,7 @@
-"""How a network's first weights are drawn, from a passed generator alone.
+"""Initialisation of a network's weights from a generator.
 
-A rule says it of one convolution or linear layer. Whatever the rule, normalisation starts with scale one and shift zero, and
-what belongs to no such layer (the positions of a transformer) with N(0, 0.02^2).
+A rule initialises one convolution or linear layer. With every rule, normalisation starts with scale one and shift zero, and
+parameters outside such layers (the positions of a transformer) start with N(0, 0.02^2).
 """
 
 from __future__ import annotations
@@ -34,12 +34,16 @@ Layer: TypeAlias = nn.Conv2d | nn.Linear
 Rule: TypeAlias = Callable[[Layer, torch.Generator], object]
 
 DEFAULT = "default"
-"""Asks for each network's own rule, which its builder's entry in the catalog names."""
+"""Name of the rule that the network's entry in the catalog has."""
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, rule: Rule, rng: torch.Generator) -> nn.Module:
-    """Draw all parameters anew, in the model's order, and return the model."""
+    """Draw all parameters, in the model's order, and return the model.
+
+    Raises:
+        TypeError: For a layer of torch without a rule.
+    """
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             rule(module, rng)
@@ -52,7 +56,7 @@ def initialise(model: nn.Module, rule: Rule, rng: torch.Generator) -> nn.Module:
 
 
 def _own(module: nn.Module, rng: torch.Generator) -> None:
-    """Draw what a module of our own holds itself, such as positions; raises TypeError for a layer of torch without a rule."""
+    """Draw the direct parameters of a module of leakbench, such as positions; raises TypeError for a module of torch."""
     if type(module).__module__.startswith("torch."):
         raise TypeError(f"initialise: {type(module).__name__} has no rule here; write one, or use the layers that have")
     for parameter in module.parameters(recurse=False):
@@ -98,7 +102,7 @@ def fan_out(layer: Layer, rng: torch.Generator) -> None:
 def narrow_normal(layer: Layer, rng: torch.Generator) -> None:
     """A vision transformer's: linear layers N(0, 0.02^2) with zero biases, the patches' layer as PyTorch's own.
 
-    As DeiT's code, which says that it truncates the normal distribution, but does so a hundred deviations away.
+    This follows DeiT's code. Its truncation of the normal distribution has no effect, since it is a hundred deviations away.
     """
     if isinstance(layer, nn.Conv2d):
         torch_default(layer, rng)
@@ -108,7 +112,7 @@ def narrow_normal(layer: Layer, rng: torch.Generator) -> None:
 
 
 def truncated_normal(layer: Layer, rng: torch.Generator) -> None:
-    """N(0, 1 / fan-in), drawn anew beyond two deviations, biases zero: as Geyer et al. (2017) released their network."""
+    """N(0, 1 / fan-in), drawn again beyond two deviations, biases zero: as Geyer et al. (2017) released their network."""
     deviation = 1 / math.sqrt(layer.weight[0].numel())
     nn.init.trunc_normal_(layer.weight, 0.0, deviation, -2 * deviation, 2 * deviation, generator=rng)
     _without_bias(layer)
@@ -123,10 +127,13 @@ RULES: dict[str, Rule] = {"torch": torch_default, "kaiming": kaiming, "xavier": 
 
 
 def rule_of(text: str) -> tuple[str, Rule | None]:
-    """Return (the name in its plain form, the rule; None for `default`) of what a user asked for.
+    """Return (the name in its standard form, the rule; None for `default`) of an initialisation.
 
     Args:
-        text: `default`, `torch`, `kaiming`, `xavier` or `uniform:<a>` with 0 < a <= 100. Raises InputError for anything else.
+        text: `default`, `torch`, `kaiming`, `xavier` or `uniform:<a>` with 0 < a <= 100.
+
+    Raises:
+        InputError: For any other text.
     """
     if text == DEFAULT:
         return text, None

@@ -1,4 +1,4 @@
-"""Where a network's derivatives jump, second derivatives say nothing of what lies behind the jump."""
+"""Networks whose derivatives jump, where second derivatives do not describe the function beyond the jump."""
 
 from __future__ import annotations
 
@@ -29,25 +29,28 @@ KINKS = (
     "Abs",
     "Clamp",
 )
-"""How the names of autograd's nodes begin whose derivative jumps."""
+"""Start of the names of autograd's nodes whose derivative jumps."""
 
 
 def kinked(model: nn.Module, shape: Shape) -> bool:
-    """Say whether an answer of the network to inputs of a shape goes through a ReLU, a maximum or the like.
+    """Return whether the network's output depends on a ReLU, a maximum or another function whose derivative jumps.
 
-    Read off the graph that autograd records, so that functions count as modules do. The network itself is not touched; it
-    answers in evaluation mode.
+    The answer comes from the graph that autograd records, so functions count as well as modules. The network does not change, and
+    runs in evaluation mode.
+
+    Args:
+        shape: (*s) of one input.
     """
     alone = copy.deepcopy(model).eval()
     first = next(iter(alone.parameters()))
     with torch.enable_grad():
-        answer = alone(torch.zeros(1, *shape, dtype=first.dtype, device=first.device, requires_grad=True))
-    return any(name.startswith(KINKS) for name in _nodes(answer))
+        output = alone(torch.zeros(1, *shape, dtype=first.dtype, device=first.device, requires_grad=True))
+    return any(name.startswith(KINKS) for name in _nodes(output))
 
 
-def _nodes(answer: torch.Tensor) -> Iterator[str]:
-    """Yield the names of the steps behind an answer, each once."""
-    left, seen = [answer.grad_fn], set()
+def _nodes(output: torch.Tensor) -> Iterator[str]:
+    """Yield the names of the autograd nodes of an output, each once."""
+    left, seen = [output.grad_fn], set()
     while left:
         node = left.pop()
         if node is None or node in seen:

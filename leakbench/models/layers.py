@@ -1,4 +1,4 @@
-"""Where the first and the last linear layer of a network are, and what enters a layer."""
+"""The first and the last linear layer of a network, and the inputs of a layer."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ __all__ = ["begins_linear", "entering", "first_layer", "last_layer"]
 
 
 def begins_linear(model: nn.Module, shape: tuple[int, ...] | None = None) -> bool:
-    """Say whether the first layer of a network, flattening aside, is linear with a bias; see `first_layer`."""
+    """Return whether the first layer of a network, other than a flattening, is linear with a bias; see `first_layer`."""
     return first_layer(model, shape) is not None
 
 
 def first_layer(model: nn.Module, shape: tuple[int, ...] | None = None) -> str | None:
-    """Return the prefix of the first layer's parameters, None where it is not a linear layer with a bias that is trained.
+    """Return the prefix of the first layer's parameters; None if it is not a linear layer with a trained bias.
+
+    A model with a forward pre-hook gives None too, since the hook may change the inputs.
 
     Args:
-        shape: (*s) of one input, all of which has to enter it; None: whatever does. A model with a hook before it is fed
-            something else than its inputs.
+        shape: (*s) of one input; the layer has to accept the whole input. None does not check this.
     """
     if model._forward_pre_hooks:
         return None
@@ -38,16 +39,21 @@ def first_layer(model: nn.Module, shape: tuple[int, ...] | None = None) -> str |
 
 
 def last_layer(model: nn.Module) -> str | None:
-    """Return the prefix of the last linear layer's parameters; None where there is no such layer."""
+    """Return the prefix of the last linear layer's parameters; None without a linear layer."""
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     return None if not names else f"{names[-1]}." if names[-1] else ""
 
 
 def entering(network: Network, layer: str, inputs: Tensor, chunk: int = 500) -> Tensor:
-    """Return what enters the layer of that prefix, (n, d), of inputs (n, *s)."""
-    found: list[Tensor] = []
+    """Return the inputs (n, d) of a layer for inputs (n, *s) of the network.
+
+    Args:
+        layer: Prefix of the layer's parameters.
+        chunk: Number of inputs per forward pass.
+    """
+    pieces: list[Tensor] = []
     hook = network.model.get_submodule(layer.removesuffix(".")).register_forward_pre_hook(
-        lambda _, entered: found.append(entered[0])
+        lambda _, entered: pieces.append(entered[0])
     )
     try:
         with torch.no_grad():
@@ -55,4 +61,4 @@ def entering(network: Network, layer: str, inputs: Tensor, chunk: int = 500) -> 
                 functional_call(network.model, {**network.parameters, **network.statistics}, (some,))
     finally:
         hook.remove()
-    return torch.cat(found)
+    return torch.cat(pieces)

@@ -22,10 +22,11 @@ LENETS: dict[str, tuple[tuple[int, ...], type[nn.Module]]] = {
 def lenet(name: str, shape: Shape, classes: int) -> nn.Module:
     """Convolutions 5x5 of 12 channels, each with its activation, and one linear layer.
 
-    lenet_dlg: three convolutions (Zhu et al., NeurIPS 2019), lenet_cpl: four (Wei et al., ESORICS 2020). With sigmoids all
-    weights and biases start uniform in (-0.5, 0.5); with ReLU and GELU as PyTorch's own, as in CPL's ReLU notebook: under the
-    wide start an unbounded activation grows layer by layer until the softmax is saturated. `--init uniform:0.5` compares them
-    alike. Features behind a GELU can be negative, and then the rule of iDLG for labels (`last_layer`) can be wrong.
+    lenet_dlg has three convolutions (Zhu et al., NeurIPS 2019), lenet_cpl has four (Wei et al., ESORICS 2020). With sigmoids, all
+    weights and biases start uniform in (-0.5, 0.5). With ReLU and GELU they start with PyTorch's default, as in CPL's ReLU
+    notebook: after the wide start, an unbounded activation grows layer by layer until the softmax saturates. `--init
+    uniform:0.5` gives all of them the same start. Features after a GELU can be negative, and then iDLG's rule for labels
+    (`last_layer`) can be wrong.
     """
     strides, activation = LENETS[name]
     channels, height, width = picture(name, shape, 4)

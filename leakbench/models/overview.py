@@ -1,4 +1,4 @@
-"""The networks as a user sees them: how large each is, and what is between its layers."""
+"""A list of the networks for users: their sizes, activations and normalisations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CLASSES", "SHAPE", "list_models"]
 
 SHAPE: Shape = (3, 32, 32)
 CLASSES = 10
-"""CIFAR-10's, of which all networks take the pictures."""
+"""Shape and classes of CIFAR-10, whose pictures all networks accept."""
 
 ACTIVATIONS = {nn.Sigmoid: "sigmoid", nn.ReLU: "ReLU", nn.GELU: "GELU"}
 NORMALISATIONS = {BatchNorm: "batch", nn.GroupNorm: "group", nn.LayerNorm: "layer"}
@@ -26,15 +26,15 @@ NORMALISATIONS = {BatchNorm: "batch", nn.GroupNorm: "group", nn.LayerNorm: "laye
 def list_models() -> list[dict[str, Any]]:
     """Return [{name, title, parameters, activation, normalisation}] of all networks.
 
-    title: what its builder says of it.  parameters: how many it has for inputs of SHAPE in CLASSES.  activation, normalisation:
-    the kinds among its layers, in a word each; `none` where there is none.
+    `title` is the first line of the builder's docstring, `parameters` the number of parameters for inputs of `SHAPE` in `CLASSES`.
+    `activation` and `normalisation` name the kinds among the layers, or `none`.
     """
     return [_described(name, architecture) for name, architecture in MODELS.items()]
 
 
 def _described(name: str, architecture: Architecture) -> dict[str, Any]:
     builder = architecture.builder
-    with torch.device("meta"):  # Its weights are counted, not drawn.
+    with torch.device("meta"):  # The weights are only counted.
         model = builder(SHAPE, CLASSES)
     function = builder.func if isinstance(builder, partial) else builder
     return {

@@ -14,7 +14,7 @@ __all__ = ["resnet18"]
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution if the shape changes."""
 
     def __init__(self, entering: int, leaving: int, stride: int, norm: Literal["batch", "group"]) -> None:
         super().__init__()
@@ -44,8 +44,8 @@ def resnet18(name: str, shape: Shape, classes: int, norm: Literal["batch", "grou
     """ResNet18 (He et al., CVPR 2016) with the stem for small pictures: 3x3, stride 1, no max pooling.
 
     Four stages of two blocks with width * (1, 2, 4, 8) channels; the last three halve the picture. 11,173,962 parameters on
-    CIFAR-10. Its own initialisation is torchvision's. Batch norm takes pictures of at least 9 x 9, so that the last stage of
-    a single one has several values a channel.
+    CIFAR-10. The default initialisation is torchvision's. Batch norm requires pictures of at least 9 x 9, so that the last
+    stage has several values per channel for a single picture.
     """
     channels, _, _ = picture(name, shape, 9 if norm == "batch" else 4)
     layers: OrderedDict[str, nn.Module] = OrderedDict(

@@ -1,4 +1,4 @@
-"""What inputs a network takes."""
+"""Shapes of the inputs of networks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,25 @@ from leakbench.errors import InputError
 __all__ = ["Shape", "features", "picture"]
 
 Shape: TypeAlias = tuple[int, ...]
-"""Of one input: (C, H, W) of a picture, (F,) of a row of a table."""
+"""Shape of one input: (C, H, W) of a picture, (F,) of a row of a table."""
 
 
 def features(shape: Shape) -> int:
-    """Return how many numbers one input has."""
+    """Return the number of values of one input."""
     return int(torch.Size(shape).numel())
 
 
 def picture(name: str, shape: Shape, smallest: int, patch: int = 1) -> tuple[int, int, int]:
-    """Return (C, H, W); raise InputError for a table, for sides under `smallest` or sides that are no multiple of `patch`."""
+    """Return (C, H, W) of a picture.
+
+    Args:
+        name: Name of the network, for the message.
+        smallest: Least height and width.
+        patch: Divisor of height and width.
+
+    Raises:
+        InputError: For a table, or a height or width that does not fit.
+    """
     if len(shape) != 3 or min(shape[1:]) < smallest:
         raise InputError(
             f"model: {name!r} takes pictures (C, H, W) of at least {smallest} x {smallest}, got shape {shape};"

@@ -55,7 +55,7 @@ def mlp_600(shape: Shape, classes: int) -> nn.Module:
 
 
 def mlp_1000(shape: Shape, classes: int) -> nn.Module:
-    """Hidden ReLU layers of 1,000 and 100, with biases: the first of 1,000 rows of which active servers read (Boenisch et al.).
+    """Hidden ReLU layers of 1,000 and 100, with biases: malicious servers read the first one (Boenisch et al.).
 
     PyTorch's own initialisation.
     """
@@ -65,7 +65,7 @@ def mlp_1000(shape: Shape, classes: int) -> nn.Module:
 def mlp_relu(shape: Shape, classes: int) -> nn.Module:
     """Two hidden ReLU layers of 200, with biases, PyTorch's own initialisation, so that biases are not zero.
 
-    SPEAR's layers (Dimitrov et al., NeurIPS 2024, width 200), of which exact attacks read inputs by the zeros of the ReLU.
+    SPEAR's layers (Dimitrov et al., NeurIPS 2024, width 200). Exact attacks reconstruct inputs from the zeros of the ReLU.
     """
     return _perceptron(shape, classes, (200, 200), nn.ReLU)
 

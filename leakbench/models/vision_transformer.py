@@ -30,7 +30,7 @@ class Patches(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention of several heads, written out: the fused kernels cannot be differentiated twice, as attacks do."""
+    """Self-attention of several heads, without fused kernels: attacks differentiate twice, which these do not support."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then two linear layers with GELU between them, each behind its layer norm and beside a shortcut."""
+    """Attention, then two linear layers with GELU between them, each with a layer norm before it and a shortcut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Block(nn.Module):
 
 
 class ClassToken(nn.Module):
-    """(n, tokens, width) -> (n, width): what the class token has gathered."""
+    """(n, tokens, width) -> (n, width): the class token."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the first token."""
