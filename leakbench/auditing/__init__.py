@@ -1,1 +1,1 @@
-"""The audit of a defense: what its own code does to neighbouring inputs, and a lower bound on its epsilon from trials."""
+"""The audit of a defense: checks of its code on neighbouring inputs, and a lower bound on its epsilon from trials."""

@@ -35,7 +35,7 @@ __all__ = ["audit", "audit_cell", "check_trials"]
 TRIALS = (100, 10_000_000)
 
 MEASURED_TO = 0.02
-"""How closely, relative, noise is measured."""
+"""Relative tolerance of a measured noise multiplier."""
 
 
 def audit(
@@ -48,13 +48,20 @@ def audit(
     clip: float | None,
     progress: Progress = unreported,
 ) -> Audit:
-    """Audit what a user asked for; raises InputError in one line for whatever does not fit.
+    """Audit the defense of a request, or a user's own function.
 
     Args:
         request: The federation and the defense.
-        function: a function to audit instead of the defense, or its name `package.module:name`; then sigma and clip may say what
-            it is meant to do.
-        progress: Called with the trials that are done.
+        data_dir: Folder of the data sets.
+        delta: Delta of the epsilons, in (0, 1).
+        trials: Number of trials with and without the canary; None for the default.
+        function: A function to audit instead of the defense, or its name `package.module:name`.
+        sigma: The function's stated noise multiplier.
+        clip: The function's stated L2 bound.
+        progress: Called with the number of finished trials.
+
+    Raises:
+        InputError: For a value outside its range, or options that do not fit together.
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
@@ -75,7 +82,7 @@ def audit(
 
 
 def check_trials(trials: int | None) -> None:
-    """Raise InputError for a number of trials outside [`TRIALS`]; None is the default of the audit."""
+    """Raise InputError for a number of trials outside `TRIALS`; None is the default of the audit."""
     if trials is not None and not TRIALS[0] <= trials <= TRIALS[1]:
         raise InputError(f"trials: got {trials}, expected {TRIALS[0]} to {TRIALS[1]}")
 
@@ -88,14 +95,14 @@ def shapes(probe: Probe) -> dict[str, tuple[int, ...]]:
 def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Progress = unreported) -> Audit:
     """Audit the defense of a cell for the observer of released models, at `delta`.
 
-    The whole run is audited where the ledger has it as repeated Gaussian sums and the check agrees, else one release.
+    The audit covers the whole run if the ledger describes it as repeated Gaussian sums and the check agrees, else one release.
     """
     defense, f, rng = cell.defense, cell.settings.federation, generator(cell.settings.seed, "audit")
     probe, partition = probe_of(defense, cell.data, cell.settings), hand_out(cell)
     schedule, training = ledger_of(defense, cell.data, cell.settings, partition)
     seen = observations(training, defense.unit, schedule)["global"]
     run, constant = _repeated(seen)
-    # Where the number drawn shows, the worst case is a release with the unit alone: nobody else's noise beside it.
+    # If a release shows the number of drawn units, the worst case is a release of this unit alone, with only its own noise.
     alone = isinstance(seen, Released) and _shows_number(seen, defense.unit)
     members = 1 if alone else f.batch if defense.unit == "example" else f.clients_per_round
     clock = dataclasses.replace(defense.clock(f, 0), rounds=max(1, f.rounds))
@@ -112,12 +119,12 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Pr
 
 
 def _shows_number(seen: Released, unit: Unit) -> bool:
-    """Return whether the released model shows how many units were drawn, because each of them brings its own noise."""
+    """Return whether the released model shows the number of drawn units, because each of them adds its own noise."""
     return any(m.sampling == "visible" for part in seen.parts for m in (part.one if unit == "example" else part.drawn))
 
 
 def _against_ledger(result: Audit, run: Mechanism | Mixture) -> Audit:
-    """Return the audit, violated where less noise was measured than the ledger takes the code to add."""
+    """Return the audit, with the verdict `violated` if the measured noise is less than the ledger assumes."""
     if result.sigma_measured is None or result.sigma_measured * (1 + MEASURED_TO) >= run.noise_multiplier:
         return result
     reason = f"noise of {result.sigma_measured:.4g} was measured where the ledger has {run.noise_multiplier:.4g}"
@@ -125,7 +132,7 @@ def _against_ledger(result: Audit, run: Mechanism | Mixture) -> Audit:
 
 
 def _repeated(seen: Observation) -> tuple[Mechanism | Mixture | None, bool]:
-    """Return the mechanism of a training and whether all its releases are alike; else the one with the least noise, once."""
+    """Return (the mechanism of a training, True), or (one release with the least noise, False) if its releases differ."""
     if not isinstance(seen, Released):
         return None, False
     whole = seen.mechanisms[0]
@@ -136,7 +143,7 @@ def _repeated(seen: Observation) -> tuple[Mechanism | Mixture | None, bool]:
 
 
 def _weakest(release: DefenseRelease, cell: Cell, rng: torch.Generator) -> tuple[DefenseRelease, bool]:
-    """Return the release at the moment with the least noise, and whether all moments that were tried are alike."""
+    """Return the release at the moment with the least noise, and whether all tested moments have the same noise."""
     f = cell.settings.federation
     last = max(0, f.rounds - 1)
     when = {
@@ -160,7 +167,7 @@ def _stated(cell: Cell, schedule: Schedule, run: Mechanism | Mixture | None, who
         mean = " on average over the draw of clients" if isinstance(run, Mixture) else ""
         scope = f"all is of the whole run, {run.releases} releases{mean}{q}, {adjacency} adjacency"
         return Stated(claimed, epsilon.valid, epsilon.reason, scope)
-    # One release that uses the unit for certain: neither the run's number of steps nor its sampling enters.
+    # One release that certainly uses the unit, without the run's number of steps and its sampling.
     once = dataclasses.replace(
         schedule,
         rounds=1,
@@ -169,7 +176,7 @@ def _stated(cell: Cell, schedule: Schedule, run: Mechanism | Mixture | None, who
         clients_per_round=schedule.clients,
         largest=None,
     )
-    # Of noise that changes nothing is claimed for one release: the claim is of all of them together.
+    # If the noise changes over the run, the claim is for all releases together and gives nothing for one of them.
     changes = run is not None and run.releases == 1 and schedule.rounds * schedule.local_iterations > 1
     claimed = None if changes else _claimed(cell.defense.claim, once, {"delta": delta, "extra_rounds": 0})
     valid = None
@@ -180,7 +187,7 @@ def _stated(cell: Cell, schedule: Schedule, run: Mechanism | Mixture | None, who
 
 
 def _claimed(claim: Claim, schedule: Schedule, changes: dict[str, float]) -> float | None:
-    """Return what a claim gives at the audit's delta, which is not always its own; None where that is not finite."""
+    """Return the claimed epsilon at the audit's delta instead of the claim's own; None if it is not finite."""
     if isinstance(claim, NoClaim):
         return None
     known: Any = claim

@@ -1,7 +1,8 @@
-"""The coupled-noise check: the same seed on neighbouring inputs shows what one unit moves, and whether the noise depends on it.
+"""The coupled-noise check: releases of neighbouring inputs with the same seed show one unit's effect, also on the noise.
 
-Where the difference of two releases is the same for every seed, the noise is additive and independent of the data, and its
-strength over the largest difference is the true noise multiplier. It finds what it looks for: passing is no proof.
+If the difference of two releases is the same for every seed, the noise is additive and independent of the data, and its standard
+deviation divided by the largest difference is the actual noise multiplier. The check tests some inputs only: passing is not a
+proof.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ __all__ = ["SCALES", "Coupled", "check", "check_pairs", "strength"]
 SCALES = (1.0, 10.0, FAR, BOUNDLESS)
 
 ROUNDING = 1e-5
-"""Differences are equal up to this share of a release's own norm: single precision, and room for sums of many members."""
+"""Tolerance of equal differences, as a share of a release's norm, for sums of many members in single precision."""
 
 
 @dataclass(frozen=True)
 class Coupled:
-    """What the check found.
+    """The result of the check.
 
     Args:
-        independent: Whether the noise is additive and the same whatever one unit holds (also where there is none).
-        clip_holds: Whether some norm bounds what one unit can move.
-        moved: L2 distance of the farthest pair, infinite without a bound, None where noise that depends on the data hides it.
-        sigma: Noise std over that distance (with tensors of unequal noise: 1 over the distance in units of it); 0 without noise
-            or without a bound; None where moved is.
-        error: Its relative standard error.
-        noise: On the absent side of the first pair.
-        telling: The pair for trials: whose noise changes most, or where none changes, which moves most under a clip.
+        independent: Whether the noise is additive and does not depend on one unit's data; true without noise.
+        clip_holds: Whether one unit's effect is bounded.
+        moved: Largest L2 distance of a pair; infinite without a bound; None if noise that depends on the data hides it.
+        sigma: Standard deviation of the noise divided by `moved` (if tensors have different noise: 1 divided by the distance in
+            units of the noise); 0 without noise or without a bound; None if `moved` is.
+        error: Relative standard error of `sigma`.
+        noise: The noise on the absent side of the first pair.
+        telling: The pair for trials: the one whose noise changes most, or else the one that a clip lets move most.
     """
 
     independent: bool
@@ -51,15 +52,15 @@ class Coupled:
 
     @property
     def gaussian(self) -> bool:
-        """Whether one unit's part in a release is a shift against Gaussian noise, so that trials can be drawn."""
+        """Whether one unit shifts a release with Gaussian noise, so that trials can be drawn in closed form."""
         return self.independent and (self.noise.gaussian or bool((self.noise.std == 0).all()))
 
 
 def check(release: Release, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator) -> Coupled:
-    """Check a release by its own canaries.
+    """Check a release on pairs of neighbouring inputs.
 
     Args:
-        shapes: Of each parameter.
+        shapes: {parameter: shape}.
     """
     pairs = [neighbours(shapes, release.members, SCALES, rng), opposed(shapes, release.members, FAR, rng)]
     found = check_pairs(release, joined(pairs))
@@ -69,7 +70,7 @@ def check(release: Release, shapes: Mapping[str, tuple[int, ...]], rng: torch.Ge
 
 
 def check_pairs(release: Release, pairs: Neighbours) -> Coupled:
-    """Check a release on pairs, of which the third has canaries at FAR and the fourth the same at BOUNDLESS."""
+    """Check a release on given pairs; the third has the canary at FAR and the fourth has the same canary at BOUNDLESS."""
     quiet = pairs.at(0).absent
     coordinates = sum(g[0, 0].numel() for g in quiet.values())
     noise = measure(release, quiet, range(seeds_for(coordinates)))
@@ -102,7 +103,7 @@ def _strength(differences: Tensor, noise: MeasuredNoise, holds: bool) -> tuple[f
 
 
 def strength(release: Release, pair: Neighbours) -> float:
-    """Return the noise over the distance of one pair, from three releases: for comparing moments of a schedule."""
+    """Return the noise divided by the distance of one pair, from three releases, to compare moments of a schedule."""
     first, again = (release(pair.present, [seed]).double() for seed in (0, 1))
     moved = float((first - release(pair.absent, [0]).double()).norm())
     return float((first - again).norm()) / moved if moved else math.inf

@@ -1,7 +1,7 @@
-"""The epsilon that error rates imply within a family: a Gaussian sum, sampled and repeated, of unknown noise.
+"""The epsilon that error rates imply within a family: sampled and repeated Gaussian sums with unknown noise.
 
-Tighter than the bound without assumptions, which sees one point of the trade-off only (Nasr et al., USENIX Security 2023,
-section 3). It holds where the coupled check has shown the noise to be Gaussian and the same for all data.
+It is tighter than the bound without assumptions, which uses only one point of the trade-off (Nasr et al., USENIX Security 2023,
+section 3). It is valid if the noise is Gaussian and independent of the data, which the coupled check tests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["family_epsilon", "gaussian_epsilon"]
 def gaussian_epsilon(shift: float, delta: float) -> float:
     """Return the epsilon at `delta` of a Gaussian whose mean one unit moves by `shift` >= 0 standard deviations.
 
-    Inverts Balle and Wang, ICML 2018, Theorem 8.
+    This inverts Balle and Wang, ICML 2018, Theorem 8.
     """
 
     def excess(epsilon: float) -> float:
@@ -36,10 +36,11 @@ def gaussian_epsilon(shift: float, delta: float) -> float:
 
 
 def family_epsilon(rates: tuple[Rates, Rates], mechanism: Mechanism | Mixture, delta: float) -> float | None:
-    """Return the least epsilon at `delta` among the family's members that allow both rates; None where it is out of reach.
+    """Return the least epsilon at `delta` among the family's members that allow both rates; None if the computation fails.
 
     Args:
-        mechanism: The family's sampling, rate and steps; its noise is only where the search begins.
+        rates: The result of `both_ways`.
+        mechanism: The family's sampling, rate and steps; its noise is the start of the search.
     """
     if isinstance(mechanism, Mechanism) and mechanism.sampling_rate == 1:
         return gaussian_epsilon(max(float(gaussian_shift(r)) for r in rates), delta)
@@ -51,12 +52,12 @@ def family_epsilon(rates: tuple[Rates, Rates], mechanism: Mechanism | Mixture, d
 
 
 def _most_noise(rates: tuple[Rates, Rates], start: Mechanism | Mixture) -> float:
-    """Return the largest noise multiplier, to 0.3 % and rounded down in epsilon, with which the rates are still possible."""
+    """Return the largest noise multiplier that allows the rates, to 0.3 %, rounded such that the epsilon is a lower bound."""
     strongest = max(rates, key=lambda r: float(gaussian_shift(r)))
-    # A guess read the other way round is a guess too: slopes of the trade-off below 1 become slopes above it.
+    # The opposite guess is a guess too: slopes of the trade-off below 1 become slopes above 1.
     guesses = [strongest, Rates(1 - strongest.true_positive, 1 - strongest.false_positive)]
     deltas = sorted({d for g in guesses for d in _tangents(g)})
-    # A coarse grid of losses overstates a member's epsilon, and so never the bound.
+    # A coarse grid of losses overestimates a member's epsilon, so the bound stays valid.
     interval = max(2e-4, 4e-4 * rdp((start,), 1e-5))
 
     def possible(noise: float) -> bool:
@@ -77,7 +78,7 @@ def _most_noise(rates: tuple[Rates, Rates], start: Mechanism | Mixture) -> float
 
 
 def _tangents(guess: Rates) -> list[float]:
-    """Return deltas near that at which a Gaussian's trade-off touches these rates, none where its slope there is below 1."""
+    """Return deltas near that of the tangent to a Gaussian's trade-off at these rates; none if its slope is below 1."""
     shift, threshold = float(gaussian_shift(guess)), float(-ndtri(guess.false_positive))
     loss = shift * threshold - shift**2 / 2
     touching = guess.true_positive - math.exp(min(loss, 700.0)) * guess.false_positive
@@ -85,11 +86,11 @@ def _tangents(guess: Rates) -> list[float]:
 
 
 def _privacy_curve(mechanism: Mechanism | Mixture, deltas: list[float], interval: float) -> tuple[Reals, Reals]:
-    """Return epsilons and deltas, some points of a mechanism's privacy curve or above it (n,)."""
+    """Return (epsilons, deltas), (n,) each: points on a mechanism's privacy curve or above it."""
     if isinstance(mechanism, Mechanism) and mechanism.sampling == "fixed":
         sigma, q, steps = mechanism.noise_multiplier, mechanism.sampling_rate, mechanism.steps
-        found = [fixed_size_epsilon(sigma, q, steps, d, interval) for d in deltas]
-        return np.array(found), np.array(deltas)
+        at_deltas = [fixed_size_epsilon(sigma, q, steps, d, interval) for d in deltas]
+        return np.array(at_deltas), np.array(deltas)
     epsilons = np.concatenate([np.linspace(0, 2, 41), np.geomspace(2.1, 50, 40)])
     visible = uses_of(mechanism)
     if visible is not None:

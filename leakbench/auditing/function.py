@@ -1,4 +1,4 @@
-"""A user's own defense as a Python function: imported, called with arrays of its own, its answers checked."""
+"""A user's own defense as a Python function: import, calls with copied arrays, and checks of the returned arrays."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ Randomness = Literal["none", "seed", "generator"]
 
 @dataclass(frozen=True)
 class CallableRelease:
-    """A function on one client's update: {parameter: float32 array} to a dict with the same keys and shapes.
+    """A function of one client's update, from {parameter: float32 array} to a dict with the same keys and shapes.
+
+    The function receives copies of the arrays, which it may change.
 
     Args:
-        takes: What its second argument is: `seed`, an int from 0 to 2^32 - 1; `generator`, a numpy.random.Generator; or `none`.
-        keyword: Its name where it goes by name only. The function gets arrays of its own, which it may change. Raises InputError
-            where it fails or returns something else.
+        takes: Kind of its second argument: `seed`, an int from 0 to 2^32 - 1; `generator`, a numpy.random.Generator; or `none`.
+        keyword: Name of this argument if it is keyword-only, else empty.
+
+    Raises:
+        InputError: In a call, if the function fails or returns something else.
     """
 
     function: Callable[..., Any]
@@ -44,7 +48,7 @@ class CallableRelease:
         return self.takes != "none"
 
     def __call__(self, inputs: Parameters, seeds: Sequence[int]) -> Tensor:
-        """Return what the function returns for each lane, one call after another, (lanes, coordinates)."""
+        """Return the function's result for each lane, one call after another, (lanes, coordinates)."""
         arrays = {n: g[:, 0].numpy() for n, g in inputs.items()}
         several = len(next(iter(arrays.values()))) > 1
         return torch.stack([self._one(arrays, lane if several else 0, seed) for lane, seed in enumerate(seeds)])
@@ -55,7 +59,7 @@ class CallableRelease:
         more, named = ((), {self.keyword: drawn[0]}) if self.keyword and drawn else (drawn, {})
         update = {n: a[lane].copy() for n, a in arrays.items()}
         try:
-            # What it prints must not mix with the audit's own output.
+            # The function's prints must not mix with the audit's output.
             with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
                 returned = self.function(update, *more, **named)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -86,22 +90,29 @@ def _checked(returned: Any, arrays: Mapping[str, Any]) -> list[Any]:
 
 
 def load_callable(path: str, folder: str) -> CallableRelease:
-    """Import `package.module:name`, with `folder` importable too; raises InputError where that fails.
+    """Import a function `package.module:name`.
 
-    A second argument named `seed`, or annotated int, gets a seed; one named `rng` or `generator`, or annotated
-    numpy.random.Generator, gets a generator, by position or by name; another one keeps its default.
+    A second argument named `seed`, or annotated int, receives a seed. One named `rng` or `generator`, or annotated
+    numpy.random.Generator, receives a generator, by position or by name. Any other keeps its default.
+
+    Args:
+        path: Name of the function.
+        folder: Folder to import from, in addition to Python's path.
+
+    Raises:
+        InputError: If the import fails, or for a function with other arguments.
     """
     function = import_function("callable", path, folder)
     return CallableRelease(function, *_randomness(path, function))
 
 
 def callable_release(function: Callable[..., Any]) -> CallableRelease:
-    """Return the release of a function, as `load_callable` does; raises InputError for one with other arguments."""
+    """Return the release of a function, as `load_callable` does; raises InputError for a function with other arguments."""
     return CallableRelease(function, *_randomness(getattr(function, "__name__", repr(function)), function))
 
 
 def _randomness(path: str, function: Callable[..., Any]) -> tuple[Randomness, str]:
-    """Return what a function draws its noise from, and the argument's name where it goes by name only."""
+    """Return the source of a function's noise, and the argument's name if it is keyword-only."""
     try:
         arguments = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

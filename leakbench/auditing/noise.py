@@ -1,4 +1,4 @@
-"""The noise of a release, measured: how strong it is, in which tensors, and whether it is independent and Gaussian."""
+"""Measures the noise of a release: its standard deviation in each tensor, and whether it is independent and Gaussian."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from leakbench.types import Parameters
 __all__ = ["MeasuredNoise", "measure", "seeds_for"]
 
 ALMOST_NEVER = 1e-6
-"""A test that an honest defense fails in one audit of a million."""
+"""Probability that a correct defense fails a test."""
 
 BLOCKS = 32
 
 ENOUGH = 200
-"""Products of two normals, from which on their mean is near enough to a normal for a test at ALMOST_NEVER."""
+"""Number of products of two normals whose mean is close enough to a normal for a test at ALMOST_NEVER."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class MeasuredNoise:
     """Additive noise of a release.
 
     Args:
-        std: (coordinates,) of each coordinate, equal within a tensor, equal throughout where no tensor differs.
+        std: (coordinates,), the standard deviation of each coordinate, equal within a tensor; equal for all if `even`.
         error: Relative standard error of the smallest std.
-        even: Whether all tensors have the same.
-        gaussian: Whether coordinates pass as independent draws of one Gaussian each.
+        even: Whether all tensors have the same std.
+        gaussian: Whether the coordinates pass the tests of independent Gaussian draws.
     """
 
     std: Tensor
@@ -43,19 +43,19 @@ class MeasuredNoise:
 
     @property
     def missing(self) -> bool:
-        """Whether some tensor has none."""
+        """Whether some tensor has no noise."""
         return bool((self.std == 0).any())
 
 
 def seeds_for(coordinates: int) -> int:
-    """Return how many seeds make the standard error of a std at most 0.15 % (an even number, 4 to 64)."""
+    """Return the number of seeds (even, 4 to 64) for a standard error of a std of at most 0.15 %."""
     return 2 * min(32, max(2, math.ceil(250_000 / coordinates)))
 
 
 def measure(release: Release, inputs: Parameters, seeds: Sequence[int]) -> MeasuredNoise:
     """Measure the noise on one input {p: (1, members, *p)} over an even number of seeds.
 
-    Half the difference of two releases of one input, times sqrt(2), is noise alone, whatever the input.
+    The difference of two releases of one input, divided by sqrt(2), contains only noise.
     """
     released = release(inputs, seeds).double()
     drawn = (released[0::2] - released[1::2]) / math.sqrt(2)
@@ -67,26 +67,26 @@ def measure(release: Release, inputs: Parameters, seeds: Sequence[int]) -> Measu
     even = bool(((own - pooled).abs() <= 5 * errors * pooled).all())
     each = pooled.expand(len(sizes)) if even else own
     std = torch.cat([s.expand(n) for s, n in zip(each, sizes, strict=True)])
-    # A coordinate that never moves has no noise, however much its tensor has.
+    # A coordinate that never changes has no noise, even if its tensor has.
     std = torch.where((drawn == 0).all(0), 0.0, std)
     error = 1 / math.sqrt(2 * drawn.numel()) if even else float(errors[own.argmin()])
     return MeasuredNoise(std, error, even, bool((std > 0).all()) and _gaussian(drawn / std, sizes))
 
 
 def _gaussian(drawn: Tensor, sizes: Sequence[int]) -> bool:
-    """Tell whether (draws, coordinates) pass as independent standard normals.
+    """Return whether (draws, coordinates) pass the tests of independent standard normals.
 
     Args:
-        sizes: Coordinates of each tensor.
+        sizes: Number of coordinates of each tensor.
     """
     tensors = torch.split(drawn, list(sizes), 1)
     return _pass_alone(drawn) and _pass_summed(drawn) and _tensors_differ(tensors)
 
 
 def _pass_alone(drawn: Tensor) -> bool:
-    """Tell whether coordinates pass one by one: all of them as normals, and the quietest as one of so many.
+    """Return whether single coordinates pass: all together as normals, and the one with the least variance.
 
-    A tail that is cut off at some 3 standard deviations passes: of differences of two draws it leaves too little missing.
+    A tail that is cut at about 3 standard deviations passes, since the difference of two draws hides it.
     """
     draws, coordinates = drawn.shape
     quietest = coordinates * stats.chi2.cdf(float(drawn.square().sum(0).min()), draws)
@@ -94,7 +94,7 @@ def _pass_alone(drawn: Tensor) -> bool:
 
 
 def _tensors_differ(tensors: Sequence[Tensor]) -> bool:
-    """Tell whether each tensor's noise has a sum of its own, as all have together, and is no copy of another's."""
+    """Return whether the sum of each tensor's noise, and of all, has its variance, and no tensor repeats another one's noise."""
     draws = tensors[0].shape[0]
     several = (*tensors, torch.cat(list(tensors), 1))
     sums = [float((t.sum(1) / math.sqrt(t.shape[1])).square().sum()) for t in several]
@@ -109,9 +109,9 @@ def _tensors_differ(tensors: Sequence[Tensor]) -> bool:
 
 
 def _pass_summed(drawn: Tensor) -> bool:
-    """Tell whether sums over blocks, and draws against each other, pass as those of independent coordinates."""
+    """Return whether sums over blocks, and correlations of draws, pass as those of independent coordinates."""
     draws, coordinates = drawn.shape
-    # Sums over blocks, plain and with mixed signs, show what coordinates share: only independent ones keep variance 1.
+    # Sums over blocks, with and without mixed signs, have variance 1 only if the coordinates are independent.
     signs = torch.where(torch.arange(coordinates) * 0.618 % 1 < 0.5, 1.0, -1.0)
     blocks = [b for d in (drawn, drawn * signs) for b in torch.split(d, -(-coordinates // BLOCKS), 1)]
     sums = torch.stack([b.sum(1) / math.sqrt(b.shape[1]) for b in blocks])

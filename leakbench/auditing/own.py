@@ -23,10 +23,10 @@ from leakbench.rng import generator
 __all__ = ["audit_callable"]
 
 PERIODS = (10, 100, 1000, *(2**k for k in range(4, 32)))
-"""How far apart seeds are tried: a function that reads a seed modulo one of these draws the same noise again."""
+"""Distances of tested seeds: a function that uses a seed modulo one of these repeats its noise."""
 
 NORMS = tuple(10 ** (k / 8) for k in range(-16, 25))
-"""Norms of a canary's tensors, .01 to 1000, at which noise must be the same: a function may treat some norms apart."""
+"""Norms of a canary's tensors, .01 to 1000, at which the noise must be the same: a function may treat some norms differently."""
 
 
 def audit_callable(
@@ -41,12 +41,15 @@ def audit_callable(
 ) -> Audit:
     """Audit a function as one release of one client's update, q = 1, zero-out adjacency.
 
-    Raises InputError for a function that takes a seed and draws from elsewhere too.
+    The valid epsilon is that of the measured Gaussian noise, since the code of the function is not read.
 
     Args:
-        sigma: The noise multiplier that is stated, from which the claimed epsilon follows.
-        clip: The L2 bound that is stated; a function without a seed needs it for a valid epsilon. What counts as valid follows
-            from the measurement, not from the code, which nobody read: it is the epsilon of the Gaussian noise that was found.
+        shapes: {parameter: shape}.
+        sigma: Stated noise multiplier, from which the claimed epsilon follows; None without a claim.
+        clip: Stated L2 bound; a function without a seed needs it for a valid epsilon.
+
+    Raises:
+        InputError: For a function with a seed whose noise has another source too.
     """
     rng = generator(seed, "audit")
     release = dataclasses.replace(release, seed=seed)
@@ -69,10 +72,10 @@ def audit_callable(
 def farther(
     release: CallableRelease, found: Coupled, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator
 ) -> Coupled:
-    """Return the check with canaries of other shapes too, where noise that does not depend on the data lets them be told apart.
+    """Extend a check by canaries of other shapes, if the noise does not depend on the data.
 
-    A clip may go by what a canary with equal norms in all tensors does not show: by the norm of one tensor, by a mean of
-    norms, by the largest coordinate, by the sign of a sum.
+    A canary with equal norms in all tensors does not test a clip that uses the norm of one tensor, a mean of norms, the largest
+    coordinate, or the sign of a sum.
     """
     if not (found.independent and found.noise.even and found.clip_holds):
         return found
@@ -110,9 +113,9 @@ def _missing(found: Coupled, bound: float | None) -> str:
 
 
 def _untrue(release: CallableRelease, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator) -> str:
-    """Return why the noise of a function that passed so far is not what it seems, or nothing."""
+    """Return why the noise of a function that passed so far is not valid, or an empty text."""
     at_norms = neighbours(shapes, 1, NORMS, rng)
-    # A last one is zero but for its first tensor: where there is nothing to hide there has to be as much noise.
+    # The last one is zero outside its first tensor: a zero update needs the same noise.
     tried = {n: torch.cat([t, t[:1] * (place == 0)]) for place, (n, t) in enumerate(at_norms.present.items())}
     again = [release(tried, [seed] * (len(NORMS) + 1)).double() for seed in (2, 3)]
     drawn = (again[0] - again[1]).norm(dim=1)
@@ -131,7 +134,7 @@ def _untrue(release: CallableRelease, shapes: Mapping[str, tuple[int, ...]], rng
 def _check_drawn_from_seed(
     release: CallableRelease, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator
 ) -> None:
-    """Raise InputError where the same update and seed give two releases, of which nothing that is compared by seeds can be told."""
+    """Raise InputError if the same update and seed give two different releases, since the check compares releases by seeds."""
     if not release.seeded:
         return
     update = neighbours(shapes, 1, (1.0,), rng).present

@@ -1,4 +1,4 @@
-"""What is audited: one release of a defense, the sum over a batch's examples or over a round's updates."""
+"""The release that an audit tests: the sum over a batch's examples or over a round's updates after a defense."""
 
 from __future__ import annotations
 
@@ -25,14 +25,19 @@ class Release(Protocol):
 
     @property
     def members(self) -> int:
-        """How many members enter one release."""
+        """Number of members of one release."""
 
     @property
     def seeded(self) -> bool:
         """Whether the same seed gives the same noise."""
 
     def __call__(self, inputs: Parameters, seeds: Sequence[int]) -> Tensor:
-        """Return releases (lanes, coordinates) for one seed a lane; inputs {p: (lanes or 1, members, *p)}."""
+        """Return releases (lanes, coordinates).
+
+        Args:
+            inputs: {p: (lanes or 1, members, *p)}.
+            seeds: One seed per lane.
+        """
 
 
 def flat(grads: Parameters) -> Tensor:
@@ -42,14 +47,14 @@ def flat(grads: Parameters) -> Tensor:
 
 @dataclass(frozen=True)
 class DefenseRelease:
-    """A defense's real transforms at the stations where its unit is guarded.
+    """A release by a defense's real transforms, at the stations that protect its unit.
 
     Args:
         unit: `example`: the example and batch stations; members are the B examples of one batch. `client`: the client and server
             stations; members are the K_t updates of one round.
-        clock: When.
-        seed: From which, with a lane's own, every generator is derived.
-        probe: The network and federation in which the transforms act; the examples behind an audited gradient are all grey.
+        clock: Moment of the release.
+        seed: Seed of all generators, together with each lane's seed.
+        probe: Network and federation for the transforms; all examples are grey.
     """
 
     stations: Stations

@@ -1,4 +1,4 @@
-"""Trials: scores of releases with a canary and without it, drawn in closed form or by the defense itself."""
+"""Trials: scores of releases with and without a canary, drawn in closed form or computed by the defense's code."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from leakbench.progress import Progress, minutes, noting, unreported
 __all__ = ["Scores", "affordable", "drawn", "executed"]
 
 FIRST_SEED = 1_000_000
-"""Seeds of trials, apart from those with which the statistic was chosen."""
+"""First seed of trials; the choice of the statistic uses smaller ones."""
 
 LONG = 3.0
-"""Predicted seconds from which trials are announced and show their progress."""
+"""Predicted seconds above which the audit announces trials and shows their progress."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """(trials,) each, independent, higher where the canary seems to be there."""
+    """Independent scores, (trials,) each; high scores suggest the presence of the canary."""
 
     present: Reals
     absent: Reals
 
 
 def drawn(mechanism: Mechanism | Mixture, trials: int, rng: torch.Generator) -> Scores:
-    """Draw whole runs of a Gaussian mechanism: per run the sum of what its releases are along the canary.
+    """Draw the scores of whole runs of a Gaussian mechanism: the sum over a run's releases of their component along the canary.
 
-    Lengths are in units of the canary's. `poisson`: without the canary a run is noise, with it, each of a binomial number of
-    uses adds 1. `fixed`: whoever is drawn in the canary's stead points against it, the worst case for zero-out; the sum
-    then moves by 2 for each use, and by 1 where the canary is zero. `visible`: the log-likelihood ratio, given the
-    number of uses, which shows. Of a mixture, the number of participations is drawn for each run and shows; it has one kind of
-    release.
+    Lengths are in units of the canary's length.
+
+    - `poisson`: without the canary a run is noise; with it, each of a binomial number of uses adds 1.
+    - `fixed`: the member that replaces the canary points against it, the worst case for zero-out. The sum then moves by 2 for each
+      use, and by 1 if the canary is zero.
+    - `visible`: the score is the log-likelihood ratio, given the visible number of uses.
+    - A mixture has one kind of release; each run draws its number of participations, which is visible.
     """
     one = mechanism.mechanisms[0] if isinstance(mechanism, Mixture) else mechanism
     q, sigma, visible = one.sampling_rate, one.noise_multiplier, one.sampling == "visible"
@@ -51,7 +53,7 @@ def drawn(mechanism: Mechanism | Mixture, trials: int, rng: torch.Generator) -> 
         uses = torch.binomial(count, chance, generator=rng) if q < 1 else count
         noise = sigma * torch.randn(trials, generator=rng, dtype=torch.float64)
         several = (uses if visible else count).sqrt()
-        # Midway between both worlds, where the number of releases differs from run to run.
+        # If the number of releases differs from run to run, scores are relative to the midpoint between both worlds.
         middle = q * (base + 0.5) * count if isinstance(mechanism, Mixture) and not visible else 0.0
         scores: Reals = (uses * (shift + base) + several * noise - middle).numpy()
         return scores
@@ -72,7 +74,7 @@ def _releases(mechanism: Mechanism | Mixture, trials: int, rng: torch.Generator)
 
 
 def affordable(release: Release, pair: Neighbours, draws: float = 1e9) -> int:
-    """Return how many trials of each world, 100 to 1000, stay within so many random numbers."""
+    """Return the number of trials of each world, 100 to 1000, for about `draws` random numbers."""
     each = sum(g[0].numel() for g in pair.present.values())
     return max(100, min(1000, int(draws / each)))
 
@@ -80,11 +82,11 @@ def affordable(release: Release, pair: Neighbours, draws: float = 1e9) -> int:
 def executed(release: Release, pair: Neighbours, trials: int, progress: Progress = unreported) -> Scores:
     """Run a defense's real transforms `trials` times on each input of one pair.
 
-    The score is the log-likelihood ratio of two Gaussians: (1/s0^2 - 1/s1^2) |r|^2 / 2 + t <r, u> / s^2, where the scales s1 and
-    s0, with and without the canary, and its shift t along its own direction u come from other seeds.
+    The score is the log-likelihood ratio of two Gaussians: (1/s0^2 - 1/s1^2) |r|^2 / 2 + t <r, u> / s^2. The scales s1 and s0, with
+    and without the canary, and the shift t along the canary's direction u come from other seeds.
 
     Args:
-        progress: Called with the trials that are done, after an estimate of the time of all of them.
+        progress: Called with the number of finished trials, if all of them take long.
     """
     began = time.monotonic()
     learned = [release(side, range(FIRST_SEED - 8, FIRST_SEED)).double() for side in (pair.present, pair.absent)]
@@ -96,20 +98,20 @@ def executed(release: Release, pair: Neighbours, trials: int, progress: Progress
     spread = [float((side - side.mean(0)).square().mean() * 8 / 7) for side in learned]
     low = 1e-12 * max(*spread, float(centre.square().mean()), 1e-30)
     present, absent = (max(s, low) for s in spread)
-    # What is not clearly a change of scale would only add noise to the score.
+    # An uncertain change of scale would only add noise to the score.
     clear = abs(math.log(present / absent)) > 5 * math.sqrt(4 / (7 * centre.numel()))
     scale = (1 / absent - 1 / present) / 2 if clear else 0.0
     shift = float((learned[0].mean(0) - learned[1].mean(0)) @ along) / math.sqrt(present * absent)
 
     def world(inputs: dict[str, Tensor], first: int, before: int) -> Reals:
-        found = []
+        pieces = []
         for start in range(first, first + trials, 50):
             seeds = range(start, min(start + 50, first + trials))
             away = release(inputs, seeds).double() - centre
-            found.append(scale * away.square().sum(1) + shift * (away @ along))
+            pieces.append(scale * away.square().sum(1) + shift * (away @ along))
             if seconds > LONG:
                 progress("audit", before + seeds.stop - first, 2 * trials)
-        scores: Reals = torch.cat(found).numpy()
+        scores: Reals = torch.cat(pieces).numpy()
         return scores
 
     return Scores(world(pair.present, FIRST_SEED, 0), world(pair.absent, FIRST_SEED + trials, trials))

@@ -1,4 +1,4 @@
-"""The check of a function that takes no seed: the same questions, answered by averages over many calls, hence less sharply."""
+"""The check of a function without a seed: the same tests by averages over many calls, which are less accurate."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from leakbench.types import Parameters
 __all__ = ["check_unseeded"]
 
 CALLS = 200
-"""Calls on each input; a clip's distance is then known to a tenth of the noise's standard deviation."""
+"""Number of calls on each input, which gives a clip's distance to a tenth of the noise's standard deviation."""
 
 
 def check_unseeded(release: Release, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator) -> Coupled:
-    """Return what the coupled check would, from distributions: moved and sigma only where the shift stands out of the noise.
+    """Return the result of the coupled check from distributions; `moved` and `sigma` are None if the noise hides the shift.
 
-    The shift is measured along the canary, so that a function which turns it moves farther than is said here.
+    The shift is measured along the canary, so a function that rotates the canary moves farther than `moved`.
     """
     pairs = neighbours(shapes, release.members, SCALES, rng)
     noise = measure(release, pairs.at(0).absent, range(seeds_for(sum(g[0, 0].numel() for g in pairs.present.values()))))
@@ -37,7 +37,7 @@ def check_unseeded(release: Release, shapes: Mapping[str, tuple[int, ...]], rng:
         changes.append(abs(math.log(max(_std(released), 1e-30) / max(_std(quiet), 1e-30))))
     scale = max(float(along.mul(quiet).sum(1).std()), 1e-30)
     error = scale * math.sqrt(2 / CALLS)
-    # Rounding grows with the canary; a scale that follows the data does so already at the small ones.
+    # Only the small canaries test the scale: rounding grows with the canary.
     clear = 5 * math.sqrt(1 / (CALLS * quiet.shape[1]))
     independent = max(changes[:2]) <= clear
     holds = shifts[3] <= 2 * abs(shifts[2]) + 10 * error

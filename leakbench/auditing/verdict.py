@@ -1,4 +1,4 @@
-"""What an audit says: its numbers, and whether the epsilons that are stated survive them."""
+"""The result of an audit: its numbers, and whether they contradict the stated epsilons."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from leakbench.progress import Progress, unreported
 __all__ = ["Audit", "Stated", "judge", "lower_bounds"]
 
 DRAWN = 1_000_000
-"""Trials of each world that are drawn in closed form, where no other number is asked for."""
+"""Default number of trials of each world in closed form."""
 
 
 @dataclass(frozen=True)
 class Stated:
-    """What is said of the mechanism of the trials, like for like: the same steps and delta.
+    """The stated epsilons of the audited mechanism, for the same steps and delta as the trials.
 
     Args:
-        claimed: None where there is none; missing then says why none is valid.
-        valid: None where there is none; missing then says why none is valid.
-        scope: What was released.
+        claimed: Claimed epsilon; None without a claim.
+        valid: Valid epsilon; None for the reason in `missing`.
+        scope: Description of the releases.
     """
 
     claimed: float | None
@@ -42,18 +42,22 @@ class Stated:
 
 @dataclass(frozen=True)
 class Audit:
-    """The result of an audit; the keys of its JSON, without NaN or infinity.
+    """The result of an audit. The fields are the keys of its JSON and contain neither NaN nor infinity.
+
+    The epsilons and bounds are all of the whole run, or all of one release; `reason` says which.
 
     Args:
-        noise_data_independent: Whether the noise stays the same on neighbouring inputs.
-        sigma_measured: Noise std over the farthest that one unit moves a release; None where it cannot be told apart.
-        sigma_recipe: The noise multiplier that the claim rests on.
-        clip_holds: Whether something bounds that distance.
-        lower_bound: No epsilon below it is true of what was run, at `confidence`; assumes nothing.
-        lower_bound_family: The same for Gaussian noise of unknown strength; None where the noise is not that. Both hold together.
-        claimed: Of the whole run or of one release, whichever the bounds are of (`reason` says).
-        valid: Of the whole run or of one release, whichever the bounds are of (`reason` says).
-        trials: Of each world.
+        noise_data_independent: Whether the noise is the same on neighbouring inputs.
+        sigma_measured: Standard deviation of the noise divided by the largest distance that one unit moves a release; None if it
+            cannot be measured.
+        sigma_recipe: Noise multiplier of the claim.
+        clip_holds: Whether this distance is bounded.
+        lower_bound: Audited lower bound of the epsilon at `confidence`, without assumptions.
+        lower_bound_family: Audited lower bound for Gaussian noise of unknown standard deviation; None for other noise. Both bounds
+            hold together at `confidence`.
+        claimed: Claimed epsilon.
+        valid: Valid epsilon.
+        trials: Number of trials with the canary, and of trials without it.
     """
 
     noise_data_independent: bool
@@ -74,11 +78,11 @@ class Audit:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        """Return what `leakbench audit` prints."""
+        """Return the text that `leakbench audit` prints."""
         return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
-        """Yield the audit for a reader."""
+        """Yield the lines of the text."""
         yield f"verdict: {self.verdict}: {self.reason}"
         yield f"  noise    {'independent of the data' if self.noise_data_independent else 'depends on the data'}"
         yield f"  sigma    measured {_shown(self.sigma_measured)}, stated {_shown(self.sigma_recipe)}"
@@ -94,7 +98,7 @@ def _shown(value: float | None) -> str:
 
 
 def lower_bounds(scores: Scores, delta: float, family: Mechanism | Mixture | None) -> tuple[float, float | None]:
-    """Return the lower bound without assumptions, and the one in a family; None where there is no family."""
+    """Return the lower bound without assumptions, and the one in a family (None without a family)."""
     direct = both_ways(scores.present, scores.absent, lambda rates: direct_epsilon(rates, delta))
     lower = max(float(direct_epsilon(rates, delta)) for rates in direct)
     if family is None:
@@ -113,14 +117,17 @@ def judge(
     rng: torch.Generator,
     progress: Progress = unreported,
 ) -> Audit:
-    """Run the trials that the check allows and compare.
+    """Run the trials and compare their lower bounds with the stated epsilons.
 
     Args:
-        mechanism: Sampling, rate and steps of what `stated` is of.
+        found: Result of the check; Gaussian noise allows trials in closed form.
+        mechanism: Sampling, rate and steps of the stated epsilons.
+        sigma_recipe: Noise multiplier of the claim.
+        trials: Number of trials of each world; None for the default.
     """
     noisy = found.sigma is not None and 0 < found.sigma < math.inf
     if found.sigma is not None and found.gaussian and release.seeded:
-        # A slightly stronger noise than was measured keeps the bound one from below.
+        # Slightly more noise than measured keeps the result a lower bound.
         sigma = min(found.sigma * (1 + 3 * found.error), 1e9)
         family = mechanism.with_noise(sigma)
         count = trials or DRAWN
@@ -164,15 +171,15 @@ def _verdict(audited: float, how: str, stated: Stated) -> tuple[Literal["holds",
 
 
 def _findings(found: Coupled) -> str:
-    said = []
+    findings = []
     if not bool((found.noise.std > 0).any()):
-        said.append("no noise was found")
+        findings.append("no noise was found")
     elif found.noise.missing:
-        said.append("some tensors have no noise")
+        findings.append("some tensors have no noise")
     elif not found.independent:
-        said.append("what the same noise adds differs between neighbouring inputs")
+        findings.append("what the same noise adds differs between neighbouring inputs")
     elif not found.noise.gaussian:
-        said.append("the noise is not independent Gaussian noise")
+        findings.append("the noise is not independent Gaussian noise")
     if not found.clip_holds:
-        said.append("no clip: a larger canary moves the release farther without end")
-    return "; ".join(said)
+        findings.append("no clip: a larger canary moves the release farther without end")
+    return "; ".join(findings)

@@ -22,7 +22,7 @@ MOST_WORKERS = 8
 """Largest number of threads: Python runs one thread at a time between operations, so more would wait for each other."""
 
 LEAST_SHARE = 4
-"""A thread with less than 1 / LEAST_SHARE of the lanes that fill a core's cache costs more, by waits for Python's lock, than it saves."""
+"""A thread pays off if its lanes fill at least 1 / LEAST_SHARE of a core's cache, since threads wait for Python's lock."""
 
 
 def side_by_side(work: Sequence[Callable[[], T]], threads: int | None = None) -> list[T]:

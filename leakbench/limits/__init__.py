@@ -1,1 +1,1 @@
-"""What no attack at a leakage point can do better than: the noise that was seen, and the floor of the error it leaves."""
+"""Limits of any attack at a leakage point: bounds on success rates from the noise, and a floor of the reconstruction error."""

@@ -1,10 +1,10 @@
-"""The Fisher-information floor: how close, on average, an attacker can come to the input behind a noisy gradient.
+"""The Fisher-information floor: the least average error of an attacker that reconstructs the input of a noisy gradient.
 
-A release f(x) + N(0, std^2 I) of an input x of d features has the Fisher information J^T J / std^2, J = df/dx. Its mean
-per feature, I / d = tr(J^T J) / (std^2 d), is the square of Guo et al.'s dFIL (Guo, Karrer, Chaudhuri and van der
-Maaten, ICML 2022, arXiv 2201.12383, eq. 4 and Theorem 1). It bounds attackers who are right on average, or whose
-knowledge of x is a white Gaussian, each feature of one deviation and by itself; one who knows more may come closer, if only
-how neighbouring pixels go together: `leakbench.limits.fisher_prior` has the floor of a Gaussian with any covariance.
+A release f(x) + N(0, std^2 I) of an input x with d features has the Fisher information J^T J / std^2, J = df/dx. Its mean per
+feature, I / d = tr(J^T J) / (std^2 d), is the square of Guo et al.'s dFIL (Guo, Karrer, Chaudhuri and van der Maaten, ICML 2022,
+arXiv 2201.12383, eq. 4 and Theorem 1). It bounds unbiased attackers, and attackers whose prior of x is a white Gaussian, with
+independent features of the same deviation. An attacker that knows more, such as the correlation of neighbouring pixels, may have a
+smaller error: `leakbench.limits.fisher_prior` has the floor of a Gaussian with any covariance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leakbench.federated.view import View
 __all__ = ["fisher_information", "rmse_floor"]
 
 LANES = 32
-"""Probes that are pulled back side by side, fewer where their gradients take more than BUDGET bytes; bounds memory."""
+"""Largest number of probes that are differentiated side by side; fewer if their gradients take more than BUDGET bytes."""
 
 BUDGET = 400_000_000
 
@@ -28,14 +28,20 @@ BUDGET = 400_000_000
 def fisher_information(
     view: View, inputs: Tensor, targets: Tensor, std: float, probes: int, rng: torch.Generator
 ) -> Tensor:
-    """Return (V,): the mean Fisher information per feature of each victim's first example, the others being known.
+    """Return (V,), the mean Fisher information per feature of each victim's first example; the attacker knows the others.
+
+    The estimate is unbiased: E |J^T u|^2 = tr(J J^T) = tr(J^T J) for vectors u of random signs (Hutchinson, Communications in
+    Statistics 18, 1989).
 
     Args:
-        view: With the stations whose deterministic part acts before the noise (`View.stations`). inputs (V, M, *s) and targets
-            (V, M, classes): the truth.
-        std: Of the noise on every coordinate of what leaked, in its units, > 0. Estimated without bias by `probes` >= 1 vectors u
-            of random signs a victim, pulled back as attacks do it: E |J^T u|^2 = tr(J J^T) = tr(J^T J) (Hutchinson,
-            Communications in Statistics 18, 1989).
+        view: A view with the stations whose deterministic part runs before the noise (`View.stations`).
+        inputs: (V, M, *s), the true inputs.
+        targets: (V, M, classes), the true labels.
+        std: Standard deviation of the noise on every coordinate of the update, in its units, > 0.
+        probes: Number of vectors u per victim, >= 1.
+
+    Raises:
+        InputError: For a `std` or `probes` outside its range.
     """
     if not std > 0:
         raise InputError(f"std: got {std}, expected a standard deviation > 0")
@@ -50,7 +56,7 @@ def fisher_information(
 
 
 def _pulled(view: View, inputs: Tensor, targets: Tensor, lanes: Tensor, rng: torch.Generator) -> Tensor:
-    """Return (n,): |J^T u|^2 with regard to the first of each of n inputs (n, M, *s), for signs u of their own."""
+    """Return (n,), |J^T u|^2 with regard to the first example of each of n inputs (n, M, *s), each with its own signs u."""
     with torch.enable_grad():
         first = inputs[:, :1].detach().requires_grad_()
         released = view.respond(torch.cat([first, inputs[:, 1:]], 1), targets, lanes)
@@ -66,11 +72,12 @@ def _signs(like: Tensor, rng: torch.Generator) -> Tensor:
 def rmse_floor(information: float, variance: float = math.inf) -> float:
     """Return the least root mean squared error per feature: (I / d + 1 / variance)^(-1/2).
 
+    The result is infinite without a prior and without information.
+
     Args:
         information: I / d, >= 0.
-        variance: Of the white Gaussian that is all the attacker knows of x beforehand, > 0 (van Trees' inequality, the
-            information at x standing for its mean under the prior); infinite: of attackers who are right on average, and then the
-            floor is 1 / dFIL. Infinite where nothing is known and nothing leaks.
+        variance: Variance of the attacker's prior, a white Gaussian, > 0 (van Trees' inequality, where the information at x
+            replaces its mean under the prior). Infinite for unbiased attackers, whose floor is 1 / dFIL.
     """
     total = information + 1 / variance
     return math.inf if total == 0 else total**-0.5

@@ -1,4 +1,4 @@
-"""The Fisher-information floor of a leakage point, where its noise is Gaussian, additive and independent of the data."""
+"""The Fisher-information floor of a leakage point whose noise is Gaussian, additive and independent of the data."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ VICTIMS, PROBES = 4, 32
 
 @dataclass(frozen=True)
 class Floor:
-    """The least RMSE on average, medians over some victims' first examples; None with a note that says why.
+    """The least average RMSE, from the median information of some victims' first examples.
 
     Args:
-        rmse: For an attacker who knows the public examples' variance and no more; that of a Gaussian with a covariance is in
-            `leakbench.limits.fisher_prior`.
-        unbiased: For one who is right on average.
+        rmse: For an attacker that knows only the public examples' variance; `leakbench.limits.fisher_prior` has the floor of a
+            Gaussian with a covariance. None for the reason in `note`.
+        unbiased: For an unbiased attacker.
+        note: The assumptions, or the reason for no floor.
     """
 
     rmse: float | None
@@ -37,10 +38,11 @@ class Floor:
 
 
 def floor(cell: Cell, sent: Callable[[int], Sent], tap: str, round_number: int, partition: Partition) -> Floor:
-    """Return the floor of one leakage point, at most 4 victims and 32 probes each; draws from a generator of its own.
+    """Return the floor of one leakage point, from at most 4 victims with 32 probes each.
 
     Args:
-        sent: {draw of the first weights: what the server sent}; each victim is looked at with its own draw.
+        sent: Maps a draw of the first weights to what the server sent; each victim has its own draw.
+        tap: Leakage point.
     """
     victims = draw_victims(cell, tap, round_number, partition)
     cohort, steps, batch = victims.indices.shape[1:]
@@ -49,7 +51,7 @@ def floor(cell: Cell, sent: Callable[[int], Sent], tap: str, round_number: int, 
     std = noise_std(done, tap, batch, cohort, steps, f.learning_rate, f.client_optimizer)
     if isinstance(std, str):
         return Floor(None, None, std)
-    std /= math.sqrt(looks_at(cell, tap))  # All looks together tell what their mean tells.
+    std /= math.sqrt(looks_at(cell, tap))  # Several observations have the information of their mean.
     few = torch.arange(min(VICTIMS, len(victims.indices)))
     inputs, labels, _ = (t.to(cell.settings.device) for t in truth(cell, tap, victims))
     rng = generator(cell.settings.seed, "fisher probes", round_number)
@@ -70,7 +72,6 @@ def floor(cell: Cell, sent: Callable[[int], Sent], tap: str, round_number: int, 
         rmse_floor(information, variance),
         unbiased if math.isfinite(unbiased) else None,
         f"the prior is white, a Gaussian of the public examples' standard deviation, {variance**0.5:.3f}, and nothing else is "
-        f"known of such examples; its information is the median of {len(few)} victims'; who knows more of them, if only how "
-        "neighbouring pixels go together, may come closer "
-        "(rmse_floor_unbiased: for an attacker who is right on average)",
+        f"known of such examples; its information is the median of {len(few)} victims'; an attacker that knows more, such as the "
+        "correlation of neighbouring pixels, may have a smaller error (rmse_floor_unbiased: for an unbiased attacker)",
     )

@@ -1,7 +1,8 @@
-"""What stands between one unit and what leaked at a leakage point, from which its bounds follow.
+"""The noise that protects one unit at a leakage point, from which the bounds follow.
 
-A bound belongs to the leak, not to the training: to the network that leaked, with as many releases of one unit as the
-attack was shown. In the `paper` protocol that is one, not amplified by sampling, since the victim is in the leaked batch.
+A bound belongs to the leak, not to the training: to the network that leaked, with all releases of one unit that the attack
+observed.
+In the `paper` protocol this is one release. Sampling does not amplify it, since the victim is in the leaked batch.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ __all__ = ["Guard", "guards", "together"]
 
 @dataclass(frozen=True)
 class Guard:
-    """What stands between one unit and what leaked at one point.
+    """The noise that protects one unit at one leakage point.
 
     Args:
-        sigma: Noise over one unit's bound, in each release; None where nothing is guaranteed, and `reason` says why.
-        before: The training that made the model which leaked; nothing for a model that saw no data.
-        commonest: The largest share of one label among public examples, or among those who may be victims.
-        related: Why what is known of the other examples tells of the victim; empty where it does not.
-        views: How many times the same examples leak to one attack.
-        labels_given: Whether the attacker was told the labels.
+        sigma: Noise divided by one unit's bound, in each release; None without a guarantee, for `reason`.
+        before: The training of the model that leaked; empty for a model without training.
+        commonest: The largest share of one label among public examples, or among the possible victims.
+        related: Why the other examples give information about the victim; empty if they do not.
+        views: Number of times that the same examples leak to one attack.
+        labels_given: Whether the attacker knows the labels.
     """
 
     sigma: float | None
@@ -52,14 +53,14 @@ def guards(cell: Cell, network: Network, rounds: int, partition: Partition) -> d
     """Return {leakage point: its guard} for a leak from a network after `rounds` rounds of training.
 
     Args:
-        rounds: 0 in the `paper` protocol, whose network saw no data.
+        rounds: Number of rounds; 0 in the `paper` protocol, whose network is not trained.
     """
     before = _training(cell, rounds, partition) if rounds else ()
     leak = _leak(cell, len(network.parameters))
     phase = Phase(leak_facts(cell, network, rounds), 1, 1, True, leak.clients_per_round)
     public, pool = cell.data.test_targets, cell.data.train_targets[cell.data.victims]
     commonest = max(float(torch.bincount(labels).max()) / len(labels) for labels in (public, pool))
-    found = {}
+    by_tap = {}
     for tap, seen in observations((phase,), cell.defense.unit, leak).items():
         sigma, reason = (None, seen) if isinstance(seen, str) else (seen.parts[0].one[0].noise_multiplier, "")
         if sigma is not None and sigma < LEAST_NOISE:
@@ -69,15 +70,17 @@ def guards(cell: Cell, network: Network, rounds: int, partition: Partition) -> d
         if cell.attack.needs.logits:
             sigma, reason = None, "none: the attacker is told the victims' logits"
         trained = () if isinstance(before, str) else before
-        related, told = _related(cell, tap, rounds), cell.attack.needs.labels
-        found[tap] = Guard(sigma, reason, cell.defense.unit, trained, commonest, related, labels_given=told)
-    return found
+        related, labels = _related(cell, tap, rounds), cell.attack.needs.labels
+        by_tap[tap] = Guard(sigma, reason, cell.defense.unit, trained, commonest, related, labels_given=labels)
+    return by_tap
 
 
 def together(several: Sequence[Guard], looks: int = 1) -> Guard:
-    """Return the guard of leaks of the same examples at several rounds, in order, with so many looks at each.
+    """Return the guard of several leaks of the same examples: all releases count, at the least noise.
 
-    They are as many releases, at the least noise.
+    Args:
+        several: The guards of the rounds, in order.
+        looks: Number of observations in each round.
     """
     last, views = several[-1], looks * len(several)
     missing = next((guard for guard in several if guard.sigma is None), None)
@@ -87,7 +90,7 @@ def together(several: Sequence[Guard], looks: int = 1) -> Guard:
 
 
 def _leak(cell: Cell, tensors: int) -> Schedule:
-    """Return the leak as a schedule: everyone in its batch and cohort is there for certain, in the number asked for."""
+    """Return the leak as a schedule in which every example and client of the leaked batch and cohort certainly takes part."""
     f, batch = cell.settings.federation, cell.settings.leak_batch
     return Schedule(
         clients=f.clients,
@@ -105,7 +108,7 @@ def _leak(cell: Cell, tensors: int) -> Schedule:
 
 
 def _training(cell: Cell, rounds: int, partition: Partition) -> Mechanisms | str:
-    """Return what the rounds before the leak released of one unit to whoever got their model, or why nothing is known."""
+    """Return the releases of one unit in the rounds before the leak to an observer of their models, or why none are known."""
     probe = probe_of(cell.defense, cell.data, cell.settings)
     whole = schedule_of(cell.defense, probe, partition.mean_copies, partition.most_copies)
     first = first_rounds(phases(cell.defense, probe), rounds)

@@ -1,4 +1,4 @@
-"""The limits of every leakage point of a cell, worked out after its run from the cell alone."""
+"""The limits of every leakage point of a cell, computed from the cell after its run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ __all__ = ["Limits", "limits_of"]
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one leakage point at one round: the noise that bounds its success rates, the floor of its RMSE, and what a server
-    that lies may expect."""
+    """The limits of one leakage point.
+
+    Args:
+        guard: The noise that bounds its success rates.
+        floor: The floor of its RMSE.
+        reference: The results that a malicious server may expect.
+    """
 
     guard: Guard
     floor: Floor
@@ -33,13 +38,15 @@ def limits_of(
     partition: Partition,
     tick: Callable[[], None] = unticked,
 ) -> dict[str, Limits]:
-    """Return {name of a leakage point: its limits}; depends on the cell alone, so that a resumed run finds the same.
+    """Return {name of a leakage point: its limits}.
+
+    The limits depend only on the cell, so a resumed run computes the same ones.
 
     Args:
-        sent: {round, leakage point, draw of the first weights: what the server sent then}.
-        tick: Called between the pieces of the work.
+        sent: Maps (round, leakage point, draw of the first weights) to what the server sent.
+        tick: Called between the steps of the work.
     """
-    found, prior = {}, prior_of(cell)
+    by_leak, prior = {}, prior_of(cell)
     for rounds in cell.settings.leaks:
         for tap in cell.settings.taps:
             tick()
@@ -53,5 +60,5 @@ def limits_of(
             tick()
             guard = together([several[tap] for several in each], looks_at(cell, tap))
             expected = reference(cell, networks[rounds[0]], tap, rounds[0], partition, guard, prior)
-            found[leak_key(cell, tap, rounds[-1])] = Limits(guard, lowest, expected)
-    return found
+            by_leak[leak_key(cell, tap, rounds[-1])] = Limits(guard, lowest, expected)
+    return by_leak

@@ -1,9 +1,9 @@
-"""What a server that lies may expect at best: two rows that stand beside what its attack measured.
+"""References for a malicious server: the best results that its attack may expect, next to the measured ones.
 
-Without noise an example comes back verbatim from an imprint where it is alone in its bin. With a clip and Gaussian noise the best
-server has one example's whole clipped gradient in one row, g = C (x, 1) / |(x, 1)|, and reads x with an error of deviation
-sigma |(x, 1)| / sqrt(releases) (Riess et al., arXiv:2402.12861, is the same model of the best reader), which it denoises by a
-Gaussian of public examples; who knows more of them may come closer, so that this is no bound.
+Without noise, an imprint reconstructs an example exactly if the example is alone in its bin. With a clip and Gaussian noise,
+the best server has one example's whole clipped gradient in one row, g = C (x, 1) / |(x, 1)|, and reads x with an error of
+deviation sigma |(x, 1)| / sqrt(releases) (Riess et al., arXiv:2402.12861, has the same model of the best attacker). It denoises
+x with a Gaussian of public examples. An attacker that knows more may have a smaller error, so this is not a bound.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from leakbench.rng import generator
 __all__ = ["Prior", "Reference", "alone_in_a_bin", "ideal", "prior_of", "reference"]
 
 EXAMPLES = 200
-"""Of how many examples at most the ideal server's answers are drawn, and how often each."""
+"""Largest number of examples for the ideal server."""
 DRAWS = 8
+"""Number of noise draws per example."""
 
 PUBLIC = 2000
-"""How many public examples the ideal server's prior is of, at most."""
+"""Largest number of public examples for the ideal server's prior."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The two references of one leakage point, None where there is none, with the reason.
+    """The two references of one leakage point.
 
     Args:
-        alone: The share of examples expected to be alone in their bin.
-        asr: Of the ideal server, the expected share of examples within eta and the median root mean squared error.
-        rmse: Of the ideal server, the expected share of examples within eta and the median root mean squared error.
+        alone: Expected share of examples that are alone in their bin; None for the reason in `no_alone`.
+        asr: Expected share of examples with an RMSE of at most eta for the ideal server; None for the reason in `no_ideal`.
+        rmse: Median root mean squared error of the ideal server; None likewise.
     """
 
     alone: float | None
@@ -52,14 +53,14 @@ class Reference:
 
 @dataclass(frozen=True)
 class Prior:
-    """What the references of all leakage points share: the Gaussian of public examples, and the threshold of success."""
+    """The common data of the references of all leakage points: a Gaussian of public examples, and the threshold of success."""
 
     inputs: Shrinkage
     eta: float
 
 
 def prior_of(cell: Cell) -> Prior | None:
-    """Return what the references of a cell share; None where its server does not lie."""
+    """Return the common data of a cell's references; None for a server that follows the protocol."""
     if not lies(cell.attack.server):
         return None
     eta = cell.settings.success
@@ -71,14 +72,14 @@ def prior_of(cell: Cell) -> Prior | None:
 def reference(
     cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partition, guard: Guard, prior: Prior | None
 ) -> Reference:
-    """Return the references of one leakage point, from the cell and the victims' examples alone."""
+    """Return the references of one leakage point, from the cell and the victims' examples."""
     if prior is None:
         return Reference(None, HONEST, None, None, HONEST)
     victims = draw_victims(cell, tap, round_number, partition)
     inputs, _, indices = truth(cell, tap, victims)
     alone, no_alone = None, "none: no bins that each hold what is alone in them"
     if isinstance(sent.secret, Bins):
-        # The same example in two local iterations is one; of clients with blocks of their own each is by itself.
+        # An example in two local iterations counts once. Clients with separate blocks of bins count separately.
         several = indices.reshape(len(indices), min(sent.secret.clients, indices.shape[1]), -1)
         distinct = min(len(set(own.tolist())) for own in several.flatten(0, 1))
         bins = len(sent.secret.lower) // sent.secret.clients
@@ -94,17 +95,24 @@ def reference(
 
 
 def alone_in_a_bin(bins: int, examples: int) -> float:
-    """Return (1 - 1 / k)^(n - 1), how likely one of n examples is alone in one of k bins that are alike likely."""
+    """Return (1 - 1 / k)^(n - 1), the probability that one of n examples is alone in its bin, for k equally likely bins."""
     return float((1 - 1 / bins) ** (examples - 1))
 
 
 def ideal(prior: Shrinkage, inputs: Tensor, sigma: float, eta: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return what the ideal server has of inputs (n, d): (median RMSE (n,), how often one of at most eta (n,)).
+    """Return the errors of the ideal server, which reconstructs the posterior mean, clamped to [0, 1], for `DRAWS` noises each.
+
+    Without the clamp, the errors have a closed form (`Shrinkage.error`), but for pictures with much black the clamp removes half of
+    the error.
 
     Args:
-        sigma: The noise over one example's bound, divided by the square root of the releases. It answers with the posterior mean
-            under `prior`, clamped to [0, 1], to `DRAWS` noises each. Without the clamp both have a closed form
-            (`Shrinkage.error`), but of pictures with much black the clamp takes away half of the error.
+        prior: Prior of the inputs.
+        inputs: (n, d), the true inputs.
+        sigma: Noise divided by one example's bound and by the square root of the number of releases.
+        eta: Threshold of success.
+
+    Returns:
+        (median RMSE (n,), share of draws with an RMSE of at most eta (n,)).
     """
     deviation = sigma * (inputs.square().sum(1, keepdim=True) + 1).sqrt()
     errors = []
