@@ -126,7 +126,7 @@ def test_lists_that_are_dealt_again_are_those_that_were_kept(method, sizes, clie
     each = min(2 * half, n - n % 2)
     kept = method(labels(n, classes, seed), clients, each, seeded(seed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("leakbench.data.partition.KEPT", 0)
+        patch.setattr("leakbench.data.partition.MOST_STORED", 0)
         again = method(labels(n, classes, seed), clients, each, seeded(seed))
     assert torch.equal(again.indices, kept.indices) and torch.equal(again.copies, kept.copies)
     some = torch.randint(clients, (5,), generator=seeded(seed))

@@ -1,4 +1,4 @@
-"""Which addresses are fetched from: https; plain http of this machine alone, as a test's server or a tunnel has it."""
+"""Addresses that may be fetched: https, and plain http of this machine, as for a test server or a tunnel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["follows", "is_safe"]
 
 
 def is_safe(url: str) -> bool:
-    """Say whether an address is one of https, or of http of this very machine."""
+    """Return whether an address is https, or http of this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -19,7 +19,7 @@ def is_safe(url: str) -> bool:
 
 
 def follows(before: str, after: str) -> bool:
-    """Say whether a redirection may be followed: never from https to anything else."""
+    """Return whether a redirection may be followed: never from https to anything else."""
     return is_safe(after) and not (urlsplit(before).scheme == "https" and urlsplit(after).scheme != "https")
 
 

@@ -1,4 +1,4 @@
-"""Attributes: the categories of a table that an attacker may want to know of a person."""
+"""Attributes: the categories of a table that an attacker may want to infer about a person."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from leakbench.errors import InputError, nearest
 __all__ = ["MOST_VALUES", "attributes_of", "commonest", "values_of"]
 
 MOST_VALUES = 20
-"""Of a category with more, most have hardly a public example."""
+"""Largest number of values of an attribute. With more values, most have few public examples."""
 
 
 def attributes_of(data: Dataset, sensitive: Sequence[str] = ()) -> tuple[Feature, ...]:
-    """Return the categories that `sensitive` names, in that order, else all of at most 20 values; none for pictures.
+    """Return the categories in `sensitive`, in that order, or all with at most `MOST_VALUES` values if it is empty.
 
-    Raises InputError for a name that no category of the set has.
+    Raises:
+        InputError: For a name that is not a category of the set.
     """
     categories = {f.name: f for f in data.features if f.values}
     for name in sensitive:
@@ -32,15 +33,19 @@ def attributes_of(data: Dataset, sensitive: Sequence[str] = ()) -> tuple[Feature
 
 
 def values_of(inputs: Tensor, feature: Feature) -> Tensor:
-    """Return which value of a category the records (..., d) have, (...) int64; -1 where it is unknown, all columns being 0."""
+    """Return the index of each record's value of a category, (...) int64; -1 if it is unknown (all columns are 0).
+
+    Args:
+        inputs: (..., d), records.
+    """
     columns = inputs[..., feature.start : feature.stop]
     return columns.argmax(-1).masked_fill(columns.amax(-1) == 0, -1)
 
 
 def commonest(data: Dataset, feature: Feature) -> float:
-    """Return the largest share of one value among those who may be victims, or among public records, that know theirs.
+    """Return the largest share of one value among the possible victims, or among public records, with a known value.
 
-    It is how often the best constant guess is right; NaN where no record knows.
+    It is the accuracy of the best constant guess; NaN if no record has a known value.
     """
     shares = [torch.nan]
     for records in (data.train_inputs[data.victims], data.public_inputs):

@@ -1,4 +1,4 @@
-"""What was slow to decode is kept in the user's cache folder, never in the data folder, and never as a pickle."""
+"""A cache of data that are slow to decode: in the user's cache folder, never in the data folder, and never as a pickle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def to_stderr(line: str) -> None:
 
 
 def user_cache() -> Path | None:
-    """Return leakbench's folder in the user's cache as the platform has it; None where no home folder is known."""
+    """Return leakbench's folder in the platform's cache folder of the user; None if the home folder is unknown."""
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(chosen):
         return Path(chosen) / "leakbench"
@@ -46,18 +46,18 @@ def user_cache() -> Path | None:
 
 @dataclass(frozen=True)
 class Cache:
-    """A folder of .npz files, each named by a key that says all its content depends on, and with its sha256 at its end.
+    """A folder of .npz files. The name of each is a key for everything that its content depends on; its end is its sha256.
 
     Args:
-        folder: None keeps nothing.
-        warn: Told once where the folder cannot be written; the work goes on without it.
+        folder: None stores nothing.
+        warn: Called with one line if the folder cannot be written; the arrays are then not stored.
     """
 
     folder: Path | None
     warn: Warn = to_stderr
 
     def __call__(self, key: str, make: Callable[[], Arrays]) -> Arrays:
-        """Return the arrays kept under `key`; if there are none, or they are damaged, make and keep them."""
+        """Return the arrays stored under `key`; if they are missing or damaged, compute them with `make` and store them."""
         if self.folder is None:
             return make()
         path = self.folder / f"{key}.npz"
@@ -69,7 +69,7 @@ class Cache:
         except (OSError, ValueError, EOFError, zipfile.BadZipFile):
             arrays = make()
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # The data may be nobody else's.
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # The data may be private.
             write_atomically(path, lambda temporary: _save(temporary, arrays))
         except OSError as error:
             self.warn(
@@ -86,7 +86,7 @@ def _save(path: Path, arrays: Arrays) -> None:
 
 
 def _check(stream: BinaryIO) -> None:
-    """Raise ValueError for a file that does not end in the checksum of the rest: zip has one of each array, none of its name."""
+    """Raise ValueError for a file that does not end in the checksum of the rest: zip checks each array but not its name."""
     length = stream.seek(0, os.SEEK_END) - hashlib.sha256().digest_size
     if length < 0 or _digest(stream, length) != stream.read():
         raise ValueError("does not fit its checksum")
@@ -94,7 +94,7 @@ def _check(stream: BinaryIO) -> None:
 
 
 def _digest(stream: BinaryIO, length: int) -> bytes:
-    """Return the sha256 of the first `length` bytes, behind which the stream then stands."""
+    """Return the sha256 of the first `length` bytes, and leave the stream after them."""
     stream.seek(0)
     digest = hashlib.sha256()
     while length and (chunk := stream.read(min(length, CHUNK))):

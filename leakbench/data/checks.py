@@ -1,4 +1,4 @@
-"""Every byte that is read was compared with a published sha256 first."""
+"""Checks of files: every byte is compared with a published sha256 before it is used."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 @part("file")
 class File:
-    """One file of a data set: its name within the set's folder and the sha256 of its content."""
+    """One file of a data set."""
 
-    file: Inside
-    sha256: Sha256
+    file: Annotated[Inside, Field(description="Name within the set's folder.")]
+    sha256: Annotated[Sha256, Field(description="Hash of the content.")]
 
 
 AFile = Annotated[File, nested(File)]
-"""A field that holds a File."""
+"""The type of a field with a File."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What was expected of a file and what was found.
+    """The comparison of a file with its expected content.
 
     Args:
-        got: Its sha256; empty where it is absent; a reason in words where it cannot be read.
+        file: Name within the set's folder.
+        expected: Accepted sha256 values.
+        got: The file's sha256; empty if it is missing; a message if it cannot be read.
     """
 
     file: str
@@ -45,7 +47,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether the content is one that is known."""
+        """Whether the content is accepted."""
         return self.got in self.expected
 
 
@@ -71,9 +73,10 @@ def check_files(folder: Path | None, files: Iterable[File]) -> tuple[Check, ...]
 
 
 def checked_bytes(folder: Path | None, file: File) -> bytes:
-    """Return the content of a file whose checksum is right; these bytes, not a second reading, are what to parse.
+    """Return the content of a file with the right checksum. Parse these bytes, since a second reading may differ.
 
-    Raises InputError for a file that is missing, cannot be read, or has another content.
+    Raises:
+        InputError: If the file is missing, cannot be read, or has another content.
     """
     path = within(folder) / file.file
     try:
@@ -98,7 +101,7 @@ def identity(files: Iterable[File]) -> str:
 
 
 def within(folder: Path | None) -> Path:
-    """Return the folder of a set that is not embedded; raises InputError where its recipe names none."""
+    """Return the folder of a set that is not embedded; raises InputError for None, if its recipe has no origin."""
     if folder is None:
-        raise InputError("origin: missing from the recipe, expected where the files of the set lie")
+        raise InputError("origin: missing from the recipe, expected the locations of the set's files")
     return folder

@@ -1,4 +1,4 @@
-"""What the columns of a table mean: which are numbers, which belong together as one category, and how far they spread."""
+"""The columns of a table: which are numbers, which form one category, and their means and deviations."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ __all__ = ["Columns", "columns_of"]
 class Columns:
     """The layout of a table of d columns in [0, 1], with the moments of the public records.
 
+    The moments are those of the n public records, the test split, which has no victims. The deviation divides by n - 1. For a
+    constant column, such as a category without a public record, it is n^-1/2, as if one of the n records had the 1.
+
+    TabLeak's released code (`_calculate_mean_std`) uses both splits with the victims, and 1 for a constant column. The
+    deviations here differ from its deviations on Adult by up to 2.4 % for numbers, for categories by 2.5 % in the median and by
+    a factor of 2 for a category of a single record; on Cancer, whose test split has 143 records, by up to 38 %. A number's
+    tolerance changes likewise.
+
     Args:
         features: The F features, numbers and one-hot categories; together they cover every column once.
-        mean: (d,) float64, of each column over the n public records, which are the test split, without any victim. The deviation
-            divides by n - 1; of a column that is constant there, such as a category that no public record has, it is n^-1/2, that
-            of a column in which one record of the n has the 1. TabLeak's released code (`_calculate_mean_std`) takes both splits,
-            victims included, and 1 for a constant column. From its deviations these differ on Adult by up to 2.4 % for numbers,
-            for categories by 2.5 % in the median and by a factor of 2 for one that a single record has; on Cancer, whose test
-            split has 143 records, by up to 38 %. A number's tolerance moves alike.
-        deviation: (d,) float64, of each column over the n public records, which are the test split, without any victim. The
-            deviation divides by n - 1; of a column that is constant there, such as a category that no public record has, it is
-            n^-1/2, that of a column in which one record of the n has the 1. TabLeak's released code (`_calculate_mean_std`) takes
-            both splits, victims included, and 1 for a constant column. From its deviations these differ on Adult by up to 2.4 %
-            for numbers, for categories by 2.5 % in the median and by a factor of 2 for one that a single record has; on Cancer,
-            whose test split has 143 records, by up to 38 %. A number's tolerance moves alike.
+        mean: (d,) float64.
+        deviation: (d,) float64.
     """
 
     features: tuple[Feature, ...]
@@ -45,7 +43,7 @@ class Columns:
 
     @cached_property
     def numbers(self) -> Tensor:
-        """Columns of the features that are numbers, (n,) int64, in the order of the features."""
+        """Indices of the columns that are numbers, (n,) int64, in the order of the features."""
         return torch.tensor([f.start for f in self.features if not f.values], dtype=torch.int64)
 
     @cached_property
@@ -54,7 +52,10 @@ class Columns:
         return tuple(f for f in self.features if f.values)
 
     def hardened(self, inputs: Tensor) -> Tensor:
-        """Return records (..., d) with one 1 in each category, the first of its largest, and numbers cut to [0, 1]; keeps NaN."""
+        """Return records (..., d) with one 1 in each category, at its first largest value, and numbers clamped to [0, 1].
+
+        NaN stays NaN.
+        """
         hard = inputs.clamp(0, 1)
         for category in self.categories:
             group = inputs[..., category.start : category.stop]
@@ -64,7 +65,11 @@ class Columns:
 
 
 def columns_of(data: Dataset) -> Columns | None:
-    """Return the layout of a table, None for pictures; raises InputError where features leave out or share a column."""
+    """Return the layout of a table, None for pictures.
+
+    Raises:
+        InputError: If the features do not cover each column exactly once.
+    """
     if not data.features:
         return None
     covered = [column for f in data.features for column in range(f.start, f.stop)]

@@ -1,4 +1,4 @@
-"""What `leakbench data` does: list, fetch, verify; the command line prints what these return."""
+"""The functions of `leakbench data`: list, fetch and verify. The command line prints their results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ Row: TypeAlias = dict[str, str | float | bool]
 
 
 def list_datasets(data_dir: Path | None = None) -> list[Row]:
-    """Return one row a data set of the catalog: name, title, license, state, megabytes.
+    """Return one row for each data set of the catalog.
 
-    state: `embedded`, `found at <folder>` (whose content is not checked here) or `absent`.  megabytes: what is to be
-    fetched, 0 where the set is embedded.  Raises InputError for a data folder that is not there.
+    Returns:
+        Rows {name, title, license, state, megabytes}. The state is `embedded`, `found at <folder>` (without a check of its content)
+        or `absent`. The size is that of the download, 0 for an embedded set.
+
+    Raises:
+        InputError: For a data folder that does not exist.
     """
     rows: list[Row] = []
     for name in names("datasets"):
@@ -35,9 +39,15 @@ def list_datasets(data_dir: Path | None = None) -> list[Row]:
 
 
 def fetch_dataset(name: str, data_dir: Path | None = None, progress: Progress | None = None) -> Path | None:
-    """Fetch a data set into `data_dir`, by default the user's cache, unless a right copy is there; return its folder.
+    """Fetch a data set unless a correct copy exists, and return its folder (None for an embedded set).
 
-    None for an embedded set. Raises InputError, one line, where it cannot be had or written.
+    Args:
+        name: Name in the catalog, or a path to a recipe.
+        data_dir: Data folder; None for the user's cache.
+        progress: Called during the download.
+
+    Raises:
+        InputError: If the set cannot be fetched or written.
     """
     _, recipe = resolve("datasets", DatasetRecipe, name)
     if recipe.origin is None:
@@ -57,9 +67,13 @@ def fetch_dataset(name: str, data_dir: Path | None = None, progress: Progress | 
 
 
 def verify_dataset(name: str, data_dir: Path | None = None) -> list[Row]:
-    """Return one row a file of the set: file, expected, got (empty where it is missing), ok.
+    """Compare the files of a data set with their checksums.
 
-    Raises InputError where nothing of the set is found.
+    Returns:
+        Rows {file, expected, got, ok}, one for each file; `got` is empty for a missing file.
+
+    Raises:
+        InputError: If no folder has files of the set.
     """
     name, recipe = resolve("datasets", DatasetRecipe, name)
     folder = None

@@ -1,4 +1,4 @@
-"""A data set as everything else sees it: two splits of tensors in [0, 1], and which examples may be victims."""
+"""A loaded data set: two splits of tensors in [0, 1], and the examples that may be victims."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Dataset", "Feature"]
 
 @dataclass(frozen=True)
 class Feature:
-    """One column of a table as a person would name it.
+    """One number or category of a table.
 
     Args:
-        start: Its columns of the inputs.
-        stop: Its columns of the inputs.
-        values: What each column stands for if the feature is a one-hot category, else empty.
-        low: For a number, what 0 and 1 stand for in the units of the source.
-        high: For a number, what 0 and 1 stand for in the units of the source.
+        start: First column of the inputs.
+        stop: Column after the last one.
+        values: The value of each column of a one-hot category; empty for a number.
+        low: The number at 0, in the units of the source.
+        high: The number at 1, in the units of the source.
     """
 
     name: str
@@ -37,15 +37,15 @@ class Feature:
 class Dataset:
     """Real data, ready to be partitioned.
 
-    train_inputs (n, *s) and test_inputs (m, *s): float32 in [0, 1]; pictures are (C, H, W), tables (F,). train_targets (n,) and
-    test_targets (m,): int64 in [0, classes).
-
     Args:
-        class_names: One a class.
-        victims: (v,) int64, the training examples that an attack may be scored on, and on which the threshold of success is
-            measured.
+        train_inputs: (n, *s), float32 in [0, 1]; *s is (C, H, W) for pictures and (F,) for tables.
+        train_targets: (n,), int64 in [0, classes).
+        test_inputs: (m, *s), float32 in [0, 1].
+        test_targets: (m,), int64 in [0, classes).
+        class_names: One name per class.
+        victims: (v,) int64, the training examples that may be victims, and that give the threshold of success.
         content: sha256 that identifies the source's bytes.
-        features: For tables, which columns make up which feature.
+        features: The features of a table; empty for pictures.
         public: (p,) int64, the test examples that an attacker may know; None for all of them.
     """
 
@@ -63,12 +63,12 @@ class Dataset:
 
     @property
     def public_inputs(self) -> Tensor:
-        """(p, *s), what an attacker may know beside what leaks; nobody in it is a victim."""
+        """(p, *s), the public examples of an attacker, without victims."""
         return self.test_inputs if self.public is None else self.test_inputs[self.public]
 
     @property
     def public_targets(self) -> Tensor:
-        """(p,), their labels."""
+        """(p,), the labels of the public examples."""
         return self.test_targets if self.public is None else self.test_targets[self.public]
 
     @property
@@ -83,11 +83,11 @@ class Dataset:
 
     @property
     def has_examples(self) -> bool:
-        """Whether the inputs have values; False for a data set of which only the sizes are known."""
+        """Whether the inputs have values; false for a data set with known sizes only."""
         return not self.train_inputs.is_meta
 
     def check(self, name: str) -> None:
-        """Raise InputError for data that cannot be what they claim to be, however they were read."""
+        """Raise InputError for an empty split, or values or labels outside their range."""
         splits = (
             _Split("training", self.train_inputs, self.train_targets),
             _Split("test", self.test_inputs, self.test_targets),
@@ -120,5 +120,5 @@ def _problem(split: _Split, shape: tuple[int, ...], classes: int) -> str:
 
 
 def everyone(targets: Tensor) -> Tensor:
-    """Return the indices of all of `targets` (n,): where any training example may be a victim."""
+    """Return the indices (n,) of all training examples, for a set whose examples may all be victims."""
     return torch.arange(len(targets))

@@ -1,4 +1,4 @@
-"""Real data that come with scikit-image and scikit-learn, so that everything works before anything is fetched."""
+"""Real data that come with scikit-image and scikit-learn, for use without a download."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from torch import Tensor
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import Check, Sha256
 from leakbench.data.dataset import Dataset
-from leakbench.data.split import split
+from leakbench.data.split import SplitSeed, TestShare, split
 from leakbench.data.tables import assemble, scaled
 from leakbench.errors import InputError
-from leakbench.part import Probability, part
+from leakbench.part import part
 
 __all__ = ["Embedded"]
 
 
 class Source(NamedTuple):
-    """What a library hands over: inputs (n, *s) float64, targets (n,) int64, the names of classes and columns."""
+    """The data of a library: inputs (n, *s) float64, targets (n,) int64, the names of classes and columns."""
 
     inputs: Tensor
     targets: Tensor
@@ -42,8 +42,8 @@ class Embedded:
         Literal["faces", "digits", "cancer"],
         Field(
             description=(
-                "`faces`, 100 faces and 100 other patches of LFW photographs, 25 x 25 grey, without names of people: the task is "
-                "face or not, and only faces may be victims; `digits`, 1,797 digits of 8 x 8; `cancer`, 569 records of 30 "
+                "Name of the set. `faces`: 100 faces and 100 other patches of LFW photographs, 25 x 25 grey, without names; the "
+                "task is face or not, and only faces may be victims. `digits`: 1,797 digits of 8 x 8. `cancer`: 569 records of 30 "
                 "numbers, scaled to [0, 1] by the training split's range."
             )
         ),
@@ -51,15 +51,15 @@ class Embedded:
     sha256: Annotated[
         Sha256, Field(description="Hash of the inputs as little-endian float64, followed by the targets as int64.")
     ]
-    test_share: Annotated[Probability, Field(description="Settings of the stratified split.")] = 0.25
-    seed: Annotated[int, Field(description="Settings of the stratified split.")] = 0
+    test_share: TestShare = 0.25
+    seed: SplitSeed = 0
 
     def check(self, folder: Path | None) -> tuple[Check, ...]:
         """Compare the library's copy with its checksum."""
         return (Check(f"{self.set} (inside an installed library)", (self.sha256,), _digest(SOURCES[self.set]())),)
 
     def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
-        """Return the set; raises InputError where the library's copy is another."""
+        """Return the set; raises InputError if the library has another copy."""
         source = SOURCES[self.set]()
         got = _digest(source)
         if got != self.sha256:

@@ -1,4 +1,4 @@
-"""Download a data set: mirrors in order, each tried a few times, resumed where it was cut off, checked before it gets its name."""
+"""Download a data set: mirrors in order, a few tries each, resumed after an interruption, checked before it gets its name."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Progress", "download", "fetch_origin"]
 
 TIMEOUT = 30.0
 TRIES = 4
-"""Of one address, between two of which hardly anything came; a try that brings more is followed by another in any case."""
+"""Number of tries of one address in a row that bring fewer than ENOUGH bytes each."""
 ENOUGH = 1 << 16
-"""Bytes by which a try is worth another."""
+"""Number of bytes after which another try follows in any case."""
 PAUSE = 0.5
-"""Seconds before the second try; before each further one twice as many."""
+"""Seconds before the second try; each further pause is twice as long."""
 LONGEST_PAUSE = 60.0
-"""Seconds that a server is waited for where it asks for it; who asks for more is left."""
+"""Longest wait in seconds that a server may ask for; the address fails if it asks for more."""
 LARGEST = 1 << 40
 
 Sleep = Callable[[float], None]
@@ -39,10 +39,19 @@ def fetch_origin(
     timeout: float = TIMEOUT,
     sleep: Sleep = time.sleep,
 ) -> Path:
-    """Fetch what is missing or wrong of a set into the data folder `root`; return the set's folder.
+    """Fetch the missing or wrong files of a set, and return the set's folder.
 
-    Whoever else fetches it waits until it is here.  Raises InputError, one line, where no mirror has it, a checksum is wrong, or
-    `root` cannot be written.
+    Other processes that fetch the set wait until this one is done.
+
+    Args:
+        form: Format of the set, which has its checksums.
+        root: Data folder.
+        progress: Called during the download.
+        timeout: Seconds without data after which a transfer stalls.
+        sleep: Called with the seconds to wait between two tries.
+
+    Raises:
+        InputError: If no mirror has the set, a checksum is wrong, or `root` cannot be written.
     """
     folder = root / origin.layouts[0]
     if all(c.ok for c in form.check(folder)):
@@ -63,8 +72,8 @@ def fetch_origin(
 
 
 def _fill(form: Format, origin: Origin, folder: Path, progress: Progress | None, timeout: float, sleep: Sleep) -> None:
-    """Fetch what is missing now, which who was here before may have brought."""
-    most = int(4e6 * (origin.megabytes + 1))  # The recipe rounds, and says it of all files together.
+    """Fetch the files that are still missing: another process may have fetched some of them."""
+    most = int(4e6 * (origin.megabytes + 1))  # The recipe has a rounded size of all files together.
     needed = [c for c in form.check(folder) if not c.ok]
     if needed and origin.archive:
         packed = folder.parent / origin.archive
@@ -87,13 +96,17 @@ def download(
     most: int = LARGEST,
     sleep: Sleep = time.sleep,
 ) -> None:
-    """Fetch one file from the first of `urls` that has it; `<target>.part` holds what came so far and is resumed.
+    """Fetch one file from the first of `urls` that has it; a partial file `<target>.part` is resumed.
 
     Args:
-        sha256: Of the whole file; empty where it is unknown.
-        timeout: Seconds of silence.
-        most: Bytes that are taken at most. Raises InputError that says what was wrong with each address; OSError where `target`
-            cannot be written.
+        sha256: Hash of the whole file; empty if it is unknown.
+        timeout: Seconds without data after which a transfer stalls.
+        most: Largest number of bytes.
+        sleep: Called with the seconds to wait between two tries.
+
+    Raises:
+        InputError: If no address works, with the reason for each.
+        OSError: If `target` cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
@@ -114,7 +127,7 @@ def download(
 def _whole(
     url: str, part: Path, sha256: str, progress: Progress | None, timeout: float, most: int, sleep: Sleep
 ) -> None:
-    """Fetch one file into `part`, resuming after each cut; at most `TRIES` times where hardly anything comes."""
+    """Fetch one file into `part`, resuming after each interruption; give up after `TRIES` tries without progress."""
     left, furthest = TRIES, size_of(part)
     while True:
         try:
@@ -134,12 +147,12 @@ def _whole(
 
 
 def _once(url: str, part: Path, sha256: str, progress: Progress | None, timeout: float, most: int) -> None:
-    """Fetch what is still missing of `part`, and check it; what is wrong is deleted."""
+    """Fetch the rest of `part` and check it; a wrong file is deleted."""
     resumed = size_of(part) > 0
     try:
-        told = transfer(url, part, most, progress, timeout)
+        sized = transfer(url, part, most, progress, timeout)
     except Failed:
-        # A server that says more than it has: where the checksum is right all of it is here.
+        # A server may announce more than it has: with the right checksum, the file is complete.
         if sha256 and size_of(part) and sha256_of(part) == sha256:
             return
         raise
@@ -147,5 +160,5 @@ def _once(url: str, part: Path, sha256: str, progress: Progress | None, timeout:
     if sha256 in ("", got):
         return
     part.unlink()
-    # The beginning may have been another file's, and without a length the end may be missing: once more, from the start.
-    raise Failed(f"wrong checksum: sha256 {got}, expected {sha256}; what came was deleted", again=resumed or not told)
+    # A resumed file may have started as another one, and without a length the end may be missing: try again from the start.
+    raise Failed(f"wrong checksum: sha256 {got}, expected {sha256}; what came was deleted", again=resumed or not sized)

@@ -1,4 +1,4 @@
-"""From a name to checked data: found on the disk, or fetched from the official place."""
+"""Load a data set by name: from a data folder, or from its official location."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ def load_dataset(
 ) -> tuple[str, DatasetRecipe, Dataset]:
     """Return (name, recipe, data) for a data set of the catalog or a user's own `.yaml` file.
 
-    The files are looked for in `data_dir`, $LEAKBENCH_DATA and the user's cache folder, in this order, and then, unless
-    `offline`, fetched into the latter. No data folder is written to.
+    The function searches `data_dir`, $LEAKBENCH_DATA and the user's cache folder, in this order, and unless `offline` it fetches a
+    missing set into the cache folder. It does not write into a data folder.
 
     Args:
-        progress: Told (file, bytes so far, bytes in all or None).
-        warn: Told where decoded pictures cannot be kept. Raises InputError, one line, for whatever is missing or wrong.
+        progress: Called with (file, bytes so far, total bytes or None).
+        warn: Called with a message if decoded pictures cannot be cached.
+
+    Raises:
+        InputError: If the set or a part of it is missing or wrong.
     """
     name, recipe = resolve("datasets", DatasetRecipe, name_or_path)
     folder = None
@@ -60,10 +63,12 @@ def load_dataset(
 def without_examples(
     name_or_path: str, data_dir: Path | None = None, progress: Any = None, load: Load = load_dataset
 ) -> tuple[str, DatasetRecipe, Dataset]:
-    """Return (name, recipe, data without examples) from the sizes that the recipe records.
+    """Return (name, recipe, data without examples) from the sizes in the recipe.
 
-    A user's recipe that records no sizes has its data loaded by `load`; the examples are then there.
-    Raises InputError for an unknown name, and for data that are missing or wrong where they are loaded.
+    For a recipe without sizes, `load` loads the data with its examples.
+
+    Raises:
+        InputError: For an unknown name, or as `load` does.
     """
     name, recipe = resolve("datasets", DatasetRecipe, name_or_path)
     if recipe.sizes is None:
@@ -72,7 +77,7 @@ def without_examples(
 
 
 def find_folder(origin: Origin, data_dir: Path | None) -> Path | None:
-    """Return the first folder that holds a file of the set; raises InputError for a folder that cannot be read."""
+    """Return the first folder with a file of the set, None without one; raises InputError for a folder that cannot be read."""
     for _, root in _roots(data_dir):
         for candidate in origin.candidates:
             folder = root / candidate
@@ -85,19 +90,19 @@ def find_folder(origin: Origin, data_dir: Path | None) -> Path | None:
 
 
 def _there(folder: Path, marker: str) -> Iterator[Path]:
-    """Yield what matches `marker` in a folder; unlike glob alone, raises OSError where the folder cannot be listed."""
+    """Yield the paths in a folder that match `marker`; unlike glob, raise OSError if the folder cannot be listed."""
     next(folder.iterdir(), None)
     yield from folder.glob(marker)
 
 
 def _roots(data_dir: Path | None) -> Iterator[tuple[str, Path]]:
-    """Yield (how it was named, data folder), in the order in which they are searched."""
+    """Yield (source, data folder) in the order of the search."""
     chosen = os.environ.get("LEAKBENCH_DATA", "")
-    for told, root in (("--data-dir", data_dir), ("$LEAKBENCH_DATA", Path(chosen) if chosen else None)):
+    for source, root in (("--data-dir", data_dir), ("$LEAKBENCH_DATA", Path(chosen) if chosen else None)):
         if root is not None:
             if not root.is_dir():
-                raise InputError(f"{told}: no folder {str(root)!r}; give the folder that holds the data sets")
-            yield told, root
+                raise InputError(f"{source}: no folder {str(root)!r}; give the folder that holds the data sets")
+            yield source, root
     home = user_cache()
     if home is not None:
         yield "the user's cache", home / "data"
@@ -114,19 +119,21 @@ def _fetched(form: Format, origin: Origin, offline: bool, progress: Progress | N
 
 
 def _is_being_fetched(form: Format, folder: Path) -> bool:
-    """Say whether a set in the user's cache lacks files, as while another process brings them."""
+    """Return whether a set in the user's cache lacks files, as while another process fetches them."""
     home = user_cache()
-    files = getattr(form, "files", ())  # Of a set that comes as an archive all are there at once.
+    files = getattr(form, "files", ())  # A set from an archive appears as a whole.
     return bool(home and folder.is_relative_to(home / "data")) and not all((folder / f.file).exists() for f in files)
 
 
 @contextmanager
 def _explained(name: str, origin: Origin, data_dir: Path | None) -> Iterator[None]:
-    """Add to the reason why a set could not be fetched where it was looked for, and what can be done."""
+    """Extend the reason why a set was not fetched by the searched folders and the possible remedies."""
     try:
         yield
     except InputError as problem:
-        looked = ", ".join(f"{told} ({root})" for told, root in _roots(data_dir)) or "any folder (no home is known)"
+        searched = (
+            ", ".join(f"{source} ({root})" for source, root in _roots(data_dir)) or "any folder (no home is known)"
+        )
         embedded = [n for n in names("datasets") if resolve("datasets", DatasetRecipe, n)[1].origin is None]
         fetch = (
             f", or get it with `leakbench data fetch {name}` or from {origin.mirrors[0]}{origin.archive}"
@@ -134,6 +141,6 @@ def _explained(name: str, origin: Origin, data_dir: Path | None) -> Iterator[Non
             else ""
         )
         raise AbsentError(
-            f"dataset {name!r}: not in {looked}; {problem}; name the folder that holds it with --data-dir or in"
+            f"dataset {name!r}: not in {searched}; {problem}; name the folder that holds it with --data-dir or in"
             f" LEAKBENCH_DATA{fetch}; these come with leakbench: {', '.join(embedded)}"
         ) from None

@@ -1,4 +1,4 @@
-"""The slot `format`: how the files of a set become a `Dataset`."""
+"""Slot `format`: reads the files of a set into a `Dataset`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["FORMAT", "Dataset", "Feature", "Format"]
 
 @runtime_checkable
 class Format(Protocol):
-    """Reads one kind of set and knows the checksums of its files."""
+    """Reads one kind of set and has the checksums of its files."""
 
     def check(self, folder: Path | None) -> tuple[Check, ...]:
-        """Compare what lies in `folder` (None: nothing needs to) with the checksums; raises nothing."""
+        """Compare the files in `folder` (None for a set without files) with the checksums, without raising an error."""
 
     def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
-        """Read and check the set; `name` is left empty. Raises InputError for what is missing, damaged or unknown."""
+        """Read and check the set, with an empty `name`; raises InputError for a file that is missing, damaged or unknown."""
 
 
 FORMAT = Slot("format", ("leakbench.data",))

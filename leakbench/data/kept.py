@@ -1,4 +1,4 @@
-"""Data that are read once for many cells."""
+"""Loads a data set once for many cells."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Loaded: TypeAlias = tuple[str, DatasetRecipe, Dataset]
 
 @dataclass
 class KeptData:
-    """`load_dataset` that keeps the last set: cells of a grid come one set after another, and some fill a gigabyte.
+    """`load_dataset` that caches the last set: the cells of a grid come one set after another, and a set may fill a gigabyte.
 
     Args:
-        offline: Whether a set that is not on this machine is an error instead of being fetched.
+        offline: Whether a set that is not on this machine is an error; else it is fetched.
     """
 
     offline: bool = False
-    _held: dict[tuple[str, Path | None], Loaded] = field(default_factory=dict, repr=False)
+    _cached: dict[tuple[str, Path | None], Loaded] = field(default_factory=dict, repr=False)
 
     def __call__(self, name_or_path: str, data_dir: Path | None = None, *, progress: Any = None) -> Loaded:
         """Return (name, recipe, data) as `load_dataset` does."""
-        asked = (name_or_path, data_dir)
-        if asked not in self._held:
-            self._held.clear()
-            self._held[asked] = load_dataset(name_or_path, data_dir, self.offline, progress=progress)
-        return self._held[asked]
+        key = (name_or_path, data_dir)
+        if key not in self._cached:
+            self._cached.clear()
+            self._cached[key] = load_dataset(name_or_path, data_dir, self.offline, progress=progress)
+        return self._cached[key]

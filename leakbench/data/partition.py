@@ -1,11 +1,11 @@
-"""How the training examples are handed out to the clients: lists of indices, never copies of the data.
+"""Partitions of the training examples among the clients, as lists of indices without copies of the data.
 
-Where N * |D_i| is more than there are examples, examples are handed out again. Every method deals in *passes*: as many
-clients as the examples suffice for get disjoint lists, then the next pass begins. So no client ever holds an example
-twice, and since each pass takes the examples that were handed out least, no two examples' counts differ by more than 1.
+If N * |D_i| exceeds the number of examples, examples are handed out again. Every method works in *passes*: within a pass,
+clients get disjoint lists as long as the examples suffice, then the next pass begins. So no client holds an example twice. Each
+pass first takes the examples that were handed out least, so the counts of two examples differ by at most 1.
 
-The lists of many clients are not kept: of each pass it is remembered how it began, and it is dealt again, to the same lists, when
-one of its clients is drawn. So memory does not grow with the number of clients as their examples do.
+The lists of many clients are not stored. Each pass stores only its start, and its lists are computed again when one of its
+clients is drawn. So memory does not grow with the clients' lists.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 Deal: TypeAlias = Callable[["Integers", int, np.random.Generator], "Integers"]
-"""(the examples of a pass in random order, how many clients share them, a generator) -> their lists (clients, |D_i|)."""
+"""(the examples of a pass in random order, number of clients, a generator) -> their lists (clients, |D_i|)."""
 
-KEPT = 8_000_000
-"""Of how many numbers the lists of all clients may be to be kept: 64 MB."""
+MOST_STORED = 8_000_000
+"""Largest total length of the clients' lists that are stored: 64 MB."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Which examples each client holds.
+    """The examples of each client.
 
     Args:
         clients: N.
         examples_per_client: |D_i|.
-        copies: (n,) int64, how many clients hold each of the n training examples.
-        dealt: Gives the lists (clients of the pass, |D_i|) of a pass by its number.
-        group: How many clients each pass serves, the last one at most.
+        copies: (n,) int64, the number of clients that hold each of the n training examples.
+        dealt: Maps the number of a pass to its lists (clients of the pass, |D_i|).
+        group: Number of clients of each pass; the last one may have fewer.
     """
 
     clients: int
@@ -55,7 +55,12 @@ class Partition:
 
     @classmethod
     def of_lists(cls, indices: Tensor, examples: int) -> Partition:
-        """Return the partition of written lists (N, |D_i|) int64 into n training examples, no index twice in a row."""
+        """Return the partition with given lists.
+
+        Args:
+            indices: (N, |D_i|) int64, indices into the training split, without duplicates in a row.
+            examples: n, the size of the training split.
+        """
         copies = torch.bincount(indices.flatten(), minlength=examples)
         return cls(len(indices), indices.shape[1], copies, lambda number: indices, len(indices))
 
@@ -80,12 +85,12 @@ class Partition:
 
     @property
     def most_copies(self) -> int:
-        """The most clients that hold one example."""
+        """Largest number of clients that hold one example."""
         return int(self.copies.max())
 
     @property
     def mean_copies(self) -> float:
-        """Mean over all n examples of how many clients hold it: N * |D_i| / n."""
+        """Mean number of clients that hold an example, N * |D_i| / n."""
         return self.clients * self.examples_per_client / self.examples
 
 
@@ -94,10 +99,16 @@ class Partitioner(Protocol):
     """The slot `partition`."""
 
     def __call__(self, targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator) -> Partition:
-        """Hand out examples with labels `targets` (n,); raise InputError where a client would need an example twice.
+        """Hand out examples to the clients.
 
-        How many examples are held by how many clients must follow from the counts of the labels, not from their order:
-        epsilons are computed from recorded counts before the data are loaded.
+        The number of copies of the examples may depend on the counts of the labels, but not on their order: epsilons are computed
+        from recorded counts before the data are loaded.
+
+        Args:
+            targets: (n,), the labels of the examples.
+
+        Raises:
+            InputError: If a client would need an example twice.
         """
 
 
@@ -116,13 +127,15 @@ def _as_it_comes(examples_per_client: int) -> Deal:
 
 @part("partition.shards")
 class Shards:
-    """Each client gets a few random slices of the examples sorted by label, so few labels (McMahan et al. 2017).
+    """Each client gets a few random slices of the examples sorted by label, and so few labels (McMahan et al. 2017).
 
-    The Fed-alphaCDP simulator cuts the sorted examples (repeated N / 100 times) into 2N shards and gives each client
-    two; here the two are drawn from the same pass over the data, so that they never overlap.
+    The Fed-alphaCDP simulator cuts the sorted examples (repeated N / 100 times) into 2N shards and gives each client two. Here both
+    shards come from the same pass over the data, so that they do not overlap.
     """
 
-    shards_per_client: Annotated[Count, Field(description="a divisor of examples_per_client.")] = 2
+    shards_per_client: Annotated[
+        Count, Field(description="Number of shards per client, a divisor of `examples_per_client`.")
+    ] = 2
 
     def __call__(self, targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator) -> Partition:
         """Return the partition; see `Partitioner`."""
@@ -145,11 +158,16 @@ class Shards:
 class Dirichlet:
     """Each client's labels follow its own draw from a symmetric Dirichlet(alpha) over the classes (Hsu et al. 2019).
 
-    A label that a pass has used up is left out and the client's other labels share its weight, so the last clients of a pass take
-    what is left, as in the paper.
+    A label without examples left in the pass is skipped, and the client's other labels share its weight. So the last clients of
+    a pass take the rest, as in the paper.
     """
 
-    alpha: Annotated[Positive, Field(description="Small gives clients of one label, large nearly the iid partition.")]
+    alpha: Annotated[
+        Positive,
+        Field(
+            description="Concentration: small values give clients with one label, large ones nearly the iid partition."
+        ),
+    ]
 
     def __call__(self, targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator) -> Partition:
         """Return the partition; see `Partitioner`."""
@@ -165,20 +183,20 @@ class Dirichlet:
                 slices = [by_label[e - s : e - s + t] for e, s, t in zip(ends, stock, taken, strict=True) if t]
                 row[:] = np.concatenate(slices)
                 stock = stock - taken
-            # Earlier clients found fuller classes; a client's number must not say so.
+            # Earlier clients choose from more examples, so the clients are shuffled.
             return draw.permuted(draw.permutation(lists), axis=1)
 
         return _dealt(targets, clients, examples_per_client, rng, deal)
 
 
 def _labels(alpha: float, stock: Integers, examples: int, draw: np.random.Generator) -> Integers:
-    """Return how many examples of each class one client takes, at most the `stock` of each, `examples` together."""
+    """Return the number of examples of each class for one client: at most `stock` of each, `examples` in total."""
     weights = draw.dirichlet(np.full(len(stock), alpha))
     taken = np.zeros_like(stock)
     while missing := examples - int(taken.sum()):
         left = stock - taken
         share = np.where(left > 0, weights, 0.0)
-        if share.sum() < 1e-12:  # All that the client likes is used up: it takes what there is.
+        if share.sum() < 1e-12:  # No class with a weight has examples left, so the client takes from the others.
             share = left.astype(float)
         taken = taken + np.minimum(draw.multinomial(missing, share / share.sum()), left)
     return taken
@@ -186,8 +204,13 @@ def _labels(alpha: float, stock: Integers, examples: int, draw: np.random.Genera
 
 @dataclass(frozen=True)
 class _Start:
-    """How a pass began: the state of the generator, how many clients it serves, and which examples (packed bits) had been handed
-    out once more than the others; None where all as often."""
+    """The start of a pass.
+
+    Args:
+        state: State of the generator.
+        group: Number of clients of the pass.
+        ahead: Packed bits of the examples that were handed out once more than the others; None without such examples.
+    """
 
     state: Any
     group: int
@@ -195,11 +218,11 @@ class _Start:
 
 
 def _dealt(targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator, deal: Deal) -> Partition:
-    """Deal all passes once, and keep their lists, or where these are many only how each began."""
+    """Compute all passes once, and store their lists, or only the start of each pass if the lists are too long."""
     examples = len(targets)
     _check(examples, clients, examples_per_client)
     draw, most = _numpy(rng), examples // examples_per_client
-    keep, starts, kept = clients * examples_per_client <= KEPT, list[_Start](), list[Tensor]()
+    keep, starts, stored = clients * examples_per_client <= MOST_STORED, list[_Start](), list[Tensor]()
     counts = np.zeros(examples, dtype=np.int64)
     for first in range(0, clients, most):
         ahead = counts > counts.min()
@@ -209,19 +232,19 @@ def _dealt(targets: Tensor, clients: int, examples_per_client: int, rng: torch.G
         lists, chosen = _pass(start, ahead, examples_per_client, deal, draw)
         counts[chosen] += 1
         if keep:
-            kept.append(torch.from_numpy(lists))
+            stored.append(torch.from_numpy(lists))
         else:
             starts.append(start)
 
     def again(number: int) -> Tensor:
-        start, anew = starts[number], np.random.default_rng(0)
-        anew.bit_generator.state = start.state
+        start, restored = starts[number], np.random.default_rng(0)
+        restored.bit_generator.state = start.state
         ahead = np.zeros(examples, dtype=bool)
         if start.ahead is not None:
             ahead = np.unpackbits(start.ahead, count=examples).astype(bool)
-        return torch.from_numpy(_pass(start, ahead, examples_per_client, deal, anew)[0])
+        return torch.from_numpy(_pass(start, ahead, examples_per_client, deal, restored)[0])
 
-    dealt = kept.__getitem__ if keep else again
+    dealt = stored.__getitem__ if keep else again
     return Partition(clients, examples_per_client, torch.from_numpy(counts), dealt, most)
 
 
@@ -234,9 +257,9 @@ def _pass(
 ) -> tuple[Integers, Integers]:
     """Return (the lists of one pass, its examples)."""
     order = draw.permutation(len(ahead))
-    # Those that lag behind come first.
+    # The examples with fewer copies come first.
     order = np.concatenate([order[~ahead[order]], order[ahead[order]]])[: start.group * examples_per_client]
-    # Without this the first clients of a pass would share them.
+    # Without this permutation, the first clients of a pass would get all of them.
     lists = deal(draw.permutation(order), start.group, draw)
     return lists, order
 

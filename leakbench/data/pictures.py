@@ -20,15 +20,15 @@ from leakbench.bounded import CONTROLS
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import AFile, Check, File, Sha256, check_files, checked_bytes, identity, sha256_of, within
 from leakbench.data.dataset import Dataset, everyone
-from leakbench.data.split import split
+from leakbench.data.split import SplitSeed, TestShare, split
 from leakbench.errors import InputError
 from leakbench.packed import ungzipped
-from leakbench.part import Count, Probability, part
+from leakbench.part import Count, part
 
 __all__ = ["CifarPython", "FaceFolders", "Idx"]
 
 MOST_PIXELS = 25_000_000
-"""Of one photograph: a small file may unpack to any number."""
+"""Largest number of pixels of one photograph: a small file may unpack to any number."""
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -42,11 +42,11 @@ def unit(pixels: Pixels) -> Tensor:
 class Idx:
     """Four gzipped idx files of unsigned bytes, the format of MNIST and similar sets."""
 
-    train_images: AFile
-    train_labels: AFile
-    test_images: AFile
-    test_labels: AFile
-    class_names: Annotated[tuple[str, ...], Field(description="One for each label, from 0.")]
+    train_images: Annotated[AFile, Field(description="Training pictures.")]
+    train_labels: Annotated[AFile, Field(description="Training labels.")]
+    test_images: Annotated[AFile, Field(description="Test pictures.")]
+    test_labels: Annotated[AFile, Field(description="Test labels.")]
+    class_names: Annotated[tuple[str, ...], Field(description="Name of each label, from 0.")]
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -88,12 +88,12 @@ def _idx(folder: Path | None, file: File, dimensions: int) -> Pixels:
 class CifarPython:
     """The Python version of CIFAR-10: pickled batches of 32 x 32 pictures in colour.
 
-    A batch is unpickled only after its checksum was found right, and even then nothing in it can be run.
+    A batch is unpickled only after a check of its checksum, and the unpickler runs no code.
     """
 
-    train: tuple[AFile, ...]
-    test: AFile
-    names: Annotated[AFile, Field(description="The file with the names of the classes.")]
+    train: Annotated[tuple[AFile, ...], Field(description="Training batches, in order.")]
+    test: Annotated[AFile, Field(description="Test batch.")]
+    names: Annotated[AFile, Field(description="File with the names of the classes.")]
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -121,7 +121,7 @@ def _batches(folder: Path | None, files: tuple[File, ...]) -> tuple[Tensor, Tens
 
 
 def _batch(folder: Path | None, file: File) -> tuple[bytes, list[int]]:
-    """Return the pixels of one batch, 3,072 bytes a picture, and the labels; raises InputError for other content."""
+    """Return the pixels of one batch, 3,072 bytes per picture, and the labels; raises InputError for other content."""
     batch, where = _unpickle(folder, file), within(folder) / file.file
     state = getattr(batch.get(b"data"), "state", None)
     pixels = state[4] if isinstance(state, tuple) and len(state) == 5 else None
@@ -136,7 +136,7 @@ def _batch(folder: Path | None, file: File) -> tuple[bytes, list[int]]:
 
 
 def _names(folder: Path | None, file: File) -> tuple[str, ...]:
-    """Return the names of the classes; raises InputError for a file without."""
+    """Return the names of the classes; raises InputError for a file without them."""
     names = _unpickle(folder, file).get(b"label_names")
     if not isinstance(names, list) or not names or not all(isinstance(name, bytes) for name in names):
         raise InputError(f"{within(folder) / file.file}: label_names: got no list of names")
@@ -144,7 +144,7 @@ def _names(folder: Path | None, file: File) -> tuple[str, ...]:
 
 
 class _Inert:
-    """Stands in for whatever class a pickle names: keeps what it was given and does nothing."""
+    """Replaces the classes in a pickle: stores the state and does nothing."""
 
     def __init__(self, *arguments: Any) -> None:
         self.state: Any = ()
@@ -156,8 +156,8 @@ class _Inert:
 class _Unpickler(pickle._Unpickler):
     """Reads NumPy arrays as `_Inert` records and refuses every other class.
 
-    That of pickle in Python: the one in C makes room for whatever place in its memory a batch names. Both do for a bytearray as
-    long as the batch says, of which CIFAR has none.
+    This is pickle's implementation in Python: the one in C allocates memory for any memo index in a batch. Both allocate a
+    bytearray of any length in a batch, so bytearrays are refused; CIFAR has none.
     """
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
@@ -177,10 +177,9 @@ def _unpickle(folder: Path | None, file: File) -> dict[bytes, Any]:
     content = checked_bytes(folder, file)
     try:
         batch: Any = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-    except Exception as error:  # A pickle that is none raises whatever it comes to.
-        # It names what the batch does.
-        said = " ".join(CONTROLS.sub("\ufffd", f"{type(error).__name__}: {error}"[:200]).split())
-        raise InputError(f"{within(folder) / file.file}: not a CIFAR batch: {said}") from None
+    except Exception as error:  # A damaged pickle may raise any error.
+        reason = " ".join(CONTROLS.sub("\ufffd", f"{type(error).__name__}: {error}"[:200]).split())
+        raise InputError(f"{within(folder) / file.file}: not a CIFAR batch: {reason}") from None
     if not isinstance(batch, dict):
         raise InputError(
             f"{within(folder) / file.file}: not a CIFAR batch: got {type(batch).__name__}, expected a dict"
@@ -190,13 +189,14 @@ def _unpickle(folder: Path | None, file: File) -> dict[bytes, Any]:
 
 @part("format.face_folders")
 class FaceFolders:
-    """Photographs in one folder per person, the format of Labeled Faces in the Wild; people with too few are left out.
+    """Photographs in one folder per person, the format of Labeled Faces in the Wild, without people with too few photographs.
 
-    Each is cropped to rows and columns crop[0]:crop[1] and resized to side x side (bicubic, on 8-bit pixels, like scikit-learn).
-    The classes are the sorted names of the people.
+    Each photograph is cropped to rows and columns crop[0]:crop[1] and resized to side x side (bicubic, on 8-bit pixels, like
+    scikit-learn). The classes are the sorted names of the people.
 
-    Only every other person may be a victim, and only the test pictures of the rest are public: other pictures of the same
-    person tell an attacker much about a face.
+    Only every other person may be a victim, and only the test pictures of the other people are public: more pictures of a
+    victim would
+    give the attacker much information about the face.
     """
 
     accepted: Annotated[
@@ -204,16 +204,18 @@ class FaceFolders:
         Field(
             min_length=1,
             description=(
-                "{variant: sha256 over the sorted lines `<sha256>  <person>/<file>` of the photographs in use}; other content "
-                "is refused."
+                "Accepted content, {variant: sha256 over the sorted lines `<sha256>  <person>/<file>` of the photographs in use}."
             ),
         ),
     ]
-    minimum: Count = 20
-    crop: tuple[int, int] = (61, 189)
-    side: Count = 32
-    test_share: Annotated[Probability, Field(description="The split, stratified by person.")] = 0.25
-    seed: Annotated[int, Field(description="The split, stratified by person.")] = 0
+    minimum: Annotated[Count, Field(description="Least number of photographs of a person.")] = 20
+    crop: Annotated[tuple[int, int], Field(description="First row and column of the crop, and the end of both.")] = (
+        61,
+        189,
+    )
+    side: Annotated[Count, Field(description="Height and width of the resized pictures.")] = 32
+    test_share: TestShare = 0.25
+    seed: SplitSeed = 0
 
     def __post_init__(self) -> None:
         low, high = self.crop
@@ -222,7 +224,7 @@ class FaceFolders:
             raise PydanticCustomError("slot", "{text}", {"text": text})
 
     def check(self, folder: Path | None) -> tuple[Check, ...]:
-        """Compare the listing of the photographs in use with the accepted ones: one row for all."""
+        """Compare the listing of the photographs in use with the accepted ones, as one row."""
         try:
             _, got = self._listing(within(folder))
         except InputError as error:
@@ -231,7 +233,7 @@ class FaceFolders:
         return (Check(f"people with >= {self.minimum} photographs ({variants})", tuple(self.accepted.values()), got),)
 
     def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
-        """Read the set; raises InputError where the photographs are not those of an accepted variant."""
+        """Read the set; raises InputError if the photographs are not those of an accepted variant."""
         folder = within(folder)
         paths, content = self._listing(folder)
         if content not in self.accepted.values():
@@ -251,7 +253,7 @@ class FaceFolders:
         return Dataset("", "image", *parts, tuple(people), victims, f"{content}, people apart", public=public)
 
     def _listing(self, folder: Path) -> tuple[list[Path], str]:
-        """Return the photographs in use, sorted, and the sha256 over their listing (empty where there are none)."""
+        """Return the photographs in use, sorted, and the sha256 over their listing (empty without photographs)."""
         try:
             people = sorted(p for p in folder.iterdir() if p.is_dir())
             albums = [sorted(p.glob("*.jpg")) for p in people]

@@ -1,4 +1,4 @@
-"""The recipe of a data set: what it is, where it lies or comes from, and the federation that the paper trains on it."""
+"""The recipe of a data set: its format, its origin, and the federation that the paper trains on it."""
 
 from __future__ import annotations
 
@@ -36,23 +36,26 @@ def _file_name(name: str) -> str:
 class Federation:
     """The federation of a data set: N clients of |D_i| examples; T rounds of K_t clients, L local iterations, batch B.
 
-    The defaults are those that the Fed-alphaCDP paper uses for all its data sets; learning_rate is its released code's.
-
-    Args:
-        dropout: Probability that a sampled client fails in its round; `Defense.on_dropout` decides what happens then.
-        client_optimizer: Optimizer of the clients, with a fresh state in each round: plain SGD, or Adam with the defaults of
-            torch.
+    The defaults are those of the Fed-alphaCDP paper for all its data sets; `learning_rate` is that of its released code.
     """
 
-    rounds: Annotated[int, Field(ge=0)]
-    batch: Count
-    examples_per_client: Count
-    clients: Count = 1000
-    clients_per_round: Count = 100
-    local_iterations: Count = 100
-    learning_rate: Positive = 0.05
-    dropout: Fraction = 0.0
-    client_optimizer: Literal["sgd", "adam"] = "sgd"
+    rounds: Annotated[int, Field(ge=0, description="Number of rounds T.")]
+    batch: Annotated[Count, Field(description="Batch size B of a local iteration.")]
+    examples_per_client: Annotated[Count, Field(description="Number of training examples |D_i| of each client.")]
+    clients: Annotated[Count, Field(description="Number of clients N.")] = 1000
+    clients_per_round: Annotated[Count, Field(description="Number of clients K_t in a round.")] = 100
+    local_iterations: Annotated[Count, Field(description="Number of local iterations L of a client in a round.")] = 100
+    learning_rate: Annotated[Positive, Field(description="Learning rate of the clients.")] = 0.05
+    dropout: Annotated[
+        Fraction,
+        Field(description="Probability that a sampled client fails in its round; see `Defense.on_dropout`."),
+    ] = 0.0
+    client_optimizer: Annotated[
+        Literal["sgd", "adam"],
+        Field(
+            description="Optimizer of the clients, with a new state in each round: plain SGD, or Adam with torch's defaults."
+        ),
+    ] = "sgd"
     partition: Annotated[Partitioner, PARTITION] = Iid()
 
     def __post_init__(self) -> None:
@@ -63,7 +66,7 @@ class Federation:
                 raise PydanticCustomError("slot", "{text}", {"text": text})
 
     def clock(self, round_number: int, local_iteration: int = 0) -> Clock:
-        """Return the clock that every participant of this federation reads at one moment."""
+        """Return the clock of this federation at one moment."""
         return Clock(
             round_number,
             local_iteration,
@@ -78,28 +81,39 @@ class Federation:
 
 @part("origin")
 class Origin:
-    """Locations of the files of a data set, on disk and on the web.
+    """Locations of the files of a data set, on disk and on the web."""
 
-    Args:
-        layouts: Usual folders of the data set, below a data folder; it is fetched into the first.
-        marker: a pattern that one of its files matches there.
-        megabytes: Size of the download.
-        mirrors: Https addresses of folders (on this machine also http), in the order in which they are tried.
-        archive: One tar file, plain or compressed by gzip or bzip2, to fetch and unpack next to the first layout; empty where the
-            files of the format are fetched.
-        archive_sha256: Empty where no source publishes it; the unpacked files are checked in any case.
-    """
-
-    layouts: tuple[Annotated[Inside, Field(pattern=r"^[^/.]")], ...]
-    marker: Inside
-    megabytes: Positive
-    mirrors: tuple[Annotated[str, AfterValidator(_address)], ...]
-    archive: Annotated[str, AfterValidator(_file_name)] = ""
-    archive_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
+    layouts: Annotated[
+        tuple[Annotated[Inside, Field(pattern=r"^[^/.]")], ...],
+        Field(description="Usual folders of the data set, below a data folder; downloads go into the first one."),
+    ]
+    marker: Annotated[Inside, Field(description="Pattern that one of the set's files in its folder matches.")]
+    megabytes: Annotated[Positive, Field(description="Size of the download.")]
+    mirrors: Annotated[
+        tuple[Annotated[str, AfterValidator(_address)], ...],
+        Field(description="Https addresses of folders (on this machine also http), in the order of the tries."),
+    ]
+    archive: Annotated[
+        str,
+        AfterValidator(_file_name),
+        Field(
+            description=(
+                "Tar file, plain or compressed by gzip or bzip2, to unpack next to the first layout; empty to fetch the files of "
+                "the format."
+            )
+        ),
+    ] = ""
+    archive_sha256: Annotated[
+        str,
+        Field(
+            pattern="^([0-9a-f]{64})?$",
+            description="Hash of the archive; empty if it is not published. The unpacked files are checked in any case.",
+        ),
+    ] = ""
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Every tail of every layout, longest first, down to `.`, since a set's own folder may be given as well."""
+        """Every tail of every layout, longest first, down to `.`, since a user may give the set's own folder."""
         layouts = [PurePosixPath(layout).parts for layout in self.layouts]
         tails = [parts[i:] for parts in layouts for i in range(len(parts) + 1)]
         return tuple(dict.fromkeys(str(PurePosixPath(*tail)) for tail in sorted(tails, key=len, reverse=True)))
@@ -107,22 +121,34 @@ class Origin:
 
 @part("dataset_recipe")
 class DatasetRecipe:
-    """A data set of the catalog, or a user's own.
+    """A data set of the catalog, or a user's own."""
 
-    Args:
-        license: Short statement of its terms.
-        origin: None for an embedded set.
-        sizes: Recorded sizes, for checks of options and for epsilons without the data; None where they are not recorded, and then
-            the data are loaded. Loaded data of other sizes are refused.
-        sensitive: The categories of a table that an attacker wants to infer about a person; empty for all with at most 20 values.
-    """
-
-    title: Text
-    cite: Text
-    license: str
+    title: Annotated[Text, Field(description="Short name for tables and pages.")]
+    cite: Annotated[Text, Field(description="Source of the data.")]
+    license: Annotated[str, Field(description="Short statement of the terms.")]
     format: Annotated[Format, FORMAT]
-    federation: Annotated[Federation, nested(Federation)]
-    origin: Annotated[Origin | None, nested(Origin)] = None
-    sizes: Annotated[Sizes | None, nested(Sizes)] = None
-    sensitive: tuple[Text, ...] = ()
-    note: str = ""
+    federation: Annotated[
+        Federation, nested(Federation), Field(description="Federation that the paper trains on the data.")
+    ]
+    origin: Annotated[
+        Origin | None, nested(Origin), Field(description="Locations of the files; None for an embedded set.")
+    ] = None
+    sizes: Annotated[
+        Sizes | None,
+        nested(Sizes),
+        Field(
+            description=(
+                "Recorded sizes, for checks of options and for epsilons without the data; None loads the data for these. "
+                "Loaded data with other sizes are refused."
+            )
+        ),
+    ] = None
+    sensitive: Annotated[
+        tuple[Text, ...],
+        Field(
+            description=(
+                "Categories of a table that an attacker wants to infer about a person; empty for all with at most 20 values."
+            )
+        ),
+    ] = ()
+    note: Annotated[str, Field(description="Remarks for the reader of the recipe.")] = ""

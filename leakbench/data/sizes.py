@@ -1,4 +1,4 @@
-"""The recorded sizes of a data set: they answer every question that needs no example."""
+"""The recorded sizes of a data set, for computations that need no examples."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ __all__ = ["Sizes"]
 
 @part("sizes")
 class Sizes:
-    """The sizes of a data set.
+    """The sizes of a data set."""
 
-    Args:
-        shape: Shape of one input: (channels, height, width) of a picture, (features,) of a record.
-        train: Number of training examples of each class.
-        test: Number of test examples.
-        victims: Classes whose training examples may be attacked; empty for all classes.
-    """
-
-    shape: Annotated[tuple[Count, ...], Field(min_length=1)]
-    train: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
-    test: Count
-    victims: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    shape: Annotated[
+        tuple[Count, ...],
+        Field(
+            min_length=1,
+            description="Shape of one input: (channels, height, width) of a picture, (features,) of a record.",
+        ),
+    ]
+    train: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...],
+        Field(min_length=1, description="Number of training examples of each class."),
+    ]
+    test: Annotated[Count, Field(description="Number of test examples.")]
+    victims: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...],
+        Field(description="Classes whose training examples may be victims; empty for all classes."),
+    ] = ()
 
     @classmethod
     def of(cls, data: Dataset) -> Sizes:
@@ -40,9 +45,9 @@ class Sizes:
 
     def check(self, data: Dataset) -> None:
         """Raise InputError for data of other sizes."""
-        found = Sizes.of(data)
+        loaded = Sizes.of(data)
         for field in ("shape", "train", "test", "victims"):
-            recorded, actual = getattr(self, field), getattr(found, field)
+            recorded, actual = getattr(self, field), getattr(loaded, field)
             if recorded != actual:
                 raise InputError(
                     f"dataset {data.name!r}: sizes: {field}: the recipe has {_text(recorded)}, the data have"
@@ -52,7 +57,7 @@ class Sizes:
     def without_examples(self, name: str) -> Dataset:
         """Return a data set of these sizes whose inputs have a shape but no values (PyTorch's device `meta`).
 
-        The training labels are sorted: only their counts are recorded. Reading the value of an input raises an error.
+        The training labels are sorted, since only their counts are recorded. Reading the value of an input raises an error.
         """
         targets = torch.arange(len(self.train)).repeat_interleave(torch.tensor(self.train))
         victims = torch.isin(targets, torch.tensor(self.victims)) if self.victims else torch.ones_like(targets).bool()

@@ -1,14 +1,21 @@
-"""Sets that come in one piece are split here: stratified by class, the same on every machine."""
+"""The split of sets that come in one piece: stratified by class, the same on every machine."""
 
 from __future__ import annotations
 
 import math
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
-__all__ = ["Split", "apportion", "split"]
+from leakbench.part import Probability
+
+__all__ = ["Split", "SplitSeed", "TestShare", "apportion", "split"]
+
+TestShare: TypeAlias = Annotated[Probability, Field(description="Share of test examples in the stratified split.")]
+SplitSeed: TypeAlias = Annotated[int, Field(description="Seed of the stratified split.")]
 
 Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -19,7 +26,7 @@ Split = tuple[Tensor, Tensor]
 def split(targets: Tensor, test_share: float, seed: int) -> Split:
     """Split examples with labels `targets` (n,) so that exactly ceil(test_share * n) are test examples.
 
-    Each class gives its share, rounded by the largest remainder. The shuffle is NumPy's PCG64 from `seed`.
+    Each class contributes its share, rounded by the largest remainder. The shuffle is NumPy's PCG64 from `seed`.
     """
     labels = targets.numpy()
     rng = np.random.Generator(np.random.PCG64(seed))
@@ -34,7 +41,7 @@ def split(targets: Tensor, test_share: float, seed: int) -> Split:
 
 
 def apportion(sizes: Counts, seats: int) -> Counts:
-    """Return how many of `seats` each class of `sizes` gets: in proportion, by the largest remainder."""
+    """Return the number of `seats` of each class, in proportion to `sizes`, by the largest remainder."""
     exact = sizes * seats / sizes.sum()
     takes: Counts = np.floor(exact).astype(np.int64)
     for label in np.argsort(takes - exact, kind="stable")[: seats - int(takes.sum())]:

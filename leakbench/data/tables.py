@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import AFile, Check, File, check_files, checked_bytes, identity, within
 from leakbench.data.dataset import Dataset, Feature, everyone
-from leakbench.data.split import Split, split
+from leakbench.data.split import Split, SplitSeed, TestShare, split
 from leakbench.errors import InputError
-from leakbench.part import Probability, part
+from leakbench.part import part
 
 __all__ = ["AdultCsv", "scaled"]
 
@@ -31,14 +32,14 @@ COLUMNS = (
 class AdultCsv:
     """UCI Adult: 48,842 records, pooled and split again; 6 numbers, then 8 categories as 99 one-hot columns.
 
-    A category that is unknown ("?") has a 0 in all its columns. Numbers are scaled to [0, 1] by the training split's
-    range; test values beyond it are cut off. The class is the income, `<=50K` or `>50K`.
+    An unknown category ("?") has a 0 in all its columns. Numbers are scaled to [0, 1] by the training split's range, and test
+    values beyond it are clamped. The class is the income, `<=50K` or `>50K`.
     """
 
-    data: AFile
-    test: AFile
-    test_share: Probability = 0.25
-    seed: int = 0
+    data: Annotated[AFile, Field(description="File of the published training records.")]
+    test: Annotated[AFile, Field(description="File of the published test records.")]
+    test_share: TestShare = 0.25
+    seed: SplitSeed = 0
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -90,9 +91,9 @@ def _one_hot(column: pd.Series[Any], values: tuple[str, ...]) -> Tensor:
 
 
 def scaled(values: Tensor, names: tuple[str, ...], parts: Split) -> tuple[Tensor, list[Feature]]:
-    """Scale columns (n, f) to [0, 1] float32 by their range in the training split; say what each column is."""
+    """Scale columns (n, f) to [0, 1] float32 by their range in the training split, and return them with their features."""
     low, high = values[parts[0]].amin(0), values[parts[0]].amax(0)
-    # A column that is constant in the training split says nothing; it becomes 0.
+    # A column that is constant in the training split becomes 0.
     width = torch.where(high > low, high - low, 1.0)
     inputs = ((values - low) / width).clamp(0, 1).float()
     bounds = zip(names, low.tolist(), high.tolist(), strict=True)
@@ -109,7 +110,7 @@ def assemble(
     content: str,
     features: tuple[Feature, ...] = (),
 ) -> Dataset:
-    """Return a data set that came in one piece, split into `parts`, with every training example a possible victim."""
+    """Return the data set of the two splits `parts`, in which every training example may be a victim."""
     train, test = parts
     halves = (inputs[train], targets[train], inputs[test], targets[test])
     return Dataset("", kind, *halves, class_names, everyone(train), content, features)

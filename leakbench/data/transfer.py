@@ -1,4 +1,4 @@
-"""One transfer over HTTP into a file: resumed where the server can, bounded in bytes, hung up on where it stalls."""
+"""One transfer over HTTP into a file: resumed if the server supports it, limited in bytes, and ended if it stalls."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ from leakbench.data.watch import SLOWEST, Watch, opener
 __all__ = ["Failed", "Progress", "size_of", "transfer"]
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""Told (file, bytes so far, bytes in all or None where the server does not say)."""
+"""Called with (file, bytes so far, total bytes or None if the server does not say)."""
 
 CHUNK = 1 << 18
 REDIRECTIONS = 5
 PASSING = (408, 425, 429, 500, 502, 503, 504)
-"""Answers that may be others a moment later."""
+"""HTTP status codes that may be temporary."""
 
 
 class Failed(Exception):
-    """Why one address did not give the file.
+    """The reason why one address did not give the file.
 
-    again: whether another try may fare better.  wait: the seconds that the server asked to be left alone for.
+    Args:
+        why: The reason.
+        again: Whether another try may succeed.
+        wait: Seconds that the server asks to wait; None without such a request.
     """
 
     def __init__(self, why: str, again: bool = False, wait: float | None = None) -> None:
@@ -43,27 +46,34 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class _Sent:
-    """What a server says of its answer: the place of its first byte, and the file's length where it says one."""
+    """A server's description of its response: the position of the first byte, and the file's length or None."""
 
     start: int
     total: int | None
 
 
 def size_of(path: Path) -> int:
-    """Return how long a file is, 0 where there is none."""
+    """Return the size of a file in bytes, 0 if it does not exist."""
     return path.stat().st_size if path.exists() else 0
 
 
 def transfer(url: str, part: Path, most: int, progress: Progress | None, timeout: float) -> bool:
-    """Append to `part` what the server still has, starting over where it does not resume; return whether it said how much it has.
+    """Append the rest of the file to `part`, or start over if the server does not resume.
 
     Args:
-        most: Bytes of the whole file. Raises Failed; OSError where `part` cannot be written.
+        most: Largest size of the whole file in bytes.
+
+    Returns:
+        Whether the server stated the size of the file.
+
+    Raises:
+        Failed: If the address does not give the file.
+        OSError: If `part` cannot be written.
     """
     if not is_safe(url):
         raise Failed("expected an address of https (of http only on this machine)")
     before = size_of(part)
-    # An address of https, or of this machine: see above, and `_Redirections` for where it leads.
+    # The address is https, or of this machine: checked above, and by `_Redirections` for redirections.
     request = urllib.request.Request(url, headers={"Range": f"bytes={before}-"} if before else {})  # noqa: S310 - checked
     with Watch(timeout) as watch:
         try:
@@ -79,12 +89,12 @@ def transfer(url: str, part: Path, most: int, progress: Progress | None, timeout
                 raise _refused(error) from None
         except (urllib.error.URLError, TimeoutError, http.client.HTTPException, ConnectionError, ssl.SSLError) as error:
             raise _broken(error, watch, size_of(part)) from None
-        except ValueError as error:  # Of a redirection to what is no address.
+        except ValueError as error:  # From a redirection to an invalid address.
             raise Failed(f"{type(error).__name__}: {error}"[:200]) from None
     if watch.stalled:
         raise _broken(None, watch, done)
     if sent.total is not None and done > sent.total:
-        part.unlink()  # What was there before does not go with what came.
+        part.unlink()  # The earlier bytes are not from the same file.
         raise Failed(f"sent {done:,} of {sent.total:,} bytes; what came was deleted", again=True)
     if sent.total is not None and done != sent.total:
         raise Failed(f"cut off after {done:,} of {sent.total:,} bytes", again=True)
@@ -92,17 +102,17 @@ def transfer(url: str, part: Path, most: int, progress: Progress | None, timeout
 
 
 def _sent(response: http.client.HTTPResponse, before: int) -> _Sent:
-    """Return where in the file an answer begins, and how long the file is, as far as the server says."""
+    """Return the position of a response in the file and the length of the file, from the server's headers."""
     length = _count(response.headers.get("Content-Length"))
     if response.status == 200:
         return _Sent(0, length)
     if response.status != 206:
         raise Failed(f"HTTP {response.status} {response.reason}, expected 200 or 206")
-    said = response.headers.get("Content-Range")
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", said.strip()) if said else None
-    if said and (found is None or int(found[1]) != before):
-        raise Failed(f"was asked for bytes from {before:,} on and sends {said[:60]!r}", again=True)
-    total = int(found[3]) if found and found[3] != "*" else None
+    header = response.headers.get("Content-Range")
+    parsed = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", header.strip()) if header else None
+    if header and (parsed is None or int(parsed[1]) != before):
+        raise Failed(f"was asked for bytes from {before:,} on and sends {header[:60]!r}", again=True)
+    total = int(parsed[3]) if parsed and parsed[3] != "*" else None
     return _Sent(before, total if total is not None else None if length is None else before + length)
 
 
@@ -113,7 +123,7 @@ def _count(text: str | None) -> int | None:
 def _copied(
     response: http.client.HTTPResponse, part: Path, sent: _Sent, most: int, progress: Progress | None, watch: Watch
 ) -> int:
-    """Write the body behind the first `start` bytes of `part`; return how long it is then."""
+    """Write the body after the first `start` bytes of `part`; return the new length."""
     name, done = part.name.removesuffix(".part"), sent.start
     with part.open("r+b" if sent.start else "wb") as stream:
         stream.seek(sent.start)
@@ -126,13 +136,13 @@ def _copied(
             if progress is not None:
                 progress(name, done, sent.total)
     if done > most:
-        part.unlink()  # It would be resumed, and is no beginning of what is wanted.
+        part.unlink()  # Otherwise it would be resumed, but it is not the start of the expected file.
         raise Failed(f"sent more than the {most:,} bytes that were expected at most; what came was deleted")
     return done
 
 
 def _nothing_left(error: urllib.error.HTTPError, part: Path, before: int) -> bool:
-    """Take 416 for what it means: all of it is here already, or what is here is longer and so of another file."""
+    """Handle status 416: `part` is complete, or it is longer than the file and so from another one."""
     if error.headers.get("Content-Range") == f"bytes */{before}":
         return True
     part.unlink()
@@ -147,7 +157,7 @@ def _refused(error: urllib.error.HTTPError) -> Failed:
 
 
 def _asked(text: str | None) -> float | None:
-    """Return the seconds of a `Retry-After`, which is a number of them or a date; None for what is neither."""
+    """Return the seconds of a `Retry-After` header, which is a number or a date; None for another text."""
     if not text:
         return None
     seconds = _count(text)
@@ -164,16 +174,16 @@ def _broken(error: Exception | None, watch: Watch, here: int) -> Failed:
         text = f"stalled: fewer than {SLOWEST * watch.timeout:,.0f} bytes in {watch.timeout:g} s; {here:,} bytes came so far"
         return Failed(text, again=True)
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    # A name that is not known, a port that nobody listens at, a certificate that is not right: the same a second later.
+    # An unknown host, a refused connection or an invalid certificate will not change in a second.
     lasting = isinstance(reason, ssl.SSLCertVerificationError | ConnectionRefusedError | str) or (
         isinstance(error, urllib.error.URLError) and not isinstance(reason, TimeoutError | ConnectionError)
     )
-    said = str(reason) if isinstance(error, urllib.error.URLError) else f"{type(reason).__name__} {reason}".strip()
-    return Failed(said[:200], again=not lasting)
+    text = str(reason) if isinstance(error, urllib.error.URLError) else f"{type(reason).__name__} {reason}".strip()
+    return Failed(text[:200], again=not lasting)
 
 
 class _Redirections(urllib.request.HTTPRedirectHandler):
-    """Follows a few redirections, none away from https and none to anything but a server of files."""
+    """Follows a few redirections, but none away from https."""
 
     max_redirections = REDIRECTIONS
     max_repeats = 2

@@ -1,4 +1,4 @@
-"""Archives from strangers: plain files alone, below the folder that they are unpacked into, no more bytes than were expected."""
+"""Unpacks untrusted archives: only plain files below the target folder, with a limit on the number of bytes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["unpack"]
 
 MOST_FILES = 1_000_000
 AT_ONCE = 1 << 24
-"""Bytes that a reader of archives may ask for at once: of a file it takes less, of a header that lies more than there is memory."""
+"""Largest number of bytes per read: tarfile reads files in smaller pieces, but a hostile header may request more."""
 
 BROKEN = (tarfile.TarError, EOFError, ValueError, OverflowError, gzip.BadGzipFile, zlib.error)
-"""What a damaged or hostile archive raises."""
+"""Errors of a damaged or hostile archive."""
 
 
 class _Bounded:
-    """A file to read, of which no more than so many bytes are taken, nor many at once."""
+    """A file with a limit on the bytes that can be read, in total and at once."""
 
     def __init__(self, file: IO[bytes], most: int) -> None:
         self.file, self.most = file, most
@@ -51,20 +51,25 @@ class _Bounded:
 
 
 def unpack(packed: Path, folder: Path, form: Format, most: int) -> None:
-    """Unpack a tar archive, plain or by gzip or bzip2, which must hold a folder of `folder`'s name, and delete it.
+    """Unpack a tar archive, plain or compressed by gzip or bzip2, that contains a folder with `folder`'s name, and delete it.
 
     Args:
-        form: By which its content is checked before any of it is put in place.
-        most: Bytes that it may unpack to. Raises InputError, with nothing put in place, for an archive that is none, holds
-            anything but files and folders below it, or other content.
+        packed: The archive.
+        folder: Target folder.
+        form: Format that checks the content before it is moved to the target folder.
+        most: Largest number of unpacked bytes.
+
+    Raises:
+        InputError: For a damaged archive, one with entries other than files and folders below it, or other content. The target
+            folder then does not change.
     """
-    for left in folder.parent.glob(".unpacking-*"):  # Of a process that was killed; nobody else is here now.
+    for left in folder.parent.glob(".unpacking-*"):  # From a killed process: the caller's lock excludes running ones.
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as scratch:
         try:
             _extract(packed, Path(scratch), most)
         except (*BROKEN, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # The disk's, not the archive's.
+            if isinstance(error, OSError) and error.errno is not None:  # An error of the disk, not of the archive.
                 raise
             packed.unlink()
             raise InputError(f"{packed.name}: not a whole, safe archive: {error}; it was deleted") from None
@@ -113,7 +118,7 @@ def _opened(packed: Path) -> IO[bytes]:
 
 
 def _put(fresh: Path, folder: Path) -> None:
-    """Move what was unpacked into place: each file whole, whatever else lies there left alone."""
+    """Move the unpacked files into the target folder, each atomically; other files there stay."""
     if not folder.exists():
         os.replace(fresh, folder)
         return

@@ -1,6 +1,6 @@
-"""A watch over one transfer: a server that sends next to nothing is hung up on, wherever in its answer it stalls.
+"""A watch over one transfer: it closes the connection if the server sends almost nothing, at any point of its response.
 
-A socket's own timeout is of one call, so that a byte a minute would pass it for days.
+A socket's timeout applies to one call, so a server that sends one byte per minute would never reach it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 __all__ = ["Watch", "opener"]
 
 SLOWEST = 1024.0
-"""Bytes a second; what comes slower has stalled."""
+"""Bytes per second below which a transfer has stalled."""
 
 
 class Watch:
-    """Hangs up where less than `SLOWEST` came in each `timeout` seconds; tell it of bytes by `came`."""
+    """Closes a connection if fewer than `SLOWEST` bytes per second came in `timeout` seconds; report bytes with `came`."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
@@ -40,7 +40,7 @@ class Watch:
         self._thread.join()
 
     def came(self, count: int) -> None:
-        """Enter that so many bytes came."""
+        """Count received bytes."""
         self._came += count
 
     def _look(self) -> None:
@@ -48,9 +48,7 @@ class Watch:
         while not self._over.wait(self.timeout):
             if self._came - before < SLOWEST * self.timeout and self.socket is not None:
                 self.stalled = True
-                with suppress(
-                    OSError
-                ):  # The descriptor itself: what of TLS is left to say is not said to who does not listen.
+                with suppress(OSError):  # Without TLS's closing message, since the server does not respond.
                     socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
             before = self._came
 
