@@ -1,4 +1,4 @@
-"""One cell of the benchmark: what was asked for, resolved to recipes and numbers, checked, and identified by its content."""
+"""One cell of the benchmark: a request, resolved to recipes and numbers, checked, and identified by its content."""
 
 from leakbench.cell.cell import SINCE, Cell, hand_out, identified, identity, leak_clock, leak_federation
 from leakbench.cell.knowledge import knowledge

@@ -1,4 +1,4 @@
-"""The epsilons of one cell: what its defense does over its federation, handed to the ledger."""
+"""The epsilons of one cell, from the facts of its defense over its federation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def cell_epsilon(
     """Return the epsilons of a defense in the federation of a cell, for the model that is trained.
 
     Args:
-        largest: What the run counted (`Schedule.largest`); None before it.
+        largest: Counts of the run (`Schedule.largest`); None before it.
+        delta: Delta of the valid epsilons, in (0, 1).
     """
     schedule, training = ledger_of(defense, data, settings, partition, largest)
     return _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), _noises(training))
@@ -38,7 +39,7 @@ def cell_epsilon(
 def ledger_of(
     defense: Defense, data: Dataset, settings: Settings, partition: Partition, largest: dict[str, int] | None = None
 ) -> tuple[Schedule, tuple[Phase, ...]]:
-    """Return how the federation of a cell trains and samples, and what the defense does in it, as far as it is trained."""
+    """Return the schedule of a cell's federation and the phases of its defense, for the rounds that are trained."""
     probe = probe_of(defense, data, settings)
     schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies, largest)
     rounds = schedule.rounds if settings.stop_after is None else settings.stop_after
@@ -50,26 +51,27 @@ def cell_curve(
 ) -> list[float]:
     """Return the valid epsilon of released models after each round, by Rényi divergences of integer orders.
 
-    Empty where there is none, or none that is finite.
+    The list is empty without a guarantee or if an epsilon is infinite.
     """
     schedule, training = ledger_of(defense, data, settings, partition)
     try:
         curve = epsilon_curve(training, defense.unit, schedule, delta)
     except InputError:
         return []
-    found = [float(value) for value in curve]
-    # Hardly any noise has no finite epsilon after some round, and an axis has no place for it.
-    return found if all(map(math.isfinite, found)) else []
+    values = [float(value) for value in curve]
+    # With very little noise, the epsilon of later rounds is infinite, which an axis cannot show.
+    return values if all(map(math.isfinite, values)) else []
 
 
 def schedule_of(
     defense: Defense, probe: Probe, copies: float, most_copies: int, largest: dict[str, int] | None = None
 ) -> Schedule:
-    """Return how a federation trains under a defense.
+    """Return the schedule of a federation with a defense.
 
     Args:
-        copies: At how many clients one example lies.
-        most_copies: At how many clients one example lies.
+        copies: Average number of clients that hold one example.
+        most_copies: Largest number of clients that hold one example.
+        largest: Counts of the run (`Schedule.largest`); None before it.
     """
     f = probe.federation
     return Schedule(
@@ -96,7 +98,7 @@ def _noises(training: tuple[Phase, ...]) -> list[Fact]:
 
 
 def _explained(found: Epsilon, noises: list[Fact]) -> Epsilon:
-    """Add to each valid epsilon what the noises say of themselves."""
-    said = "".join(f"; {reason}" for reason in dict.fromkeys(fact.reason for fact in noises) if reason)
-    taps = {n: dataclasses.replace(t, reason=t.reason + said * (t.valid is not None)) for n, t in found.by_tap.items()}
-    return dataclasses.replace(found, reason=found.reason + said * (found.valid is not None), by_tap=taps)
+    """Add the reasons in the facts of the noises to the reason of each valid epsilon."""
+    more = "".join(f"; {reason}" for reason in dict.fromkeys(fact.reason for fact in noises) if reason)
+    taps = {n: dataclasses.replace(t, reason=t.reason + more * (t.valid is not None)) for n, t in found.by_tap.items()}
+    return dataclasses.replace(found, reason=found.reason + more * (found.valid is not None), by_tap=taps)

@@ -1,6 +1,6 @@
 """The behaviour versions of everything that the numbers of a cell depend on, by name.
 
-Parts are found in the recipes. What every cell shares is listed here, with the cells that it is used by.
+The recipes have the parts. The pieces that cells share are listed here, with the condition under which a cell uses them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["behaviours_of"]
 
 
 class Resolved(Protocol):
-    """What a cell has that decides its numbers."""
+    """The contents of a cell that its numbers depend on."""
 
     @property
     def attack(self) -> Attack: ...
@@ -49,7 +49,7 @@ USED: dict[str, Callable[[Resolved], bool]] = {
 
 
 def _together(cell: Resolved) -> bool:
-    """Say whether what leaks at any leakage point is of several examples."""
+    """Return whether the update at any leakage point is of several examples."""
     s = cell.settings
     of_client = s.leak_batch * (s.federation.local_iterations if s.protocol == "live" else 1)
     return any(tap != "type-2" and (of_client > 1 or cell.defense.shows_sum(tap)) for tap in s.taps)
@@ -58,7 +58,7 @@ def _together(cell: Resolved) -> bool:
 def behaviours_of(cell: Resolved) -> dict[str, int]:
     """Return {name: version} of everything that the numbers of a cell depend on, with its networks as `network NAME`.
 
-    A cell that is planned without its data has the same versions.
+    A planned cell without data has the same versions.
     """
     s = cell.settings
     networks = {s.leaking, *([s.model] if s.federation.rounds else [])}

@@ -1,4 +1,4 @@
-"""A cell under a budget of privacy: the noise that spends it exactly, or the rounds that fit into it."""
+"""A cell with a privacy budget: the noise that spends it exactly, or the number of rounds within it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from leakbench.privacy.epsilon import Epsilon
 __all__ = ["plan", "prepare", "rounds_in_budget", "with_epsilon"]
 
 EXACT = 5e-4
-"""How closely, relative, the noise of a target epsilon is found; always on its safe side."""
+"""Relative tolerance of the noise for a target epsilon, which is never exceeded."""
 
 FARTHEST = 20.0
-"""Logarithm of the largest factor of noise that is tried."""
+"""Logarithm of the largest noise factor of the search."""
 
 
 def prepare(
@@ -35,11 +35,12 @@ def prepare(
     delta: float = 1e-5,
     load: Load = load_dataset,
 ) -> Cell:
-    """Return the cell of a request with its data, and with the noise and the rounds that its budgets ask for.
+    """Return the cell of a request with its data, and with the noise and the rounds for its budgets.
 
-    Args: as of `plan`.
-    Raises: InputError in one line for an option that does not fit, before the data are looked for, and for data that
-        are missing or wrong.
+    The arguments are those of `plan`.
+
+    Raises:
+        InputError: For an option that does not fit, before the data are loaded, and for missing or wrong data.
     """
     planned = plan(request, data_dir, progress, delta, load)
     return with_examples(planned, request.dataset, data_dir, progress, load)
@@ -55,15 +56,15 @@ def plan(
     """Return the cell of `prepare` without the examples of its data set, which is enough for its epsilons.
 
     Args:
-        request: what is asked for. `epsilon` is the valid epsilon at `delta` that all noise together spends;
-            `stop_at_epsilon` and `stop_at_delta` are the budget after which training stops, instead of the recipe's own.
-        data_dir: where data sets are, for a recipe that records no sizes.
-        progress: called with (file, bytes so far, bytes in all) while data are fetched.
-        delta: delta of `request.epsilon`, in (0, 1).
-        load: reads a data set, `load_dataset` or the like.
+        request: The request. Its `epsilon` is the valid epsilon at `delta` that all noise together spends; its `stop_at_epsilon`
+            and `stop_at_delta` are the budget after which training stops, instead of the recipe's own.
+        data_dir: Folder of the data sets, for a recipe without recorded sizes.
+        progress: Called with (file, bytes so far, total bytes) while data are fetched.
+        delta: Delta of `request.epsilon`, in (0, 1).
+        load: Reads a data set, as `load_dataset` does.
 
     Raises:
-        InputError: for an option that does not fit.
+        InputError: For an option that does not fit.
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
@@ -105,11 +106,13 @@ def _stop(request: Request) -> Budget | None:
 
 
 def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
-    """Return the cell with all its noise louder or softer by one factor, so that its valid epsilon is the target.
+    """Return the cell with all its noise multiplied by one factor, so that its valid epsilon is the target.
 
     Args:
-        target: Of released models at `delta`, > 0. Raises InputError for a defense without a valid epsilon or a target out of
-            reach.
+        target: Epsilon of released models at `delta`, > 0.
+
+    Raises:
+        InputError: For a defense without a valid epsilon, or a target that no factor reaches.
     """
     _check_target(target)
     partition = hand_out(cell)
@@ -136,13 +139,17 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
             raise InputError(
                 f"epsilon: {target:g} cannot be reached, {cell.names['defense']} spends less without noise"
             )
-    # Epsilon falls with the noise, nearly along a line in these logarithms; one more EXACT of noise stays below the target.
-    found = optimize.brentq(excess, soft, loud, xtol=EXACT)
-    return identified(dataclasses.replace(cell, defense=louder(cell.defense, math.exp(found + EXACT))))
+    # Epsilon decreases with the noise, nearly linearly in these logarithms; EXACT more noise stays below the target.
+    log_factor = optimize.brentq(excess, soft, loud, xtol=EXACT)
+    return identified(dataclasses.replace(cell, defense=louder(cell.defense, math.exp(log_factor + EXACT))))
 
 
 def rounds_in_budget(cell: Cell, budget: Budget) -> int:
-    """Return how many rounds of the cell's federation fit into the budget; raises InputError where nothing is to be spent."""
+    """Return the number of rounds of the cell's federation within the budget.
+
+    Raises:
+        InputError: For a defense without the epsilon of the budget, or a budget below the epsilon of one round.
+    """
     rounds, partition = cell.settings.federation.rounds, hand_out(cell)
 
     def after(count: int) -> Epsilon:

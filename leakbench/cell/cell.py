@@ -29,7 +29,7 @@ __all__ = ["Cell", "hand_out", "identified", "identity", "leak_clock", "leak_fed
 
 
 SINCE = "0.1.0"
-"""Release whose form identities have. A later release changes them by behaviour versions alone, not by its number."""
+"""Release that is part of every identity. A later release changes identities only by behaviour versions, not by its number."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Cell:
     """One cell, ready to run.
 
     Args:
-        request: What the user asked for; None for a cell that was put together by hand. It is not part of the identity.
-        drawn: {tap: whether what leaks there depends on random numbers}, as far as `random_at` was asked; of this cell alone,
-            since one that is changed begins with none.
+        request: The user's request; None for a cell from code. It is not part of the identity.
+        drawn: {leakage point: whether its update depends on random numbers}, the cached results of `random_at` for this cell; a
+            changed cell starts without them.
     """
 
     names: dict[str, str]
@@ -55,13 +55,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """A name for its folder."""
+        """The name of the run's folder."""
         defense = self.names["defense"].partition(" (")[0]
         return "-".join([self.names["dataset"], defense, self.names["attack"], self.hash[:8]])
 
 
 def identified(cell: Cell) -> Cell:
-    """Return the cell with the hash of its content; a cell without examples has no identity, and stays as it is."""
+    """Return the cell with the hash of its content; a cell without examples has no identity and does not change."""
     if not cell.data.has_examples:
         return cell
     content: dict[str, Any] = {
@@ -73,7 +73,7 @@ def identified(cell: Cell) -> Cell:
         "settings": describe(cell.settings),
     }
     if not cell.settings.federation.dropout:
-        # Where nobody can drop out, nothing that is said of it changes a result, and so neither the identity.
+        # Without dropout, its settings change no result, so they are not part of the identity.
         del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
     if content["settings"]["federation"]["client_optimizer"] == "sgd":
         del content["settings"]["federation"]["client_optimizer"]
@@ -86,7 +86,7 @@ def identified(cell: Cell) -> Cell:
 
 
 def identity(cell: Cell, command: str) -> dict[str, Any]:
-    """Return what the manifest of a cell's run says from the start."""
+    """Return the first content of the manifest of a cell's run."""
     recipes = {"attack": cell.attack, "defense": cell.defense, "dataset": cell.recipe}
     return {
         "hash": cell.hash,
@@ -108,14 +108,14 @@ def hand_out(cell: Cell) -> Partition:
 
 
 def leak_federation(cell: Cell) -> Federation:
-    """Return the federation as a leak sees it: the batch that leaks, of a client that holds as many."""
+    """Return the federation at a leak: the leaked batch, and clients with at least as many examples."""
     s = cell.settings
     held = max(s.leak_batch, s.federation.examples_per_client)
     return dataclasses.replace(s.federation, batch=s.leak_batch, examples_per_client=held)
 
 
 def leak_clock(cell: Cell, round_number: int) -> Clock:
-    """Return the clock at a leak: of all local iterations in the live protocol, of one in the paper's."""
+    """Return the clock at a leak, with all local iterations in the live protocol and one in the paper protocol."""
     federation = leak_federation(cell)
     steps = federation.local_iterations if cell.settings.protocol == "live" else 1
     clock = cell.defense.clock(federation, round_number)

@@ -1,4 +1,4 @@
-"""Where a cell computes: on the CPU, or on a GPU in whole single precision."""
+"""The device of a cell: the CPU, or a GPU in full single precision."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from leakbench.provenance import code, versions
 __all__ = ["AUTO", "conditions", "described", "device_of"]
 
 AUTO = "auto"
-"""A GPU where CUDA finds one, else the CPU."""
+"""Name for a GPU if CUDA has one, else the CPU."""
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device of a name as PyTorch knows them, or of `auto`; raises InputError for one that cannot be used here."""
+    """Return the device of a PyTorch name or `auto`; raises InputError for a device that cannot be used here."""
     try:
         device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == AUTO else name)
         torch.zeros(1, device=device).cpu()
@@ -31,22 +31,23 @@ def device_of(name: str) -> torch.device:
             )
         return torch.device("cpu")
     if device.type == "cuda":
-        # TF32 keeps 10 bits of each factor's mantissa: a gradient would differ from what leaked by more than the search has to see.
+        # TF32 has only 10 bits of mantissa: the rounding of gradients would hide the differences that a search needs.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     return device
 
 
 def described(device: torch.device) -> str:
-    """Return the name of a device, of a GPU with that of its kind."""
+    """Return the name of a device, for a GPU with the name of its kind."""
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
 def conditions(device: torch.device) -> dict[str, Any]:
-    """Return what, beside the seed, decides the last bits of a result.
+    """Return the conditions, other than the seed, that the last bits of a result depend on.
 
-    threads: among which sums are divided.  capability: the instructions of the CPU that PyTorch uses.  deterministic: whether
-    algorithms that are not are refused.  code: of leakbench.  Of a GPU, whose kind `device` says, also tf32 and cudnn_benchmark.
-    Then the version of each that it computes by.
+    Returns:
+        `device`; `threads`, the number of PyTorch's threads; `capability`, the CPU instructions that PyTorch uses; `deterministic`,
+        whether PyTorch refuses other algorithms; `code`, the version of leakbench's code; for a GPU also `tf32` and
+        `cudnn_benchmark`; and the version of each library.
     """
     found = {
         "device": described(device),
@@ -58,4 +59,4 @@ def conditions(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         found["tf32"] = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
         found["cudnn_benchmark"] = torch.backends.cudnn.benchmark
-    return {**found, **{name: said for name, said in versions().items() if name != "machine"}}
+    return {**found, **{name: version for name, version in versions().items() if name != "machine"}}

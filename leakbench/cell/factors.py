@@ -1,4 +1,4 @@
-"""A cell's defense with all its noise, or all its clips, times one factor: how a sweep moves through them."""
+"""A cell's defense with all its noise, or all its clips, multiplied by one factor, as a sweep varies them."""
 
 from __future__ import annotations
 
@@ -20,33 +20,37 @@ from leakbench.types import Fact
 __all__ = ["LEAST", "MOST", "check_factors", "check_louder", "louder", "wider", "with_factors"]
 
 LEAST, MOST = 1e-6, 1e6
-"""Between these a factor leaves numbers that single precision, JSON and an axis hold."""
+"""Range of a factor, such that single precision, JSON and an axis can hold the numbers."""
 
 CLIPS = (ClipWhole, ClipLayers, ClipLayersShared)
 
 
 def with_factors(cell: Cell, noise: float | None, clip: float | None) -> Cell:
-    """Return the cell with the noise multipliers of its defense times `noise` and its clip norms times `clip`; None leaves them.
+    """Return the cell with the noise multipliers of its defense times `noise` and its clip norms times `clip`.
 
-    The name of the defense says so. Noise that is calibrated to a clip follows it, as sigma C does.
+    The name of the defense gets the factors. Noise that is calibrated to a clip changes with the clip, as sigma C does.
+
+    Args:
+        noise: Factor of the noise multipliers, in [`LEAST`, `MOST`]; None does not change them.
+        clip: Factor of the clip norms, in [`LEAST`, `MOST`]; None does not change them.
 
     Raises:
-        InputError: for a factor outside [`LEAST`, `MOST`], and for a defense without anything that the factor changes.
+        InputError: For a factor outside the range, and for a defense without noise or clips that the factor changes.
     """
-    said = []
+    changes = []
     check_factors(noise, clip)
     defense = cell.defense
     if noise is not None:
         check_louder(cell, "noise-factor", some=True)
-        defense, said = louder(defense, noise), [f"noise x {noise:g}"]
+        defense, changes = louder(defense, noise), [f"noise x {noise:g}"]
     if clip is not None:
         _check_wider(cell)
-        defense, said = wider(defense, clip), [*said, f"clip x {clip:g}"]
-    if not said:
+        defense, changes = wider(defense, clip), [*changes, f"clip x {clip:g}"]
+    if not changes:
         return cell
-    # What a paper prints is of its own noise and clip.
+    # The paper's printed values belong to the original noise and clip.
     defense = dataclasses.replace(defense, printed={})
-    names = {**cell.names, "defense": f"{cell.names['defense']} ({', '.join(said)})"}
+    names = {**cell.names, "defense": f"{cell.names['defense']} ({', '.join(changes)})"}
     return identified(dataclasses.replace(cell, defense=defense, names=names))
 
 
@@ -58,17 +62,17 @@ def check_factors(noise: float | None, clip: float | None) -> None:
 
 
 def _times(part: Any, field: str, factor: float) -> Any:
-    """Return a part with one of its numbers, or a number that falls over the rounds, times a factor."""
+    """Return a part with one of its numbers or schedules multiplied by a factor."""
     value = getattr(part, field)
     try:
         return dataclasses.replace(part, **{field: Scaled(value, factor) if callable(value) else value * factor})
     except ValidationError as error:
-        said = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InputError(f"factor: {factor:g} times {field} {value}: {said}") from None
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InputError(f"factor: {factor:g} times {field} {value}: {message}") from None
 
 
 def louder(defense: Defense, factor: float) -> Defense:
-    """Return the defense with the noise multiplier of each of its transforms, and of its claim, times a factor."""
+    """Return the defense with the noise multiplier of each transform and of the claim multiplied by a factor."""
 
     def scaled(part: Any, field: str) -> Any:
         return part if getattr(part, field, None) is None else _times(part, field, factor)
@@ -82,7 +86,7 @@ def louder(defense: Defense, factor: float) -> Defense:
 
 
 def wider(defense: Defense, factor: float) -> Defense:
-    """Return the defense with the norm of each of its fixed clips times a factor."""
+    """Return the defense with the norm of each fixed clip multiplied by a factor."""
     stations: dict[str, Any] = {
         name: tuple(_times(t, "norm", factor) if isinstance(t, CLIPS) else t for t in getattr(defense, name))
         for name in STATIONS
@@ -91,10 +95,11 @@ def wider(defense: Defense, factor: float) -> Defense:
 
 
 def check_louder(cell: Cell, field: str, some: bool = False) -> None:
-    """Raise InputError where a transform adds noise that a factor on multipliers misses.
+    """Raise InputError if a transform adds noise that does not follow the noise multipliers.
 
     Args:
-        some: Also where none adds any.
+        field: Name of the option, for the message.
+        some: Whether to raise it for a defense without noise too.
     """
     pairs = [(plain, other) for plain, other in _pairs(cell, louder(cell.defense, 2.0)) if plain.std > 0]
     if some and not pairs:
@@ -115,7 +120,7 @@ def _check_wider(cell: Cell) -> None:
 
 
 def _pairs(cell: Cell, changed: Defense) -> list[tuple[Fact, Fact]]:
-    """Return every fact of the first moment beside what it becomes."""
+    """Return pairs of every fact of the first moment, before and after the change."""
     probe = probe_of(cell.defense, cell.data, cell.settings)
     now = cell.defense.clock(probe.federation, 0)
     before, after = (facts_at(defense, probe, now) for defense in (cell.defense, changed))

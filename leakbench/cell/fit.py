@@ -1,4 +1,4 @@
-"""Whether the parts of a cell fit each other: what would otherwise be found out after minutes of work is refused at once."""
+"""Checks that the parts of a cell fit together, so that errors appear before minutes of work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_INDICES = 100_000_000
 
 
 def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
-    """Raise InputError in one line for numbers and parts that do not go together."""
+    """Raise InputError for numbers and parts that do not fit together."""
     f = s.federation
     if s.candidates < s.victims <= len(data.victims):
         raise InputError(f"candidates: got {s.candidates}, fewer than the {s.victims} victims, who are among them")
@@ -48,7 +48,7 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
 
 
 def check_alone(s: Settings, attack: Attack, defense: Defense, name: str) -> None:
-    """Raise InputError where an attack that reads what one example leaks is to read a batch, or what several clients sent."""
+    """Raise InputError if an attack on the update of one example gets the update of several examples or clients."""
     if not attack.needs.alone:
         return
     steps = s.federation.local_iterations if s.protocol == "live" else 1
@@ -62,10 +62,10 @@ def check_alone(s: Settings, attack: Attack, defense: Defense, name: str) -> Non
 
 
 def check_class(s: Settings, data: Dataset, attack: Attack, names: tuple[str, str]) -> None:
-    """Raise InputError where a server fishes for a class of which no batch can hold an example.
+    """Raise InputError if a server fishes for a class without examples to attack.
 
     Args:
-        names: Of the attack and of the data set.
+        names: Name of the attack and name of the data set.
     """
     wanted = fished(attack.server)
     targets = data.train_targets[data.victims] if s.protocol == "paper" else data.train_targets

@@ -1,4 +1,4 @@
-"""What an attacker is granted."""
+"""The knowledge of a cell's attacker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["knowledge"]
 
 
 def knowledge(cell: Cell, tap: str = "type-1") -> Knowledge:
-    """Return what the threat model grants the attacker of a cell at a leakage point."""
+    """Return the knowledge that the threat model grants the attacker of a cell at a leakage point."""
     whose = "" if cell.data.public is None else ", of others than may be victims"
     public = f"test split of {cell.names['dataset']} ({len(cell.data.public_targets)} examples{whose})"
     labels, logits = (

@@ -1,7 +1,7 @@
-"""Repeated looks: how often an attack sees one gradient of the same examples, each time with other random numbers.
+"""Repeated observations of one gradient of the same examples, each with other random numbers.
 
-A client that computes the same gradient again (a retry, a late round at an unchanged model, a fixed batch) noises it anew, and
-the noise of n looks averages out: of Gaussian noise 1 / sqrt(n) of its deviation is left, and n looks are n releases.
+A client that computes the same gradient again (a retry, a late round at an unchanged model, a fixed batch) draws new noise. The
+noise of n observations averages out to 1 / sqrt(n) of the deviation of Gaussian noise, and n observations are n releases.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["check_looks", "looks_at", "random_at"]
 
 
 def looks_at(cell: Cell, tap: str) -> int:
-    """Return how many looks the attack gets at a tap: one where all would be the same bits."""
+    """Return the number of observations of an attack at a leakage point; 1 if all would be bit-identical."""
     wanted = cell.settings.observations
     return wanted if wanted > 1 and random_at(cell, tap) else 1
 
 
 def check_looks(cell: Cell) -> None:
-    """Raise InputError for several looks where at no tap of the cell anything is drawn at random."""
+    """Raise InputError for several observations if no leakage point of the cell depends on random numbers."""
     s = cell.settings
     if s.observations > 1 and not any(random_at(cell, tap) for tap in s.taps):
         raise InputError(
@@ -36,9 +36,9 @@ def check_looks(cell: Cell) -> None:
 
 
 def random_at(cell: Cell, tap: str) -> bool:
-    """Say whether what leaks at a tap depends on random numbers, by leaking the same examples twice at first weights.
+    """Return whether the update at a leakage point depends on random numbers, by two leaks of the same examples.
 
-    Worked out once a cell and tap, whatever asks.
+    The result is cached for each cell and leakage point.
     """
     if tap not in cell.drawn:
         network = probe(cell.defense, cell.data, cell.settings, cell.settings.leaking).network

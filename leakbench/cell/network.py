@@ -1,4 +1,4 @@
-"""The networks of a cell, with what its defense adds to them."""
+"""The networks of a cell, with the extensions of its defense."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["probe", "probe_of"]
 
 
 def probe_of(defense: Defense, data: Dataset, settings: Settings) -> Probe:
-    """Return the network that is trained in a cell, with what the defense adds to it, and the federation."""
+    """Return the network that is trained in a cell, with the extensions of the defense, and the federation."""
     return probe(defense, data, settings, settings.model)
 
 
 def probe(defense: Defense, data: Dataset, settings: Settings, name: str) -> Probe:
-    """Return the network of that name at some first weights, in the mode of a cell, and the federation."""
+    """Return the network of a name at some first weights, in the mode of a cell, and the federation."""
     rng = torch.Generator().manual_seed(0)
     plain = build(name, data.shape, data.classes, rng, settings.init)
     model = extended(defense.network, plain, data.shape, data.classes, rng).train(settings.victim_mode == "train")

@@ -1,4 +1,4 @@
-"""How the leakage points of a cell are called in its summary and among its wall times."""
+"""The names of a cell's leakage points in its summary and among its wall times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["leak_key", "phase_name"]
 
 
 def leak_key(cell: Cell, tap: str, round_number: int) -> str:
-    """Return the name of a leakage point in the summary: with its round, or rounds, where several may leak."""
+    """Return the name of a leakage point in the summary, with its round or rounds in the live protocol."""
     s = cell.settings
     if s.join_rounds:
         return f"{tap}@{'+'.join(map(str, s.leak_rounds))}"
@@ -16,5 +16,5 @@ def leak_key(cell: Cell, tap: str, round_number: int) -> str:
 
 
 def phase_name(cell: Cell, tap: str, round_number: int) -> str:
-    """Return the name under which the wall time of one leakage point is kept."""
+    """Return the name of the wall time of one leakage point."""
     return f"attack {tap}" + (f" at round {round_number}" if cell.settings.protocol == "live" else "")

@@ -1,4 +1,4 @@
-"""From a request to a cell: every option is checked against the recipes first, then the data are loaded."""
+"""Resolves a request to a cell: first every option is checked against the recipes, then the data are loaded."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ __all__ = ["plan_cell", "resolve_cell", "with_examples"]
 def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None, load: Load = load_dataset) -> Cell:
     """Return the cell of a request with its data.
 
-    Raises InputError in one line for an option that does not fit, before the data are looked for, and for data that are
-    missing or wrong.
+    Raises:
+        InputError: For an option that does not fit, before the data are loaded, and for missing or wrong data.
     """
     return with_examples(plan_cell(request, data_dir, progress, load), request.dataset, data_dir, progress, load)
 
@@ -41,7 +41,11 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None, 
 def with_examples(
     cell: Cell, dataset: str, data_dir: Path | None, progress: Any = None, load: Load = load_dataset
 ) -> Cell:
-    """Return a planned cell with its data; `dataset` is the name or path in its request."""
+    """Return a planned cell with its data.
+
+    Args:
+        dataset: Name or path in the cell's request.
+    """
     if cell.data.has_examples:
         return cell
     cell = identified(dataclasses.replace(cell, data=load(dataset, data_dir, progress=progress)[2]))
@@ -50,12 +54,13 @@ def with_examples(
 
 
 def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, load: Load = load_dataset) -> Cell:
-    """Return the cell of a request without the examples of its data set, after checking every option of the request.
+    """Return the cell of a request without the examples of its data set, after checks of all options.
 
-    The check uses the sizes that the data set's recipe records. Where a user's recipe records none, the data are loaded
-    for it by `load`. A cell without examples can be accounted, but not run, and has no hash.
+    The checks use the sizes in the data set's recipe. For a user's recipe without sizes, `load` loads the data. A cell without
+    examples has epsilons, but it cannot be run and has no hash.
 
-    Raises InputError in one line for an option that does not fit.
+    Raises:
+        InputError: For an option that does not fit.
     """
     check_request(request)
     attack_name, attack = resolve("attacks", Attack, request.attack)
@@ -150,7 +155,7 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
 
 
 def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
-    """Return the network that the user asked for, else the one that a recipe needs, else the data's usual one."""
+    """Return the network of the request, else the one of a recipe, else the data's usual one."""
     name = (of_recipe or usual) if asked is None else asked
     if name not in MODELS:
         raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))}")
@@ -158,7 +163,7 @@ def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
 
 
 def _lpips(folder: Path | None) -> tuple[Score | str, str]:
-    """Return (LPIPS or the reason why there is none, the weights' file name, which holds their checksum)."""
+    """Return (LPIPS or the reason for its absence, the name of the weights' file, which contains their checksum)."""
     score = load_lpips(folder)
     if folder is None:
         return score, ""

@@ -1,4 +1,4 @@
-"""Every number of a cell, resolved."""
+"""The resolved numbers of a cell."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a cell is run with.
+    """The settings of a cell.
 
     Args:
-        leak_rounds: Rounds trained before each leak.
-        stop_after: How many of the federation's rounds a budget allows; None for all.
-        victim_mode: See `leakbench.cell.victim_mode`; None where no network depends on it.
-        init: How the first weights of both networks are drawn, see `leakbench.models.initialise.rule_of`.
-        join_rounds: Whether all of them are views of the same victims, for one attack.
-        reads: One of `READS`.
-        observations: How many looks an attack gets at each gradient, see `leakbench.cell.looks`.
-        engine: How gradients are computed, one of `leakbench.request.ENGINES`; noise is drawn in another order by each.
-        pictures: Whether examples and reconstructions are kept in the run's folder.
-        networks: How many draws of the first weights the victims are spread over; 1 in the live protocol, whose network is
-            trained.
-        budget: Seconds of wall time that all attacks of the run may take; None for no limit.
+        leak_rounds: Number of rounds before each leak.
+        stop_after: Number of the federation's rounds within a budget; None for all.
+        victim_mode: See `leakbench.cell.victim_mode`; None if no network depends on it.
+        init: Initialisation of both networks, see `leakbench.models.initialise.rule_of`.
+        join_rounds: Whether one attack observes the same victims at all leak rounds.
+        reads: One of `leakbench.request.READS`.
+        observations: Number of observations of each gradient, see `leakbench.cell.looks`.
+        engine: One of `leakbench.request.ENGINES`, which draw noise in different orders.
+        pictures: Whether the run's folder has examples and reconstructions.
+        networks: Number of draws of the first weights among the victims; 1 in the live protocol, whose network is trained.
+        budget: Wall time in seconds for all attacks of the run; None for no limit.
     """
 
     part_name: ClassVar[str] = "settings"
@@ -58,10 +57,10 @@ class Settings:
 
     @property
     def leaking(self) -> str:
-        """The name of the network from which the protocol leaks."""
+        """The name of the network that leaks."""
         return self.leak_model if self.protocol == "paper" else self.model
 
     @property
     def leaks(self) -> tuple[tuple[int, ...], ...]:
-        """The rounds before which each attack sees something: one each, or all together."""
+        """The numbers of rounds before the leaks of each attack: one for each, or all together."""
         return (self.leak_rounds,) if self.join_rounds else tuple((number,) for number in self.leak_rounds)

@@ -1,7 +1,8 @@
-"""In which mode the clients, and so the victims, compute their gradients: `train` or `eval`; only batch normalisation cares.
+"""The mode, `train` or `eval`, in which clients compute their gradients; only batch normalisation depends on it.
 
-`train`: each batch by its own statistics, as clients train. `eval`: by the running statistics that the server sent, which
-nobody moves; this is what attacks were long measured on, and it makes them much easier. Neither is taken silently.
+In `train`, each batch uses its own statistics, as in the training of clients. In `eval`, it uses the running statistics that the
+server sent, which do not change. Many papers measure attacks in `eval`, where they are much easier. A request has to choose the
+mode.
 """
 
 from __future__ import annotations
@@ -23,19 +24,24 @@ __all__ = ["check_mode", "leaks_by_batch"]
 
 
 def leaks_by_batch(mode: str | None, name: str, shape: Shape, classes: int) -> bool:
-    """Say whether the network that leaks, by its name, normalises each batch by the batch's own statistics in that mode."""
-    with torch.device("meta"):  # Its layers without their weights.
+    """Return whether a network in a mode normalises each batch by the batch's own statistics.
+
+    Args:
+        name: Name of the network.
+        shape: Shape of one input.
+    """
+    with torch.device("meta"):  # Builds the layers without their weights.
         return mode == "train" and depends_on_mode(MODELS[name].builder(shape, classes))
 
 
 def check_mode(
     mode: str | None, networks: Mapping[str, nn.Module], leaking: str, taps: tuple[str, ...], defense: Defense
 ) -> None:
-    """Raise InputError where a mode is needed and missing, given and without meaning, or at odds with the rest of a cell.
+    """Raise InputError for a mode that is missing, not needed, or does not fit the rest of a cell.
 
     Args:
-        networks: {name: those that are trained or leak}.
-        leaking: The name of the one that leaks.
+        networks: {name: network}, the networks that are trained or leak.
+        leaking: Name of the network that leaks.
     """
     dependent = [name for name, model in networks.items() if depends_on_mode(model)]
     if not dependent:

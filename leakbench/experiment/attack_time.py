@@ -1,4 +1,4 @@
-"""The seconds that a run may attack: shared out over its leakage points and chunks by their number of victims."""
+"""The time limit for the attacks of a run, divided among its leakage points and chunks by their number of victims."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from leakbench.store import Run
 __all__ = ["AttackTime", "estimate_line", "within_seconds"]
 
 ATTACK = "attack "
-"""How the names of the phases begin in which a run attacks."""
+"""Start of the names of a run's phases with attacks."""
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class AttackTime:
-    """What is left of a limit on the wall time of all attacks of a run.
+    """The rest of a limit on the wall time of all attacks of a run.
 
-    Time that earlier processes spent on chunks that they finished is in the manifest's phases, so that a resumed run has what is
-    left.
+    The manifest's phases have the time that earlier processes spent on finished chunks, so a resumed run has only the rest.
 
     Args:
-        limit: Seconds for all attacks of the run, their rankings among them; None for no limit.
-        run: The run, whose phases say what was spent.
-        pending: Victims that are still to be attacked, over all leakage points.
+        limit: Seconds for all attacks of the run, with their rankings; None for no limit.
+        run: The run, whose phases have the spent time.
+        pending: Number of victims still to be attacked, over all leakage points.
         now: The clock.
     """
 
@@ -41,35 +40,39 @@ class AttackTime:
 
     @property
     def left(self) -> float:
-        """Seconds that are left; infinite without a limit."""
+        """Remaining seconds; infinite without a limit."""
         if self.limit is None:
             return float("inf")
         spent = sum(seconds for phase, seconds in self.run.manifest["phases"].items() if phase.startswith(ATTACK))
         return float(max(0.0, self.limit - spent))
 
     def share(self, victims: int) -> float:
-        """Return the seconds for the next so many of the pending victims."""
+        """Return the seconds for the next `victims` of the pending victims."""
         return self.left * victims / max(victims, self.pending)
 
     def passed(self, victims: int, since: float) -> float:
-        """Return which share of the seconds for the next so many victims has passed since then; 0 without a limit.
+        """Return the share of the seconds for the next `victims` victims that has passed; 0 without a limit.
 
-        It stays below 1, since a search that is late still has an iteration to end.
+        It stays below 1, since a late search still finishes an iteration.
+
+        Args:
+            since: Start of the work, by `now`.
         """
         if self.limit is None:
             return 0.0
         return min(0.99, (self.now() - since) / max(self.share(victims), 1e-9))
 
     def done(self, victims: int) -> None:
-        """Take so many victims off the pending ones."""
+        """Subtract finished victims from the pending ones."""
         self.pending -= victims
 
     def within(self, method: Any, victims: int, of_point: int, since: float, say: Say, ranked: float = 0.0) -> Any:
         """Return the method limited to the share of the next `victims`; the method itself without a limit.
 
         Args:
-            of_point: Victims of the same leakage point that are still to be attacked, for which `say` gets an estimate.
-            since: When the work on these victims began, by `now`.
+            of_point: Number of pending victims of the same leakage point, for which `say` gets an estimate.
+            since: Start of the work on these victims, by `now`.
+            say: Called with an estimate.
             ranked: Seconds that their rankings took.
         """
         if self.limit is None:
@@ -89,9 +92,13 @@ def within_seconds(
     now: Now = time.perf_counter,
     rankings: float = 0.0,
 ) -> Any:
-    """Return a method limited to some seconds, which tells `say` an estimate for `victims` victims that have `share` seconds.
+    """Return a method with a time limit, which first calls `say` with an estimate.
 
     Args:
+        seconds: Limit of this call.
+        victims: Number of victims of the estimate.
+        share: Seconds for these victims.
+        limit: Seconds of the whole limit, for the message.
         rankings: Seconds of the share that the rankings of these victims take.
     """
     if not any(hasattr(search, "stop") for search in searches_of(method)):
@@ -108,16 +115,16 @@ def within_seconds(
 def estimate_line(
     most: float, least: float, victims: int, more: int, share: float, limit: float, rankings: float = 0.0
 ) -> str:
-    """Return what a user is told before an attack with a limit starts.
+    """Return the message before an attack with a time limit.
 
     Args:
-        most: Predicted seconds of one victim, at most.
-        least: Predicted seconds of one iteration of every search for one victim, which no limit prevents.
+        most: Largest predicted seconds of one victim.
+        least: Predicted seconds of one iteration of every search for one victim, which runs in any case.
         victims: Number of victims.
-        more: Number of public examples that the attack also tries, for its doubts.
-        share: Seconds of the limit that these victims have.
+        more: Number of public examples that the attack also reconstructs, for its doubts.
+        share: Seconds of the limit for these victims.
         limit: Seconds of the limit, as the user gave it.
-        rankings: Predicted seconds of their rankings, which no limit prevents. They count in the limit.
+        rankings: Predicted seconds of their rankings, which run in any case and count in the limit.
     """
     longest, shortest = most * (victims + more) + rankings, least * victims
     many = "1 victim" if victims == 1 else f"{victims} victims"

@@ -1,6 +1,7 @@
-"""What clients could see of the model that a lying server sent, beside honest models of the same round and batch size.
+"""Statistics that may reveal the model of a malicious server to clients, compared with those of honest models.
 
-Worked out after the run from the cell alone, so that a resumed run finds the same.
+The honest models have the same round and batch size. The statistics are computed from the cell after the run, so a resumed run
+computes the same ones.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ from leakbench.types import Network
 __all__ = ["Conspicuous", "conspicuous_of", "seen_of"]
 
 MOST, FEWEST = 20, 4
-"""How many batches are looked at, and how many honest models at random weights: fewer where one takes long."""
+"""Largest and least number of batches, and of honest models at random weights; large models have fewer."""
 
 WORK = 500_000_000
-"""About how many gradients' coordinates are computed for either of both."""
+"""Approximate number of gradient coordinates for the batches, and for the honest models."""
 
 AT_ONCE = 64_000_000
-"""Of how many gradients' coordinates at most stand side by side."""
+"""Largest number of gradient coordinates in memory at once."""
 
 ABSENT = {
     "rows_alike": "no layer has two rows of two numbers",
-    "d_snr": "of fewer than two examples, or where none has a gradient of its own, none can outweigh the others",
+    "d_snr": "with fewer than two examples, or without gradients of single examples, none can outweigh the others",
     "lit_alone": "no linear layer with a bias stands before a ReLU or hardtanh, or fewer than two examples could light it",
     "loss": "the model gives no finite loss",
 }
@@ -59,9 +60,11 @@ ABSENT = {
 
 @dataclass(frozen=True)
 class Conspicuous:
-    """found: {statistic: {`value`, `percentile` among honest models, their `honest_median`}}; None of an honest server.
+    """The statistics of a malicious server's model.
 
-    notes: {key of the summary: what has to be known of it}.
+    Args:
+        found: {statistic: {`value`, `percentile` among honest models, their `honest_median`}}; None for an honest server.
+        notes: {key of the summary: its explanation}.
     """
 
     found: dict[str, dict[str, float | None]] | None = None
@@ -69,18 +72,20 @@ class Conspicuous:
 
 
 MANY = 10_000
-"""Among how many clients, at most, those are looked for who hold no victim."""
+"""Largest number of clients that are searched for clients without a victim."""
 
 
 def conspicuous_of(
     cell: Cell, sent: Callable[[int, int], Sent], honest: Callable[[int], Network], partition: Partition
 ) -> Conspicuous:
-    """Return what clients could see at the last round that leaks: medians over the victims' batches, at most 20.
+    """Return the statistics at the last round that leaks, as medians over the victims' batches, at most 20.
+
+    Before any training, the honest models are new initialisations with one batch each. Afterwards there is one honest model, with
+    batches of clients that are not victims.
 
     Args:
-        sent: {round, draw of the first weights: what the server sent then}; each victim is looked at with its own draw.
-        honest: {round: what an honest server would have sent}. Before any training honest models are fresh initialisations, each
-            with a batch of its own; afterwards there is one, seen with batches of clients who are no victims.
+        sent: Maps (round, draw of the first weights) to what the server sent; each victim has its own draw.
+        honest: Maps a round to the network of an honest server.
     """
     if not lies(cell.attack.server):
         return Conspicuous()
@@ -101,10 +106,12 @@ def conspicuous_of(
 def seen_of(
     network: Network, inputs: Tensor, targets: Tensor, gates: tuple[str, ...] | None = None
 ) -> dict[str, float]:
-    """Return {statistic: value} of one batch, inputs (B, *s) and targets (B,), but for `architecture`; NaN where it has none.
+    """Return {statistic: value} of one batch, without `architecture`; NaN for a statistic that does not exist.
 
     Args:
-        gates: As `gated_biases` finds them, where they are known already.
+        inputs: (B, *s).
+        targets: (B,).
+        gates: The result of `gated_biases`; None to compute it.
     """
     names, size = weight_names(network.model), sum(p.numel() for p in network.parameters.values())
     gates = gated_biases(network.model, tuple(inputs.shape[1:])) if gates is None else gates
@@ -142,14 +149,14 @@ def _affordable(cell: Cell, network: Network) -> int:
 
 
 def _fresh(cell: Cell, number: int) -> Network:
-    """Return the network that leaks at other first weights, as an honest server could have drawn them."""
+    """Return the network that leaks with other first weights, as of an honest server."""
     seed = generator(cell.settings.seed, "honest models", number).initial_seed()
     other = dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, seed=seed))
     return Network(*fresh_network(other, trained=cell.settings.protocol == "live"), engine=cell.settings.engine)
 
 
 def _other_batches(cell: Cell, victims: Tensor, many: int, partition: Partition) -> Tensor:
-    """Return batches (n, B) without a victim: in the live protocol of one client each, who has none where such are left."""
+    """Return batches (n, B) without victims; in the live protocol, each of one client, if possible without a victim."""
     s, rng = cell.settings, generator(cell.settings.seed, "honest batches")
     if s.protocol == "paper":
         pool = cell.data.victims[~torch.isin(cell.data.victims, victims)]
@@ -182,11 +189,11 @@ def _median(values: list[float]) -> float | None:
 def _notes(
     cell: Cell, found: dict[str, dict[str, float | None]], number: int, batches: int, many: int
 ) -> dict[str, str]:
-    """Return what the honest models are, and why a number is missing."""
-    who = f"{many} networks at random weights" if number == 0 else "the network as it was trained"
+    """Return the explanation of the honest models, and the reasons for missing numbers."""
+    models = f"{many} networks at random weights" if number == 0 else "the network as it was trained"
     size = cell.settings.leak_batch
     notes = {
-        "conspicuous": f"medians over {batches} victims' batches of {size} before round {number + 1}; honest is {who}, with"
+        "conspicuous": f"medians over {batches} victims' batches of {size} before round {number + 1}; honest is {models}, with"
         f" {many} batches of others"
     }
     for name, placed in found.items():

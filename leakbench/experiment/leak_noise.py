@@ -1,4 +1,4 @@
-"""The noise in what leaks: its standard deviation, as an attacker who knows the defense's recipe works it out."""
+"""The standard deviation of the noise in a leaked update, as an adaptive attacker computes it from the defense's recipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BY_QUOTIENT = (
 
 
 def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tuple[Fact, ...]]:
-    """Return what each station does to the gradients of the network that leaks after so many rounds; see `facts_at`."""
+    """Return the facts of each station for the network that leaks after `round_number` rounds; see `facts_at`."""
     probe = Probe(network, cell.data.shape, cell.data.classes, leak_federation(cell))
     return facts_at(cell.defense, probe, leak_clock(cell, round_number))
 
@@ -35,11 +35,16 @@ def noise_std(
     rate: float,
     client_optimizer: str = "sgd",
 ) -> float | str:
-    """Return the standard deviation of the noise on each coordinate of what leaks, in the units of `leak`, or why not.
+    """Return the standard deviation of the noise on each coordinate of the update, in the units of `leak`, or why it has none.
 
     Args:
-        done: {station: facts} of a leak of `batch` examples, `steps` local iterations and `cohort` clients at learning `rate`.
-        client_optimizer: How these clients step; noise that comes before Adam's quotient does not add up behind it.
+        done: {station: facts}.
+        tap: Leakage point.
+        batch: Number of examples in a batch.
+        cohort: Number of clients in the update.
+        steps: Number of local iterations.
+        rate: Learning rate.
+        client_optimizer: Optimizer of the clients; noise before Adam's quotient does not add up after it.
     """
     variance = 0.0
     for station in stations_before(tap):
@@ -62,7 +67,7 @@ def noise_std(
 
 
 def _share(station: str, each: bool, tap: str, batch: int, cohort: int, length: float) -> float:
-    """Return what one noise of a station, as `Fact.std` counts it, comes to in what leaks."""
+    """Return the factor from `Fact.std` of a station's noise to its standard deviation in the update."""
     clients = 1 / math.sqrt(cohort)
     if station == "example":
         alone = 1.0 if tap == "type-2" else 1 / math.sqrt(batch)
@@ -73,12 +78,12 @@ def _share(station: str, each: bool, tap: str, batch: int, cohort: int, length: 
 
 
 def aware(view: View, cell: Cell) -> View:
-    """Return the view of an attacker who knows the defense: it runs the deterministic part on a guess and knows the noise."""
-    told = dataclasses.replace(view.knowledge, defense=True)
+    """Return the view of an adaptive attacker, which runs the defense's deterministic part on a guess and knows the noise."""
+    knowledge = dataclasses.replace(view.knowledge, defense=True)
     done = leak_facts(cell, view.network, view.clock.round)
     grid = (view.batch, view.cohort, view.local_steps)
     std = noise_std(done, view.tap, *grid, view.learning_rate, view.clock.client_optimizer)
     noise, unknown = (None, std) if isinstance(std, str) else (std, "")
     if unknown == NO_NOISE or (unknown and not random_at(cell, view.tap)):
         unknown = ""
-    return dataclasses.replace(view, stations=cell.defense.stations, noise=noise, unknown=unknown, knowledge=told)
+    return dataclasses.replace(view, stations=cell.defense.stations, noise=noise, unknown=unknown, knowledge=knowledge)

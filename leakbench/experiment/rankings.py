@@ -1,4 +1,4 @@
-"""The answers of the rankings beside an attack, each given what it needs and told of the defense."""
+"""The rankings in addition to an attack, each with the data that it needs and with knowledge of the defense."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ def rankings(
     rngs: Generators,
     ready: Mapping[str, Ranking] | None = None,
 ) -> dict[str, Ranking]:
-    """Return {name: the answer} to every question of `leakbench.scoring.rankings` that can be asked of what leaked.
+    """Return {name: ranking} for every question of `leakbench.scoring.rankings` that applies to the update.
 
-    `identified` is answered by the nearest neighbour of the reconstruction for the victims for which the attacker has evidence,
-    and by the likelihood of what leaked for the others, see `leakbench.attack.rankings.reconstructed`.
-    `identified_by_likelihood` and `identified_by_reconstruction` are both answers alone.
+    `identified` uses the nearest neighbour of the reconstruction for victims with evidence, and the likelihood of the update
+    for the others; see `leakbench.attack.rankings.reconstructed`. `identified_by_likelihood` and `identified_by_reconstruction`
+    use only one of both.
 
     Args:
         shown: The candidates.
-        features: The attributes that are asked for.
-        answer: The attack's; of one that ranks it stands for the answer to its question, which is who of the candidates it was,
-            unless its method is the part that answers another one.
-        ready: What `likelihoods` returned before the attack; None for nothing.
+        features: The attributes to infer.
+        answer: The result of the attack. A ranking answers its own question: `identified`, unless its method belongs to another
+        one.
+        ready: The result of `likelihoods` before the attack, if any.
     """
-    found = dict(ready or {})
+    by_name = dict(ready or {})
     if isinstance(answer, Ranking):
-        method, asked = cell.attack.method, _asked(features)
-        found[next((name for name, rank in asked.items() if isinstance(method, type(rank))), IDENTIFIED.name)] = answer
-    found = likelihoods(cell, views, shown, features, rngs, found)
+        method, questions = cell.attack.method, _questions(features)
+        own = next((name for name, rank in questions.items() if isinstance(method, type(rank))), IDENTIFIED.name)
+        by_name[own] = answer
+    by_name = likelihoods(cell, views, shown, features, rngs, by_name)
     informed = _informed(cell, views, shown)
     calibration = public_examples(cell, CALIBRATION).inputs
-    return found | by_both(informed, found[IDENTIFIED.name], shown, calibration, answer)
+    return by_name | by_both(informed, by_name[IDENTIFIED.name], shown, calibration, answer)
 
 
 def likelihoods(
@@ -58,27 +59,27 @@ def likelihoods(
     rngs: Generators,
     found: Mapping[str, Ranking] | None = None,
 ) -> dict[str, Ranking]:
-    """Return {name: the answer} to the questions that are answered by what leaked alone, whatever an attack reconstructs.
+    """Return {name: ranking} for the questions that need only the update and not the reconstruction of an attack.
 
-    No random number is drawn, so that it makes no difference whether they are answered before an attack or after it.
+    The rankings draw no random numbers, so they may run before or after the attack.
 
     Args:
-        found: Answers that there are already.
+        found: Rankings that exist already.
     """
-    found = dict(found or {})
+    by_name = dict(found or {})
     informed = _informed(cell, views, shown)
-    for name, rank in _asked(features).items():
-        if name in found or (rank.needs.alone and informed[0].examples > 1):
+    for name, rank in _questions(features).items():
+        if name in by_name or (rank.needs.alone and informed[0].examples > 1):
             continue
-        told = informed
+        each = informed
         if rank.needs.public:
             public = public_examples(cell, rank.needs.public)
-            told = tuple(dataclasses.replace(view, public=public) for view in informed)
-        found[name] = rank(told, rngs)
-    return found
+            each = tuple(dataclasses.replace(view, public=public) for view in informed)
+        by_name[name] = rank(each, rngs)
+    return by_name
 
 
-def _asked(features: Sequence[Feature]) -> dict[str, Ranks]:
+def _questions(features: Sequence[Feature]) -> dict[str, Ranks]:
     return {name: rank for name, question in RANKINGS.items() if (rank := question.rank(features)) is not None}
 
 

@@ -1,4 +1,4 @@
-"""A short rehearsal of the attack before a federation is trained, so that what does not fit is found out at once."""
+"""A short rehearsal of the attack before a federation is trained, so that errors appear at once."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ from leakbench.types import Generators
 __all__ = ["rehearse"]
 
 FEW = 4
-"""How many candidates a rehearsed ranking gets."""
+"""Number of candidates of a rehearsed ranking."""
 
 
 def rehearse(
     cell: Cell, partition: Partition, sent: Callable[[str], Sent], tick: Callable[[], None] = unticked
 ) -> None:
-    """Let the attack answer for one victim of every leakage point, for one iteration; raises InputError where it cannot.
+    """Run the attack for one victim of every leakage point and one iteration.
 
     Args:
-        sent: {leakage point: the network at its first weights}. Of a cell that leaks at several rounds together every view is
-            taken of it.
+        sent: Maps a leakage point to the network at its first weights, which replaces the networks of all rounds.
         tick: Called after each gradient evaluation.
+
+    Raises:
+        InputError: If the attack fails.
     """
     method, fits = _short(cell.attack.method), FitStore(fit_folder())
     for tap in cell.settings.taps:
@@ -46,7 +48,7 @@ def rehearse(
         views = tuple(dataclasses.replace(view, fits=fits, tick=lambda *_: tick()) for view in views)
         rngs = generators(cell.settings.seed, "rehearsal", [(0, 0)])
         rehearsed = partial(_rehearsed, method, views, rngs)
-        list(Room("victims", 1, LOWER)(slice(0, 1), rehearsed))  # A lack of memory is one line here as well.
+        list(Room("victims", 1, LOWER)(slice(0, 1), rehearsed))  # Room turns a lack of memory into an InputError.
 
 
 def _rehearsed(method: Method, views: tuple[View, ...], rngs: Generators, lanes: slice) -> None:
@@ -63,7 +65,7 @@ def _views(cell: Cell, tap: str, round_number: int, victims: Victims, sent: Sent
 
 
 def _short(method: Method) -> Method:
-    """Return the method with one iteration, where it has a limit, and one epoch, where it trains."""
+    """Return the method with one iteration, if it has a limit, and one epoch, if it trains."""
     short: Any = limited(method, 1) or method
     method = dataclasses.replace(short, epochs=1) if hasattr(short, "epochs") else short
     return method

@@ -1,4 +1,4 @@
-"""The stage of a run that attacks: each leakage point's victims in chunks, each chunk on disk before the next begins."""
+"""The stage of a run that attacks each leakage point's victims in chunks; each chunk is on disk before the next begins."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LOWER = "lower --leak-batch, --observations or the restarts of the attack, or ta
 
 @dataclass(frozen=True)
 class Judge:
-    """What answers are scored by: the threshold of success, and LPIPS or the reason why there is none."""
+    """The criteria of the scores: the threshold of success, and LPIPS or the reason for its absence."""
 
     eta: float
     lpips: Score | str
@@ -68,8 +68,8 @@ class Leak:
     """One leakage point of one cell, with one draw of the first weights.
 
     Args:
-        sent: {rounds trained before: what the server sent}, one or several.
-        network: Which draw of the first weights leaks, counted from 0; victim v is attacked at draw v modulo their number.
+        sent: {number of rounds before: what the server sent}, one or several.
+        network: Draw of the first weights, counted from 0; victim v belongs to draw v modulo their number.
     """
 
     cell: Cell
@@ -80,20 +80,20 @@ class Leak:
 
     @property
     def round(self) -> int:
-        """The round by which it is named: the last one."""
+        """The last round, which is in the name of the leak."""
         return max(self.sent)
 
     @property
     def lanes(self) -> Tensor:
-        """The victims (n,) int64 that are attacked at this draw of the first weights, as positions among all V."""
+        """The positions (n,) int64 of the victims of this draw of the first weights among all V."""
         return torch.arange(self.network, self.cell.settings.victims, self.cell.settings.networks)
 
     def victims(self) -> Victims:
-        """Draw the victims, who are the same in all its rounds, with the examples that they used in the first."""
+        """Draw the victims, which are the same in all rounds of the leak, with their examples in the first round."""
         return draw_victims(self.cell, self.tap, min(self.sent), self.partition)
 
     def views(self, victims: Victims, lanes: Tensor) -> tuple[View, ...]:
-        """Return what the attacker sees of the victims in `lanes`, a view for each look at each round."""
+        """Return the attacker's views of the victims in `lanes`, one for each observation in each round."""
         each = (views_of(self.cell, self.tap, n, victims, lanes, sent) for n, sent in self.sent.items())
         return tuple(view for looks in each for view in looks)
 
@@ -105,14 +105,16 @@ class Leak:
 
 
 def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: AttackTime) -> None:
-    """Attack the victims of one leakage point at one draw of the first weights, in chunks that the run's folder lacks.
+    """Attack the victims of one leakage point at one draw of the first weights, in chunks, without those on disk.
 
-    A chunk for which memory does not suffice is halved, and so are those after it; raises InputError where it does not suffice
-    for one victim.
+    If memory is too small for a chunk, it and the following ones are halved.
 
     Args:
-        progress: Of victims; within a chunk a victim counts by the share of its most iterations.
-        clock: How long the attacks may still take.
+        progress: Called with the number of victims; within a chunk, a victim counts by the share of its iterations.
+        clock: The remaining time of the attacks.
+
+    Raises:
+        InputError: If memory is too small for one victim.
     """
     victims, own = leak.victims(), leak.lanes
     total = len(victims.indices)
@@ -127,21 +129,21 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
     if missing:
         there = before + missing[0].start
         begin(progress, phase, there, total, f"victim {there + 1}")
-    elif before + len(own) == total:  # Those of later networks may be there too.
+    elif before + len(own) == total:  # The victims of later networks may be on disk too.
         progress(phase, total, total)
     left = sum(gap.stop - gap.start for gap in missing)
     clock.done(len(own) - left)
 
     def attacked(where: slice) -> tuple[pd.DataFrame, dict[str, Tensor]]:
         lanes, since = own[where], clock.now()
-        # The check on public examples follows the searches and takes as long as those for so many more victims.
+        # The check on public examples follows the searches and takes as long as the searches for `checks` more victims.
         checks: int = getattr(leak.cell.attack.method, "twins", 0)
         searching, reached = len(lanes) / (len(lanes) + checks), 0.0
 
         def counted(share: float) -> float:
-            """Return how many victims are done, of which none is taken back where searches run in another order."""
+            """Return the number of finished victims, which never decreases, even if searches run in another order."""
             nonlocal reached
-            # A search that the clock will stop has done as much of its work as of its time.
+            # If the clock will stop a search, the share of its work is the share of its time.
             reached = max(reached, share, clock.passed(len(lanes), since))
             return float(before + where.start + reached * len(lanes))
 
@@ -165,7 +167,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
             method = leak.cell.attack.method
             method = watched(method, tell, most_work(method, views))
             if clock.limit is not None and not leak.cell.attack.needs.candidates:
-                # Nothing stops a ranking, so that rankings come first and the searches have the time that is left.
+                # A ranking cannot be stopped, so rankings run first and the searches have the remaining time.
                 began = clock.now()
                 ready = _ranked(leak, victims, lanes, views)
                 ranked = clock.now() - began
@@ -182,38 +184,38 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
 
 
 def _missing(leak: Leak, run: Run, total: int) -> list[slice]:
-    """Return which of the draw's victims, by position among them, no whole chunk on disk holds.
+    """Return the positions of the draw's victims that are not in a complete chunk on disk.
 
-    A chunk says itself how many victims it holds, whatever fits into memory now.
+    Each chunk records its number of victims, so the size of chunks may change between processes.
     """
-    found, reached = [], 0
+    gaps, reached = [], 0
     prefix = _piece(leak, 0)[: -len("00000")]
     for name in sorted(n for n in list(run.manifest["files"]) if n.startswith(prefix) and n.endswith(".parquet")):
         piece = name.removesuffix(".parquet")
         if run.has(name) and run.has(f"{piece}.safetensors"):
             first = int(piece.removeprefix(prefix))
-            found.append(slice(reached, first))
+            gaps.append(slice(reached, first))
             reached = first + run.read_tensors(f"{piece}.safetensors")["trajectory"].shape[1]
-        else:  # What is left of it could be of more victims than the piece that will have its name.
+        else:  # An incomplete chunk may have more victims than the new chunk with its name.
             run.forget(f"{piece}.")
-    found.append(slice(reached, total))
-    return [gap for gap in found if gap.start < gap.stop]
+    gaps.append(slice(reached, total))
+    return [gap for gap in gaps if gap.start < gap.stop]
 
 
 def _piece(leak: Leak, first: int) -> str:
-    """Return the name, without its ending, of what a chunk of victims from the `first` on leaves on disk."""
+    """Return the name, without its suffix, of the files of a chunk that starts with the victim `first`."""
     return f"parts/{leak.name}.{first:05d}"
 
 
 def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str | None:
-    """Return the piece of another tap that showed the attacker the very same bits, if there is one; remember this one's.
+    """Return the chunk of another leakage point with bit-identical views, if any, and record the hash of these views.
 
-    Where no station acts between two taps they leak the same; the same search on the same bits is not made twice.
+    Without a station between two leakage points, both leak the same update, and one attack is enough.
     """
     digest = hashlib.sha256()
     for view in views:
         grid = (view.cohort, view.local_steps, view.batch, view.learning_rate)
-        # Who runs the defense on a guess runs what acts before the tap.
+        # An adaptive attacker runs the stations before the leakage point.
         acting = [name for name, does in vars(view.stations.before(view.tap)).items() if does]
         digest.update(repr((view.examples, grid, acting, view.of_gradients, view.clock.round, lanes.tolist())).encode())
         for name, update in (*view.network.parameters.items(), *view.update.items()):
@@ -225,7 +227,7 @@ def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str |
 
 
 def _ranked(leak: Leak, victims: Victims, lanes: Tensor, views: tuple[View, ...]) -> dict[str, Ranking]:
-    """Return the answers of the rankings that need no reconstruction."""
+    """Return the rankings that need no reconstruction."""
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     features = attributes_of(cell.data, cell.recipe.sensitive)
@@ -247,8 +249,8 @@ def _attack_chunk(
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     shown, own = candidates(cell, victims)
-    told = tuple(dataclasses.replace(v, candidates=shown if cell.attack.needs.candidates else None) for v in views)
-    answer = answered(method, told, rngs)
+    granted = tuple(dataclasses.replace(v, candidates=shown if cell.attack.needs.candidates else None) for v in views)
+    answer = answered(method, granted, rngs)
     features = attributes_of(cell.data, cell.recipe.sensitive)
     views[0].tick("identification of the victims")
     ranked = rankings(cell, views, shown, features, answer, rngs, ready)
@@ -262,26 +264,28 @@ def _attack_chunk(
         own[lanes],
         candidate_examples(cell, victims),
     )
-    rebuilt = answer if isinstance(answer, Reconstruction) else None
-    reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
+    own_reconstruction = answer if isinstance(answer, Reconstruction) else None
+    reconstruction = no_reconstruction(real) if own_reconstruction is None else own_reconstruction
     at = (leak.tap, leak.round)
-    rows, ordered = score(*at, rebuilt, ranked, null, real, judge.eta, judge.lpips, leak.network)
+    rows, ordered = score(*at, own_reconstruction, ranked, null, real, judge.eta, judge.lpips, leak.network)
     read = torch.stack([readable(view) for view in views]).all(0)
     rows = explained(rows, _silent(views), _refuses(cell), fished(cell.attack.server), read)
     rows = rows.join(score_rankings(ranked, candidate_examples(cell, victims), cell.data.public_targets, real))
     rows = rows.join(score_attributes(ranked, features, [commonest(cell.data, f) for f in features], real))
     rows = rows.join(
-        score_recognised(None if rebuilt is None else ordered, real, null.guesses[null.best_for_success], gallery)
+        score_recognised(
+            None if own_reconstruction is None else ordered, real, null.guesses[null.best_for_success], gallery
+        )
     )
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))
-    kept = {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
-    return rows, kept if cell.settings.pictures else without_pictures(kept)
+    tensors = {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
+    return rows, tensors if cell.settings.pictures else without_pictures(tensors)
 
 
 def _silent(views: tuple[View, ...]) -> Tensor:
-    """Return (V,): of whom nothing but zeros leaked, at any look."""
+    """Return (V,), whether all observations of a victim are zero."""
     return torch.stack([(u.flatten(1) == 0).all(1) for view in views for u in view.update.values()]).all(0)
 
 
@@ -290,7 +294,7 @@ def _refuses(cell: Cell) -> bool:
 
 
 def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJudge | None]:
-    """Let the null attacker, who is told every label, guess all victims' examples from the public split; and judge tables by it."""
+    """Return the baseline guess of all victims' examples from public examples and the true labels, and the scores of tables."""
     data = leak.cell.data
     labels = truth(leak.cell, leak.tap, victims)[1].flatten()
     rng = generator(leak.cell.settings.seed, "null")
@@ -299,14 +303,14 @@ def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJu
 
 
 def _chunk(leak: Leak, victims: Victims) -> int:
-    """Return how many victims memory has room for side by side: gradients, twice differentiated, and 200 vectors of history."""
+    """Return the number of victims that fit into memory at once, with twice differentiated gradients and 200 vectors of history."""
     network = next(iter(leak.sent.values())).network
     weights = len(leak.sent) * sum(p.numel() for p in network.parameters.values())
     looks = looks_at(leak.cell, leak.tap)
     pixels = victims.indices[0].numel() * int(torch.Size(leak.cell.data.shape).numel())
     steps = victims.indices.shape[1] * victims.indices.shape[2]
     restarts = max(getattr(search, "restarts", 1) for search in searches_of(leak.cell.attack.method))
-    # Looks share the guess's gradient where the defense makes no choice; each is kept, and so is its difference to the guess.
+    # Observations share the guess's gradient unless the defense makes a choice; each is stored with its difference to the guess.
     gradients = 6 * (steps + 1) * (looks if chooses(leak.cell.defense.stations) else 1) + 2 * (looks - 1)
     per_victim = 4 * restarts * (weights * gradients + pixels * (200 + 400))
     return lanes_within(memory_budget(torch.device(leak.cell.settings.device)), per_victim, most=100)

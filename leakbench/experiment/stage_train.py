@@ -1,4 +1,4 @@
-"""The stage of a run that trains: each round's state is on disk before the next begins."""
+"""The stage of a run that trains; each round's state is on disk before the next begins."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ ROUND_COLUMNS = ("round", "accuracy", "loss", "between_client_variance", "update
 
 
 def leaked_model(round_number: int) -> str:
-    """Return the name of the file that holds the model which leaks in the live protocol after that many rounds."""
+    """Return the name of the file with the model that leaks in the live protocol after `round_number` rounds."""
     return f"model.round{round_number}.safetensors"
 
 
 def fresh_network(cell: Cell, trained: bool, number: int = 0) -> tuple[nn.Module, Parameters]:
-    """Return the network that is trained, or the one from which the `paper` protocol leaks, at its first weights.
+    """Return the network that is trained, or the one that leaks in the `paper` protocol, at its first weights.
 
-    It is in the mode in which clients compute. What the defense adds to it draws its weights apart, so that the rest starts as
-    without the defense.
+    The network is in the mode of the clients. Layers that the defense adds have a separate generator, so the other weights are the
+    same as without the defense.
 
     Args:
         cell: The cell.
-        trained: Whether the network is the one that is trained.
-        number: Which draw of the first weights, counted from 0.
+        trained: Whether to return the network that is trained.
+        number: Draw of the first weights, counted from 0.
     """
     s = cell.settings
     again = (number,) if number else ()  # The first draw is that of a cell with one network.
@@ -50,7 +50,7 @@ def fresh_network(cell: Cell, trained: bool, number: int = 0) -> tuple[nn.Module
 
 
 def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progress) -> None:
-    """Train what the run's folder does not hold yet, and write rounds.parquet and model.safetensors."""
+    """Train the rounds that are not in the run's folder, and write rounds.parquet and model.safetensors."""
     s = cell.settings
     if all(run.has(name) for name in ("rounds.parquet", "model.safetensors", *_leaked_models(s))):
         return
@@ -64,8 +64,8 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
     begin(progress, "train", there, total, f"round {there + 1}")
     network = Network(model, start, engine=s.engine)
     say, working = saying(progress), ticking(progress)
-    told = (done, s.stop_after, lambda line: say(f"train: {line}"), lambda: working("", None))
-    rounds = train(network, cell.data, partition, s.federation, cell.defense, s.seed, *told)
+    options = (done, s.stop_after, lambda line: say(f"train: {line}"), lambda: working("", None))
+    rounds = train(network, cell.data, partition, s.federation, cell.defense, s.seed, *options)
     for now in rounds:
         done = now
         rows = [*rows, {name: float(getattr(now, name)) for name in ROUND_COLUMNS}]
@@ -87,16 +87,16 @@ def _write_checkpoint(run: Run, now: Round, rows: list[dict[str, float]]) -> Non
     name = f"parts/train.{now.round:05d}.safetensors"
     history = torch.tensor([[row[c] for c in ROUND_COLUMNS] for row in rows], dtype=torch.float64)
     run.write_tensors(name, {**to_tensors(now), "rounds": history})
-    # The round before goes only when this one is safely in the manifest.
+    # The checkpoint of the previous round is removed after this one is in the manifest.
     older = [n for n in run.manifest["files"] if n.startswith("parts/train.") and n != name]
     for left in older:
         run.forget(left)
 
 
 def _checkpoint(run: Run, leaked: list[str]) -> tuple[Round | None, list[dict[str, float]]]:
-    """Return the last finished round and the rows so far; (None, []) where training has to begin anew.
+    """Return the last finished round and the rows so far, or (None, []) to start over.
 
-    It has to where a model that leaks after an earlier round is missing, since it can only be trained again.
+    Training starts over if a model that leaks after an earlier round is missing, since it has to be trained again.
     """
     names = sorted((n for n in run.manifest["files"] if n.startswith("parts/train.")), reverse=True)
     for name in names:

@@ -1,4 +1,4 @@
-"""Who is attacked, and what an attacker at each leakage point sees of them."""
+"""The victims of an attack, and the attacker's views of them at each leakage point."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Sent:
-    """The network as the server sent it, and the secret with which it built it."""
+    """The network that the server sent, and a malicious server's record of its change of the network."""
 
     network: Network
     secret: Any = None
@@ -46,16 +46,23 @@ class Sent:
 
 @dataclass(frozen=True)
 class Victims:
-    """indices: (V, K, L, B) int64 into the training split, in the order in which the victims' clients use them."""
+    """The examples of the victims' updates.
+
+    Args:
+        indices: (V, K, L, B) int64, indices into the training split in the order of use by the clients.
+    """
 
     indices: Tensor
 
 
 def draw_victims(cell: Cell, tap: str, round_number: int, partition: Partition) -> Victims:
-    """Draw the victims of one tap by seed; the same V victims stand first in their batches at every tap.
+    """Draw the victims of one leakage point by seed; the same V victims are first in their batches at every leakage point.
 
-    `paper`: V distinct examples, each with B - 1 fellows (and, where only a sum is seen, K_t - 1 other clients), L = 1.
-    `live`: V clients with the batches that they use in that round.
+    In the `paper` protocol, the victims are V distinct examples, each with B - 1 others in its batch (and K_t - 1 other clients if
+    the attacker sees only a sum), and L = 1. In the `live` protocol, they are V clients with their batches in the round.
+
+    Raises:
+        InputError: If the set has too few examples for one update.
     """
     s = cell.settings
     cohort = cell.defense.clock(s.federation, round_number).cohort if cell.defense.shows_sum(tap) else 1
@@ -80,11 +87,11 @@ def _live_victims(cell: Cell, round_number: int, cohort: int, partition: Partiti
     s = cell.settings
     f = s.federation
     order = torch.randperm(f.clients, generator=generator(s.seed, "victims"))[: s.victims * cohort]
-    # The victims come first, then those who stand beside them in a sum: the same victims at every tap.
-    beside = order[s.victims :].reshape(s.victims, cohort - 1)
-    clients = torch.cat([order[: s.victims, None], beside], 1).flatten()
+    # The victims come first, so they are the same at every leakage point; then the other clients of a sum.
+    others = order[s.victims :].reshape(s.victims, cohort - 1)
+    clients = torch.cat([order[: s.victims, None], others], 1).flatten()
     lanes = [(round_number, int(c)) for c in clients]
-    # A leaked Poisson batch is shown at its expected size, which the attacker is told.
+    # A leaked Poisson batch has its expected size, which the attacker knows.
     kind = "fixed" if cell.defense.batches == "poisson" else cell.defense.batches
     rngs = generators(s.seed, "batches", lanes)
     held = partition.of(clients)
@@ -94,16 +101,16 @@ def _live_victims(cell: Cell, round_number: int, cohort: int, partition: Partiti
 
 
 def truth(cell: Cell, tap: str, victims: Victims) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (inputs (V, M, *s), labels (V, M), indices (V, M)) behind what leaked; for scoring, outside any attacker."""
+    """Return the true (inputs (V, M, *s), labels (V, M), indices (V, M)) of the leaked updates, for scoring."""
     flat = victims.indices[:, :1, :1, :1] if tap == "type-2" else victims.indices
     indices = flat.flatten(1)
     return cell.data.train_inputs[indices], cell.data.train_targets[indices], indices
 
 
 def public_examples(cell: Cell, most: int = FEW) -> Public:
-    """Return some of the public examples, which are of the test split and, of faces, of people who are no victims.
+    """Return some of the public examples, which are from the test split, and for faces show other people than the victims.
 
-    Fewer of them are the first of more.
+    A smaller number returns the first ones of a larger number.
     """
     inputs, labels = cell.data.public_inputs, cell.data.public_targets
     chosen = torch.randperm(len(labels), generator=generator(cell.settings.seed, "public"))[:most]
@@ -111,17 +118,16 @@ def public_examples(cell: Cell, most: int = FEW) -> Public:
 
 
 def candidates(cell: Cell, victims: Victims) -> tuple[Public, Tensor]:
-    """Return (k candidate examples in an order that says nothing, the position (V,) of each victim's first example among them).
+    """Return (k candidate examples in random order, the position (V,) of each victim's first example among them).
 
-    The others are drawn from among those who could have been victims; who stands behind a leaked batch is none of them, since it
-    would be a right answer too.
+    The other candidates are drawn from the possible victims, without the examples of leaked batches, which would be correct too.
     """
     listed, own = _listed(cell, victims)
     return _public(cell, cell.data.train_inputs[listed], cell.data.train_targets[listed]), own
 
 
 def candidate_examples(cell: Cell, victims: Victims) -> Tensor:
-    """Return which training examples (k,) int64 the candidates are; for scoring, outside any attacker."""
+    """Return the indices (k,) int64 of the candidates in the training split, for scoring."""
     return _listed(cell, victims)[0]
 
 
@@ -140,7 +146,7 @@ def _public(cell: Cell, inputs: Tensor, labels: Tensor) -> Public:
 
 
 def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> View:
-    """Return what the attacker sees of the victims in `lanes` (their positions among all)."""
+    """Return the attacker's view of the victims in `lanes`, positions among all victims."""
     device = torch.device(cell.settings.device)
     cohort, steps, batch = victims.indices.shape[1:]
     real, labels, _ = (t[lanes].to(device) for t in truth(cell, tap, victims))
@@ -166,7 +172,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
 
 
 def views_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> tuple[View, ...]:
-    """Return all looks at the victims in `lanes`, the first of which is `view_of`: they differ in what was drawn at random."""
+    """Return the views of all observations of the victims in `lanes`, first `view_of`; they differ in their random numbers."""
     first = view_of(cell, tap, round_number, victims, lanes, sent)
     more = (_leaked(cell, tap, round_number, victims, lanes, sent, look) for look in range(1, looks_at(cell, tap)))
     return (first, *(dataclasses.replace(first, update=update) for update in more))
@@ -175,11 +181,11 @@ def views_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: T
 def _leaked(
     cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent, look: int = 0
 ) -> Parameters:
-    """Return what leaks of the victims in `lanes` at one look, {p: (V, *p)}."""
+    """Return the update of the victims in `lanes` at one observation, {p: (V, *p)}."""
     s, indices = cell.settings, victims.indices[lanes]
     inputs = cell.data.train_inputs[indices].to(s.device)
     targets = one_hot(cell.data.train_targets[indices], cell.data.classes).to(s.device)
-    again = (look,) if look else ()  # The first look draws as a single one does.
+    again = (look,) if look else ()  # The first observation has the seed of a single one.
     whose = [(round_number, int(v), k, *again) for v in lanes for k in range(indices.shape[1])]
     rngs, draws = generators(s.seed, "leak noise", whose), generators(s.seed, "leak draws", whose)
     clock, rate = leak_clock(cell, round_number), s.federation.learning_rate

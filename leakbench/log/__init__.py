@@ -1,4 +1,4 @@
-"""A finished run's figures in the tracker that its user has: TensorBoard or MLflow."""
+"""Writes a finished run's figures to a tracker: TensorBoard, MLflow or Weights & Biases."""
 
 from leakbench.log.log import TRACKERS, check_tracker, log_run
 

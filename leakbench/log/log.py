@@ -1,4 +1,4 @@
-"""What goes to a tracker of a run, and that the tracker is there before anything is measured."""
+"""Writes a run to a tracker, and checks before a measurement that the tracker is installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_POINT = (ASR.name, ASR.baseline, "rmse", "null_rmse", IDENTIFIED.name, LABELS
 
 
 def check_tracker(name: str) -> None:
-    """Raise InputError for a tracker that there is not, and, with what installs it, for one that is not installed."""
+    """Raise InputError for an unknown tracker, or, with the command to install it, for one that is not installed."""
     if name not in TRACKERS:
         raise InputError(f"log: got {name!r}{nearest(name, tuple(TRACKERS))}")
     if find_spec(name) is None:
@@ -27,20 +27,24 @@ def check_tracker(name: str) -> None:
 
 
 def log_run(name: str, folder: Path, manifest: Mapping[str, Any], rounds: pd.DataFrame) -> str:
-    """Write the figures of a finished run to a tracker, and return where they went.
+    """Write the figures of a finished run to a tracker.
 
     Args:
-        name: Of `TRACKERS`.
-        manifest: The run's.
-        rounds: Its accuracy after each round.
+        name: A key of `TRACKERS`.
+        folder: Run folder.
+        manifest: Manifest of the run.
+        rounds: One row for each round, with its accuracy.
+
+    Returns:
+        A text for the user that says where the figures are.
     """
     return TRACKERS[name](folder, manifest, list(figures_of(manifest["summary"], rounds)))
 
 
 def figures_of(summary: Mapping[str, Any], rounds: pd.DataFrame) -> Iterator[tuple[str, float, int]]:
-    """Yield (what, number, after how many rounds): accuracies of all rounds, each leakage point's figures, epsilons.
+    """Yield (name, number, number of rounds before it): accuracies of all rounds, each leakage point's figures, epsilons.
 
-    What has no number is left out.
+    Figures without a number are skipped.
     """
     for row in rounds.to_dict("records"):
         if not pd.isna(row.get("accuracy")):
@@ -78,11 +82,11 @@ def _to_mlflow(folder: Path, manifest: Mapping[str, Any], figures: list[tuple[st
 def _to_wandb(folder: Path, manifest: Mapping[str, Any], figures: list[tuple[str, float, int]]) -> str:
     wandb: Any = importlib.import_module("wandb")
     config = {**manifest["cell"], "hash": manifest["hash"], "command": manifest["command"]}
-    # Steps of W&B only rise, and the numbers of leakage points are of earlier rounds than the last accuracy.
+    # Steps of W&B must increase, and leakage points have earlier rounds than the last accuracy.
     by_round: dict[int, dict[str, float]] = {}
     for what, number, step in figures:
         by_round.setdefault(step, {})[what] = number
-    # A run of W&B that the user has begun in this process stays open.
+    # A run of W&B that the user has started in this process stays open.
     run = wandb.init(
         project="leakbench", name=folder.name, dir=str(folder.resolve()), config=config, reinit="create_new"
     )
