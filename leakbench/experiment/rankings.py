@@ -37,7 +37,7 @@ def rankings(
         shown: The candidates.
         features: The attributes to infer.
         answer: The result of the attack. A ranking answers its own question: `identified`, unless its method belongs to another
-        one.
+            one.
         ready: The result of `likelihoods` before the attack, if any.
     """
     by_name = dict(ready or {})
