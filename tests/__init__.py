@@ -1,1 +1,1 @@
-"""What leakbench is held to."""
+"""Tests of leakbench."""

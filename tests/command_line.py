@@ -1,4 +1,4 @@
-"""How the tests call the command line as the installed script does, within their own process."""
+"""Calls the command line as the installed script does, within the tests' own process."""
 
 import sys
 

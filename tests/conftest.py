@@ -1,4 +1,4 @@
-"""What all tests share: no network, an empty home folder, no published data unless `-m data` asks for them."""
+"""Settings of all tests: no network, an empty home folder, no published data unless `-m data` selects them."""
 
 import json
 import os
@@ -31,15 +31,15 @@ NEEDS_DATA = "needs published data sets (LEAKBENCH_DATA=FOLDER python -m pytest 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the tests from the network, the user's files, GPUs and published data, also in the processes that they start."""
     refuse_network()
-    # What the tests expect was computed on CPUs.
+    # The expected numbers were computed on CPUs.
     if not _is_wanted(config, "cuda"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if BEFORE not in os.environ:  # In a worker of pytest-xdist it was done by the process that started it.
+    if BEFORE not in os.environ:  # In a worker of pytest-xdist, the process that started it has done this.
         config.stash[HOME] = isolate(keep_data=_is_wanted(config, "data"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Delete the home folder of the tests."""
+    """Delete the tests' home folder."""
     if home := config.stash.get(HOME, None):
         shutil.rmtree(home, ignore_errors=True)
 
@@ -59,7 +59,7 @@ def isolate(keep_data: bool) -> str:
 
 
 def set_variables(values: dict[str, str | None]) -> None:
-    """Set variables of the environment; None unsets."""
+    """Set environment variables; None unsets one."""
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)
@@ -68,12 +68,12 @@ def set_variables(values: dict[str, str | None]) -> None:
 
 
 def _is_wanted(config: pytest.Config, mark: str) -> bool:
-    """Whether `-m` asks for a mark: it names the mark, and not after `not`."""
+    """Say whether `-m` selects a mark: it names the mark, and not after `not`."""
     return re.search(rf"(?<!not )\b{mark}\b", config.option.markexpr) is not None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Skip the tests that need published data where there are none."""
+    """Skip the tests that need published data if there is no published data."""
     if not os.environ.get("LEAKBENCH_DATA"):
         for item in items:
             if item.get_closest_marker("data"):
@@ -94,13 +94,13 @@ def data_dir() -> Path:
     return Path(os.environ["LEAKBENCH_DATA"])
 
 
-# The tests' tensors are small: a second thread waits more than it works, and on a busy machine it waits for long.
+# The tests' tensors are small: a second thread waits more than it works, and on a busy machine it waits long.
 torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def without_waiting_for_the_disk():
-    """Let the tests' files stay in the memory of the system: that they outlive a power cut is nothing that a test can see."""
+    """Leave the tests' files in the system's memory: no test can check that they survive a power cut."""
     before = os.fsync
     os.fsync = lambda _: None
     yield
@@ -109,7 +109,7 @@ def without_waiting_for_the_disk():
 
 @pytest.fixture(autouse=True, scope="session")
 def fits_of_the_tests(tmp_path_factory):
-    """Keep what is fitted apart from the user's own cache, also in child processes."""
+    """Cache fits outside of the user's own cache, also in child processes."""
     before = os.environ.get("LEAKBENCH_FITS")
     os.environ["LEAKBENCH_FITS"] = str(tmp_path_factory.mktemp("fits"))
     yield
@@ -121,7 +121,7 @@ def fits_of_the_tests(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="session")
 def without_pages():
-    """Let `leakbench run` end without its page, which takes a tiny cell as long as its measurement."""
+    """Let `leakbench run` skip its page, which takes as long as the measurement of a tiny cell."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("leakbench.api.report_into", lambda run: run.folder / "report.html")
         yield

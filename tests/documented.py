@@ -1,4 +1,4 @@
-"""What a page of docs/ says: its files are written, its commands run in order, and each must print what stands below it."""
+"""Follows a page of docs/: writes its files, runs its commands in order, and checks that each prints the text below it."""
 
 import math
 import os
@@ -19,7 +19,7 @@ Called = Callable[..., tuple[int, str, str]]
 
 @dataclass(frozen=True)
 class Step:
-    """A file that is written (`name`, `text`), or a command with what it prints."""
+    """A file to write (`name`, `text`), or a command with its expected output."""
 
     name: str = ""
     text: str = ""
@@ -38,7 +38,7 @@ def steps(page: str) -> Iterator[Step]:
 
 
 def follow(page: str, leakbench: Called) -> list[str]:
-    """Do in the current folder what a page says; return its commands. `leakbench(*arguments)` -> (exit code, stdout, stderr)."""
+    """Follow a page in the current folder; return its commands. `leakbench(*arguments)` -> (exit code, stdout, stderr)."""
     code, done = 0, []
     for step in steps(page):
         if step.name:
@@ -74,7 +74,7 @@ def _run(command: str, leakbench: Called) -> tuple[int, str]:
 
 
 def unlike(shown: str, printed: str) -> str:
-    """Return the first line of `shown` that does not follow in `printed`, empty if all do; between `...` lines follow directly."""
+    """Return the first line of `shown` that is missing in `printed`, or "". Between two `...` lines, matches must be adjacent."""
     lines = [line for line in printed.splitlines() if line.strip()]
     at, free = 0, False
     for line in (line for line in shown.splitlines() if line.strip()):
@@ -91,7 +91,10 @@ def unlike(shown: str, printed: str) -> str:
 
 
 def alike(shown: str, printed: str) -> bool:
-    """Say whether two lines have the same words, and numbers within a quarter or .02: L-BFGS rounds otherwise on other machines."""
+    """Say whether two lines have the same words, and numbers within a quarter or .02.
+
+    L-BFGS rounds differently on other machines.
+    """
     one, other = shown.split(), printed.split()
     return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
 

@@ -1,7 +1,8 @@
-"""A device that is none, to find tensors of two devices mixed without a GPU: far tensors are those of the CPU under another name.
+"""A fake second device, to find operations on tensors of two devices without a GPU: far tensors are CPU tensors under another name.
 
-PyTorch's device `meta`, whose tensors have no numbers, lends its name; here they have. Whatever takes a far tensor and one of the
-CPU together raises as CUDA does, but for single numbers and for indices, which CUDA takes from the CPU as well; NumPy takes none.
+It uses the name of PyTorch's device `meta`, whose tensors have no numbers; far tensors have numbers. An operation on a far tensor
+and a CPU tensor raises, as with CUDA. Single numbers and indices are excepted, which CUDA also takes from the CPU. NumPy refuses
+far tensors.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 
 
 class Far(torch.Tensor):
-    """A tensor that lies elsewhere; near: the same on the CPU."""
+    """A tensor on the fake device; near: the same tensor on the CPU."""
 
     near: torch.Tensor
 
@@ -50,7 +51,7 @@ class Far(torch.Tensor):
 
 
 class Elsewhere(TorchDispatchMode):
-    """Inside it, what is put on the device `FAR` is a far tensor."""
+    """While this mode is active, tensors put on the device `FAR` are far tensors."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _called(func, args, kwargs or {})

@@ -1,4 +1,4 @@
-"""Digits behind a defense of one flat noise: each example's gradient is clipped at 4 and gets noise of as much."""
+"""Digits behind a defense with flat noise: each example's gradient is clipped at 4 and gets noise of the same size."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ example: [{clip_whole: {norm: 4.0}}, {gaussian_noise: {multiplier: 1.0, to: each
 def runs_behind_flat_noise(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., tuple[dict[str, Any], Path]]:
-    """Return `run(name, *options)`, which runs such a cell from the command line and returns its (summary, folder)."""
+    """Return `run(name, *options)`, which runs such a cell from the command line and returns (summary, folder)."""
     recipe = tmp_path / "flat.yaml"
     recipe.write_text(FLAT)
 

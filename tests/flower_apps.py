@@ -16,7 +16,7 @@ SHAPE, CLASSES, RATE = (1, 4, 4), 3, 0.5
 
 
 def network(batch_norm: bool = False) -> nn.Module:
-    """Return a small network at the same weights always."""
+    """Return a small network, always at the same weights."""
     torch.manual_seed(0)
     middle: list[nn.Module] = [nn.BatchNorm1d(5)] if batch_norm else []
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 5), *middle, nn.Sigmoid(), nn.Linear(5, CLASSES))
@@ -57,20 +57,20 @@ def client(
 
 
 def fed_avg(clients: int) -> FedAvg:
-    """Return FedAvg of so many clients, all of whom train."""
+    """Return FedAvg of this many clients, all of which train."""
     return FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
 
 
 def trained(
     grid: Any, strategy: Any, rounds: int = 1, build: Callable[[], nn.Module] = network
 ) -> dict[str, np.ndarray]:
-    """Return the arrays after so many rounds."""
+    """Return the arrays after this many rounds."""
     found = strategy.start(grid=grid, initial_arrays=ArrayRecord(build().state_dict()), num_rounds=rounds)
     return {name: array.numpy() for name, array in found.arrays.items()}
 
 
 def asked(node: int = 2, number: int | None = 1, arrays: dict[str, torch.Tensor] | None = None) -> Message:
-    """Return a train message to a node; needs a grid to be there."""
+    """Return a train message to a node; a grid must exist."""
     config = ConfigRecord({} if number is None else {"server-round": number})
     record = ArrayRecord(network().state_dict() if arrays is None else arrays)
     return Message(RecordDict({"arrays": record, "config": config}), node, "train")

@@ -1,7 +1,7 @@
-"""What users call is recorded: commands and options, functions of Python, recipes and the parts that a slot accepts.
+"""Records the public interface: commands and options, Python functions, recipes, and the parts that each slot accepts.
 
-`python -m tests.frozen_commands` adds what is new to `frozen_commands.json` next to this file. It refuses to write while
-something that is recorded is missing or different: to change that on purpose, delete its line in the JSON first.
+`python -m tests.frozen_commands` adds new entries to `frozen_commands.json` next to this file. It refuses to write while a
+recorded entry is missing or different: to change an entry on purpose, delete its line in the JSON first.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ WORDS = {
 
 
 def current() -> dict[str, Any]:
-    """Return all that is recorded but the parts of recipes, which take seconds to collect."""
+    """Return all recorded facts except the parts of recipes, which take seconds to collect."""
     return {
         "commands": dict(sorted(_commands(leakbench_command, ""))),
         "python": _python(),
@@ -92,7 +92,7 @@ def _commands(command: click.Command, name: str) -> Iterator[tuple[str, dict[str
 
 
 def _spellings(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (spelling, facts) of an option or argument; its help and how it is stored are not among the facts."""
+    """Yield (spelling, facts) of each option and argument, without its help and its destination."""
     kind, flag = info["type"], info.get("is_flag", False) and not info["secondary_opts"]
     facts = ["flag" if flag else kind["name"]]
     facts += [f"{name} {kind[name]}" for name in ("choices", "exists", "min", "max") if kind.get(name)]
@@ -133,7 +133,7 @@ def _members(value: type[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _signature(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
-    """Yield (parameter, how it is given and its default)."""
+    """Yield (parameter, its kind and default)."""
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             yield f"**{parameter.name}", f"{parameter.annotation}"
@@ -189,13 +189,13 @@ def _parts_of(form: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def differences(recorded: Tree, now: Tree, added: bool = True, place: str = "") -> Iterator[str]:
-    """Yield in what a tree differs from the recorded one, a line each.
+    """Yield the differences between a tree and the recorded one, one line each.
 
     Args:
         recorded: Tree in the JSON.
         now: Tree of this version.
-        added: Whether what is new also counts.
-        place: Names on the way to both.
+        added: Whether new entries also count.
+        place: Path to both.
     """
     for name in sorted({*recorded, *now}):
         where = f"{place} {name}".strip()
@@ -211,7 +211,7 @@ def differences(recorded: Tree, now: Tree, added: bool = True, place: str = "") 
 
 
 def record(path: Path, now: Tree) -> int:
-    """Write what is new into a JSON; refuse where something in it is missing or different now. Returns the exit code."""
+    """Write new entries into a JSON; refuse if a recorded entry is missing or different now. Returns the exit code."""
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if changed := list(differences(before, now, added=False)):
         print("nothing was written; to change these on purpose, delete their lines in the JSON", *changed, sep="\n")

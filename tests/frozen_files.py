@@ -1,7 +1,7 @@
-"""File formats are recorded: columns, keys and kinds of value in the files and the JSON that small commands write.
+"""Records file formats: columns, keys and kinds of value in the files and the JSON that small commands write.
 
-`python -m tests.frozen_files` runs the commands and adds what is new to `frozen_files.json` next to this file. Like
-`tests.frozen_commands`, it refuses to write while something that is recorded is missing or different.
+`python -m tests.frozen_files` runs the commands and adds new entries to `frozen_files.json` next to this file. Like
+`tests.frozen_commands`, it refuses to write while a recorded entry is missing or different.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def _commands() -> Iterator[tuple[str, Any]]:
     _printed("reproduce ./tiny.yaml --out . --runs runs")
     Path("grid.yaml").write_text(yaml.safe_dump({"given": CELL}), encoding="utf-8")
     [asked] = read_grid(Path("grid.yaml")).cells
-    with open_journal(Path("swept/cells.jsonl")) as journal:  # A cell that is there needs no worker.
+    with open_journal(Path("swept/cells.jsonl")) as journal:  # A finished cell needs no worker.
         journal.append(Outcome(asked.key, "done", read_manifest(Path("first"))["hash"], "first"))
     yield "sweep --json", _json("sweep grid.yaml --runs . --out swept --quiet --json")
     yield "conformance --json", kinds(as_dict("", [Result("case", "why", "passed")]))
-    baseline = json.loads(_printed("baseline live"))  # A column is one value where all its rows agree.
+    baseline = json.loads(_printed("baseline live"))  # A column is one value if all its rows agree.
     yield "baseline", kinds(baseline) | {"rows": dict.fromkeys(baseline["rows"], "column")}
     for line in ("compare live live", "runs .", "list", "list attacks", "data list", "data verify digits"):
         yield f"{line} --json", _json(f"{line} --json")
@@ -145,7 +145,7 @@ def _tensors(path: Path) -> dict[str, str]:
 
 def _manifest(path: Path) -> Any:
     manifest = json.loads(path.read_text(encoding="utf-8"))
-    manifest["files"].pop("report.html", None)  # Most tests run without writing it.
+    manifest["files"].pop("report.html", None)  # Most tests run without writing the page.
     return kinds({name: value for name, value in manifest.items() if name != "summary" or "kind" in manifest})
 
 

@@ -1,7 +1,8 @@
-"""Small cells whose numbers are kept: a change of numbers without a new behaviour version is found.
+"""Small cells with recorded numbers: numbers that change without a new behaviour version are found.
 
-`python -m tests.golden_cells` measures them and writes `golden_cells.json` beside this file. It refuses to replace numbers whose
-cell has the same hash as before: raise a behaviour version first (`leakbench/behaviour.py` says where versions are declared).
+`python -m tests.golden_cells` measures the cells and writes `golden_cells.json` next to this file. It refuses to replace numbers
+whose
+cell has the same hash as before: raise a behaviour version first (`leakbench/behaviour.py` says where to declare versions).
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def cell_of(name: str) -> Cell:
 
 
 def numbers(cell: Cell, runs: Path) -> dict[str, float]:
-    """Run a cell in a folder below `runs`; return {what: number}, those of a leakage point with its name before."""
+    """Run a cell in a folder below `runs`; return {name: number}, with the leakage point before its numbers."""
     torch.set_num_threads(1)
     with executed(cell, runs, COMMAND, Reporter(quiet=True)) as (summary, run):
         rounds = run.read_rows("rounds.parquet")
@@ -143,19 +144,17 @@ def numbers(cell: Cell, runs: Path) -> dict[str, float]:
 
 
 def golden(cell: Cell, found: Mapping[str, float]) -> dict[str, Any]:
-    """Return what is kept of a cell."""
+    """Return the recorded entry of a cell."""
     return {"hash": cell.hash, "behaviours": raised(behaviours_of(cell)), "numbers": dict(found)}
 
 
 def differences(kept: Mapping[str, float], found: Mapping[str, float]) -> Iterator[str]:
-    """Yield in which numbers a cell differs from what is kept of it, as `type-2: rmse 0.12, kept 0.1`."""
+    """Yield the differences between a cell and its record, as `type-2: rmse 0.12, kept 0.1`."""
     for what in sorted({*kept, *found}):
         one, other = kept.get(what, math.nan), found.get(what, math.nan)
         kind = _kind(what)
         absolute = {"shares": TOLERANCES["shares"], "epsilon": 0.0}.get(kind, ABSOLUTE)
-        if what.endswith(
-            ": ssim"
-        ):  # Of a picture that was not reconstructed it is near 0, and differs between processors.
+        if what.endswith(": ssim"):  # Near 0 without a reconstruction; differs between processors.
             absolute = 0.05
         if not math.isclose(one, other, rel_tol=TOLERANCES[kind], abs_tol=absolute):
             yield f"{what} {other:g}, kept {one:g}"
@@ -169,12 +168,12 @@ def _kind(what: str) -> str:
 
 
 def unraised(kept: Mapping[str, Any], cell: Cell, found: Mapping[str, float]) -> list[str]:
-    """Return the numbers that have changed although the cell's identity is the one that is kept."""
+    """Return the numbers that changed although the cell's identity is the recorded one."""
     return list(differences(kept["numbers"], found)) if kept["hash"] == cell.hash else []
 
 
 def main() -> int:
-    """Measure all cells and write what is kept of them; refuse where a number changed without a new behaviour version."""
+    """Measure all cells and record them; refuse if a number changed without a new behaviour version."""
     before = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
     kept, refused = {}, []
     with tempfile.TemporaryDirectory() as runs:

@@ -1,4 +1,4 @@
-"""Cards for the tests of the leaderboard: a real small one, and others made of it by changing fields."""
+"""Cards for the leaderboard tests: a small measured one, and copies with changed fields."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SMALL = """--attack lmmse --victims 10 --taps type-2 --protocols paper --train-r
 
 
 def small_card(runs: Path) -> Card:
-    """Measure the card of `SMALL`: signs on digits, a linear attack at one leakage point, nothing trained."""
+    """Measure the card of `SMALL`: signs on digits, a linear attack at one leakage point, without training."""
     asked = Asked(victims=10, taps=("type-2",), protocols=("paper",), train_rounds=0, candidates=20, trials=100)
     return make_card(asked, "sign", "digits", "lmmse", runs, None, Reporter(quiet=True))
 
 
 def changed(card: Card, tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """Return the file of a card of which `change` has changed the fields."""
+    """Return the path of a copy of a card whose fields were changed by `change`."""
     fields = json.loads(text_of(card))
     change(fields)
     path = tmp_path / "changed.json"
@@ -38,7 +38,7 @@ def changed(card: Card, tmp_path: Path, change: Callable[[dict[str, Any]], None]
 def everywhere(
     card: Card, name: str, asr: float, identified: float, accuracy: float, verdict: str = "inconclusive"
 ) -> Card:
-    """Return a card with the same numbers at all leakage points by both protocols for both attackers."""
+    """Return a card with the same numbers at all leakage points, by both protocols and for both attackers."""
 
     def share(value: float) -> tuple[float, float, float]:
         return value, max(0.0, value - 0.2), min(1.0, value + 0.2)

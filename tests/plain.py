@@ -1,4 +1,4 @@
-"""Phrases that a reader has to read twice, searched for in help texts and pages."""
+"""Finds phrases in help texts and pages that a reader has to read twice."""
 
 import re
 
@@ -21,5 +21,5 @@ PHRASES = (
 
 
 def hard_phrases(text: str) -> list[str]:
-    """Return the phrases of a text that need a second reading; empty if none do."""
+    """Return the hard phrases of a text."""
     return [match.group(0) for phrase in PHRASES for match in re.finditer(phrase, text, re.MULTILINE)]

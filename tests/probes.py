@@ -1,4 +1,4 @@
-"""Where the tests try defenses out: the paper's CNN of three tensors, or any other network, in a federation."""
+"""Runs defenses for the tests: on the paper's CNN of three tensors or on any other network, in a federation."""
 
 import torch
 
@@ -9,11 +9,11 @@ from leakbench.types import Fact, Network
 
 
 def probe(federation: Federation, model: str = "cnn", shape: tuple[int, ...] = (1, 28, 28), classes: int = 10) -> Probe:
-    """A network at its first weights, in a federation."""
+    """A network at its initial weights, in a federation."""
     built = build(model, shape, classes, torch.Generator().manual_seed(0))
     return Probe(Network(built, parameters(built)), shape, classes, federation)
 
 
 def facts_of(defense: Defense, federation: Federation) -> dict[str, tuple[Fact, ...]]:
-    """What the stations do in the first phase."""
+    """Return the operations of the stations in the first phase."""
     return dict(phases(defense, probe(federation, defense.model or "cnn"))[0].facts)

@@ -1,4 +1,4 @@
-"""A manifest that a test has changed on purpose, with the checksum that belongs to it: as if a run had written it so."""
+"""Writes a manifest that a test changed on purpose with a matching checksum, as a run would have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A made-up table of two numbers and two categories, in which everything can be counted by hand."""
+"""A synthetic table with two numbers and two categories, small enough to count by hand."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ FEATURES = (
 
 
 def records(n: int, seed: int = 0, unknown: float = 0.0) -> Tensor:
-    """Return n random records (n, 7); of a share `unknown` the work is not known."""
+    """Return n random records (n, 7); the work of a share `unknown` of them is unknown."""
     rng = torch.Generator().manual_seed(seed)
     numbers = torch.rand(n, 2, generator=rng)
     work, sex = (torch.randint(k, (n,), generator=rng) for k in (3, 2))

@@ -1,4 +1,4 @@
-"""What workers do in the tests of engines: light, so that a worker starts at once; importable there by its name."""
+"""Work for the engine tests: light, so that a worker starts at once; workers can import it by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from leakbench.study.task import Outcome, Task
 
 
 def tasks(folder: Path, count: int) -> list[Task]:
-    """Return tasks whose keys are numbers, in a folder of this test."""
+    """Return tasks whose keys are numbers, in a folder of the test."""
     return [Task(str(n), None, folder) for n in range(count)]  # type: ignore[arg-type]
 
 
 def noted(task: Task) -> Outcome:
-    """Leave a file that says which worker it was."""
+    """Write a file with the worker's name."""
     threads = os.environ.get("OMP_NUM_THREADS")
     unread = task.runs / str(os.getpid())
     unread.write_text(f"{os.getpid()} {threads}")
@@ -25,7 +25,7 @@ def noted(task: Task) -> Outcome:
 
 
 def killed_once(task: Task) -> Outcome:
-    """Kill the worker of task 1 where it comes to it first."""
+    """Kill the worker of task 1 at its first try."""
     once = task.runs / "killed"
     if task.key == "1" and not once.exists():
         once.touch()
@@ -42,14 +42,14 @@ def killed_always(task: Task) -> Outcome:
 
 
 def endless(task: Task) -> Outcome:
-    """Leave a file, and do not come back."""
+    """Write a file, and never return."""
     noted(task)
     time.sleep(600)
     return Outcome(task.key, "done")
 
 
 def nested(task: Task) -> Outcome:
-    """Ask for a sweep within a sweep."""
+    """Start a sweep within a sweep."""
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.study.workers import refuse_inside  # noqa: PLC0415
 
@@ -61,7 +61,7 @@ def nested(task: Task) -> Outcome:
 
 
 def gcs(task: Task) -> Outcome:
-    """Say which head of Ray this worker is of."""
+    """Return the Ray head of this worker."""
     import ray  # noqa: PLC0415
 
     return Outcome(task.key, "done", run=ray.get_runtime_context().gcs_address)

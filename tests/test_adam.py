@@ -48,7 +48,7 @@ def objective_of(shift: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tens
 def slow_reference(
     start: Tensor, shift: Tensor, limit: int, signed: bool, box: bool
 ) -> tuple[list[float], list[Tensor]]:
-    """Inverting Gradients' loop for one victim: the values before and the points after each step."""
+    """Inverting Gradients' loop for one victim: the value before and the point after each step."""
     x, rest = start[:INPUTS].clone().requires_grad_(), start[INPUTS:].clone().requires_grad_()
     optimiser = torch.optim.Adam([x, rest], lr=0.1)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [limit * k // 8 for k in (3, 5, 7)], gamma=0.1)
@@ -71,7 +71,7 @@ def slow_reference(
 @given(st.integers(0, 1000), st.sampled_from([8, 21]), st.booleans(), st.booleans())
 @settings(max_examples=12, deadline=None)
 def test_every_victim_follows_torch(seed: int, limit: int, signed: bool, box: bool) -> None:
-    """Other functions, starts and ends: the same value before and the same point after each of all steps."""
+    """Different functions, starts and ends: the same value before and the same point after every step."""
     start, shift = problem(seed)
     search = AdamDescent(signed=signed, box=box)(start, Terms(limit, INPUTS, boxed))
     slow = [slow_reference(start[v], shift[v], limit, signed, box) for v in range(VICTIMS)]
@@ -88,7 +88,7 @@ def test_every_victim_follows_torch(seed: int, limit: int, signed: bool, box: bo
 
 
 def test_the_rate_falls_at_shares_of_the_limit() -> None:
-    """Of 16 steps 6, 4, 4 and 2; another limit moves them; without milestones the rate stays."""
+    """16 steps give 6, 4, 4 and 2; another limit moves them; without milestones the rate is constant."""
     start, _ = problem(0)
     search = AdamDescent(learning_rate=1.0)(start, Terms(16, INPUTS, boxed))
     assert isinstance(search, Adam)
@@ -102,14 +102,14 @@ def test_the_rate_falls_at_shares_of_the_limit() -> None:
 
 
 def test_a_signed_step_has_one_length() -> None:
-    """The first signed step is the learning rate in every coordinate of the inputs, whatever the gradient's size."""
+    """The first signed step is the learning rate in every coordinate of the inputs, for gradients of any size."""
     start, shift = problem(1)
     search = AdamDescent(signed=True, learning_rate=0.25)(start, Terms(8, INPUTS, boxed))
     search.step(objective_of(shift * 1000))
     torch.testing.assert_close((search.points - start)[:, :INPUTS].abs(), torch.full((VICTIMS, INPUTS), 0.25).double())
 
 
-def test_who_is_done_leaves_and_the_others_do_not_notice() -> None:
+def test_finished_victims_leave_without_changing_the_others() -> None:
     start, shift = problem(2)
     stayed = torch.tensor([1, 3])
     together, alone = (AdamDescent()(some, Terms(20, INPUTS, boxed)) for some in (start, start[stayed]))
@@ -125,7 +125,7 @@ def test_who_is_done_leaves_and_the_others_do_not_notice() -> None:
 
 
 def test_the_loop_counts_steps_and_the_last_evaluation() -> None:
-    """The end point of a search is evaluated once more: one evaluation more than steps."""
+    """The end point of a search is evaluated again: one evaluation more than steps."""
     start, shift = problem(3)
     found = descend(AdamDescent()(start, Terms(9, INPUTS, boxed)), objective_of(shift), Iterations(limit=9))
     assert found.steps.tolist() == [9] * VICTIMS
@@ -149,7 +149,7 @@ def test_wrong_input_is_refused(field: str, value: object) -> None:
         construct(DESCENT.parts["adam"], {field: value})
 
 
-def test_a_recipe_of_its_own_runs(
+def test_a_user_defined_adam_recipe_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """Joint labels, the box and the sign from the command line, on a table and on small pictures."""

@@ -1,4 +1,4 @@
-"""What docs/adding.md promises: a part, a format and a measure are one file of source each, a table is one file of YAML.
+"""docs/adding.md promises that a part, a format and a measure take one source file each, and a table one YAML file.
 
 The code blocks of the page are written into a copy of the package, and one table measures them all.
 """
@@ -69,7 +69,7 @@ def blocks() -> dict[str, str]:
 
 
 def as_part(code: str, name: str) -> str:
-    """Return the code of a part of a user's own as it is written in a checkout."""
+    """Return the code of a user's part as it is written in a checkout."""
     code, changed = re.subn(r"^@dataclass\(frozen=True\)$", f'@part("{name}")', code, flags=re.MULTILINE)
     assert changed == 1
     return code.replace("from dataclasses import dataclass\n", "from leakbench.part import part\n", 1)
@@ -140,7 +140,7 @@ def test_five_additions_are_measured_by_one_table(place: Path) -> None:
     assert "largest error" in report and page
 
 
-def test_the_additions_are_part_of_identities_by_their_names(place: Path) -> None:
+def test_identities_contain_the_names_of_additions(place: Path) -> None:
     program = (
         "from leakbench.defense import Defense; from leakbench.recipe import describe, resolve;"
         "print(describe(resolve('defenses', Defense, 'half.yaml')[1])['example'])"

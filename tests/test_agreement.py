@@ -29,9 +29,9 @@ def skewed(rng: np.random.Generator, mean: NDArray[np.floating], spread: float, 
 
 
 def false_pages(draw: object, units: int, spread: float, claims: int, pages: int) -> int:
-    """Return on how many pages a number is contradicted, although each comes from one more training of the same population.
+    """Return the number of contradicted pages, although each number comes from one more training of the same population.
 
-    All trainings of a claim share one test set; the printed number has another.
+    All trainings of a claim share one test set; the printed number has a different one.
     """
     rng, wrong = np.random.default_rng(0), 0
     for _ in range(pages):
@@ -52,7 +52,7 @@ def false_pages(draw: object, units: int, spread: float, claims: int, pages: int
 @pytest.mark.parametrize("units", [3, 5, 10])
 @pytest.mark.parametrize("spread", [0.02, 0.1])
 def test_at_most_one_page_in_a_hundred_has_a_false_contradiction(draw: object, units: int, spread: float) -> None:
-    """Pages of 20 numbers. More than 5 of 150 have a probability of .4 % at a rate of 1 %, and of 99.8 % at a rate of 10 %."""
+    """Pages of 20 numbers: more than 5 of 150 have a probability of .4 % at a rate of 1 %, and of 99.8 % at a rate of 10 %."""
     assert false_pages(draw, units, spread, 20, 150) <= 5
 
 
@@ -88,7 +88,7 @@ def test_a_large_difference_is_contradicted() -> None:
 
 
 def test_the_interval_is_that_of_one_more_training() -> None:
-    """Student's prediction interval, where examples are so many that their error does not count."""
+    """It is Student's prediction interval if there are so many examples that their error does not count."""
     ours = np.array([0.5, 0.6, 0.7])
     found = agreement(*mean_interval(ours), 3, 0.4, HALF, None)
     half = student.ppf(0.975, 2) * 0.1 * math.sqrt(1 + 1 / 3)
@@ -98,14 +98,14 @@ def test_the_interval_is_that_of_one_more_training() -> None:
 
 
 def test_the_sampling_error_counts_for_both_numbers() -> None:
-    """Ten examples each, of the larger of the two variances p (1 - p); the interval and the p-value on shares by hand."""
+    """Ten examples each, with the larger of the two variances p (1 - p); interval and p-value on shares by hand."""
     found = agreement(*mean_interval([0.5, 0.6, 0.7]), 3, 0.5, HALF, 10)
     half = student.ppf(0.975, 2) * math.sqrt(0.01 * (1 + 1 / 3) + 2 * 0.25 / 10)
     assert (found.low, found.high) == pytest.approx((0.1 - half, 0.1 + half))
 
 
-def test_a_printed_share_of_all_is_half_an_example_from_one_on_log_odds() -> None:
-    """All of ten counts as .95 and all of 10,000 as 1 - HALF: shares closer to 1 are not told apart."""
+def test_a_printed_share_of_one_counts_as_half_an_example_less() -> None:
+    """10 of 10 counts as .95 and 10,000 of 10,000 as 1 - HALF: shares closer to 1 are not distinguished."""
     ours = np.array([0.48, 0.5, 0.51, 0.49, 0.52])
     spread = ours.std(ddof=1) * math.sqrt(1 + 1 / 5)
     for samples, there in ((10, 0.95), (10_000, 1 - HALF)):
@@ -118,7 +118,7 @@ def test_a_printed_share_of_all_is_half_an_example_from_one_on_log_odds() -> Non
         assert on_odds > on_shares
 
 
-def test_fewer_examples_and_fewer_digits_tell_less_apart() -> None:
+def test_fewer_examples_and_fewer_digits_contradict_less() -> None:
     measured = mean_interval([0.90, 0.91, 0.92])
     p = {n: agreement(*measured, 3, 0.99, HALF, n).p for n in (100, 10_000, None)}
     assert p[100] > p[10_000] > p[None]
@@ -134,13 +134,13 @@ def test_a_number_within_its_rounding_does_not_differ() -> None:
     [([0.9, 0.9, 0.9], 0.1), ([1.0, 1.0, 1.0], 0.5), ([0.0, 0.0, 0.0], 0.923), ([0.0, 1.0, 0.5], 0.9), ([0.7], 0.1)],
 )
 def test_an_unknown_spread_decides_nothing(ours: list[float], printed: float) -> None:
-    """Trainings that do not differ, an interval that covers every share, and one training alone."""
+    """Equal trainings, an interval that covers every share, and a single training."""
     found = agreement(*mean_interval(ours), len(ours), printed, HALF, EXAMPLES)
     assert math.isnan(found.p) and (found.low, found.high) == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize("printed", [0.0, 1.0])
-def test_a_printed_share_of_none_or_all_is_tested(printed: float) -> None:
+def test_a_printed_share_of_zero_or_one_is_tested(printed: float) -> None:
     found = agreement(*mean_interval([0.48, 0.5, 0.51, 0.49, 0.52]), 5, printed, HALF, None)
     assert 0 < found.p < LEVEL
 
@@ -152,7 +152,7 @@ def test_differences_without_spread_decide_nothing() -> None:
 
 
 def test_holm_corrects_in_steps() -> None:
-    """Holm's own rule: the smallest times the number of tests, the next times one less; never smaller than the one before."""
+    """Holm's rule: the smallest p-value times the number of tests, the next times one less; never smaller than the one before."""
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert holm([0.6, 0.9]) == [1.0, 1.0] and holm([]) == []
     with_unknown = holm([math.nan, 0.01])

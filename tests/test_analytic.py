@@ -1,4 +1,4 @@
-"""The closed form of a linear first layer: exact for one example, and no answer where there is no such layer."""
+"""The closed form of a linear first layer: exact for one example, and no reconstruction without such a layer."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ from leakbench.types import Clock, Network
 
 
 def seen(model: nn.Module, x: Tensor, y: Tensor, classes: int) -> View:
-    """What leaks of batches x (V, B, *s) with labels y (V, B)."""
+    """Return the leak of batches x (V, B, *s) with labels y (V, B)."""
     network = Network(model, parameters(model))
     targets = one_hot(y, classes).to(x)
     leaked = leak("type-1", network, x[:, None, None], targets[:, None, None], 0.1, Stations(), Clock(0, 0, 1, 1), None)
@@ -36,7 +36,7 @@ def seen(model: nn.Module, x: Tensor, y: Tensor, classes: int) -> View:
 
 
 def victims_of(name: str, model: str, batch: int = 1) -> tuple[View, Tensor, Tensor]:
-    """Eight batches of a data set, and what a network at random weights leaks of them."""
+    """Return eight batches of a data set, and their leak at a network with random weights."""
     data = load_dataset(name)[2]
     built = build(model, data.shape, data.classes, generator(0, "leak model"))
     chosen = data.victims[: 8 * batch].reshape(8, batch)
@@ -46,8 +46,8 @@ def victims_of(name: str, model: str, batch: int = 1) -> tuple[View, Tensor, Ten
 
 @pytest.mark.parametrize("dataset", ["digits", "faces", "cancer"])
 @pytest.mark.parametrize("model", ["mlp", "mlp_256", "mlp_sigmoid"])
-def test_one_example_comes_back(dataset: str, model: str) -> None:
-    """Pictures and tables from three networks with other layers behind the first: within 1e-4, with label and certainty."""
+def test_one_example_is_reconstructed(dataset: str, model: str) -> None:
+    """Pictures and tables from three networks with different later layers: within 1e-4, with label and certainty."""
     view, x, y = victims_of(dataset, model)
     answer = AnalyticFc()((view,), ())
     torch.testing.assert_close(answer.inputs, x, rtol=0, atol=1e-4)
@@ -58,7 +58,7 @@ def test_one_example_comes_back(dataset: str, model: str) -> None:
 
 
 @pytest.mark.data
-def test_mnist_comes_back() -> None:
+def test_mnist_digits_are_reconstructed() -> None:
     """The published digits, within 1e-4."""
     view, x, _ = victims_of("mnist", "mlp")
     torch.testing.assert_close(AnalyticFc()((view,), ()).inputs, x, rtol=0, atol=1e-4)
@@ -66,8 +66,8 @@ def test_mnist_comes_back() -> None:
 
 @given(st.integers(0, 1000), st.floats(1e-3, 1e3))
 @settings(max_examples=25, deadline=None)
-def test_it_is_a_quotient(seed: int, scale: float) -> None:
-    """Any gradients of the form db x^T, however long, give x; the row of largest |db| is read, whatever stands in the others."""
+def test_the_reconstruction_is_the_quotient_of_weight_and_bias_gradients(seed: int, scale: float) -> None:
+    """Any gradients of the form db x^T give x; only the row with the largest |db| is read."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.rand(3, 1, 6, generator=rng, dtype=torch.float64)
     view = seen(nn.Linear(6, 4).double(), x, torch.zeros(3, 1, dtype=torch.int64), 4)
@@ -78,8 +78,8 @@ def test_it_is_a_quotient(seed: int, scale: float) -> None:
     torch.testing.assert_close(AnalyticFc()((view,), ()).inputs, x)
 
 
-def test_of_a_batch_a_row_is_a_weighted_mean() -> None:
-    """Two examples: each answer is between them; a row that one alone activates holds just that one."""
+def test_a_row_of_a_batch_is_a_weighted_mean() -> None:
+    """Two examples: each reconstruction is between them; a row that only one example activates gives that example."""
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).double()
     with torch.no_grad():
         model[0].weight.copy_(torch.tensor([[5.0, -5.0], [-5.0, 5.0]]))
@@ -95,15 +95,15 @@ def test_of_a_batch_a_row_is_a_weighted_mean() -> None:
 
 
 def test_a_quotient_beyond_an_input_is_clamped() -> None:
-    """Rows in which two examples nearly cancel: quotients of 3, -2 and .25 are answered by 1, 0 and .25."""
+    """If two examples nearly cancel in a row, quotients of 3, -2 and .25 become 1, 0 and .25."""
     view = seen(nn.Linear(3, 2).double(), torch.zeros(1, 1, 3, dtype=torch.float64), torch.tensor([[0]]), 2)
     view.update["weight"] = torch.tensor([[[1.5, -1.0, 0.125], [0.0, 0.0, 0.0]]], dtype=torch.float64)
     view.update["bias"] = torch.tensor([[0.5, 0.1]], dtype=torch.float64)
     assert AnalyticFc()((view,), ()).inputs.tolist() == [[[1.0, 0.0, 0.25]]]
 
 
-def test_no_answer_where_there_is_none() -> None:
-    """A convolution, a first layer without a bias, something before it are refused; a zero row; more examples than rows."""
+def test_networks_and_rows_without_a_closed_form_give_no_reconstruction() -> None:
+    """A first layer that is a convolution, has no bias or is not first is refused; also a zero row and more examples than rows."""
     x, y = torch.rand(2, 1, 1, 6, 6), torch.zeros(2, 1, dtype=torch.int64)
     for model in (
         nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3)),
@@ -131,7 +131,10 @@ def test_wrong_input_is_refused() -> None:
 def test_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of an MLP, which the recipe names; refused of convolutions, which autoleak does without; iterations are refused."""
+    """Reconstructs every victim of an MLP, which the recipe names; refuses convolutions, which autoleak skips.
+
+    Refuses iterations.
+    """
     line = "leakbench run --quiet --json --dataset digits --attack analytic_fc --victims 4 --candidates 9 --taps type-2"
     line = f"{line} --train-rounds 0 --out {tmp_path / 'run'}"
     mlp = line.split()

@@ -1,4 +1,4 @@
-"""The anytime curve: what an attack had rebuilt after so much work."""
+"""The anytime curve: which examples an attack had reconstructed after how much work."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("with_pages")
 
 
 def rows(reached: list[float], evaluations: list[int]) -> pd.DataFrame:
-    """One example a victim, who took 20 evaluations an iteration."""
+    """Return one example for each victim, with 20 evaluations an iteration."""
     return pd.DataFrame(
         {
             "victim": range(len(reached)),
@@ -32,20 +32,23 @@ def rows(reached: list[float], evaluations: list[int]) -> pd.DataFrame:
     )
 
 
-def test_a_curve_against_its_own_counts() -> None:
-    """Of four victims one was never rebuilt, two by iteration 3, one by 7; the end is where the longest search stopped."""
+def test_a_curve_equals_counts_by_hand() -> None:
+    """One of four victims was never reconstructed, two by iteration 3, one by 7.
+
+    The curve ends where the longest search stopped.
+    """
     found = anytime(rows([3, math.nan, 7, 3], [200, 400, 140, 60]))
     assert found["iterations"] == {"at": [3, 7, 20], "asr": [0.5, 0.75, 0.75]}
     assert found["evaluations"] == {"at": [60, 140, 400], "asr": [0.5, 0.75, 0.75]}
 
 
 def test_members_of_a_batch_are_counted_each() -> None:
-    """Two examples behind one update, of which one was rebuilt."""
+    """One of two examples behind an update was reconstructed."""
     found = anytime(pd.concat([rows([2.0], [100]), rows([math.nan], [100])]))
     assert found["iterations"] == {"at": [2, 5], "asr": [0.5, 0.5]}
 
 
-def test_many_points_are_thinned_and_none_is_nothing() -> None:
+def test_many_points_are_thinned_and_no_points_give_no_curve() -> None:
     many = anytime(rows(list(range(1, 201)), [4000] * 200))["iterations"]
     assert len(many["at"]) == POINTS
     assert (many["at"][0], many["at"][-1], many["asr"][-1]) == (1, 200, 1.0)
@@ -71,7 +74,7 @@ def test_evaluations_are_counted_at_each_kept_iteration(name: str, each: int) ->
 
 
 def test_a_run_has_its_curve(tmp_path: Path) -> None:
-    """In the summary and, where something was rebuilt, on the page."""
+    """The curve is in the summary and, if an example was reconstructed, on the page."""
     tiny = (
         "run --quiet --json --dataset digits --victims 3 --iterations 30 --train-rounds 0 --candidates 20 --taps type-2"
     )
@@ -84,7 +87,7 @@ def test_a_run_has_its_curve(tmp_path: Path) -> None:
 
 @dataclasses.dataclass
 class Walk:
-    """A search that halves its points and settles at a step of each lane's own."""
+    """A search that halves its points and settles at a different step for each lane."""
 
     points: Tensor
     settle: Tensor
@@ -109,8 +112,8 @@ class Walk:
 
 
 @pytest.mark.parametrize("others", [[], [9], [2, 60]])
-def test_the_last_point_of_a_search_is_kept_when_it_is_found_whoever_searches_beside_it(others):
-    """It settles at step 5 at 1/32, which is evaluated once more then: in the snapshot of iteration 5, not of a later one."""
+def test_the_last_point_of_a_search_is_kept_independently_of_other_lanes(others):
+    """It settles at step 5 at 1/32 and is then evaluated again; that belongs to the snapshot of iteration 5, not to a later one."""
     settle = torch.tensor([5, *others])
     search = Walk(torch.ones(len(settle), 1), settle)
     found = descend(search, lambda z, lanes: (z.flatten(1).abs().sum(1), z), Iterations(limit=60))

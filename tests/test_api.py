@@ -1,4 +1,4 @@
-"""The functions of Python: fields by name, results as tables, the same numbers as the command line."""
+"""The Python functions: fields by name, results as tables, the same numbers as the command line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SMALL: dict[str, Any] = {
 
 
 def options(fields: dict[str, Any]) -> list[str]:
-    """Return the options of the command line for some fields."""
+    """Return the command-line options for some fields."""
     texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in fields.items()}
     return [word for name, text in texts.items() for word in (f"--{name.replace('_', '-')}", text)]
 
@@ -55,7 +55,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> leakbench.Result:
     return leakbench.run(out=tmp_path_factory.mktemp("api") / "run", quiet=True, **SMALL)
 
 
-def test_the_public_names_are_listed_and_torch_waits() -> None:
+def test_the_public_names_are_listed_without_importing_torch() -> None:
     assert dir(leakbench) == sorted(leakbench.__all__)
     code = "import sys, leakbench; dir(leakbench); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -109,7 +109,7 @@ def test_numbers_are_refused_before_torch(tmp_path: Path) -> None:
         leakbench.sweep({})
 
 
-def test_a_result_is_what_its_folder_holds(result: leakbench.Result) -> None:
+def test_a_result_equals_the_content_of_its_folder(result: leakbench.Result) -> None:
     opened = leakbench.Result.open(result.folder)
     assert str(opened) == str(result) and opened.summary == result.summary
     pd.testing.assert_frame_equal(opened.rows, leakbench.read(result.folder))
@@ -181,7 +181,7 @@ def test_a_function_is_audited_as_it_is() -> None:
         leakbench.audit("fed_cdp", sigma=2.0, dataset="digits")
 
 
-def test_a_run_minus_itself_is_nothing(result: leakbench.Result) -> None:
+def test_a_run_compared_with_itself_has_no_differences(result: leakbench.Result) -> None:
     found = leakbench.compare(result, str(result.folder))
     assert (found.table()["difference"] == 0).all() and not found.table()["differs"].any()
     assert "No measured difference in leakage is significant" in found._repr_html_()
@@ -200,7 +200,7 @@ def test_lists_of_runs_are_compared_over_all_victims(result: leakbench.Result, t
         leakbench.compare(result, [result, other])
 
 
-def test_a_grid_is_a_mapping_too(result: leakbench.Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_grid_may_be_a_mapping(result: leakbench.Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "start.py").write_text(
         f"import leakbench\nif __name__ == '__main__':\n"
@@ -221,7 +221,7 @@ def test_a_result_is_saved_by_its_suffix(result: leakbench.Result, tmp_path: Pat
     assert result.save(place) == place
     written = place.read_bytes()
     assert written.lower().startswith(begins.get(suffix, rb"\begin{table}").lower())
-    assert place.stat().st_mode & 0o077 == 0  # Pictures of victims are nobody else's.
+    assert place.stat().st_mode & 0o077 == 0  # Pictures of victims are private to their owner.
     assert result.save(place).read_bytes() == written and [*tmp_path.iterdir()] == [place]
 
 
@@ -272,7 +272,7 @@ def test_a_table_for_a_paper(
     assert r"fed\_cdp & example gradient (type-2)" in both and "defense & leakage point" in both
 
 
-def test_runs_in_a_table_can_be_told_apart(
+def test_runs_in_a_table_have_distinct_names(
     result: leakbench.Result, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, other = (f"{rate:g}" for rate in (0.1, 0.25))

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: what is brought to the disk, and in which order."""
+"""Files are complete or absent: what is flushed to the disk, and in which order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from leakbench.atomic import TEMPORARY, write_atomically
 
 
-def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_it_is_said_to_be(
+def test_content_is_flushed_before_the_rename_and_the_rename_before_returning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rows"
@@ -29,13 +29,13 @@ def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_it_is_said_to
 
 
 @pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
-def test_what_is_private_nobody_else_may_read(tmp_path: Path, private: bool, mode: int) -> None:
+def test_private_files_are_readable_by_the_owner_only(tmp_path: Path, private: bool, mode: int) -> None:
     path = tmp_path / "rows"
     write_atomically(path, lambda temporary: temporary.write_text("x"), private=private)
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
-def test_what_a_killed_writer_left_goes_and_what_another_holds_stays(tmp_path: Path) -> None:
+def test_files_of_killed_writers_are_removed_and_locked_ones_stay(tmp_path: Path) -> None:
     held, left, foreign = (
         tmp_path / name
         for name in (".rows.parquet.abcdefgh.tmp", ".rows.parquet.12345678.tmp", ".other.parquet.abcdefgh.tmp")
@@ -48,10 +48,10 @@ def test_what_a_killed_writer_left_goes_and_what_another_holds_stays(tmp_path: P
     assert {path.name for path in tmp_path.iterdir()} == {"rows.parquet", held.name, foreign.name}
 
 
-def test_a_temporary_file_that_another_removed_before_it_was_held_is_begun_anew(
+def test_a_temporary_file_that_is_removed_before_it_is_locked_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a writer of the same file does that ends between its making and its locking."""
+    """As if another writer of the same file had finished between creating and locking."""
     hold, removed = fcntl.flock, []
 
     def too_late(handle: int, how: int) -> None:

@@ -39,7 +39,7 @@ def leaked(
     model = build("lenet_cpl", data.shape, data.classes, generator(0, "leak model"))
     network = Network(model, parameters(model))
     chosen = data.victims[: victims * batch].reshape(victims, batch)
-    if batch > 1:  # Faces alone would all have one label.
+    if batch > 1:  # With faces alone, all would have one label.
         chosen[:, 1] = torch.nonzero(data.train_targets != data.train_targets[chosen[0, 0]])[:victims, 0]
     x, y = data.train_inputs[chosen], data.train_targets[chosen]
     update = leak(
@@ -67,7 +67,7 @@ def method(name: str, iterations: int) -> GradientMatching:
 
 
 def one_by_one(view: View, victim: int, start: Tensor, targets: Tensor, outer: int) -> list[float]:
-    """The values of each evaluation of `torch.optim.LBFGS` on one victim, DLG's loop as its authors wrote it."""
+    """Return the values of each evaluation of `torch.optim.LBFGS` on one victim, in DLG's original loop."""
     x = start.clone().requires_grad_()
     optimiser = torch.optim.LBFGS([x])
     truth = {n: u[victim] for n, u in view.update.items()}
@@ -132,7 +132,7 @@ def test_five_victims_together_follow_five_searches_of_torch(name: str) -> None:
         )
 
 
-def test_cpl_rebuilds_faces_and_dlg_does_less() -> None:
+def test_cpl_reconstructs_more_faces_than_dlg() -> None:
     """Undefended faces: after 6 iterations CPL is within RMSE 0.05 of every victim with every label right; DLG of fewer."""
     view, x, y = leaked(6, dtype=torch.float32)
     close = {}
@@ -146,22 +146,22 @@ def test_cpl_rebuilds_faces_and_dlg_does_less() -> None:
     assert close["dlg"] < close["cpl"]
 
 
-def test_the_answer_is_the_least_distance_met_not_the_last() -> None:
-    """The certainty is no worse than the trajectory's minimum; the last snapshot is the answer."""
+def test_the_reconstruction_has_the_least_distance_not_the_last() -> None:
+    """The certainty is at least that of the trajectory's minimum; the last snapshot is the reconstruction."""
     view, _, _ = leaked(3, dtype=torch.float32)
     answer = method("dlg", 6)((view,), rngs(3))
     best = answer.trajectory.nan_to_num(nan=torch.inf).amin(0)
     assert (
         -answer.certainty[:, 0] <= best
-    ).all()  # Less only where the last step, which no iteration evaluates, was the best.
+    ).all()  # It is smaller only if the last step, which no iteration evaluates, was the best.
     assert answer.snapshots == tuple(range(1, 7))
     torch.testing.assert_close(answer.iterates[-1], answer.inputs)
 
 
-def test_a_diverged_search_is_no_answer() -> None:
-    """A leaked gradient of infinity gives NaN, not a picture; the others are searched on as if alone."""
+def test_a_diverged_search_gives_no_reconstruction() -> None:
+    """An infinite leaked gradient gives NaN, not a picture; the search of the others continues as if they were alone."""
     view, attack = linear("type-1", batch=1), method("cpl", 4)
-    view.update["weight"][1] *= -1  # another label than its neighbours'
+    view.update["weight"][1] *= -1  # A different label than its neighbours.
     whole = attack((view,), rngs(3))
     assert len(set(whole.labels.flatten().tolist())) == 2
     for victim in range(3):
@@ -176,7 +176,7 @@ def test_a_diverged_search_is_no_answer() -> None:
 
 @dataclasses.dataclass
 class Still:
-    """A search that stays where it is."""
+    """A search that never moves."""
 
     points: Tensor
     evaluations: Tensor
@@ -191,7 +191,7 @@ class Still:
 
 @dataclasses.dataclass(frozen=True)
 class Opposite:
-    """A descent to minus the start."""
+    """A descent to the negative of the start."""
 
     def __call__(self, start: Tensor, terms: Terms) -> Still:
         none = torch.zeros(len(start), dtype=torch.int64)
@@ -200,7 +200,7 @@ class Opposite:
 
 @dataclasses.dataclass(frozen=True)
 class Weighted:
-    """The inputs themselves, with the energy 3 |z|^2."""
+    """The identity, with the energy 3 |z|^2."""
 
     def __call__(self, view: View) -> Coordinates:
         return dataclasses.replace(Pixels()(view), energy=lambda z, _: 3 * z.flatten(1).square().sum(1))
@@ -215,14 +215,14 @@ class Total:
 
 
 def rngs_after_labels(view: View) -> tuple[torch.Generator, ...]:
-    """The three victims' generators, from which the labels have been drawn."""
+    """Return the three victims' generators after drawing the labels."""
     same = rngs(3)
     Joint()(view, same)
     return same
 
 
-def test_a_lost_search_shows_no_iterate() -> None:
-    """Where there is no answer in the end there is none on the way, at any of the snapshots; the neighbours have theirs."""
+def test_a_diverged_search_has_no_snapshots() -> None:
+    """If there is no reconstruction in the end, no snapshot has one; the neighbours have theirs."""
     view = linear("type-1", batch=1)
     view.update["bias"][1] = torch.inf
     iterates = method("cpl", 4)((view,), rngs(3)).iterates
@@ -231,8 +231,8 @@ def test_a_lost_search_shows_no_iterate() -> None:
     assert iterates[:, [0, 2]].isfinite().all()
 
 
-def test_the_answer_is_where_the_search_ended() -> None:
-    """Inputs, clamped, and labels of the end; its certainty is minus the distance, the space's energy and the priors."""
+def test_the_reconstruction_is_the_end_point_of_the_search() -> None:
+    """Inputs (clamped) and labels are those of the end; the certainty is minus the distance, the space's energy and the priors."""
     view = linear("type-1", batch=2)
     attack = GradientMatching(
         labels=Joint(),
@@ -254,7 +254,7 @@ def test_the_answer_is_where_the_search_ended() -> None:
 
 
 def test_a_prior_counts_once_however_many_views_there_are() -> None:
-    """Of three views the certainty is minus three distances and one penalty."""
+    """With three views, the certainty is minus three distances and one penalty."""
     view = linear("type-1", batch=2)
     plain = GradientMatching(
         labels=Joint(), start=Normal(), distance=SquaredL2(), descent=Opposite(), stop=Iterations(limit=1)
@@ -266,7 +266,7 @@ def test_a_prior_counts_once_however_many_views_there_are() -> None:
 
 
 def test_several_views_add_their_distances() -> None:
-    """The same view twice doubles every distance; views of other victims are refused."""
+    """Repeating a view doubles every distance; views of other victims are refused."""
     view, _, _ = leaked(2)
     once, twice = method("cpl", 1)((view,), rngs(2)), method("cpl", 1)((view, view), rngs(2))
     torch.testing.assert_close(twice.trajectory[0], 2 * once.trajectory[0])
@@ -274,8 +274,8 @@ def test_several_views_add_their_distances() -> None:
         method("cpl", 1)((view, leaked(3)[0]), rngs(2))
 
 
-def test_victims_do_not_depend_on_who_stands_beside_them() -> None:
-    """Victim 1 of three, and alone with its own generator, start alike and are answered alike."""
+def test_victims_do_not_depend_on_the_others() -> None:
+    """Victim 1 of three, and the same victim alone with its own generator, have the same start and reconstruction."""
     view, _, _ = leaked(3)
     alone = dataclasses.replace(view, update={n: u[1:2] for n, u in view.update.items()})
     together, single = method("cpl", 2)((view,), rngs(3)), method("cpl", 2)((alone,), rngs(3)[1:2])
@@ -283,7 +283,7 @@ def test_victims_do_not_depend_on_who_stands_beside_them() -> None:
 
 
 def test_last_layer_reads_labels() -> None:
-    """One example: right for all, faces and what is none."""
+    """With one example, the label is right for all, faces and others."""
     data = load_dataset("faces")[2]
     view, _, y = leaked(8)
     assert torch.equal(LastLayer()(view, rngs(8)).targets.argmax(-1), y)
@@ -295,14 +295,17 @@ def test_last_layer_reads_labels() -> None:
 
 
 def test_last_layer_counts_repeats() -> None:
-    """Hand-made row sums of a batch of 4 with classes 1, 1, 1, 3 and equal shares: the counts come out."""
+    """Hand-made row sums of a batch of 4 with classes 1, 1, 1, 3 and equal shares: the counts are right."""
     rows = torch.tensor([[0.5, -2.7, 0.3, -0.7, 0.6]])
     view = dataclasses.replace(leaked(1)[0], update={"weight": rows[:, :, None].expand(1, 5, 2)}, batch=4, classes=5)
     assert LastLayer()(view, rngs(1)).targets.argmax(-1).tolist() == [[1, 1, 1, 3]]
 
 
-def test_a_class_gives_up_one_share_for_each_example_of_it() -> None:
-    """Rows of -.8 and -.1 behind three examples: shares of -.3, so that -.2 is still the lowest after two; all three are of it."""
+def test_each_example_of_a_class_takes_one_share_of_its_row() -> None:
+    """Rows of -.8 and -.1 for three examples give shares of -.3.
+
+    After two, -.2 is still the lowest, so all three get this class.
+    """
     rows = torch.tensor([[-0.8, -0.1, 0.9]])
     view = dataclasses.replace(leaked(1)[0], update={"weight": rows[:, :, None]}, batch=3, classes=3)
     assert LastLayer()(view, rngs(1)).targets.argmax(-1).tolist() == [[0, 0, 0]]
@@ -318,7 +321,7 @@ def test_logits_of_joint_labels_are_standard_normal() -> None:
 
 
 def test_joint_labels_are_logits() -> None:
-    """DLG searches labels: logits of standard normal size, another for each victim."""
+    """DLG searches for labels: its logits are standard normal, and differ between victims."""
     guess = Joint()(leaked(2)[0], rngs(2))
     assert guess.joint
     assert guess.targets.shape == (2, 1, 2)
@@ -328,7 +331,7 @@ def test_joint_labels_are_logits() -> None:
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 25, 25), (7,)])
 @pytest.mark.parametrize("tile", [1, 2, 4])
 def test_a_pattern_repeats(shape: tuple[int, ...], tile: int) -> None:
-    """Along each side the start repeats with the patch's period, also where the tile does not divide the side."""
+    """Along each side the start repeats with the patch's period, also if the tile does not divide the side."""
     view = dataclasses.replace(leaked(2)[0], shape=shape)
     start = Patterned(tile)(view, rngs(2))
     assert start.shape == (2, 1, *shape)
@@ -339,7 +342,7 @@ def test_a_pattern_repeats(shape: tuple[int, ...], tile: int) -> None:
 
 
 def test_starts_have_their_distribution() -> None:
-    """N(0, 1) and U(0, 1) by mean and standard deviation, each victim its own."""
+    """N(0, 1) and U(0, 1) by mean and standard deviation; each victim has its own start."""
     view = dataclasses.replace(leaked(4)[0], shape=(3, 32, 32))
     for start, mean, std in ((Normal(), 0.0, 1.0), (Uniform(), 0.5, 12**-0.5)):
         drawn = start(view, rngs(4))
@@ -349,7 +352,7 @@ def test_starts_have_their_distribution() -> None:
 
 
 def test_distance_and_prior_closed_forms() -> None:
-    """Squared L2 sums over layers; total variation of a step edge."""
+    """Squared L2 distances are summed over layers; total variation of a step edge."""
     guess, seen = (
         {"a": torch.ones(2, 3), "b": torch.zeros(2, 2)},
         {"a": torch.zeros(2, 3), "b": torch.full((2, 2), 2.0)},
@@ -364,7 +367,7 @@ def test_distance_and_prior_closed_forms() -> None:
 
 
 def test_snapshots_cover_the_search() -> None:
-    """Each of the first 40 iterations, then 10 % apart, and always the last."""
+    """Each of the first 40 iterations, then steps of 10 %, and always the last."""
     assert snapshot_iterations(3) == (1, 2, 3)
     at = snapshot_iterations(300)
     assert at[:40] == tuple(range(1, 41))
@@ -372,8 +375,8 @@ def test_snapshots_cover_the_search() -> None:
     assert all(b / a <= 1.1 + 1 / a for a, b in itertools.pairwise(at))
 
 
-def test_identification_finds_the_victim_and_only_by_the_gradient() -> None:
-    """Undefended, one example: all victims found among all faces; a gradient of pure noise finds as good as none."""
+def test_identification_needs_the_gradient_to_find_the_victim() -> None:
+    """Undefended, one example: all victims are found among all faces; pure noise finds almost none."""
     view, _x, _y = leaked(12, dtype=torch.float32)
     data = load_dataset("faces")[2]
     pool = data.victims
@@ -390,7 +393,7 @@ def test_identification_finds_the_victim_and_only_by_the_gradient() -> None:
 
 
 def test_identification_behind_a_batch_beats_chance() -> None:
-    """Two examples behind each update: the first is found far more often than one in 75."""
+    """With two examples in each update, the first is found far more often than one in 75."""
     view, _, _ = leaked(12, batch=2, dtype=torch.float32)
     data = load_dataset("faces")[2]
     first = data.victims[:24].reshape(12, 2)[:, 0]
@@ -427,7 +430,7 @@ def linear(tap: str, batch: int) -> View:
 
 
 def test_identification_behind_a_batch_is_the_gaussian_likelihood() -> None:
-    """Of M = 3: mean g / 3 + 2 / 3 m and covariance S + r, with r what one half of the sample leaves of the other."""
+    """For M = 3: mean g / 3 + 2 / 3 m and covariance S + r, where r is the residual of one half of the sample given the other."""
     view = linear("type-1", batch=3)
 
     def gradients(some: Public) -> Tensor:
@@ -454,8 +457,8 @@ def test_identification_behind_a_batch_is_the_gaussian_likelihood() -> None:
     torch.testing.assert_close(scores - scores[:, :1], expected - expected[:, :1], rtol=1e-6, atol=1e-9)
 
 
-def test_identification_reads_a_candidate_where_the_leak_was_read() -> None:
-    """The mean update has passed the server's station, as type-0 has and type-1 has not."""
+def test_identification_reads_candidates_at_the_leakage_point() -> None:
+    """The mean update has passed the server's station at type-0, but not at type-1."""
     stations = Stations(server=(ClipWhole(1e-3),))
     type_0, type_1, whole = (
         Candidates()((dataclasses.replace(linear(tap, batch=2), stations=stations),), ()).scores

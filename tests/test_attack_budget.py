@@ -1,4 +1,4 @@
-"""Limits on an attack: seconds by a clock that the test moves, and gradient evaluations, which repeat everywhere."""
+"""Limits on an attack: seconds by a clock that the test moves, and gradient evaluations, which are reproducible."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ V, SHAPE, CLASSES = 3, (1, 4, 4), 4
 
 
 class Ticks:
-    """A clock that moves only when the network is run."""
+    """A clock that moves only when the network runs."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -80,7 +80,7 @@ class SlowConvolution(Slow):
 
 
 def slow_view(clock: Ticks, network: type[Slow] = Slow) -> View:
-    """Gradients of three random examples on the slow network, and public examples for the attack's own checks."""
+    """Return gradients of three random examples on the slow network, and public examples for the attack's own checks."""
     torch.manual_seed(0)
     model = network(clock).double()
     rng = torch.Generator().manual_seed(1)
@@ -108,7 +108,7 @@ def unsaid(most: float, least: float, more: int) -> None:
 
 
 def test_a_search_that_the_clock_stops_keeps_its_best_and_says_so() -> None:
-    """Stopped early it is the same search with a smaller limit, with a doubt for each victim."""
+    """A search that is stopped early equals one with a smaller limit, with a doubt for each victim."""
     clock = Ticks()
     view = slow_view(clock)
     found = WithinSeconds(search(10_000), 30.0, unsaid, clock)((view,), rngs())
@@ -139,7 +139,7 @@ def test_every_search_takes_one_iteration_however_late_it_is() -> None:
 
 
 def test_a_stage_that_would_begin_after_the_end_is_skipped() -> None:
-    """Without any time the cheapest search takes its one iteration, and the others none; every victim is marked."""
+    """Without time, the cheapest search takes its one iteration and the others none; every victim is marked."""
     clock = Ticks()
     found = WithinSeconds(worst_case(50, 60, 70), 1e-6, unsaid, clock)((slow_view(clock),), rngs())
     assert found.steps.tolist() == [1] * V
@@ -152,18 +152,18 @@ JUDGED = 4
 
 
 def worst_case(*limits: int) -> AutoLeak:
-    """An ensemble of searches from far away, none of which reconstructs anything in so few iterations."""
+    """Return an ensemble of searches that reconstruct nothing in so few iterations."""
     return AutoLeak(tuple(Stage(search(limit, start={"constant": {"value": 0.5}})) for limit in limits), broken=1e-25)
 
 
-def test_stages_run_from_the_cheapest_on_and_leave_their_time_to_the_others() -> None:
-    """40 cheap iterations and 4,000: the order of the recipe does not matter, and both share the time."""
+def test_stages_run_in_order_of_cost_and_leave_unused_time_to_the_others() -> None:
+    """40 cheap iterations and 4,000: the order in the recipe does not matter, and both share the time."""
     for limits in ((4000, 40), (40, 4000)):
         clock = Ticks()
         view = slow_view(clock)
         found = WithinSeconds(worst_case(*limits), 160.0, unsaid, clock)((view,), rngs())
         assert clock.time <= 160 + JUDGED
-        # The cheap search has ended by itself, the other one had the rest of the time, not a half.
+        # The cheap search ended by itself; the other one had all of the remaining time, not half.
         assert found.snapshots[39] == 40
         assert int(found.steps[0]) - 40 > 80
         assert found.doubts[BUDGET].any()
@@ -181,13 +181,13 @@ def test_without_time_for_its_own_checks_an_ensemble_says_that_the_budget_stoppe
 
 
 def test_the_prediction_is_the_measured_speed_times_the_most_evaluations() -> None:
-    """One evaluation takes one tick for all victims together, a third for each."""
+    """One evaluation takes one tick for all victims together, a third of a tick for each."""
     clock, told = Ticks(), list[tuple[float, ...]]()
     WithinSeconds(worst_case(40, 20), 1000.0, lambda *each: told.append(each), clock)((slow_view(clock),), rngs())
     assert told == [pytest.approx(((41 + 21) / V, (2 + 2) / V, 3))]
 
 
-def test_the_share_of_a_search_is_what_is_left_over_those_that_follow() -> None:
+def test_the_share_of_a_search_is_the_remaining_time_over_the_remaining_stages() -> None:
     now = iter([10.0, 24.9, 25.1, 26.0])
     stop = Timed(Iterations(limit=100), lambda: next(now), 40.0, later=1).begin()
     assert stop.ends == 25.0
@@ -205,7 +205,7 @@ def test_a_search_ends_where_another_iteration_of_all_its_victims_would_be_late(
     assert not stop(3, torch.zeros(1)).any()
 
 
-def test_what_watches_a_stop_is_kept_where_its_share_begins() -> None:
+def test_a_stop_and_its_watcher_share_the_start_of_the_share() -> None:
     watched = Watched(Timed(Iterations(limit=100), lambda: 10.0, 40.0, later=1), lambda share: None)
     begins = begun(watched)
     assert (begins.tell, begins.stop.ends) == (watched.tell, 25.0)
@@ -228,8 +228,8 @@ def test_a_feature_inversion_has_its_share_and_says_that_the_clock_stopped_it(
 def test_the_speed_of_a_search_that_settles_at_once_is_that_of_its_two_evaluations(
     limit: float, takes: float, each: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trial of one victim takes `takes` seconds. Where 3 x 3 evaluations are less than a tenth of the limit, all three victims
-    are tried together. One evaluation of three restarts and that of their last points are 3 x 2: the clock also ends a search
+    """A trial of one victim takes `takes` seconds. If 3 x 3 evaluations are less than a tenth of the limit, all three victims
+    are tried together. One evaluation of three restarts and of their last points are 3 x 2. The clock also ends a search
     within an iteration."""
     clock, trials, timed = Ticks(), [], []
 
@@ -269,7 +269,7 @@ def test_the_estimate_of_a_leakage_point_is_one_line() -> None:
 
 
 def test_a_search_that_the_budget_stopped_is_a_warning_also_where_it_succeeded() -> None:
-    """What else an attack doubts of itself concerns its failures alone."""
+    """Other doubts of an attack concern only its failures."""
     rows = pd.DataFrame({"victim": [0, 1, 2], "member": 0, "success": [True, True, False]})
     rows["doubts"] = ["stuck; budget", "", "stuck; budget"]
     assert doubts(rows) == {BUDGET: 2, "stuck": 1}
@@ -303,7 +303,7 @@ def test_an_estimate_says_how_long_the_rankings_take(rankings: float, end: str) 
 def test_rankings_come_before_the_searches_and_count_in_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their numbers are those of a run without a limit, and a ranking that takes long leaves the searches one iteration."""
+    """Their numbers equal those of a run without a limit; a ranking that takes long leaves the searches one iteration."""
     cell = resolve_cell(Request(attack="cpl", **SMALL), None)
     limited = dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, budget=2.0))
     lines: list[str] = []
@@ -337,7 +337,7 @@ def test_the_progress_of_a_limited_attack_is_at_least_the_share_of_its_time(tmp_
 
 @pytest.mark.parametrize("most", [44, 100, 1000, 3000, 10_000])
 def test_evaluations_are_an_upper_limit_that_the_searches_share(most: int) -> None:
-    """Cheap ones need less than their share, which goes to the others; nothing is left while a search could use it."""
+    """Cheap searches need less than their share, and the others get the rest; nothing is left while a search could use it."""
     method = AutoLeak(
         (Stage(search(1200)), Stage(search(30, "lbfgs")), Stage(search(100, "lbfgs")), Stage(search(2, restarts=3)))
     )
@@ -355,7 +355,7 @@ def test_evaluations_are_an_upper_limit_that_the_searches_share(most: int) -> No
     assert not unmet or max(unmet) - min(unmet) <= 25
 
 
-def test_the_evaluations_of_a_victim_stay_below_the_limit_and_do_not_depend_on_its_company() -> None:
+def test_the_evaluations_of_a_victim_stay_below_the_limit_and_do_not_depend_on_the_others() -> None:
     view = slow_view(Ticks())
     method = with_evaluations(worst_case(500, 700), 60, view.network.model, SHAPE)
     together = method((view,), rngs())
@@ -366,7 +366,7 @@ def test_the_evaluations_of_a_victim_stay_below_the_limit_and_do_not_depend_on_i
 
 
 def test_stages_that_do_not_run_on_a_network_take_no_share() -> None:
-    """On a network without kinks the ensemble of the catalog has two searches of twenty evaluations an iteration."""
+    """On a network without kinks, the catalog's ensemble has two searches of twenty evaluations an iteration."""
     method = resolve("attacks", Attack, "autoleak")[1].method
     smooth = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(8, 3))
     searches = searches_of(with_evaluations(method, 2000, smooth, (1, 4, 4)))
@@ -381,7 +381,7 @@ def test_stages_that_do_not_run_on_a_network_take_no_share() -> None:
 SMALL = {"dataset": "digits", "train_rounds": 0, "taps": ("type-2",), "victims": 2, "candidates": 10}
 
 
-def test_limits_enter_the_identity_and_without_them_it_is_as_it_was() -> None:
+def test_only_limits_that_are_set_enter_the_identity() -> None:
     def hashed(**limits: Any) -> str:
         return resolve_cell(Request(attack="cpl", **SMALL, **limits), None).hash
 
@@ -396,7 +396,7 @@ def test_limits_enter_the_identity_and_without_them_it_is_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "abc", "nan", "inf", "", "0s", "1e999", "2m3", "5 minutes"])
-def test_a_budget_that_is_no_time_is_one_line(
+def test_a_budget_that_is_not_a_duration_is_refused_in_one_line(
     text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = called(monkeypatch, capsys, "run", "--budget", text)
@@ -429,7 +429,7 @@ def test_seconds_minutes_and_hours_are_read() -> None:
         ({"evaluations": 500, "attack": "lmmse"}, "evaluations: the attack's method Lmmse does not search"),
     ],
 )
-def test_a_limit_that_cannot_be_is_one_line(limits: dict[str, Any], message: str) -> None:
+def test_an_impossible_limit_is_refused_in_one_line(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as error:
         resolve_cell(Request(**{"attack": "cpl", **SMALL, **limits}), None)
     assert str(error.value).startswith(message)
@@ -438,7 +438,7 @@ def test_a_limit_that_cannot_be_is_one_line(limits: dict[str, Any], message: str
 def test_a_run_with_a_budget_keeps_partial_answers_says_so_and_marks_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A budget of a millisecond: one iteration for every victim, a warning, a note and the limit in the manifest."""
+    """A budget of one millisecond: one iteration for every victim, a warning, a note and the limit in the manifest."""
     out = tmp_path / "run"
     small = "run --dataset digits --train-rounds 0 --taps type-2 --victims 2 --candidates 10"
     arguments = f"{small} --attack inverting_gradients --budget 0.001"
@@ -454,7 +454,7 @@ def test_a_run_with_a_budget_keeps_partial_answers_says_so_and_marks_its_rows(
 
 
 def test_an_interrupted_run_keeps_its_chunks_and_has_only_the_time_that_is_left(tmp_path: Path) -> None:
-    """The first leakage point ended in time; before the second one, the manifest says, all of the budget was spent."""
+    """The first leakage point ended in time; by the manifest, the whole budget was spent before the second one."""
     asked = {**SMALL, "taps": ("type-2", "type-1"), "leak_batch": 2, "iterations": 3, "networks": 1}
     cell = resolve_cell(Request(attack="cpl", budget=1000.0, **asked), None)
 
@@ -479,7 +479,7 @@ def test_an_interrupted_run_keeps_its_chunks_and_has_only_the_time_that_is_left(
 def test_a_card_limits_evaluations_unless_it_names_another_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the command measures is asked for by the card; an attack without a search gets no limit."""
+    """The card requests the measured cell; an attack without a search gets no limit."""
     made: list[Asked] = []
 
     def stopped(asked: Asked, *_: Any) -> None:

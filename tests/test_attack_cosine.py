@@ -1,4 +1,4 @@
-"""The cosine distance against its formula, and what it does not see."""
+"""The cosine distance against its formula, and its invariances."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_it_is_the_global_cosine_and_blind_to_length(seed: int, scale: float) ->
 
 
 def test_closed_forms() -> None:
-    """0 for itself, 2 for its opposite, 1 for what is orthogonal or zero; zero has a finite derivative."""
+    """0 for itself, 2 for its opposite, 1 for orthogonal or zero gradients; zero has a finite derivative."""
     one, other = {"a": torch.tensor([[3.0, 0.0]])}, {"a": torch.tensor([[0.0, 2.0]])}
     zero = torch.zeros(1, 2, requires_grad=True)
     assert Cosine()(one, one, view()).tolist() == [0.0]
@@ -65,7 +65,7 @@ def test_closed_forms() -> None:
 
 
 def test_the_layers_are_not_compared_one_by_one() -> None:
-    """Two layers, of which the long one points the right way and the short one the wrong way: nearly 0, not 1."""
+    """If of two layers the long one points the right way and the short one the wrong way, the distance is nearly 0, not 1."""
     guess = {"long": torch.tensor([[100.0]]), "short": torch.tensor([[1.0]])}
     observed = {"long": torch.tensor([[100.0]]), "short": torch.tensor([[-1.0]])}
     assert float(Cosine()(guess, observed, view())) == pytest.approx(2 / 10_001, rel=1e-3)

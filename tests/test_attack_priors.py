@@ -24,7 +24,7 @@ from leakbench.types import Network
 
 
 def network(victims: int | None = None) -> Network:
-    """Two layers of batch normalisation with uneven statistics; weights of their own for each victim where there are some."""
+    """Return two layers of batch normalisation with uneven statistics; optionally with weights of their own for each victim."""
     torch.manual_seed(0)
     layers = (nn.BatchNorm2d(2), nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4))
     model = nn.Sequential(*layers).double().eval()
@@ -44,7 +44,7 @@ def view(of: Network, victims: int = 3) -> View:
 
 
 def of_one(model: nn.Module, held: dict[str, Tensor], x: Tensor, memory: dict[str, Tensor]) -> float:
-    """The slow sum for one victim: layer by layer, channel by channel."""
+    """Return the slow sum for one victim: layer by layer, channel by channel."""
     total, functional = 0.0, torch.func.functional_call
     for index, layer in enumerate(model):
         own = {n.split(".", 1)[1]: p for n, p in held.items() if n.startswith(f"{index}.")}
@@ -63,7 +63,7 @@ def of_one(model: nn.Module, held: dict[str, Tensor], x: Tensor, memory: dict[st
 @pytest.mark.parametrize("remembered", [False, True])
 @pytest.mark.parametrize("shared", [True, False])
 def test_batch_norm_sums_over_layers(shared: bool, remembered: bool) -> None:
-    """Guesses for victims 2, 0, 2 of three: as the slow sum, with each victim's weights and with statistics that were sent."""
+    """Guesses for victims 2, 0, 2 of three equal the slow sum, with each victim's weights and with statistics that were sent."""
     of = network(None if shared else 3)
     if remembered:
         of = dataclasses.replace(of, memory={"2.running_mean": torch.tensor([3.0, -2.0, 0.5]).double()})
@@ -74,8 +74,8 @@ def test_batch_norm_sums_over_layers(shared: bool, remembered: bool) -> None:
         assert float(found[lane]) == pytest.approx(0.5 * of_one(of.model, held, x[lane], of.memory), rel=1e-9)
 
 
-def test_batch_norm_is_zero_for_what_it_remembers_and_leads_there() -> None:
-    """Statistics that are those of a guess: nothing; else the derivative points downhill."""
+def test_batch_norm_is_zero_at_its_own_statistics_and_points_to_them() -> None:
+    """Statistics equal to those of a guess give zero; else the derivative points downhill."""
     of = network()
     x = torch.rand(1, 2, 2, 6, 6, dtype=torch.float64)
     first = nn.Sequential(of.model[0], nn.Flatten(), nn.Linear(72, 4)).double().eval()
@@ -113,15 +113,18 @@ def test_a_group_is_compared_with_its_own_mean(restarts: int, seed: int) -> None
 
 
 def test_groups_of_two_and_of_three_have_their_own_means() -> None:
-    """Constant guesses of 144 numbers at 0 and 2 for one victim, at 0, 3 and 6 for another: 12 times what each is off by."""
+    """Constant guesses of 144 numbers at 0 and 2 for one victim, at 0, 3 and 6 for another: 12 times the deviation of each."""
     level = torch.tensor([0.0, 2.0, 0.0, 3.0, 6.0], dtype=torch.float64)
     x = level.reshape(5, 1, 1, 1, 1).expand(5, 2, 2, 6, 6)
     found = GroupConsistency(weight=1.0)(x, view(network(), 2), torch.tensor([0, 0, 1, 1, 1]))
     assert found.tolist() == pytest.approx([12.0, 12.0, 36.0, 0.0, 36.0])
 
 
-def test_one_restart_agrees_with_itself_and_a_lost_one_has_no_say() -> None:
-    """No penalty and no derivative alone; beside a guess that is not finite as if alone; the consensus is held fixed."""
+def test_one_restart_has_no_penalty_and_a_diverged_one_does_not_count() -> None:
+    """A single guess has no penalty and no derivative; a guess that is not finite does not count.
+
+    The consensus has no derivative.
+    """
     x = torch.rand(4, 2, 2, 6, 6, dtype=torch.float64)
     x[1] = torch.nan
     leaf, victims = x.clone().requires_grad_(), torch.tensor([0, 1, 1, 2])
@@ -144,7 +147,7 @@ def test_length_is_the_mean_norm() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Watched:
-    """A prior, with a record of the guesses that it was asked about."""
+    """A prior that records the guesses given to it."""
 
     inner: GroupConsistency
     seen: list[Tensor]
@@ -155,7 +158,7 @@ class Watched:
 
 
 def test_a_group_ends_closer_together_than_restarts_alone() -> None:
-    """Four seeds, twenty iterations: with consistency they end at less than half the distance from their mean."""
+    """After twenty iterations, restarts with consistency are less than half as far from their mean."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(72, 4)).double()
     of = view(Network(model, parameters(model)), 2)
     of = dataclasses.replace(of, update={n: u.double() + 0.01 for n, u in of.update.items()})
@@ -184,7 +187,7 @@ def test_wrong_input_is_refused(name: str) -> None:
 def test_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The catalog's group on small pictures and a table; a prior that the model cannot answer is one line."""
+    """The catalog's group on small pictures and a table; a prior that the model cannot evaluate is refused in one line."""
     for dataset in ("digits", "cancer"):
         out = tmp_path / dataset
         line = (
@@ -210,7 +213,7 @@ def test_from_the_command_line(
     assert "batch_norm needs a model with batch normalisation" in capsys.readouterr().err
 
 
-def test_standardised_priors_are_those_of_standardised_pictures() -> None:
+def test_standardised_priors_equal_priors_on_standardised_pictures() -> None:
     colours = torch.tensor([[0.1, 0.4], [0.3, 0.8]], dtype=torch.float64)
     public = colours[..., None, None].expand(2, 2, 6, 6)
     public = torch.stack(

@@ -1,4 +1,4 @@
-"""Starts and coordinates made of constants and of public examples: closed forms, draws, and what they refuse."""
+"""Starts and coordinates from constants and from public examples: closed forms, draws, and refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def test_a_colour_is_one_channel(channel: int) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 6, 5), (7,)])
 def test_moments_are_those_of_standardisation(shape: tuple[int, ...]) -> None:
-    """Each channel of a picture, each feature of a table; a feature that never varies keeps its unit."""
+    """For each channel of a picture and each feature of a table; a constant feature keeps its unit."""
     public = view(shape).public
     assert public is not None
     public.inputs[:, 0] = 0.25
@@ -100,7 +100,7 @@ def test_standardised_coordinates_are_affine_and_invertible(shape: tuple[int, ..
 
 
 def test_the_public_mean_and_spread() -> None:
-    """The mean picture plus noise; N(m, s^2) by channel, which the standardised space calls N(0, 1)."""
+    """The mean picture plus noise; N(m, s^2) by channel, which is N(0, 1) in the standardised space."""
     of = view(shape=(3, 32, 32))
     assert of.public is not None
     mean = of.public.inputs.mean(0)
@@ -142,7 +142,7 @@ def test_without_public_examples_they_are_refused(name: str) -> None:
         construct(SPACE.parts["standardised"], {})(of)
 
 
-def test_a_surrogate_of_no_other_class_is_refused() -> None:
+def test_surrogates_without_another_class_are_refused() -> None:
     of = view()
     assert of.public is not None
     of.public.labels[:] = 1

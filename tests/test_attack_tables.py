@@ -34,7 +34,7 @@ COLUMNS = layout()
 
 
 def small_view(victims: int = 2, members: int = 1, labels: bool = True) -> tuple[View, Tensor]:
-    """What TabLeak's network leaks of records of the small table, and those records."""
+    """Return the leak of TabLeak's network for records of the small table, and those records."""
     data = dataset(40)
     inputs = data.train_inputs[: victims * members].reshape(victims, members, 7)
     true = data.train_targets[: victims * members].reshape(victims, members)
@@ -56,7 +56,7 @@ def of_catalog(name: str, limit: int, **changes: object) -> GradientMatching:
 
 
 def test_soft_categories_by_hand() -> None:
-    """z = 0: logits are the public frequencies, numbers the middle; as plain logits all categories are as likely."""
+    """z = 0: logits are the public frequencies, numbers the middle; with plain logits all categories are equally likely."""
     z = torch.zeros(1, 1, 7, dtype=torch.float64)
     frequency = COLUMNS.mean[1:4]
     view = dataclasses.replace(small_view()[0], columns=COLUMNS)
@@ -77,7 +77,7 @@ def test_soft_categories_by_hand() -> None:
 def test_soft_categories_are_distributions_and_encode_is_the_inverse(
     seed: int, standardized: bool, temperature: float
 ) -> None:
-    """Every category sums to 1, everything lies in [0, 1], and decode undoes encode."""
+    """Every category sums to 1, every value is in [0, 1], and decode undoes encode."""
     view = dataclasses.replace(small_view(3, 2)[0], columns=COLUMNS)
     space = SoftCategories(temperature=temperature, standardized=standardized)(view)
     z = 4 * torch.randn(3, 2, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -91,7 +91,7 @@ def test_soft_categories_are_distributions_and_encode_is_the_inverse(
 
 
 def test_standard_columns_are_affine_and_answer_one_category() -> None:
-    """x = mean + deviation * z, its inverse, and an answer with one 1 a category where several columns lie above 1."""
+    """x = mean + deviation * z and its inverse; an answer has one 1 per category, also if several columns are above 1."""
     view = dataclasses.replace(small_view()[0], columns=COLUMNS)
     space = StandardColumns()(view)
     z = torch.randn(2, 1, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -102,7 +102,7 @@ def test_standard_columns_are_affine_and_answer_one_category() -> None:
 
 
 def test_a_start_lies_within_one_deviation() -> None:
-    """U(-1, 1) in deviations about the mean, its own for each victim; soft: inside the simplex."""
+    """U(-1, 1) in deviations about the mean, different for each victim; soft: inside the simplex."""
     view = small_view(2, 3)[0]
     assert view.columns is not None
     rngs = generators(0, "attack", [(0,), (1,)])
@@ -123,7 +123,7 @@ def test_a_start_lies_within_one_deviation() -> None:
 
 
 def test_a_start_lies_on_both_sides_of_the_mean() -> None:
-    """Of U(-1, 1) in deviations, as good as from end to end and about 0: 700 draws."""
+    """700 draws of U(-1, 1) in deviations cover nearly the whole interval, on both sides of 0."""
     view = small_view(2, 10)[0]
     assert view.columns is not None
     drawn = torch.cat([StandardUniform()(view, generators(seed, "attack", [(0,), (1,)])) for seed in range(5)])
@@ -133,7 +133,7 @@ def test_a_start_lies_on_both_sides_of_the_mean() -> None:
     assert float(z.mean()) == pytest.approx(0.0, abs=0.1)
 
 
-def test_pictures_are_refused_by_what_needs_a_table() -> None:
+def test_parts_that_need_a_table_refuse_pictures() -> None:
     """Each part says in one line that it needs a table."""
     guesses, values = torch.rand(3, 2, 1, 7), torch.rand(3, 2)
     for use in (
@@ -152,7 +152,7 @@ def pooled(part: Median | Mean | Least, guesses: Tensor, values: Tensor) -> Tens
 
 
 def test_pooling_takes_the_median_and_the_mean_of_each_column() -> None:
-    """Three guesses for one record; of four the lower of the two in the middle, as the released code has it."""
+    """Three guesses for one record; of four, the lower of the two middle ones, as in the released code."""
     numbers = torch.tensor([0.1, 0.2, 0.6, 0.9])
     guesses = torch.tensor([0.0, 1, 0, 0, 0.5, 1, 0]).repeat(4, 1, 1, 1)
     guesses[:, 0, 0, 0] = numbers
@@ -166,10 +166,10 @@ def test_pooling_takes_the_median_and_the_mean_of_each_column() -> None:
 @given(seed=st.integers(0, 10_000), many=st.integers(1, 5))
 @settings(max_examples=30, deadline=None)
 def test_pooling_finds_the_order_of_every_guess(seed: int, many: int) -> None:
-    """The same batch in many orders pools to itself, in the order of the best guess, 3-cycles and all."""
+    """The same batch in many orders pools to itself, in the order of the best guess, also for 3-cycles."""
     rng = torch.Generator().manual_seed(seed)
     truth = torch.stack([records(3, seed + v) for v in range(2)])
-    truth[..., 4] = torch.tensor([0.0, 0.5, 1.0])  # So that no two records of a batch are alike.
+    truth[..., 4] = torch.tensor([0.0, 0.5, 1.0])  # No two records of a batch are alike.
     orders = torch.stack([torch.stack([torch.randperm(3, generator=rng) for _ in range(2)]) for _ in range(many)])
     guesses = torch.stack([torch.stack([truth[v][order[v]] for v in range(2)]) for order in orders])
     values = torch.rand(many, 2, generator=rng)
@@ -179,7 +179,7 @@ def test_pooling_finds_the_order_of_every_guess(seed: int, many: int) -> None:
 
 
 def test_a_search_that_diverged_is_not_pooled() -> None:
-    """A guess whose distance is not finite neither moves the median nor is it the best."""
+    """A guess whose distance is not finite does not move the median and is never the best."""
     guesses = torch.tensor([0.2, 1, 0, 0, 0.5, 1, 0]).repeat(3, 1, 1, 1)
     guesses[0] = 1.0 - guesses[0]
     values = torch.tensor([[math.nan], [2.0], [3.0]])
@@ -188,8 +188,8 @@ def test_a_search_that_diverged_is_not_pooled() -> None:
 
 
 @pytest.mark.parametrize(("name", "changes"), [("tableak", {"restarts": 2}), ("inverting_gradients_table", {})])
-def test_a_small_table_with_categories_is_rebuilt(name: str, changes: dict[str, object]) -> None:
-    """From one record's gradient all features come back, from those of batches of two most, in any order."""
+def test_records_of_a_small_table_are_reconstructed(name: str, changes: dict[str, object]) -> None:
+    """One record's gradient gives all features; a batch of two gives most, in any order."""
     for members, limit in ((1, 150), (2, 300)):
         view, truth = small_view(3, members)
         answer = of_catalog(name, limit, **changes)((view,), generators(0, "attack", [(v,) for v in range(3)]))
@@ -204,8 +204,8 @@ def test_a_small_table_with_categories_is_rebuilt(name: str, changes: dict[str, 
         assert torch.equal(answer.labels, view.labels)
 
 
-def test_victims_do_not_depend_on_who_stands_beside_them() -> None:
-    """The second of three victims alone gives the same answer as among the three."""
+def test_victims_do_not_depend_on_the_others() -> None:
+    """The second of three victims has the same reconstruction alone as among the three."""
     view, _ = small_view(3, 2)
     method = of_catalog("tableak", 20, restarts=3)
     together = method((view,), generators(0, "attack", [(v,) for v in range(3)]))
@@ -228,7 +228,7 @@ def test_wrong_fields_are_refused() -> None:
 
 
 def test_the_network_of_tableak() -> None:
-    """Two hidden layers of 100 on 105 columns: 20,902 parameters, uniform within one over the root of the inputs."""
+    """Two hidden layers of 100 on 105 columns: 20,902 parameters, uniform within one over the root of the number of inputs."""
     model = build("mlp_100", (105,), 2, torch.Generator().manual_seed(0))
     weights = parameters(model)
     assert sum(w.numel() for w in weights.values()) == 105 * 100 + 100 + 100 * 100 + 100 + 100 * 2 + 2
@@ -242,7 +242,7 @@ def test_the_network_of_tableak() -> None:
 def test_from_the_command_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On cancer the table, the summary and the page have features and records, and labels are given; pictures are refused."""
+    """On cancer, table, summary and page have features and records, and labels are given; pictures are refused."""
 
     def run(dataset_name: str) -> None:
         line = (

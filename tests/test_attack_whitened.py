@@ -55,7 +55,7 @@ def test_one_over_f_has_the_variance_of_pictures_and_an_inverse(shape):
 
 
 def test_one_over_f_falls_with_the_square_of_the_frequency():
-    """A cosine of frequency (3, 4) has 1 / 26 of the variance of the constant; vertical and horizontal ones the same."""
+    """A cosine of frequency (3, 4) has 1 / 26 of the variance of the constant; vertical and horizontal ones are equal."""
     white = one_over_f((1, 8, 8), DOUBLE)
     z = torch.zeros(3, 1, 8, 8, dtype=torch.float64)
     z[0, 0, 0, 0] = z[1, 0, 3, 4] = z[2, 0, 4, 3] = 1
@@ -69,15 +69,15 @@ def test_one_over_f_falls_with_the_square_of_the_frequency():
 
 
 def test_colours_share_the_variance():
-    """All of grey 2.6, of red against blue .3, of green against both .1, of three."""
+    """The shares of the variance: 2.6 for grey, .3 for red against blue, .1 for green against both, of three."""
     white = covariance(one_over_f((3, 1, 1), DOUBLE)) / PIXEL_VARIANCE
     for direction, share in (([1, 1, 1], 2.6), ([1, 0, -1], 0.3), ([1, -2, 1], 0.1)):
         unit = torch.tensor(direction).double() / torch.tensor(direction).double().norm()
         assert float(unit @ white @ unit) == pytest.approx(share)
 
 
-def test_beyond_the_examples_stands_a_share_of_the_base():
-    """W W^T = covariance + floor * B B^T, also of fewer examples than dimensions, with W's inverse."""
+def test_directions_without_examples_get_a_share_of_the_base():
+    """W W^T = covariance + floor * B B^T, also for fewer examples than dimensions, with W's inverse."""
     base = one_over_f((1, 3, 3), DOUBLE)
     x = torch.rand(4, 1, 3, 3, dtype=torch.float64)
     white = of_examples(x, 0.2, base)
@@ -85,8 +85,8 @@ def test_beyond_the_examples_stands_a_share_of_the_base():
     torch.testing.assert_close(white.invert(white.apply(x)), x)
 
 
-def test_the_floor_is_the_share_that_explains_the_other_half_best():
-    """By torch's own density of a Gaussian; examples of the base itself leave much open, ones in a plane next to nothing."""
+def test_the_floor_maximises_the_likelihood_of_the_other_half():
+    """By torch's own Gaussian density; examples of the base itself leave a large floor, examples in a plane almost none."""
     base, generator = one_over_f((1, 3, 3), DOUBLE), torch.Generator().manual_seed(1)
     z = torch.randn(8, 1, 3, 3, dtype=torch.float64, generator=generator)
     x, floors = 0.5 + base.apply(z), (1.0, 0.3, 0.1, 0.01)
@@ -108,8 +108,8 @@ def test_the_floor_is_the_share_that_explains_the_other_half_best():
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 12))
-def test_of_examples_is_the_root_of_their_covariance(seed, count):
-    """Also of fewer examples than dimensions: W W^T = covariance + floor I."""
+def test_the_space_of_examples_is_the_root_of_their_covariance(seed, count):
+    """Also for fewer examples than dimensions: W W^T = covariance + floor I."""
     x = torch.rand(count, 2, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     white, floor = of_examples(x, 0.01), 0.01 * torch.eye(6).double()
     flat = x.flatten(1)
@@ -121,7 +121,7 @@ def test_of_examples_is_the_root_of_their_covariance(seed, count):
 
 
 @pytest.mark.parametrize("source", ["one_over_f", "public"])
-def test_the_space_leads_there_and_back_and_counts_the_length(source):
+def test_encode_inverts_decode_and_the_energy_is_the_squared_length(source):
     public = torch.rand(5, 1, 4, 4, dtype=torch.float64)
     coordinates = Whitened(source=source, weight=3.0)(view((1, 4, 4), public))
     x = torch.rand(2, 2, 1, 4, 4, dtype=torch.float64)
@@ -136,14 +136,14 @@ def test_the_space_leads_there_and_back_and_counts_the_length(source):
     )
 
 
-def test_by_class_the_prior_stands_around_the_mean_of_the_guess_s_class():
-    """Minus the logarithm of N(mean of the class, covariance within classes + floor), less its constant, for each example."""
+def test_the_prior_by_class_is_centred_at_the_mean_of_the_class():
+    """Minus the logarithm of N(mean of the class, covariance within classes + floor), without its constant, for each example."""
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 2])
     x = torch.rand(7, 1, 2, 2, dtype=torch.float64) + labels[:, None, None, None]
     shown = view((1, 2, 2))
     shown = dataclasses.replace(shown, public=Public(x, labels))
     space = Whitened(source="public", by_class=True, floor=0.01)(shown)
-    means = torch.stack([x[labels == c].mean(0) for c in range(3)] + [x.mean(0)])  # Nobody of class 3 is public.
+    means = torch.stack([x[labels == c].mean(0) for c in range(3)] + [x.mean(0)])  # No public example has class 3.
     apart = (x - means[labels]).flatten(1)
     prior = apart.T @ apart / 7 + 0.01 * torch.eye(4).double()
     guess, targets = torch.rand(1, 2, 1, 2, 2, dtype=torch.float64), torch.eye(4).double()[None, [1, 3]]
@@ -155,12 +155,12 @@ def test_by_class_the_prior_stands_around_the_mean_of_the_guess_s_class():
 
 
 @pytest.mark.parametrize("source", ["one_over_f", "usual"])
-def test_by_class_needs_examples_of_the_classes(source):
+def test_the_prior_by_class_needs_examples_of_the_classes(source):
     with pytest.raises(InputError, match="by_class needs public examples"):
         Whitened(source=source, by_class=True)(view((1, 4, 4), torch.rand(3, 1, 4, 4)))
 
 
-def test_a_table_has_no_spectrum_but_a_covariance():
+def test_tables_have_a_covariance_and_no_spectrum():
     with pytest.raises(InputError, match="one_over_f needs pictures"):
         Whitened()(view((5,)))
     with pytest.raises(InputError, match="public example"):
@@ -172,7 +172,7 @@ def test_a_table_has_no_spectrum_but_a_covariance():
 
 @pytest.mark.parametrize(("noise", "deviation"), [(None, 0.5), (0.1, 0.5), (2.0, 2.0)])
 def test_the_likelihood_is_that_of_gaussian_noise_above_a_floor(noise, deviation):
-    """Minus the logarithm of the density, less its constant."""
+    """Minus the logarithm of the density, without its constant."""
     guess, seen = torch.rand(2, 3, dtype=torch.float64), torch.rand(2, 3, dtype=torch.float64)
     density = torch.distributions.Normal(guess, deviation)
     constant = torch.distributions.Normal(0.0, deviation).log_prob(torch.tensor(0.0)).double()
@@ -180,8 +180,8 @@ def test_the_likelihood_is_that_of_gaussian_noise_above_a_floor(noise, deviation
     torch.testing.assert_close(found, -(density.log_prob(seen) - constant).sum(1))
 
 
-def test_only_who_knows_the_defense_knows_its_noise():
-    """Fed-CDP at type-2: 6 times the sensitivity, which a layer-wise clip at 4 lets through, on each coordinate."""
+def test_only_an_adaptive_attacker_knows_the_noise():
+    """Fed-CDP at type-2: 6 times the sensitivity, which a layer-wise clip at 4 allows, on each coordinate."""
     cell = resolve_cell(
         Request(defense="fed_cdp", attack="cpl", dataset="digits", victims=2, candidates=5, taps=("type-2",)), None
     )
@@ -193,8 +193,8 @@ def test_only_who_knows_the_defense_knows_its_noise():
     assert aware(blind, plain).noise is None
 
 
-def test_only_the_public_prior_asks_for_public_examples_and_reads_them_all():
-    """300 of them, of which the last alone differs: it moves the mean."""
+def test_only_the_public_prior_reads_public_examples():
+    """Of 300 public examples only the last one differs, and it moves the mean."""
     assert (Whitened().needs.public, Whitened(source="public", public=300).needs.public) == (0, 300)
     public = torch.zeros(300, 1, 4, 4, dtype=torch.float64)
     public[-1] = 1

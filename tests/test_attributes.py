@@ -1,4 +1,4 @@
-"""Attributes of a record ranked by public mean gradients: as often right as theory says, and what cannot be ranked."""
+"""Ranks attributes of a record by public mean gradients: accuracy equals theory; some attributes cannot be ranked."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ WIDTH = 7
 
 
 def view_of(public: Public, noise: float | None = None) -> View:
-    """A view of whose update only the shapes count."""
+    """Return a view in which only the shapes of the update matter."""
     model = nn.Linear(WIDTH, 2)
     with torch.no_grad():
         for p in model.parameters():
@@ -65,14 +65,14 @@ def seeing(view: View, flat: Tensor) -> View:
 
 
 def two_records() -> Public:
-    """Equal in all but the sex, and of one label."""
+    """Return records that differ only in the sex, with one label."""
     inputs = torch.tensor([[0.5, 1, 0, 0, 0.5, 1, 0], [0.5, 1, 0, 0, 0.5, 0, 1]])
     return Public(inputs, torch.tensor([1, 1]))
 
 
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 3.0])
-def test_two_values_are_told_apart_as_often_as_noise_allows(ratio: float) -> None:
-    """Phi(d / (2 s)): within the binomial's range of 1 in 10,000."""
+def test_accuracy_for_two_values_equals_the_theory_of_the_noise(ratio: float) -> None:
+    """The rate is Phi(d / (2 s)), within the binomial's range of 1 in 10,000."""
     public = two_records()
     g = gradients(view_of(public), public)
     std, own = float((g[0] - g[1]).norm()) / ratio, torch.arange(4000) % 2
@@ -83,7 +83,7 @@ def test_two_values_are_told_apart_as_often_as_noise_allows(ratio: float) -> Non
 
 
 def test_the_score_is_the_posterior_summed_over_the_label() -> None:
-    """The slow reference: the Gaussian density under each label and value at its mean, weighed by its share."""
+    """Slow reference: the Gaussian density at the mean of each label and value, weighted by its share."""
     inputs = records(40, 3)
     public = Public(inputs, torch.randint(2, (40,), generator=generator(0, "labels")))
     view = view_of(public, 0.7)
@@ -99,8 +99,8 @@ def test_the_score_is_the_posterior_summed_over_the_label() -> None:
     torch.testing.assert_close(scores.softmax(1), density / density.sum(1, keepdim=True), rtol=1e-3, atol=1e-4)
 
 
-def test_without_a_known_noise_it_goes_by_the_best_cosine_over_labels() -> None:
-    """Whatever the length of what was seen."""
+def test_without_known_noise_the_score_is_the_best_cosine_over_labels() -> None:
+    """The length of the observed update does not matter."""
     inputs = torch.cat([two_records().inputs] * 2)
     public = Public(inputs, torch.tensor([0, 0, 1, 1]))
     view = view_of(public)
@@ -113,7 +113,7 @@ def test_without_a_known_noise_it_goes_by_the_best_cosine_over_labels() -> None:
 
 @given(looks=st.integers(1, 5), seed=st.integers(0, 1000))
 @settings(max_examples=10, deadline=None)
-def test_n_looks_are_one_at_1_over_root_n_of_the_noise(looks: int, seed: int) -> None:
+def test_n_observations_equal_one_with_noise_over_root_n(looks: int, seed: int) -> None:
     public = two_records()
     view = view_of(public, 0.5)
     drawn = torch.randn(looks, 4, gradients(view, public).shape[1], generator=generator(seed, "looks"))
@@ -124,8 +124,8 @@ def test_n_looks_are_one_at_1_over_root_n_of_the_noise(looks: int, seed: int) ->
     )
 
 
-def test_of_an_update_that_is_noise_alone_the_commonest_value_is_named() -> None:
-    """At a noise far above all gradients nothing but the public shares is left."""
+def test_an_update_of_pure_noise_gives_the_commonest_value() -> None:
+    """If the noise is far larger than all gradients, only the public shares matter."""
     inputs = records(60, 4)
     public = Public(inputs, torch.zeros(60, dtype=torch.int64))
     view = view_of(public, 1e4)
@@ -135,8 +135,8 @@ def test_of_an_update_that_is_noise_alone_the_commonest_value_is_named() -> None
     torch.testing.assert_close(scores.softmax(1), shares.expand(50, 3), rtol=0, atol=0.01)
 
 
-def test_a_value_without_a_public_record_is_never_named() -> None:
-    """And records that leave the category open count for none of its values."""
+def test_a_value_without_a_public_record_is_never_chosen() -> None:
+    """Records with an unknown category count for none of its values."""
     inputs = records(40, 5, unknown=0.5)
     inputs = inputs[values_of(inputs, WORK) != 1]
     public = Public(inputs, torch.zeros(len(inputs), dtype=torch.int64))
@@ -151,7 +151,7 @@ def test_a_value_without_a_public_record_is_never_named() -> None:
     assert (scores == -torch.inf).all()
 
 
-def test_what_cannot_be_ranked() -> None:
+def test_updates_that_cannot_be_ranked_are_refused() -> None:
     public = two_records()
     view = view_of(public)
     with pytest.raises(InputError, match=r"the table has no category 'age' \(it has work, sex\)"):
@@ -166,8 +166,8 @@ def test_what_cannot_be_ranked() -> None:
     assert not scores.isfinite().any()
 
 
-def test_groups_in_pieces_are_those_of_the_whole() -> None:
-    """The mean of each group; of an empty one that of all, at a share of 0 and a score of -inf."""
+def test_group_means_do_not_depend_on_chunks() -> None:
+    """The mean of each group; an empty group has the mean of all, a share of 0 and a score of -inf."""
     g, groups = torch.randn(7, 3, generator=generator(0, "g")), torch.tensor([0, 2, 0, 2, 2, 0, 0])
     found = group_means(g.split(3), groups, 3)
     expected = torch.stack([g[groups == 0].mean(0), g.mean(0), g[groups == 2].mean(0)])
@@ -179,8 +179,8 @@ def test_groups_in_pieces_are_those_of_the_whole() -> None:
         group_means([], groups, 3)
 
 
-def test_which_attributes_a_set_has() -> None:
-    """Those that its recipe names, else all categories of at most 20 values; pictures and numbers have none."""
+def test_attributes_of_a_set_follow_its_recipe() -> None:
+    """The attributes that its recipe names, else all categories of at most 20 values; pictures and numbers have none."""
     data = dataset()
     assert attributes_of(data) == (WORK, SEX)
     assert attributes_of(data, ("sex",)) == (SEX,)
@@ -219,7 +219,7 @@ def test_values_and_the_commonest() -> None:
 
 
 def scored(members: int = 1) -> pd.DataFrame:
-    """Four victims: right, wrong, tied, of unknown work."""
+    """Return four victims: right, wrong, tied, with unknown work."""
     inputs = torch.zeros(4, members, WIDTH)
     inputs[0, 0, 1] = inputs[1, 0, 2] = inputs[2, 0, 3] = 1
     labels = torch.zeros(4, members, dtype=torch.int64)
@@ -231,7 +231,7 @@ def scored(members: int = 1) -> pd.DataFrame:
 
 
 def test_rows_and_summary() -> None:
-    """Of the three who have a value 1, 0 and 1/2 are right."""
+    """Of the three victims with a known value, 1, 0 and 1/2 are right."""
     rows = scored()
     assert rows["attribute_work"].tolist() == pytest.approx([1.0, 0.0, 0.5, np.nan], nan_ok=True)
     assert rows["null_attribute_work"].tolist() == [0.6] * 4
@@ -247,15 +247,15 @@ def test_rows_and_summary() -> None:
     assert attribute_fields(rows[["victim", "batch", "member"]]) == {}
 
 
-def test_behind_a_batch_there_is_none_and_a_note() -> None:
+def test_batches_have_no_attributes_and_a_note() -> None:
     rows = scored(2)
     assert rows["attribute_work"].isna().all()
     assert attribute_fields(rows) is None
     assert attribute_notes("t", None)["taps.t.attributes"].startswith("the update is of several records")
 
 
-def test_the_bound_starts_from_the_best_constant_guess() -> None:
-    """60 % by guessing, sigma 2: Phi(Phi^-1(.6) + 1 / 2); all of 40 right is a violation, and 30 of 40 is not."""
+def test_the_bound_is_relative_to_the_best_constant_guess() -> None:
+    """60 % by guessing, sigma 2: Phi(Phi^-1(.6) + 1 / 2); 40 of 40 right is a violation, 30 of 40 is not."""
 
     def held(right: list[float], sigma: float) -> tuple[float | None, list[str]]:
         rows = pd.DataFrame({"attribute_work": right, "null_attribute_work": 0.6, "victim": range(40), "member": 0})
@@ -289,7 +289,7 @@ ROW = (
 
 
 def census(folder: Path, **changes: object) -> Path:
-    """A made-up census of 400 people in the form of Adult, and its recipe."""
+    """Write a synthetic census of 400 people in Adult's format, and its recipe."""
     rng = np.random.default_rng(0)
     people = [
         ROW.format(
@@ -318,7 +318,7 @@ def census(folder: Path, **changes: object) -> Path:
 def test_a_run_on_a_table_ranks_its_attributes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Without a defense nearly all are right, and nobody behind a batch is asked; under noise the bound holds."""
+    """Without a defense nearly all are right, and no attribute is ranked behind a batch; under noise the bound holds."""
     dataset_recipe = census(tmp_path, sensitive=["sex", "race"])
     monkeypatch.setenv("LEAKBENCH_DATA", str(tmp_path))
     noise = tmp_path / "flat.yaml"

@@ -25,7 +25,7 @@ DELTA = 1e-5
 
 
 def test_clopper_pearson_has_its_closed_forms() -> None:
-    """No success in n: 1 - alpha^(1/n); only successes: alpha^(1/n); else the binomial tail is alpha at the limit."""
+    """No success in n: 1 - alpha^(1/n); only successes: alpha^(1/n); else the binomial tail at the limit is alpha."""
     assert upper_limit(0, 1000, 0.05) == pytest.approx(1 - 0.05**0.001)
     assert lower_limit(1000, 1000, 0.05) == pytest.approx(0.05**0.001)
     assert lower_limit(0, 1000, 0.05) == 0
@@ -36,7 +36,7 @@ def test_clopper_pearson_has_its_closed_forms() -> None:
 
 
 def test_limits_equal_scipy_intervals() -> None:
-    """A two-sided interval at 90 % is two one-sided limits at 5 %."""
+    """A two-sided interval at 90 % equals two one-sided limits at 5 %."""
     interval = stats.binomtest(13, 200).proportion_ci(0.90, "exact")
     assert lower_limit(13, 200, 0.05) == pytest.approx(interval.low)
     assert upper_limit(13, 200, 0.05) == pytest.approx(interval.high)
@@ -44,7 +44,7 @@ def test_limits_equal_scipy_intervals() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.3, 2.0])
 def test_randomised_response_is_bounded_by_its_own_epsilon(epsilon: float) -> None:
-    """Its rates are e^epsilon / (1 + e^epsilon) and 1 / (1 + e^epsilon): the direct bound is exact there."""
+    """Its rates are e^epsilon / (1 + e^epsilon) and 1 / (1 + e^epsilon), for which the direct bound is exact."""
     odds = math.exp(epsilon)
     assert direct_epsilon(Rates(1 / (1 + odds), odds / (1 + odds)), 0.0) == pytest.approx(epsilon)
     assert direct_epsilon(Rates(0.5, 0.5), 0.0) == 0
@@ -52,7 +52,7 @@ def test_randomised_response_is_bounded_by_its_own_epsilon(epsilon: float) -> No
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 6.0])
 def test_rates_of_a_gaussian_give_back_its_epsilon(sigma: float) -> None:
-    """(FPR, TPR) at any threshold invert to mu = 1 / sigma, and that to the accountant's epsilon."""
+    """(FPR, TPR) at any threshold invert to mu = 1 / sigma, and mu to the accountant's epsilon."""
     for threshold in (-0.3, 0.4, 2.0):
         rates = Rates(stats.norm.sf(threshold), stats.norm.sf(threshold - 1 / sigma))
         assert gaussian_shift(rates) == pytest.approx(1 / sigma)
@@ -63,9 +63,9 @@ def test_rates_of_a_gaussian_give_back_its_epsilon(sigma: float) -> None:
 
 @pytest.mark.parametrize(("sigma", "direct", "family", "truth"), [(6.0, 0.38, 0.565, 0.594), (1.0, 3.0, 4.34, 4.377)])
 def test_one_gaussian_release_reaches_the_reference(sigma: float, direct: float, family: float, truth: float) -> None:
-    """2 x 10^6 trials: in the family as an independent implementation; directly less, since only half of the trials bound.
+    """2 x 10^6 trials: within the family as an independent implementation; directly less, since only half of the trials bound.
 
-    Expected without the choice of a threshold: .380 at sigma 6 (.435 with twice the trials and a limit at 2.5 %).
+    Expected without choosing a threshold: .380 at sigma 6 (.435 with twice the trials and a limit at 2.5 %).
     """
     mechanism = Mechanism(sigma, 1.0, 1)
     lower, within = lower_bounds(drawn(mechanism, 1_000_000, generator(1, "test")), DELTA, mechanism)
@@ -118,16 +118,16 @@ def test_bounds_are_not_vacuous() -> None:
     assert 0.66 < lower_bounds(scores, 0.0, None)[0] < 1
 
 
-def test_equal_worlds_give_nothing() -> None:
-    """Where the canary does not matter, nothing is claimed, even in ties."""
+def test_equal_worlds_give_an_epsilon_of_zero() -> None:
+    """If the canary has no effect, no epsilon is claimed, also with ties."""
     same = np.zeros(1000)
     assert lower_bounds(Scores(same, same), DELTA, None) == (0.0, None)
     noise = np.random.default_rng(0).standard_normal((2, 1000))
     assert lower_bounds(Scores(*noise), DELTA, Mechanism(1.0, 1.0, 1))[0] == 0
 
 
-def test_a_run_of_fixed_samples_is_drawn_at_its_worst_pair() -> None:
-    """Who is drawn in the canary's stead points against it: each use moves the sum by 2, and its absence by 1."""
+def test_fixed_size_sampling_is_audited_at_its_worst_pair() -> None:
+    """The example that replaces the canary points against it: each use moves the sum by 2, and its absence by 1."""
     scores = drawn(Mechanism(0.01, 0.1, 100, "fixed"), 2000, generator(0, "test"))
     assert scores.present.mean() == pytest.approx(20, rel=0.03)
     assert scores.absent.mean() == pytest.approx(10, rel=0.03)

@@ -1,4 +1,4 @@
-"""The audit against the ledger: two ways to the same noise multiplier, over the whole catalog and beyond it."""
+"""The audit against the ledger: two ways to the same noise multiplier, for the whole catalog and other defenses."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from leakbench.types import Clock, Generators, Signal
 
 DELTA = 1e-5
 
-# One of each kind; the others are audited by `pytest -m long`.
+# One of each kind; `pytest -m long` audits the others.
 FIRST = (
     "none",
     "fed_cdp",
@@ -64,7 +64,7 @@ IN_MEMORY = ("priority_sensitivity", "quantile", "quantile_client")
 
 @pytest.mark.parametrize("name", WHOLE_CATALOG)
 def test_measured_and_accounted_multipliers_agree(name: str) -> None:
-    """What the ledger concludes from the parts' own words is what their code does, to 1 %, or there is no guarantee."""
+    """The ledger's multiplier from the parts' declared facts equals that of their code within 1 %, or there is no guarantee."""
     some = cell(defense=name)
     accounted = cell_epsilon(some.defense, some.data, some.settings, hand_out(some), None)
     found = audit_cell(some, DELTA, 100)
@@ -76,20 +76,20 @@ def test_measured_and_accounted_multipliers_agree(name: str) -> None:
     else:
         if (
             found.sigma_measured is None
-        ):  # Which coordinates are sent is drawn too, and the check cannot tell it from noise.
+        ):  # The sent coordinates are random too, and the check cannot distinguish that from noise.
             assert name == "dssgd_valid"
             assert not found.noise_data_independent
         elif name in AT_LEAST:
             assert found.sigma_measured > 1.01 * (accounted.sigma_effective or 0.0)
         else:
             assert found.sigma_measured == pytest.approx(accounted.sigma_effective, rel=0.01)
-        # Noise that changes over the rounds is audited as one release at its weakest.
+        # Noise that changes over rounds is audited as one release at its weakest.
         assert (found.valid == accounted.valid) == ("of one release" not in found.reason)
         assert found.verdict in ("holds", "violated")
 
 
-def test_each_examples_own_noise_in_poisson_batches_stands_alone() -> None:
-    """The number drawn shows, so that only the example's own noise counts: sigma 2, not 2 sqrt(B)."""
+def test_only_the_own_noise_of_an_example_counts_in_poisson_batches() -> None:
+    """The batch size is visible, so only the example's own noise counts: sigma 2, not 2 sqrt(B)."""
     noise = GaussianNoise(multiplier=2.0, to="each")
     found = audit_cell(with_defense(example=(ClipWhole(norm=1.0), noise), batches="poisson"), DELTA, 20_000)
     assert found.sigma_measured == pytest.approx(2.0, rel=0.01)
@@ -102,7 +102,7 @@ def test_each_examples_own_noise_in_poisson_batches_stands_alone() -> None:
 
 @dataclass(frozen=True)
 class Decaying:
-    """Noise of multiplier 8 that loses 1 each round."""
+    """Noise with a multiplier of 8 that loses 1 in each round."""
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Add it."""
@@ -119,7 +119,7 @@ def test_noise_that_decays_is_audited_where_it_is_least() -> None:
 
 
 def test_a_clip_after_the_noise_keeps_the_epsilon() -> None:
-    """What follows the noise bends the difference, so that the trials run the transforms; the ledger's epsilon holds."""
+    """A clip after the noise bends the difference, so the trials run the transforms; the ledger's epsilon holds."""
     steps = (ClipWhole(norm=1.0), GaussianNoise(multiplier=1.0, to="each"), ClipWhole(norm=1.0))
     found = audit_cell(with_defense(example=steps, batches="split"), DELTA, 400)
     assert not found.noise_data_independent
@@ -128,7 +128,7 @@ def test_a_clip_after_the_noise_keeps_the_epsilon() -> None:
 
 
 def test_a_guarantee_that_the_code_breaks_is_violated() -> None:
-    """A part that states more noise than it adds: the ledger believes it, the audit does not."""
+    """A part that declares more noise than it adds: the ledger believes it, the audit finds it."""
     lying = with_defense(example=(ClipWhole(norm=1.0),), batch=(Overstated(),), batches="split")
     found = audit_cell(lying, DELTA, 20_000)
     assert found.sigma_measured == pytest.approx(0.5, rel=0.01)
@@ -139,17 +139,17 @@ def test_a_guarantee_that_the_code_breaks_is_violated() -> None:
 
 @dataclass(frozen=True)
 class Overstated:
-    """Says 10 and adds 0.5."""
+    """Declares 10 and adds 0.5."""
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Add the noise, state another."""
+        """Add the noise, declare another."""
         after = GaussianNoise(multiplier=0.5, to="sum")(signal, clock, rngs)
         said = dataclasses.replace(after.facts[-1], std=10.0)
         return dataclasses.replace(after, facts=(*after.facts[:-1], said))
 
 
-def test_without_a_round_there_is_nothing_to_guard() -> None:
-    """No release, no epsilon; the check of the noise is shown all the same."""
+def test_an_audit_without_a_round_has_no_epsilon() -> None:
+    """Without a release there is no epsilon; the check of the noise is reported all the same."""
     found = audit_cell(cell(defense="fed_cdp_valid", train_rounds=0), DELTA, 100)
     assert found.verdict == "no guarantee"
     assert found.reason.startswith("no round was trained")

@@ -1,4 +1,4 @@
-"""The coupled-noise check finds every convention of noise, and noise that it should not trust."""
+"""The coupled-noise check measures noise of every convention, and detects noise that cannot be trusted."""
 
 import dataclasses
 import math
@@ -58,7 +58,7 @@ def found(members: int, unit: str = "example", **stations: tuple[object, ...]) -
     ],
 )
 def test_the_true_multiplier_of_every_convention(stations: dict[str, tuple[object, ...]], sigma: float) -> None:
-    """Noise over what one of 5 examples moves, to 1 %, whatever the recipe calls sigma."""
+    """Noise over the effect of one of 5 examples, within 1 %, for every convention of sigma."""
     seen = found(5, **stations)
     assert seen.sigma == pytest.approx(sigma, rel=0.01)
     assert seen.independent
@@ -67,7 +67,7 @@ def test_the_true_multiplier_of_every_convention(stations: dict[str, tuple[objec
     assert seen.noise.even
 
 
-def test_a_client_is_guarded_at_the_client_and_the_server() -> None:
+def test_noise_for_a_client_counts_at_the_client_and_the_server() -> None:
     """The same noise at each of 4 clients adds up to twice that of the server."""
     server = found(4, "client", server=(LAYERS, noise("sum")))
     client = found(4, "client", client=(LAYERS, noise("each")))
@@ -77,7 +77,7 @@ def test_a_client_is_guarded_at_the_client_and_the_server() -> None:
 
 
 def test_missing_noise_and_missing_clip() -> None:
-    """Nothing at all; a clip alone; noise alone."""
+    """No clip and no noise; a clip alone; noise alone."""
     nothing, clip = found(2), found(2, example=(WHOLE,))
     bare = found(2, batch=(GaussianNoise(multiplier=6.0, to="sum", uncalibrated=True),))
     assert (nothing.sigma, nothing.clip_holds, nothing.moved) == (0.0, False, math.inf)
@@ -89,7 +89,7 @@ def test_missing_noise_and_missing_clip() -> None:
 
 @dataclass(frozen=True)
 class MedianScale:
-    """Noise in proportion to the median norm of the members, as Geyer et al. clip."""
+    """Noise in proportion to the median norm of the members, as in Geyer et al."""
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Set the sensitivity."""
@@ -123,14 +123,14 @@ class Swelling:
 
 
 @pytest.mark.parametrize(("share", "independent"), [(0.0, True), (3e-4, False), (0.1, False)])
-def test_noise_that_swells_by_a_thousandth_is_found(share: float, independent: bool) -> None:
-    """The check tells differences of 1e-5 of a release's norm from rounding."""
+def test_noise_that_grows_by_a_thousandth_is_found(share: float, independent: bool) -> None:
+    """The check distinguishes differences of 1e-5 of a release's norm from rounding."""
     assert found(1, example=(Swelling(share),)).independent is independent
 
 
 @pytest.mark.parametrize("error", [0.02, 0.1])
-def test_noise_that_is_not_known_well_gives_a_lower_bound_that_is_lower(error: float) -> None:
-    """The family's noise is taken three standard errors stronger than measured: the same draws, a smaller epsilon."""
+def test_imprecisely_known_noise_lowers_the_lower_bound(error: float) -> None:
+    """The noise is assumed three standard errors stronger than measured: the same draws, a smaller epsilon."""
     through = release(1, example=(WHOLE, noise("each")))
     seen = check(through, SHAPES, generator(0, "test"))
     stated, once = Stated(None, None, "none: not asked", "one release"), Mechanism(1.0, 1.0, 1)
@@ -146,7 +146,7 @@ def test_noise_that_is_not_known_well_gives_a_lower_bound_that_is_lower(error: f
 
 @dataclass(frozen=True)
 class Added:
-    """Adds something drawn."""
+    """Adds random values."""
 
     kind: str
 
@@ -167,14 +167,14 @@ class Added:
 
 @pytest.mark.parametrize("kind", ["sign", "one number for all"])
 def test_noise_that_is_not_independent_gaussian_is_found(kind: str) -> None:
-    """It is additive all the same."""
+    """It is additive nevertheless."""
     seen = found(2, example=(WHOLE, Added(kind)))
     assert seen.independent
     assert not seen.gaussian
 
 
-def test_unequal_tensors_are_measured_each() -> None:
-    """A clip at 4 lets a canary lie in the tensor with half the noise; a tensor without noise guards nothing."""
+def test_unequal_tensors_are_measured_separately() -> None:
+    """A clip at 4 allows a canary in the tensor with half the noise; a tensor without noise gives no protection."""
     seen = found(1, example=(WHOLE, Added("half")))
     assert not seen.noise.even
     assert seen.sigma == pytest.approx(0.5 / 4, rel=0.01)
@@ -183,8 +183,11 @@ def test_unequal_tensors_are_measured_each() -> None:
     assert bare.sigma == 0
 
 
-def test_a_norm_of_1_05_among_1_is_told_by_l2_max() -> None:
-    """5 examples of layer norm 1, one of 1.05 instead of none: the noise tells; a published audit has 4.91 from 2 x 1000 trials."""
+def test_l2_max_reveals_a_norm_of_1_05_among_norms_of_1() -> None:
+    """5 examples of layer norm 1, and one of 1.05 or none: the noise reveals it.
+
+    A published audit has 4.91 from 2 x 1000 trials.
+    """
     of = release(5, example=(LAYERS, L2_MAX, noise("each")))
     absent = {
         n: u.index_fill(0, torch.tensor([0]), 0.0)[None] for n, u in direction(SHAPES, 5, generator(0, "test")).items()
@@ -198,7 +201,7 @@ def test_a_norm_of_1_05_among_1_is_told_by_l2_max() -> None:
 
 
 def test_measured_noise_does_not_depend_on_the_input() -> None:
-    """Gradients of norm 10^6 under the noise leave its std as it is."""
+    """Gradients of norm 10^6 under the noise do not change its std."""
     of = release(2, example=(noise_alone(),))
     inputs = {n: 1e3 * torch.ones(1, 2, *s) for n, s in SHAPES.items()}
     assert float(measure(of, inputs, range(8)).std[0]) == pytest.approx(math.sqrt(2) * 3, rel=0.01)
@@ -209,7 +212,7 @@ def noise_alone() -> GaussianNoise:
 
 
 @pytest.mark.parametrize("unit", ["example", "client"])
-def test_another_seed_draws_other_noise(unit: str) -> None:
+def test_different_seeds_draw_different_noise(unit: str) -> None:
     stations = {"example": {"example": (WHOLE, noise("each"))}, "client": {"client": (WHOLE, noise("each"))}}[unit]
     zero = {n: torch.zeros(1, 1, *shape) for n, shape in SHAPES.items()}
     one = release(1, unit, **stations)
@@ -217,8 +220,8 @@ def test_another_seed_draws_other_noise(unit: str) -> None:
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
 
 
-def test_trials_of_each_world_and_the_learning_of_their_score_draw_apart() -> None:
-    """No seed is used twice: neither between the worlds, nor for what was learned before."""
+def test_both_worlds_and_score_learning_use_separate_seeds() -> None:
+    """No seed is used twice: not between the worlds, nor for learning the score."""
     seeds: list[int] = []
     through = release(1, example=(WHOLE, noise("each")))
 
@@ -241,7 +244,7 @@ def test_trials_of_each_world_and_the_learning_of_their_score_draw_apart() -> No
 
 @dataclass(frozen=True)
 class Softened:
-    """Scales a member of norm r to log(1 + r): a bound that grows, if slowly, without end."""
+    """Scales a member of norm r to log(1 + r): a bound that grows slowly without end."""
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Scale."""
@@ -250,7 +253,7 @@ class Softened:
         return signal.replace({n: scaled(g, factor) for n, g in signal.grads.items()}, None, Fact("other"))
 
 
-def test_a_bound_that_grows_is_no_clip() -> None:
+def test_a_growing_bound_is_not_a_clip() -> None:
     seen = found(1, example=(Softened(), Added("half")))
     assert not seen.clip_holds
     assert seen.sigma == 0

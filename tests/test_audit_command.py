@@ -1,4 +1,4 @@
-"""`leakbench audit`: what it says of the catalog, of a recipe of one's own and of a function of one's own."""
+"""The output of `leakbench audit` for the catalog, for a user's recipe and for a user's function."""
 
 import json
 import math
@@ -184,7 +184,7 @@ def model_shapes(dataset: str) -> list[tuple[int, ...]]:
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty working folder with a module of functions, and import paths that come back."""
+    """Work in an empty folder with a module of functions; import paths are restored."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "audited_functions", raising=False)
@@ -212,7 +212,7 @@ def audited(call: Any) -> Any:
     return run
 
 
-# One of each kind; the others by `pytest -m long`.
+# One of each kind; `pytest -m long` audits the others.
 FIRST = ("fed_cdp_valid", "fed_cdp_layers_valid", "fed_sdp_valid", "fed_sdp_client_valid")
 CALIBRATED = [
     name if name in FIRST else pytest.param(name, marks=pytest.mark.long)
@@ -223,10 +223,10 @@ CALIBRATED = [
 
 @pytest.mark.parametrize("name", CALIBRATED)
 def test_every_calibrated_recipe_holds(audited: Any, name: str) -> None:
-    """Neither bound exceeds the valid epsilon; of constant noise, the claim rests on what was measured or on less."""
+    """Neither bound exceeds the valid epsilon; for constant noise, the claim uses at most the measured noise."""
     found = audited("--defense", name)
     assert found["verdict"] == "holds"
-    assert found["noise_data_independent"] or name == "dssgd_valid"  # which coordinates it sends moves with the data
+    assert found["noise_data_independent"] or name == "dssgd_valid"  # The sent coordinates depend on the data.
     assert found["clip_holds"]
     assert 0 <= found["lower_bound"] <= found["valid"]
     assert (
@@ -238,7 +238,7 @@ def test_every_calibrated_recipe_holds(audited: Any, name: str) -> None:
 
 
 def test_without_sampling_the_bound_comes_near(audited: Any, tmp_path: Path) -> None:
-    """All 20 clients take part in all 5 rounds: at least 60 % of the valid epsilon, directly at least a third."""
+    """All 20 clients take part in all 5 rounds: at least 60 % of the valid epsilon, and directly at least a third."""
     lines = [
         "title: mine",
         "cite: me",
@@ -256,7 +256,7 @@ def test_without_sampling_the_bound_comes_near(audited: Any, tmp_path: Path) -> 
 
 
 def test_l2_max_has_no_guarantee(audited: Any) -> None:
-    """Fed-alphaCDP: one release tells more than the claim allows for one release."""
+    """Fed-alphaCDP: one release reveals more than the claim allows for one release."""
     found = audited("--defense", "fed_alpha_cdp", "--trials", "600")
     assert found["verdict"] == "no guarantee"
     assert found["noise_data_independent"] is False
@@ -269,7 +269,7 @@ def test_l2_max_has_no_guarantee(audited: Any) -> None:
 
 @pytest.mark.parametrize(("name", "cohort"), [("fed_sdp_server", 5), ("fed_sdp_client", 5), ("fed_sdp_client", 1)])
 def test_a_clip_by_layers_costs_the_root_of_the_tensors(audited: Any, name: str, cohort: int) -> None:
-    """sigma / sqrt(3) at the server; the sum of `cohort` clients has the root of so many times one client's noise."""
+    """sigma / sqrt(3) at the server; the sum of `cohort` clients has sqrt(cohort) times one client's noise."""
     found = audited("--defense", name, "--clients-per-round", str(cohort), "--trials", "1000")
     own = math.sqrt(cohort) if name == "fed_sdp_client" else 1.0
     assert found["sigma_measured"] == pytest.approx(own * 6 / math.sqrt(3), rel=0.01)
@@ -277,7 +277,7 @@ def test_a_clip_by_layers_costs_the_root_of_the_tensors(audited: Any, name: str,
 
 
 def test_a_claim_is_violated_only_where_the_bound_exceeds_it(audited: Any) -> None:
-    """fed_sdp_server: with many trials more than the claimed .562 is found, with few it is not."""
+    """fed_sdp_server: with many trials the violation of the claimed .562 is found, with few it is not."""
     many = audited("--defense", "fed_sdp_server", "--trials", "1000000")
     assert many["verdict"] == "violated"
     assert many["claimed"] < many["lower_bound_family"] < many["valid"]
@@ -286,8 +286,8 @@ def test_a_claim_is_violated_only_where_the_bound_exceeds_it(audited: Any) -> No
     assert few["verdict"] == "holds"
 
 
-def test_what_was_released_is_found(audited: Any) -> None:
-    """Fed-SDP's script adds no noise; Fed-CDP's has a twelfth of what it claims."""
+def test_errors_of_released_code_are_found(audited: Any) -> None:
+    """Fed-SDP's script adds no noise; Fed-CDP's adds a twelfth of its claim."""
     none = audited("--defense", "fed_sdp_as_released", "--trials", "10000")
     assert (none["sigma_measured"], none["clip_holds"], none["verdict"]) == (0.0, False, "no guarantee")
     assert none["lower_bound"] > none["claimed"]
@@ -297,8 +297,8 @@ def test_what_was_released_is_found(audited: Any) -> None:
     assert little["lower_bound"] > little["claimed"]
 
 
-def test_lines_for_a_reader(call: Any) -> None:
-    """Without --json a few plain lines; without a defense the verdict is no guarantee, and the exit code 0."""
+def test_output_without_json_is_a_few_lines(call: Any) -> None:
+    """Without --json there are a few plain lines; without a defense the verdict is no guarantee, and the exit code 0."""
     code, out, _ = call("--trials", "1000")
     assert code == 0
     assert out.startswith("verdict: no guarantee: no noise")
@@ -306,7 +306,7 @@ def test_lines_for_a_reader(call: Any) -> None:
 
 
 def test_a_function_with_clip_and_gaussian_noise_holds(audited: Any) -> None:
-    """std 3 over a clip at 2; a clip by layers moves sqrt(3) times as far, so that the stated clip is broken."""
+    """std 3 over a clip at 2; a clip by layers moves sqrt(3) times as far, which exceeds the stated clip."""
     found = audited("--callable", "audited_functions:clipped", "--sigma", "1.5", "--clip", "2", "--trials", "100000")
     assert found["verdict"] == "holds"
     assert found["sigma_measured"] == pytest.approx(1.5, rel=0.01)
@@ -365,15 +365,15 @@ def test_a_seed_may_go_by_name(audited: Any) -> None:
 )
 @pytest.mark.parametrize("dataset", ["cancer", "faces"])
 def test_noise_that_only_looks_right_is_found(audited: Any, name: str, reason: str, dataset: str) -> None:
-    """Missing on three coordinates, the same in every tensor, of sum zero, drawn from few seeds, left out at some norms."""
+    """Missing on three coordinates, equal in every tensor, of sum zero, drawn from few seeds, missing at some norms."""
     found = audited("--callable", f"audited_functions:{name}", "--dataset", dataset, "--trials", "100")
     assert (found["verdict"], found["valid"]) == ("no guarantee", None)
     assert found["reason"].startswith(reason) or reason in found["reason"]
 
 
 @pytest.mark.parametrize(("name", "farthest"), [("mean_norm", "tensors"), ("largest_coordinate", "coordinates")])
-def test_the_shape_of_an_update_that_moves_farthest_counts(audited: Any, name: str, farthest: str) -> None:
-    """A clip by the mean of M norms lets one tensor move by M, one by the largest of d coordinates all by sqrt(d)."""
+def test_the_update_shape_with_the_largest_move_counts(audited: Any, name: str, farthest: str) -> None:
+    """A clip by the mean of M norms lets one tensor move by M; a clip by the largest of d coordinates lets all move by sqrt(d)."""
     found = audited("--callable", f"audited_functions:{name}", "--dataset", "cancer", "--trials", "1000")
     shapes = list(model_shapes("cancer"))
     far = len(shapes) if farthest == "tensors" else math.sqrt(sum(map(math.prod, shapes)))
@@ -381,7 +381,7 @@ def test_the_shape_of_an_update_that_moves_farthest_counts(audited: Any, name: s
 
 
 def test_a_function_without_a_seed(audited: Any) -> None:
-    """Its clip is only bounded as stated; what was measured agrees with 1 / 2 to a tenth or two."""
+    """Its clip is only bounded as stated; the measured multiplier agrees with 1 / 2 to a tenth or two."""
     stated = audited(
         "--callable",
         "audited_functions:unseeded",
@@ -408,7 +408,7 @@ def test_a_function_without_a_seed(audited: Any) -> None:
 
 
 def test_a_function_without_noise(audited: Any) -> None:
-    """A clip alone lets every update be told; a constant tells nothing, but was not shown to guard anything."""
+    """A clip alone makes every update distinguishable; a constant reveals nothing, but the audit did not show any protection."""
     clips = audited("--callable", "audited_functions:only_clips", "--dataset", "cancer", "--trials", "200")
     assert (clips["verdict"], clips["sigma_measured"], clips["clip_holds"]) == ("no guarantee", 0, True)
     assert clips["lower_bound"] > 2

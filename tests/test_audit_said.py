@@ -1,4 +1,4 @@
-"""What an audit of a function says, word by word; and the edges of what it takes for rounding."""
+"""The text that an audit of a function prints, and the limits of what it takes for rounding."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -47,14 +47,14 @@ def sound(update: Update, seed: int) -> dict[str, Any]:
     return noised(clipped(update, 0.5), seed, 1.0)
 
 
-def test_of_a_sound_function():
+def test_report_of_a_sound_function():
     found = audited(sound, trials=100_000)
     low, valid = found.lower_bound_family, found.valid
     assert low is not None and valid is not None and found.lower_bound < low < valid
     assert found.reason == f"{low:.4g} audited in the Gaussian family, not more than the valid {valid:.4g}; {SCOPE}"
 
 
-def test_of_noise_that_is_not_gaussian():
+def test_report_of_noise_that_is_not_gaussian():
     def laplace(update: Update, seed: int) -> dict[str, Any]:
         rng = np.random.default_rng(seed)
         return {n: g + rng.laplace(0.0, 1.0, g.shape) for n, g in clipped(update, 1.0).items()}
@@ -63,7 +63,7 @@ def test_of_noise_that_is_not_gaussian():
     assert audited(laplace).reason == f"{words}; {words}; {SCOPE}"
 
 
-def test_of_noise_that_follows_the_data():
+def test_report_of_noise_that_depends_on_the_data():
     def follows(update: Update, seed: int) -> dict[str, Any]:
         return noised(clipped(update, 1.0), seed, 1.0 + min(1.0, norm(update)))
 
@@ -71,7 +71,7 @@ def test_of_noise_that_follows_the_data():
     assert audited(follows).reason == f"the noise depends on the data; {found}; {SCOPE}"
 
 
-def test_of_noise_that_is_less_where_most_of_a_small_update_is_zero():
+def test_report_of_noise_that_is_smaller_for_sparse_updates():
     def less(update: Update, seed: int) -> dict[str, Any]:
         bare = [not g.any() for g in update.values()]
         mostly = any(bare) and not all(bare) and norm(update) < 100
@@ -82,16 +82,16 @@ def test_of_noise_that_is_less_where_most_of_a_small_update_is_zero():
     assert found.reason == f"the noise differs where an update is zero; {SCOPE}"
 
 
-def test_of_no_noise():
+def test_report_without_noise():
     assert audited(lambda update, seed: clipped(update, 1.0)).reason == f"no noise; no noise was found; {SCOPE}"
 
 
-def test_of_no_clip():
+def test_report_without_a_clip():
     found = audited(lambda update, seed: noised(update, seed, 1.0))
     assert found.reason == f"no clip; no clip: a larger canary moves the release farther without end; {SCOPE}"
 
 
-def test_of_a_claim_that_does_not_hold():
+def test_report_of_a_violated_claim():
     found = audit_callable(CallableRelease(unclipped, "seed"), SHAPES, 0, 1e-5, 1000, 1.0, None)
     low, claim = f"{found.lower_bound:.4g}", f"{found.claimed:.4g}"
     said = found.reason.removeprefix("no clip; ")
@@ -104,8 +104,8 @@ def unclipped(update: Update, seed: int) -> dict[str, Any]:
     return noised(update, seed, 1.0)
 
 
-def test_without_a_seed_the_stated_clip_counts_and_not_what_was_seen_to_move():
-    """A bound of 2 of which 4 was said: half of the noise multiplier."""
+def test_without_a_seed_the_stated_clip_counts_and_not_the_measured_one():
+    """A measured bound of 2 under a stated bound of 4: half of the noise multiplier."""
     source = np.random.default_rng(0)
 
     def loose(update: Update) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def test_without_a_seed_the_stated_clip_counts_and_not_what_was_seen_to_move():
     assert found.valid == pytest.approx(best((Mechanism(0.5, 1.0, 1),), 1e-5)[0], rel=0.1)
 
 
-def test_the_world_with_the_canary_scores_more_where_it_is_the_quieter_one():
+def test_a_less_noisy_world_with_the_canary_still_scores_higher():
     def quieter(update: Update, seed: int) -> dict[str, Any]:
         return noised(update, seed, 1.0 if norm(update) > 0 else 2.0)
 
@@ -126,13 +126,13 @@ def test_the_world_with_the_canary_scores_more_where_it_is_the_quieter_one():
 
 
 @pytest.mark.parametrize("name", ["rng", "generator"])
-def test_a_generator_may_be_told_by_its_name(name: str, tmp_path, monkeypatch):
+def test_a_generator_parameter_is_recognised_by_its_name(name: str, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"told_by_{name}.py").write_text(f"def sound(update, {name}):\n    return update\n")
     assert load_callable(f"told_by_{name}:sound", str(tmp_path)).takes == "generator"
 
 
-def test_the_pair_whose_noise_is_the_same_is_the_one_that_moves_farthest_but_not_the_boundless_one():
+def test_the_pair_with_equal_noise_has_the_largest_bounded_move():
     from leakbench.auditing.coupled import check  # noqa: PLC0415
 
     def a_little_looser(update: Update, seed: int) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def test_the_pair_whose_noise_is_the_same_is_the_one_that_moves_farthest_but_not
     assert found.clip_holds and 1.0 <= told < BOUNDLESS / 10
 
 
-def test_a_seed_may_be_told_by_an_annotation_that_is_text(tmp_path, monkeypatch):
+def test_a_seed_parameter_is_recognised_by_a_string_annotation(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "told_by_text.py").write_text(
         "from __future__ import annotations\n\ndef sound(update, number: int):\n    return update\n"
@@ -151,8 +151,8 @@ def test_a_seed_may_be_told_by_an_annotation_that_is_text(tmp_path, monkeypatch)
     assert load_callable("told_by_text:sound", str(tmp_path)).takes == "seed"
 
 
-def test_what_a_release_of_large_values_loses_to_rounding_is_no_other_noise():
-    """Of values of 1e7, .001 is rounding: two releases of the same seed may differ by it."""
+def test_rounding_of_large_values_is_not_taken_for_noise():
+    """For values of 1e7, .001 is rounding: two releases of the same seed may differ by it."""
     calls = iter(range(10**9))
 
     def rounded(update: Update, seed: int) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def test_what_a_release_of_large_values_loses_to_rounding_is_no_other_noise():
 
 
 def test_a_clip_that_loosens_by_less_than_rounding_holds():
-    """A bound of .5, of .6 for what is huge, beside noise of 1e5, of whose size .1 is rounding."""
+    """A bound of .5, or of .6 for huge values, with noise of 1e5, for which .1 is rounding."""
 
     def loosened(update: Update, seed: int) -> dict[str, Any]:
         return noised(clipped(update, 0.5 if norm(update) < 1e8 else 0.6), seed, 1e5)
@@ -173,7 +173,7 @@ def test_a_clip_that_loosens_by_less_than_rounding_holds():
 
 
 def test_noise_alone_that_an_update_does_not_move_is_infinitely_strong():
-    """A release that ignores its update: nothing moves, whatever the noise."""
+    """A release that ignores its update: nothing moves, at any noise."""
 
     def silent(update: Update, seed: int) -> dict[str, Any]:
         return noised({n: np.zeros_like(g) for n, g in update.items()}, seed, 1.0)
@@ -184,8 +184,8 @@ def test_noise_alone_that_an_update_does_not_move_is_infinitely_strong():
     assert strength(CallableRelease(silent, "seed"), pair) == math.inf
 
 
-def test_visible_uses_are_told_by_the_ratio_of_likelihoods():
-    """Of n uses at sigma = 1 it has the mean n / 2 with the canary and -n / 2 without it."""
+def test_visible_uses_are_scored_by_the_likelihood_ratio():
+    """For n uses at sigma = 1 its mean is n / 2 with the canary and -n / 2 without it."""
     found = drawn(Mechanism(1.0, 0.5, 4, "visible"), 20_000, generator(3, "test"))
     assert (found.present.mean(), found.absent.mean()) == (pytest.approx(1.0, abs=0.1), pytest.approx(-1.0, abs=0.1))
 
@@ -203,7 +203,7 @@ def test_canaries_of_signs_come_with_their_opposites():
         assert single.present[n].sum() == 2 == single.present[n].max()
 
 
-def test_what_is_drawn_in_closed_form_is_of_the_generator_alone():
+def test_closed_form_draws_depend_only_on_the_generator():
     def scores() -> Any:
         found = drawn(Mechanism(1.0, 0.5, 4), 50, generator(3, "test"))
         return np.concatenate([found.present, found.absent])
@@ -214,8 +214,8 @@ def test_what_is_drawn_in_closed_form_is_of_the_generator_alone():
     assert (scores() == first).all()
 
 
-def test_a_canary_that_no_clip_bounds_leaves_no_noise_beside_it():
-    """A clip by the mean absolute coordinate: one large coordinate among many zeros passes it, however large."""
+def test_an_unbounded_canary_makes_the_noise_negligible():
+    """A clip by the mean absolute coordinate: one large coordinate among many zeros passes it at any size."""
 
     def by_mean(update: Update, seed: int) -> dict[str, Any]:
         size = np.mean([np.abs(g).mean() for g in update.values()])
@@ -226,7 +226,7 @@ def test_a_canary_that_no_clip_bounds_leaves_no_noise_beside_it():
     assert (found.noise_data_independent, found.clip_holds, found.sigma_measured) == (True, False, 0.0)
 
 
-def test_noise_of_no_seed_that_follows_the_data_is_told_by_the_canary_that_changes_it_most():
+def test_unseeded_data_dependent_noise_is_found_by_the_canary_that_changes_it_most():
     rng = np.random.default_rng(0)
 
     def following(update: Update) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def test_noise_of_no_seed_that_follows_the_data_is_told_by_the_canary_that_chang
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_a_function_divides_by_zero_is_its_own_affair():
+def test_division_by_zero_in_a_function_prints_no_warning():
     def dividing(update: Update, seed: int) -> dict[str, Any]:
         np.float64(1.0) / np.zeros(1)
         return noised(clipped(update, 0.5), seed, 1.0)
@@ -246,7 +246,7 @@ def test_what_a_function_divides_by_zero_is_its_own_affair():
     assert audited(dividing).clip_holds
 
 
-def test_what_has_no_signature_takes_the_update_alone(tmp_path):
+def test_a_function_without_a_signature_gets_only_the_update(tmp_path):
     found = load_callable("builtins:dict", str(tmp_path))
     assert (found.takes, found.keyword) == ("none", "")
 
@@ -263,7 +263,7 @@ def test_what_has_no_signature_takes_the_update_alone(tmp_path):
         ("a, b, c", False),
     ],
 )
-def test_an_update_is_given_by_its_place(arguments: str, taken: bool, tmp_path, monkeypatch):
+def test_the_update_is_passed_by_position(arguments: str, taken: bool, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     name = f"placed_{abs(hash(arguments))}"
     (tmp_path / f"{name}.py").write_text(f"def sound({arguments}):\n    return {{}}\n")
@@ -274,7 +274,7 @@ def test_an_update_is_given_by_its_place(arguments: str, taken: bool, tmp_path, 
             load_callable(f"{name}:sound", str(tmp_path))
 
 
-def test_an_epsilon_that_is_reached_is_not_exceeded():
+def test_an_epsilon_that_is_equal_to_the_claim_does_not_exceed_it():
     from leakbench.auditing.verdict import Stated, _verdict  # noqa: PLC0415
 
     assert _verdict(0.0, "audited", Stated(None, 0.0, "", ""))[0] == "holds"

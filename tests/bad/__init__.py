@@ -1,5 +1,5 @@
-"""A corpus of malformed inputs, a kind a file; `corpus.KINDS` has them all, `tried.tried` tries one.
+"""A corpus of malformed inputs, one kind in each file; `corpus.KINDS` lists all of them, `tried.tried` tries one.
 
-Each is refused: exit code 2, one line on stderr that names file or option, field, what was got and what is accepted; nothing on
-stdout; nothing written.
+leakbench must refuse each input with exit code 2 and one line on stderr that names the file or option, the field, the given value
+and what is accepted. It must print nothing on stdout and write nothing.
 """

@@ -1,4 +1,4 @@
-"""Functions of a user's own that cannot be had, raise, or return the wrong thing."""
+"""A user's own functions that cannot be imported, raise, or return the wrong thing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMPORTS = "import sys, time, torch, numpy as np\nfrom torch import nn\n\n"
 
 
 def _own(asked: str, option: str, body: str, *says: str) -> Case:
-    """The function `mine` of the module `own_code`, whose text is `body`."""
+    """Return the function `mine` of the module `own_code`, whose text is `body`."""
     write: Callable[[Path], object] = written("own_code.py", IMPORTS + body)
     named = "callable: " if option == "--callable" else "own_code:mine"
     return Case(f"{asked} {option} own_code:mine", (named, *says), lambda f: (whole(f), write(f)))

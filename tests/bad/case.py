@@ -16,7 +16,7 @@ def nothing(folder: Path) -> None:
 
 
 def written(name: str, content: str | bytes) -> Change:
-    """Return what writes `content` into the file `name`."""
+    """Return a function that writes `content` into the file `name`."""
 
     def write(folder: Path) -> None:
         path = folder / name
@@ -28,9 +28,9 @@ def written(name: str, content: str | bytes) -> Change:
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked of `leakbench` in a folder, after the folder was changed, and what the line has to say.
+    """A `leakbench` command in a folder, how the folder is changed before it, and what the error line must contain.
 
-    asked: the command line behind `leakbench`.  says: pieces of text that are all in the line.
+    asked: the command line after `leakbench`.  says: pieces of text that the line must contain.
     """
 
     asked: str | Iterable[str]
@@ -39,5 +39,5 @@ class Case:
 
     @property
     def arguments(self) -> list[str]:
-        """The command line, in words."""
+        """Return the words of the command line."""
         return self.asked.split() if isinstance(self.asked, str) else list(self.asked)

@@ -1,4 +1,4 @@
-"""Values on the command line that are none of an option's."""
+"""Values on the command line that their options do not accept."""
 
 from __future__ import annotations
 

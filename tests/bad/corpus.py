@@ -1,4 +1,4 @@
-"""All malformed inputs, by their kind."""
+"""All malformed inputs, by kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of photographs that are not those that a recipe accepts, or no photographs."""
+"""Folders that contain other photographs than a recipe accepts, or no photographs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _album() -> dict[str, bytes]:
 
 
 def _huge_png(side: int = 60_000) -> bytes:
-    """Return a small file that unpacks to a picture of so many pixels squared."""
+    """Return a small file that decodes to a picture with the given number of pixels on each side."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -51,7 +51,7 @@ def _faces(
     after: Callable[[Path], Any] = lambda folder: None,
     **fields: Any,
 ) -> Case:
-    """An album with changed files; `accept` it by its listing, so that only its content is wrong."""
+    """Write an album with changed files; `accept` it by its listing, so that only its content is wrong."""
 
     def write(folder: Path) -> None:
         files = {name: content for name, content in (_album() | dict(changed)).items() if content is not None}

@@ -1,4 +1,4 @@
-"""A finished run, a baseline and a card of it, made once: what the damaged ones are made of."""
+"""A finished run with its baseline and card, made once; the damaged inputs are copies of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Fields = dict[str, Any]
 
 @functools.cache
 def _whole() -> Path:
-    """Return a folder that holds the folder `run` of a finished run, and its baseline and a card; it is removed at exit."""
+    """Return a folder that contains a finished run in `run`, its baseline and a card; the folder is removed at exit."""
     kept = tempfile.TemporaryDirectory(prefix="leakbench-bad-")
     _KEPT.append(kept)
     folder = Path(kept.name)
@@ -42,7 +42,7 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def run(change: Change) -> Change:
-    """Return what copies the finished run to `run` and changes it."""
+    """Return a function that copies the finished run to `run` and changes it."""
 
     def copied(folder: Path) -> None:
         shutil.copytree(_whole() / "run", folder / "run")
@@ -52,7 +52,7 @@ def run(change: Change) -> Change:
 
 
 def baseline(change: Callable[[Fields], object]) -> Change:
-    """Return what writes the run and `kept.json`, its baseline with changed fields."""
+    """Return a function that writes the run and `kept.json`, its baseline with changed fields."""
 
     def write(folder: Path) -> None:
         run(lambda _: None)(folder)
@@ -64,7 +64,7 @@ def baseline(change: Callable[[Fields], object]) -> Change:
 
 
 def card(change: Callable[[Fields], object]) -> Change:
-    """Return what writes `cards/digits/sign.json` with changed fields."""
+    """Return a function that writes `cards/digits/sign.json` with changed fields."""
 
     def write(folder: Path) -> None:
         fields = json.loads((_whole() / "card.json").read_text(encoding="utf-8"))
@@ -76,7 +76,7 @@ def card(change: Callable[[Fields], object]) -> Change:
 
 
 def in_json(name: str, change: Callable[[Fields], object]) -> Change:
-    """Return what changes the fields of a JSON file."""
+    """Return a function that changes the fields of a JSON file."""
 
     def write(folder: Path) -> None:
         fields = json.loads((folder / name).read_text(encoding="utf-8"))

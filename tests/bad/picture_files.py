@@ -25,7 +25,7 @@ def idx(array: np.ndarray, kind: int = 8) -> bytes:
 
 
 def recipe(folder: Path, form: dict[str, Any], marker: str) -> None:
-    """Write `mine.yaml`, a data set of this format whose files lie in `data/mine`."""
+    """Write `mine.yaml`, a data set of this format whose files are in `data/mine`."""
     fields = {
         **{"title": "Mine", "cite": "nobody", "license": "none", "format": form},
         "federation": {"rounds": 1, "batch": 1, "examples_per_client": 2, "clients": 2, "clients_per_round": 1},
@@ -44,7 +44,7 @@ def _whole() -> dict[str, bytes]:
 
 
 def _idx(role: str, content: bytes | None, *says: str, sha: bytes | None = None, named: str = "") -> Case:
-    """One file of four has another content, or is away; its checksum is that of `sha`, or of the content."""
+    """Give one of the four files another content, or remove it; its checksum is that of `sha`, or of the content."""
 
     def write(folder: Path) -> None:
         (folder / "data" / "mine").mkdir(parents=True)
@@ -61,19 +61,19 @@ def _idx(role: str, content: bytes | None, *says: str, sha: bytes | None = None,
 
 
 def pickled(value: Any) -> bytes:
-    """Return a pickle as NumPy 1 wrote its arrays into it, which the files of CIFAR are."""
+    """Return a pickle whose arrays are in NumPy 1's format, as in the files of CIFAR."""
     return pickle.dumps(value, protocol=3).replace(b"numpy._core.", b"numpy.core.")
 
 
 class _Bomb:
-    """A pickle that would leave a file behind if it were run."""
+    """A pickle that would write a file if it were unpickled."""
 
     def __reduce__(self) -> Any:
         return exec, ("open('hacked', 'w').close()",)
 
 
 def _cifar(batch: bytes | dict[bytes, Any], *says: str, names: bytes | None = None, name: str = "data_batch_1") -> Case:
-    """The batches are these; the names of the classes those of two."""
+    """Write these batches, and the names of the classes of two of them."""
 
     def write(folder: Path) -> None:
         (folder / "data" / "mine").mkdir(parents=True)

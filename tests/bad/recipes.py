@@ -27,7 +27,7 @@ server: honest
 
 BILLION = "".join(
     f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10) if n else 'lol'}]\n" for n in range(10)
-)  # Ten lists of ten lists ...: 10^9 words where aliases are followed.
+)  # Ten lists of ten lists and so on: 10^9 words if aliases are expanded.
 
 
 def _of(kind: str, text: str | bytes, *says: str) -> Case:

@@ -1,4 +1,4 @@
-"""Baselines of the gate, and cards of the leaderboard."""
+"""Baselines of the gate and cards of the leaderboard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _card(field: str, value: Any) -> Case:
 
 
 def _put(field: str, value: Any) -> Callable[[Any], None]:
-    """Return what puts a value at a path as `cells.0.points.0.asr`; of None it takes the field away."""
+    """Return a function that puts a value at a path such as `cells.0.points.0.asr`; None removes the field."""
 
     def put(fields: Any) -> None:
         *path, last = [int(word) if word.isdecimal() else word for word in field.split(".")]

@@ -1,4 +1,4 @@
-"""Folders that are no finished run any more."""
+"""Folders that are no longer finished runs."""
 
 from __future__ import annotations
 

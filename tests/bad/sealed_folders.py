@@ -1,4 +1,4 @@
-"""Folders of runs whose contents are none that a run writes, behind checksums that fit them: as a stranger makes them."""
+"""Run folders with content that no run writes, behind checksums that match it, as an attacker could make them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _manifest(change: Callable[[dict[str, Any]], object]) -> Change:
 
 
 def _with(name: str, write: Callable[[Path], object]) -> Change:
-    """Return what writes the file and puts its checksum into the manifest."""
+    """Return a function that writes the file and puts its checksum into the manifest."""
 
     def change(folder: Path) -> None:
         write(folder / name)
@@ -66,7 +66,7 @@ def _pictures(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Change:
 
 
 def _at(name: str, value: Any) -> Change:
-    """Return what puts a value at a place in the manifest, written with dots."""
+    """Return a function that puts a value at a dotted path in the manifest."""
     *before, last = name.split(".")
 
     def change(fields: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ TAP = "summary.taps.type-2"
 
 
 def _gone(name: str) -> Change:
-    """Return what takes a field, written with dots, out of the manifest."""
+    """Return a function that removes the field at a dotted path from the manifest."""
     *before, last = name.split(".")
 
     def change(fields: dict[str, Any]) -> None:

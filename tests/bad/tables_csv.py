@@ -1,4 +1,4 @@
-"""CSVs: records of people, and rows of measured tables."""
+"""CSV files: records of people, and rows of measured tables."""
 
 from __future__ import annotations
 

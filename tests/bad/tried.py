@@ -1,4 +1,4 @@
-"""Trying one malformed input, within this process."""
+"""Tries one malformed input in this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEVER = ("Traceback", "bug in leakbench", "\x1b")
 
 
 def found_wrong(case: Case, folder: Path) -> str:
-    """Ask for the case in `folder`, which is its alone; return what is wrong with how it was refused, or ""."""
+    """Run the case in `folder`, which it does not share; return what is wrong with the refusal, or ""."""
     case.change(folder)
     before, started = _contents(folder), time.monotonic()
     code, out, err = asked(case.arguments, folder)
@@ -57,7 +57,7 @@ def asked(arguments: list[str], folder: Path) -> tuple[int, str, str]:
         patch.setenv("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))
         patch.setattr(sys, "argv", ["leakbench", *arguments])
         patch.setattr(sys, "path", list(sys.path))
-        # A module that another test had of elsewhere is not this folder's of the same name, nor this folder's the next one's.
+        # Modules of the same name in other folders must not be reused here, nor this folder's module in the next test.
         for path in folder.glob("*.py"):
             patch.setitem(sys.modules, path.stem, sys)
             del sys.modules[path.stem]

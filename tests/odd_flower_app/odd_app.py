@@ -1,4 +1,4 @@
-"""A Flower app that does what its config's `case` says, to the client `only` or to all: what leakbench has to bear."""
+"""A Flower app that misbehaves as its config's `case` says, for the client `only` or for all; leakbench must handle it."""
 
 import sys
 

@@ -12,8 +12,8 @@ BEGINNINGS = ("127.", "::ffff:127.")
 def refuse_network() -> None:
     """Make this process raise OSError where Python code connects, sends or resolves beyond this machine.
 
-    An audit hook sees every use of Python's sockets and cannot be taken off again. It does not see libraries in C that
-    open sockets of their own.
+    An audit hook sees every use of Python's sockets and cannot be removed. It does not see sockets that libraries in C
+    open themselves.
     """
     sys.addaudithook(_check)
 
@@ -36,7 +36,7 @@ def _is_here(host: Any) -> bool:
 
 
 def _is_known(host: str | bytes) -> bool:
-    """Whether a host is a number or this machine's own name, which are resolved without asking anyone."""
+    """Say whether a host is an address or this machine's own name; both are resolved without a name server."""
     name = host.decode() if isinstance(host, bytes) else host
     return ":" in name or name.replace(".", "").isdigit() or name == os.uname().nodename
 

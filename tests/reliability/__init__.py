@@ -1,7 +1,7 @@
-"""How much of what leakbench promises of its reliability was tried, and how often it failed: twelve points, a module each.
+"""Tries leakbench's twelve reliability promises, and counts trials and failures; each promise has one module.
 
-python -m tests.reliability crashes fetching      tries these points, at full length, and records what came of them
+python -m tests.reliability crashes fetching      tries these promises at full length and records the results
 python -m tests.reliability                       tries all of them (hours)
-python -m tests.reliability --short               tries a short version, as the ordinary suite does; nothing is recorded
-python -m tests.reliability --report              prints the table of docs/reliability.md from what is recorded
+python -m tests.reliability --short               tries a short version, as the ordinary test suite does; records nothing
+python -m tests.reliability --report              prints the table of docs/reliability.md from the records
 """

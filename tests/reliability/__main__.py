@@ -1,4 +1,4 @@
-"""Tries the points of reliability, records what came of them, and prints the table; see the package."""
+"""Tries the reliability promises, records the results, and prints the table; see the package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = ("point", "tried", "failed", "seconds", "figures", "commit", "date")
 
 
 def main() -> int:
-    """Return 1 where a case failed."""
+    """Return 1 if a case failed."""
     names = [point.name for point in POINTS]
     parser = argparse.ArgumentParser(prog="python -m tests.reliability", description=__doc__)
     parser.add_argument("points", nargs="*", metavar="POINT", help=f"of {', '.join(names)}; all of them by default")
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def tried(point: Point, full: bool) -> tuple[Tally, float]:
-    """Try one point in a folder of its own; return what came of it and the wall seconds."""
+    """Try one promise in a separate folder; return its tally and the wall seconds."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"leakbench-{point.name}-") as scratch:
         tally = point.check(full, Path(scratch))
@@ -56,7 +56,7 @@ def tried(point: Point, full: bool) -> tuple[Tally, float]:
 
 
 def recorded() -> dict[str, dict[str, str]]:
-    """Return {point: what was recorded of it}."""
+    """Return {promise: its record}."""
     if not RECORD.exists():
         return {}
     with RECORD.open(newline="", encoding="utf-8") as file:
@@ -64,7 +64,7 @@ def recorded() -> dict[str, dict[str, str]]:
 
 
 def record(point: Point, tally: Tally, seconds: float) -> None:
-    """Keep what came of a point in the place of what was there."""
+    """Replace the record of a promise."""
     rows = recorded()
     rows[point.name] = {
         "point": point.name,
@@ -89,7 +89,7 @@ def _commit() -> str:
 
 
 def table(rows: dict[str, dict[str, str]]) -> str:
-    """Return the table of docs/reliability.md; the measured figures of each point are in the recorded CSV."""
+    """Return the table of docs/reliability.md; the measured figures of each promise are in the recorded CSV."""
     lines = ["| point | promise | tried | failed | time | date |", "| --- | --- | --- | --- | --- | --- |"]
     for number, point in enumerate(POINTS, 1):
         row = rows.get(point.name)

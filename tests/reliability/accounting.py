@@ -1,4 +1,4 @@
-"""Epsilon obeys its laws, agrees with other accountants, and bounds what an audit finds."""
+"""Epsilon obeys its laws, agrees with other accountants, and is at least what an audit finds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check"]
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """Try laws over random mechanisms, the ledger over random runs, other accountants on a grid, audits of `*_valid`."""
+    """Try the laws on random mechanisms, the ledger on random runs, other accountants on a grid, audits of `*_valid`."""
     tally = Tally()
     check_laws(tally, 300 if full else 1)
     check_ledger(tally, 300 if full else 2)

@@ -1,4 +1,4 @@
-"""Every recipe whose name ends in `_valid`: what an audit of its own code finds is not more than the epsilon that is valid."""
+"""Audits every recipe whose name ends in `_valid`: the audited lower bound must not exceed the valid epsilon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EPSILON = 4.0
 
 
 def check_audited(tally: Tally, trials: int, names: tuple[str, ...] = ()) -> None:
-    """Audit each recipe in its data set's own federation, and in one release to which everybody brings everything."""
+    """Audit each recipe in its data set's own federation, and in one release in which all clients use all their examples."""
     rows = []
     for name in names or tuple(name for name in recipe.names("defenses") if name.endswith("_valid")):
         own = _audited(tally, name, Request(dataset="digits", defense=name, train_rounds=3), trials)
@@ -34,7 +34,7 @@ def check_audited(tally: Tally, trials: int, names: tuple[str, ...] = ()) -> Non
         }
         try:
             once = _audited(tally, name, Request(dataset="digits", defense=name, epsilon=EPSILON, **alone), trials)
-        except InputError:  # Noise that no multiplier moves, or that is bound to another one, stays the recipe's own.
+        except InputError:  # Noise without a multiplier keeps its value.
             once = _audited(tally, name, Request(dataset="digits", defense=name, **alone), trials)
         rows.append(f"{name} {own}, {once}")
     tally.figures.append(

@@ -1,4 +1,4 @@
-"""Laws of an epsilon: what more steps, a larger q, more noise and a larger delta do, and which accountant is the tighter one."""
+"""Laws of epsilon: the effect of more steps, a larger q, more noise and a larger delta, and which accountant is tighter."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DIRECTIONS = ("steps", "q", "sigma", "delta", "one more")
 
 
 def logarithmic(low: float, high: float) -> st.SearchStrategy[float]:
-    """Return numbers whose logarithms are even from one end to the other."""
+    """Return numbers whose logarithms are uniform between both ends."""
     return st.floats(math.log(low), math.log(high)).map(math.exp)
 
 
 def mechanisms(samplings: tuple[str, ...]) -> st.SearchStrategy[Mechanism]:
-    """Return Gaussian sums of every kind, some of them unsampled."""
+    """Return Gaussian sums of every kind; some are not sampled."""
     return st.builds(
         Mechanism,
         logarithmic(0.4, 20.0),
@@ -51,7 +51,7 @@ deltas = logarithmic(1e-9, 0.1)
 
 
 def accountants_of(training: Mechanisms) -> tuple[str, ...]:
-    """Return the names of those that know how it samples."""
+    """Return the names of the accountants that support the mechanism's sampling."""
     return tuple(ACCOUNTANTS) if all(m.sampling == "poisson" for m in training) else ("rdp", "pld")
 
 
@@ -80,7 +80,7 @@ def _not_less(training: Mechanisms, delta: float, way: str, much: float) -> None
 def _in_order(training: Mechanisms, delta: float) -> None:
     tight, loose = pld(training, delta), rdp(training, delta)
     found, name = best(training, delta)
-    # Losses in the hundreds may be more than can be held, which is said by inf: `best` takes the looser one then.
+    # Losses in the hundreds may exceed the accountant's range; it then returns inf, and `best` takes the looser one.
     assert tight <= loose + GRID * max(0.5, loose) or (math.isinf(tight) and name == "rdp"), f"pld {tight}, rdp {loose}"
     assert found <= tight or name == "rdp", f"best {found} by {name}, pld {tight}"
     if all(m.sampling == "poisson" for m in training):
@@ -100,7 +100,7 @@ def _in_any_order(training: Mechanisms, delta: float, cut: float) -> None:
 
 
 def check_laws(tally: Tally, examples: int) -> None:
-    """Every law over random trainings, for every accountant that knows their sampling."""
+    """Try every law on random trainings, for every accountant that supports their sampling."""
     amount = logarithmic(0.02, 3.0)
     for way in DIRECTIONS:
         holds(tally, f"more is not less: {way}", examples, _not_less, ANY, deltas, st.just(way), amount)

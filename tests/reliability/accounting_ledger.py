@@ -1,4 +1,4 @@
-"""The ledger over random trainings: a run that is split spends what the whole does, and neither unit nor adjacency is mixed."""
+"""The ledger on random trainings: a split run spends as much as a whole one; units and adjacencies are never mixed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIP = st.sampled_from((1.0, 4.0)).map(lambda norm: Fact("clip", norm=norm))
 
 
 def _guarded(before: str, after: str) -> st.SearchStrategy[Facts]:
-    """Return a clip and one or two noises of one unit: on each member at the first station, on the sum at the second."""
+    """Return a clip and one or two noises of the same unit: on each member at the first station, on the sum at the second."""
     own = st.tuples(CLIP, _noise(True)).map(lambda found: {before: found})
     both = st.tuples(CLIP, _noise(True), _noise(False)).map(lambda f: {before: f[:2], after: f[2:]})
     summed = st.tuples(CLIP, _noise(False)).map(lambda found: {before: found[:1], after: found[1:]})
@@ -53,7 +53,7 @@ FACTS = {
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
-    """Return a small federation of any sampling; copies are there at times, and a run that counted them."""
+    """Return a small federation with any sampling; sometimes with copies, and with the counts of a run."""
     clients = draw(st.integers(2, 40))
     most = draw(st.integers(1, clients))
     rounds = draw(st.integers(2, 12))
@@ -77,7 +77,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
 
 @st.composite
 def runs(draw: st.DrawFn, unit: Unit) -> tuple[Schedule, tuple[Phase, ...]]:
-    """Return a federation and its phases: one or two stretches of rounds, each with one or two blocks of iterations."""
+    """Return a federation and its phases: one or two ranges of rounds, each with one or two blocks of iterations."""
     schedule = draw(schedules())
     first = draw(st.integers(1, schedule.rounds))
     phases: list[Phase] = []
@@ -95,12 +95,12 @@ RUNS = st.sampled_from(("example", "client")).flatmap(lambda unit: st.tuples(st.
 
 
 def _spent(seen: Observation) -> object:
-    """Return what an observer is up against, whatever the order, or why there is no guarantee."""
+    """Return the releases that an observer sees, in any order, or the reason why there is no guarantee."""
     return set(gathered(seen.mechanisms)) if isinstance(seen, Released) else seen.split(", ")[0]
 
 
 def _cut(phases: tuple[Phase, ...], rounds: int) -> tuple[Phase, ...]:
-    """Return the same training, of which the first rounds and the others were run apart."""
+    """Return the same training with the first rounds run separately from the others."""
     found, first, block = list[Phase](), 0, list[Phase]()
     for phase in phases:
         block.append(phase)
@@ -124,7 +124,7 @@ def _split_is_whole(unit_and_run: tuple[Unit, tuple[Schedule, tuple[Phase, ...]]
 def _curve_goes_on(unit_and_run: tuple[Unit, tuple[Schedule, tuple[Phase, ...]]], share: float) -> None:
     unit, (schedule, phases) = unit_and_run
     done = max(1, round(share * schedule.rounds))
-    # What a run counted is of all of it; copies are spread over the rounds that there are.
+    # A run's counts cover all rounds; copies are spread over the existing rounds.
     plain = dataclasses.replace(schedule, largest=None, copies=1.0, most_copies=1)
     before = dataclasses.replace(plain, rounds=done)
     seen = [observations(p, unit, s)["global"] for p, s in ((phases, plain), (first_rounds(phases, done), before))]
@@ -132,7 +132,7 @@ def _curve_goes_on(unit_and_run: tuple[Unit, tuple[Schedule, tuple[Phase, ...]]]
         return
     whole, part = (epsilon_curve(p, unit, s) for p, s in ((phases, plain), (first_rounds(phases, done), before)))
     samplings = [{m.sampling for m in found.mechanisms} for found in seen if isinstance(found, Released)]
-    # Where a noise of later rounds shows who was drawn, all rounds count as if it did, lest adjacencies be mixed.
+    # If the noise of later rounds shows which clients were drawn, all rounds count as if it did. Else adjacencies would be mixed.
     same = samplings[0] == samplings[1] and np.allclose(whole[:done], part, rtol=1e-9)
     assert same or ((whole[:done] > part - 1e-12).all() and "visible" in samplings[0]), f"{whole[:done]} becomes {part}"
     assert (np.diff(whole) >= -1e-12).all(), f"{whole} falls"
@@ -164,7 +164,7 @@ def _one_adjacency(unit_and_run: tuple[Unit, tuple[Schedule, tuple[Phase, ...]]]
 
 
 def check_ledger(tally: Tally, examples: int) -> None:
-    """Every property of the ledger over random trainings."""
+    """Try every property of the ledger on random trainings."""
     share = st.floats(0, 1)
     holds(tally, "a run in two parts spends what the whole does", examples, _split_is_whole, RUNS, share)
     holds(tally, "the epsilon after some rounds is that of these rounds", examples, _curve_goes_on, RUNS, share)

@@ -1,4 +1,4 @@
-"""Agreement with other accountants on a grid: dp-accounting with events built here, and Opacus's two where it is installed."""
+"""Agreement with other accountants on a grid: dp-accounting with events built here, and Opacus's two if it is installed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRV_ERROR = 0.01
 
 
 def check_dp_accounting(tally: Tally, thinned: int) -> None:
-    """Its accountants, over events of its own, say what ours do; thinned: each so-many-th cell, at one delta."""
+    """Compare our accountants with those of dp-accounting on its own events; thinned: every n-th cell, at one delta."""
     from dp_accounting import (  # noqa: PLC0415
         GaussianDpEvent,
         NeighboringRelation,
@@ -59,7 +59,7 @@ def check_dp_accounting(tally: Tally, thinned: int) -> None:
             with np.errstate(all="ignore"):
                 expected = RdpAccountant(OUR_ORDERS).compose(theirs, steps).get_epsilon(delta)
             found = rdp(ours, delta)
-            # Its series at orders that are no integers ends early, which makes them larger.
+            # Its series at orders that are not integers ends early, which makes them larger.
             tally.expect(found <= expected * (1 + 1e-9) + 1e-9, f"rdp, {said}: {found}, dp-accounting {expected}")
             with np.errstate(all="ignore"):
                 expected = (
@@ -76,7 +76,7 @@ def check_dp_accounting(tally: Tally, thinned: int) -> None:
                 apart["pld"] = max(apart["pld"], abs(found - expected) / max(expected, 0.1))
             if q < 1 and steps <= 30 and not large:
                 replaced = RdpAccountant(ORDERS, neighboring_relation=NeighboringRelation.REPLACE_ONE)
-                # Who replaces one unit moves a sum by twice a clip.
+                # Replacing one unit moves a sum by twice a clip.
                 fixed = SampledWithoutReplacementDpEvent(1000, round(1000 * q), GaussianDpEvent(sigma / 2))
                 most = replaced.compose(fixed, steps).get_epsilon(delta)
                 found = pld((Mechanism(sigma, q, steps, "fixed"),), delta)
@@ -88,7 +88,7 @@ def check_dp_accounting(tally: Tally, thinned: int) -> None:
 
 
 def check_opacus(tally: Tally, thinned: int) -> None:
-    """Opacus's Rényi accountant at its own orders, and its PRV accountant within the error it is asked for."""
+    """Compare with Opacus's Rényi accountant at its own orders, and with its PRV accountant within the requested error."""
     if importlib.util.find_spec("opacus") is None:
         tally.figures.append("Opacus: not installed here, not tried")
         return
@@ -106,7 +106,7 @@ def check_opacus(tally: Tally, thinned: int) -> None:
                 warnings.simplefilter("ignore")
                 expected = theirs.get_epsilon(delta, alphas=list(ORDERS))
             found = float(epsilon_at(ORDERS, total, delta, "tight"))
-            # Ours is 0 where a divergence is so small that no epsilon is needed.
+            # Ours is 0 if a divergence is so small that no epsilon is needed.
             close = math.isclose(found, max(expected, 0.0), rel_tol=1e-6, abs_tol=1e-9) or found == 0 < expected
             tally.expect(close, f"divergences q={q:g} sigma={sigma:g} steps={steps}: {found}, Opacus {expected}")
             apart["rdp"] = max(apart["rdp"], abs(found - expected) / expected if found else 0.0)

@@ -1,4 +1,7 @@
-"""Archives as strangers may make them: one that is good, and those that reach outside, hold what is no file, lie, or explode."""
+"""Archives as attackers could make them.
+
+A good one, and ones that escape the folder, contain devices, lie about sizes, or explode.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ __all__ = ["archives"]
 
 
 def archives(source: Path) -> Iterator[tuple[str, bytes, bool]]:
-    """Yield (name, bytes, whether it is to be taken); source: the folder that a good one holds, as `raw`."""
+    """Yield (name, bytes, whether it must be accepted); source: the folder that a good archive contains, as `raw`."""
     good = _packed(source)
     plain = gzip.decompress(good)
     yield "good", good, True
@@ -82,7 +85,7 @@ def _head(path: str, size: int) -> bytes:
 
 
 def _greedy() -> bytes:
-    """An extended header of a petabyte, which a reader would take into memory whole."""
+    """Return an extended header of a petabyte, which a reader would load into memory whole."""
     entry = tarfile.TarInfo("././@PaxHeader")
     entry.type, entry.size = tarfile.XHDTYPE, 1 << 33
     return entry.tobuf(tarfile.GNU_FORMAT)

@@ -1,7 +1,7 @@
-"""Wrong input is one line and exit code 2: a corpus, and fuzzing of each reader.
+"""Wrong input ends in one line and exit code 2: a corpus of inputs, and fuzzing of each reader.
 
-Both versions try every case of tests/bad within this process; then the short one has hypothesis damage a few good files for each
-reader, the full one atheris fuzz all readers for an hour together.
+Both versions try every case of tests/bad in this process. Then the short version lets hypothesis damage a few good files for each
+reader; the full version lets atheris fuzz all readers for one hour together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECONDS = 3600.0
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """Try the corpus; where `full`, also fuzz."""
+    """Try the corpus; if `full`, also fuzz."""
     tally = Tally()
     for kind, cases in KINDS.items():
         for number, case in enumerate(cases):

@@ -1,4 +1,4 @@
-"""The five commands that are killed, each small: seconds of work in as many kinds of pieces as it has."""
+"""The five commands that are killed. Each is small: seconds of work, with every kind of step that its command has."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ origin: {{layouts: [tiny/raw], marker: "*.gz", megabytes: 1.0, mirrors: ["{mirro
 
 @dataclass(frozen=True)
 class Command:
-    """A command line, and what must lie in its folder before it is started."""
+    """A command line, and the files that its folder must contain before it starts."""
 
     name: str
     words: tuple[str, ...]
@@ -58,7 +58,7 @@ class Command:
 
 
 def commands(server: Server, finished: Path) -> tuple[Command, ...]:
-    """Return the commands; server: has the set that is fetched.  finished: the folder of a finished run, which is audited."""
+    """Return the commands; server: serves the set that is fetched.  finished: the folder of a finished run, which is audited."""
     audited = ("audit", "--defense", "fed_cdp", "--dataset", "digits", *CELL[8:], "--trials", "300", "--into", "run")
     return (
         Command("run", ("run", "--dataset", "digits", "--defense", "fed_cdp", *CELL)),
@@ -74,7 +74,7 @@ def commands(server: Server, finished: Path) -> tuple[Command, ...]:
 
 
 def _offered(server: Server) -> Callable[[Path], object]:
-    """Let a slow server have a set of four files; return what writes its recipe into a folder."""
+    """Serve a set of four files slowly; return a function that writes its recipe into a folder."""
     rng = np.random.default_rng(0)
     pixels, labels = pack(rng.integers(0, 256, (6_000, 4, 4), "uint8")), pack(rng.integers(0, 2, (6_000,), "uint8"))
     contents = dict(zip(ROLES, (pixels, labels, pixels, labels), strict=True))

@@ -1,4 +1,4 @@
-"""Crashes: commands that are killed at any moment, disks that are full or read-only, two processes on one folder."""
+"""Crashes: commands that are killed at any moment, full or read-only disks, two processes in one folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEED = 20240229
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """At full length 100 kills of five commands, full and read-only disks, and two processes at once; half an hour."""
+    """Try 100 kills of five commands, full and read-only disks, and two processes at once; half an hour at full length."""
     tally = Tally()
     check_moments(tally, scratch / "moments", 20 if full else 2)
     if full:
@@ -43,7 +43,7 @@ def check(full: bool, scratch: Path) -> Tally:
 
 
 def _killed(tally: Tally, place: Path, wholes: Sequence[Unbroken]) -> None:
-    """Kill every command as often as the others; what lies there in the end is what an unbroken one leaves."""
+    """Kill every command equally often; the final files must be those of an uninterrupted command."""
     every, took, unheard = list[str](), dict[str, float](), Counter[str]()
     for number, whole in enumerate(wholes):
         rng, signals = random.Random(SEED + number), itertools.cycle(SIGNALS)
@@ -68,7 +68,7 @@ def _killed(tally: Tally, place: Path, wholes: Sequence[Unbroken]) -> None:
 def _trial(
     tally: Tally, whole: Unbroken, folder: Path, rng: random.Random, signals: Iterator[signal.Signals]
 ) -> list[tuple[Kill, Ended]]:
-    """Kill a command a few times, then let it end; return how it was killed."""
+    """Kill a command a few times, then let it finish; return the kills."""
     whole.prepare(folder)
     kills = list[tuple[Kill, Ended]]()
     for _ in range(rng.randint(1, IN_A_ROW)):

@@ -1,4 +1,4 @@
-"""Damaged files: of runs, sweeps, tables, baselines and caches; what is damaged is named and measured again, never used."""
+"""Damaged files of runs, sweeps, tables, baselines and caches are named and measured again, and never used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check"]
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """At full length every file of a run, of a sweep, of tables and caches, damaged in dozens of ways; about ten minutes."""
+    """Damage every file of a run, of a sweep, of tables and caches in dozens of ways; about ten minutes at full length."""
     tally = Tally()
     whole = scratch / "whole" / "run"
     tally.expect(run_in(whole)[0] == 0, "the run that is harmed")

@@ -1,4 +1,4 @@
-"""What is kept outside of runs: tables as CSV, baselines of a gate, fits and decoded data. Harmed, none gives another figure."""
+"""Damage to files outside of runs: tables as CSV, baselines of a gate, fits and decoded data. None may give a different number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLE = "fed_alpha_cdp_table_10"
 
 
 def check_csv(tally: Tally, place: Path, flips: int, cuts: int) -> None:
-    """A table's CSV: refused by its name, or the very rows; those from before there were checksums are read."""
+    """Damage a table's CSV: it is refused by name, or gives the same rows. Files older than checksums are still read."""
     place.mkdir(parents=True)
     read = [path for path in sorted(RESULTS.glob("*.csv")) if _is_table(path.stem)]
     for path in read if cuts else read[:1]:
@@ -57,7 +57,7 @@ def _kind(name: str) -> Kept:
 
 
 def check_json(tally: Tally, place: Path, run: Path, flips: int, cuts: int) -> None:
-    """The baseline of a run: refused by its name, or the very rows."""
+    """Damage the baseline of a run: it is refused by name, or gives the same rows."""
     place.mkdir(parents=True)
     path = place / "baseline.json"
     path.write_text(called("baseline", str(run))[1], encoding="utf-8")
@@ -70,7 +70,7 @@ def check_json(tally: Tally, place: Path, run: Path, flips: int, cuts: int) -> N
 
 
 def check_caches(tally: Tally, place: Path, flips: int, cuts: int) -> None:
-    """Decoded data and fits: made again, the same, whatever happened to what was kept."""
+    """Damage decoded data and fits: they are made again, with the same content."""
     arrays = {"inputs": np.arange(60.0).reshape(3, 20), "labels": np.arange(3)}
     cache = Cache(place / "decoded", lambda _: None)
 
@@ -92,10 +92,10 @@ def check_caches(tally: Tally, place: Path, flips: int, cuts: int) -> None:
 
 
 def _each(tally: Tally, path: Path, flips: int, cuts: int, read: Callable[[], Any], refused: bool = True) -> None:
-    """Harm a file in every way; what is read is what was read before, or a line with the file's name where it may be refused."""
+    """Damage a file in every way; the reader returns the same content, or a line with the file's name if it may refuse."""
     content, before, rng, told = path.read_bytes(), read(), random.Random(0), 0
     for harm in harms(rng, len(content), flips, cuts):
-        if harm.name == "missing" and path.suffix == ".csv":  # Then there are no rows yet, which are measured.
+        if harm.name == "missing" and path.suffix == ".csv":  # Then there are no rows yet, and they are measured.
             continue
         harm.do(path)
         case = f"{path.name}, {harm.name}"

@@ -1,4 +1,4 @@
-"""Every file of a run, finished or cut short: who reads it refuses it by name, and the run's command measures it again."""
+"""Damage to every file of a run, finished or interrupted: readers refuse it by name, and the run's command measures it again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Said = tuple[int, str, str]
 
 
 def check_runs(tally: Tally, place: Path, run: Path, flips: int, cuts: int) -> None:
-    """Harm every file of a run, copied from `run`, in every way; flips, cuts: how often each, without cuts of one file only."""
+    """Damage every file of a run, copied from `run`, in every way; flips, cuts: how often each, without cuts of one file only."""
     whole, other = place / "whole" / "run", place / "other" / "run"
     shutil.copytree(run, whole)
     if cuts:
@@ -59,7 +59,7 @@ def check_runs(tally: Tally, place: Path, run: Path, flips: int, cuts: int) -> N
 
 
 def run_in(folder: Path, *more: str) -> Said:
-    """Run the cell in a folder, which it knows by its name alone."""
+    """Run the cell in a folder, which the cell knows only by name."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.chdir(folder.parent):
         return called(*RUN, *more, "--out", folder.name)
@@ -68,11 +68,11 @@ def run_in(folder: Path, *more: str) -> Said:
 def _harmed(
     tally: Tally, whole: Path, shown: Mapping[str, str], folder: Path, name: str, harm: Harm, came: Counter[str]
 ) -> None:
-    """Harm one file, read the folder in every way, then run the command again; shown: {reader: what it says of the whole}."""
+    """Damage one file, read the folder in every way, then run the command again; shown: {reader: its output for the intact run}."""
     shutil.copytree(whole, folder)
     harm.do(folder / name)
     case, another = f"{name}, {harm.name}", harm.name == ANOTHER
-    # Another's manifest is whole, but the files are not its own; without any the folder is none of a run.
+    # Another run's manifest is intact, but does not match the files; without a manifest the folder is not a run.
     named = str(folder) if name == "manifest.json" and (another or harm.name == "missing") else name
     for how, before in shown.items():
         code, out, err = READERS[how](folder)
@@ -80,7 +80,7 @@ def _harmed(
         told = code == 2 and err.count("\n") == 1 and named in err and "Traceback" not in err
         if (
             how == "runs" and name == "manifest.json"
-        ):  # Which reads no other file, and so lists another run's as that run.
+        ):  # It reads no other file, and therefore lists another run's manifest as that run.
             told = code == 0 and (another or "damaged" in out or "no run in" in out)
         tally.expect(unread or told, f"{case}, {how}: exit code {code}, said {err[-300:]!r}")
         came[f"refused by {how}"] += not unread
@@ -88,7 +88,7 @@ def _harmed(
     shutil.copytree(whole, folder)
     harm.do(folder / name)
     code, _, err = run_in(folder)
-    if name == "manifest.json":  # Whose run it was nobody can say; in sweeps folders have the names of their cells.
+    if name == "manifest.json":  # Only the manifest says which run it was.
         tally.expect(code == 2 and err.count("\n") == 1, f"{case}, run: exit code {code}, said {err[-300:]!r}")
         came["refused by run"] += 1
         return
@@ -127,12 +127,12 @@ READERS: dict[str, Callable[[Path], Said]] = {
 
 
 def _parts(tally: Tally, place: Path, whole: Path, rng: random.Random, flips: int, cuts: int) -> None:
-    """Harm what a run that was cut short has finished, and go on."""
+    """Damage the finished files of an interrupted run, and resume it."""
     cut = place / "cut" / "run"
     with _cut_short(9):
         run_in(cut)
     known = json.loads((cut / "manifest.json").read_text(encoding="utf-8"))["files"]
-    # Of a piece whose rows are not there yet nothing is read.
+    # Nothing is read from a chunk whose rows do not exist yet.
     finished = [cut / name for name in known if "type-" not in name or name.rpartition(".")[0] + ".parquet" in known]
     tally.expect(len(finished) >= 4, f"cut short: only {len(finished)} files")
     for path in finished:
@@ -151,7 +151,7 @@ def _parts(tally: Tally, place: Path, whole: Path, rng: random.Random, flips: in
 
 
 def _cut_short(files: int) -> Any:
-    """Return what breaks this process off, as Ctrl-C does, before so many files have their names."""
+    """Return a context that interrupts this process, as Ctrl-C does, before this many files have their names."""
     replace, count = Path.replace, iter(range(files))
 
     def replaced(self: Path, target: Path) -> Path:

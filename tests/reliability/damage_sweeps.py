@@ -1,4 +1,4 @@
-"""Cells, journal and tables of a sweep, harmed: the same sweep again measures what is missing, and its tables are the same."""
+"""Damage to cells, journal and tables of a sweep: the same sweep measures what is missing again, and gives the same tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_sweeps"]
 
 
 def check_sweeps(tally: Tally, place: Path, flips: int, cuts: int) -> None:
-    """Harm every file of a sweep in every way."""
+    """Damage every file of a sweep in every way."""
     place.mkdir(parents=True)
     (place / "grid.yaml").write_text(GRID, encoding="utf-8")
     grid, whole, rng, found = read_grid(place / "grid.yaml"), place / "whole", random.Random(0), list[Swept]()

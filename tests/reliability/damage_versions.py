@@ -1,4 +1,4 @@
-"""Files of other versions: an older one is read, a newer one is refused in one line."""
+"""Files of other versions: an older version is read, a newer version is refused in one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check_versions"]
 
 
 def check_versions(tally: Tally, place: Path, whole: Path, full: bool) -> None:
-    """A run's manifest and rows of every version there was, and of the one after; at full length, else of these last alone."""
+    """Try manifest and rows of every past version and of the next one at full length; else only of the next one."""
     manifest = json.loads((whole / "manifest.json").read_text(encoding="utf-8"))
     shown = called("compare", str(whole), str(whole))[1]
     for version in range(FORMATS[-1] + 2) if full else (FORMATS[0], FORMATS[-1] + 1):

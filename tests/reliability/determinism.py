@@ -1,6 +1,6 @@
-"""The same seed on the same machine gives the same bits, however the rows are come by; other threads and engines nearly the same.
+"""The same seed on the same machine gives bit-identical results on every path; other thread counts and engines give close ones.
 
-Bits: rows, pictures, trained model.  Tolerance: RMSE of each victim where sums are added in another order.
+Bit-identical: rows, pictures, trained model.  Within a tolerance: RMSE of each victim if sums are added in another order.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ CELLS: Mapping[str, Cell] = {
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """Of one cell in this process twice; at full length of five cells in all ways."""
+    """Try one cell twice in this process; at full length, five cells in all ways."""
     tally = Tally()
     if not full:
         cell = CELLS["digits, lmmse"]
@@ -123,7 +123,7 @@ def _environment(**changed: str) -> dict[str, str]:
 
 
 def _run(cell: Cell, folder: Path, more: Sequence[str] = (), **environment: str) -> Path:
-    """Run a cell in a process of its own; return its folder."""
+    """Run a cell in a separate process; return its folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "leakbench", *_words(cell, folder), *more]
     done = subprocess.run(command, env=_environment(**environment), capture_output=True, text=True, check=False)
@@ -133,7 +133,7 @@ def _run(cell: Cell, folder: Path, more: Sequence[str] = (), **environment: str)
 
 
 def _here(cell: Cell, folder: Path, one_by_one: bool = False) -> Path:
-    """Run a cell within this process, where asked with room for one victim at a time."""
+    """Run a cell in this process, if requested with memory for one victim at a time."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -148,12 +148,12 @@ def _here(cell: Cell, folder: Path, one_by_one: bool = False) -> Path:
 
 
 def _of_one_victim() -> AbstractContextManager[Any]:
-    """Let a chunk have one victim."""
+    """Limit a chunk to one victim."""
     return mock.patch("leakbench.experiment.stage_attack.lanes_within", lambda budget, each, most=None: 1)
 
 
 def _resumed(cell: Cell, folder: Path, times: int) -> Path:
-    """Run a cell that is killed after each of some of its pieces."""
+    """Run a cell that is killed after some of its chunks."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     for number in range(1, times + 1):
         command = [sys.executable, "-m", "leakbench", *_words(cell, folder)]
@@ -173,7 +173,7 @@ def _bits(tally: Tally, said: str, other: Path, one: Path) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """Return a file's bytes; of rows those without what a clock alone decides."""
+    """Return a file's bytes; for rows, without the columns that depend only on a clock."""
     if path.suffix != ".parquet":
         return path.read_bytes()
     table = pq.read_table(path)
@@ -183,7 +183,7 @@ def _content(path: Path) -> bytes:
 
 
 def _near(tally: Tally, said: str, cell: Cell, other: Path, one: Path) -> str:
-    """Hold RMSEs and ASR of the same victims beside each other; return how far the RMSEs are apart."""
+    """Compare RMSEs and ASR of the same victims; return the largest difference of RMSEs."""
     rows, beside = (pd.read_parquet(folder / "rows.parquet") for folder in (one, other))
     apart = (rows["rmse"] - beside["rmse"]).abs().fillna(0.0).to_numpy()
     most = float(np.median(apart)) if cell.search else float(apart.max())
@@ -215,7 +215,7 @@ each: {defense: [DEFENSES], seed: [0, 1]}
 
 
 def _engines(tally: Tally, place: Path) -> None:
-    """Sweep the same cells by one process, by two, in another order and by Ray; a cell's rows are the same bits."""
+    """Sweep the same cells with one process, with two, in another order and with Ray; the rows must be bit-identical."""
     place.mkdir(parents=True)
     orders = {"one": "none, sign, fed_cdp", "other": "fed_cdp, sign, none"}
     for name, defenses in orders.items():

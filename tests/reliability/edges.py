@@ -1,4 +1,4 @@
-"""A degenerate case has a defined answer (finite, of its shape, the value that mathematics gives) or is refused in one line.
+"""A degenerate case has a defined answer (finite, of the right shape, mathematically correct) or is refused in one line.
 
 The grid: mechanisms of defenses, slots and methods of attacks, measures, accountants, `leakbench.attack_update`, `leakbench run`.
 """
@@ -19,7 +19,7 @@ __all__ = ["check"]
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """Try all of it; where not `full`, a few of each kind."""
+    """Try the whole grid; if not `full`, a few cases of each kind."""
     tally = Tally()
     before = 0
     for said, attempt in {

@@ -1,4 +1,4 @@
-"""Epsilons and their bounds at the ends of sigma, q, delta and steps: stated values, upper bounds in order, and no hang."""
+"""Epsilons and their bounds at extreme sigma, q, delta and steps: known values, ordered upper bounds, and no hang."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOWEST = 60.0
 
 
 def try_accounting(tally: Tally, full: bool) -> None:
-    """Try the grid; where not `full`, only what has a closed form."""
+    """Try the grid; if not `full`, only the cases with a closed form."""
     _closed_forms(tally)
     _refusals(tally)
     slowest = 0.0
@@ -43,7 +43,7 @@ def try_accounting(tally: Tally, full: bool) -> None:
 
 
 def _bounds(one: Mechanism) -> None:
-    """Raise where an epsilon is no number >= 0, or a bound on attacks is below what they reach without a release."""
+    """Raise if an epsilon is not a number >= 0, or if a bound on attacks is below the success without any release."""
     epsilon, name = best((one,), DELTA)
     if not epsilon >= 0 or name not in ACCOUNTANTS:
         raise AssertionError(f"epsilon {epsilon} by {name}")
@@ -59,7 +59,7 @@ def _bounds(one: Mechanism) -> None:
         ArithmeticError,
         MemoryError,
         ValueError,
-    ):  # As documented; tables then say that there is no bound, and why.
+    ):  # As documented; tables then print that there is no bound, and the reason.
         if one.noise_multiplier >= 1:
             raise
         return
@@ -93,7 +93,7 @@ def _closed_forms(tally: Tally) -> None:
                 found = accountant((Mechanism(2.0, 1.0, 1),), delta)
                 beyond = (
                     name == "pld" and delta < 1e-14
-                )  # Less than what is cut off its losses: `best` then asks `rdp`.
+                )  # Less than the truncated part of its losses: `best` then uses `rdp`.
                 if (
                     not found >= 0
                     or (found == math.inf) != beyond

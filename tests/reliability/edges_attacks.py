@@ -1,4 +1,4 @@
-"""Every slot and every method of the attacks on degenerate leaks, guesses and public examples."""
+"""Tries every slot and method of the attacks on degenerate leaks, guesses and public examples."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SHORT = ("cpl", "analytic_fc", "identification")
 
 
 def try_attacks(tally: Tally, full: bool) -> None:
-    """Try the slots, then all methods of the catalog; three of them where not `full`."""
+    """Try the slots, then all methods of the catalog; three methods if not `full`."""
     _distances(tally)
     _priors(tally)
     _labels_and_starts(tally)
@@ -58,7 +58,7 @@ def try_attacks(tally: Tally, full: bool) -> None:
     for name in names("attacks") if full else SHORT:
         attack = resolve("attacks", Attack, name)[1]
         if attack.needs.table or attack.server.threat != "honest":
-            continue  # Of tables, and of servers that tamper: through `leakbench run`.
+            continue  # Attacks on tables and malicious servers are tried through `leakbench run`.
         for batch in (1, 2) if full else (1,):
             _method(tally, name, attack, batch, full)
     if full:
@@ -73,7 +73,7 @@ def try_attacks(tally: Tally, full: bool) -> None:
 
 
 def view_of(model: nn.Module, kind: str, batch: int = 1, public: str = "plain") -> View:
-    """Return what three victims leaked: one of them something of a kind, the others their gradients."""
+    """Return the leak of three victims: one is degenerate, the others are plain gradients."""
     model = model.eval()
     rng = torch.Generator().manual_seed(0)
     network = Network(model, parameters(model))
@@ -107,13 +107,13 @@ LEAKS = ("zero", "constant", "huge", "tiny", *NOT_FINITE, *PICTURES)
 
 
 def normed() -> nn.Module:
-    """A network with batch normalisation that has its own statistics."""
+    """A network whose batch normalisation has its own statistics."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Sigmoid(), nn.Flatten(), nn.Linear(144, CLASSES))
 
 
 def network_for(name: str) -> nn.Module:
-    """Return the kind of network that an attack of the catalog reads."""
+    """Return the kind of network that an attack of the catalog needs."""
     if name == "see_through":
         return normed()
     kind = {"spear": "mlp_relu", "rows": "mlp_relu", "analytic_fc": "mlp_relu"}.get(name, "mlp_sigmoid")
@@ -141,7 +141,7 @@ def _method(tally: Tally, name: str, attack: Attack, batch: int, full: bool) -> 
 
 
 def _briefly(part: Any) -> Any:
-    """Return a part that learns, however deep it lies, with a network of 16 hidden numbers and two epochs."""
+    """Return a part with every learning part in it limited to 16 hidden units and two epochs."""
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
         return tuple(_briefly(inner) for inner in part) if isinstance(part, tuple) else part
     small = {"hidden": 16, "latent": 4, "epochs": 2, "draws": 4000}
@@ -150,7 +150,7 @@ def _briefly(part: Any) -> Any:
 
 
 def _answer(found: Reconstruction | Ranking, plain: Any, kind: str, batch: int, rows: bool) -> None:
-    """Raise where an answer has another shape, is half a number, or where the others' answers suffer."""
+    """Raise if a reconstruction has another shape or is partly finite, or if the other victims' reconstructions change."""
     if isinstance(found, Ranking):
         if found.scores.shape[0] != VICTIMS or (kind in NOT_FINITE and bool(found.scores[AT].isfinite().all())):
             raise AssertionError(f"scores {tuple(found.scores.shape)} of a leak that is not finite")
@@ -172,7 +172,7 @@ def _answer(found: Reconstruction | Ranking, plain: Any, kind: str, batch: int, 
     beside = plain.inputs.isfinite().flatten(2).all(2)[[0, 2]]
     if not torch.equal(whole[[0, 2]], beside):
         raise AssertionError("those beside it have other answers than without it")
-    # By its rows alone a gradient tells nothing of black pictures, whose rows are zero, nor apart of pictures that are parallel.
+    # The rows alone show nothing of black pictures, whose rows are zero, and cannot separate pictures that are parallel.
     if kind in PICTURES and not rows and not torch.equal(whole[AT], plain.inputs.isfinite().flatten(2).all(2)[AT]):
         raise AssertionError("a constant picture has no answer where another has one")
 
@@ -186,7 +186,7 @@ def _distances(tally: Tally) -> None:
             with tally.case(f"attacks: {name} of what is the same, {kind}"):
                 guess = {n: g.requires_grad_() for n, g in made(kind, shapes, (2,)).items()}
                 found = distance(guess, {n: g.detach() for n, g in guess.items()}, view)
-                orthogonal = name == "cosine" and kind in ("zero", "tiny")  # Of length zero, so without direction.
+                orthogonal = name == "cosine" and kind in ("zero", "tiny")  # Zero length: no direction.
                 _equal(found, torch.full((2,), 1.0 if orthogonal else 0.0), 1e-6)
                 slopes = torch.autograd.grad(found.sum(), list(guess.values()))
                 _equal(torch.stack([s.abs().max() for s in slopes]).clamp_max(1e30).isfinite().float(), torch.ones(2))
@@ -221,7 +221,7 @@ def _priors(tally: Tally) -> None:
                 inputs = torch.full((VICTIMS, 1, *SHAPE), 0.5)
                 inputs[AT] = value
                 found = prior(inputs, view, victims)
-                saturates = name == "oracle_logits" and value == math.inf  # Of a sigmoid's network.
+                saturates = name == "oracle_logits" and value == math.inf  # For a network with sigmoids.
                 if bool(found[AT].isfinite()) and not saturates:
                     raise AssertionError(f"penalty {float(found[AT])}, expected no number")
                 if not bool(found[[0, 2]].isfinite().all()):

@@ -1,4 +1,4 @@
-"""Degenerate gradients: what stands in the place of a plain one."""
+"""Degenerate gradients that replace a plain one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = (*FINITE, *NOT_FINITE)
 
 
 def made(kind: str, shapes: Mapping[str, tuple[int, ...]], lead: tuple[int, ...], seed: int = 0) -> dict[str, Tensor]:
-    """Return {p: (*lead, *p)} of one kind; `huge` and `tiny` have coordinates whose squares single precision does not hold."""
+    """Return {p: (*lead, *p)} of one kind; squares of coordinates of `huge` and `tiny` leave single precision's range."""
     rng = torch.Generator().manual_seed(seed)
     plain = {n: torch.randn(*lead, *shape, generator=rng) for n, shape in shapes.items()}
     times = {"zero": 0.0, "huge": 1e25, "tiny": 1e-25, "nan": math.nan, "infinite": math.inf}

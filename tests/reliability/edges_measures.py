@@ -1,4 +1,4 @@
-"""Scores, thresholds and intervals of degenerate answers and trials: each has the value that mathematics gives it."""
+"""Scores, thresholds and intervals of degenerate reconstructions and trials have their mathematical values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIDES = {
 
 
 def try_measures(tally: Tally, full: bool) -> None:
-    """Try all of them; they take no time."""
+    """Try all of them; this takes little time."""
     for said, shape in SIDES.items():
         for kind in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
             _pictures(tally, f"{said}, {kind}", shape, kind)
@@ -38,7 +38,7 @@ def try_measures(tally: Tally, full: bool) -> None:
 
 
 def _pictures(tally: Tally, said: str, shape: tuple[int, ...], kind: torch.dtype) -> None:
-    """Constant pictures beside each other: (answer, truth) -> RMSE, PSNR, SSIM."""
+    """Pairs of constant pictures: (reconstruction, truth) -> RMSE, PSNR, SSIM."""
     small = 0.01**2 / (1 + 0.01**2)
     stated = {(0.5, 0.5): (0.0, 100.0, 1.0), (0.0, 0.0): (0.0, 100.0, 1.0), (1.0, 0.0): (1.0, 0.0, small),
               (7.0, 1.0): (0.0, 100.0, 1.0), (-7.0, 1.0): (1.0, 0.0, small), (0.5, 0.0): (0.5, 6.0206, None)}  # fmt: skip

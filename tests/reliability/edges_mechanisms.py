@@ -1,4 +1,4 @@
-"""Every transform of every defense on degenerate gradients, at every station, and with every number at the ends of its range."""
+"""Tries every transform of every defense on degenerate gradients, at every station, and with numbers at the ends of ranges."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ WITHOUT = ("client", "server")
 
 
 def try_mechanisms(tally: Tally, full: bool) -> None:
-    """Try all forms of all transforms on all kinds of gradients; a third of the forms where not `full`."""
+    """Try all variants of all transforms on all kinds of gradients; a third of the variants if not `full`."""
     if set(FORMS) != set(TRANSFORM.parts):
         tally.expect(False, f"mechanisms: {sorted(set(FORMS) ^ set(TRANSFORM.parts))} are not in the grid")
     for name, forms in FORMS.items():
@@ -126,7 +126,7 @@ def _tried(name: str, form: dict[str, Any], station: str, kind: str) -> None:
 
 
 def clipped_to(before: Signal, after: Signal, bound: float) -> None:
-    """Raise where a member is not at the length min(own, bound), by double precision."""
+    """Raise if a member's length is not min(own, bound), computed in double precision."""
     was, now = _lengths(before), _lengths(after)
     # A factor below 1e-38 is rounded to a multiple of 1.4e-45.
     coarse = bound / float(was.max().clamp_min(1e-300)) < 1e-38
@@ -141,7 +141,7 @@ def _lengths(signal: Signal) -> torch.Tensor:
 
 
 def _finite(name: str, form: dict[str, Any], station: str, kind: str, before: Signal, after: Signal) -> None:
-    """Raise where something finite became infinite or NaN, or the reverse; lanes are held apart."""
+    """Raise if a finite number became infinite or NaN, or the reverse; lanes must stay independent."""
     whole = {n: torch.stack([g.isfinite().flatten(1).all(1) for g in s.grads.values()]).all(0) for n, s in
              (("before", before), ("after", after))}  # fmt: skip
     if kind in FINITE or station == "server":
@@ -161,7 +161,7 @@ def _finite(name: str, form: dict[str, Any], station: str, kind: str, before: Si
 
 
 def _of_zero(name: str, form: dict[str, Any], after: Signal) -> None:
-    """Raise where nothing was drawn and zeros are no longer zero."""
+    """Raise if zeros changed although no noise was drawn."""
     quiet = ("clip_", "l2_max", "prune", "sign", "soteria", "refuse", "adapt")
     silent = name.startswith(quiet) or (form.get("multiplier") == 0.0 and name in ("gaussian_noise", "share_of_noise"))
     if silent and name != "clip_inverted" and any(bool((g != 0).any()) for g in after.grads.values()):
@@ -169,7 +169,7 @@ def _of_zero(name: str, form: dict[str, Any], after: Signal) -> None:
 
 
 def _signal(kind: str, station: str) -> Signal:
-    """Return a signal whose first lane (at the server: whose first member) is of a kind; all else is plain."""
+    """Return a signal whose first lane (at the server: whose first member) is degenerate; all others are plain."""
     model = build("mlp_sigmoid", SHAPE, CLASSES, torch.Generator().manual_seed(0))
     network = Network(model, parameters(model))
     shapes = {n: tuple(p.shape) for n, p in network.parameters.items()}
@@ -185,7 +185,7 @@ def _signal(kind: str, station: str) -> Signal:
 
 
 def numbers(cls: type[Any]) -> Iterator[str]:
-    """Yield the fields of a part that are numbers."""
+    """Yield the numeric fields of a part."""
     for field in dataclasses.fields(cls):
         text = str(typing.get_type_hints(cls, include_extras=False).get(field.name, ""))
         if "float" in text or text == "<class 'int'>":
@@ -193,7 +193,7 @@ def numbers(cls: type[Any]) -> Iterator[str]:
 
 
 def _wrong_numbers(full: bool) -> Iterator[tuple[str, dict[str, Any], str, float]]:
-    """Yield (transform, its other fields, a field that is a number, a value that is none that it can have)."""
+    """Yield (transform, its other fields, a numeric field, a value that the field must refuse)."""
     for name, forms in FORMS.items():
         for field in numbers(TRANSFORM.parts[name]):
             for value in (math.nan, math.inf, -math.inf, -1.0, 1e31, 1e-31, True) if full else (math.nan, -1.0):
@@ -206,12 +206,12 @@ def _wrong_numbers(full: bool) -> Iterator[tuple[str, dict[str, Any], str, float
                     "target",
                     "least",
                 ):
-                    continue  # A share may be as small as it likes.
+                    continue  # A share may be arbitrarily small.
                 yield name, forms[0], field, value
 
 
 def refused(attempt: Any, field: str) -> None:
-    """Raise unless what is attempted is refused in one line that names the field."""
+    """Raise unless the attempt is refused in one line that names the field."""
     try:
         found = attempt()
     except InputError as error:

@@ -1,4 +1,4 @@
-"""`leakbench run`, `epsilon` and `audit` at the ends of their numbers: a table without a NaN, or one line and exit code 2."""
+"""`leakbench run`, `epsilon` and `audit` with extreme numbers: a table without NaN, or one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RECIPES = {
 }
 
 RUNS: dict[str, str] = {
-    # One of everything.
+    # Ones everywhere.
     "--clients 1 --clients-per-round 1 --batch 1 --leak-batch 1 --victims 1": "",
     "--clients 1 --clients-per-round 1 --batch 1 --leak-batch 1 --protocol live --leak-rounds 0,last": "",
     "--candidates 2": "",
@@ -62,7 +62,7 @@ RUNS: dict[str, str] = {
     "--learning-rate nan": "learning-rate: got nan",
     "--learning-rate inf": "learning-rate: got inf",
     "--learning-rate 1e-45": "learning-rate: got 1e-45",
-    # Who fails.
+    # Dropout.
     "--dropout 1": "",
     "--dropout 1 --defense fed_cdp --protocol live --leak-rounds last": "",
     "--dropout 1 --defense quantile": "",
@@ -100,7 +100,7 @@ RUNS: dict[str, str] = {
     "--defense fed_cdp_valid --stop-at-epsilon 4 --stop-at-delta 0": "stop-at-delta: got 0",
     "--defense fed_cdp_valid --stop-at-epsilon 4 --stop-at-delta 1": "stop-at-delta: got 1",
     "--defense none --epsilon 1": "",
-    # What counts.
+    # Counts.
     "--success rmse<=1e-300": "",
     "--success rmse<=1": "",
     "--success rmse<=0": "success: got a threshold of 0",
@@ -116,7 +116,7 @@ RUNS: dict[str, str] = {
     "--dataset cancer --attack tableak --victims 2 --learning-rate 1e30 --protocol live --leak-rounds last": "",
     "--dataset faces --leak-model resnet18_batch_norm --victim-mode train": "",
     "--dataset faces --leak-model resnet18_batch_norm --victim-mode eval --batch 1 --leak-batch 1": "",
-    # Servers that lie, methods that learn, all of them behind what has diverged.
+    # Malicious servers and attacks that learn, on models that diverged.
     **{
         f"--attack {name} --learning-rate 1e30 --protocol live --leak-rounds last --taps type-1": ""
         for name in (
@@ -162,7 +162,7 @@ SHORT = (
 
 
 def try_runs(tally: Tally, full: bool, scratch: Path) -> None:
-    """Try them in a folder, by the command line within this process; five of them where not `full`."""
+    """Try them in a folder, by the command line in this process; five of them if not `full`."""
     for name, body in RECIPES.items():
         unit = "client" if body.startswith("server") else "example"
         (scratch / f"{name}.yaml").write_text(f"title: t\ncite: c\nunit: {unit}\n{body}\n")
@@ -210,7 +210,7 @@ def _no_number(text: str) -> Any:
 
 
 def called(*words: str) -> tuple[int, str, str]:
-    """Run `leakbench` within this process; return (exit code, stdout, stderr)."""
+    """Run `leakbench` in this process; return (exit code, stdout, stderr)."""
     before, out, err, code = sys.argv, io.StringIO(), io.StringIO(), 0
     sys.argv = ["leakbench", *words]
     try:

@@ -1,4 +1,4 @@
-"""`leakbench.attack_update` on degenerate updates, pictures and networks: an answer with its scores, or one line."""
+"""`leakbench.attack_update` on degenerate updates, pictures and networks: a reconstruction with its scores, or one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG = ("autoleak", "cpl", "inverting_gradients_short")
 
 
 class Tied(nn.Module):
-    """Two layers with one weight."""
+    """Two layers that share one weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def gradient(model: nn.Module, x: Tensor, y: Tensor, mode: str) -> dict[str, Ten
 
 
 def try_updates(tally: Tally, full: bool) -> None:
-    """Try networks, updates and pictures, each with five attacks; where not `full`, one attack and a few."""
+    """Try networks, updates and pictures, each with five attacks; if not `full`, with one attack and a few updates."""
     torch.manual_seed(0)
     x, y = torch.rand(1, *SHAPE), torch.tensor([3])
     for said, (build, mode) in list(NETWORKS.items()) if full else list(NETWORKS.items())[:2]:
@@ -147,7 +147,7 @@ def try_updates(tally: Tally, full: bool) -> None:
 
 
 def _updates(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, tuple[Mapping[str, Tensor], str]]:
-    """Return {what is odd of an update: (it, how its one line begins)}."""
+    """Return {what is wrong with an update: (the update, the beginning of its error line)}."""
     real = gradient(model, x, y, "eval")
     shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
     bare = {kind: made(kind, shapes, ()) for kind in ("zero", "constant", "huge", "tiny", "nan", "infinite")}
@@ -177,7 +177,7 @@ def _updates(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, tuple[Mapping[
 def _outcome(
     model: nn.Module, sent: Mapping[str, Tensor], x: Tensor, y: Tensor, attack: str, classes: int, mode: str, says: str
 ) -> None:
-    """Raise where an attack neither answers with scores that are numbers nor refuses as it has to."""
+    """Raise if an attack neither returns numeric scores nor refuses as required."""
     try:
         with warnings.catch_warnings():
             for expected in EXPECTED:

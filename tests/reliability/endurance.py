@@ -1,4 +1,4 @@
-"""Endurance: many cells in one process, large folders of results, a week of sweep."""
+"""Endurance: many cells in one process, large results folders, a sweep of one week."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DAY_S, CELL_S = 86_400, 300
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """At full length 1,000 cells, 5,000 runs of 100 rows, and a week of cells of five minutes; about a quarter of an hour."""
+    """Try 1,000 cells, 5,000 runs of 100 rows, and a week of five-minute cells; about a quarter of an hour at full length."""
     tally = Tally()
     _one_process(tally, scratch / "process", *((1000, WARM) if full else (4, 2)))
     _folder(tally, scratch / "folder", *((5000, 100) if full else (10, 10)))
@@ -55,7 +55,7 @@ def check(full: bool, scratch: Path) -> Tally:
 
 
 def _one_process(tally: Tally, place: Path, cells: int, warm: int) -> None:
-    """Run so many cells of other seeds; after the first of them neither memory nor open files grow."""
+    """Run this many cells with different seeds; memory and open files must not grow after the first ones."""
     kept, before, files = KeptData(), 0.0, 0
     for seed in range(cells):
         cell = prepare(dataclasses.replace(TINY, seed=seed), None, load=kept)
@@ -79,10 +79,10 @@ def _resident_mb() -> float:
 
 
 def _folder(tally: Tally, place: Path, runs: int, rows: int) -> None:
-    """List and read a folder of so many runs with so many rows each."""
+    """List and read a folder of this many runs with this many rows each."""
     _copies(place, runs, rows)
     began = time.perf_counter()
-    found = [each.folder for each in listed(place)]  # As the command does, which keeps no manifest.
+    found = [each.folder for each in listed(place)]  # As the command does, which keeps no manifest in memory.
     listing = time.perf_counter() - began
     tally.expect(len(found) == runs, f"{runs} runs: {len(found)} are listed")
     tally.expect(listing < LIST_S, f"{runs} runs are listed in {listing:.1f} s, expected under {LIST_S:g}")
@@ -96,7 +96,7 @@ def _folder(tally: Tally, place: Path, runs: int, rows: int) -> None:
 
 
 def _copies(place: Path, runs: int, rows: int) -> None:
-    """Write runs with the fields of a real one, each of a hash and with rows of its own."""
+    """Write runs with the fields of a real one, each with its own hash and rows."""
     cell = prepare(TINY, None)
     with open_run(place / "first", identity(cell, "leakbench run")) as run:
         execute(cell, run, lambda *_: None)
@@ -113,7 +113,7 @@ def _copies(place: Path, runs: int, rows: int) -> None:
 
 
 def _week(tally: Tally, out: Path, cells: int) -> None:
-    """Sweep cells of five minutes by a clock that is told, killed once a day; every row of every day is in the tables."""
+    """Sweep five-minute cells on a simulated clock, killed once a day; every row of every day must be in the tables."""
     runs = out / "runs"
     _copies(runs, cells, 2)
     names = sorted(path.name for path in runs.iterdir())

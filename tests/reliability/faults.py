@@ -1,4 +1,4 @@
-"""What may go wrong with one download, and what has to come of it: `good`, a whole file, or `refused`, one line and no file."""
+"""Faults of one download, each with the required outcome: `good`, a whole file, or `refused`, one line and no file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT = 0.4
 
 @dataclass(frozen=True)
 class Fault:
-    """One behaviour. good: whether the file can be had in spite of it. stalls: seconds that it may take beside, one a try."""
+    """One behaviour. good: whether the file can be downloaded despite it. stalls: extra seconds that it may take for each try."""
 
     name: str
     does: Behaviour

@@ -1,4 +1,4 @@
-"""Fetching: against servers that drop, stall, redirect and lie no corrupt file is accepted, and what can be had is had."""
+"""Fetching from servers that drop, stall, redirect and lie: no corrupt file is accepted, and every available file is fetched."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_S = 12.0
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """At full length every fault at 40 places, alone and before a good mirror; sets, archives, processes; about ten minutes."""
+    """Try every fault at 40 places, alone and before a good mirror; sets, archives, processes; about ten minutes at full length."""
     tally = Tally()
     with served() as server:
         for seed in range(40 if full else 1):
@@ -52,7 +52,7 @@ def check(full: bool, scratch: Path) -> Tally:
 
 
 def _faults(tally: Tally, server: Server, place: Path, seed: int, full: bool) -> None:
-    """Every fault alone, then (at full length) before a mirror that is well, and after a part of another file."""
+    """Try every fault alone, then (at full length) before a good mirror, and after a part of another file."""
     rng, content = random.Random(seed), content_of(seed, SIZE)
     for number, fault in enumerate(faults(content, rng, server)):
         if not full and _is_slow(fault):
@@ -84,7 +84,7 @@ def _is_slow(fault: Fault) -> bool:
 
 
 def _one(tally: Tally, fault: Fault, addresses: list[str], place: Path, content: bytes, server: Server) -> None:
-    """Download once: a good file or one line; never another file; in bounded time and requests."""
+    """Download once: the result is a good file or one line, never another file, in bounded time and requests."""
     target, before, waited = place / "a.bin", len(server.state.log), list[float]()
     began, told = time.monotonic(), ""
     try:
@@ -115,7 +115,7 @@ def _one(tally: Tally, fault: Fault, addresses: list[str], place: Path, content:
 
 
 def _served_set(server: Server, place: Path, name: str, wrap: Callable[[bytes, str], None]) -> tuple[Idx, Origin]:
-    """Put the files of a tiny set behind addresses, each as `wrap` says."""
+    """Serve the files of a tiny set, each wrapped by `wrap`."""
     source = place / "source"
     source.mkdir(parents=True)
     form = tiny_idx(source)
@@ -125,7 +125,7 @@ def _served_set(server: Server, place: Path, name: str, wrap: Callable[[bytes, s
 
 
 def _sets(tally: Tally, server: Server, place: Path, count: int) -> None:
-    """Whole sets, each file behind a fault drawn at random: the set is right, or one line, and never a wrong file in its place."""
+    """Fetch whole sets, each file behind a random fault: the set is right, or one line, and no wrong file is left."""
     right = 0
     for seed in range(count):
         rng = random.Random(seed)
@@ -149,7 +149,7 @@ def _sets(tally: Tally, server: Server, place: Path, count: int) -> None:
 
 
 def _archives(tally: Tally, server: Server, place: Path) -> None:
-    """Hostile archives: refused in one line, with nothing outside the folder and nothing in it."""
+    """Unpack hostile archives: each is refused in one line, with nothing written inside or outside the folder."""
     source = place / "source"
     source.mkdir(parents=True)
     form = tiny_faces(source)
@@ -172,7 +172,7 @@ def _archives(tally: Tally, server: Server, place: Path) -> None:
 
 
 def _at_once(tally: Tally, server: Server, place: Path, count: int) -> None:
-    """Several fetch the same set at once: all succeed, each file came once."""
+    """Fetch the same set several times at once: all succeed, and each file is requested once."""
     form, origin = _served_set(
         server, place, "once", lambda c, n: server.does(n, lambda a: (time.sleep(0.05), a.whole(c))[0]) and None
     )
@@ -198,7 +198,7 @@ def _at_once(tally: Tally, server: Server, place: Path, count: int) -> None:
 
 
 def _encrypted(tally: Tally, place: Path, tls: tuple[Path, Path]) -> None:
-    """By https: a certificate that is trusted, one that is not, and redirections, of which none may leave https."""
+    """Fetch by https: a trusted certificate, an untrusted one, and redirections, none of which may leave https."""
     content = content_of(1, SIZE)
     with served(tls) as safe, served() as plain:
         good = safe.does("good", lambda a: a.whole(content))
@@ -249,7 +249,7 @@ origin: {{layouts: [tiny/raw], marker: "*.gz", megabytes: 1.0, mirrors: ["{mirro
 
 
 def _processes(tally: Tally, server: Server, place: Path) -> None:
-    """Real processes: four at once, and one of them killed midway: one good copy, and no file is asked for twice."""
+    """Fetch in four processes at once, and kill one of them midway: one good copy, and no file is requested twice."""
     place.mkdir(parents=True)
     pixels = pack(np.random.default_rng(0).integers(0, 256, (20_000, 4, 4), "uint8"))
     contents = dict(zip(ROLES, (pixels, pack(_labels(20_000)), pixels, pack(_labels(20_000))), strict=True))

@@ -1,4 +1,7 @@
-"""Fuzzing of all readers: atheris, each in a process of its own with limits of time and memory; hypothesis for a short look."""
+"""Fuzzes all readers: with atheris, each in a separate process with limits on time and memory.
+
+With hypothesis for the short version.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ MEGABYTES = 1024
 
 @st.composite
 def damaged(draw: st.DrawFn, content: bytes) -> bytes:
-    """Contents like this one: bytes changed, taken out, said twice, put in; cut off."""
+    """Yield variants of a content: bytes changed, removed, repeated, inserted; truncated."""
     found = bytearray(content)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(found)))
@@ -66,7 +69,7 @@ PIECES = (
 
 
 def look(tally: Tally, reader: Reader, name: str, folder: Path, examples: int) -> None:
-    """Read some damaged contents, within this process."""
+    """Read some damaged contents in this process."""
     for number, seed in enumerate(reader.seeds()[:3]):
 
         @settings(
@@ -87,7 +90,7 @@ def look(tally: Tally, reader: Reader, name: str, folder: Path, examples: int) -
 
 
 def fuzz(tally: Tally, seconds: float, scratch: Path) -> None:
-    """Fuzz all readers, for so long together; needs atheris, without which that is a failure."""
+    """Fuzz all readers for this long together; without atheris this is a failure."""
     if importlib.util.find_spec("atheris") is None:
         tally.expect(False, "atheris is not there: pip install 'leakbench[fuzz]'")
         return
@@ -113,7 +116,7 @@ def _one(tally: Tally, name: str, reader: Reader, seconds: float, scratch: Path)
             *(f"-max_total_time={seconds:.0f}", f"-timeout={SECONDS_OF_ONE}", f"-rss_limit_mb={MEGABYTES}"),
             *(f"-artifact_prefix={scratch}/{name.replace(' ', '-')}-", "-max_len=20000"),
         ]
-        # A shell between: a process begins with the peak of memory of the one that started it, which libFuzzer counts.
+        # A shell in between: a process starts with the peak memory of its parent, which libFuzzer would count.
         through = ["/bin/sh", "-c", '"$@"; exit $?', "sh", *command]
         done = subprocess.run(through, capture_output=True, text=True, errors="replace", check=False)
     finally:

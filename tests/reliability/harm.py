@@ -1,4 +1,4 @@
-"""What may happen to a file: bits that flip, an end that is cut off, nothing left of it, or another's content in its place."""
+"""Kinds of damage to a file: flipped bits, a truncated end, an empty file, or the content of another file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ANOTHER = "another's content"
 
 @dataclass(frozen=True)
 class Harm:
-    """A way to harm a file, by its name."""
+    """A named kind of damage to a file."""
 
     name: str
     do: Callable[[Path], object]
 
 
 def harms(rng: random.Random, size: int, flips: int, cuts: int, other: bytes | None = None) -> Iterator[Harm]:
-    """Yield ways to harm a file of `size` bytes; other: the content of another file of its kind."""
+    """Yield kinds of damage to a file of `size` bytes; other: the content of another file of the same kind."""
     for _ in range(flips):
         at, bit = rng.randrange(size), 1 << rng.randrange(8)
         yield Harm(f"bit {bit} of byte {at} flipped", lambda path, at=at, bit=bit: _flip(path, at, bit))  # type: ignore[misc]

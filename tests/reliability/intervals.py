@@ -1,4 +1,4 @@
-"""Intervals cover what they say, audits and gates are wrong as seldom as they say: exactly, or by simulation."""
+"""Intervals have their stated coverage, and audits and gates their stated error rates: exactly, or by simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check"]
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """Try intervals of shares, paired intervals, the gate and the audit; all draws are of fixed seeds."""
+    """Try intervals of shares, paired intervals, the gate and the audit; all draws use fixed seeds."""
     tally = Tally()
     intervals_shares.check_shares(tally, 4000 if full else 200)
     intervals_shares.check_batches(tally, 1000 if full else 40)

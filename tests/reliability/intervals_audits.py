@@ -1,4 +1,4 @@
-"""How often `leakbench audit` finds a sound mechanism in violation: Gaussian sums of known epsilon."""
+"""Measures how often `leakbench audit` reports a violation for a sound mechanism: Gaussian sums of known epsilon."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIP = ClipWhole(norm=1.0)
 
 @dataclass(frozen=True)
 class Kind:
-    """How a mechanism samples: fields of the defense, of the request, where its noise is added; trials: at most so many."""
+    """How a mechanism samples: fields of the defense, of the request, where its noise is added; trials: an upper limit."""
 
     defense: dict[str, Any]
     request: Callable[[np.random.Generator], dict[str, int]]
@@ -107,12 +107,12 @@ def sound(name: str, seed: int) -> Cell:
 
 
 def upper_limit(wrong: int, tried: int) -> float:
-    """Return the one-sided 95 % limit of Clopper and Pearson."""
+    """Return the one-sided 95 % Clopper-Pearson limit."""
     return float(beta.ppf(0.95, wrong + 1, tried - wrong)) if wrong < tried else 1.0
 
 
 def check_audits(tally: Tally, tries: int, trials: int) -> None:
-    """Of random sound mechanisms the audit calls so few violated that at 95 % confidence it is at most 5 % of all."""
+    """Audit random sound mechanisms: the rate of false violations is at most 5 % at 95 % confidence."""
     violated: list[str] = []
     near: dict[str, list[float]] = {name: [] for name in KINDS}
     for seed in range(tries):
@@ -140,7 +140,7 @@ def check_audits(tally: Tally, tries: int, trials: int) -> None:
 
 
 def check_limits(tally: Tally, tries: int, trials: int) -> None:
-    """Where the bound has nothing to spare: the shift of a Gaussian of known noise, from both directions' rates together."""
+    """Try the case where the bound is tight: the shift of a Gaussian with known noise, from both directions' rates together."""
     rng, wrong = np.random.default_rng(23), 0
     for seed in range(tries):
         sigma = float(np.exp(rng.uniform(*np.log(SIGMAS))))

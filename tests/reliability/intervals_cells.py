@@ -1,4 +1,4 @@
-"""The gate on real cells: the same defense at other draws of its noise, and one whose noise became weaker."""
+"""The gate on real cells: the same defense with other noise draws, and a defense whose noise became weaker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BEFORE, AFTER = 0.003, 0.0017
 
 
 def measured(scratch: Path, sigma: float, seed: int, noises: int) -> Path:
-    """Run 100 victims behind noise of that strength in all, as one noise or several, whose sum is the same but drawn otherwise."""
+    """Run 100 victims behind noise of this total strength, as one noise or as a sum of several, which draws differently."""
     each = ", ".join([NOISE.format(sigma=sigma / noises**0.5)] * noises)
     recipe = scratch / "guarded.yaml"
     recipe.write_text(RECIPE.format(noises=each), encoding="utf-8")
@@ -46,7 +46,7 @@ def measured(scratch: Path, sigma: float, seed: int, noises: int) -> Path:
 
 
 def check_cells(tally: Tally, scratch: Path, seeds: int) -> None:
-    """Other draws alarm in at most 5 % of seeds; noise so much weaker that the ASR rises by .2 in 90 % at least."""
+    """Other draws raise an alarm for at most 5 % of seeds; weaker noise that raises the ASR by .2 does for at least 90 %."""
     alarmed = {"other draws": 0, "weaker": 0, "weaker, other draws": 0}
     rises, back = [], []
     for seed in range(seeds):

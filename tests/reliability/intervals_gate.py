@@ -1,4 +1,4 @@
-"""How often the gate alarms where nothing changed, and how often where the ASR rose by .2, of 100 victims."""
+"""Measures how often the gate raises an alarm without a change, and if the ASR rose by .2, with 100 victims."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANEW = 0.4 * (1 - 0.6)
 
 
 def rows_of(success: np.ndarray, members: int = 1) -> pd.DataFrame:
-    """Return the rows of a run at one leakage point, (victims * members,) of whom came back; all are identified."""
+    """Return the rows of a run at one leakage point, given which of (victims * members,) succeed; all are identified."""
     count = len(success)
     return pd.DataFrame(
         {"tap": "type-2", "round": 0, "victim": np.arange(count) // members, "member": np.arange(count) % members}
@@ -41,7 +41,7 @@ def rows_of(success: np.ndarray, members: int = 1) -> pd.DataFrame:
 
 @lru_cache(maxsize=8)
 def alarms(number: int, looked_at: int) -> tuple[bool, ...]:
-    """Return, for each of `pairs`, whether the gate says that the ASR rose."""
+    """Return, for each of `pairs`, whether the gate reports that the ASR rose."""
     now, before = rows_of(np.zeros(number, dtype=bool)), rows_of(np.zeros(number, dtype=bool))
     found = []
     for (gain, lose), difference in zip(pairs(number), compared(number), strict=True):
@@ -52,17 +52,17 @@ def alarms(number: int, looked_at: int) -> tuple[bool, ...]:
 
 
 def power(number: int, looked_at: int, lose: float, rise: float = RISE) -> float:
-    """Return how probable an alarm is where the ASR rose and a share `lose` of the victims fares the other way."""
+    """Return the probability of an alarm if the ASR rose and a share `lose` of the victims changed from success to failure."""
     return float(chances(number, rise + lose, lose) @ np.array(alarms(number, looked_at)))
 
 
 def check_decisions(tally: Tally, numbers: tuple[int, ...]) -> None:
-    """False alarms of all that is looked at together are at most 5 %; of 100 victims 90 % of rises of .2 are seen."""
+    """False alarms of all tests together are at most 5 %; 90 % of rises by .2 are detected with 100 victims."""
     said = []
     for number in numbers:
         worst = {}
         for looked_at in LOOKED_AT:
-            # Each alone, times how many there are, bounds the alarm of any, whatever they share.
+            # A sum of probabilities bounds any alarm, also of dependent tests.
             worst[looked_at] = looked_at * max(
                 float(chances(number, p, p) @ np.array(alarms(number, looked_at))) for p in np.arange(0.01, 0.5, 0.01)
             )
@@ -103,7 +103,7 @@ def written(path: Path, rows: pd.DataFrame) -> Path:
 
 
 def check_files(tally: Tally, scratch: Path, number: int, tries: int) -> None:
-    """The whole gate, from files, decides as the table of pairs does: two rises are looked for at one leakage point."""
+    """The whole gate, from files, decides as the table of pairs does: two tests at one leakage point."""
     rng = np.random.default_rng(20)
     for _ in range(tries):
         gain = int(rng.integers(0, number // 3))
@@ -116,7 +116,7 @@ def check_files(tally: Tally, scratch: Path, number: int, tries: int) -> None:
 
 
 def check_batches(tally: Tally, scratch: Path, tries: int) -> None:
-    """25 batches of four, members that go together: equal runs alarm in at most 5 %, beyond what chance has of so many tries."""
+    """25 batches of four dependent members: equal runs raise an alarm in at most 5 %, up to the error of the simulation."""
     rng, alarmed = np.random.default_rng(21), 0
     for _ in range(tries):
         chance = rng.beta(1, 1, (25, 1))

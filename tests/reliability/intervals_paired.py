@@ -1,7 +1,7 @@
-"""How often the paired intervals of two runs hold the true difference, and how often equal runs are said to differ.
+"""Measures how often the paired intervals of two runs contain the true difference, and how often equal runs are said to differ.
 
-Of single examples the interval depends on how many victims gain and how many lose alone, so that its coverage is a sum over all
-pairs of numbers, exact but for the bootstrap's own draws.
+For single examples the interval depends only on the numbers of victims that gain and that lose. Its coverage is therefore a sum
+over all pairs of numbers, exact except for the bootstrap's own draws.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ WORST = 0.88
 
 
 def pairs(number: int) -> list[tuple[int, int]]:
-    """Return every (victims who gain, victims who lose) of so many."""
+    """Return every (victims that gain, victims that lose) of this many."""
     return [(gain, lose) for gain in range(number + 1) for lose in range(number + 1 - gain)]
 
 
 @lru_cache(maxsize=8)
 def compared(number: int) -> tuple[Difference, ...]:
-    """Return, for each of `pairs`, what `leakbench compare` says of the ASR of so many victims with one example each."""
+    """Return, for each of `pairs`, what `leakbench compare` reports about the ASR of this many victims with one example each."""
     found = []
     for gain, lose in pairs(number):
         first = np.arange(number) < gain
@@ -47,14 +47,14 @@ def compared(number: int) -> tuple[Difference, ...]:
 
 
 def chances(number: int, gain: float, lose: float) -> Floats:
-    """Return how probable each of `pairs` is where a victim gains and loses with these probabilities."""
+    """Return the probability of each of `pairs` if a victim gains and loses with these probabilities."""
     counts = np.array([(gains, losses, number - gains - losses) for gains, losses in pairs(number)])
     rest = max(0.0, 1 - gain - lose)
     return np.asarray(multinomial.pmf(counts, number, np.array([gain, lose, rest]) / (gain + lose + rest)))
 
 
 def check_shares(tally: Tally, numbers: tuple[int, ...]) -> None:
-    """The interval covers 95 % on average over all ways to differ; runs that differ in nothing are seldom said to."""
+    """The interval covers 95 % on average over all differences; equal runs are rarely said to differ."""
     steps = np.arange(0, 1 + STEP / 2, STEP)
     said: list[str] = []
     for number in numbers:
@@ -86,7 +86,7 @@ def check_shares(tally: Tally, numbers: tuple[int, ...]) -> None:
 
 
 def check_batches(tally: Tally, repeats: int, draws: int) -> None:
-    """By batch it covers 95 % - 1.5 points at least on average."""
+    """By batch, it covers at least 95 % - 1.5 points on average."""
     rng = np.random.default_rng(18)
     held: list[tuple[float, str]] = []
     for batches, members in ((10, 2), (10, 8), (25, 4)):
@@ -120,7 +120,10 @@ KINDS: dict[str, tuple[Callable[[np.random.Generator, tuple[int, int]], Floats],
 
 
 def check_means(tally: Tally, numbers: tuple[int, ...], repeats: int, draws: int) -> None:
-    """Of means it covers 95 % where differences are symmetric; skewed ones, as any interval by the spread seen, less."""
+    """For means, it covers 95 % if differences are symmetric.
+
+    If they are skewed, less, as any interval from the sample's spread.
+    """
     said = []
     for kind, (drawn, true) in KINDS.items():
         held = []
@@ -131,7 +134,7 @@ def check_means(tally: Tally, numbers: tuple[int, ...], repeats: int, draws: int
             ends = [paired_means(g, nothing, each, source, draws=draws)[1:] for g in gains]
             held.append(float(np.mean([low <= true <= high for low, high in ends])))
             if kind != "skewed":
-                # Three standard errors of the simulation, beside the 1.5 points.
+                # Three standard errors of the simulation, on top of the 1.5 points.
                 room = WITHIN + 3 * (LEVEL * (1 - LEVEL) / repeats) ** 0.5
                 tally.expect(
                     abs(held[-1] - LEVEL) <= room,

@@ -1,4 +1,4 @@
-"""How often intervals of one share cover it: exactly over all outcomes where trials are independent, by simulation in batches."""
+"""Coverage of intervals of one share: exact over all outcomes if trials are independent, by simulation for batches."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def limits(number: int, interval: Callable[[int, int], tuple[float, float]]) -> Floats:
-    """Return (n + 1, 2): the interval of each number of successes."""
+    """Return (n + 1, 2): the interval for each number of successes."""
     return np.array([interval(hits, number) for hits in range(number + 1)])
 
 
 def coverage(ends: Floats, shares: Floats) -> Floats:
-    """Return (k,): how probably the interval (n + 1, 2) of what is drawn holds each share (k,)."""
+    """Return (k,): the probability that the interval (n + 1, 2) of a draw contains each share (k,)."""
     hits = np.arange(len(ends))
     held = (ends[:, 0] <= shares[:, None]) & (shares[:, None] <= ends[:, 1])
     return np.asarray((binom.pmf(hits, len(ends) - 1, shares[:, None]) * held).sum(1))
@@ -47,7 +47,10 @@ def clopper_pearson(hits: int, number: int) -> tuple[float, float]:
 
 
 def check_shares(tally: Tally, points: int) -> None:
-    """Wilson's covers 95 % on average over shares and never less than `WORST`, the exact one 95 % of every share."""
+    """Wilson's interval covers 95 % on average over shares and never less than `WORST`.
+
+    The exact one covers 95 % of every share.
+    """
     shares = (np.arange(points) + 0.5) / points
     means, worst, near = [], [], []
     for number in NUMBERS:
@@ -85,7 +88,10 @@ def check_shares(tally: Tally, points: int) -> None:
 
 
 def _of_tables() -> tuple[float, int]:
-    """Return Wilson's coverage averaged over the measured ASRs of results/, and how many: p from Jeffreys' posterior of each."""
+    """Return Wilson's coverage averaged over the measured ASRs of results/, and their number.
+
+    P from Jeffreys' posterior of each.
+    """
     counts: dict[tuple[int, int], int] = {}
     for path in sorted(RESULTS.glob("*.csv")):
         rows = pd.read_csv(path)
@@ -105,7 +111,7 @@ def _of_tables() -> tuple[float, int]:
 
 
 def check_networks(tally: Tally, draws: int) -> None:
-    """With victims spread over networks whose success rates differ, the interval covers 95 % +- 1.5 points.
+    """If victims are spread over networks with different success rates, the interval covers 95 % +- 1.5 points.
 
     For each number of networks and victims on each, a network's rate is drawn from a beta distribution around the mean rate, with
     a deviation between networks of 0, .05 or .1; coverage is of the mean rate.
@@ -124,7 +130,7 @@ def check_networks(tally: Tally, draws: int) -> None:
                 ends = np.array([proportion(one, np.arange(len(one)), network=network)[1:] for one in hits])
                 held.append(float(((ends[:, 0] <= mean) & (mean <= ends[:, 1])).mean()))
             covered = float(np.mean(held))
-            # What the draws leave open comes on top of what is promised.
+            # The simulation error is added to the promised tolerance.
             within = WITHIN + 2 * float(np.sqrt(LEVEL * (1 - LEVEL) / (draws * len(held))))
             said = f"{networks} networks of {victims} victims, deviation {deviation:g}"
             tally.expect(abs(covered - LEVEL) <= within, f"{said}: covers {covered:.4f}, expected .95 +- {within:.3f}")
@@ -133,7 +139,7 @@ def check_networks(tally: Tally, draws: int) -> None:
 
 
 def check_batches(tally: Tally, draws: int) -> None:
-    """By batch, whose members go together or not, the interval covers at least 95 % - 1.5 points on average over shares."""
+    """By batch, with dependent or independent members, the interval covers at least 95 % - 1.5 points on average over shares."""
     rng = np.random.default_rng(17)
     means, single = [], []
     for batches, members in ((10, 2), (10, 8), (25, 4)):

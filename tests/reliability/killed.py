@@ -1,4 +1,4 @@
-"""A command in a process of its own, told to end at a moment: which phase that was, how it ended, and after how long."""
+"""Runs a command in a separate process and ends it at a chosen moment: in which phase, how it ended, and after how long."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ LINE = re.compile(r"(.+?): ([0-9.]+) of ([0-9]+)")
 
 @dataclass(frozen=True)
 class Kill:
-    """When and how to end a command: so many seconds after a phase has begun (after the start where it is empty).
+    """When and how to end a command: this many seconds after a phase began (after the start if it is empty).
 
-    group: whether its workers are told as well, as by a scheduler that ends all that a job began.
+    group: whether its workers also get the signal, as from a scheduler that ends all processes of a job.
     """
 
     number: signal.Signals
@@ -47,7 +47,7 @@ class Kill:
 class Ended:
     """How a command ended.
 
-    killed: whether it was told to; after: so many seconds.  phase: in which it was then.  took: seconds from then to the end.
+    killed: whether a signal was sent; after: seconds.  phase: the phase at that time.  took: seconds from then to the end.
     """
 
     code: int
@@ -60,12 +60,12 @@ class Ended:
 
     @property
     def unheard(self) -> bool:
-        """Whether it ended by the signal itself: before there was anybody to hear of it, or after all was done and said."""
+        """Say whether the signal itself ended it: before a handler was installed, or after all work and output."""
         return self.code < 0 and ((self.phase == "start" and self.after < BEGUN_S) or bool(self.out))
 
 
 class Pace:
-    """The lines of a command's stderr as they come, and when each phase began, in seconds after the start."""
+    """The lines of a command's stderr as they arrive, and the start of each phase, in seconds after the start."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.lines, self.began, self._start = list[str](), {"start": 0.0}, time.monotonic()
@@ -87,25 +87,25 @@ class Pace:
             self._changed.notify_all()
 
     def wait_for(self, phase: str) -> None:
-        """Wait until a phase has begun, or there is nothing more to come."""
+        """Wait until a phase begins, or the output ends."""
         with self._changed:
             self._changed.wait_for(lambda: self.over or phase in self.began, HANGS_S)
 
     def wait(self) -> None:
-        """Wait until there is nothing more to come."""
+        """Wait until the output ends."""
         self._thread.join(HANGS_S)
 
     @property
     def phase(self) -> str:
-        """The last phase that has begun."""
+        """Return the last phase that began."""
         return list(self.began)[-1]
 
 
 def begun(
     words: Sequence[str], folder: Path, environment: dict[str, str], before: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
-    """Begin to run `leakbench` with these words in a folder; before: the command that it is run by."""
-    # A shell that starts the tests in the background lets its children ignore SIGINT; these must not.
+    """Start `leakbench` with these words in a folder; before: the command that runs it."""
+    # A shell that starts the tests in the background makes its children ignore SIGINT; these must not.
     listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     program = f"{listening}; from leakbench.__main__ import main; main()"
     with (folder.parent / f"{folder.name}.stdout").open("w", encoding="utf-8") as out:
@@ -147,7 +147,7 @@ def started(words: Sequence[str], folder: Path, environment: dict[str, str], kil
 
 
 def drawn(rng: random.Random, pace: Pace, number: signal.Signals) -> Kill:
-    """Draw a moment: half of them evenly over an unbroken command's time, half evenly over its phases, however short."""
+    """Draw a moment: half of them uniform over an uninterrupted command's time, half uniform over its phases, also short ones."""
     group = rng.random() < 0.5 and number is not signal.SIGINT
     begun = [*pace.began.items(), ("", max(pace.began.values()) + 1.5)]
     if rng.random() < 0.5:
@@ -157,7 +157,7 @@ def drawn(rng: random.Random, pace: Pace, number: signal.Signals) -> Kill:
 
 
 def ending(ended: Ended, kill: Kill) -> str:
-    """Return what is wrong with how a killed command ended, in a line; empty where nothing is."""
+    """Return what is wrong with the end of a killed command, in one line; empty if nothing is."""
     if kill.number is signal.SIGKILL:
         return "" if ended.code in (-signal.SIGKILL, 0) else f"exit code {ended.code}"
     if ended.took > AT_ONCE_S:

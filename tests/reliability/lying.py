@@ -1,4 +1,4 @@
-"""A server on this machine that does what servers do wrong: each behaviour is a function of its requests, one after the other."""
+"""A faulty server on this machine: each fault is a function that handles one request."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ __all__ = ["Asked", "Behaviour", "Server", "certificate", "served"]
 
 @dataclass
 class Asked:
-    """One request: which of its path it is, from 0, and the first byte that it wants."""
+    """One request: its number on its path, from 0, and the first byte requested."""
 
     number: int
     start: int
     handler: Handler
 
     def head(self, status: int, **headers: object) -> None:
-        """Send a status and headers, `_` for `-`."""
+        """Send a status and headers, with `_` for `-`."""
         self.handler.send_response(status)
         for name, value in headers.items():
             self.handler.send_header(name.replace("_", "-"), str(value))
         self.handler.end_headers()
 
     def body(self, content: bytes) -> None:
-        """Send bytes, as far as somebody listens."""
+        """Send bytes while the client is connected."""
         with suppress(OSError):
             self.handler.wfile.write(content)
             self.handler.wfile.flush()
 
     def whole(self, content: bytes, cut: int | None = None, **headers: object) -> None:
-        """Answer as a good server does, but for `cut`: after so many bytes the line is dead."""
+        """Answer as a good server does, except for `cut`: the connection is dead after this many bytes."""
         start = self.start if self.start <= len(content) else 0
         if self.start == len(content) > 0:
             self.head(416, Content_Range=f"bytes */{len(content)}", Content_Length=0)
@@ -52,7 +52,7 @@ class Asked:
             self.die()
 
     def die(self) -> None:
-        """Cut the line, without the goodbye of TCP."""
+        """Cut the connection without closing TCP properly."""
         with suppress(OSError):
             self.handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.handler.close_connection = True
@@ -60,7 +60,7 @@ class Asked:
             self.handler.connection.close()
 
     def drip(self, content: bytes, seconds: float) -> None:
-        """Send a byte now and then, until nobody listens."""
+        """Send a byte now and then, until the client disconnects."""
         for byte in content:
             try:
                 self.handler.wfile.write(bytes([byte]))
@@ -70,7 +70,7 @@ class Asked:
             time.sleep(seconds)
 
     def silence(self, seconds: float) -> None:
-        """Say nothing for a while, which ends with the server."""
+        """Send nothing for a while; ends with the server."""
         self.handler.server.over.wait(seconds)
 
 
@@ -79,7 +79,7 @@ Behaviour = Callable[[Asked], None]
 
 @dataclass
 class State:
-    """What a server was told to do, and what it was asked."""
+    """The behaviours of a server, and its requests so far."""
 
     does: dict[str, Behaviour] = field(default_factory=dict)
     log: list[tuple[str, str | None]] = field(default_factory=list)
@@ -104,16 +104,16 @@ class Server(ThreadingHTTPServer):
         return f"{self.scheme}://{host}:{self.server_address[1]}/{name}"
 
     def does(self, name: str, behaviour: Behaviour) -> str:
-        """Let a path behave so, and return its address."""
+        """Set the behaviour of a path, and return its address."""
         self.state.does[name] = behaviour
         return self.url(name)
 
     def asked(self, name: str) -> int:
-        """Return how often a path was asked for."""
+        """Return the number of requests for a path."""
         return sum(path == name for path, _ in self.state.log)
 
     def handle_error(self, *_: object) -> None:
-        """Keep quiet: clients hang up on it."""
+        """Log nothing: clients disconnect on purpose."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
             behaviour(asked)
 
     def log_message(self, *_: object) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def served(tls: tuple[Path, Path] | None = None) -> Iterator[Server]:
 
 
 def certificate(folder: Path) -> tuple[Path, Path] | None:
-    """Make a certificate of this machine for an hour; None without openssl."""
+    """Make a certificate of this machine for one hour; None without openssl."""
     folder.mkdir(parents=True, exist_ok=True)
     key, made = folder / "key.pem", folder / "certificate.pem"
     names = "subjectAltName=IP:127.0.0.1,DNS:localhost"

@@ -1,4 +1,4 @@
-"""Every moment at which a folder changes, one after the other: what a kill leaves there, and going on from it, in this process."""
+"""Copies a folder before each of its changes, as a kill would leave it, and resumes from each copy in this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check_moments"]
 
 
 def check_moments(tally: Tally, place: Path, count: int) -> None:
-    """Copy the folder of a sweep before each of its changes, and go on from `count` of them; the results are the same."""
+    """Copy the folder of a sweep before each of its changes, and resume from `count` of the copies; the results are the same."""
     place.mkdir(parents=True)
     (place / "grid.yaml").write_text(GRID, encoding="utf-8")
     grid, folder, moments = read_grid(place / "grid.yaml"), place / "unbroken", list[Path]()
@@ -47,7 +47,7 @@ def check_moments(tally: Tally, place: Path, count: int) -> None:
 
 @contextmanager
 def _before_each(folder: Path, changing: Callable[[], None]) -> Iterator[None]:
-    """Call before any file in a folder gets its name, loses it, or grows."""
+    """Call a function before any file in a folder gets or loses its name, or grows."""
     replace, unlink = Path.replace, Path.unlink
 
     def replaced(self: Path, target: Path) -> Path:
@@ -65,7 +65,7 @@ def _before_each(folder: Path, changing: Callable[[], None]) -> Iterator[None]:
 
 
 def _torn(rng: random.Random, folder: Path) -> None:
-    """Cut the last line of a journal off somewhere, as a power cut may."""
+    """Truncate the last line of a journal at a random place, as a power cut may."""
     journal = folder / "out" / "cells.jsonl"
     if journal.exists() and journal.stat().st_size:
         os.truncate(journal, rng.randrange(journal.stat().st_size))

@@ -1,8 +1,9 @@
-"""Tests that bite: a change of one sign or number in what is accounted or measured, or in a clip or a noise, fails a test.
+"""Mutation tests: a change of one sign or number in accounting, measures, clips or noise must make a test fail.
 
-The full version has mutmut change each line that `[tool.mutmut]` of pyproject.toml names, draws some of these mutants, and runs the
-tests that touch each. Those that survive are listed, with the reason, in results/mutants.csv. The short version changes Wilson's
-interval, operator by operator, and holds it against published values.
+The full version lets mutmut change each line that `[tool.mutmut]` of pyproject.toml names, draws some of these mutants, and runs
+the tests that cover each. Surviving mutants are listed, with the reason, in results/mutants.csv. The short version changes
+Wilson's
+interval, operator by operator, and compares it with published values.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SURVIVED, UNTESTED = 0, 33
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """Try mutants; where `full` by mutmut, in a copy of the tree."""
+    """Try mutants; if `full`, by mutmut in a copy of the tree."""
     tally = Tally()
     if not full:
         _by_hand(tally)
@@ -81,7 +82,7 @@ def check(full: bool, scratch: Path) -> Tally:
 
 
 def _copy(place: Path) -> None:
-    """Copy what git tracks, as it is now."""
+    """Copy the files that git tracks, in their current state."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
@@ -105,7 +106,7 @@ def _names(place: Path) -> list[str]:
 
 
 def _codes(place: Path, also_new: bool = False) -> dict[str, Any]:
-    """Return {mutant: the code with which its tests ended}."""
+    """Return {mutant: exit code of its tests}."""
     found: dict[str, Any] = {}
     for path in sorted((place / "mutants").rglob("*.meta")):
         found |= json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]
@@ -113,7 +114,7 @@ def _codes(place: Path, also_new: bool = False) -> dict[str, Any]:
 
 
 def _change(place: Path, name: str) -> str:
-    """Return what a mutant changes, as `module.function: - line + line`; its number moves with every change of the file."""
+    """Return a mutant's change as `module.function: - line + line`; its number depends on every change of the file."""
     command = [sys.executable, "-m", "mutmut", "show", name]
     said = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False).stdout
     lines = [line[0] + " " + line[1:].strip() for line in said.splitlines() if re.match(r"[+-](?![+-])", line)]
@@ -121,13 +122,13 @@ def _change(place: Path, name: str) -> str:
 
 
 def _listed() -> dict[str, str]:
-    """Return {change: why no test notices it}."""
+    """Return {change: why no test detects it}."""
     with SURVIVORS.open(newline="", encoding="utf-8") as file:
         return {row["change"]: row["reason"] for row in csv.DictReader(file)}
 
 
 def _write_unknown(place: Path, changes: dict[str, str]) -> None:
-    """Keep the changes without a reason beside the copy, where they outlive it."""
+    """Write the changes without a reason next to the copy, where they are not deleted with it."""
     path = place.parent / "leakbench-unknown-mutants.txt"
     path.write_text("".join(f"{name}\n  {change}\n" for name, change in changes.items()), encoding="utf-8")
 
@@ -139,7 +140,7 @@ OTHER = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mul
 
 
 def _by_hand(tally: Tally) -> None:
-    """Change each operator and each number of Wilson's formula; the values above change too."""
+    """Change each operator and each number of Wilson's formula; the expected values must change too."""
     from leakbench.measure import statistics  # noqa: PLC0415
 
     source = Path(statistics.__file__).read_text(encoding="utf-8")
@@ -151,7 +152,7 @@ def _by_hand(tally: Tally) -> None:
 
 
 def _changed(source: str) -> Iterator[tuple[str, ast.Module]]:
-    """Yield (what was changed, the function alone) for each operator of its formula."""
+    """Yield (the change, the changed function) for each operator of the formula."""
     count = len(_operators(_function(source)))
     for place in range(count):
         function = _function(source)

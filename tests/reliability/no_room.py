@@ -1,4 +1,4 @@
-"""Disks that take no more: full after so many bytes, and folders that become read-only while something is measured."""
+"""Disks that are full after this many bytes, and folders that become read-only during a measurement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITE = 0o222
 
 
 def check_full_disk(tally: Tally, place: Path, wholes: Sequence[Unbroken]) -> None:
-    """Commands on small disks: one line, what was finished is whole, and with more room they go on to the same rows."""
+    """Run commands on small disks: one line, finished files are whole, and with more space they resume to the same rows."""
     place.mkdir(parents=True)
     try:
         with _disk(place / "tried", 100):
@@ -49,7 +49,7 @@ def check_full_disk(tally: Tally, place: Path, wholes: Sequence[Unbroken]) -> No
                     left = results(folder)
                     if scraps := [path for path in left if path.endswith(".tmp")]:
                         raise AssertionError(f"left {scraps[:3]}")
-                    # A sweep ends its other workers as they are, who may have begun their cells.
+                    # A sweep ends its other workers at once; these may have begun their cells.
                     if not share and whole.name != "sweep" and set(left) != before:
                         raise AssertionError(f"nothing was finished, and left {sorted(set(left) - before)[:4]}")
                 subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
@@ -57,7 +57,10 @@ def check_full_disk(tally: Tally, place: Path, wholes: Sequence[Unbroken]) -> No
 
 
 def check_read_only(tally: Tally, place: Path, wholes: Sequence[Unbroken]) -> None:
-    """Commands whose folder becomes read-only midway: one line, what was finished is whole, and they go on when it is not."""
+    """Run commands whose folder becomes read-only midway.
+
+    One line, finished files are whole, and they resume once it is writable.
+    """
     bound = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
     if bound and shutil.which(bound[0]) is None:
         tally.figures.append("no setpriv: root writes to read-only folders, which were not tried")
@@ -80,7 +83,7 @@ def _refused(tally: Tally, name: str, code: int, err: str, why: str) -> None:
 
 
 def _turned(whole: Unbroken, folder: Path, bound: tuple[str, ...], files: int) -> tuple[int, str]:
-    """Run a command, and take the right to write away from all of its folders once so many files have come; give it back."""
+    """Run a command, and make all of its folders read-only after this many files; restore them afterwards."""
     there = len(list(folder.rglob("*")))
     process = begun(whole.command.words, folder, whole.environment, bound)
     assert process.stderr is not None
@@ -101,7 +104,7 @@ def _turned(whole: Unbroken, folder: Path, bound: tuple[str, ...], files: int) -
 
 @contextlib.contextmanager
 def _disk(place: Path, pages: int) -> Iterator[Path]:
-    """Mount a disk of so many pages of 4 KiB; raises OSError where that is not allowed."""
+    """Mount a disk with this many pages of 4 KiB; raises OSError if mounting is not allowed."""
     place.mkdir(exist_ok=True)
     words = ["mount", "-t", "tmpfs", "-o", f"size={4 * pages}k", "tmpfs", str(place)]
     try:

@@ -1,4 +1,4 @@
-"""Packages that are true: the wheel alone runs, floors are real, the newest of everything is green, imports are quick."""
+"""Packaging: the wheel runs alone, minimum versions are real, the newest versions pass, imports are fast."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IMPORT_S, HELP_S = 0.5, 0.3
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """See the package; at full length about half an hour, since the suite runs in two environments that are made for it."""
+    """Try the packaging, see the module; about half an hour at full length, since the suite runs in two new environments."""
     tally = Tally()
     _declared(tally)
     _lean(tally)
@@ -43,7 +43,7 @@ def check(full: bool, scratch: Path) -> Tally:
 
 
 def _declared(tally: Tally) -> None:
-    """What pyproject.toml names is there, and each dependency has a floor and no pin."""
+    """The files that pyproject.toml names exist, and each dependency has a minimum version and no pin."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     for source in project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]:
         tally.expect((ROOT / source).exists(), f"pyproject.toml takes {source} into the wheel, which is not there")
@@ -53,7 +53,7 @@ def _declared(tally: Tally) -> None:
 
 
 def _lean(tally: Tally) -> None:
-    """`import leakbench` and every `--help` leave out torch, pandas and what else takes long."""
+    """`import leakbench` and every `--help` do not import torch, pandas or other slow packages."""
     for words in ([], ["--help"], ["run", "--help"], ["attack", "--help"], ["sweep", "--help"]):
         code = (
             "import sys\nimport leakbench\n"
@@ -84,7 +84,7 @@ def _quick(tally: Tally) -> None:
 
 
 def _built(tally: Tally, clone: Path, scratch: Path) -> Path | None:
-    """Build sdist and wheel, of the sdist, as `build` does it; neither may say a warning."""
+    """Build the sdist and from it the wheel, as `build` does; neither may print a warning."""
     made = scratch / "dist"
     told = subprocess.run(
         [sys.executable, "-m", "build", "--outdir", str(made), str(clone)],
@@ -149,7 +149,7 @@ def _alone(tally: Tally, wheel: Path, scratch: Path) -> None:
 
 
 def _suites(tally: Tally, clone: Path, scratch: Path) -> None:
-    """The suite is green on the lowest of everything with the oldest Python, and on the newest with the newest."""
+    """The suite passes with the lowest versions and the oldest Python, and with the newest versions and the newest Python."""
     wanted = [("3.11", "lowest-direct")]
     newest = next((version for version in NEWEST_PYTHONS if _python(version)), None)
     wanted += [] if newest is None else [(newest, "highest")]
@@ -170,14 +170,14 @@ def _suites(tally: Tally, clone: Path, scratch: Path) -> None:
 
 
 def _python(version: str) -> str | None:
-    """Return a Python of this version, on the path or of pyenv; None where there is none."""
+    """Return a Python of this version, on the path or from pyenv; None if there is none."""
     home = environment_before().get("HOME", "")
     places = sorted(Path(home).glob(f".pyenv/versions/{version}.*/bin/python")) if home else []
     return str(places[-1]) if places else shutil.which(f"python{version}")
 
 
 def _environment(place: Path, version: str, packages: list[str], resolution: str) -> Path | None:
-    """Make an environment with uv and return its Python; None without uv or such a Python."""
+    """Make an environment with uv and return its Python; None without uv or that Python version."""
     uv = shutil.which("uv") or ("" if importlib.util.find_spec("uv") is None else "uv")
     found = _python(version)
     if not uv or found is None:

@@ -1,4 +1,4 @@
-"""The twelve points, in the order of docs/reliability.md."""
+"""The twelve reliability promises, in the order of docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Check = Callable[[bool, Path], Tally]
 
 @dataclass(frozen=True)
 class Point:
-    """One promise: the module that tries it, the mark of pytest for its full length, and the promise in words."""
+    """One promise: the module that tries it, pytest's mark for its full length, and its text."""
 
     name: str
     mark: str
@@ -25,7 +25,7 @@ class Point:
 
     @property
     def check(self) -> Check:
-        """The `check` of the module of this name."""
+        """Return the `check` of the module of this name."""
         found: Check = importlib.import_module(f"tests.reliability.{self.name}").check
         return found
 

@@ -1,4 +1,4 @@
-"""A property of hypothesis as cases of a tally: each example counts as one, what fails is shrunk and is one failure."""
+"""Counts a hypothesis property in a tally: each example is one case; a failure is shrunk and counts once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["holds"]
 
 
 def holds(tally: Tally, said: str, examples: int, check: Callable[..., None], *drawn: st.SearchStrategy) -> None:
-    """Try `check`, which asserts, on so many examples; the same ones each time."""
+    """Try `check`, which asserts, on this many examples, always the same ones."""
     tried = 0
 
     @settings(

@@ -1,4 +1,4 @@
-"""All that reads a stranger's file: each reader, seeds that it takes, and the one exception that it may raise, InputError."""
+"""All readers of untrusted files: each with valid seeds and the only exception that it may raise, InputError."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Reader:
-    """seeds: () -> contents that are good.  read: (a file of any content) -> None; raises InputError for what is wrong."""
+    """seeds: () -> valid contents.  read: (a file with any content) -> None; raises InputError for invalid content."""
 
     seeds: Callable[[], list[bytes]]
     read: Callable[[Path], object]
     suffix: str = ""
 
     def __call__(self, content: bytes, folder: Path) -> None:
-        """Read this content; raises whatever is no InputError, and AssertionError for one whose message is no single line."""
+        """Read this content; raises every exception except InputError, and AssertionError for an InputError of several lines."""
         path = folder / f"read{self.suffix}"
         path.write_bytes(content)
         try:
@@ -43,7 +43,10 @@ class Reader:
                 raise AssertionError(f"not one line: {error!r}") from None
 
     def accepts(self, content: bytes, folder: Path) -> None:
-        """Raise InputError where a content that is good is refused, of which whatever is damaged would not be looked at either."""
+        """Raise InputError if a valid content is refused.
+
+        The reader would then refuse all damaged contents before it reads them.
+        """
         path = folder / f"read{self.suffix}"
         path.write_bytes(content)
         self.read(path)
@@ -115,7 +118,7 @@ def _journal(path: Path) -> None:
 
 
 def _idx(labels: bool) -> Callable[[Path], object]:
-    """Return the reader of a file of labels beside good pictures, or of pictures beside good labels."""
+    """Return the reader of a file of labels with valid pictures, or of pictures with valid labels."""
 
     def read(path: Path) -> object:
         from leakbench.data.checks import File  # noqa: PLC0415
@@ -166,12 +169,12 @@ def _arrays(path: Path) -> object:
 
 @dataclass(frozen=True)
 class AnyFile:
-    """A form of data sets to which all that unpacks is right."""
+    """A data format that accepts every archive that unpacks."""
 
     files: tuple[Any, ...] = ()
 
     def check(self, folder: Path | None) -> tuple[Any, ...]:
-        """Find nothing wrong."""
+        """Accept everything."""
         return ()
 
 
@@ -182,7 +185,7 @@ def _archive(path: Path) -> None:
 
 
 def _in_a_run(name: str, read: Callable[[Path], object]) -> Callable[[Path], object]:
-    """Return a reader that puts the content in the place of a file of a finished run, with its checksum, and reads the run."""
+    """Return a reader that replaces a file of a finished run, updates its checksum, and reads the run."""
 
     def of(path: Path) -> object:
         from leakbench.hashes import checksum  # noqa: PLC0415
@@ -203,7 +206,7 @@ def _in_a_run(name: str, read: Callable[[Path], object]) -> Callable[[Path], obj
 
 @functools.cache
 def _finished() -> Path:
-    """Return the folder of a tiny run that is finished, with its audit."""
+    """Return the folder of a tiny finished run with its audit."""
     import tempfile  # noqa: PLC0415
 
     from leakbench.cell import Request, identity  # noqa: PLC0415
@@ -237,7 +240,7 @@ def _unfinished() -> list[bytes]:
 
 
 def _sealed(path: Path) -> object:
-    """Read a manifest under a right checksum of its own, whatever it says, as any stranger may write it."""
+    """Read any manifest under a checksum that matches it, as an attacker may write it."""
     from leakbench.manifest import sealed  # noqa: PLC0415
     from leakbench.store import read_manifest  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What lies in a folder, without what a clock alone decides: equal of two commands that measured the same."""
+"""The content of a folder without what depends only on a clock: equal for two commands that measured the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_CSV = ("wall_minutes", "minutes", "checksum")
 
 
 def results(place: Path) -> dict[str, Any]:
-    """Return {path: content} of all files at or below a place; raises InputError for a run in which a file is not as written."""
+    """Return {path: content} of all files at or below a path; raises InputError for a run with a damaged file."""
     found = {}
     for folder, _, names in os.walk(place):
         for name in names:
@@ -32,7 +32,7 @@ def results(place: Path) -> dict[str, Any]:
 
 
 def differences(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    """Return in a line what differs; empty where nothing does."""
+    """Return the differences in one line; empty if there are none."""
     more, less = sorted(found.keys() - expected.keys()), sorted(expected.keys() - found.keys())
     other = [name for name in found.keys() & expected.keys() if found[name] != expected[name]]
     words = {"more": more, "missing": less, "changed": sorted(other)}
@@ -48,7 +48,7 @@ def _bytes(path: Path) -> str:
 
 
 def _journal(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return what the journal says of each cell: the last of its lines that are whole."""
+    """Return the journal's entry of each cell: the last complete line about it."""
     lines = [outcome_in(line) for line in path.read_bytes().splitlines()]
     return {found.key: (found.kind, found.hash, found.run, found.error) for found in lines if found is not None}
 
@@ -64,12 +64,12 @@ def _csv(path: Path) -> list[dict[str, str]]:
 
 
 def _page(path: Path) -> list[str]:
-    """Return the lines of a table's page without the last column, which has minutes to a tenth."""
+    """Return the lines of a table's page without the last column, which contains minutes."""
     return [line.rsplit("|", 2)[0] for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """Return what a manifest says, and which files are there as it says."""
+    """Return the content of a manifest, and which of its files exist."""
     manifest = read_manifest(folder)
     for name in manifest["files"]:
         written(folder, manifest, name)
@@ -84,9 +84,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 BY_NAME: dict[str, Callable[[Path], Any]] = {
     "manifest.json": lambda path: _manifest(path.parent),
-    "report.html": lambda path: (
-        path.stat().st_size > 0
-    ),  # Says how long what took; its checksum stands in the manifest.
+    "report.html": lambda path: path.stat().st_size > 0,  # It contains durations; its checksum is in the manifest.
     "cells.jsonl": _journal,
     "times.parquet": lambda path: pq.read_table(path)["cell"].to_pylist(),
 }

@@ -1,4 +1,4 @@
-"""What a stranger wrote is data: no code runs, no path escapes, no script reaches a page, nothing unpacks without a limit.
+"""Untrusted content is data: no code runs, no path escapes, no script reaches a page, nothing unpacks without a limit.
 
 The short version leaves out most names and texts, the large bombs and the browser.
 """
@@ -48,7 +48,7 @@ SCRIPT = "</td></script><script>window.hacked = 1</script><img src=x onerror='wi
 
 
 def check(full: bool, scratch: Path) -> Tally:
-    """Try to get out of a name, an archive, a recipe, a page; and look through the package for what would let it."""
+    """Try to escape from a name, an archive, a recipe, a page; and search the package for code that would allow it."""
     tally = Tally()
     _names(tally, scratch / "names", full)
     _yaml(tally, scratch / "yaml", full)
@@ -72,7 +72,7 @@ def check(full: bool, scratch: Path) -> Tally:
 def _refused(
     tally: Tally, said: str, words: list[str], change: Callable[[Path], object], place: Path, *says: str
 ) -> None:
-    """Count a command that has to be refused in one line, with nothing written and nothing of `place`'s neighbours touched."""
+    """Count a command that must be refused in one line, with nothing written and no neighbour of `place` changed."""
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=place))
     with tally.case(said):
@@ -103,7 +103,7 @@ def _names(tally: Tally, place: Path, full: bool) -> None:
 
 def _yaml(tally: Tally, place: Path, full: bool) -> None:
     deep = "title: " + "[" * 5000 + "]" * 5000 + "\n"
-    # Each with what has to be said of it: nearly all would be refused later too, as no recipe, once the harm was done.
+    # Each with its required message: nearly all would also be refused later, as an unknown recipe, after the damage was done.
     many, tag, controls = "more than 100,000 values", "could not determine a constructor", "a control character"
     texts = {
         "a billion laughs": (many, BILLION + "title: *x9\n"),
@@ -148,7 +148,7 @@ def _links(name: str, target: str) -> Callable[[Path], object]:
 
 
 class _Bomb:
-    """A pickle that leaves a file behind where it is run."""
+    """A pickle that writes a file if it is unpickled."""
 
     def __reduce__(self) -> Any:
         return exec, ("open('hacked', 'w').close()",)
@@ -167,7 +167,7 @@ def _update(tally: Tally, said: str, name: str, content: bytes, place: Path, why
 
 
 def _pickles(tally: Tally, place: Path) -> None:
-    """Updates are no pickles; a batch of CIFAR is none that is run (tests/bad has its files)."""
+    """Updates are not pickles; a batch of CIFAR is a pickle that is not executed (tests/bad has its files)."""
     bomb = pickle.dumps(_Bomb())
     for name in ("u.pt", "u.pth", "u.pkl", "u.npy", "u.bin", "u.ckpt", "u.safetensors", "u.npz"):
         _update(tally, f"a pickle as {name}", name, bomb, place)
@@ -177,7 +177,7 @@ def _pickles(tally: Tally, place: Path) -> None:
 
 
 def _bombs(tally: Tally, place: Path, full: bool) -> None:
-    """Small files that unpack to large ones; the memory that they take stays small."""
+    """Unpack small files that expand to large ones; the memory use stays small."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = 2_000_000_000 if full else 50_000_000
     _update(tally, "a .npz of zeros", "u.npz", _npz(size), place, "expected at most")
@@ -232,7 +232,7 @@ def _npz(size: int) -> bytes:
 
 
 def _folders(tally: Tally, place: Path) -> None:
-    """Run folders, journals and leaks of strangers name no file outside of themselves."""
+    """Untrusted run folders, journals and leaks name no file outside of themselves."""
 
     def naming(name: str) -> Callable[[Path], None]:
         def write(folder: Path) -> None:
@@ -285,7 +285,7 @@ def _leak_elsewhere(folder: Path) -> None:
 
 
 def _pages(tally: Tally, place: Path, full: bool) -> None:
-    """Whatever text a page takes from a run, a recipe or a path stays text."""
+    """Any text that a page takes from a run, a recipe or a path stays text."""
     texts = list(_places(run_folder(place / "places")))[:: 1 if full else 12]
     pages = []
     for number, path in enumerate(texts):
@@ -312,7 +312,7 @@ def _pages(tally: Tally, place: Path, full: bool) -> None:
 
 
 def _places(folder: Path) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of each text of a manifest, those of its files left out."""
+    """Yield the path of each text of a manifest, except those of its files."""
 
     def walk(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         if isinstance(value, str):
@@ -346,7 +346,7 @@ def _in_a_browser(tally: Tally, pages: list[Path]) -> None:
 
 
 def _private(tally: Tally, place: Path) -> None:
-    """Folders of runs are for their owner alone (tests/test_no_pictures.py searches one without pictures for any)."""
+    """Only the owner may read run folders (tests/test_no_pictures.py checks that runs without pictures contain none)."""
     place.mkdir(parents=True)
     code, _, err = asked([*RUN.split(), "--out", "run", "--no-pictures"], place)
     tally.expect(code == 0, f"a run without pictures: {err}")
@@ -367,7 +367,7 @@ MODULES = {
 
 
 def _source(tally: Tally) -> None:
-    """No call in the package runs a text, a shell, or a pickle; `torch.load` and `np.load` are told not to."""
+    """No call in the package executes a text, a shell, or a pickle; `torch.load` and `np.load` get the safe arguments."""
     paths = sorted(PACKAGE.rglob("*.py"))
     tally.figures.append(f"{len(paths)} of those tried are files of the package's source, looked through")
     for path in paths:

@@ -1,4 +1,4 @@
-"""A sweep of two tiny cells, in this process."""
+"""A sweep of two tiny cells in this process."""
 
 from __future__ import annotations
 

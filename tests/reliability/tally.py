@@ -1,4 +1,4 @@
-"""What came of trying one point."""
+"""The result of trying one promise."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Tally"]
 
 @dataclass
 class Tally:
-    """How many cases were tried, which failed, and what was measured besides.
+    """The number of cases, their failures, and measured figures.
 
-    failures: a line each: the case, what was expected, what was found.  figures: what the page says beside the counts.
+    failures: one line each: the case, the expected and the actual outcome.  figures: what the page reports next to the counts.
     """
 
     tried: int = 0
@@ -21,16 +21,16 @@ class Tally:
     figures: list[str] = field(default_factory=list)
 
     def expect(self, holds: bool, said: str) -> None:
-        """Count one case, and `said` as its failure where it does not hold."""
+        """Count one case, and `said` as its failure if it does not hold."""
         self.tried += 1
         if not holds:
             self.failures.append(said)
 
     @contextmanager
     def case(self, said: str) -> Iterator[None]:
-        """Count what is done inside as one case, which fails by any exception."""
+        """Count the code inside as one case, which fails by any exception."""
         self.tried += 1
         try:
             yield
-        except Exception as error:  # Whatever comes is a failure of this case; the others are still tried.
+        except Exception as error:  # Any exception is a failure of this case; the others are still tried.
             self.failures.append(f"{said}: {type(error).__name__}: {error}".splitlines()[0])

@@ -1,4 +1,4 @@
-"""Two processes with the same command in one folder: the second waits or is refused in one line, and all is as of one."""
+"""Two processes with the same command in one folder: the second waits or is refused in one line; the result is that of one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ APART_S = 0.3
 
 
 def check_two_at_once(tally: Tally, place: Path, wholes: Sequence[Unbroken]) -> None:
-    """Every command twice, a little apart, and once more in the end."""
+    """Run every command twice, shortly after each other, and once more in the end."""
     refused = list[str]()
     for whole in wholes:
         folder = whole.prepare(place / whole.name)

@@ -1,4 +1,4 @@
-"""The five commands as nothing breaks them off: what they leave, and how long each phase takes."""
+"""The five commands without interruption: their files, and the duration of each phase."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Unbroken", "unbroken"]
 
 @dataclass(frozen=True)
 class Unbroken:
-    """A command and what it leaves.  pages: of 4 KiB, that this takes on a disk."""
+    """A command and its files.  pages: pages of 4 KiB that these take on a disk."""
 
     command: Command
     environment: dict[str, str]
@@ -29,7 +29,7 @@ class Unbroken:
 
     @property
     def name(self) -> str:
-        """The command's."""
+        """Return the name of the command."""
         return self.command.name
 
     def prepare(self, folder: Path) -> Path:
@@ -39,7 +39,7 @@ class Unbroken:
         return folder
 
     def goes_on(self, tally: Tally, folder: Path, name: str) -> None:
-        """Start the command, and let it end: what lies in the folder is what the unbroken one left."""
+        """Run the command to its end; the folder's content must be that of the uninterrupted command."""
         ended, _ = started(self.command.words, folder, self.environment, None)
         tally.expect(ended.code == 0, f"{name}, gone on: exit code {ended.code}: {ended.err[-300:]}")
         with tally.case(f"{name}, gone on"):
