@@ -22,7 +22,7 @@ from leakbench.attack.clock import search_costs
 from leakbench.attack.searches import EXACT, IMPROVES, WINDOW, Searches, search_name, usual_share
 from leakbench.attack.slots.descent import AdamDescent, LbfgsDescent, Terms, descend
 from leakbench.attack.slots.stop import Iterations
-from leakbench.cli.own import attack as command
+from leakbench.cli.external import attack as command
 from leakbench.errors import InputError
 from leakbench.external.attack import attack_trace, attack_traces
 from leakbench.external.attacker import Attacker, AttackerOptions

@@ -17,12 +17,12 @@ from leakbench.cli.bench import bench
 from leakbench.cli.catalog import list_, schema, show
 from leakbench.cli.conformance import conformance
 from leakbench.cli.data import data
+from leakbench.cli.external import attack
 from leakbench.cli.flower import flower
 from leakbench.cli.frontier import frontier
 from leakbench.cli.gate import baseline, gate
 from leakbench.cli.leaderboard import card, leaderboard
 from leakbench.cli.options import help_alone
-from leakbench.cli.own import attack
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.reproduce import reproduce
 from leakbench.cli.run import compare, plot, report, run

@@ -1,4 +1,4 @@
-"""The command that benchmarks somebody's Flower app."""
+"""The command `leakbench flower`, which attacks a Flower app."""
 
 from __future__ import annotations
 
@@ -129,7 +129,11 @@ def flower(app_dir: Path, verbose: bool, **given: Any) -> None:
 
 
 def shape_of(text: str) -> tuple[int, ...]:
-    """Return the sides of an input; raises InputError for other text."""
+    """Return the shape of an input, from numbers with commas between them.
+
+    Raises:
+        InputError: For other text.
+    """
     if not re.fullmatch(r"\s*[1-9]\d*(\s*,\s*[1-9]\d*)*\s*", text):
         raise InputError(f"shape: got {text!r}, expected positive numbers with commas between them, as 3,32,32")
     return tuple(int(side) for side in text.split(","))

@@ -244,15 +244,7 @@ def _row(
     options: AppOptions, model: nn.Module, attacker: Attacker, normal: Normal | None, tap: str, number: int
 ) -> Row:
     trace = trace_at(
-        options.out,
-        tap,
-        number,
-        model,
-        options.shape,
-        options.classes,
-        options.training,
-        options.victims,
-        normal,
+        options.out, tap, number, model, options.shape, options.classes, options.training, options.victims, normal
     )
     if isinstance(trace, str):
         return NotAttacked(tap, number, trace)

@@ -40,15 +40,7 @@ from leakbench.models import one_hot
 from leakbench.rng import generators
 from leakbench.types import Clock, Network, Signal
 
-__all__ = [
-    "Batches",
-    "InProcessGrid",
-    "Probe",
-    "ProbeStrategy",
-    "TapGrid",
-    "VectorisedGrid",
-    "context_of_server",
-]
+__all__ = ["Batches", "InProcessGrid", "Probe", "ProbeStrategy", "TapGrid", "VectorisedGrid", "context_of_server"]
 
 
 PATIENCE = 5
@@ -83,11 +75,7 @@ class InProcessGrid(Grid):
         self.client_app = client_app
         self.contexts = {
             SERVER + 1 + i: Context(
-                RUN,
-                SERVER + 1 + i,
-                {"partition-id": i, "num-partitions": clients},
-                RecordDict(),
-                dict(run_config),
+                RUN, SERVER + 1 + i, {"partition-id": i, "num-partitions": clients}, RecordDict(), dict(run_config)
             )
             for i in range(clients)
         }

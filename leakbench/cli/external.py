@@ -1,4 +1,4 @@
-"""The command that attacks an update that somebody has."""
+"""The command `leakbench attack`, which attacks external updates."""
 
 from __future__ import annotations
 
