@@ -167,10 +167,10 @@ def leaked(wrapper: Wrapper, victims: int) -> dict[str, Any]:
         strategy.start(grid=grid, initial_arrays=ArrayRecord(fresh().state_dict()), num_rounds=1)
         for tap, told in (("type-1", wrapper.outgoing), ("type-0", wrapper.outgoing), ("behind", wrapper.behind)):
             attacker = Attacker(resolve("attacks", Attack, "autoleak")[1], told, data)
-            seen = trace_at(Path(folder), tap, 1, fresh(), data.shape, data.classes, TrainingOptions(), victims)
-            if isinstance(seen, str):
-                raise RuntimeError(seen)
-            summary = attack_trace(seen, attacker).summary
+            trace = trace_at(Path(folder), tap, 1, fresh(), data.shape, data.classes, TrainingOptions(), victims)
+            if isinstance(trace, str):
+                raise RuntimeError(trace)
+            summary = attack_trace(trace, attacker).summary
             assert summary is not None
             names = ("asr", "asr_low", "asr_high", "null_asr", "rmse", "identified")
             found |= {f"{tap} {name}": summary[name] for name in names}

@@ -42,8 +42,10 @@ def test_files_a_probe_and_a_flower_tap_give_one_view(tmp_path: Path) -> None:
     write_leak(tmp_path, Leak("type-1", 1, 7, 0, numpy(dict(model.state_dict())), sent))
     write_leak(tmp_path, Leak("type-2", 1, 7, 0, numpy(shown), sent, header))
     tapped = trace_at(tmp_path, "type-1", 1, build(), SHAPE, CLASSES, TrainingOptions(), 10)
-    assert isinstance(tapped, Trace)
-    for trace in (probed, tapped):
+    write_leak(tmp_path, Leak("behind", 1, 7, 0, numpy(dict(model.state_dict())), sent))
+    behind = trace_at(tmp_path, "behind", 1, build(), SHAPE, CLASSES, TrainingOptions(), 10)
+    assert isinstance(tapped, Trace) and isinstance(behind, Trace)
+    for trace in (probed, tapped, behind):
         assert trace.training == read.training and trace.view.knowledge == read.view.knowledge
         assert trace.view.clock == read.view.clock and trace.view.examples == STEPS * BATCH
         for name, update in read.view.update.items():

@@ -59,10 +59,10 @@ def success_rate(folder: Path, tap: str, rounds: int, defense: str) -> float:
     attacker = Attacker(resolve("attacks", Attack, "autoleak")[1], told, load_dataset("digits")[2])
     shares = []
     for number in range(1, rounds + 1):
-        seen = trace_at(folder, tap, number, build(), (1, 8, 8), 10, TrainingOptions(), CLIENTS)
-        if isinstance(seen, str):
-            raise SystemExit(seen)
-        outcome = attack_trace(seen, attacker)
+        trace = trace_at(folder, tap, number, build(), (1, 8, 8), 10, TrainingOptions(), CLIENTS)
+        if isinstance(trace, str):
+            raise SystemExit(trace)
+        outcome = attack_trace(trace, attacker)
         assert outcome.summary is not None
         shares.append(float(outcome.summary["asr"]))
     return sum(shares) / len(shares)

@@ -85,7 +85,7 @@ class Trace:
         classes: Number of classes.
         training: How the clients trained.
         before: Weights and buffers that the clients received, for all or one for each; None for the model's own.
-        tap: `type-2`, `type-1` or `type-0`.
+        tap: `type-2`, `type-1` or `type-0`; with `reads`, also another name of a Flower tap.
         truth: Inputs (V, M, *shape) in [0, 1] and labels (V, M), M examples behind each update; None if unknown.
         normal: Normalisation of inputs in [0, 1] before the model gets them.
         reads: `gradient` or `weights`, what the updates are; None for `gradient` without a learning rate, else `weights`.
@@ -134,10 +134,11 @@ class Trace:
                 classes), and one whose gradient cannot be differentiated.
         """
         how, victims = self.training, len(self.updates)
-        if self.tap not in TAPS:
-            raise InputError(f"tap: got {self.tap!r}, expected one of {', '.join(TAPS)}")
-        if self.tap == "type-2" and self.reads is None and (how.batch, how.steps) != (1, 1):
-            raise InputError("tap: type-2 is one example's gradient; got more than one, which is type-1")
+        if self.reads is None:  # A Flower tap may have any name, and records one example of a larger batch at type-2.
+            if self.tap not in TAPS:
+                raise InputError(f"tap: got {self.tap!r}, expected one of {', '.join(TAPS)}")
+            if self.tap == "type-2" and (how.batch, how.steps) != (1, 1):
+                raise InputError("tap: type-2 is one example's gradient; got more than one, which is type-1")
         starts = self._starts
         if len(starts) not in (1, victims):
             raise InputError(f"before: got {len(starts)} of {victims} updates, expected one, or one for each")
