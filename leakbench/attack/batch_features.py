@@ -42,9 +42,9 @@ def spanned(view: View) -> FullyConnected | None:
     """Return the first fully connected layer whose gradient shows the span of the features of a batch.
 
     The update must consist of gradients at one set of weights, or the layer must read the inputs, which stay the same while a
-    client trains. The update must have no noise, and the defense may only scale examples, clients or layers. The layer must have at
-    least as many outputs as there are examples, and more inputs. The last layer needs one more output, since the derivatives by its
-    outputs sum to zero for each example.
+    client trains. The update must have no noise, and the defense may only scale examples, clients or layers. The layer must have
+    at least as many outputs as there are examples, and more inputs. The last layer needs one more output, since the derivatives
+    by its outputs sum to zero for each example.
 
     Returns:
         None if no layer qualifies.
@@ -69,7 +69,7 @@ def separable(view: View) -> FullyConnected | None:
     return layer if layer is not None and view.examples <= (MOST if layer.last else MOST_HIDDEN) else None
 
 
-def in_span(view: View, layer: FullyConnected, shown: Public, public: Public) -> tuple[Tensor, Tensor]:
+def in_span(view: View, layer: FullyConnected, candidates: Public, public: Public) -> tuple[Tensor, Tensor]:
     """Score candidates by the share of their features outside the span that a layer shows.
 
     Features of length zero, such as those of a black image, are in every span. They say nothing and count as outside.
@@ -77,23 +77,23 @@ def in_span(view: View, layer: FullyConnected, shown: Public, public: Public) ->
     Args:
         view: The view of V victims.
         layer: A layer that `spanned` returned.
-        shown: The k candidates.
+        candidates: The k candidates.
         public: P public examples that are not in a batch.
 
     Returns:
-        Minus the logarithm (V, k) of the share of the features' length outside the span; and (V,) bool, whether the smallest share
-        decides: if it is below `CLEAR` times the 1 % quantile of the public examples' shares. It does not decide if numbers are not
-        finite, because the model has diverged.
+        Minus the logarithm (V, k) of the share of the features' length outside the span; and (V,) bool, whether the smallest
+        share decides: if it is below `CLEAR` times the 1 % quantile of the public examples' shares. It does not decide if numbers
+        are not finite, because the model has diverged.
     """
     scores, sure = [], []
     alike: tuple[Tensor, Tensor] | None = None
     for lane in range(view.victims):
         view.tick()
-        one = view.of(torch.tensor([lane], device=shown.inputs.device))
+        one = view.of(torch.tensor([lane], device=candidates.inputs.device))
         behind = _Behind(one, layer)
         observed = behind.observed[behind.weight]
         # The victims of one network have the same features.
-        entered, usual = alike or (behind.features(shown.inputs), behind.features(public.inputs))
+        entered, usual = alike or (behind.features(candidates.inputs), behind.features(public.inputs))
         alike = (entered, usual) if view.network.shared else None
         if not all(bool(numbers.isfinite().all()) for numbers in (observed, entered, usual)):
             scores.append(observed.new_full((len(entered),), torch.nan))
@@ -106,12 +106,12 @@ def in_span(view: View, layer: FullyConnected, shown: Public, public: Public) ->
     return torch.stack(scores), torch.stack(sure)
 
 
-def decided(view: View, shown: Public) -> Tensor:
+def decided(view: View, candidates: Public) -> Tensor:
     """Return (V,) bool, whether the span of a victim's batch shows which candidates are in it."""
     layer = spanned(view) if view.examples > 1 else None
     if layer is None or view.public is None or not len(view.public.labels):
-        return torch.zeros(view.victims, dtype=torch.bool, device=shown.inputs.device)
-    return in_span(view, layer, shown, public_of(view, "candidates"))[1]
+        return torch.zeros(view.victims, dtype=torch.bool, device=candidates.inputs.device)
+    return in_span(view, layer, candidates, public_of(view, "candidates"))[1]
 
 
 CLEAR = 0.1
@@ -152,33 +152,33 @@ def separated(
     """Return the inputs of a layer for each of M examples, in ascending order of their labels.
 
     Levenberg and Marquardt's method finds the M^2 numbers A for which the gradients of the layer and of those after it equal the
-    observed ones. It starts at public examples in the span. For the last layer, it first starts at the D in which all examples have
-    the mean probabilities. The labels are counted (`label_counts`). If no start explains the observed gradients and there are few
-    ways to distribute the examples over the classes, the other ways are tried as well.
+    observed ones. It starts at public examples in the span. For the last layer, it first starts at the D in which all examples
+    have the mean probabilities. The labels are counted (`label_counts`). If no start explains the observed gradients and there
+    are few ways to distribute the examples over the classes, the other ways are tried as well.
 
     Args:
         view: The view of V victims.
         layer: A layer that `separable` returned.
         rngs: Victim v draws its starts from rngs[v].
-        until: When the searches must end; each victim gets an equal share of the time. None for no limit. A victim whose separation
-            the view already contains is not separated again.
+        until: When the searches must end; each victim gets an equal share of the time. None for no limit. A victim whose
+            separation the view already contains is not separated again.
 
     Returns:
         Features (V, M, d) and derivatives (V, M, d) of each example's loss by them, NaN if the residual is above `EXACT`; labels
         (V, M); and (V,) bool, whether the limit ended the search before the equations were solved.
     """
-    like, kept = view.update[f"{layer.name}weight"], view.separations
+    like, cache = view.update[f"{layer.name}weight"], view.separations
     ones = [view.of(torch.tensor([lane], device=like.device)) for lane in range(view.victims)]
-    keys = ["" if kept is None else _key(one, layer) for one in ones]
-    found = {} if kept is None else {lane: kept.kept[key] for lane, key in enumerate(keys) if key in kept.kept}
-    missing = [lane for lane in range(view.victims) if lane not in found]
+    keys = ["" if cache is None else _key(one, layer) for one in ones]
+    separations = {} if cache is None else {lane: cache.kept[key] for lane, key in enumerate(keys) if key in cache.kept}
+    missing = [lane for lane in range(view.victims) if lane not in separations]
     counted = _counted(view, rngs) if missing else torch.empty(0)
     for place, lane in enumerate(missing):
         before, late = rngs[lane].get_state(), None if until is None else until.share(len(missing) - place)
-        found[lane] = _separated(_Behind(ones[lane], layer), counted[lane], rngs[lane], late)
-        if kept is not None:
-            kept.keep(keys[lane], found[lane], drew=not torch.equal(before, rngs[lane].get_state()))
-    each = [found[lane] for lane in range(view.victims)]
+        separations[lane] = _separated(_Behind(ones[lane], layer), counted[lane], rngs[lane], late)
+        if cache is not None:
+            cache.keep(keys[lane], separations[lane], drew=not torch.equal(before, rngs[lane].get_state()))
+    each = [separations[lane] for lane in range(view.victims)]
     entered, cotangents = (torch.stack([getattr(one, n) for one in each]).to(like) for n in ("entered", "cotangents"))
     cut = torch.tensor([one.cut for one in each], device=like.device)
     return entered, cotangents, torch.stack([one.labels for one in each]), cut

@@ -42,8 +42,8 @@ def gradients_alone(
     for x, y in zip(torch.split(inputs, few), torch.split(targets, few), strict=True):
         rngs = None if rng is None else (rng,) * len(x)
         with torch.no_grad():  # The yield is outside, since a caller that stops early would stay without derivatives.
-            given = rngs if draws is None else draws.expand(len(x), 1, 1, -1)
-            gradients = leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, given)
+            randomness = rngs if draws is None else draws.expand(len(x), 1, 1, -1)
+            gradients = leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, randomness)
         view.tick()
         yield flat(gradients)
 

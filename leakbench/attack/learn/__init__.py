@@ -1,1 +1,1 @@
-"""How a part learns from public examples, and what a fit depends on."""
+"""Learning from public examples: maps and networks that an attack fits, and the origin of a fit."""

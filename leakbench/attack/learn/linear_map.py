@@ -1,4 +1,4 @@
-"""The linear map from gradients to inputs that is best on public examples, fitted in closed form."""
+"""The linear map from gradients to inputs that is best on public examples, in closed form."""
 
 from __future__ import annotations
 
@@ -18,14 +18,21 @@ from leakbench.types import Parameters
 __all__ = ["LinearMap", "check_readable", "linear_map", "linear_map_of", "tensors_of"]
 
 ROUNDING = 1e-7
-"""Of the mean diagonal, what the ridge is at least: single precision knows no more of a gradient."""
+"""Smallest ridge as a share of the mean diagonal, since gradients in single precision have such rounding errors."""
 
 MOST_BYTES = 8_000_000_000
+"""Largest size of the public gradients in memory."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """How a view's gradients are read: (y - mean) * scale, beside those of the public examples, centred and scaled (n, p)."""
+    """How the gradients y of one view are compared with the public ones: as (y - mean) * scale.
+
+    Args:
+        mean: Mean (p,) of the public gradients.
+        scale: Factor (p,) of each coordinate.
+        centred: The public gradients (n, p), centred and scaled.
+    """
 
     mean: Tensor
     scale: Tensor
@@ -37,10 +44,12 @@ SIDE = tuple(f.name for f in dataclasses.fields(Side))
 
 @dataclass(frozen=True)
 class LinearMap:
-    """x = mean + sum over views of (y - g) A^T, times coefficients (n, d).
+    """The map x = mean + sum over views of (y - g) A^T, times coefficients.
 
     Args:
-        mean: (*s).
+        sides: One for each view.
+        coefficients: (n, d).
+        mean: Mean input (*s).
     """
 
     sides: tuple[Side, ...]
@@ -48,23 +57,30 @@ class LinearMap:
     mean: Tensor
 
     def __call__(self, observed: tuple[Tensor, ...]) -> Tensor:
-        """Return inputs (V, *s), unclamped, for what leaked in each view, (V, p)."""
+        """Return inputs (V, *s), unclamped, for the observed gradients (V, p) of each view."""
         alike = [((y - s.mean) * s.scale) @ s.centred.T for y, s in zip(observed, self.sides, strict=True)]
-        found: Tensor = self.mean + (torch.stack(alike).sum(0) @ self.coefficients).reshape(-1, *self.mean.shape)
-        return found
+        inputs: Tensor = self.mean + (torch.stack(alike).sum(0) @ self.coefficients).reshape(-1, *self.mean.shape)
+        return inputs
 
 
 def linear_map(views: tuple[View, ...], public: Public, ridge: float | None = None) -> LinearMap:
-    """Return the linear minimum mean squared error estimator of an input from the gradient that it alone leaked.
+    """Return the linear estimator with the least mean squared error of an input from its own gradient.
 
-    x = m + (y - g) A^T (A A^T + n s^2 I)^-1 (X - m), with A (n, p) the public examples' gradients less their mean g, past the
-    deterministic part of the defense, X the examples and m their mean: the Gaussian posterior mean, exact where inputs and
-    gradients are jointly Gaussian of the sample's moments and the noise has standard deviation s on each coordinate
-    (`View.noise`). Without noise the ridge is chosen by `leave_one_out`; where `ridge` is given it is that share of the mean
-    diagonal, of tensors that are each scaled to a root mean square of 1.
-    Several views of the same victims are one longer gradient: their A A^T add, each divided by its own s^2.
-    Nothing that leaked is read. Raises InputError for batches, for networks of the victims' own, for views of which only some
-    are noisy, and for gradients that take more than 8 GB.
+    x = m + (y - g) A^T (A A^T + n s^2 I)^-1 (X - m). A (n, p) contains the public examples' gradients after the deterministic
+    part of the defense, minus their mean g. X contains the examples, and m is their mean. This is the Gaussian posterior mean. It
+    is exact if inputs and gradients are jointly Gaussian with the sample's moments, and if the noise has the standard deviation s
+    on each coordinate (`View.noise`). Several views of the same victims form one longer gradient: their A A^T are added, each
+    divided by its own s^2. The observed updates are not read.
+
+    Args:
+        views: Views with one network and single examples.
+        public: The n public examples.
+        ridge: Ridge for gradients without noise, as a share of the mean diagonal, with each tensor scaled to a root mean square
+            of 1; None to choose it by `leave_one_out`.
+
+    Raises:
+        InputError: For batches, if each victim has its own network, if only some views are noisy, and if the gradients take more
+            than 8 GB.
     """
     check_readable(views, public)
     like = next(iter(views[0].network.parameters.values()))
@@ -74,35 +90,35 @@ def linear_map(views: tuple[View, ...], public: Public, ridge: float | None = No
     mean = inputs.mean(0)
     apart = (inputs - mean).flatten(1).double()
     coefficients = torch.full_like(apart, torch.nan)
-    if gram.isfinite().all():  # Else the model has diverged, and nothing can be learned of it.
+    if gram.isfinite().all():  # Otherwise, the model has diverged, and the coefficients stay NaN.
         gram.diagonal().add_(_added(gram, apart, bool(views[0].noise), ridge))
         coefficients = torch.linalg.solve(gram, apart)
     return LinearMap(sides, coefficients.to(like), mean)
 
 
 def _added(gram: Tensor, apart: Tensor, noisy: bool, ridge: float | None) -> float:
-    """Return what is added to the diagonal of A A^T; 1, which is any number, where no two public gradients differ."""
+    """Return the number added to the diagonal of A A^T; 1 if all public gradients are equal, when any number will do."""
     diagonal = float(gram.diagonal().mean())
-    if noisy:  # In units of the noise n s^2 is n.
+    if noisy:  # In units of the noise, n s^2 is n.
         return max(len(gram), ROUNDING * diagonal)
     return (leave_one_out(gram, apart) if ridge is None else ridge * diagonal) or 1.0
 
 
 def tensors_of(made: LinearMap) -> Parameters:
-    """Return the map as {name: tensor}, to be kept."""
+    """Return the map as {name: tensor}, to be stored."""
     sides = {f"{i}.{name}": getattr(side, name) for i, side in enumerate(made.sides) for name in SIDE}
     return {**sides, "coefficients": made.coefficients, "mean": made.mean}
 
 
 def linear_map_of(tensors: Parameters) -> LinearMap:
-    """Return the map that was kept."""
+    """Return the map from its stored tensors."""
     views = (len(tensors) - 2) // len(SIDE)
     sides = tuple(Side(**{name: tensors[f"{i}.{name}"] for name in SIDE}) for i in range(views))
     return LinearMap(sides, tensors["coefficients"], tensors["mean"])
 
 
 def check_readable(views: tuple[View, ...], public: Public) -> None:
-    """Raise InputError for views that `linear_map` does not read."""
+    """Raise InputError for views that `linear_map` cannot read."""
     for view in views:
         check_learnable(view, "lmmse")
     if len({bool(view.noise) for view in views}) > 1:
@@ -116,7 +132,7 @@ def check_readable(views: tuple[View, ...], public: Public) -> None:
 
 
 def _side(view: View, public: Public, even: bool) -> Side:
-    """Return the public gradients in units of the noise; without noise as they are, or every tensor alike where `even`."""
+    """Return the public gradients in units of the noise; without noise, unscaled, or with equal tensors if `even`."""
     like = next(iter(view.network.parameters.values()))
     gradients = like.new_empty(len(public.labels), numbers(view))
     filled = 0
@@ -133,7 +149,7 @@ def _side(view: View, public: Public, even: bool) -> Side:
 
 
 def _evening(view: View, centred: Tensor) -> Tensor:
-    """Return the factors (p,) by which each tensor's centred gradients get a root mean square of 1; 1 where they are zero."""
+    """Return the factors (p,) that give each tensor's centred gradients a root mean square of 1; 1 if they are zero."""
     factors = []
     for tensor in torch.split(centred, [p.numel() for p in view.network.parameters.values()], 1):
         size = tensor.square().mean().sqrt()

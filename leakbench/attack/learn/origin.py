@@ -1,4 +1,4 @@
-"""How a part learns: what its fit depends on, each thing by a hash of its content, and the one place where it is asked for."""
+"""The origin of a fit, which is a hash of everything that it depends on, and the function that learns or reads a stored fit."""
 
 from __future__ import annotations
 
@@ -22,21 +22,27 @@ from leakbench.types import Parameters
 __all__ = ["learned", "origin_of"]
 
 CODE = ("defense", "federated", "models", "gram.py", "rng.py", "types.py")
-"""What of this package every fit may run, beside what its part imports of `leakbench.attack`: a change there is another fit."""
+"""Code of the package, apart from the part's imports from `leakbench.attack`, that any fit may run; a change makes another fit."""
 
 
 def origin_of(
     part: str, module: str, fields: Mapping[str, Any], public: Public, views: tuple[View, ...] = ()
 ) -> Origin:
-    """Return the origin of what `part`, by its own `fields`, learns of public examples and, where it reads them, of views.
+    """Return the origin of what a part learns from public examples and, if it reads them, from views.
+
+    For a view, everything counts that determines the gradient of a single example: the weights and statistics of the network; the
+    stations that the attacker runs, with their clock; the noise; and the leakage point. Two leakage points between which nothing
+    acts have the same origin. Neither the observed updates nor the victims count. The version of PyTorch counts, since another
+    version may sum in another order.
 
     Args:
-        module: The `__name__` of the one in which the part stands. PyTorch's version counts too, since another sums in another
-            order. Of a view counts what an example would leak alone: the weights and statistics of the network, the stations that
-            the attacker runs with their clock, the noise, and where they stand. Two taps between which nothing acts are one
-            origin. Nothing that leaked counts, nor do the victims.
+        part: Name of the part.
+        module: `__name__` of the part's module.
+        fields: The fields of the part that matter.
+        public: The public examples.
+        views: The views that the part reads.
     """
-    found = {
+    origin = {
         "part": part,
         "fields": content_hash(dict(fields)),
         "public examples": tensor_hash({"inputs": public.inputs, "labels": public.labels}),
@@ -44,18 +50,24 @@ def origin_of(
         "torch": torch.__version__,
     }
     if views:
-        found["weights"] = content_hash([_weights(view) for view in views])
-        found["defense"] = content_hash([_defense(view) for view in views])
-        found["noise"] = content_hash([view.noise for view in views])
-        found["leakage point"] = content_hash([_place(view) for view in views])
-    return found
+        origin["weights"] = content_hash([_weights(view) for view in views])
+        origin["defense"] = content_hash([_defense(view) for view in views])
+        origin["noise"] = content_hash([view.noise for view in views])
+        origin["leakage point"] = content_hash([_place(view) for view in views])
+    return origin
 
 
 def learned(view: View, origin: Origin, public: Public, make: Callable[[], Parameters]) -> tuple[Parameters, Fit]:
-    """Return what `make` learns of public examples, {name: tensor}, and what that took; kept of this origin, it is not made anew.
+    """Return what `make` learns from public examples, {name: tensor}, and its cost; a stored fit of this origin is read instead.
 
     Args:
-        view: Whose `fits` are asked, and on whose device it is used. Raises InputError where what was kept is of something else.
+        view: Its `fits` store fits; the tensors move to its device.
+        origin: The origin of the fit.
+        public: The public examples.
+        make: Learns the tensors.
+
+    Raises:
+        InputError: If the stored fit has another origin.
     """
 
     def fit() -> Fitted:
@@ -74,7 +86,7 @@ def _weights(view: View) -> list[str]:
 
 
 def _acting(view: View) -> dict[str, Any]:
-    """Return {station before the tap: what it does}, of those that do anything."""
+    """Return {station before the leakage point: its description} of the stations that do anything."""
     return {name: describe(does) for name, does in vars(view.stations.before(view.tap)).items() if does}
 
 
@@ -84,8 +96,9 @@ def _defense(view: View) -> list[Any]:
 
 
 def _place(view: View) -> list[Any]:
-    """Return the grid behind the leak, and whether it is of gradients; the length of a step only where a station acts on the
-    update, which is in its units.
+    """Return the shapes of an update and whether it consists of gradients.
+
+    The learning rate counts only if a station acts on the update, which is in its units.
     """
     scaled = not {"client", "server"}.isdisjoint(_acting(view))
     return [list(view.shape), view.classes, view.examples, view.learning_rate if scaled else None, view.of_gradients]

@@ -1,4 +1,4 @@
-"""The source of what a part runs, so that a fit made by another is told from it."""
+"""The source code that a part runs, so that a fit made by other code is not used."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ HERE = "leakbench.attack"
 
 
 def sources(module: str) -> dict[str, bytes]:
-    """Return {name: source} of a module and of all in `leakbench.attack` that it imports, and these in turn.
+    """Return {name: source} of a module and of all modules of `leakbench.attack` that it imports, directly or indirectly.
 
-    What is imported is read off the sources, wherever it stands in them; of `from leakbench.attack import name` the package's own
-    module is meant, which imports every part. Raises InputError for a module without a source.
+    Imports are read from the source, also inside functions. `from leakbench.attack import name` counts as an import of the
+    package itself, which imports every part.
+
+    Raises:
+        InputError: For a module without a source file.
     """
-    found: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
     left = [module]
     while left:
         name = left.pop()
-        if name not in found:
-            found[name] = _source(name)
-            left += _imported(found[name])
-    return dict(sorted(found.items()))
+        if name not in texts:
+            texts[name] = _source(name)
+            left += _imported(texts[name])
+    return dict(sorted(texts.items()))
 
 
 def _source(module: str) -> bytes:

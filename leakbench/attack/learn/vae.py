@@ -1,8 +1,8 @@
-"""A small variational autoencoder: what examples look like, as a map from a few standard normal numbers to inputs.
+"""A small variational autoencoder: a map from a few standard normal numbers to inputs.
 
-D. P. Kingma, M. Welling, "Auto-Encoding Variational Bayes", ICLR 2014, arXiv:1312.6114; the decoder's variance is the best one in
-closed form (O. Rybkin, K. Daniilidis, S. Levine, "Simple and Effective VAE Training with Calibrated Decoders", ICML 2021,
-arXiv:2006.13202), so that no factor between the two terms is to be chosen.
+D. P. Kingma, M. Welling, "Auto-Encoding Variational Bayes", ICLR 2014, arXiv:1312.6114. The decoder's variance has its optimal
+value in closed form (O. Rybkin, K. Daniilidis, S. Levine, "Simple and Effective VAE Training with Calibrated Decoders", ICML
+2021, arXiv:2006.13202), so that no factor between the two terms must be chosen.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from leakbench.types import Parameters
 __all__ = ["Sides", "Training", "Vae", "divergence", "loss", "trained"]
 
 LEAST = 1e-6
-"""The least mean squared error that counts, where examples are all alike."""
+"""Smallest mean squared error in the loss, for examples that are all equal."""
 
 
 @dataclass(frozen=True)
 class Sides:
-    """How large its layers are: inputs of d numbers - hidden - hidden - latent, and back."""
+    """Widths of the layers: inputs - hidden - hidden - latent, and back."""
 
     inputs: int
     hidden: int
@@ -34,7 +34,13 @@ class Sides:
 
 @dataclass(frozen=True)
 class Training:
-    """By Adam: how often it sees every example, how many a step takes, and the rate, which falls to zero along a cosine."""
+    """Training by Adam, with a learning rate that falls to zero along a cosine.
+
+    Args:
+        epochs: Number of passes over the examples.
+        batch: Number of examples in a step.
+        learning_rate: The first learning rate.
+    """
 
     epochs: int
     batch: int
@@ -42,7 +48,7 @@ class Training:
 
 
 class Vae(nn.Module):
-    """Linear layers with SiLU between, smooth for who searches the latent; a sigmoid keeps inputs in [0, 1]."""
+    """Linear layers with SiLU between them, so that the decoder is smooth for a search; a sigmoid bounds inputs to [0, 1]."""
 
     def __init__(self, sides: Sides) -> None:
         super().__init__()
@@ -52,38 +58,42 @@ class Vae(nn.Module):
 
     @classmethod
     def of(cls, sides: Sides, tensors: Parameters, like: Tensor) -> Vae:
-        """Return the network that was kept, which nobody trains any more, in the type and on the device of `like`."""
+        """Return the network from stored tensors, without gradients, in the type and on the device of `like`."""
         vae = cls(sides).to_empty(device=like.device).to(like.dtype)
         vae.load_state_dict(tensors)
         return vae.requires_grad_(False)
 
     def encode(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (mean, logarithm of the variance) of the latent (n, k) of inputs (n, d)."""
+        """Return the mean and the logarithm of the variance of the latent (n, k) for inputs (n, d)."""
         mean, log_variance = self.encoder(inputs).chunk(2, -1)
         return mean, log_variance
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Return inputs (n, d) in [0, 1]."""
+        """Return inputs (n, d) in [0, 1] for latents (n, k)."""
         inputs: Tensor = self.decoder(latent).sigmoid()
         return inputs
 
 
 def _layers(*sides: tuple[int, int]) -> nn.Sequential:
-    """Return layers without values: whoever builds them draws or loads them."""
+    """Return the layers without values, which the caller initialises or loads."""
     first, second, third = (nn.Linear(*side, device="meta") for side in sides)
     return nn.Sequential(first, nn.SiLU(), second, nn.SiLU(), third)
 
 
 def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """Return (n,): the Kullback-Leibler divergence of N(mean, variance) (n, k) from N(0, I), in nats (Kingma, Welling, app. B)."""
+    """Return the Kullback-Leibler divergence (n,) of N(mean, variance) (n, k) from N(0, I), in nats (Kingma, Welling, app. B)."""
     return (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1) / 2
 
 
 def loss(vae: Vae, inputs: Tensor, noise: Tensor) -> Tensor:
-    """Return minus the evidence lower bound of inputs (n, d), an example's mean, up to a constant.
+    """Return minus the evidence lower bound of inputs (n, d), averaged over the examples, up to a constant.
+
+    The term d / 2 log(mean squared error) is the Gaussian likelihood at its optimal variance.
 
     Args:
-        noise: (n, k), standard normal. d / 2 log(mean squared error) is the Gaussian likelihood at its best variance.
+        vae: The network.
+        inputs: (n, d).
+        noise: Standard normal (n, k).
     """
     mean, log_variance = vae.encode(inputs)
     missed = (vae.decode(mean + (log_variance / 2).exp() * noise) - inputs).square().mean()
@@ -93,10 +103,17 @@ def loss(vae: Vae, inputs: Tensor, noise: Tensor) -> Tensor:
 def trained(
     inputs: Tensor, sides: Sides, training: Training, rng: torch.Generator, tick: Tick = unticked
 ) -> Parameters:
-    """Return the parameters after training on inputs (n, d).
+    """Train an autoencoder on inputs (n, d).
 
     Args:
+        inputs: (n, d) in [0, 1].
+        sides: Widths of the layers.
+        training: Settings.
+        rng: The generator of all draws.
         tick: Called after each epoch.
+
+    Returns:
+        The parameters {name: tensor}.
     """
     vae = Vae(sides).to_empty(device="cpu")
     initialise(vae, torch_default, rng)

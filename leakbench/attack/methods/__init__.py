@@ -1,1 +1,1 @@
-"""Methods: each turns what leaked into pictures or records; `autoleak` is the worst case over several."""
+"""Methods: each reconstructs images or records from observed gradients; `autoleak` is the worst case over several."""

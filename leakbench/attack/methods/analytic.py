@@ -1,4 +1,4 @@
-"""A closed form: behind a biased linear first layer the input is a quotient of two gradients."""
+"""A closed form: the input of a biased linear first layer is the quotient of two gradients."""
 
 from __future__ import annotations
 
@@ -23,32 +23,40 @@ class AnalyticFc:
 
     Row i of a first layer W x + b has the gradient dW_i = db_i x^T, so any row with db_i != 0 gives one example exactly. The row
     with the largest |db_i| loses the fewest digits. For M > 1 examples, each row contains a mean weighted by their db_i, and the
-    M rows with the largest |db_i| are the reconstructions. A row that one example alone activates contains just this one.
+    M rows with the largest |db_i| are the reconstructions. A row that only one example activates contains just this example.
     """
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Answer for V victims from the mean of all looks at a release, in [0, 1]; rngs are not drawn from.
+        """Reconstruct V victims from the mean of the observations of a release, in [0, 1].
 
-        Of several releases each gives an answer, and that one is given whose gradients miss what leaked by least over all of them.
-        NaN where the row's db is zero, and for examples beyond the layer's rows. The certainty is minus the squared distance of
-        what the answers would have leaked. Raises InputError where the model does not begin with a biased linear layer
-        (flattening aside), of which there is nothing to read.
+        Each release gives a reconstruction. The result is the one whose gradients are nearest to the observed ones over all
+        releases. The certainty is minus the squared distance of these gradients.
+
+        Args:
+            views: Views of V victims.
+            rngs: Not used.
+
+        Returns:
+            NaN if the row's db is zero, and for more examples than the layer has rows.
+
+        Raises:
+            InputError: If the model does not begin with a biased linear layer, apart from flattening.
         """
         if not begins_linear(views[0].network.model, views[0].shape):
             raise InputError(
                 "attack: analytic_fc reads a biased linear first layer, with which this network does not begin; choose one"
                 " that does (mlp), or another attack"
             )
-        shown = tuple(view for view, _ in averaged(views))
-        answers = [answered_at_once(shown, _inputs(view), rngs) for view in shown]
+        means = tuple(view for view, _ in averaged(views))
+        answers = [answered_at_once(means, _inputs(view), rngs) for view in means]
         return likeliest(answers)
 
 
 def _inputs(view: View) -> Tensor:
     name = first_layer(view.network.model, view.shape)
     weight, bias = view.update[f"{name}weight"], view.update[f"{name}bias"]
-    found = weight.new_full((view.victims, view.examples, weight.shape[2]), torch.nan)
+    inputs = weight.new_full((view.victims, view.examples, weight.shape[2]), torch.nan)
     rows = bias.abs().topk(min(view.examples, bias.shape[1]), dim=1).indices
     quotient = weight.gather(1, rows[..., None].expand(-1, -1, weight.shape[2])) / bias.gather(1, rows)[..., None]
-    found[:, : rows.shape[1]] = torch.where(quotient.isfinite(), quotient, torch.nan)
-    return found.clamp(0, 1).reshape(view.victims, view.examples, *view.shape)
+    inputs[:, : rows.shape[1]] = torch.where(quotient.isfinite(), quotient, torch.nan)
+    return inputs.clamp(0, 1).reshape(view.victims, view.examples, *view.shape)

@@ -1,4 +1,4 @@
-"""The worst case over several attacks: each goes on with the victims that those before it did not break."""
+"""The worst case over several attacks: each runs on the victims that those before it did not break."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
@@ -31,7 +32,7 @@ __all__ = ["CHECK", "AutoLeak"]
 
 
 AMPLE = 4
-"""How many coordinates have to leak for each number of an answer, so that any answer that explains them is taken for right."""
+"""Number of observed coordinates per number of a reconstruction from which any reconstruction that explains them is accepted."""
 
 
 CHECK = "check on public examples"
@@ -39,57 +40,80 @@ CHECK = "check on public examples"
 
 
 TRIAL = 5
-"""Number of times two evaluations of each search that a check on public examples takes at least."""
+"""Smallest number of pairs of evaluations of each search for one group in a check on public examples."""
 
 
 @part("method.autoleak")
 class AutoLeak:
-    """Run the stages in order and return for each victim the likeliest of their reconstructions, as `posterior` judges them.
+    """Run the stages in order and return the most likely reconstruction of each victim, as `posterior` compares them.
 
-    On networks with ReLUs or maxima, where a stage of `feature_inversion` runs, the answer is the likeliest given the features
-    that were read, as `posterior_of_features` judges them.
+    On networks with ReLUs or maxima, if a stage of `feature_inversion` runs, the result is the most likely reconstruction given
+    the features that were read, as `posterior_of_features` compares them.
 
-    Without noise that the attacker knows of, a reconstruction is accepted if its gradient misses the observed one by less than the
-    share `broken` of its squared length; later stages then skip the victim. Where fewer coordinates leaked than `AMPLE` times its
-    numbers, it must also be about as likely as public examples are. Under noise, and where fewer coordinates leaked than it has
-    numbers, no reconstruction can be certified, and all stages for the network run.
+    Without noise that the attacker knows of, a reconstruction is accepted if the squared distance of its gradient from the
+    observed one is below the share `broken` of the latter's squared length. Later stages then skip the victim. If there are fewer
+    observed coordinates than `AMPLE` times its numbers, it must also be about as likely as public examples are. Under noise, and
+    if there are fewer observed coordinates than numbers, no reconstruction is accepted, and all stages for the network run.
 
-    Evidence that an attack is weak is reported as a doubt with the reconstruction of each unbroken victim: a search that never came
-    closer than its start; a search by likelihood that ends at a less likely reconstruction than another stage; a defense with
-    random draws of unknown likelihood; and stages that miss the undefended gradients of most of `twins` groups of public examples
-    by more than the share `converged` of their squared length, so that a failure under a defense proves nothing.
+    Signs that an attack is weak are reported as doubts with the reconstruction of each unbroken victim: a search that never got
+    below the distance of its start; a search by likelihood that ends at a less likely reconstruction than another stage; a
+    defense with random draws of unknown likelihood; and stages that fail on the undefended gradients of public examples
+    (`converged`).
     """
 
     behaviour = 2
 
     stages: tuple[Annotated[Stage, nested(Stage)], ...]
-    broken: Positive = 1e-6
-    converged: Positive = 1e-3
-    twins: Count = 3
+    broken: Annotated[
+        Positive,
+        Field(
+            description=(
+                "Squared distance of a reconstruction's gradient from the observed one, as a share of the latter's squared length, "
+                "below which the victim counts as broken."
+            )
+        ),
+    ] = 1e-6
+    converged: Annotated[
+        Positive,
+        Field(
+            description=(
+                "Largest such share on undefended public examples; above it for most groups, a failure under a defense proves "
+                "nothing."
+            )
+        ),
+    ] = 1e-3
+    twins: Annotated[
+        Count,
+        Field(description="Number of groups of public examples on which the stages are checked without a defense."),
+    ] = 3
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Reconstruct; work and snapshots of the stages follow each other. Raises InputError for no stage."""
+        """Reconstruct V victims; iterations and snapshots of the stages follow each other.
+
+        Raises:
+            InputError: If no stage runs on the network.
+        """
         if not self._stages(views[0]):
             raise InputError("autoleak: stages: got none for this network, expected at least one")
-        asked = Asked(views[0].fits)
-        # Of views that keep separations already, as under a limit on seconds, these are used.
-        kept = views[0].separations or Separations()
-        views = tuple(dataclasses.replace(view, fits=asked, separations=kept) for view in views)
-        found = dataclasses.replace(self._answered(views, rngs), fit=asked.fit)
-        left = ~self._is_broken(views, found, prior_of(views[0]))
+        fits = Asked(views[0].fits)
+        # Under a limit on seconds, the views already contain separations.
+        separations = views[0].separations or Separations()
+        views = tuple(dataclasses.replace(view, fits=fits, separations=separations) for view in views)
+        answer = dataclasses.replace(self._answered(views, rngs), fit=fits.fit)
+        left = ~self._is_broken(views, answer, prior_of(views[0]))
         if not left.any():
-            return dataclasses.replace(found, doubts={})
-        # After a search that the clock stopped there is no time to try the same searches on public examples.
-        short = bool((found.doubts[BUDGET] & left).any()) or self._without_time(views[0])
-        put_off = views[0].searches is not None and not views[0].searches.checks
-        more = {BUDGET: left} if short else {} if put_off else self._of_twins(views[0], rngs[0])
-        doubts = found.doubts | more
+            return dataclasses.replace(answer, doubts={})
+        # After a search that the clock ended, no time is left to try the same searches on public examples.
+        short = bool((answer.doubts[BUDGET] & left).any()) or self._without_time(views[0])
+        deferred = views[0].searches is not None and not views[0].searches.checks
+        more = {BUDGET: left} if short else {} if deferred else self._of_twins(views[0], rngs[0])
+        doubts = answer.doubts | more
         if any(view.unknown or (view.network.draws and not view.reads_draws) for view in views):
             doubts[UNKNOWN] = torch.ones_like(left)
-        return dataclasses.replace(found, doubts={why: whom & left for why, whom in doubts.items()})
+        return dataclasses.replace(answer, doubts={why: whom & left for why, whom in doubts.items()})
 
     def checked(self, answer: Reconstruction, view: View, rng: torch.Generator) -> Reconstruction:
-        """Return an answer with the doubts that the same searches leave on public examples; see `Searches.checks`."""
+        """Return a reconstruction with the doubts from the same searches on public examples; see `Searches.checks`."""
         left = ~self._is_broken((view,), answer, prior_of(view))
         if not left.any():
             return answer
@@ -107,45 +131,45 @@ class AutoLeak:
         value = posterior(views, best, prior)
         rank, least = self._rank(views, best, value, prior), value.clone()
         never, cut = stuck(best), best.doubts.get(BUDGET, torch.zeros_like(best.steps, dtype=torch.bool))
-        sought = torch.full_like(value, _by_likelihood(first), dtype=torch.bool)
-        judged = value.masked_fill(~sought, torch.inf)
+        by_likelihood = torch.full_like(value, _by_likelihood(first), dtype=torch.bool)
+        judged = value.masked_fill(~by_likelihood, torch.inf)
         won = torch.zeros_like(best.steps)
         names, not_begun = [search_name(first)], list[str]()
         for stage in others:
             left = (~self._is_broken(views, best, prior)).nonzero()[:, 0]
             if not len(left):
                 break
-            if _late(stage):  # Every victim has an answer already.
+            if _late(stage):  # Every victim already has a reconstruction.
                 cut[left] = True
                 not_begun.append(search_name(stage))
                 continue
             names.append(search_name(stage))
             few = tuple(view.of(left) for view in views)
-            found = stage(few, tuple(rngs[int(v)] for v in left))
-            new = posterior(few, found, prior)
+            answer = stage(few, tuple(rngs[int(v)] for v in left))
+            new = posterior(few, answer, prior)
             if _by_likelihood(stage):
-                # The best of them, whatever their order.
-                judged[left], sought[left] = torch.minimum(judged[left], new), True
-            never[left] |= stuck(found)
-            cut = cut.index_put((left,), cut[left] | found.doubts.get(BUDGET, torch.zeros_like(cut[left])))
+                # The best of all stages by likelihood, since their order can differ.
+                judged[left], by_likelihood[left] = torch.minimum(judged[left], new), True
+            never[left] |= stuck(answer)
+            cut = cut.index_put((left,), cut[left] | answer.doubts.get(BUDGET, torch.zeros_like(cut[left])))
             least[left] = torch.minimum(least[left], new)
-            ranks = self._rank(few, found, new, prior)
+            ranks = self._rank(few, answer, new, prior)
             better = ranks < rank[left]
-            best, taken = followed(best, found, left, better), left[better]
+            best, taken = followed(best, answer, left, better), left[better]
             won[taken] = len(names) - 1
             value, rank = value.index_put((taken,), new[better]), rank.index_put((taken,), ranks[better])
-        doubts = {STUCK: never, OUTDONE: sought & (least < judged - 1), BUDGET: cut}
+        doubts = {STUCK: never, OUTDONE: by_likelihood & (least < judged - 1), BUDGET: cut}
         certainty = -value[:, None].expand_as(best.certainty)
         best = dataclasses.replace(best, stage=won, stages=tuple(names), not_begun=tuple(not_begun))
         return dataclasses.replace(best, certainty=certainty, doubts=doubts)
 
     def _rank(self, views: tuple[View, ...], answer: Reconstruction, value: Tensor, prior: Coordinates) -> Tensor:
-        """Return (V,) by which reconstructions are compared; the least is the best, and one that is taken for right is -inf.
+        """Return scores (V,) that compare reconstructions; the lowest is the best, and accepted ones have -inf.
 
         Args:
-            views: The views of V victims.
+            views: Views of V victims.
             answer: Their reconstructions.
-            value: What `posterior` says of these (V,), which compares them where features do not.
+            value: Their `posterior` (V,), which compares them if features do not.
             prior: The prior of both.
         """
         reads = any(isinstance(method, FeatureInversion) for method in self._stages(views[0]))
@@ -155,30 +179,30 @@ class AutoLeak:
         return torch.where(likely.isnan(), value, likely).masked_fill(self._is_broken(views, answer, prior), -torch.inf)
 
     def _stages(self, view: View) -> tuple[Reconstructs, ...]:
-        """Return the methods that run on the view's network and can read what they need from it."""
+        """Return the methods that run on the view's network and can read what they need from the view."""
         return tuple(stage.method for stage in self.stages if stage.applies(view))
 
     def _of_twins(self, view: View, rng: torch.Generator) -> dict[str, Tensor]:
-        """Return the doubt that the same stages leave on public examples without any defense, for all victims alike."""
+        """Return the doubt from the same stages on public examples without a defense, the same for all victims."""
         everyone = torch.ones(view.victims, dtype=torch.bool, device=next(iter(view.update.values())).device)
-        # Two of an own network, whose user waits for them. Both have to fail for the doubt, before two of three.
+        # Two for an external update, since its user waits. The doubt then needs both to fail, otherwise two of three.
         undefended = twins(view, self.twins if view.searches is None else min(2, self.twins))
         if undefended is None:
             return {UNCHECKED: everyone}
         if undefended.searches is not None:
             undefended = dataclasses.replace(undefended, searches=undefended.searches.of_check())
-        unseen = watched(self, None)  # The progress of the victims' searches must not start over.
+        quiet = watched(self, None)  # The progress of the victims' searches must not start over.
         if undefended.searches is None:
             work = most_work(self, (undefended,))
-            unseen = watched(self, lambda share: view.tick(CHECK, share), work)
+            quiet = watched(self, lambda share: view.tick(CHECK, share), work)
             view.tick(CHECK, 0.0)
         else:
-            # An example that is close enough to count as found needs no further search.
-            unseen = dataclasses.replace(unseen, broken=max(self.broken, self.converged))
-        found = unseen._answered((undefended,), (rng,) * undefended.victims)
-        if found.doubts[BUDGET].any():
+            # An example that is close enough for the check needs no further search.
+            quiet = dataclasses.replace(quiet, broken=max(self.broken, self.converged))
+        answer = quiet._answered((undefended,), (rng,) * undefended.victims)
+        if answer.doubts[BUDGET].any():
             return {BUDGET: everyone}
-        apart, length = missed(undefended, found)
+        apart, length = missed(undefended, answer)
         lost = ~(apart <= self.converged * length)
         return {UNCONVERGED: everyone & (lost.double().mean() > 0.5)}
 
@@ -186,30 +210,37 @@ class AutoLeak:
         if any(view.noise for view in views):
             return torch.zeros(views[0].victims, dtype=torch.bool, device=answer.inputs.device)
         apart, length = (sum(each) for each in zip(*(missed(view, answer) for view in views), strict=True))
-        # What leaves more unknowns than it has numbers is met by many answers, and by many nearly where it has few more.
-        shown = sum(u.flatten(1).count_nonzero(1) for view in views for u in view.update.values())
+        # Many different inputs explain fewer coordinates than unknowns, and many nearly explain slightly more.
+        coordinates = sum(u.flatten(1).count_nonzero(1) for view in views for u in view.update.values())
         many = answer.inputs[0].numel()
-        enough = (shown >= AMPLE * many) | ((shown >= many) & plausible(views[0], answer, prior))
+        enough = (coordinates >= AMPLE * many) | ((coordinates >= many) & plausible(views[0], answer, prior))
         return torch.as_tensor((apart <= self.broken * length) & enough)
 
 
 def _late(stage: Reconstructs) -> bool:
-    """Return whether the time of a budget is over before a stage begins."""
+    """Return whether the time of a budget is over before a stage starts."""
     stop = getattr(stage, "stop", None)
     until = None if stop is None else until_of(stop)
     return until is not None and until()
 
 
 def _by_likelihood(stage: Reconstructs) -> bool:
-    """Say whether a stage searches for what `posterior` judges."""
+    """Return whether a stage minimises what `posterior` compares."""
     return isinstance(stage, GradientMatching) and isinstance(stage.distance, Likelihood)
 
 
-def followed(best: Reconstruction, found: Reconstruction, lanes: Tensor, better: Tensor) -> Reconstruction:
-    """Return the answer for V victims after another search of those in `lanes`, which is `better` (n,) for some of them.
+def followed(best: Reconstruction, later: Reconstruction, lanes: Tensor, better: Tensor) -> Reconstruction:
+    """Return the reconstruction of V victims after another search for some of them.
 
-    Its iterations and evaluations come after those before it. What the attacker would have answered meanwhile is the best
-    before, since it compares answers when a search has ended, or, where there was none, the search's own best so far.
+    The iterations and evaluations of the search follow those before it. The snapshots during the search contain the best
+    reconstruction before it, since the attacker compares reconstructions when a search has ended. A victim without a
+    reconstruction has the search's own best in them.
+
+    Args:
+        best: Reconstructions of V victims.
+        later: Reconstructions of n of them.
+        lanes: Positions (n,) of these victims.
+        better: (n,) bool, whether `later` replaces `best`.
     """
     taken = lanes[better]
 
@@ -217,25 +248,25 @@ def followed(best: Reconstruction, found: Reconstruction, lanes: Tensor, better:
         return old.index_put((taken,), new[better])
 
     def everywhere(part: Tensor, like: Tensor, empty: float) -> Tensor:
-        """Return (n, V) with the columns of `part` (n, lanes) where they belong."""
+        """Return (n, V) with the columns of `part` (n, lanes) at the positions `lanes`."""
         whole = torch.full((len(part), like.shape[1]), empty, dtype=like.dtype, device=like.device)
         whole[:, lanes] = part.to(like)
         return whole
 
-    inputs = replaced(best.inputs, found.inputs)
+    inputs = replaced(best.inputs, later.inputs)
     earlier = best.snapshots[-1]
-    meanwhile = best.inputs.repeat(len(found.snapshots) - 1, *[1] * best.inputs.dim())
+    meanwhile = best.inputs.repeat(len(later.snapshots) - 1, *[1] * best.inputs.dim())
     none = best.inputs[lanes].flatten(1).isnan().any(1)
-    meanwhile[:, lanes[none]] = found.iterates[:-1, none]
-    more = everywhere(found.spent, best.spent, 0)
+    meanwhile[:, lanes[none]] = later.iterates[:-1, none]
+    more = everywhere(later.spent, best.spent, 0)
     return Reconstruction(
         inputs=inputs,
-        labels=replaced(best.labels, found.labels),
-        certainty=replaced(best.certainty, found.certainty),
-        trajectory=torch.cat([best.trajectory, everywhere(found.trajectory, best.trajectory, torch.nan)]),
-        steps=best.steps.index_add(0, lanes, found.steps),
-        evaluations=best.evaluations.index_add(0, lanes, found.evaluations),
+        labels=replaced(best.labels, later.labels),
+        certainty=replaced(best.certainty, later.certainty),
+        trajectory=torch.cat([best.trajectory, everywhere(later.trajectory, best.trajectory, torch.nan)]),
+        steps=best.steps.index_add(0, lanes, later.steps),
+        evaluations=best.evaluations.index_add(0, lanes, later.evaluations),
         iterates=torch.cat([best.iterates, meanwhile, inputs[None]]),
-        snapshots=(*best.snapshots, *(earlier + at for at in found.snapshots)),
+        snapshots=(*best.snapshots, *(earlier + at for at in later.snapshots)),
         spent=torch.cat([best.spent, best.spent[-1] + more]),
     )

@@ -1,4 +1,4 @@
-"""The gradient of each bin of an imprint, out of the update in which it leaked."""
+"""The gradients of an imprint's bins in an observed update."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from leakbench.federated.view import View
 __all__ = ["DIFFERENCE", "gradients_of"]
 
 DIFFERENCE = 2**0.5
-"""By which the noise on the difference of two rows is larger than that on one."""
+"""Standard deviation of the noise on the difference of two rows, as a multiple of that on one row."""
 
 
 def gradients_of(view: View, bins: Bins) -> tuple[Tensor, Tensor | None]:
-    """Return what each bin adds to the weights (V, k, d), and to the biases (V, k); None of these where clients share them."""
-    # Of several clients each has its own columns of every row.
+    """Return the contribution of each bin to the gradient of the weights (V, k, d), and to that of the biases (V, k).
+
+    If several clients share the biases, the second is omitted (None).
+    """
+    # Each client has its own columns of every row.
     weight = view.update[f"{bins.layer}.weight"]
     columns = weight.reshape(*weight.shape[:2], bins.clients, -1).transpose(1, 2)
     weight = columns.flatten(1, 2) * bins.signs[:, None]

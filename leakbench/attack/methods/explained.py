@@ -1,4 +1,4 @@
-"""How well what a row of a first layer holds explains, were it one example, the gradient of the row's own bias."""
+"""Tests whether a row of a first layer contains a single example, by the gradient of the row's bias."""
 
 from __future__ import annotations
 
@@ -12,25 +12,34 @@ from leakbench.models.batch_norm import mixes_examples
 __all__ = ["unexplained"]
 
 AT_ONCE = 250
-"""How many rows are walked through the network side by side."""
+"""Number of rows that pass through the network at once."""
 
 
-def unexplained(view: View, layer: str, found: Tensor) -> Tensor:
-    """Return (V, k): by which share of db_j an example found_j (V, k, d) of the likeliest label misses it; infinite if unknown.
+def unexplained(view: View, layer: str, contents: Tensor) -> Tensor:
+    """Return by how much the gradient of a row's bias differs from that of a single example with the most likely label.
 
-    An example x of label y moves the bias b_j of the first layer, of that prefix, by (p - e_y) . dz / db_j, with the logits z(x)
-    and p = softmax(z) of the network as it was sent. A row that x alone lights has just this, over M, as its db_j, to the last
-    digits; a mixture has the sum over its members, which the mixture's own (p - e_y) . dz / db_j meets by chance only. So the
-    attacker verifies a row without the truth. It needs one gradient of M examples as it was computed: a clip, a noise or further
-    steps leave nothing explained. It is unknown of a network that samples, or normalises over its batch.
+    An example x of label y changes the bias b_j of the first layer by (p - e_y) . dz / db_j, with the logits z(x) and
+    p = softmax(z) of the sent network. If x alone activates the row, db_j is exactly this over M. For a mixture, db_j is the sum
+    over its members, and equals (p - e_y) . dz / db_j of the mixture itself only by chance. So the attacker verifies a row without
+    knowing the truth. It needs one undefended gradient of M examples: after a clip, noise or further local steps, no row is
+    explained.
+
+    Args:
+        view: The view of V victims.
+        layer: Prefix of the first layer's parameters.
+        contents: Contents (V, k, d) of k rows.
+
+    Returns:
+        The difference (V, k) as a share of db_j. It is infinite for a stochastic network and for one that normalises over its
+        batch.
     """
     if view.network.draws or mixes_examples(view.network.model):
-        return found.new_full(found.shape[:2], torch.inf)
+        return contents.new_full(contents.shape[:2], torch.inf)
     biases = view.update[f"{layer}bias"] * view.examples
-    return torch.stack([_missed(view, layer, lane, found[lane], biases[lane]) for lane in range(view.victims)])
+    return torch.stack([_missed(view, layer, lane, contents[lane], biases[lane]) for lane in range(view.victims)])
 
 
-def _missed(view: View, layer: str, lane: int, found: Tensor, biases: Tensor) -> Tensor:
+def _missed(view: View, layer: str, lane: int, contents: Tensor, biases: Tensor) -> Tensor:
     network = view.network
     sent = {n: p if network.shared else p[lane] for n, p in network.parameters.items()} | network.statistics
     name = f"{layer}bias"
@@ -44,8 +53,8 @@ def _missed(view: View, layer: str, lane: int, found: Tensor, biases: Tensor) ->
         return z, slopes @ row
 
     with torch.no_grad():
-        rows = torch.eye(len(biases), dtype=found.dtype, device=found.device)
-        z, slope = vmap(logits_and_slope, chunk_size=AT_ONCE)(found.nan_to_num(0.0, 0.0, 0.0), rows)
+        rows = torch.eye(len(biases), dtype=contents.dtype, device=contents.device)
+        z, slope = vmap(logits_and_slope, chunk_size=AT_ONCE)(contents.nan_to_num(0.0, 0.0, 0.0), rows)
         expected = (z.softmax(1) * slope).sum(1, keepdim=True) - slope
         missed: Tensor = ((expected - biases[:, None]).abs() / biases.abs()[:, None]).amin(1)
         return missed.nan_to_num(nan=torch.inf)

@@ -1,4 +1,4 @@
-"""Feature inversion: read what entered a fully connected layer from its gradients, then search the inputs behind it."""
+"""Feature inversion: reads the inputs of a fully connected layer from its gradients, then searches the network's inputs."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class FeatureInversion:
 
     plus the priors. With a `sharpness`, ReLUs and max pooling of the guess are smooth at first, since the gradients of a network
     with kinks jump and a search stops at the jumps. The sharpness grows from iteration to iteration by a constant factor, and the
-    weights of gradients and priors shrink likewise.
+    weights of gradients and priors shrink in the same way.
 
-    Where a layer without a bias leaves several candidates for h, each gets a search, and the answer is that of
-    least value. Only the first of several views is read, or the mean of the observations of its release.
+    If a layer without a bias leaves several candidates for h, each gets a search, and the result is the reconstruction of the
+    lowest value. Only the first of several views is read, or the mean of the observations of its release.
     """
 
     start: Annotated[Start, START]
@@ -59,8 +59,7 @@ class FeatureInversion:
         tuple[Positive, Positive] | None,
         Field(
             description=(
-                "Sharpness (`leakbench.attack.smooth`) at the first and at the last iteration; None keeps the network"
-                " as it is."
+                "Sharpness (`leakbench.attack.smooth`) at the first and at the last iteration; None does not change the network."
             )
         ),
     ] = None
@@ -74,10 +73,10 @@ class FeatureInversion:
         return readable(view) is not None
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Reconstruct the V victims of the views; victim v draws from rngs[v].
+        """Reconstruct V victims, clamped to [0, 1]; NaN if the features could not be read.
 
-        The answer is the guess of least value, clamped to [0, 1]; NaN where the features could not be read. Raises InputError for
-        a view from which no features can be read.
+        Raises:
+            InputError: If no features can be read from the view.
         """
         view = averaged(views)[0][0]
         layer = readable(view)
@@ -94,8 +93,8 @@ class FeatureInversion:
         targets = torch.nn.functional.one_hot(features.labels.flatten(0, 1), view.classes).to(z)
         points = Points(space, z.shape[1:], targets, joint=False)
         value = _Misfit(self, view, features)
-        # A front that is not a chain runs the network's own code, in which threads would meet. Searches whose value changes from
-        # iteration to iteration move together.
+        # A front that is not a chain runs the network's own code, which threads cannot share. Searches whose value changes from
+        # iteration to iteration must also move together.
         alone = value.front.chain is None or value.changes
         following = Watched(stop, value.reach) if value.changes else stop
         cut = Cut(None) if alone else cut_of((view,))
@@ -104,15 +103,15 @@ class FeatureInversion:
         best, chosen = best_of(ended, restarts)
         answer = points.picture(best.best, best.value)
         unread = ~features.entered.flatten(2).isfinite().all(2).any(0)
-        found = points.reconstruction(best, answer, features.labels.flatten(0, 1)[chosen], stop)
-        work = {name: getattr(found, name).masked_fill(unread, 0) for name in ("steps", "evaluations", "spent")}
-        doubts = dict(found.doubts)
+        result = points.reconstruction(best, answer, features.labels.flatten(0, 1)[chosen], stop)
+        work = {name: getattr(result, name).masked_fill(unread, 0) for name in ("steps", "evaluations", "spent")}
+        doubts = dict(result.doubts)
         if BUDGET in doubts and features.cut is not None:
             doubts[BUDGET] = doubts[BUDGET] | features.cut.to(doubts[BUDGET].device)
-        return replace(found, doubts=doubts, **work)
+        return replace(result, doubts=doubts, **work)
 
     def prepare(self, views: tuple[View, ...], rngs: Generators, until: Until) -> None:
-        """Separate the batches of the victims until a moment at most, for all searches with the same views."""
+        """Separate the victims' batches until `until` at most, for all searches with the same views."""
         view = averaged(views)[0][0]
         layer = readable(view)
         if layer is not None and view.examples > 1:
@@ -120,7 +119,7 @@ class FeatureInversion:
 
 
 class _Misfit:
-    """How far guesses are from the features that were read and from the gradients of the layers before them."""
+    """The distance of guesses from the features that were read and from the gradients of the layers before them."""
 
     def __init__(self, method: FeatureInversion, view: View, features: Features) -> None:
         self.method, self.view = method, view
@@ -139,7 +138,7 @@ class _Misfit:
         self.done = share
 
     def __call__(self, z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
-        """Return (v,) values of the coordinates (v, M, d) in the given lanes."""
+        """Return values (v,) at the coordinates (v, M, d) in the given lanes."""
         inputs, victims = self.space.decode(z), lanes % self.view.victims
         front, method = self.front, self.method
         if method.sharpness is not None:
@@ -156,7 +155,7 @@ class _Misfit:
         return value
 
 
-def _apart(guess: Tensor, seen: Tensor) -> Tensor:
-    """Return |guess - seen|^2 / |seen|^2 (v,); where all of it is zero, |guess|^2."""
-    length = seen.flatten(1).square().sum(1)
-    return (guess - seen).flatten(1).square().sum(1) / torch.where(length > 0, length, 1.0)
+def _apart(guess: Tensor, observed: Tensor) -> Tensor:
+    """Return |guess - observed|^2 / |observed|^2 (v,); |guess|^2 if all of `observed` is zero."""
+    length = observed.flatten(1).square().sum(1)
+    return (guess - observed).flatten(1).square().sum(1) / torch.where(length > 0, length, 1.0)

@@ -1,4 +1,4 @@
-"""Gradient matching: search the inputs whose gradient is the leaked one.
+"""Gradient matching: searches inputs whose gradient is the observed one.
 
 GradientMatching = labels x space x start x distance x priors x descent x stop. Every published optimisation attack is one choice
 of these; the loop is the same.
@@ -38,14 +38,14 @@ from leakbench.types import Generators
 __all__ = ["GradientMatching", "Points", "Value", "searched"]
 
 Value: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(coordinates (v, M, d), targets (v, M, classes), lanes (v,)) -> values (v,) that a search makes small."""
+"""(coordinates (v, M, d), targets (v, M, classes), lanes (v,)) -> values (v,) that a search minimises."""
 
 
 @part("method.gradient_matching")
 class GradientMatching:
-    """Run one search for each victim, all victims side by side.
+    """Run one search for each victim, all victims at once.
 
-    Several views of the same victims add their distances. Start, labels and space use the first view, or the mean of the
+    The distances of several views of the same victims are added. Start, labels and space use the first view, or the mean of the
     observations of its release.
     """
 
@@ -60,8 +60,8 @@ class GradientMatching:
         Count,
         Field(
             description=(
-                "Number of searches for each victim, each with its own start, side by side. `pooling` makes one reconstruction of"
-                " them, by default that of least distance. The iterations and evaluations of all of them count."
+                "Number of searches for each victim, each with its own start, all at once. `pooling` combines them to one "
+                "reconstruction, by default the one with the smallest distance. The iterations and evaluations of all count."
             )
         ),
     ] = 1
@@ -72,10 +72,20 @@ class GradientMatching:
     ] = None
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Reconstruct the V victims of the views; victim v draws from rngs[v].
+        """Reconstruct V victims, clamped to [0, 1].
 
-        The answer is the guess of least distance, priors included, that the searches met, clamped to [0, 1]; NaN where the distance
-        was never finite. Of several restarts the iterations count one by one: n of them each time that all have moved.
+        The result is the guess with the smallest distance, priors included, during the search. With n restarts, each iteration of
+        all of them counts as n iterations.
+
+        Args:
+            views: Views of V victims.
+            rngs: Victim v draws from rngs[v].
+
+        Returns:
+            NaN for a victim whose distance was never finite.
+
+        Raises:
+            InputError: If the views differ in victims, numbers of examples or shapes.
         """
         view = views[0]
         if any((v.victims, v.examples, v.shape) != (view.victims, view.examples, view.shape) for v in views):
@@ -83,21 +93,21 @@ class GradientMatching:
         if self.local_steps is not None:
             views = tuple(v.coarser(self.local_steps) for v in views)
         view = averaged(views)[0][0]
-        asked = Asked(view.fits)
-        view = replace(view, fits=asked)
+        fits = Asked(view.fits)
+        view = replace(view, fits=fits)
         space = self.space(view)
-        drawn = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
-        z, targets = torch.cat([z for _, z in drawn]), torch.cat([guess.targets for guess, _ in drawn])
-        points = Points(space, z.shape[1:], targets, drawn[0][0].joint)
+        starts = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
+        z, targets = torch.cat([z for _, z in starts]), torch.cat([guess.targets for guess, _ in starts])
+        points = Points(space, z.shape[1:], targets, starts[0][0].joint)
         stop = begun(self.stop)
-        found = self._searched(views, points, points.joined(z).detach(), stop)
-        best, chosen = best_of(found, self.restarts)
-        guesses = points.inputs(found.best)
+        results = self._searched(views, points, points.joined(z).detach(), stop)
+        best, chosen = best_of(results, self.restarts)
+        guesses = points.inputs(results.best)
         searches = (self.restarts, view.victims)
-        pooled = self.pooling(guesses.reshape(*searches, *guesses.shape[1:]), found.value.reshape(searches), view)
+        pooled = self.pooling(guesses.reshape(*searches, *guesses.shape[1:]), results.value.reshape(searches), view)
         answer = points.answered(pooled, best.value)
         labels = points.split(best.best, chosen)[1].argmax(-1)
-        return replace(points.reconstruction(best, answer, labels, stop), fit=asked.fit)
+        return replace(points.reconstruction(best, answer, labels, stop), fit=fits.fit)
 
     def _searched(self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop) -> Descended:
         def value(z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
@@ -129,10 +139,17 @@ def searched(
     running: Running | None = None,
     tick: Tick = unticked,
 ) -> Descended:
-    """Search from the points `start` (lanes, d) for the least of `value`, in shares and pieces of the lanes side by side.
+    """Minimise `value`, in parallel over the lanes.
 
     Args:
-        tick: Called after each gradient evaluation of a piece, also by threads.
+        points: The meaning of a point.
+        start: Starting points (lanes, d).
+        value: The function to minimise.
+        descent: Chooses the steps.
+        stop: Ends the searches.
+        cut: How lanes are divided among threads, and into chunks of one evaluation.
+        running: Reports progress, ends converged searches and saves states; None for none of these.
+        tick: Called after each gradient evaluation of a chunk, also by threads.
     """
 
     def piece(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,10 +175,13 @@ def searched(
 
 @dataclass(frozen=True)
 class Points:
-    """What a point (d,) of a search stands for: coordinates of the shape `shape`, then the logits where labels are searched too.
+    """The meaning of a point (d,) of a search: coordinates of the inputs, then logits if labels are searched too.
 
     Args:
-        targets: (lanes, M, classes), the labels of each search, or the logits from which it starts.
+        space: The coordinates.
+        shape: Their shape (M, d).
+        targets: The labels (lanes, M, classes) of each search, or its first logits.
+        joint: Whether labels are searched too.
     """
 
     space: Coordinates
@@ -171,15 +191,15 @@ class Points:
 
     @property
     def size(self) -> int:
-        """How many of the coordinates are the inputs'."""
+        """Number of coordinates of the inputs."""
         return self.shape.numel()
 
     def joined(self, z: Tensor) -> Tensor:
-        """Return the points (lanes, d) where all searches start."""
+        """Return the starting points (lanes, d) of all searches."""
         return torch.cat([z.flatten(1), self.targets.flatten(1)], 1) if self.joint else z.flatten(1)
 
     def split(self, points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (coordinates of the inputs, targets) of the points that stand in those lanes."""
+        """Return (coordinates of the inputs, targets) of points in the given lanes."""
         z = points[:, : self.size].reshape(-1, *self.shape)
         if not self.joint:
             return z, self.targets[lanes]
@@ -191,16 +211,16 @@ class Points:
         return torch.cat([z.flatten(1), points[:, self.size :]], 1)
 
     def picture(self, points: Tensor, value: Tensor) -> Tensor:
-        """Return what is answered of V points; NaN where the victim's value (V,) is not finite."""
+        """Return the reconstructions of V victims at points (V, d); NaN if the victim's value (V,) is not finite."""
         return self.answered(self.inputs(points), value)
 
     def answered(self, inputs: Tensor, value: Tensor) -> Tensor:
-        """Return what is answered of V inputs."""
+        """Return the reconstructions of V victims, given the inputs at which their searches ended and their values (V,)."""
         x = self.space.answer(inputs)
         return torch.where(value.isfinite().reshape(-1, *[1] * (x.dim() - 1)), x, torch.nan)
 
     def reconstruction(self, best: Descended, answer: Tensor, labels: Tensor, stop: Stop) -> Reconstruction:
-        """Return the answer (V, M, *s) of the best searches with their labels (V, M), and how the searches went."""
+        """Return reconstructed inputs (V, M, *s) with labels (V, M) and the records of the best searches."""
         return Reconstruction(
             inputs=answer,
             labels=labels,
@@ -215,5 +235,5 @@ class Points:
         )
 
     def inputs(self, points: Tensor) -> Tensor:
-        """Return the inputs that the points stand for."""
+        """Return the inputs at points."""
         return self.space.decode(points[:, : self.size].reshape(-1, *self.shape))

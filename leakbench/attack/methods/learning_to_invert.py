@@ -1,4 +1,4 @@
-"""Learning To Invert: a network that is trained on public examples to turn what leaks into the example behind it."""
+"""Learning To Invert: a network trained on public examples that maps observed gradients to examples."""
 
 from __future__ import annotations
 
@@ -29,13 +29,18 @@ __all__ = ["Hashing", "Inverter", "LearningToInvert"]
 
 @dataclass(frozen=True)
 class Hashing:
-    """bins: (p,) int64, to which of `size` sums each number of a gradient is added; None where every number stays alone."""
+    """Feature hashing: sums of a gradient's numbers over random bins.
+
+    Args:
+        size: Number of bins.
+        bins: The bin (p,) int64 of each number of a gradient; None if nothing is summed.
+    """
 
     size: int
     bins: Tensor | None
 
     def __call__(self, gradients: Tensor) -> Tensor:
-        """Return the sums (n, size) of gradients (n, p), without signs."""
+        """Return the sums (n, size) of gradients (n, p), added without random signs."""
         if self.bins is None:
             return gradients
         sums = gradients.new_zeros(len(gradients), self.size)
@@ -44,10 +49,12 @@ class Hashing:
 
 @dataclass(frozen=True)
 class Inverter:
-    """What was learned.
+    """A trained network that maps gradients to inputs.
 
     Args:
-        net: What hashing left of a gradient -> (n, d).
+        hashing: Applied to a gradient first.
+        net: (n, size) -> (n, d).
+        shape: Shape (*s) of one input.
     """
 
     hashing: Hashing
@@ -55,28 +62,28 @@ class Inverter:
     shape: tuple[int, ...]
 
     def tensors(self) -> Parameters:
-        """Return it as {name: tensor}, to be kept."""
+        """Return the tensors {name: tensor} to be stored."""
         bins = {} if self.hashing.bins is None else {"bins": self.hashing.bins}
         return {**self.net.state_dict(), **bins}
 
     def __call__(self, gradients: Tensor) -> Tensor:
-        """Return inputs (n, *s) for what leaked, (n, p)."""
+        """Return inputs (n, *s) for observed gradients (n, p)."""
         with torch.no_grad():
-            found: Tensor = self.net(self.hashing(gradients)).reshape(-1, *self.shape)
-        return found
+            inputs: Tensor = self.net(self.hashing(gradients)).reshape(-1, *self.shape)
+        return inputs
 
 
 @part("method.learning_to_invert")
 class LearningToInvert:
     """Minimise E |f(D(g(x))) - x|^2 over public x (Wu, Chen, Guo, Weinberger, UAI 2023, arXiv:2210.10880).
 
-    f: three linear layers p - hidden - hidden - pixels with ReLU between them and a sigmoid at the end, trained by Adam. After
-    three quarters of the epochs, its rate is a tenth. D: the defense as far as the attacker knows it, applied again in every
-    step.
+    f: three linear layers p - hidden - hidden - pixels with ReLUs between them and a sigmoid at the end, trained by Adam. After
+        three quarters of the epochs, the learning rate drops to a tenth. D: the defense as far as the attacker knows it, applied
+        again in every step.
     """
 
-    hidden: Count = 3000
-    epochs: Count = 200
+    hidden: Annotated[Count, Field(description="Width of the hidden layers.")] = 3000
+    epochs: Annotated[Count, Field(description="Number of passes over the public examples in training.")] = 200
     hashed: Annotated[
         float,
         Field(
@@ -90,19 +97,22 @@ class LearningToInvert:
     ] = 1.0
     public: Annotated[Count, Field(description="Largest number of public examples for training.")] = 10_000
     batch: Annotated[Count, Field(description="Number of examples in a step.")] = 256
-    learning_rate: Positive = 1e-4
+    learning_rate: Annotated[Positive, Field(description="Learning rate of training.")] = 1e-4
     seed: Annotated[int, Field(ge=0, description="Seed of all random draws.")] = 0
 
     @property
     def needs(self) -> Needs:
-        """Public examples, and one example behind what leaked."""
+        """Public examples, and updates of one example each."""
         return Needs(alone=True, public=self.public)
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Answer for V victims, in [0, 1]; what is learned depends on the recipe's seed and not on the victims' generators.
+        """Reconstruct V victims, in [0, 1]; training uses the recipe's seed, not the victims' generators.
 
-        NaN where the model has diverged. Raises InputError for several views, batches, networks of the victims' own, and
-        without public examples.
+        Returns:
+            NaN if the attacked model has diverged.
+
+        Raises:
+            InputError: For several views, for batches, if each victim has its own network, and without public examples.
         """
         if len(views) > 1:
             raise InputError(
@@ -118,7 +128,7 @@ class LearningToInvert:
         return answered_at_once(views, inverter(flat(view.update))[:, None], rngs, fit)
 
     def _inverter(self, view: View, tensors: Parameters) -> Inverter:
-        """Return the network that was kept."""
+        """Return the stored network."""
         like = next(iter(view.network.parameters.values()))
         hashing = Hashing(math.ceil(self.hashed * numbers(view)), tensors.get("bins"))
         net = _layers(hashing.size, self.hidden, math.prod(view.shape)).to(like)
@@ -126,7 +136,7 @@ class LearningToInvert:
         return Inverter(hashing, net, view.shape)
 
     def trained(self, view: View, public: Public, rng: torch.Generator) -> Inverter:
-        """Return what is learned of the view's network and defense, for which alone it holds; nothing that leaked is read."""
+        """Return a network trained for the view's network and defense; the observed update is not read."""
         hashing = _hashing(numbers(view), self.hashed, rng)
         like = next(iter(view.network.parameters.values()))
         net = initialise(_layers(hashing.size, self.hidden, math.prod(view.shape)), torch_default, rng).to(like)
@@ -147,15 +157,15 @@ def _hashing(numbers: int, share: float, rng: torch.Generator) -> Hashing:
 
 
 def _layers(size: int, hidden: int, pixels: int) -> nn.Module:
-    """Return the network without values: whoever builds it draws them."""
+    """Return the layers without values, which the caller initialises or loads."""
     sides = ((size, hidden), (hidden, hidden), (hidden, pixels))
     first, second, last = (nn.Linear(*side, device="meta") for side in sides)
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last, nn.Sigmoid()).to_empty(device="cpu")
 
 
-def _step(net: nn.Module, optimiser: torch.optim.Optimizer, seen: Tensor, inputs: Tensor) -> None:
+def _step(net: nn.Module, optimiser: torch.optim.Optimizer, gradients: Tensor, inputs: Tensor) -> None:
     with torch.enable_grad():
-        loss = (net(seen) - inputs.flatten(1)).square().mean()
+        loss = (net(gradients) - inputs.flatten(1)).square().mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

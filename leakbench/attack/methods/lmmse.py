@@ -1,4 +1,4 @@
-"""A learning attacker without training: the linear estimate of least mean squared error, as a method and as a start."""
+"""An attack that learns in closed form: the linear estimator with the least mean squared error, as a method and as a start."""
 
 from __future__ import annotations
 
@@ -24,32 +24,38 @@ __all__ = ["Lmmse", "LmmseStart"]
 
 @part("method.lmmse")
 class Lmmse:
-    """Apply the linear map from gradients to inputs that is best on public examples: see `linear_map`.
+    """Apply the linear map from gradients to inputs that is best on public examples (see `linear_map`).
 
-    The linear case of Learning To Invert (Wu et al., UAI 2023), with the noise of the defense as its exact ridge.
+    It is the linear case of Learning To Invert (Wu et al., UAI 2023), with the noise of the defense as its exact ridge.
     """
 
     public: Annotated[Count, Field(description="Largest number of public examples.")] = 3000
     ridge: Annotated[
         Positive | None,
-        Field(description="For gradients without noise, see `linear_map`; None to choose it on the public examples."),
+        Field(
+            description="Ridge for gradients without noise (see `linear_map`); None to choose it on the public examples."
+        ),
     ] = None
 
     @property
     def needs(self) -> Needs:
-        """Public examples, and one example behind what leaked."""
+        """Public examples, and updates of one example each."""
         return Needs(alone=True, public=self.public)
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Answer for V victims, clamped to [0, 1]; one fit serves all, and rngs are not drawn from.
+        """Reconstruct V victims, clamped to [0, 1]; one fit serves all, and rngs are not used.
 
-        NaN where the model has diverged. Raises InputError as `linear_map` does, and without public examples.
+        Returns:
+            NaN if the attacked model has diverged.
+
+        Raises:
+            InputError: As `linear_map` does, and without public examples.
         """
-        found, fit = self.estimate(views)
-        return answered_at_once(views, found.clamp(0, 1), rngs, fit)
+        inputs, fit = self.estimate(views)
+        return answered_at_once(views, inputs.clamp(0, 1), rngs, fit)
 
     def estimate(self, views: tuple[View, ...]) -> tuple[Tensor, Fit]:
-        """Return inputs (V, 1, *s), unclamped, and what the fit behind them took; looks at one release are read as their mean."""
+        """Return inputs (V, 1, *s), unclamped, and the cost of the fit; observations of one release are averaged."""
         releases = tuple(view for view, _ in averaged(views))
         public = public_of(views[0], "lmmse", self.public)
         check_readable(releases, public)
@@ -60,14 +66,19 @@ class Lmmse:
 
 @part("start.lmmse")
 class LmmseStart:
-    """Start a search from the linear estimate of `Lmmse`, unclamped; every restart starts from the same."""
+    """Start from the linear estimate of `lmmse`, unclamped; every restart starts from the same point."""
 
-    public: Annotated[Count, Field(description="See `Lmmse`.")] = 3000
-    ridge: Annotated[Positive | None, Field(description="See `Lmmse`.")] = None
+    public: Annotated[Count, Field(description="Largest number of public examples.")] = 3000
+    ridge: Annotated[
+        Positive | None,
+        Field(
+            description="Ridge for gradients without noise (see `linear_map`); None to choose it on the public examples."
+        ),
+    ] = None
 
     @property
     def needs(self) -> Needs:
-        """Those of `Lmmse`."""
+        """The needs of `Lmmse`."""
         return Lmmse(self.public, self.ridge).needs
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:

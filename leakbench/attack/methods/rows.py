@@ -1,4 +1,4 @@
-"""The readout of single rows: what each bin of an imprint holds, or each row of a fully connected first layer."""
+"""Reads single rows: the bins of an imprint, or the rows of a fully connected first layer."""
 
 from __future__ import annotations
 
@@ -30,116 +30,125 @@ from leakbench.types import Generators
 __all__ = ["Rows"]
 
 SURE = 5.0
-"""How many deviations of a noise are taken for too many to be noise."""
+"""Number of standard deviations beyond which a value is not noise."""
 
 EMPTY = 1e-5
-"""A row whose gradient is smaller than this share of the largest one's holds the rounding of others."""
+"""A row whose gradient is below this share of the largest one contains only rounding errors of other rows."""
 
 AGREE = 1e-3
-"""The root mean square by which two rows that hold the same example differ at most."""
+"""Largest root mean square difference of two rows that contain the same example."""
 
 EXPLAINED = 1e-3
-"""By which share of it a row's bias gradient is missed at most by the one example that the row holds."""
+"""Largest share of its bias gradient that a row may leave unexplained to contain a single example."""
 
 APART = 0.1
-"""Of its length, how much of a row that nothing speaks for has to lie outside the span of the rows that are answered before it."""
+"""Share of its length that a row without other evidence must have outside the span of the rows chosen before it."""
 
 
 @part("method.rows")
 class Rows:
     """Compute x = dW_j / db_j of a bin j that contains one example (Fowl et al., ICLR 2022).
 
-    Where rows add up, differences of neighbours are used. An attacker that knows the standard deviation of the noise reconstructs
-    the posterior mean under the Gaussian of public examples.
+    For cumulative rows, differences of neighbours are used. An attacker that knows the standard deviation of the noise
+    reconstructs the posterior mean under the Gaussian of public examples.
     """
 
     scale: Annotated[
         Literal["told", "bias", "bin"],
         Field(
             description=(
-                "`bias` is the quotient above. `bin` is dW_j times the middle of bin j over w . dW_j, where a layer-wise clip, "
-                "noise or the rounding of small bias steps spoils the quotient; the h of the reconstruction is then the bin's "
-                "middle, and not exact. `told` is `bin` if the attacker knows that a defense acts on the update, or reads it from"
-                " weights, else `bias`."
+                "`bias`: the quotient above. `bin`: dW_j times the middle of bin j over w . dW_j, for updates in which a "
+                "layer-wise clip, noise or rounding spoils the quotient; w . x of the reconstruction is then the middle of the "
+                "bin, which is not exact. `told`: `bin` if the attacker knows that a defense acts on the update, or reads it "
+                "from weights; otherwise `bias`."
             )
         ),
     ] = "told"
-    public: Annotated[Count, Field(description="Largest number of public examples.")] = 2000
+    public: Annotated[Count, Field(description="Largest number of public examples for the posterior mean.")] = 2000
     tolerance: Annotated[
         NonNegative,
         Field(
             description=(
-                "How far values may be beyond [0, 1], and h beyond the edges of its bin (in widths of the bin), in addition to "
-                "five standard deviations of the noise."
+                "How far values may exceed [0, 1], and w . x the edges of its bin (in widths of the bin), in addition to five "
+                "standard deviations of the noise."
             )
         ),
     ] = 0.01
 
     @property
     def needs_told(self) -> Needs:
-        """Public examples for the posterior mean, of who is told the defense."""
+        """Public examples for the posterior mean, if the attacker knows the defense."""
         return Needs(public=self.public)
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Answer for V victims with at most M of the rows, clamped to [0, 1]; rngs are not drawn from.
+        """Reconstruct V victims from up to M of the rows, clamped to [0, 1].
 
-        NaN where no more row holds anything that can be an input. The certainty of a bin is the logarithm of the size of its
-        gradient; of other rows see `_first`. Of several releases each gives an answer, and the likeliest is given. Raises
-        InputError where the server built no imprint and the network does not begin with a biased linear layer.
+        The certainty of a bin is the logarithm of the length of its gradient; for other rows, see `_first`. Each release gives a
+        reconstruction, and the most likely one is returned.
+
+        Args:
+            views: Views of V victims.
+            rngs: Not used.
+
+        Returns:
+            NaN if there are not enough rows that can contain an input.
+
+        Raises:
+            InputError: If the server built no imprint and the network does not begin with a biased linear layer.
         """
         return likeliest([self._answer(view, rngs) for view, _ in averaged(views)])
 
     def _answer(self, view: View, rngs: Generators) -> Reconstruction:
         read = self._bins(view, view.secret) if isinstance(view.secret, Bins) else self._first(view)
-        given = min(view.examples, read.certainty.shape[1])
-        best, row = read.certainty.topk(given, dim=1)
-        chosen = read.found.gather(1, row[..., None].expand(-1, -1, read.found.shape[2]))
+        many = min(view.examples, read.certainty.shape[1])
+        best, row = read.certainty.topk(many, dim=1)
+        chosen = read.contents.gather(1, row[..., None].expand(-1, -1, read.contents.shape[2]))
         inputs = chosen.new_full((view.victims, view.examples, chosen.shape[2]), torch.nan)
-        inputs[:, :given] = self._denoised(view, chosen, read.noise.gather(1, row)).clamp(0, 1)
+        inputs[:, :many] = self._denoised(view, chosen, read.noise.gather(1, row)).clamp(0, 1)
         sure = inputs.new_full(inputs.shape[:2], -torch.inf)
-        sure[:, :given] = best
+        sure[:, :many] = best
         inputs = inputs.where(sure.isfinite()[..., None], torch.nan)
         answer = answered_at_once((view,), inputs.reshape(*sure.shape, *view.shape), rngs)
         return dataclasses.replace(answer, certainty=sure)
 
     def _denoised(self, view: View, chosen: Tensor, noise: Tensor) -> Tensor:
-        """Return the posterior means (V, M, d) of what was read in noise of a deviation (V, M); as it is where none is told."""
+        """Return the posterior means (V, M, d) given noise of standard deviation (V, M); unchanged if the noise is unknown."""
         if view.noise is None:
             return chosen
         public = public_of(view, "rows", self.public).inputs.flatten(1).to(chosen)
         return shrinkage_of(public)(chosen, noise.square())
 
     def _bins(self, view: View, bins: Bins) -> _Read:
-        """Return what each bin holds."""
+        """Return the contents of the bins."""
         weight, bias = gradients_of(view, bins)
         spoilt = view.knowledge.reads == "weights" or view.stations.before(view.tap) != Stations()
         by_bin = bias is None or self.scale == "bin" or (self.scale == "told" and spoilt)
         scale = (bins.upper + bins.lower) / 2 / (weight @ bins.functional) if by_bin or bias is None else 1 / bias
-        found, size = weight * scale[..., None], weight.norm(dim=2)
-        deviation = self._deviation(view, size / found.shape[2] ** 0.5, DIFFERENCE if bins.cumulative else 1.0)
+        contents, size = weight * scale[..., None], weight.norm(dim=2)
+        deviation = self._deviation(view, size / contents.shape[2] ** 0.5, DIFFERENCE if bins.cumulative else 1.0)
         noise = deviation * scale.abs()
-        h = found @ bins.functional
-        # The noise on a bias scales the whole answer, and with it h.
+        h = contents @ bins.functional
+        # Noise on a bias scales the whole reconstruction, and with it h.
         moved = noise * (bins.functional.norm() + (0.0 if by_bin else h.abs()))
         slack = self.tolerance * (bins.upper - bins.lower) + SURE * moved
         inside = (h >= bins.lower - slack) & (h <= bins.upper + slack)
-        holds = inside & self._possible(found, noise) & _filled(size, deviation, found.shape[2])
-        return _Read(found, noise, size.log().masked_fill(~holds, -torch.inf))
+        holds = inside & self._possible(contents, noise) & _filled(size, deviation, contents.shape[2])
+        return _Read(contents, noise, size.log().masked_fill(~holds, -torch.inf))
 
     def _deviation(self, view: View, sizes: Tensor, times: float) -> Tensor:
-        """Return the noise on a bin's gradient (V, 1): as told, or what empty bins of sizes (V, k) show, where most are empty."""
+        """Return the noise on a bin's gradient (V, 1): the known one, or that of empty bins (sizes (V, k)), if most are empty."""
         if view.noise is not None:
             return torch.full_like(sizes[:, :1], view.noise * times)
         empty = sizes.shape[1] > 2 * view.examples
         return sizes.quantile(0.25, dim=1, keepdim=True) if empty else torch.zeros_like(sizes[:, :1])
 
     def _first(self, view: View) -> _Read:
-        """Return what each row of the first layer holds, once where several agree.
+        """Return the contents of the rows of the first layer, each example once.
 
-        Surest is a row whose own answer explains the gradient of its bias (`unexplained`). Then come rows that agree: those that
-        one example alone lights do to the last digits, mixtures of the same examples do not, since each row mixes them anew. Of
-        the rest those come first that are explained best; they are no answer where they are combinations of rows taken before.
-        Where a noise is told, neither is known of a row, and its size stands for it.
+        Rows are most certain if their content explains the gradient of their bias (`unexplained`). Next come rows that agree:
+        rows that the same single example activates agree to the last digits, but mixtures of the same examples differ from row to
+        row. The others follow in the order of their explained share, unless they are combinations of rows chosen before. Under
+        known noise, the length of a row's gradient takes the place of its explained share.
         """
         name = first_layer(view.network.model, view.shape)
         if name is None:
@@ -149,42 +158,48 @@ class Rows:
             )
         weight, bias = (view.update[f"{name}{kind}"] for kind in ("weight", "bias"))
         deviation = weight.new_tensor(view.noise or 0.0)
-        found, size, noise = weight / bias[..., None], weight.norm(dim=2), deviation / bias.abs()
-        possible = self._possible(found, noise) & _filled(size, deviation, found.shape[2])
-        known = found.masked_fill(~possible[..., None], 0).double()
+        contents, size, noise = weight / bias[..., None], weight.norm(dim=2), deviation / bias.abs()
+        possible = self._possible(contents, noise) & _filled(size, deviation, contents.shape[2])
+        known = contents.masked_fill(~possible[..., None], 0).double()
         products = known @ known.mT
         squares = products.diagonal(dim1=1, dim2=2)
-        apart = (squares[:, :, None] + squares[:, None] - 2 * products) / found.shape[2]
+        apart = (squares[:, :, None] + squares[:, None] - 2 * products) / contents.shape[2]
         same = (apart < AGREE**2) & possible[:, :, None] & possible[:, None]
         share = (size / size.amax(1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)).double()
         if view.noise is None:
-            missed = unexplained(view, name, found).double()
+            missed = unexplained(view, name, contents).double()
             share = 1 / (1 + missed) + 2 * size.shape[1] * (missed < EXPLAINED)
         certainty = (same.sum(2) + share / 2).masked_fill(~possible, -torch.inf)
         order = certainty.argsort(dim=1, descending=True, stable=True).argsort(1)
         certainty = certainty.masked_fill((same & (order[:, None] < order[:, :, None])).any(2), -torch.inf)
-        # Of more examples than half the values each lies in the span of others.
-        if view.noise is None and 2 * view.examples <= found.shape[2]:
+        # If there are more examples than half the values, each example is in the span of the others.
+        if view.noise is None and 2 * view.examples <= contents.shape[2]:
             certainty = independent(products, certainty, view.examples, 2.0, APART)
-        return _Read(found, noise, certainty.to(found))
+        return _Read(contents, noise, certainty.to(contents))
 
-    def _possible(self, found: Tensor, noise: Tensor) -> Tensor:
-        """Return (V, k): whether a row holds what can be an input."""
+    def _possible(self, contents: Tensor, noise: Tensor) -> Tensor:
+        """Return (V, k) bool, whether the content of a row can be an input."""
         slack = self.tolerance + SURE * noise
-        return found.isfinite().all(2) & (found.amin(2) >= -slack) & (found.amax(2) <= 1 + slack)
+        return contents.isfinite().all(2) & (contents.amin(2) >= -slack) & (contents.amax(2) <= 1 + slack)
 
 
 @dataclass(frozen=True)
 class _Read:
-    """What k rows of V victims hold: found (V, k, d), the deviation of the noise on it (V, k), and the certainty (V, k)."""
+    """The contents of k rows of V victims.
 
-    found: Tensor
+    Args:
+        contents: (V, k, d).
+        noise: Standard deviation (V, k) of the noise on them.
+        certainty: (V, k).
+    """
+
+    contents: Tensor
     noise: Tensor
     certainty: Tensor
 
 
 def _filled(size: Tensor, deviation: Tensor, values: int) -> Tensor:
-    """Return (V, k): whether a row of so many values, of this size, holds more than the rounding of others and noise."""
+    """Return (V, k) bool, whether a row of `values` numbers contains more than noise and the rounding errors of other rows."""
     alone = deviation * (values + SURE * (2 * values) ** 0.5) ** 0.5
     filled: Tensor = (size > EMPTY * size.amax(1, keepdim=True)) & (size > alone)
     return filled

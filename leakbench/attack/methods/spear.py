@@ -1,4 +1,4 @@
-"""Exact inversion of a batch by an honest server: behind a ReLU each example's gradient is sparse, and that tells them apart."""
+"""Exact inversion of a batch with an honest server: after a ReLU, the gradient of each example is sparse, which separates them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,25 @@ from leakbench.types import Generators
 __all__ = ["Spear"]
 
 AT_ONCE = 2000
-"""Sets of rows whose kernels are worked out together."""
+"""Number of sets of rows whose kernels are computed at once."""
 
 APART = 0.05
-"""Of a direction of length 1, how much has to lie outside the span of those taken before."""
+"""Length that a direction of length 1 must have outside the span of those chosen before."""
 
 WIDEST = 0.1
-"""A row is left out of which the noise is a larger share than this: along any direction it might vanish."""
+"""Largest share of noise in a row; a noisier row could vanish along any direction, so it is left out."""
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The gradient of a first layer, weight (rows, d) and bias (rows,), and its values as sent, `sent` and `offset`."""
+    """A first layer of one victim.
+
+    Args:
+        weight: Gradient (rows, d) of its weights.
+        bias: Gradient (rows,) of its biases.
+        sent: Its weights.
+        offset: Its biases.
+    """
 
     weight: Tensor
     bias: Tensor
@@ -48,11 +55,10 @@ class _Layer:
 class Spear:
     """Invert a first layer W x + b that is followed by a ReLU (Dimitrov et al., SPEAR, NeurIPS 2024).
 
-    dW = dZ^T X of rank M factors as L R, and dZ^T = L Q for an unknown M x M matrix Q, whose columns are found one by one. Where
-    an example is inactive, its column of dZ^T is zero, so the kernel of M - 1 rows of L on which it is inactive is a column of Q.
-    A direction is accepted where at least the share `sparse` of the rows vanish along it, the sparsest first. The scales follow
-    from db. Rows vanish within `tolerance` standard deviations of the noise that the singular values beyond M show, each row by
-    its own length, so that the attacker need not know the rounding or the defense's noise.
+    dW = dZ^T X of rank M factors as L R, and dZ^T = L Q for an unknown M x M matrix Q, whose columns are found one by one. If an
+    example is inactive on a row, its column of dZ^T is zero there, so the kernel of M - 1 such rows of L is a column of Q. The
+    directions along which most rows vanish are accepted first. The scales follow from db. The singular values beyond M show the
+    noise, so that the attacker need not know the rounding or the defense's noise. The noise of a row is relative to its length.
     """
 
     draws: Annotated[
@@ -61,19 +67,30 @@ class Spear:
             description="Largest number of sets of rows to try; each set hits an example with probability of about 2^-(M - 1)."
         ),
     ] = 40_000
-    sparse: Fraction = 0.1
-    tolerance: Positive = 4.0
+    sparse: Annotated[
+        Fraction, Field(description="Smallest share of the rows that must vanish along an accepted direction.")
+    ] = 0.1
+    tolerance: Annotated[
+        Positive,
+        Field(description="Number of standard deviations of the noise within which a row vanishes along a direction."),
+    ] = 4.0
     certain: Annotated[
         Fraction,
-        Field(description="The search ends sooner where the certificate of every reconstruction reaches this."),
+        Field(description="Certificate at which the search ends early, if every reconstruction reaches it."),
     ] = 0.97
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Answer for V victims, clamped to [0, 1]; NaN where fewer than M directions were found.
+        """Reconstruct V victims, clamped to [0, 1].
 
-        The certainty is the certificate of the paper: the share of rows on which an answer is active just where its gradient is
-        not zero. Of several releases each gives an answer, and the likeliest is given. Raises InputError where the network does
-        not begin with a biased linear layer before a ReLU, or the batch has no fewer examples than the layer has rows or inputs.
+        The certainty is the certificate of the paper: the share of rows on which a reconstruction is active exactly if its
+        gradient is not zero. Each release gives a reconstruction, and the most likely one is returned.
+
+        Returns:
+            NaN if fewer than M directions were found.
+
+        Raises:
+            InputError: If the network does not begin with a biased linear layer before a ReLU, or if the batch does not have
+                fewer examples than the layer has rows and inputs.
         """
         return likeliest([self._read(view, rngs) for view, _ in averaged(views)])
 
@@ -98,24 +115,24 @@ class Spear:
             _Layer(weight[v], bias[v], *(p if view.network.shared else p[v] for p in sent.values()))
             for v in range(view.victims)
         )
-        found = [self._batch(one, view.examples, rng, view.tick) for one, rng in zip(layers, rngs, strict=True)]
-        inputs = torch.stack([x for x, _ in found]).to(view.update[f"{name}weight"])
+        answers = [self._batch(one, view.examples, rng, view.tick) for one, rng in zip(layers, rngs, strict=True)]
+        inputs = torch.stack([x for x, _ in answers]).to(view.update[f"{name}weight"])
         answer = answered_at_once((view,), inputs.clamp(0, 1).reshape(view.victims, view.examples, *view.shape), rngs)
-        return dataclasses.replace(answer, certainty=torch.stack([sure for _, sure in found]).to(inputs))
+        return dataclasses.replace(answer, certainty=torch.stack([sure for _, sure in answers]).to(inputs))
 
     def _batch(self, one: _Layer, many: int, rng: torch.Generator, tick: Tick = unticked) -> tuple[Tensor, Tensor]:
-        """Return (inputs (M, d), certainty (M,)) behind the gradient of one batch."""
+        """Return the inputs (M, d) and the certainty (M,) of one batch."""
         best = one.weight.new_full((many, one.weight.shape[1]), torch.nan), one.weight.new_full((many,), -torch.inf)
         left, scale, right = torch.linalg.svd(one.weight, full_matrices=False)
         beyond = scale[many:].square().sum() / ((one.weight.shape[0] - many) * (one.weight.shape[1] - many))
         deviation = beyond.sqrt().clamp_min(torch.finfo(one.weight.dtype).eps * scale[0])
-        # A matrix of noise alone has singular values up to its deviation times this sum (Marchenko and Pastur).
+        # A matrix of pure noise has singular values up to its deviation times this sum (Marchenko and Pastur).
         noise = deviation * sum(size**0.5 for size in one.weight.shape)
         if not scale[many - 1] > 2 * noise:
             return best
         left, lengths = left[:, :many], left[:, :many].norm(dim=1)
         wide = self.tolerance * deviation * (1 / scale[:many]).norm() / many**0.5
-        lit = lengths > wide / WIDEST  # A row on which every example is inactive holds noise and tells nobody apart.
+        lit = lengths > wide / WIDEST  # A row on which every example is inactive contains only noise.
         rows, within = left[lit] / lengths[lit, None], wide / lengths[lit]
         if len(rows) < many:
             return best
@@ -132,8 +149,8 @@ class Spear:
         return best
 
     def _columns(self, rows: Tensor, within: Tensor, many: int, rng: torch.Generator, tick: Tick) -> Iterator[Tensor]:
-        """Yield M directions (M, M), as columns, along which most of the unit rows (n, M) vanish; the longer asked, the better."""
-        found, zeros = rows.new_empty(0, many), rows.new_empty(0)
+        """Yield M directions (M, M), as columns, along which most of the unit rows (n, M) vanish; later ones are better."""
+        directions, zeros = rows.new_empty(0, many), rows.new_empty(0)
         if many == 1:
             yield rows.new_ones(1, 1)
             return
@@ -142,23 +159,23 @@ class Spear:
             chosen = torch.rand(AT_ONCE, len(rows), generator=rng).topk(many - 1, dim=1).indices.to(rows.device)
             kernels = torch.linalg.svd(rows[chosen], full_matrices=True)[2][:, -1]
             vanish = ((rows @ kernels.T).abs() < within[:, None]).double().mean(0)
-            kept = vanish >= self.sparse
-            found, zeros = torch.cat([found, kernels[kept]]), torch.cat([zeros, vanish[kept]])
+            enough = vanish >= self.sparse
+            directions, zeros = torch.cat([directions, kernels[enough]]), torch.cat([zeros, vanish[enough]])
             order = zeros.argsort(descending=True, stable=True)[:AT_ONCE]
-            found, zeros = found[order], zeros[order]
-            taken = _independent(found, rows, within, many)
+            directions, zeros = directions[order], zeros[order]
+            taken = _independent(directions, rows, within, many)
             if len(taken) == many:
                 yield taken.T
 
 
-def _independent(found: Tensor, rows: Tensor, within: Tensor, many: int) -> Tensor:
-    """Return up to M of the directions (n, M) that are independent, the first first, each fitted anew to all rows that vanish."""
-    taken, basis = found.new_empty(0, many), found.new_empty(0, many)
-    for direction in found:
+def _independent(directions: Tensor, rows: Tensor, within: Tensor, many: int) -> Tensor:
+    """Return up to M independent directions among (n, M), in order, each fitted to all rows that vanish along it."""
+    taken, basis = directions.new_empty(0, many), directions.new_empty(0, many)
+    for direction in directions:
         if (direction - (direction @ basis.T) @ basis).norm() <= APART:
             continue
         still = (rows @ direction).abs() < within
-        # Rows as long as they were, so that each has the same noise.
+        # Rows are scaled so that each has the same noise.
         fitted = torch.linalg.svd((rows / within[:, None])[still], full_matrices=True)[2][-1]
         rest = fitted - (fitted @ basis.T) @ basis
         if rest.norm() > APART:

@@ -1,9 +1,10 @@
-"""A stage of an ensemble: a method that answers with a reconstruction, and the networks on which it is worth running."""
+"""A stage of an ensemble: a method that reconstructs, and the networks on which it is worth running."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
+from pydantic import Field
 from torch import nn
 
 from leakbench.answers import Reconstruction
@@ -20,39 +21,43 @@ __all__ = ["Reconstructs", "Stage"]
 
 @runtime_checkable
 class Reconstructs(Protocol):
-    """A method that answers with a reconstruction."""
+    """A method that returns a reconstruction."""
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Answer for the V victims that all views show; victim v draws from rngs[v]."""
+        """Reconstruct the V victims of the views; victim v draws from rngs[v]."""
 
 
 PICTURE = 3
-"""Axes of a picture: channels, rows, columns. What the searches on kinked networks ask of neighbouring pixels, a table has not."""
+"""Number of axes of an image: channels, rows, columns. The searches on kinked networks use neighbouring pixels, unlike tables."""
 
 
 @part("stage")
 class Stage:
-    """Run `method` on the networks that `where` names.
-
-    Args:
-        where: `always`; `begins_linear`: where the first layer is linear with a bias, so that a closed form can read it;
-            `kinked`: where a network for images has ReLUs, max pooling or similar kinks, at which a search by second derivatives
-            stops early.
-    """
+    """Run `method` on some networks."""
 
     method: Annotated[
         Reconstructs, Slot("method", ("leakbench.attack.methods",), without=("autoleak", "rows", "spear"))
     ]
-    where: Literal["always", "begins_linear", "kinked"] = "always"
+    where: Annotated[
+        Literal["always", "begins_linear", "kinked"],
+        Field(
+            description=(
+                "Networks on which the stage runs. `always`: all. `begins_linear`: those with a biased linear first layer, which a "
+                "closed form can read. `kinked`: networks for images with ReLUs, max pooling or similar kinks, at which a search "
+                "by second derivatives stops early."
+            )
+        ),
+    ] = "always"
 
     def applies(self, view: View) -> bool:
-        """Return whether it runs on the network of a view and finds there what it reads."""
+        """Return whether the stage runs on the network of a view and can read what it needs from the view."""
         method = self.method
         reads = not isinstance(method, FeatureInversion) or method.applies(view)
         return self.runs_on(view.network.model, view.shape) and reads
 
     def runs_on(self, model: nn.Module, shape: tuple[int, ...]) -> bool:
-        """Say whether it runs on a network for inputs of one shape (*s)."""
+        """Return whether the stage runs on a network for inputs of shape (*s)."""
+
         if self.where == "begins_linear":
             return begins_linear(model, shape)
         return self.where == "always" or (len(shape) == PICTURE and kinked(model, shape))

@@ -1,1 +1,1 @@
-"""The null attacker: what a guess from public data alone gets, without any gradient."""
+"""The baseline guess: the best guess from public data alone, without any gradient (in statistics: the null)."""

@@ -1,4 +1,4 @@
-"""The null attacker: what a guess from public data alone gets, without any gradient; the floor beneath every attack."""
+"""The baseline guess of images and records from public data alone, with which every attack is compared."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from leakbench.measure.metrics import pairwise_rmse
 __all__ = ["NullAttack", "null_attack"]
 
 CANDIDATES = 1000
+"""Largest number of public examples among which the single example is chosen."""
+
 JUDGES = 3000
+"""Largest number of public examples on which guesses are compared."""
 
 PUBLIC_MEAN, CLASS_MEAN, SINGLE = "public mean", "class mean", "single example"
 
 
 @dataclass(frozen=True)
 class NullAttack:
-    """Guesses that hold no information of the victims but, where the threat model grants them, their labels.
+    """Guesses without any information about the victims, apart from their labels if the threat model grants them.
 
     Args:
         guesses: {guesser: (V, *s)}.
-        success_rate: {guesser: what it got on public data, leave-one-out}.
-        mean_rmse: {guesser: what it got on public data, leave-one-out}.
-        best_for_success: The guesser that public data say is the best; its guesses are the null columns.
-        best_for_rmse: The guesser that public data say is the best; its guesses are the null columns.
+        success_rate: {guesser: its success rate on public data, leave-one-out}.
+        mean_rmse: {guesser: its mean RMSE on public data, leave-one-out}.
+        best_for_success: The guesser with the highest success rate on public data.
+        best_for_rmse: The guesser with the lowest mean RMSE on public data.
     """
 
     guesses: dict[str, Tensor]
@@ -44,12 +47,22 @@ def null_attack(
     eta: float,
     rng: torch.Generator,
 ) -> NullAttack:
-    """Guess V victims from public examples (P, *s) in [0, 1] of classes (P,): three constant guessers.
+    """Guess V victims from public examples, with three constant guessers.
 
-    `public mean`; `class mean` where the attacker knows the labels (V,) (the public mean for a class that public data
-    lack); `single example`: the one of at most 1,000 public examples within RMSE `eta` of most others. All choices are
-    made on public data alone, on at most 3,000 examples, each beside guesses that did not see it; ties go to the lower
-    mean RMSE. For batches V counts examples. Raises ValueError where there is no public example.
+    The guessers are the `public mean`; the `class mean`, if the attacker knows the labels (the public mean for a class without
+    public examples); and the `single example` within RMSE `eta` of the most others. All choices use public data alone. Each
+    public example is compared with guesses made without it. The lower mean RMSE breaks ties.
+
+    Args:
+        public_inputs: (P, *s) in [0, 1].
+        public_targets: Their classes (P,).
+        victims: V; for batches, the number of examples.
+        known_labels: Labels (V,) that the attacker knows; None if it does not.
+        eta: Largest RMSE of a success.
+        rng: Chooses the public examples on which guesses are compared.
+
+    Raises:
+        ValueError: If there is not a single public example.
     """
     if not len(public_inputs):
         raise ValueError("public_inputs: got no example, expected at least one to guess from")
@@ -63,7 +76,8 @@ def null_attack(
     if known_labels is not None:
         means, counts = _class_means(public_inputs, public_targets, known_labels)
         guesses[CLASS_MEAN] = torch.where(_like(counts[known_labels] > 0, public_inputs), means[known_labels], mean)
-        alone = counts[public_targets] == 1  # left out, such an example leaves no class mean: the public mean steps in
+        # Without its only example, a class has no mean, and the guess is the public mean.
+        alone = counts[public_targets] == 1
         of_class = _left_out(public_inputs, means, public_targets)[sample]
         left_out[CLASS_MEAN] = torch.where(alone[sample], left_out[PUBLIC_MEAN], of_class)
 
@@ -98,9 +112,9 @@ def _class_means(inputs: Tensor, targets: Tensor, known_labels: Tensor) -> tuple
 
 
 def _left_out(inputs: Tensor, means: Tensor, groups: Tensor) -> Tensor:
-    """Return the RMSE (P,) of each example beside the mean of the others of its group.
+    """Return the RMSE (P,) of each example from the mean of the others of its group.
 
-    That mean is x + (mean - x) n / (n - 1), so no mean is taken twice. An example alone in its group gets NaN.
+    That mean is x + (mean - x) n / (n - 1), so it need not be computed again. An example alone in its group gets NaN.
     """
     distance = (inputs - means[groups]).square().flatten(1).mean(1).sqrt()
     n = torch.bincount(groups).to(distance)[groups]
@@ -108,7 +122,7 @@ def _left_out(inputs: Tensor, means: Tensor, groups: Tensor) -> Tensor:
 
 
 def _best_single(sample: Tensor, eta: float) -> tuple[int, Tensor]:
-    """Return which of the first 1,000 examples comes within eta of most others, and its RMSE to each of them."""
+    """Return which of the first `CANDIDATES` examples is within RMSE `eta` of the most others, and its RMSE from each of them."""
     rmse = pairwise_rmse(sample, sample[:CANDIDATES])
     rmse.fill_diagonal_(torch.nan)
     hits, mean = (rmse <= eta).sum(0), rmse.nanmean(0)

@@ -1,4 +1,4 @@
-"""What a guess from public records alone gets of a table: TabLeak's random baseline, and the null attacker."""
+"""Baselines for tables from public records alone: TabLeak's random baseline, and the best baseline guess."""
 
 from __future__ import annotations
 
@@ -12,18 +12,29 @@ from leakbench.measure.metrics_tables import table_scores
 __all__ = ["best_guesser", "random_records"]
 
 JUDGES = 3000
+"""Largest number of public records on which guesses are compared."""
 
 
 def random_records(public: Tensor, columns: Columns, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """Draw records (*shape, d), every feature by itself as in a random one of the public records (P, d).
+    """Draw random records; each feature comes from its own randomly drawn public record.
 
-    A category is drawn among the public records that know it, unless none does: what a victim leaves open is not counted, so that
-    a draw of nothing could only be wrong, and the baseline would be too low.
+    This is the random baseline of TabLeak's tables (Vero et al., ICML 2023; released code, `calculate_random_baseline` with
+    `all_empirical`). A category is drawn only from records in which it is known, unless it is unknown in all: unknown values of a
+    victim do not count, so an unknown draw could only be wrong and would lower the baseline. TabLeak's data have no unknown
+    categories. TabLeak's code draws from histograms of 100 bins and gives all records of a batch the same number. Here, every
+    record has its own draw from the values themselves.
 
-    The random baseline of TabLeak's tables (Vero et al., ICML 2023; released code, `calculate_random_baseline` with
-    `all_empirical`), whose data have no record with an unknown category. Their code draws from histograms of 100 bins and gives all
-    records of a batch one and the same number; here every record draws its own from the values themselves. Raises ValueError
-    where there is no public record.
+    Args:
+        public: Public records (P, d).
+        columns: The layout of the table.
+        shape: Shape of the records to draw.
+        rng: The generator.
+
+    Returns:
+        (*shape, d).
+
+    Raises:
+        ValueError: Without public records.
     """
     if not len(public):
         raise ValueError("public: got no record, expected at least one to draw from")
@@ -38,12 +49,19 @@ def random_records(public: Tensor, columns: Columns, shape: tuple[int, ...], rng
 
 
 def best_guesser(null: NullAttack, public: Tensor, targets: Tensor, known_labels: Tensor, columns: Columns) -> str:
-    """Return which guesser of the null attacker has most features right, judged on public records (P, d) of classes (P,).
+    """Return the guesser with the most correct features on public records.
+
+    A guesser has one guess for all examples of a class, so its guess for a victim is also its guess for the public records of the
+    victim's class. Records of other classes are left out.
 
     Args:
-        known_labels: (n,) of the n examples that were guessed; each guesser says the same of all examples of a class, so that its
-            guess for one is its guess for the public records of that class. Records of classes that nobody guessed are left out.
+        null: The guesses.
+        public: Public records (P, d).
+        targets: Their classes (P,).
+        known_labels: Labels (n,) of the n guessed examples.
+        columns: The layout of the table.
     """
+
     public, targets = public[:JUDGES], targets[:JUDGES]
     scores = {}
     for name, guesses in null.guesses.items():

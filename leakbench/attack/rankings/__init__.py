@@ -1,1 +1,1 @@
-"""Rankings: which of several hypotheses is true, candidates, classes or values of an attribute."""
+"""Rankings: score hypotheses about a victim: candidates, classes, or values of an attribute."""

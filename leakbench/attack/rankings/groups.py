@@ -1,4 +1,4 @@
-"""Groups of public examples: the mean gradient of each, and how well each explains what leaked of one example."""
+"""Mean public gradients by group, and how well each explains the observed gradient of one example."""
 
 from __future__ import annotations
 
@@ -15,14 +15,25 @@ __all__ = ["Groups", "explained", "group_means"]
 
 @dataclass(frozen=True)
 class Groups:
-    """Of public gradients by group: means (groups, p), that of all where a group has none; shares (groups,) of the groups."""
+    """Public gradients by group.
+
+    Args:
+        means: Mean gradients (groups, p); the mean of all for a group without examples.
+        shares: Share (groups,) of the public examples in each group.
+    """
 
     means: Tensor
     shares: Tensor
 
 
 def group_means(gradients: Iterable[Tensor], groups: Tensor, many: int) -> Groups:
-    """Return the means of public gradients, which come as pieces of (n, p), by groups (n,) int64 in [0, many)."""
+    """Return the mean public gradients by group.
+
+    Args:
+        gradients: Chunks (n, p) of the gradients.
+        groups: The group (P,) int64 of each example, in [0, many).
+        many: Number of groups.
+    """
     sums: Tensor | None = None
     start = 0
     for some in gradients:
@@ -33,27 +44,33 @@ def group_means(gradients: Iterable[Tensor], groups: Tensor, many: int) -> Group
         raise ValueError("gradients: got none, expected one a public example")
     counts = torch.bincount(groups, minlength=many).to(sums)
     overall = sums.sum(0) / counts.sum()
-    # In place: behind an imprint for each of a hundred clients the sums of ten classes are 3 GB.
+    # In place: with an imprint for each of a hundred clients, the sums of ten classes take 3 GB.
     means = sums.div_(counts[:, None].clamp_min(1))
     means[counts == 0] = overall
     return Groups(means, counts / counts.sum())
 
 
-def explained(view: View, observed: Tensor, found: Groups, where_sent: bool = False) -> Tensor:
-    """Return scores (V, groups) of what leaked (V, p) of one example each; -inf for groups without a public example.
+def explained(view: View, observed: Tensor, groups: Groups, where_sent: bool = False) -> Tensor:
+    """Return scores (V, groups) of the groups for the observed gradients of one example each.
 
-    With a noise of known variance s^2: log p_g + <y, m_g> / s^2 - |m_g|^2 / (2 s^2), the log-posterior up to a constant of the
-    victim were all examples of a group alike; else the cosine of y and m_g.
+    With noise of known variance s^2, the score is log p_g + <y, m_g> / s^2 - |m_g|^2 / (2 s^2). It is the log-posterior, up to a
+    constant of the victim, if all examples of a group were equal. Without known noise, it is the cosine of y and m_g.
 
     Args:
-        where_sent: Whether the length of m_g counts only the coordinates that are not zero in y.
+        view: The view of V victims.
+        observed: Their gradients (V, p).
+        groups: The public gradients by group.
+        where_sent: Whether the length of m_g counts only the nonzero coordinates of y.
+
+    Returns:
+        -inf for groups without a public example.
     """
     if view.noise:
-        likelihood = observed @ found.means.T - found.means.square().sum(1) / 2
-        scores = found.shares.log() + likelihood / view.noise**2
+        likelihood = observed @ groups.means.T - groups.means.square().sum(1) / 2
+        scores = groups.shares.log() + likelihood / view.noise**2
     elif where_sent:
-        lengths = ((observed != 0).to(found.means) @ found.means.square().T).sqrt()
-        scores = torch.nn.functional.normalize(observed) @ found.means.T / lengths.clamp_min(1e-12)
+        lengths = ((observed != 0).to(groups.means) @ groups.means.square().T).sqrt()
+        scores = torch.nn.functional.normalize(observed) @ groups.means.T / lengths.clamp_min(1e-12)
     else:
-        scores = torch.nn.functional.normalize(observed) @ torch.nn.functional.normalize(found.means).T
-    return scores.masked_fill(found.shares == 0, -torch.inf)
+        scores = torch.nn.functional.normalize(observed) @ torch.nn.functional.normalize(groups.means).T
+    return scores.masked_fill(groups.shares == 0, -torch.inf)

@@ -1,7 +1,7 @@
-"""Identification behind a defense that sends only some coordinates: by which were sent, and by what was sent there.
+"""Identification under a defense that sends only some coordinates: by the selection, and by the sent values.
 
-A candidate's own gradient is compared on the sent coordinates alone. The squared distance over all coordinates would prefer the
-candidates with the shortest gradients, since most of every gradient is missing from what leaked.
+A candidate's gradient is compared on the sent coordinates alone. The squared distance over all coordinates would prefer the
+candidates with the shortest gradients, since most of every gradient is missing from the update.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from leakbench.federated.view import View
 __all__ = ["mask_likelihood", "selects", "value_likelihood", "without_selection"]
 
 ROUNDING = 1e-6
-"""Error of a sent coordinate where no noise is known, as a share of the root mean square of what was sent."""
+"""Error of a sent coordinate without known noise, as a share of the root mean square of the sent values."""
 
 
 def selects(view: View) -> bool:
-    """Return whether a known defense sent only some coordinates, and what leaked shows which."""
+    """Return whether a known defense sent only some coordinates, and the update shows which."""
     guessed = on_a_guess(view.stations.before(view.tap), view.update)
     return any(isinstance(transform, Surviving) for transform in guessed.transforms)
 
@@ -28,7 +28,7 @@ def selects(view: View) -> bool:
 def without_selection(view: View) -> Stations:
     """Return the stations of the view without those that select coordinates."""
     guessed = on_a_guess(view.stations, view.update)
-    kept = {
+    others = {
         name: tuple(
             transform
             for transform, guess in zip(getattr(view.stations, name), getattr(guessed, name), strict=True)
@@ -36,19 +36,19 @@ def without_selection(view: View) -> Stations:
         )
         for name in STATIONS
     }
-    return Stations(**kept)
+    return Stations(**others)
 
 
 def mask_likelihood(sent: Tensor, could: Tensor) -> Tensor:
-    """Return the log-likelihood (V, k) of which coordinates were sent.
+    """Return the log-likelihood (V, k) of the selection of coordinates.
 
-    A coordinate that the candidate's own rule keeps is sent with one probability, and any other coordinate with a smaller one.
-    Both probabilities are the most likely ones for that candidate and victim, so that one rule serves a deterministic choice (a
+    A coordinate that the candidate's own rule selects is sent with one probability, and any other coordinate with a smaller one.
+    Both probabilities have their most likely values for the candidate and victim. So one rule serves a deterministic selection (a
     threshold, the largest coordinates), a random one among those that qualify (distributed selective SGD), and rounding.
 
     Args:
         sent: (V, p) bool, which coordinates were sent.
-        could: (k, p) bool, which coordinates the deterministic part of the defense keeps of each candidate's gradient.
+        could: (k, p) bool, which coordinates the deterministic part of the defense selects from each candidate's gradient.
     """
     many = float(sent.shape[1])
     both = (sent.float() @ could.float().T).double()
@@ -56,18 +56,18 @@ def mask_likelihood(sent: Tensor, could: Tensor) -> Tensor:
     outside, other = of_sent - both, many - of_kept
     separate = _entropy(both, of_kept) + _entropy(outside, other)
     alike = _entropy(of_sent, torch.full_like(of_sent, many))
-    # A mask that avoids what the candidate would send is no evidence for the candidate.
+    # A selection that avoids the candidate's coordinates is not evidence for the candidate.
     return torch.where(both * other > outside * of_kept, separate, alike)
 
 
 def value_likelihood(observed: Tensor, guesses: Tensor, noise: float | None) -> Tensor:
-    """Return the log-likelihood (V, k) of the values sent, up to a constant of each victim.
+    """Return the log-likelihood (V, k) of the sent values, up to a constant of each victim.
 
     Args:
-        observed: (V, p) what leaked, zero where nothing was sent.
-        guesses: (k, p) gradients of the candidates.
-        noise: standard deviation of Gaussian noise on each coordinate; None: unknown, so that the most likely one is taken, at
-            least `ROUNDING` times the root mean square of what was sent.
+        observed: The updates (V, p), zero where nothing was sent.
+        guesses: The candidates' gradients (k, p).
+        noise: Standard deviation of Gaussian noise on each coordinate. None: unknown; it then has its most likely value, but at
+            least `ROUNDING` times the root mean square of the sent values.
     """
     apart, many = [], []
     for y in observed:

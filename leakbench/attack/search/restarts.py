@@ -10,11 +10,11 @@ from leakbench.attack.slots.descent import Descended
 __all__ = ["best_of"]
 
 
-def best_of(found: Descended, restarts: int) -> tuple[Descended, Tensor]:
+def best_of(results: Descended, restarts: int) -> tuple[Descended, Tensor]:
     """Return the best of n searches for each of V victims.
 
     Args:
-        found: The result of n * V lanes. Lane r * V + v is the r-th search for victim v.
+        results: The result of n * V lanes. Lane r * V + v is the r-th search for victim v.
         restarts: n.
 
     Returns:
@@ -22,25 +22,26 @@ def best_of(found: Descended, restarts: int) -> tuple[Descended, Tensor]:
         searches are the iterations n * (t - 1) + 1 to n * t of the trajectory (n * iterations, V). A snapshot is the best of the n
         until then. `steps` and `evaluations` are sums over the n.
     """
-    victims = found.value.numel() // restarts
-    everyone = torch.arange(victims, device=found.value.device)
+    victims = results.value.numel() // restarts
+    everyone = torch.arange(victims, device=results.value.device)
 
     def lanes_of_least(values: Tensor) -> Tensor:
         return values.reshape(restarts, victims).argmin(0) * victims + everyone
 
-    chosen = lanes_of_least(found.value)
-    least = found.trajectory.nan_to_num(nan=torch.inf).cummin(0).values
+    chosen = lanes_of_least(results.value)
+    least = results.trajectory.nan_to_num(nan=torch.inf).cummin(0).values
     snapshots = [
-        points[lanes_of_least(least[at - 1])] for points, at in zip(found.snapshots[:-1], found.at[:-1], strict=True)
+        points[lanes_of_least(least[at - 1])]
+        for points, at in zip(results.snapshots[:-1], results.at[:-1], strict=True)
     ]
-    best = found.best[chosen]
+    best = results.best[chosen]
     return Descended(
         best=best,
-        value=found.value[chosen],
-        trajectory=found.trajectory.reshape(-1, victims),
-        steps=found.steps.reshape(restarts, victims).sum(0),
-        evaluations=found.evaluations.reshape(restarts, victims).sum(0),
+        value=results.value[chosen],
+        trajectory=results.trajectory.reshape(-1, victims),
+        steps=results.steps.reshape(restarts, victims).sum(0),
+        evaluations=results.evaluations.reshape(restarts, victims).sum(0),
         snapshots=torch.stack([*snapshots, best]),
-        at=tuple(restarts * at for at in found.at),
-        spent=found.spent.reshape(-1, restarts, victims).sum(1),
+        at=tuple(restarts * at for at in results.at),
+        spent=results.spent.reshape(-1, restarts, victims).sum(1),
     ), chosen

@@ -1,1 +1,1 @@
-"""Slot `server`: what the server does to the model before the clients see it, one file a lie."""
+"""Slot `server`: changes that a malicious server makes to the model before it sends it."""

@@ -1,4 +1,4 @@
-"""What a server caught that fished: the view of a batch made the view of the one example that was caught."""
+"""The catch of a fishing server: it turns the view of a batch into a view of the one example that was caught."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from leakbench.federated.view import Public, View
 __all__ = ["Catch"]
 
 EMPTY = 1e-4
-"""A row of class c whose gradient is smaller than this share of the largest other row's holds no example of it."""
+"""A row of class c whose gradient is below this share of the largest other row's contains no example of the class."""
 
 
 @dataclass(frozen=True)
 class Catch:
-    """What a server remembers of what it fished for.
+    """What a fishing server remembers.
 
     Args:
-        layer: The prefix of the last layer's parameters.
-        of: c. row (d,) and bias: W_c and b_c of a last layer that catches every example of class c; of one that the sent layer
-            caught it gives the gradient below over `scale`.
-        bias: None of a layer that has none.
-        chance: Of catching exactly one example in a batch, by the public examples.
+        layer: Prefix of the last layer's parameters.
+        of: The class c.
+        row: W_c (d,) of a last layer that catches every example of class c. For an example that the sent layer caught, it gives
+            the gradient of the layers below divided by `scale`.
+        bias: b_c of that last layer; None if it has no bias.
+        scale: See `row`.
+        chance: Probability of exactly one catch in a batch, by the public examples.
     """
 
     layer: str
@@ -37,19 +39,21 @@ class Catch:
     chance: float
 
     def isolated(self, view: View) -> tuple[View, Tensor]:
-        """Return the view of the one example that was fished, M = 1, and (V,) for which victims anything was.
+        """Return the view of the caught example, M = 1, and (V,) bool, whether the batch of a victim shows a catch.
 
-        What lies below the last layer is M times what leaked, the last layer is filled in from its row c, the label is c. Its
-        network catches every example of class c, and gives the caught one the same gradient: a search need not first find the
-        right side of a threshold. Where several were caught, their gradients are summed, and what is read is a mean of them.
+        The gradients below the last layer are M times the observed ones. The last layer's gradient is filled in from its row c,
+        and the label is c. The network of the view catches every example of class c and gives the caught one the same gradient,
+        so that a search need not first find the right side of a threshold. If several examples were caught, their gradients are
+        summed, and the reconstruction is a mean of them.
 
-        Exact after one iteration behind nothing but stations that act on examples, which it keeps. What acts later is left out: a
-        later clip leaves the direction right and the length too small, a later pruning and further iterations neither. Of noise,
-        M times the deviation is told, which in the rows that are filled in is too much. Public examples of class c come first.
+        The view is exact after one iteration if the defense acts only on examples; it contains these stations. Later stations are
+        left out: a clip leaves the direction right and the length too small; pruning and further iterations change both. The
+        view's noise has M times the deviation, which is too much in the rows that are filled in. Public examples of class c come
+        first.
         """
         sent, many = view.network.parameters, view.examples
         weight, bias = (f"{self.layer}{kind}" for kind in ("weight", "bias"))
-        # Noise and what acts on examples go by the length of the gradient that was sent.
+        # Noise and stations that act on examples depend on the length of the sent gradient.
         size = 1.0 if view.noise is None and not view.stations.example else self.scale
         update = {n: many * size / self.scale * u for n, u in view.update.items()}
         mine = many * view.update[weight][:, self.of]
@@ -76,18 +80,18 @@ class Catch:
         return alone, mine.norm(dim=1) > EMPTY * others
 
     def _alone(self, row: Tensor, like: Tensor) -> Tensor:
-        """Return a last layer's parameter that is zero but for its row c."""
-        found = torch.zeros_like(like)
-        found[self.of] = row
-        return found
+        """Return a parameter of the last layer that is zero except in row c."""
+        parameter = torch.zeros_like(like)
+        parameter[self.of] = row
+        return parameter
 
     def _first(self, public: Public) -> Public:
-        """Return the public examples with those of class c before all others, which the network does not tell apart."""
+        """Return the public examples, those of class c first, since the network treats the other classes alike."""
         order = (public.labels != self.of).to(torch.int8).argsort(stable=True)
         return Public(public.inputs[order], public.labels[order])
 
     def _filled(self, mine: Tensor, classes: int) -> Tensor:
-        """Return the last layer's gradient (V, classes, ...) for one example of class c, by its row c (V, ...)."""
+        """Return the last layer's gradient (V, classes, ...) for one example of class c, given its row c (V, ...)."""
         filled = (-mine / (classes - 1))[:, None].repeat_interleave(classes, 1)
         filled[:, self.of] = mine
         return filled

@@ -1,4 +1,4 @@
-"""Where to cut a feature of the last layer, so that about one example of a class lies on the one side of it."""
+"""Chooses a threshold of a last-layer feature such that about one example of a class is on one side of it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ __all__ = ["Cut", "likeliest_cut", "once"]
 Share = TypeVar("Share", float, Tensor)
 
 FLAT = 0.01
-"""A feature whose deviation is a smaller share of the largest one's is left out: its values are no more than rounding apart."""
+"""A feature whose deviation is below this share of the largest one is left out, since its values may differ only by rounding."""
 
 
 def once(mine: Share, others: Share, many: int) -> Share:
-    """Return the chance that of `many` examples one is of a kind with this share, and none of another with the share `others`."""
+    """Return the probability that one of `many` examples is of a kind with share `mine`, and none of a kind with share `others`."""
     return many * mine * (1 - mine - others) ** (many - 1)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Below z = side h_f / deviation - at = 0 an example of the class is caught, above it one of the others.
+    """A threshold of a feature h_f. With z = side h_f / deviation - at, z < 0 catches the class, and z > 0 catches other classes.
 
     Args:
         feature: f.
         side: 1 or -1.
-        deviation: Of the feature.
-        chance: See `once`.
+        deviation: Standard deviation of the feature.
+        at: The threshold in deviations.
+        chance: Probability of exactly one catch, of the class (see `once`).
     """
 
     feature: int
@@ -40,12 +41,15 @@ class Cut:
 
 
 def likeliest_cut(known: Tensor, mine: Tensor, share: float, many: int) -> Cut:
-    """Return the cut of features (P, d) by which exactly one catch among `many` examples, of the class, is likeliest.
+    """Return the cut with the largest probability of exactly one catch, of the class, among `many` examples.
 
-    mine (P,): which of the P are of the class, some and not all.
+    A cut is in the middle between two neighbouring values that differ.
 
     Args:
-        share: Of the class in a batch. A cut lies in the middle between two neighbouring values that differ.
+        known: Features (P, d) of public examples.
+        mine: (P,) bool, which of them are of the class; some, but not all.
+        share: Share of the class in a batch.
+        many: Number of examples in a batch.
     """
     ordered, order = known.sort(0)
     below = mine[order].float().cumsum(0)[:-1]  # Counts up to 2^24 are exact.

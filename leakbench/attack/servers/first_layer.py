@@ -1,4 +1,4 @@
-"""Servers that only choose the values of a fully connected first layer, so that each row is lit by few examples."""
+"""Servers that only choose the values of a fully connected first layer, so that few examples activate each row."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class TrapWeights:
 
     @property
     def threat(self) -> str:
-        """Values are chosen, no layer is added."""
+        """`malicious parameters`: values are chosen, no layer is added."""
         return "malicious parameters"
 
     def __call__(
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Network, None]:
-        """Return the network with its first layer rewritten; raises InputError where it does not begin with a linear layer."""
+        """Return the network with its first layer rewritten; raises InputError if it does not begin with a linear layer."""
         name, weight = _first(network, "trap")
         rows, inputs = weight.shape
         size = (self.deviation * torch.randn(rows, inputs, generator=rng)).abs()
@@ -68,7 +68,9 @@ class QuantileRows:
     quantile of a Gaussian. n is the number of examples in one update.
     """
 
-    public: Annotated[Count, Field(description="Largest number of public examples.")] = 10_000
+    public: Annotated[
+        Count, Field(description="Largest number of public examples for the quantiles of the biases.")
+    ] = 10_000
 
     @property
     def needs(self) -> Needs:
@@ -77,7 +79,7 @@ class QuantileRows:
 
     @property
     def threat(self) -> str:
-        """Values are chosen, no layer is added."""
+        """`malicious parameters`: values are chosen, no layer is added."""
         return "malicious parameters"
 
     def __call__(
@@ -85,7 +87,8 @@ class QuantileRows:
     ) -> tuple[Network, None]:
         """Return the network with its first layer rewritten.
 
-        Raises InputError where it does not begin with a linear layer, and where there are fewer than two public examples.
+        Raises:
+            InputError: If it does not begin with a linear layer, or with fewer than two public examples.
         """
         name, weight = _first(network, "quantile_rows")
         known = known_inputs("quantile_rows", network, public, self.public)

@@ -1,20 +1,20 @@
-"""Fishing: a last layer under which one class of a whole batch, or about one example of it, moves what lies below.
+"""Fishing: a last layer with which only one class of a batch, or about one example of it, gives the layers below a gradient.
 
-The last layer answers z = W h + b to features h. With p = softmax(z) an example of class y gives dL/dz = p - e_y and dL/dh = W^T
-(p - e_y), through which alone anything below gets its gradient. Here W and b are zero but for the row of class c, so that dL/dh =
-W_c (p_c - [y = c]).
+The last layer computes z = W h + b from features h. With p = softmax(z), an example of class y gives dL/dz = p - e_y and
+dL/dh = W^T (p - e_y). All layers below get their gradients through dL/dh. Here W and b are zero except for the row of class c, so
+that dL/dh = W_c (p_c - [y = c]).
 
-Class: z_c lies so far below zero that p_c underflows. Then dL/dh is -W_c for class c and zero for every other class. The other
-rows of the last layer's own gradient mix the features of all examples; row c is the sum of -h over those of class c, and db_c
-minus their number. One example of class c alone gives p_j = 1 / (C - 1) for all j other than c: its rows j are -1 / (C - 1) of
-its row c.
+Class: z_c is so far below zero that p_c underflows. Then dL/dh is -W_c for class c and zero for every other class. The other rows
+of the last layer's own gradient mix the features of all examples. Row c is the sum of -h over the examples of class c, and db_c
+is minus their number. One example of class c alone gives p_j = 1 / (C - 1) for all j other than c: its rows j are -1 / (C - 1)
+times its row c.
 
-Feature: z_c = s (h_f - theta), or minus that, for a large s. Where z_c is positive, p_c is one and an example of class c is
-silent; where it is negative it is caught as above. An example of another class is silent where z_c is negative and caught where
-it is positive. That cannot be helped: dL/dh of two labels at the same h differs by the difference of their rows of W, so no last
-layer silences two classes at the same features unless it treats them alike everywhere. Caught is who is on the wrong side of
-"class c where z_c > 0": of a mixed batch these are few only where the feature tells class c from the others; of a batch of one
-class it is whom the quantile says.
+Feature: z_c = s (h_f - theta), or minus that, for a large s. An example of class c is silent where z_c > 0, since p_c is then
+one, and caught where z_c < 0, as above. An example of another class is silent where z_c < 0 and caught where z_c > 0. No last
+layer can avoid this: dL/dh of two labels at the same h differs by the difference of their rows of W, so that it silences two
+classes at the same features only if it treats them alike everywhere. So the caught examples are those on the wrong side of "class
+c where z_c > 0". In a mixed batch they are few only if the feature separates class c from the others. In a batch of one class,
+the quantile chooses them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from leakbench.types import Network
 __all__ = ["Fishing", "fished"]
 
 MARGIN = 100.0
-"""How far z_c lies below the other logits: exp(-100) is nothing beside one in single precision."""
+"""Distance of z_c below the other logits: exp(-100) is negligible compared with one in single precision."""
 
 STEEP = 1e4
-"""s, in deviations of the feature: p_c goes from .001 to .999 within .0014 of them, where about one example in 2,000 lies."""
+"""s, in deviations of the feature: p_c rises from .001 to .999 within .0014 deviations, an interval with one example in 2,000."""
 
 
 @part("server.fishing")
@@ -83,26 +83,29 @@ class Fishing:
             )
         ),
     ] = 1000.0
-    public: Annotated[Count, Field(description="Largest number of public examples.")] = 5000
+    public: Annotated[
+        Count, Field(description="Largest number of public examples, for the features and the share of class c.")
+    ] = 5000
 
     @property
     def needs(self) -> Needs:
-        """Public examples, whose features and classes are counted."""
+        """Public examples, for their features and classes."""
         return Needs(public=self.public)
 
     @property
     def threat(self) -> str:
-        """Values are chosen, no layer is added."""
+        """`malicious parameters`: values are chosen, no layer is added."""
         return "malicious parameters"
 
     def __call__(
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Network, Catch]:
-        """Return the network with its last layer rewritten, and how to read it; rng is not drawn from.
+        """Return the network with its last layer rewritten, and how to read its gradients; rng is not used.
 
-        Raises InputError where there is no last linear layer or no such class; for `feature` where the layer has no bias, which
-        holds the threshold, or public examples are all of class c or none is; and where a layer has no bias and features of a
-        public example sum to zero or less.
+        Raises:
+            InputError: If the network has no last linear layer or no class c. For `feature`: if the layer has no bias for the
+                threshold, or if all public examples or none are of class c. Without a bias: if the features of a public example
+                sum to zero or less.
         """
         layer = last_layer(network.model)
         if layer is None:
@@ -125,7 +128,7 @@ class Fishing:
         return dataclasses.replace(network, parameters=sent), catch
 
     def _row(self, network: Network, layer: str, public: Public, many: int) -> tuple[Tensor, float | None, Catch]:
-        """Return W_c, b_c and how to read what they catch of `many` examples."""
+        """Return W_c, b_c and how to read their catches among `many` examples."""
         mine = public.labels[: self.public] == self.of
         share = float(mine.double().mean()) if self.share is None else self.share
         biased = f"{layer}bias" in network.parameters
@@ -153,12 +156,12 @@ class Fishing:
 
 
 def fished(server: Server) -> int | None:
-    """Return the class c of which a server isolates one example; None of a server that does not fish."""
+    """Return the class c of a fishing server; None for any other server."""
     return server.of if isinstance(server, Fishing) else None
 
 
 def _length(known: Tensor) -> float:
-    """Return by what to multiply the sum of features (P, d) so that all reach MARGIN."""
+    """Return the factor with which the sum of the features (P, d) of each example reaches `MARGIN`."""
     least = float(known.sum(1).min()) if len(known) else 0.0
     if least <= 0:
         raise InputError(

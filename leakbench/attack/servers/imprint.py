@@ -1,4 +1,4 @@
-"""An imprint: rows in front of the network that each keep the one example whose brightness falls between two cutoffs."""
+"""An imprint: rows in front of the network; each keeps the one example whose brightness is between two cutoffs."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from leakbench.types import Network
 __all__ = ["Bins", "Imprint", "Imprinted", "edges_of", "imprinted", "known_inputs"]
 
 ENOUGH = 20
-"""From how many public values a bin on, on average, their own quantiles make bins that are alike likely."""
+"""Mean number of public values per bin from which their quantiles give equally likely bins."""
 
 GRID = 4001
-"""At how many places a distribution of public values is worked out."""
+"""Number of points at which a smoothed distribution of public values is computed."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """What a server remembers of the rows that it put in front of a network: row j is lit by h(x) = w . x above a cutoff.
+    """What a server remembers of its imprint. Row j is active if h(x) = w . x is above its cutoff.
 
     Args:
-        layer: The name of their linear layer in the network.
+        layer: Name of the rows' linear layer in the network.
         functional: w (d,).
-        lower: (k,), between which each bin lies.
-        upper: (k,), between which each bin lies.
-        signs: (k,), those of the way back from each row.
-        cumulative: Whether a row is lit by all that lies above its cutoff, so that the differences of neighbours are the bins;
-            else by its own bin alone.
-        clients: How many have rows of their own, k / clients each; they share the biases.
+        lower: Lower edges (k,) of the bins.
+        upper: Upper edges (k,) of the bins.
+        signs: Signs (k,) of the return path from each row.
+        cumulative: Whether a row is active for all values above its cutoff, so that differences of neighbours give the bins;
+            otherwise it is active for its own bin alone.
+        clients: Number of clients with separate columns, k / clients bins each; they share the biases.
     """
 
     layer: str
@@ -51,10 +51,10 @@ class Bins:
 
 
 class Imprinted(nn.Module):
-    """x -> model(x + sum over rows j of back_j act(w_j . x + b_j)), the same number on every value of x.
+    """x -> model(x + sum over rows j of back_j act(w_j . x + b_j)), where the same number is added to every value of x.
 
-    `act` is a ReLU of cumulative rows, and clamps to [0, 1] those with a bin of their own. A sampling network gets its draws.
-    Of several clients the rows have as many columns as K copies of x, of which `let_in` (K,) lets a client into its own.
+    `act` is a ReLU for cumulative rows, and a clamp to [0, 1] for rows with a bin of their own. Random numbers go to a stochastic
+    model. With K clients, the rows have columns for K copies of x, and `let_in` (K,) is one only for the client's own copy.
     """
 
     def __init__(self, model: nn.Module, inputs: int, rows: int, cumulative: bool, clients: int = 1) -> None:
@@ -67,11 +67,11 @@ class Imprinted(nn.Module):
         self.draws = int(getattr(model, "draws", 0))
 
     def forward(self, inputs: Tensor, *draws: Tensor) -> Tensor:
-        """Return what the model answers to inputs (n, *s) and their imprint."""
-        seen = inputs.flatten(1)
+        """Return the model's output for inputs (n, *s) plus their imprint."""
+        read = inputs.flatten(1)
         if self.let_in is not None:
-            seen = torch.einsum("c,nd->ncd", self.let_in, seen).flatten(1)
-        added = self.back(self.act(self.rows(seen)))
+            read = torch.einsum("c,nd->ncd", self.let_in, read).flatten(1)
+        added = self.back(self.act(self.rows(read)))
         answered: Tensor = self.model(inputs + added.reshape(-1, *[1] * (inputs.dim() - 1)), *draws)
         return answered
 
@@ -123,18 +123,18 @@ class Imprint:
 
     @property
     def needs(self) -> Needs:
-        """Public examples for the cutoffs."""
+        """Public examples, for the cutoffs."""
         return Needs(public=self.public)
 
     @property
     def threat(self) -> str:
-        """A layer is added."""
+        """`malicious architecture`: a layer is added."""
         return "malicious architecture"
 
     def __call__(
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Network, Bins]:
-        """Return the network behind its imprint, and the bins; raises InputError where there are fewer than two public examples."""
+        """Return the network with its imprint, and the bins; raises InputError with fewer than two public examples."""
         known = known_inputs("imprint", network, public, self.public)
         size = known.shape[1]
         direction = torch.randn(size, generator=rng) if self.functional == "random" else torch.ones(size)
@@ -143,9 +143,9 @@ class Imprint:
         return imprinted(network, functional, edges, self.gain / self.bins, self.form == "cumulative")
 
     def _edges(self, values: Tensor) -> Tensor:
-        """Return the cutoffs for public values (P,): of all bins, or of the one around the target.
+        """Return the cutoffs of all bins, or of the one around the target, for public values (P,).
 
-        Rows that add up need a second one above it, to be taken from the first.
+        Cumulative rows need a second row above it, whose gradient is subtracted from the first.
         """
         if self.target is None:
             return edges_of(values, self.bins)
@@ -160,11 +160,18 @@ class Imprint:
 def imprinted(
     network: Network, functional: Tensor, edges: Tensor, back: float, cumulative: bool, clients: int = 1
 ) -> tuple[Network, Bins]:
-    """Return a network behind rows for the bins between edges (k + 1,) of functional (d,), and what a server remembers of them.
+    """Return a network with rows for bins in front of it, and what a server remembers of them.
 
     Args:
-        back: The size of the way back from a row.
-        clients: Each of which gets columns of its own.
+        network: The network.
+        functional: w (d,).
+        edges: Edges (k + 1,) of the bins, ascending.
+        back: Size of the return path from a row.
+        cumulative: Whether a row is active for all values above its cutoff.
+        clients: Number of clients; each gets its own columns.
+
+    Raises:
+        InputError: If a bin has no width.
     """
     rows, size = len(edges) - 1, len(functional)
     if not (edges[1:] > edges[:-1]).all():
@@ -181,7 +188,7 @@ def imprinted(
     block.train(network.model.training)
     added = {name: weights for name, weights in parameters(block).items() if not name.startswith("model.")}
     sent = added | {f"model.{name}": weights for name, weights in network.parameters.items()}
-    memory = {f"model.{name}": kept for name, kept in network.memory.items()}
+    memory = {f"model.{name}": buffer for name, buffer in network.memory.items()}
     own = {"let_in": torch.eye(clients).to(edges)} if clients > 1 else {}
     lower, upper, signs = (each.repeat(clients) for each in (edges[:-1], edges[1:], signs))
     bins = Bins("rows", functional, lower, upper, signs, cumulative, clients)
@@ -189,7 +196,17 @@ def imprinted(
 
 
 def known_inputs(server: str, network: Network, public: Public, most: int) -> Tensor:
-    """Return at most so many public inputs (P, d) of the network's type; raises InputError where there are fewer than two."""
+    """Return up to `most` public inputs (P, d) in the type of the network.
+
+    Args:
+        server: Name of the server, for messages.
+        network: The network.
+        public: The public examples.
+        most: Largest number of them.
+
+    Raises:
+        InputError: For fewer than two inputs, inputs that are not finite, and inputs that are all equal.
+    """
     known = public.inputs[:most].flatten(1).to(next(iter(network.parameters.values())))
     if len(known) < 2:
         raise InputError(f"{server}: its cutoffs are quantiles of public examples, got {len(known)}, expected two")
@@ -201,23 +218,27 @@ def known_inputs(server: str, network: Network, public: Public, most: int) -> Te
 
 
 def edges_of(values: Tensor, bins: int) -> Tensor:
-    """Return the k + 1 edges of bins that values like the public ones (P,) are equally often in; the outer ones reach beyond all.
+    """Return the k + 1 edges of k equally likely bins; the outer edges are far beyond all public values.
 
-    They are quantiles of the public values where a bin has `ENOUGH` of them. Of fewer, whose quantiles make bins as unequal as
-    chance has it (of 64 faces .68 in the stead of .78 are alone in one of 256 bins of 292 values), each stands for a Gaussian
-    around it, by Silverman's rule (1986, eq. 3.31).
+    Edges are quantiles of the public values (P,) if there are at least `ENOUGH` per bin. Quantiles of fewer values make bins of
+    random size: with 292 values and 256 bins, .68 instead of .78 of 64 faces are alone in their bin. In that case, each value is
+    replaced by a Gaussian around it, by Silverman's rule (1986, eq. 3.31).
+
+    Args:
+        values: Public values (P,) of w . x.
+        bins: k.
     """
     known = values.double()
     shares = torch.arange(1, bins, device=known.device, dtype=known.dtype) / bins
     beyond = known.max() - known.min()
     inner = known.quantile(shares) if len(known) >= ENOUGH * bins else _smoothed(known, shares)
     edges = torch.cat([(known.min() - beyond)[None], inner, (known.max() + beyond)[None]])
-    # Where values repeat, as of records, a bin of no width would divide by zero.
+    # Repeated values, as in records, would give bins of zero width.
     return (edges + 1e-6 * beyond * torch.arange(len(edges), device=known.device)).to(values)
 
 
 def _smoothed(known: Tensor, shares: Tensor) -> Tensor:
-    """Return the quantiles at `shares` (n,) of the values (P,), each spread out as a Gaussian."""
+    """Return the quantiles at `shares` (n,) of the values (P,), each widened to a Gaussian."""
     quarters = known.quantile(known.new_tensor([0.25, 0.75]))
     spread = torch.minimum(known.std(), (quarters[1] - quarters[0]) / 1.349)
     width = (0.9 * torch.where(spread > 0, spread, known.std()) * len(known) ** -0.2).clamp_min(1e-6)
@@ -229,5 +250,7 @@ def _smoothed(known: Tensor, shares: Tensor) -> Tensor:
     below = below / len(known)
     right = torch.searchsorted(below, shares).clamp(1, GRID - 1)
     step = (below[right] - below[right - 1]).clamp_min(torch.finfo(known.dtype).tiny)
-    found: Tensor = grid[right - 1] + ((shares - below[right - 1]) / step).clamp(0, 1) * (grid[right] - grid[right - 1])
-    return found
+    quantiles: Tensor = grid[right - 1] + ((shares - below[right - 1]) / step).clamp(0, 1) * (
+        grid[right] - grid[right - 1]
+    )
+    return quantiles

@@ -1,4 +1,4 @@
-"""An imprint for each client in columns of its own, so that the sum of secure aggregation falls apart into clients."""
+"""An imprint with separate columns for each client, which separates the clients in the sum of secure aggregation."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Loki"]
 class Loki:
     """Send each client of a cohort a model whose imprint uses different columns (Zhao et al., LOKI, S&P 2024, arXiv:2303.12233).
 
-    Rows have a bin of their own, as in `imprint`, of mean brightness, with columns for one copy of the input per client. Client c
-    sees copy c alone, so that its images are in these columns of the sum. The paper does this by the kernels of a convolution:
-    identities for the client's own channels and zeros for all others. The expected share of the n examples of a client that are
-    alone is (1 - 1 / k)^(n - 1), for any number of clients in the sum. The bias is shared, and its gradient mixes clients, so
-    rows are read by the middle of their bin. Under plain aggregation there is one block.
+    Each row has a bin of mean brightness, as in `imprint`, and columns for one copy of the input per client. Client c reads only
+    copy c, so that its images are in these columns of the sum. The paper does this with the kernels of a convolution: identities
+    for the client's own channels and zeros for all others. For any number of clients in the sum, the expected share of the n
+    examples of a client that are alone is (1 - 1 / k)^(n - 1). The clients share the biases, whose gradients mix them, so rows are
+    read by the middle of their bin. Under plain aggregation there is one block.
     """
 
     bins: Annotated[Count, Field(description="k, the number of bins of one client.")] = 256
@@ -35,18 +35,18 @@ class Loki:
 
     @property
     def needs(self) -> Needs:
-        """Public examples for the cutoffs."""
+        """Public examples, for the cutoffs."""
         return Needs(public=self.public)
 
     @property
     def threat(self) -> str:
-        """A layer is added, another for each client."""
+        """`malicious architecture`: a layer is added, with a block for each client."""
         return "malicious architecture"
 
     def __call__(
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Network, Bins]:
-        """Return the network behind its blocks, and their bins; raises InputError of fewer than two public examples."""
+        """Return the network with its blocks, and their bins; raises InputError with fewer than two public examples."""
         known = known_inputs("loki", network, public, self.public)
         functional = known.new_full((known.shape[1],), 1 / known.shape[1])
         edges = edges_of(known @ functional, self.bins)

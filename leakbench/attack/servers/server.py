@@ -1,4 +1,4 @@
-"""What a server is to an attack: it may tamper with the model that it sends, and remembers how."""
+"""Slot `server`: a server may change the model that it sends, and remembers the change to read the gradients."""
 
 from __future__ import annotations
 
@@ -15,34 +15,41 @@ __all__ = ["HONEST", "Honest", "Isolates", "Server", "lies"]
 
 
 HONEST = "none: the server sends the model as it is"
-"""Why there is none of what only a server that lies has."""
+"""Value of the columns that only a malicious server has, for an honest one."""
 
 
 @runtime_checkable
 class Server(Protocol):
-    """Tampers with the model that it sends, or does not."""
+    """Changes the model that it sends, or not."""
 
     @property
     def threat(self) -> str:
-        """`honest`, `malicious parameters` or `malicious architecture`; stands over every table."""
+        """`honest`, `malicious parameters` or `malicious architecture`; reports show it with every table."""
 
     def __call__(
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Network, Any]:
-        """Return the network that is sent, and the secret that the readout will need."""
+        """Return the network to send, and the secret with which its gradients are read, if any.
+
+        Args:
+            network: The network of the federation.
+            public: The public examples of the attacker.
+            knowledge: What the attacker knows of clients and updates.
+            rng: The generator.
+        """
 
 
 def lies(server: Server) -> bool:
-    """Say whether a server sends another model than the one that it has."""
+    """Return whether a server sends a changed model."""
     return server.threat != "honest"
 
 
 @runtime_checkable
 class Isolates(Protocol):
-    """A secret that makes one example's view of a batch's, so that any attack on one example reads it."""
+    """A secret that turns the view of a batch into a view of one example, which any attack on single examples can read."""
 
     def isolated(self, view: View) -> tuple[View, Tensor]:
-        """Return the view of one example, and (V,) for which victims there is one."""
+        """Return the view of one example, and (V,) bool, whether a victim's batch has one."""
 
 
 @part("server.honest")
@@ -51,11 +58,12 @@ class Honest:
 
     @property
     def threat(self) -> str:
-        """The plain case."""
+        """`honest`."""
         return "honest"
 
     def __call__(
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Network, Any]:
-        """Send the network as it is."""
+        """Return the network unchanged."""
+
         return network, None

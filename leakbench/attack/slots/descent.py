@@ -182,17 +182,17 @@ def descend(search: Search, objective: Objective, stop: Stop, running: Running |
     evaluations = torch.zeros_like(steps)
     spent = steps.new_zeros(len(at), victims)
     lanes, begin = torch.arange(victims, device=start.device), 1
-    found = {"best": best, "value": value, "trajectory": trajectory, "snapshots": snapshots, "steps": steps}
-    found |= {"evaluations": evaluations, "spent": spent}
+    results = {"best": best, "value": value, "trajectory": trajectory, "snapshots": snapshots, "steps": steps}
+    results |= {"evaluations": evaluations, "spent": spent}
 
     def state() -> dict[str, Tensor]:
-        return {**found, **_state_of(search), "lanes": lanes, "iteration": torch.tensor(iteration)}
+        return {**results, **_state_of(search), "lanes": lanes, "iteration": torch.tensor(iteration)}
 
-    if running is not None and (kept := running.read(start)) is not None:
-        for name, tensor in found.items():
-            tensor.copy_(kept[name])
-        lanes, iteration = kept["lanes"], int(kept["iteration"])
-        _resume(search, kept)
+    if running is not None and (saved := running.read(start)) is not None:
+        for name, tensor in results.items():
+            tensor.copy_(saved[name])
+        lanes, iteration = saved["lanes"], int(saved["iteration"])
+        _resume(search, saved)
         begin = iteration + 1 if len(lanes) else limit + 1
         if begin <= limit:  # The stop has a state too if it also sharpens the network.
             stop(iteration, trajectory[iteration - 1, lanes])
