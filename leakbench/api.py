@@ -34,8 +34,8 @@ from leakbench.request import FederationFields, Fields, request_of, run_words
 from leakbench.store import check_out, content_hash, open_run
 from leakbench.study.engines import Places, engine_of, tasks_by
 from leakbench.study.grid import grid_of, read_grid
-from leakbench.study.measure import Swept
-from leakbench.study.measure import sweep as measured_cells
+from leakbench.study.sweep import Swept
+from leakbench.study.sweep import sweep as measured_cells
 from leakbench.summary import compare as paired
 
 __all__ = ["Comparison", "Epsilons", "audit", "compare", "epsilon", "run", "run_request", "sweep"]

@@ -77,7 +77,7 @@ def caveats_of(
     """Return the caveats that follow from the rows, a sentence each.
 
     Args:
-        stale: Names of stale cells by reason, as of `leakbench.reproduce.stale.stale_names`.
+        stale: Names of stale cells by reason, as of `leakbench.study.stale.stale_names`.
         rows: All rows of the page.
         alone: Number of cells with several victims that were measured on one network or in one training.
         settings: What a cell is called.

@@ -17,12 +17,12 @@ from answers_figures import SERVER_KNOWS, at_updates, flower_figure, malicious_f
 
 from leakbench.frontier.answer import epsilon_text, setting_of
 from leakbench.frontier.choose import Choice, Requirements, chosen, main_rows, refusals
-from leakbench.frontier.frontier import read_rows
+from leakbench.frontier.frontier import store_of
 from leakbench.leakage_points import point_name
 from leakbench.reproduce.columns import text_of
-from leakbench.reproduce.kept import kept, of_table
 from leakbench.scripts import markdown_table, one_line
 from leakbench.store import write_atomically
+from leakbench.study.rows import RowStore, of_table
 from leakbench.summary.verdict_words import FAILED, LEAKING
 
 HERE = Path(__file__).parent
@@ -287,9 +287,11 @@ class Rows:
 
 def read() -> Rows:
     """Return the rows in this folder."""
-    matrix, secure = (kept(HERE / f"servers_{name}.csv", of_table("servers")) for name in ("matrix", "secure"))
+    matrix, secure = (
+        RowStore(HERE / f"servers_{name}.csv", of_table("servers")).read() for name in ("matrix", "secure")
+    )
     wrappers = pd.read_csv(HERE / "flower_wrappers.csv", keep_default_na=False, na_values=[""])
-    return Rows(read_rows(HERE / "frontier_mnist.csv"), matrix, secure, wrappers)
+    return Rows(store_of(HERE / "frontier_mnist.csv").read(), matrix, secure, wrappers)
 
 
 def answers(rows: Rows) -> list[Answer]:

@@ -18,14 +18,16 @@ from unittest.mock import patch
 import torch
 from bounds_hold_page import page_of
 from shared.options import checked, parser
+from shared.rows import measured, store_of
 from torch import Tensor
 
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.reproduce.choose import chosen
-from leakbench.reproduce.rows import Row, executed, held, measured, there
 from leakbench.rng import normal
 from leakbench.scripts import one_line
+from leakbench.study.rows import Row
+from leakbench.study.study import executed
 from leakbench.summary.limits import BOUNDS
 from leakbench.types import Generators
 
@@ -113,15 +115,15 @@ def main() -> None:
     )
     torch.set_num_threads(1)
     names = chosen(cells(), asked.only)
-    rows = held(there(table) if asked.page else table, ("row", "cell"))
-    if not asked.page:
+    store = store_of(table, list(cells()), ("row", "cell"))
+    if asked.page:
+        rows = store.existing.read()
+    else:
 
         def of(name: str) -> list[Row]:
             return measure(name, asked.data_dir, asked.runs)
 
-        rows = measured(
-            rows, names, list(cells()), of, lambda row: f"above its bound: {row['above'] or 'none'}", table, "cell"
-        )
+        rows = measured(store, names, of, lambda row: f"above its bound: {row['above'] or 'none'}")
     there_are = set(rows["cell"])
     lacking = [name.removesuffix(", as said") for name in cells() if name.endswith("as said") and name not in there_are]
     (HERE / "bounds_hold.md").write_text(page_of(rows, lacking), encoding="utf-8")

@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 from conspicuous_page import page_of
 from shared.options import checked, parser
+from shared.rows import store_of
 from torch import Tensor
 
 from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
@@ -35,7 +36,6 @@ from leakbench.federated.view import Knowledge, Public
 from leakbench.models import build, parameters
 from leakbench.models.gates import gated_biases
 from leakbench.reproduce.choose import chosen
-from leakbench.reproduce.rows import there
 from leakbench.rng import generator
 from leakbench.scripts import one_line
 from leakbench.types import Network
@@ -130,17 +130,17 @@ def main() -> None:
     """Measure, and write the page."""
     given = checked(parser(__doc__, "--data-dir", "--only", "--page").parse_args())
     torch.set_num_threads(1)
-    table = HERE / "conspicuous.csv"
+    store = store_of(HERE / "conspicuous.csv")
     if not given.page:
-        rows = pd.read_csv(table) if table.exists() else pd.DataFrame()
+        rows = store.read() if store.path.exists() else pd.DataFrame()
         for name in chosen(PAIRS, given.only):
             found = measure(name, given.data_dir)
             if len(rows):
                 rows = rows[(rows["dataset"] + ", " + rows["model"]) != name]
             rows = pd.concat([rows, found], ignore_index=True)
-            rows.to_csv(table, index=False)
+            store.write(rows)
             print(f"{name}: {len(found)} batches", flush=True)
-    (HERE / "conspicuous.md").write_text(page_of(pd.read_csv(there(table))))
+    (HERE / "conspicuous.md").write_text(page_of(store.existing.read()))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 from fishing_page import NETWORKS, ROWS, name_of, page
 from shared.options import checked, parser
+from shared.rows import measured, store_of
 from torch import Tensor, nn
 
 from leakbench.answers import Reconstruction
@@ -34,9 +35,9 @@ from leakbench.models import one_hot
 from leakbench.models.layers import entering
 from leakbench.recipe import catalog_folder, load
 from leakbench.reproduce.choose import chosen
-from leakbench.reproduce.rows import Row, held, measured, there
 from leakbench.rng import generator, generators
 from leakbench.scripts import one_line
+from leakbench.study.rows import Row
 from leakbench.types import Network, Parameters
 
 HERE = Path(__file__).parent
@@ -138,8 +139,7 @@ def measure(cell: Cell, plain: Network, row: str, by: str, kind: str) -> list[Ro
     if kind != "drawn" and cell.settings.leak_model in SOLVED:
         inverted(table, shown.of(one.nonzero()[:INVERTED, 0]), target[one][:INVERTED], one)
     named = table.assign(row=row, batch=range(len(table)))
-    found: list[Row] = named[["row", "batch", *table.columns]].to_dict("records")  # type: ignore[assignment]
-    return found
+    return named[["row", "batch", *table.columns]].to_dict("records")
 
 
 def shown_by(cell: Cell, sent: Sent, indices: Tensor, lanes: Tensor) -> View:
@@ -162,8 +162,8 @@ def main() -> None:
     given = checked(parser(__doc__, "--data-dir", "--only", "--page").parse_args())
     torch.set_num_threads(1)
     names = [name_of(*row) for row in ROWS]
-    table = HERE / "fishing.csv"
-    rows = held(there(table) if given.page else table)
+    store = store_of(HERE / "fishing.csv", names)
+    rows = (store.existing if given.page else store).read()
     wanted = chosen(names, given.only)
     ready: dict[str, tuple[Cell, Network]] = {}
 
@@ -176,7 +176,7 @@ def main() -> None:
 
     if not given.page:
         missing = [name for name in wanted if given.only or name not in set(rows["row"])]
-        rows = measured(rows, missing, names, rows_of, lambda row: f"{row['caught']} {row['isolated']}", table)
+        rows = measured(store, missing, rows_of, lambda row: f"{row['caught']} {row['isolated']}")
     (HERE / "fishing.md").write_text(page(rows))
 
 

@@ -17,14 +17,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from shared.options import checked, parser
+from shared.rows import store_of
 
 from leakbench.box import box_of
 from leakbench.progress import Reporter
 from leakbench.reproduce.measure import cells_of
-from leakbench.reproduce.rows import executed, held, there
 from leakbench.reproduce.table import Table, read_table
 from leakbench.reproduce.table_figures import COLOURS
 from leakbench.scripts import markdown_table, one_line
+from leakbench.study.study import executed
 
 HERE = Path(__file__).parent
 
@@ -147,11 +148,11 @@ def _box(table: Table, rounds: pd.DataFrame, lacking: list[str], less: list[str]
 def main() -> None:
     """Read the rounds, or with `--page` the CSV, and write page and figure."""
     asked = checked(parser(__doc__, "--runs", "--data-dir", "--page").parse_args())
-    table, csv = read_table(TABLE), HERE / "geyer_figures.csv"
+    table, store = read_table(TABLE), store_of(HERE / "geyer_figures.csv")
     if not asked.page:
-        rows = held(there(HERE / f"{TABLE}.csv"))
-        rounds_of(table, rows, asked.runs, asked.data_dir).to_csv(csv, index=False)
-    rounds = pd.read_csv(there(csv))
+        rows = store_of(HERE / f"{TABLE}.csv").existing.read()
+        store.write(rounds_of(table, rows, asked.runs, asked.data_dir))
+    rounds = store.existing.read()
     (HERE / "geyer_figures.md").write_text(page_of(table, rounds), encoding="utf-8")
     drawn(rounds).savefig(HERE / "geyer_figures.png", dpi=90, metadata={"Software": None})
 

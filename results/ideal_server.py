@@ -17,6 +17,7 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 from shared.options import parser
+from shared.rows import store_of
 from torch import Tensor
 
 from leakbench.attack.search.shrinkage import shrinkage_of
@@ -25,8 +26,8 @@ from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.limits.reference import DRAWS, PUBLIC, ideal
 from leakbench.privacy.bounds import Seen
-from leakbench.reproduce.rows import Row, there
 from leakbench.scripts import markdown_table, one_line
+from leakbench.study.rows import Row
 
 HERE = Path(__file__).parent
 
@@ -162,11 +163,11 @@ def tenths() -> str:
 def main() -> None:
     """Compute the rows and write the page."""
     asked = parser(__doc__, "--data-dir", "--page").parse_args()
-    table = HERE / "ideal_server.csv"
+    store = store_of(HERE / "ideal_server.csv")
     if not asked.page:
         rows = [row for dataset in DATASETS for row in measured(dataset, asked.data_dir)]
-        pd.DataFrame(rows).to_csv(table, index=False)
-    (HERE / "ideal_server.md").write_text(page(pd.read_csv(there(table))), encoding="utf-8")
+        store.write(pd.DataFrame(rows))
+    (HERE / "ideal_server.md").write_text(page(store.existing.read()), encoding="utf-8")
 
 
 if __name__ == "__main__":

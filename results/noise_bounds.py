@@ -22,12 +22,14 @@ from noise_bounds_floors import floors
 from noise_bounds_page import draw, page_of
 from scipy import stats
 from shared.options import checked, parser
+from shared.rows import store_of
 
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.reproduce.choose import chosen
-from leakbench.reproduce.rows import Row, executed, held, limit_of, measured, minutes_of, there
 from leakbench.scripts import one_line
+from leakbench.study.rows import Row
+from leakbench.study.study import executed, limit_of, minutes_of
 
 HERE = Path(__file__).parent
 
@@ -100,18 +102,17 @@ def main() -> None:
     folder = asked.out or HERE
     table, names = folder / "noise_bounds.csv", chosen(cells(), asked.only)
 
-    def of(name: str) -> list[Row]:
-        return [measure(name, cell_of(*cells()[name], asked.changed, asked.data_dir), asked.runs)]
-
-    def said(row: Row) -> str:
-        return f"ASR {row['asr']:.2f}, root mean square {row['rms']:.3f}"
-
+    store = store_of(table, list(cells()))
     if asked.page:
-        rows = pd.read_csv(there(table))
+        rows = store.existing.read()
     else:
-        rows = measured(held(table), names, list(cells()), of, said)
+        rows = store.read()
+        for name in names:
+            row = measure(name, cell_of(*cells()[name], asked.changed, asked.data_dir), asked.runs)
+            rows = store.order(store.replaced(rows, name, [row]))
+            print(f"{row['row']}: ASR {row['asr']:.2f}, root mean square {row['rms']:.3f}", flush=True)
         rows = with_floors(rows, asked.changed, asked.data_dir, asked.runs)
-        rows.to_csv(table, index=False)
+        store.write(rows)  # Rows are complete only with their floors.
     (folder / "noise_bounds.md").write_text(page_of(rows), encoding="utf-8")
     draw(rows, folder / "noise_bounds.png")
 

@@ -17,6 +17,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from shared.options import checked, parser
+from shared.rows import store_of
 from torch import Tensor
 
 from leakbench.box import box_of
@@ -29,7 +30,6 @@ from leakbench.measure.statistics import difference_interval
 from leakbench.models import build, parameters
 from leakbench.recipe import resolve
 from leakbench.reproduce.agreement import mean_test
-from leakbench.reproduce.rows import there
 from leakbench.reproduce.verdict import ORDER, Compared, decided
 from leakbench.rng import generator
 from leakbench.scripts import markdown_table, one_line
@@ -164,7 +164,7 @@ by a two-sided t test at 1 % after Holm's correction over this page.
 def main() -> None:
     """Measure, draw, write."""
     given = checked(parser(__doc__, "--data-dir", "--page").parse_args())
-    table = HERE / "priority_importance.csv"
+    store = store_of(HERE / "priority_importance.csv")
     if not given.page:
         torch.set_num_threads(1)
         rows = []
@@ -177,8 +177,8 @@ def main() -> None:
                     for client, (low, high) in enumerate(zip(least, most, strict=True)):
                         row = {"method": method, "round": number + 1, "seed": seed, "client": client}
                         rows.append({**row, "least": low, "most": high})
-        pd.DataFrame(rows).sort_values(["method", "round"], kind="stable").to_csv(table, index=False)
-    (HERE / "priority_importance.md").write_text(page(pd.read_csv(there(table))))
+        store.write(pd.DataFrame(rows).sort_values(["method", "round"], kind="stable"))
+    (HERE / "priority_importance.md").write_text(page(store.existing.read()))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from shared.options import checked, parser
+from shared.rows import measured, store_of
 from strongest_figure_draw import draw
 from strongest_figure_faces import Sheet
 from strongest_figure_numbers import PICTURES, SIGMAS
@@ -25,9 +26,10 @@ from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.measure.statistics import wilson
 from leakbench.reproduce.choose import chosen
-from leakbench.reproduce.rows import Row, executed, held, limit_of, measured, minutes_of, there
 from leakbench.scripts import one_line
 from leakbench.store import Run
+from leakbench.study.rows import Row
+from leakbench.study.study import executed, limit_of, minutes_of
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -115,7 +117,9 @@ def main() -> None:
     asked = checked(parser(__doc__, "--data-dir", "--runs", "--only", "--page").parse_args())
     table, page = HERE / "strongest_figure.csv", DOCS / "strongest-attacker.md"
     torch.set_num_threads(1)
-    names, known = chosen(cells(), asked.only), held(there(table) if asked.page else table)
+    names, store = chosen(cells(), asked.only), store_of(table, list(cells()))
+    if asked.page:
+        names, store = [], store.existing
     whole(page.read_text(encoding="utf-8"))
     kept = asked.runs / "strongest_figure_faces.png"
     asked.runs.mkdir(parents=True, exist_ok=True)
@@ -127,7 +131,7 @@ def main() -> None:
     def said(row: Row) -> str:
         return f"ASR {row['asr']}, identified {row['identified']}, {row['minutes']} min"
 
-    rows = measured(known, [] if asked.page else names, list(cells()), of, said, table)
+    rows = measured(store, names, of, said)
     page.write_text(filled(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
     if kept.exists():
         draw(rows, sheet, DOCS / "strongest-attacker.png")

@@ -15,12 +15,12 @@ import pandas as pd
 from leakbench.box import box_of, caveats_of, evidence_of, leaks_counted
 from leakbench.leakage_points import point_name
 from leakbench.reproduce.file import body_of
-from leakbench.reproduce.kept import kept, of_table
 from leakbench.reproduce.page import on_one_network
-from leakbench.reproduce.rows import there
-from leakbench.reproduce.stale import rows_of, stale_lines, stale_names
+from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.table import Table, table_of
 from leakbench.scripts import markdown_table, one_line
+from leakbench.study.rows import RowStore, of_table
+from leakbench.study.stale import stale_lines, stale_names
 from leakbench.summary.verdict_words import LEAKING
 
 HERE = Path(__file__).parent
@@ -105,7 +105,7 @@ def shown(rows: pd.DataFrame, tap: str, server: str) -> str:
 
 def main() -> None:
     """Write the page."""
-    rows = kept(there(HERE / "servers_matrix.csv"), of_table("servers"))
+    rows = RowStore(HERE / "servers_matrix.csv", of_table("servers")).existing.read()
     table = table_of(*body_of("servers_matrix"))
     page = matrix(rows, caution(table, rows), stale_names(list(rows_of(table, rows))))
     (HERE / "threat_matrix.md").write_text(page, encoding="utf-8")

@@ -33,7 +33,7 @@ from leakbench.report.plots import FIGURES, KINDS
 from leakbench.report.result import Pictures
 from leakbench.reproduce.file import table_names
 from leakbench.request import ENGINES, KNOWS, PROTOCOLS, READS, FederationFields, Fields, Request
-from leakbench.study.measure import Swept
+from leakbench.study.sweep import Swept
 
 __all__ = ["COMMAND", "NULL", "RECORDED", "Tree", "current", "differences", "parts", "record"]
 

@@ -29,9 +29,9 @@ from leakbench.conformance.command import as_dict
 from leakbench.conformance.judge import Result
 from leakbench.leaderboard.read import read_card, text_of
 from leakbench.manifest_file import read_manifest
-from leakbench.reproduce.kept import FRONTIER, OF_ACCOUNTING, OF_PAGES, of_table
 from leakbench.study.grid import read_grid
 from leakbench.study.journal import open_journal
+from leakbench.study.rows import ACCOUNTING, FRONTIER, OF_PAGES, of_table
 from leakbench.study.task import Outcome
 from tests import own_network
 from tests.frozen_commands import NULL, record
@@ -115,7 +115,7 @@ def _files() -> Iterator[tuple[str, Any]]:
     for path in sorted(Path().rglob("*")):
         if path.is_file() and path.parts[0] in ("first", "live", "own", "swept", "tiny.csv") and path.suffix in READERS:
             yield str(path), READERS[path.suffix](path)
-    for name, kind in {"accounting": OF_ACCOUNTING, "frontier": FRONTIER, **{n: of_table(n) for n in OF_PAGES}}.items():
+    for name, kind in {"accounting": ACCOUNTING, "frontier": FRONTIER, **{n: of_table(n) for n in OF_PAGES}}.items():
         yield f"csv of {name}", {what: dict.fromkeys(columns, "column") for what, columns in vars(kind).items()}
     for name in CARDS:
         yield f"card {name}", kinds(json.loads(text_of(read_card(ROOT / "leaderboard" / f"{name}.json"))))

@@ -22,7 +22,7 @@ from leakbench.cell import Cell, Request
 from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.budget import prepare
 from leakbench.progress import Reporter
-from leakbench.reproduce.rows import executed
+from leakbench.study.study import executed
 
 __all__ = ["CELLS", "COMMAND", "KEPT", "cell_of", "differences", "golden", "numbers", "unraised"]
 

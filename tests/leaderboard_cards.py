@@ -13,6 +13,7 @@ from leakbench.leaderboard.card import Card, Point
 from leakbench.leaderboard.make import make_card
 from leakbench.leaderboard.read import text_of
 from leakbench.progress import Reporter
+from leakbench.study.study import Execution
 
 __all__ = ["SMALL", "changed", "everywhere", "small_card", "with_points"]
 
@@ -23,7 +24,7 @@ SMALL = """--attack lmmse --victims 10 --taps type-2 --protocols paper --train-r
 def small_card(runs: Path) -> Card:
     """Measure the card of `SMALL`: signs on digits, a linear attack at one leakage point, without training."""
     asked = Asked(victims=10, taps=("type-2",), protocols=("paper",), train_rounds=0, candidates=20, trials=100)
-    return make_card(asked, "sign", "digits", "lmmse", runs, None, Reporter(quiet=True))
+    return make_card(asked, "sign", "digits", "lmmse", Execution(runs, None, Reporter(quiet=True)))
 
 
 def changed(card: Card, tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> Path:

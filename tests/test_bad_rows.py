@@ -12,7 +12,7 @@ import pytest
 from command_line import called
 
 from leakbench.errors import InputError
-from leakbench.reproduce.kept import OF_ACCOUNTING, kept, of_table
+from leakbench.study.rows import ACCOUNTING, RowFormat, RowStore, of_table
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -115,6 +115,10 @@ def sealed(kind: str) -> Lines:
         return list(csv.reader(file))
 
 
+def kept(path: Path, kind: RowFormat) -> Any:
+    return RowStore(path, kind).read()
+
+
 def lines_of(kind: str) -> Lines:
     """Without checksums, as somebody writes it by hand: what is wrong is found in the fields."""
     lines = sealed(kind)
@@ -178,37 +182,40 @@ def test_numbers_are_what_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", PAGES)
 def test_what_is_published_is_read(kind: str) -> None:
     if kind != "frontier":
-        from leakbench.reproduce.read import kind_of, read_any  # noqa: PLC0415
+        from leakbench.reproduce.published import format_of, read_any  # noqa: PLC0415
 
-        assert len(kept(RESULTS / f"{PAGES[kind]}.csv", kind_of(read_any(PAGES[kind]))))
+        assert len(kept(RESULTS / f"{PAGES[kind]}.csv", format_of(read_any(PAGES[kind]))))
 
 
 def test_none_yet_has_its_first_columns(tmp_path: Path) -> None:
-    assert list(kept(tmp_path / "t.csv", OF_ACCOUNTING)) == ["cell", "hash"]
+    assert list(kept(tmp_path / "t.csv", ACCOUNTING)) == ["cell", "hash"]
 
 
 def test_two_commands_on_one_folder_lose_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one command computes a claim, another computes and writes the next."""
-    from leakbench.reproduce.accounting import reproduce as reproducing  # noqa: PLC0415
+    from leakbench.progress import Reporter  # noqa: PLC0415
+    from leakbench.reproduce import reproduce as reproducing  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
-    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+    from leakbench.reproduce.published import read_any  # noqa: PLC0415
+    from leakbench.study.study import Execution  # noqa: PLC0415
 
+    here = Execution(tmp_path, None, Reporter(quiet=True))
     table, plain = read_any("geyer_table_1_rounds"), reproducing.computed
     assert isinstance(table, AccountingTable)
-    rows = kept(RESULTS / "geyer_table_1_rounds.csv", OF_ACCOUNTING)
+    rows = kept(RESULTS / "geyer_table_1_rounds.csv", ACCOUNTING)
 
     def known(claim: Any) -> Any:
         return rows[rows["cell"] == claim.name].to_dict("records")
 
     def meanwhile(claim: Any) -> Any:
         monkeypatch.setattr(reproducing, "computed", known)
-        reproducing.account(table, "1000 clients", tmp_path, lambda _: None)
+        reproducing.reproduce(table, "quick", "1000 clients", {}, tmp_path, here, lambda _: None)
         return known(claim)
 
     monkeypatch.setattr(reproducing, "computed", meanwhile)
-    reproducing.account(table, "100 clients", tmp_path, lambda _: None)
+    reproducing.reproduce(table, "quick", "100 clients", {}, tmp_path, here, lambda _: None)
     monkeypatch.setattr(reproducing, "computed", plain)
-    found = kept(tmp_path / "geyer_table_1_rounds.csv", OF_ACCOUNTING)
+    found = kept(tmp_path / "geyer_table_1_rounds.csv", ACCOUNTING)
     assert list(dict.fromkeys(found["cell"])) == ["100 clients", "1000 clients"]
     assert "1000 clients" in (tmp_path / "geyer_table_1_rounds.md").read_text(encoding="utf-8")
 

@@ -25,7 +25,7 @@ from leakbench.frontier import frontier as engine
 from leakbench.frontier.answer import answer_of
 from leakbench.frontier.choose import Requirements, chosen, main_rows, reaching, refusals
 from leakbench.frontier.figure import draw, figure_of, spread
-from leakbench.frontier.frontier import read_rows
+from leakbench.frontier.frontier import store_of
 from leakbench.frontier.grid import DEFENSES, Point, points_of
 from leakbench.frontier.identify import identified_by, null_interval, told_from_chance
 from leakbench.frontier.look import looks_of
@@ -35,7 +35,7 @@ from leakbench.frontier.recipe import recipe_text
 from leakbench.frontier.write import measured_defense, write
 from leakbench.progress import Reporter
 from leakbench.recipe import describe, load, names, resolve
-from leakbench.reproduce.rows import executed
+from leakbench.study.study import Execution, executed
 
 RESULTS = Path(__file__).parent.parent / "results"
 WRITTEN = sorted(path.stem for path in RESULTS.glob("frontier_*.csv"))
@@ -284,13 +284,13 @@ def test_a_point_is_measured_once(
     code, out, _ = called(monkeypatch, capsys, *TINY, "none,noise_gaussian", "--noise-factors", "1", *ends)
     assert (code, count) == (0, ["none", "noise_gaussian, x 1"])
     assert "ASR" in out
-    first = read_rows(tmp_path / "o/frontier_cancer.csv")
+    first = store_of(tmp_path / "o/frontier_cancer.csv").read()
     assert list(first["seeds"]) == [2, 2]
     called(monkeypatch, capsys, *TINY, "none,noise_gaussian", "--noise-factors", "1", *ends)
     assert len(count) == 2
     called(monkeypatch, capsys, *TINY, "none,noise_gaussian", "--noise-factors", "1,0.5", *ends)
     assert count[2:] == ["noise_gaussian, x 0.5"]
-    again = read_rows(tmp_path / "o/frontier_cancer.csv")
+    again = store_of(tmp_path / "o/frontier_cancer.csv").read()
     assert list(again["row"]) == ["none", "noise_gaussian, x 1", "noise_gaussian, x 0.5"]
     pd.testing.assert_frame_equal(again.iloc[:2], first, check_dtype=False)
     assert all((tmp_path / f"o/frontier_cancer{end}").stat().st_size for end in (".md", ".svg", ".png"))
@@ -310,7 +310,8 @@ def test_what_does_not_fit_is_left_out_of_all_and_an_error_where_it_was_named(
     own.write_text("title: t\ncite: c\nunit: example\nmodel: cnn\n")
     sizes: dict[str, Any] = {"victims": 2, "clients": 4, "clients_per_round": 2, "leak_batch": 1, "train_rounds": 1}
     request = Request(dataset="cancer", knows="defense", taps=("type-1",), **sizes)
-    places: tuple[Any, ...] = (1, 9, tmp_path, tmp_path, None, "", Reporter(quiet=True), lambda _: None)
+    here = Execution(tmp_path, None, Reporter(quiet=True))
+    places: tuple[Any, ...] = (1, 9, tmp_path, "", here, lambda _: None)
     found = engine.frontier(request, (str(own), "geyer"), (1.0, 0.01), *places, False)
     assert dict(zip(found["row"], found["left_out"].notna(), strict=True)) == {
         "geyer, x 1": False,
@@ -413,7 +414,7 @@ def test_a_point_is_trained_with_each_seed_behind_the_same_noise_and_told_of_all
     assert [cell.settings.seed for cell in trained] == [5, 6, 7]
     assert [sigma_of(cell.defense) for cell in cells] == ["0.6"] * 4
     assert (many.settings.victims, many.settings.federation.rounds, many.settings.seed) == (9, 0, 5)
-    [found] = measured(point, cells, "{}", tmp_path, "", Reporter())
+    [found] = measured(point, cells, "{}", "", Execution(tmp_path, None, Reporter()))
     told = []
     for cell in cells:
         with executed(cell, tmp_path, "") as (summary, _):
@@ -507,7 +508,7 @@ def test_no_two_lines_look_alike() -> None:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_page_is_made_of_its_rows(name: str) -> None:
     """Its recipe, too, is that of the setting it names, and eight defenses or more stand on it."""
-    found = read_rows(RESULTS / f"{name}.csv")
+    found = store_of(RESULTS / f"{name}.csv").read()
     choice = chosen(main_rows(found))
     assert page_of(found, choice, name) == (RESULTS / f"{name}.md").read_text()
     assert found["defense"].nunique() >= 8

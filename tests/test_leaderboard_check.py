@@ -21,6 +21,7 @@ from leakbench.leaderboard.check import check, differences, identity_differences
 from leakbench.leaderboard.read import read_card, write_card
 from leakbench.measure.statistics import wilson
 from leakbench.progress import Reporter
+from leakbench.study.study import Execution
 
 QUIET = Reporter(quiet=True)
 
@@ -91,7 +92,7 @@ def test_a_card_of_other_cells_fails_by_name_before_anything_is_run(
     card: Card, tmp_path: Path, no_measuring: Callable[..., Card], change: Callable[[dict[str, Any]], None], named: str
 ) -> None:
     tampered = read_card(changed(card, tmp_path, change))
-    found = check(tampered, tmp_path / "runs", None, QUIET, no_measuring)
+    found = check(tampered, Execution(tmp_path / "runs", None, QUIET), no_measuring)
     assert [line.partition(":")[0] for line in found] == [named]
     assert not (tmp_path / "runs").exists()
 
@@ -111,15 +112,15 @@ def test_a_stale_card_names_the_behaviours_that_changed_and_how_to_measure_it_ag
     monkeypatch.setitem(SHARED, "leakage", training + 1)
     changed = f"accounting {accounting} -> {accounting + 1}, leakage {training} -> {training + 1}"
     line = f"the card is stale: {changed}; measure it again: {card.repeat}"
-    assert check(card, tmp_path, None, QUIET, no_measuring) == [line]
+    assert check(card, Execution(tmp_path, None, QUIET), no_measuring) == [line]
     other = dataclasses.replace(card, settings={**card.settings, "clients": 7})
-    first, second = check(other, tmp_path, None, QUIET, no_measuring)
+    first, second = check(other, Execution(tmp_path, None, QUIET), no_measuring)
     assert first == line and second.startswith("settings.clients: the card has 7, here it is ")
 
 
 def test_other_sizes_than_the_hashes_are_of_fail(card: Card, tmp_path: Path, no_measuring: Callable[..., Card]) -> None:
     fewer = dataclasses.replace(card, asked=dataclasses.replace(card.asked, victims=9))
-    found = [line.partition(":")[0] for line in check(fewer, tmp_path, None, QUIET, no_measuring)]
+    found = [line.partition(":")[0] for line in check(fewer, Execution(tmp_path, None, QUIET), no_measuring)]
     assert found[0] == "settings.victims" and {"cells.oblivious.paper.hash", "cells.aware.paper.hash"} <= set(found)
 
 
@@ -131,7 +132,7 @@ def test_a_tampered_recipe_fails_by_name(
     sign = tmp_path / "defenses" / "sign.yaml"
     sign.write_text(sign.read_text(encoding="utf-8") + "batches: poisson\n", encoding="utf-8")
     monkeypatch.setattr(recipe, "catalog_folder", lambda kind: tmp_path / kind)
-    found = [line.partition(":")[0] for line in check(card, tmp_path / "runs", None, QUIET, no_measuring)]
+    found = [line.partition(":")[0] for line in check(card, Execution(tmp_path / "runs", None, QUIET), no_measuring)]
     assert found[0] == "defense.content"
     assert {"cells.oblivious.paper.hash", "cells.aware.paper.hash"} <= set(found)
     assert not any(name.startswith(("settings", "dataset", "attack")) for name in found)

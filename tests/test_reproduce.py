@@ -27,15 +27,16 @@ from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.index import BEGIN, END, index_of
-from leakbench.reproduce.kept import kept, of_table
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
 from leakbench.reproduce.page import claims_of, page_of
+from leakbench.reproduce.published import read_any
 from leakbench.reproduce.reached import reached
-from leakbench.reproduce.read import read_any
-from leakbench.reproduce.reproduce import reproduce, write_page
+from leakbench.reproduce.reproduce import reproduce, study_of
 from leakbench.reproduce.table import Table, read_table, with_claims
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of
 from leakbench.study.grid import spelled_out
+from leakbench.study.rows import RowStore, of_table
+from leakbench.study.study import Execution
 
 RESULTS = Path(__file__).parent.parent / "results"
 TABLES = {name: table for name in table_names() if isinstance(table := read_any(name), Table)}
@@ -268,11 +269,9 @@ def measure(table: Table, folder: Path, **asked: Any) -> tuple[list[str], pd.Dat
         given["scale"],
         given["only"],
         given["changed"],
-        folder / "runs",
         folder,
-        None,
+        Execution(folder / "runs", None, Reporter(quiet=True)),
         lambda row: told.append(row["row"]),
-        Reporter(quiet=True),
         given["again"],
     )
     return told, rows
@@ -337,7 +336,9 @@ def test_quick_rows_take_the_place_of_no_full_ones(tmp_path: Path) -> None:
 def test_what_was_found_is_of_the_published_rows(tmp_path: Path) -> None:
     name = "fed_alpha_cdp_table_1"
     rows = pd.read_csv(RESULTS / f"{name}.csv")
-    write_page(TABLES[name], rows, tmp_path)
+    page_file = study_of(TABLES[name], tmp_path).page
+    assert page_file is not None
+    page_file.write(rows)
     page = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
     assert "\nAbout the published rows, not these: CPL reconstructs" in page
     assert "About the published rows" not in (RESULTS / f"{name}.md").read_text(encoding="utf-8")
@@ -699,7 +700,7 @@ def test_a_trial_says_which_numbers_are_not_the_tables(tmp_path: Path) -> None:
     assert "A trial: " in page and said in page
     assert f"`leakbench reproduce {tmp_path / 'tiny.yaml'} --only" in page and "All rows use seed 7." in page
     # It is said of the rows that were kept too, and of no row that is no trial's.
-    assert said in page_of(table, kept(tmp_path / "tiny.csv", of_table("claims")))
+    assert said in page_of(table, RowStore(tmp_path / "tiny.csv", of_table("claims")).read())
     assert "A trial" not in page_of(table, rows.drop(columns="changed"))
     _, both = measure(table, tmp_path, only="dlg")
     assert said in page_of(table, both) and "changed" in both
@@ -719,7 +720,7 @@ def test_titles_and_names_stay_words(title: str, tmp_path: Path) -> None:
 
 def test_the_box_of_a_page_is_computed_from_its_rows() -> None:
     name = "servers_spear"
-    table, rows = TABLES[name], kept(RESULTS / f"{name}.csv", of_table("servers"))
+    table, rows = TABLES[name], RowStore(RESULTS / f"{name}.csv", of_table("servers")).read()
     top = page_of(table, rows).partition("- **Command:**")[0]
     assert f"- **Claim:** {' '.join(table.question.split())}" in top
     assert f"- **Verdict:** {' '.join(table.answer.split())} Leak verdicts of {len(rows)} rows: `reconstructs` " in top

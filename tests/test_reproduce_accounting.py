@@ -14,13 +14,14 @@ from command_line import called
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.claims_composed import sequence
-from leakbench.reproduce.accounting import reproduce as reproducing
+from leakbench.progress import Reporter
+from leakbench.reproduce import reproduce as reproducing
 from leakbench.reproduce.accounting.measure import COUNTS, computed, first
 from leakbench.reproduce.accounting.page import accounting_page, judged
-from leakbench.reproduce.accounting.reproduce import account
 from leakbench.reproduce.accounting.table import COUNTED, AccountingTable, Claim, readings
 from leakbench.reproduce.file import table_names, tables_folder
-from leakbench.reproduce.read import read_any
+from leakbench.reproduce.published import read_any
+from leakbench.study.study import Execution
 
 RESULTS = Path(__file__).parent.parent / "results"
 TABLES = {name: table for name in table_names() if isinstance(table := read_any(name), AccountingTable)}
@@ -222,9 +223,14 @@ def small(folder: Path, **changes: Any) -> AccountingTable:
     return table
 
 
+def account(table: AccountingTable, out: Path, told: list[str], only: str = "", again: bool = False) -> None:
+    here = Execution(out, None, Reporter(quiet=True))
+    reproducing.reproduce(table, "quick", only, {}, out, here, lambda row: told.append(row["cell"]), again)
+
+
 def told_by(table: AccountingTable, out: Path, **asked: Any) -> list[str]:
     told: list[str] = []
-    account(table, asked.get("only", ""), out, lambda row: told.append(row["cell"]), asked.get("again", False))
+    account(table, out, told, **asked)
     return list(dict.fromkeys(told))
 
 
@@ -260,7 +266,7 @@ def test_a_killed_table_repeats_no_finished_line(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(reproducing, "computed", killed)
     with pytest.raises(KeyboardInterrupt):
-        account(table, "", tmp_path, lambda row: None)
+        account(table, tmp_path, [])
     monkeypatch.setattr(reproducing, "computed", computed)
     assert begun == ["a", "b"] and told_by(table, tmp_path) == ["b"]
 

@@ -24,6 +24,7 @@ from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.table import Table, read_table
 from leakbench.reproduce.table_figures import draw, draw_curves, shown_of
 from leakbench.reproduce.verdict import decided
+from leakbench.study.study import Execution
 
 TINY = {
     "title": "A small table",
@@ -42,8 +43,8 @@ def table_of(folder: Path, **body: Any) -> Table:
 def measure(table: Table, folder: Path, only: str = "") -> tuple[list[str], pd.DataFrame]:
     """Return (the rows that were measured now, all rows)."""
     told: list[str] = []
-    runs, say = folder / "runs", lambda row: told.append(row["row"])
-    rows = reproduce(table, "full", only, {}, runs, folder, None, say, Reporter(quiet=True))
+    here = Execution(folder / "runs", None, Reporter(quiet=True))
+    rows = reproduce(table, "full", only, {}, folder, here, lambda row: told.append(row["row"]))
     return told, rows
 
 

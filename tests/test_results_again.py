@@ -12,8 +12,10 @@ import pytest
 
 from leakbench.progress import Reporter
 from leakbench.reproduce.file import table_names
-from leakbench.reproduce.measure import cells_of, hash_of, measured
+from leakbench.reproduce.measure import cells_of, measured
 from leakbench.reproduce.table import read_table
+from leakbench.study.stale import hash_of
+from leakbench.study.study import Execution
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -37,11 +39,11 @@ def test_rows_drawn_at_random_are_measured_again_inside_their_intervals(
     for name, cell, scale in drawn:
         told = f"LEAKBENCH_DRAW={number}: {name}, {cell}, {scale}"
         rows = pd.read_csv(RESULTS / f"{name}.csv")
-        table = read_table(name)
+        table, here = read_table(name), Execution(tmp_path, data_dir, Reporter(quiet=True))
         [line] = [line for line in table.lines if line.name == cell]
         kept = rows[rows["cell"] == cell]
         assert set(kept["hash"]) == {hash_of(cells_of(line, scale, {}, data_dir))}, told
-        again = {row["row"]: row for row in measured(table, line, scale, {}, tmp_path, data_dir, Reporter(quiet=True))}
+        again = {row["row"]: row for row in measured(table, line, scale, {}, here)}
         compared = 0
         for row in kept.to_dict("records"):
             for what in HELD:

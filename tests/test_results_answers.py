@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from leakbench.frontier.frontier import read_rows
-from leakbench.reproduce.kept import kept, of_table
+from leakbench.frontier.frontier import store_of
+from leakbench.study.rows import RowStore, of_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -52,7 +52,7 @@ def words(svg: Path) -> list[str]:
 def test_other_rows_give_another_answer_on_secure_aggregation() -> None:
     from answers import secure_aggregation  # noqa: PLC0415
 
-    rows = kept(RESULTS / "servers_secure.csv", of_table("servers"))
+    rows = RowStore(RESULTS / "servers_secure.csv", of_table("servers")).read()
     assert secure_aggregation(rows).short.startswith("Not against a malicious server")
     quiet = rows.assign(asr=0.0, verdict="no leak found")
     assert secure_aggregation(quiet).short == "No leak was found in a sum of 100 clients."
@@ -61,8 +61,8 @@ def test_other_rows_give_another_answer_on_secure_aggregation() -> None:
 def test_a_usable_setting_without_a_leak_is_the_answer_on_mnist() -> None:
     from answers import defense_for_mnist, fed_alpha_cdp  # noqa: PLC0415
 
-    rows = read_rows(RESULTS / "frontier_mnist.csv")
-    matrix = kept(RESULTS / "servers_matrix.csv", of_table("servers"))
+    rows = store_of(RESULTS / "frontier_mnist.csv").read()
+    matrix = RowStore(RESULTS / "servers_matrix.csv", of_table("servers")).read()
     good = {"identify_p": 0.9, "verdict": "inconclusive", "epsilon_valid": 7.0, "epsilon_tap": 70.0}
     better = rows.copy()
     for column, value in good.items():

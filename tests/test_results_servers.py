@@ -14,9 +14,10 @@ from leakbench.cell.budget import prepare
 from leakbench.federated.view import View
 from leakbench.models import parameters
 from leakbench.reproduce.file import body_of
-from leakbench.reproduce.kept import kept, of_table
-from leakbench.reproduce.stale import rows_of, stale_names
+from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.table import table_of
+from leakbench.study.rows import RowStore, of_table
+from leakbench.study.stale import stale_names
 from leakbench.types import Network
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -71,7 +72,7 @@ def test_the_matrix_says_which_rows_are_stale_and_which_of_one_network(in_result
     from threat_matrix import caution, matrix  # noqa: PLC0415
 
     table = table_of(*body_of("servers_matrix"))
-    rows = kept(RESULTS / "servers_matrix.csv", of_table("servers"))
+    rows = RowStore(RESULTS / "servers_matrix.csv", of_table("servers")).read()
     stale = stale_names(list(rows_of(table, rows)))
     assert matrix(rows, caution(table, rows), stale) == (RESULTS / "threat_matrix.md").read_text(encoding="utf-8")
     older = rows.assign(behaviours='{"batches": 1, "rankings": 1}', networks=1.0)

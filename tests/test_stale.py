@@ -31,11 +31,10 @@ from leakbench.part import part
 from leakbench.progress import Reporter
 from leakbench.recipe import content_of, describe
 from leakbench.reproduce.page import page_of
-from leakbench.reproduce.read import read_any
-from leakbench.reproduce.recorded import changes, versions_asked, versions_in
-from leakbench.reproduce.stale import Published, checked, published, published_rows, rows_of
+from leakbench.reproduce.published import published, published_rows, read_any, rows_of
 from leakbench.reproduce.table import Table
 from leakbench.scripts import untagged
+from leakbench.study.stale import Published, changes, checked, versions_asked, versions_in
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"

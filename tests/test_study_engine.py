@@ -20,8 +20,8 @@ from leakbench.leaderboard.make import make_card
 from leakbench.progress import Reporter
 from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.table import Table, read_table
-from leakbench.study.measure import Wanted, measured_first
 from leakbench.study.process import ProcessEngine
+from leakbench.study.study import Execution, Job
 from leakbench.study.task import Outcome, Task
 from leakbench.study.work import measure
 
@@ -63,10 +63,9 @@ def rows_of(asked: Table, folder: Path, engine: Any) -> tuple[list[str], pd.Data
     """Return (names of the rows in the order in which they ended, all rows)."""
     said: list[str] = []
     rows = reproduce(
-        *(asked, "full", "", {}, folder / "runs", folder / "out", None),
+        *(asked, "full", "", {}, folder / "out"),
+        Execution(folder / "runs", None, Reporter(quiet=True), engine),
         lambda row: said.append(row["row"]),
-        Reporter(quiet=True),
-        engine=engine,
     )
     return said, rows.drop(columns=[name for name in TIMES if name in rows])
 
@@ -99,17 +98,16 @@ def test_a_frontier_and_a_card_are_measured_by_an_engine(tmp_path: Path) -> None
     found = []
     for folder, engine in ((tmp_path / "alone", None), (tmp_path / "engine", Here())):
         rows = frontier(
-            *(request, ("noise_gaussian",), (0.5,), 2, 9, folder / "runs", folder, None, "leakbench frontier"),
-            *(Reporter(quiet=True), lambda _: None, True),
-            engine=engine,
+            *(request, ("noise_gaussian",), (0.5,), 2, 9, folder, "leakbench frontier"),
+            *(Execution(folder / "runs", None, Reporter(quiet=True), engine), lambda _: None, True),
         )
         found.append((rows.drop(columns=list(TIMES)), sorted(path.name for path in (folder / "runs").iterdir())))
     pd.testing.assert_frame_equal(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
     card = small_card(tmp_path / "cards")
-    asked = (card.asked, "sign", "digits", "lmmse", tmp_path / "by engine", None, Reporter(quiet=True))
     here = Here()
-    same = make_card(*asked, engine=here)
+    by = Execution(tmp_path / "by engine", None, Reporter(quiet=True), here)
+    same = make_card(card.asked, "sign", "digits", "lmmse", by)
     assert (same.hash, same.cells) == (card.hash, card.cells) and len(here.seen) == len(card.cells)
     assert len(list((tmp_path / "by engine").iterdir())) == len(list((tmp_path / "cards").iterdir()))
 
@@ -118,25 +116,25 @@ def test_an_own_recipe_reaches_a_worker_by_its_whole_path(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     here = Here(fails="nothing")
     asked = Request(defense="mine.yaml", dataset="digits", lpips_weights=Path("weights"))
-    wanted = Wanted("row", (asked,), "leakbench")
+    job = Job("row", list, (asked,), "leakbench")
     with pytest.raises(InputError, match="1 of 1 rows failed"):
-        list(measured_first([wanted], here, tmp_path, None, Reporter(quiet=True)))
+        list(Execution(tmp_path, None, Reporter(quiet=True), here)([job]))
     assert here.seen[0].request.defense == str(tmp_path / "mine.yaml")
     assert here.seen[0].request.lpips_weights == tmp_path / "weights"
 
 
 def test_a_cell_for_a_gpu_needs_an_engine_with_one(tmp_path: Path) -> None:
-    wanted = [Wanted("row", (Request(device="cuda"),), "leakbench")]
+    job = Job("row", list, (Request(device="cuda"),), "leakbench")
     with pytest.raises(InputError, match="cell 'row': device: got 'cuda'; add --gpus-per-cell"):
-        list(measured_first(wanted, Here(), tmp_path, None, Reporter(quiet=True)))
+        list(Execution(tmp_path, None, Reporter(quiet=True), Here())([job]))
     with pytest.raises(InputError, match=r"gpus-per-cell: got 0.5, but cell 'row' computes on 'cpu'"):
-        wanted = [Wanted("row", (Request(device="cpu"),), "leakbench")]
-        list(measured_first(wanted, Here(gpus_per_cell=0.5), tmp_path, None, Reporter(quiet=True)))
+        job = Job("row", list, (Request(device="cpu"),), "leakbench")
+        list(Execution(tmp_path, None, Reporter(quiet=True), Here(gpus_per_cell=0.5))([job]))
 
 
 @pytest.mark.parametrize("name", ["flower_epsilons", "fed_alpha_cdp_table_9"])
 def test_what_no_engine_can_measure_is_refused(name: str, tmp_path: Path) -> None:
-    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+    from leakbench.reproduce.published import read_any  # noqa: PLC0415
     from leakbench.reproduce.reproduce import check_engine  # noqa: PLC0415
 
     check_engine(read_any(name), None)

@@ -247,7 +247,9 @@ def test_a_package_that_does_not_work_says_why(monkeypatch):
 
 def test_sweeps_are_imported_without_ray_and_submitit():
     """They are asked for by the engines that need them, when these begin."""
-    code = "import sys; sys.modules.update(ray=None, submitit=None); import leakbench.study.engines, leakbench.study.measure"
+    code = (
+        "import sys; sys.modules.update(ray=None, submitit=None); import leakbench.study.engines, leakbench.study.study"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": python_path(HOME)})
 
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from leakbench.cell import Request, resolve_cell
 from leakbench.report.verdicts import verdicts
-from leakbench.reproduce.kept import OF_ACCOUNTING, Kept, kept
 from leakbench.scoring.scores import RANKS_ONLY
+from leakbench.study.rows import ACCOUNTING, RowFormat, RowStore
 from leakbench.summary.evidence import Setup, networks_in, setup_of
 from leakbench.summary.limits import LIMIT, guaranteed
 from leakbench.summary.tap import tap_summary
@@ -349,10 +349,11 @@ def test_words_of_earlier_versions_are_read_as_words_of_today(tmp_path: Any) -> 
     ]
     lines += ["c,no reconstruction,0.0,1.0,20,100", "d,no reconstruction,0.0,0.0,20,100"]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    found = kept(path, Kept(("row",), ("row",), ("row",), ("row",)))
+    found = RowStore(path, RowFormat(("row",), ("row",), ("row",), ("row",))).read()
     assert list(found["verdict"]) == ["inconclusive", "reconstructs", "identifies", "inconclusive"]
     assert list(found["resilient"].isna()) == [True, False, False, True]
-    assert kept(path, dataclasses.replace(OF_ACCOUNTING, columns=("row",), filled=("row",), key=("row",))).equals(found)
+    other = dataclasses.replace(ACCOUNTING, columns=("row",), filled=("row",), key=("row",))
+    assert RowStore(path, other).read().equals(found)
 
 
 def test_resilient_is_neither_yes_nor_no_where_nothing_was_decided() -> None:

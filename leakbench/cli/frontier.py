@@ -127,11 +127,11 @@ def frontier(
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.frontier.choose import Requirements  # noqa: PLC0415
     from leakbench.frontier.frontier import frontier as measure  # noqa: PLC0415
-    from leakbench.frontier.frontier import read_rows, rows_file  # noqa: PLC0415
+    from leakbench.frontier.frontier import rows_file, store_of  # noqa: PLC0415
     from leakbench.frontier.grid import DEFENSES, FACTORS, defenses_of, factors_of  # noqa: PLC0415
     from leakbench.frontier.write import reach_lines, said, write  # noqa: PLC0415
-    from leakbench.reproduce.rows import there  # noqa: PLC0415
     from leakbench.request import at_least  # noqa: PLC0415
+    from leakbench.study.study import Execution  # noqa: PLC0415
 
     request = Request(dataset=dataset, taps=leaks, knows="defense", **sizes)
     asked = DEFENSES if defenses is None else defenses_of(words("defenses", defenses))
@@ -146,7 +146,7 @@ def frontier(
         click.echo(said(row))
 
     if page:
-        rows = read_rows(there(rows_file(out, dataset)))
+        rows = store_of(rows_file(out, dataset)).existing.read()
     else:
         wanted.check(leaks)  # Before hours of measurement.
         count = at_least("seeds", seeds, 1)
@@ -158,14 +158,11 @@ def frontier(
             factors,
             count,
             at_least("identify", identify, 1),
-            runs,
             out,
-            data_dir,
             command,
-            reporter,
+            Execution(runs, data_dir, reporter, engine()),
             say,
             named,
-            engine(),
         )
     for line in write(rows, out, dataset, wanted):
         click.echo(line)

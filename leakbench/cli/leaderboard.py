@@ -116,15 +116,15 @@ def card(
     from leakbench.leaderboard.make import make_card  # noqa: PLC0415
     from leakbench.leaderboard.read import read_card, write_card  # noqa: PLC0415
     from leakbench.recipe import construct  # noqa: PLC0415
+    from leakbench.study.study import Execution  # noqa: PLC0415
 
     asked = {name: value for name, value in given.items() if value is not None}
-    chosen = engine()
-    reporter = reporter_of(quiet)
+    execution = Execution(runs, data_dir, reporter_of(quiet), engine())
     if checked is not None:
         beside = [*asked, *(name for name, value in (("attack", attack), ("out", out), ("defense", defense)) if value)]
         if beside:
             raise InputError(f"check: got {beside[0].replace('_', '-')} as well, but the card says what is measured")
-        differences = check(read_card(checked), runs, data_dir, reporter, partial(make_card, engine=chosen))
+        differences = check(read_card(checked), execution)
         for line in differences:
             click.echo(line)
         many = "1 difference" if len(differences) == 1 else f"{len(differences)} differences"
@@ -142,7 +142,7 @@ def card(
     except InputError as error:  # It names a field, as `leak_rounds.0`, not the option.
         field, _, said = str(error).partition(": ")
         raise InputError(f"{field.partition('.')[0].replace('_', '-')}: {said}") from None
-    done = make_card(sizes, defense, dataset, attack or "autoleak", runs, data_dir, reporter, chosen)
+    done = make_card(sizes, defense, dataset, attack or "autoleak", execution)
     click.echo(f"card: {write_card(out or Path('leaderboard'), done)}")
 
 

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from leakbench.cli.options import NEW_FOLDER, EngineAsked, data_dir_option, quiet_option, reporter_of, takes_engine
 
 if TYPE_CHECKING:
-    from leakbench.reproduce.read import AnyTable
+    from leakbench.reproduce.published import AnyTable
     from leakbench.study.engines import Placed
 
 __all__ = ["reproduce"]
@@ -87,14 +87,14 @@ def reproduce(
     --stale with TABLE accepts tables only, and exits with 1 if the data of a row are not on this machine.
     """
     from leakbench.errors import InputError, nearest  # noqa: PLC0415
-    from leakbench.reproduce.accounting.reproduce import account  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
     from leakbench.reproduce.choose import chosen, numbers  # noqa: PLC0415
     from leakbench.reproduce.columns import measures_of  # noqa: PLC0415
-    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+    from leakbench.reproduce.published import read_any  # noqa: PLC0415
     from leakbench.reproduce.reproduce import check_engine  # noqa: PLC0415
     from leakbench.reproduce.reproduce import reproduce as measure  # noqa: PLC0415
     from leakbench.reproduce.table import SCALES  # noqa: PLC0415
+    from leakbench.study.study import Execution  # noqa: PLC0415
 
     parallel = engine()
     if stale:
@@ -127,10 +127,10 @@ def reproduce(
         reporter.close()
         click.echo(f"{row['row']}: {measures_of(row, getattr(asked, 'columns', 'claims'))}")
 
-    if isinstance(asked, AccountingTable):
-        account(asked, only, folder, _tell, again)
-    else:
-        rows = measure(asked, scale, only, changed, runs, folder, data_dir, say, reporter, again, parallel)
+    execution = Execution(runs, data_dir, reporter, parallel)
+    computed = isinstance(asked, AccountingTable)
+    rows = measure(asked, scale, only, changed, folder, execution, _tell if computed else say, again)
+    if not isinstance(asked, AccountingTable):
         kept = rows[
             rows["cell"].isin(chosen([line.name for line in asked.at(scale)], only)) & ~rows["cell"].isin(fresh)
         ]
@@ -158,9 +158,11 @@ def _stale(
     """
     from leakbench.cli.stale import check_table, list_stale, measure_stale  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
     from leakbench.reproduce.columns import measures_of  # noqa: PLC0415
-    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+    from leakbench.reproduce.published import read_any  # noqa: PLC0415
+    from leakbench.study.study import Execution  # noqa: PLC0415
 
     scaled = click.get_current_context().get_parameter_source("scale") is not ParameterSource.DEFAULT
     if beside or scaled:
@@ -181,7 +183,8 @@ def _stale(
         else:
             click.echo(f"{row['row']}: {measures_of(row, asked.columns)}")
 
-    if not measure_stale(asked, only, out or Path("results"), runs, data_dir, say, engine):
+    execution = Execution(runs, data_dir, Reporter(), engine)
+    if not measure_stale(asked, only, out or Path("results"), execution, say):
         click.get_current_context().exit(1)
 
 
@@ -207,7 +210,7 @@ def _list_tables(bare: bool) -> None:
     """
     from leakbench.errors import InputError, nearest  # noqa: PLC0415
     from leakbench.reproduce.file import table_names  # noqa: PLC0415
-    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+    from leakbench.reproduce.published import read_any  # noqa: PLC0415
 
     if not bare:
         raise InputError(f"table: expected a name with these options{nearest('', table_names())}")
@@ -218,16 +221,10 @@ def _list_tables(bare: bool) -> None:
 def _write_page(asked: AnyTable, folder: Path) -> None:
     """Write the page of the rows that are there."""
     from leakbench.errors import InputError  # noqa: PLC0415
-    from leakbench.reproduce.accounting.reproduce import write_accounting_page  # noqa: PLC0415
-    from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
-    from leakbench.reproduce.kept import kept  # noqa: PLC0415
-    from leakbench.reproduce.read import kind_of  # noqa: PLC0415
-    from leakbench.reproduce.reproduce import write_page  # noqa: PLC0415
+    from leakbench.reproduce.reproduce import study_of  # noqa: PLC0415
 
-    rows = kept(folder / f"{asked.name}.csv", kind_of(asked))
-    if not len(rows):
-        raise InputError(f"page: rows not found in {folder / asked.name}.csv; measure first")
-    if isinstance(asked, AccountingTable):
-        click.echo(f"page: {write_accounting_page(asked, rows, folder)}")
-    else:
-        click.echo(f"page: {write_page(asked, rows, folder)}")
+    study = study_of(asked, folder)
+    rows = study.store.read()
+    if study.page is None or not len(rows):
+        raise InputError(f"page: rows not found in {study.store.path}; measure first")
+    click.echo(f"page: {study.page.write(rows)}")

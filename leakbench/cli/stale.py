@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,16 +15,13 @@ from leakbench.errors import InputError
 from leakbench.frontier.stale import published_points
 from leakbench.leaderboard.stale import published_cards
 from leakbench.progress import Reporter
-from leakbench.reproduce.accounting.reproduce import account
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.file import table_names
-from leakbench.reproduce.measure import command_of
-from leakbench.reproduce.read import AnyTable
-from leakbench.reproduce.reproduce import check_engine, reproduce
-from leakbench.reproduce.stale import Checked, Published, checked, published, published_rows
-from leakbench.reproduce.table import Table
-from leakbench.study.engines import Placed
-from leakbench.study.measure import Wanted, measured_first
+from leakbench.reproduce.published import AnyTable, published, published_rows
+from leakbench.reproduce.reproduce import check_engine, remeasure, reproduce
+from leakbench.study.rows import heads_of
+from leakbench.study.stale import Checked, checked
+from leakbench.study.study import Execution
 
 __all__ = ["check_table", "list_stale", "measure_stale"]
 
@@ -63,56 +58,30 @@ def check_table(name: str, out: Path) -> None:
 
 
 def measure_stale(
-    table: AnyTable,
-    only: str,
-    out: Path,
-    runs: Path,
-    data_dir: Path | None,
-    say: Callable[[dict[str, Any]], None],
-    engine: Placed | None = None,
+    table: AnyTable, only: str, out: Path, execution: Execution, say: Callable[[dict[str, Any]], None]
 ) -> bool:
     """Measure the stale rows of a table again, each at the scale that it was measured at; return whether all could be.
 
     Args:
         only: Text that the names contain. A row of which today's table has no cell is named and left, and so is one without data.
     """
-    check_engine(table, engine)
-    found = checked(published(table, out, data_dir, only), KeptData(), Reporter())
+    check_engine(table, execution.engine)
+    found = checked(published(table, out, execution.data_dir, only), KeptData(), Reporter())
     if not found:
         raise InputError(f"stale: no rows in {out / f'{table.name}.csv'}; measure first")
     _print([each for each in found if each.state != "current"])
     stale = [each.published for each in found if each.state == "stale" and each.today]
     if isinstance(table, AccountingTable):
         for row in stale:
-            account(table, row.row, out, say)
-    else:
-        _measure(table, {row.row: row for row in stale}, engine, out, runs, data_dir, say)
+            reproduce(table, row.scale, row.row, {}, out, execution, say)
+    elif stale:
+        remeasure(table, {row.row: (row.scale, dict(row.changed)) for row in stale}, out, execution, say)
     click.echo(f"measured again: {len(stale)} of {len(found)} rows")
     if stale:
         click.echo(f"rows: {out / table.name}.csv   page: {out / table.name}.md")
     absent = [each for each in found if each.absent]
     _print_absent("not measured", absent)
     return not absent
-
-
-def _measure(
-    table: Table,
-    stale: Mapping[str, Published],
-    engine: Placed | None,
-    out: Path,
-    runs: Path,
-    data_dir: Path | None,
-    say: Callable[[dict[str, Any]], None],
-) -> None:
-    wanted = []
-    for name, row in stale.items():
-        line = next(line for line in table.at(row.scale) if line.name == name)
-        requests = tuple(line.requests(row.scale, dict(row.changed)))
-        wanted.append(Wanted(name, requests, command_of(table, line, row.scale)))
-    with closing(measured_first(wanted, engine, runs, data_dir, Reporter())) as ready:
-        for name in ready:
-            row = stale[name]
-            reproduce(table, row.scale, name, dict(row.changed), runs, out, data_dir, say, Reporter())
 
 
 def _print_absent(state: str, found: Sequence[Checked]) -> None:
@@ -141,7 +110,5 @@ def _hashes(each: Checked) -> str:
 def _unlisted(folder: Path, pages: set[str]) -> Iterator[str]:
     """Yield the CSVs of a folder whose rows have a hash, but are of no table or frontier."""
     for path in folder.glob("*.csv"):
-        if path.stem not in pages and path.stem not in table_names():
-            with path.open(encoding="utf-8", newline="") as file:
-                if "hash" in next(csv.reader(file), []):
-                    yield path.name
+        if path.stem not in pages and path.stem not in table_names() and "hash" in heads_of(path):
+            yield path.name

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from leakbench.cell import Request
+from leakbench.cell import Cell, Request
 from leakbench.data.find import load_dataset
 from leakbench.errors import InputError
 from leakbench.frontier.grid import DEFENSES, Point, points_of
 from leakbench.frontier.measure import SAME, asked_of, cells_at, left_out, measured
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
-from leakbench.progress import Reporter, cells_line
-from leakbench.reproduce.kept import CURE, FRONTIER, kept, write_csv
 from leakbench.reproduce.measure import hash_of
-from leakbench.reproduce.rows import Row, replaced
 from leakbench.store import alone
-from leakbench.study.engines import Placed
-from leakbench.study.measure import Wanted, measured_first
+from leakbench.progress import cells_line
+from leakbench.study.rows import CURE, FRONTIER, Row, RowStore
+from leakbench.study.stale import hash_of
+from leakbench.study.study import Execution, Job, Study
 
-__all__ = ["frontier", "ordered", "read_rows", "rows_file"]
+__all__ = ["frontier", "ordered", "rows_file", "store_of"]
 
 
 FILLED = ("point", "verdict", "victims", "identify_victims", "candidates", "seeds", "delta")
@@ -49,19 +48,22 @@ def rows_file(out: Path, dataset: str) -> Path:
     return out / f"frontier_{Path(dataset).stem}.csv"
 
 
-def read_rows(table: Path) -> pd.DataFrame:
-    """Return the rows of a CSV, empty before the first; raise InputError for a damaged file."""
-    rows = kept(table, FRONTIER)
+def store_of(path: Path) -> RowStore:
+    """Return the rows of a frontier; reading them raises InputError for a damaged file."""
+    return RowStore(path, FRONTIER, partial(_checked, path), ordered)
+
+
+def _checked(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     for asked in rows["asked"]:
         taps = json.loads(asked).get("taps")
         if not isinstance(taps, list) or not taps or not json.loads(asked).keys() >= ASKED:
-            raise InputError(f"{table}: asked: got {asked[:40]!r}, expected the sizes that all rows share; {CURE}")
+            raise InputError(f"{path}: asked: got {asked[:40]!r}, expected the sizes that all rows share; {CURE}")
     done = rows[rows["left_out"].isna()]
     for name in MEASURED if len(done) else ():
         if name not in rows:
-            raise InputError(f"{table}: column {name!r} is missing; {CURE}")
+            raise InputError(f"{path}: column {name!r} is missing; {CURE}")
         if name in FILLED and (done[name].isna() | (done[name] == "")).any():
-            raise InputError(f"{table}: {name}: a measured row has no value; {CURE}")
+            raise InputError(f"{path}: {name}: a measured row has no value; {CURE}")
     return rows
 
 
@@ -71,14 +73,11 @@ def frontier(
     factors: Sequence[float],
     seeds: int,
     identify: int,
-    runs: Path,
     out: Path,
-    data_dir: Path | None,
     command: str,
-    reporter: Reporter,
+    execution: Execution,
     say: Callable[[Row], None],
     named: bool,
-    engine: Placed | None = None,
 ) -> pd.DataFrame:
     """Measure every defense at every factor without a row in `out`, one factor of all defenses before the next; return all rows.
 
@@ -88,64 +87,56 @@ def frontier(
         factors: Factors on the noise, the largest first.
         seeds: Number of trainings of each point.
         identify: Largest number of victims that are only identified.
-        runs: Folder of the cells.
         out: Folder of the rows.
-        data_dir: Folder of the data sets; None for the default.
         command: The command, for the manifests.
-        reporter: Reports progress.
+        execution: Where and how cells are run.
         say: Receives each new row.
         named: Whether the user named the defenses, so that one that does not fit is an error and not left out.
-        engine: Measures cells in parallel; None for this process.
 
     Raises:
         InputError: A named defense does not fit, data are missing, or the rows in `out` have other sizes.
     """
-    table, asked = rows_file(out, request.dataset), asked_of(request, seeds, identify)
-    rows = read_rows(table)
+    store, asked = store_of(rows_file(out, request.dataset)), asked_of(request, seeds, identify)
+    rows = store.read()
     if len(rows) and set(rows["asked"]) != {asked}:
         raise InputError(
-            f"out: {table} has rows of other sizes ({_differs(rows, asked)}); expected the same sizes, or another --out"
+            f"out: {store.path} has rows of other sizes ({_differs(rows, asked)}); expected the same sizes, or another --out"
         )
-    points = _planned(request, defenses, factors, data_dir, named)
+    points = _planned(request, defenses, factors, execution.data_dir, named)
     load_dataset(
-        request.dataset, data_dir
+        request.dataset, execution.data_dir
     )  # Missing data stop the command: they are not a reason to leave a defense out.
     known = rows.loc[rows["left_out"].isna()]
     took = known.groupby("cell")["wall_minutes"].sum().tolist() if len(known) else []
     fresh = sum(not why and point.name not in set(rows["cell"]) for point, why in points)
     if fresh:
-        reporter.note(f"frontier of {request.dataset}: {cells_line(fresh, [60.0 * each for each in took])}")
+        execution.reporter.note(f"frontier of {request.dataset}: {cells_line(fresh, [60.0 * each for each in took])}")
 
-    def keep(point: Point, found: Sequence[Row]) -> None:
-        with alone(out):
-            rows = read_rows(table)  # Read again: another command may have written rows meanwhile.
-            write_csv(table, ordered(replaced(rows, "cell", point.name, found)))
-        for row in found:
-            say(row)
+    def cells_of(point: Point) -> list[Cell]:
+        return cells_at(point, request, seeds, identify, execution.data_dir)
 
-    waiting = dict[str, tuple[Point, Wanted]]()
-    for place, (point, why) in enumerate(points, 1):
-        reporter.heading = f"point {place} of {len(points)}, {point.name}"
-        try:
-            if why:
-                raise InputError(why)
-            cells = cells_at(point, request, seeds, identify, data_dir)
-        except InputError as error:
-            keep(point, [left_out(point, asked, str(error))])
-            continue
-        if hash_of(cells) in set(rows.loc[rows["cell"] == point.name, "hash"].astype(str)):
-            continue
-        if engine is None:
-            keep(point, measured(point, cells, asked, runs, command, reporter))
-            continue
-        requests = tuple(cell.request for cell in cells if cell.request is not None)
-        waiting[point.name] = (point, Wanted(point.name, requests, command))
-    with closing(measured_first([each for _, each in waiting.values()], engine, runs, data_dir, reporter)) as ready:
-        for name in ready:
-            point = waiting[name][0]
-            cells = cells_at(point, request, seeds, identify, data_dir)
-            keep(point, measured(point, cells, asked, runs, command, reporter))
-    return read_rows(table)
+    def rows_of(point: Point) -> list[Row]:
+        return measured(point, cells_of(point), asked, command, execution)
+
+    def jobs() -> Iterator[Job[list[Row]]]:
+        for place, (point, why) in enumerate(points, 1):
+            heading = f"point {place} of {len(points)}, {point.name}"
+            try:
+                if why:
+                    raise InputError(why)
+                cells = cells_of(point)
+            except InputError as error:
+                yield Job(point.name, partial(_left_out, point, asked, str(error)), heading=heading)
+                continue
+            if not store.has(rows, point.name, hash_of(cells)):
+                requests = tuple(cell.request for cell in cells if cell.request is not None)
+                yield Job(point.name, partial(rows_of, point), requests, command, heading)
+
+    return Study(store)(jobs(), execution, say)
+
+
+def _left_out(point: Point, asked: str, why: str) -> list[Row]:
+    return [left_out(point, asked, why)]
 
 
 def ordered(rows: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from leakbench.cell.network import probe_of
 from leakbench.data.find import Load, load_dataset
 from leakbench.defense import facts_at
 from leakbench.measure.rates import IDENTIFIED
-from leakbench.reproduce.rows import Row
+from leakbench.study.rows import Row
 from leakbench.summary.verdict import above_chance, by_chance, whole_victims
 from leakbench.summary.verdict_words import IDENTIFIES, RECONSTRUCTS
 

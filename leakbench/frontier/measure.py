@@ -16,12 +16,12 @@ from leakbench.decay import Scaled
 from leakbench.defense import Defense
 from leakbench.frontier.grid import Point
 from leakbench.frontier.identify import UNLIMITED, identified_by, identify_cell
-from leakbench.progress import Reporter
 from leakbench.provenance import versions
-from leakbench.reproduce.measure import accuracy_of, hash_of, point_of, rows_at
-from leakbench.reproduce.recorded import recorded_in
-from leakbench.reproduce.rows import Row, executed, limit_of
+from leakbench.reproduce.measure import accuracy_of, point_of, rows_at
 from leakbench.store import Run
+from leakbench.study.rows import Row
+from leakbench.study.stale import hash_of, recorded_in
+from leakbench.study.study import Execution, executed, limit_of
 
 __all__ = ["SAME", "SIZES", "asked_of", "cells_at", "command_of", "left_out", "measured", "sigma_of"]
 
@@ -112,15 +112,15 @@ def cells_at(
     return [*cells, identify_cell(cells[0], first, identify, data_dir, load)]
 
 
-def measured(point: Point, cells: list[Cell], asked: str, runs: Path, command: str, reporter: Reporter) -> list[Row]:
-    """Run a point's cells, each in its own folder of `runs`, where an interrupted one is resumed; return the rows."""
+def measured(point: Point, cells: list[Cell], asked: str, command: str, execution: Execution) -> list[Row]:
+    """Run a point's cells, each in its own folder, where an interrupted one is resumed; return the rows."""
     ended, seconds, found = list[float](), 0.0, list[Row]()
     *trained, many = cells
-    with executed(many, runs, command, reporter) as (summary, run):
+    with executed(many, execution.runs, command, execution.reporter) as (summary, run):
         identified = summary["taps"]
         seconds += sum(run.manifest["phases"].values())
     for cell in trained:
-        with executed(cell, runs, command, reporter) as (summary, run):
+        with executed(cell, execution.runs, command, execution.reporter) as (summary, run):
             ended += [] if summary["accuracy"] is None else [float(summary["accuracy"])]
             seconds += sum(run.manifest["phases"].values())
             found = found or _taps(summary, run, identified)

@@ -26,8 +26,8 @@ from leakbench.frontier.stale import points_in
 from leakbench.leakage_points import point_name
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.reproduce.columns import text_of
-from leakbench.reproduce.stale import stale_lines, stale_names
 from leakbench.scripts import in_table, markdown_table, untagged
+from leakbench.study.stale import stale_lines, stale_names
 from leakbench.summary.verdict import CAUTION, LEVEL
 
 __all__ = ["page_of"]

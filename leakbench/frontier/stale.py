@@ -11,12 +11,10 @@ import pandas as pd
 
 from leakbench.cell import Request
 from leakbench.data.find import Load
-from leakbench.frontier.frontier import read_rows
+from leakbench.frontier.frontier import store_of
 from leakbench.frontier.grid import Point
 from leakbench.frontier.measure import LIMITS, SAME, cells_at, command_of
-from leakbench.reproduce.measure import hash_of
-from leakbench.reproduce.recorded import together, versions_asked, versions_in
-from leakbench.reproduce.stale import Published, Today
+from leakbench.study.stale import Published, Today, today_of, versions_in
 
 __all__ = ["points_in", "published_points"]
 
@@ -24,7 +22,7 @@ __all__ = ["points_in", "published_points"]
 def published_points(out: Path, data_dir: Path | None) -> Iterator[Published]:
     """Yield the measured points of every frontier that has a CSV in `out`."""
     for path in sorted(out.glob("frontier_*.csv")):
-        yield from points_in(path.stem, read_rows(path), data_dir)
+        yield from points_in(path.stem, store_of(path).read(), data_dir)
 
 
 def points_in(page: str, rows: pd.DataFrame, data_dir: Path | None = None) -> Iterator[Published]:
@@ -42,8 +40,7 @@ def _published(page: str, row: Mapping[Any, Any], again: str, data_dir: Path | N
     point, request, asked = _asked(row)
 
     def today(load: Load) -> Today:
-        cells = cells_at(point, request, asked["seeds"], asked["identify"], data_dir, load)
-        return Today(hash_of(cells), together(cells))
+        return today_of(cells_at(point, request, asked["seeds"], asked["identify"], data_dir, load))
 
     return Published(
         page=page,
@@ -51,7 +48,7 @@ def _published(page: str, row: Mapping[Any, Any], again: str, data_dir: Path | N
         hash=str(row.get("hash", "")),
         dataset=str(asked["dataset"]),
         today=today,
-        without_data=lambda: versions_asked([request]),
+        requests=lambda: [request],
         recorded=versions_in(row),
         again=again,
     )

@@ -19,8 +19,8 @@ from leakbench.frontier.recipe import recipe_text
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.recipe import resolve
 from leakbench.reproduce.columns import text_of
-from leakbench.reproduce.rows import Row
 from leakbench.store import write_atomically
+from leakbench.study.rows import Row
 
 __all__ = ["measured_defense", "reach_lines", "said", "write"]
 

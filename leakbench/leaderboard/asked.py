@@ -17,9 +17,9 @@ from leakbench.cell.budget import plan, prepare
 from leakbench.errors import InputError
 from leakbench.part import Count, Positive, part
 from leakbench.recipe import describe, resolve
-from leakbench.reproduce.recorded import recorded_in
 from leakbench.request import options_of, run_words
 from leakbench.store import content_hash
+from leakbench.study.stale import recorded_in
 
 __all__ = [
     "EVALUATIONS",
@@ -134,6 +134,11 @@ class Asking:
     protocol: str
     command: str
     cell: Cell
+
+    @property
+    def name(self) -> str:
+        """Its attacker and protocol, in words."""
+        return f"{self.attacker} attacker, protocol {self.protocol}"
 
 
 def asking(asked: Asked, defense: str, dataset: str, attack: str, data_dir: Path | None) -> list[Asking]:

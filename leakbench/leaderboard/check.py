@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from leakbench.errors import InputError
@@ -13,10 +12,10 @@ from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.make import make_card
 from leakbench.leaderboard.sources import sources_of
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, fields_of
-from leakbench.progress import Reporter
 from leakbench.recipe import catalog_folder
 from leakbench.recipe import names as catalog_names
-from leakbench.reproduce.recorded import COLUMN, changed_versions, together, versions_in
+from leakbench.study.stale import COLUMN, changed_versions, together, versions_in
+from leakbench.study.study import Execution
 
 __all__ = ["check", "differences", "identity_differences"]
 
@@ -35,10 +34,10 @@ FREE = ("warnings", "comment", "reason", "failures", "caveats", "label", "claime
 """Fields that follow from numbers, or are numbers without an interval, and so may differ where not all is made with the same."""
 
 
-def check(card: Card, runs: Path, data_dir: Path | None, reporter: Reporter, make: Make = make_card) -> list[str]:
+def check(card: Card, execution: Execution, make: Make = make_card) -> list[str]:
     """Return in what a card does not repeat, a line each; nothing where it repeats.
 
-    Its cells are run only where they are the card's, or read where they are whole in `runs`.
+    Its cells are run only where they are the card's, or read where they are finished.
     Raises InputError where a name on it is not known, or its data are not there.
     """
     names = (card.defense.name, card.dataset.name, card.attack.name)
@@ -47,10 +46,10 @@ def check(card: Card, runs: Path, data_dir: Path | None, reporter: Reporter, mak
             raise InputError(
                 f"check: the card's {kind[:-1]} {name!r} is not in the catalog at {catalog_folder(kind)}; put its recipe there"
             )
-    cells = asking(card.asked, *names, data_dir)
+    cells = asking(card.asked, *names, execution.data_dir)
     if found := list(identity_differences(card, cells)):
         return found
-    again = make(card.asked, *names, runs, data_dir, reporter)
+    again = make(card.asked, *names, execution)
     return list(differences(card, again))
 
 

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,7 @@ from leakbench.leaderboard.warnings import warnings_of
 from leakbench.measure.statistics import wilson
 from leakbench.progress import Reporter, cells_line
 from leakbench.provenance import versions
-from leakbench.reproduce.rows import executed
-from leakbench.study.engines import Placed
-from leakbench.study.measure import Wanted, measured_first
+from leakbench.study.study import Execution, Job, executed
 from leakbench.summary.threat import threat
 
 __all__ = ["make_card"]
@@ -59,48 +58,48 @@ DELTA = 1e-5
 Summary = dict[str, Any]
 
 
-def make_card(
-    asked: Asked,
-    defense: str,
-    dataset: str,
-    attack: str,
-    runs: Path,
-    data_dir: Path | None,
-    reporter: Reporter,
-    engine: Placed | None = None,
-) -> Card:
-    """Measure the card of a defense on a data set; each cell has its folder in `runs`, where it goes on if it was cut short.
+def make_card(asked: Asked, defense: str, dataset: str, attack: str, execution: Execution) -> Card:
+    """Measure the card of a defense on a data set; an interrupted cell is resumed.
 
     Args:
-        defense: a name of the catalog, or the path of a recipe.
-        engine: Measures cells in parallel; None for this process. Raises InputError for what cannot be run.
+        defense: A name of the catalog, or the path of a recipe.
+        execution: Where and how its cells are run.
+
+    Raises:
+        InputError: A cell cannot be run.
     """
     check_trials(asked.trials)
-    cells = asking(asked, defense, dataset, attack, data_dir)
-    if engine is not None:
-        wanted = [
-            Wanted(f"{each.attacker} attacker, protocol {each.protocol}", (each.cell.request,), each.command)
-            for each in cells
-            if each.cell.request is not None
-        ]
-        with closing(measured_first(wanted, engine, runs, data_dir, reporter)) as ready:
-            for name in ready:
-                reporter.say(f"measured: {name}")
-    summaries, measured = list[Summary](), list[Measured]()
-    took = list[float]()
-    for place, each in enumerate(cells, 1):
-        reporter.heading = f"cell {place} of {len(cells)}"
-        reporter.note(cells_line(len(cells) - place + 1, took) + ", then the audit")
+    cells, reporter = asking(asked, defense, dataset, attack, execution.data_dir), execution.reporter
+    took, measured = list[float](), dict[str, tuple[Summary, Measured]]()
+
+    def measure(each: Asking) -> tuple[Summary, Measured]:
+        reporter.note(cells_line(len(cells) - len(took), took) + ", then the audit")
+        reporter.say(f"{each.name}: {each.command}")
         began = time.monotonic()
-        reporter.say(f"{each.attacker} attacker, protocol {each.protocol}: {each.command}")
-        with executed(each.cell, runs, each.command, reporter) as (summary, run):
-            measured.append(_measured(each, summary, run.read_rows("rows.parquet")))
-            summaries.append(summary)
+        found = _measured(each, execution)
         took.append(time.monotonic() - began)
+        return found
+
+    jobs = [
+        Job(
+            each.name,
+            partial(measure, each),
+            () if each.cell.request is None else (each.cell.request,),
+            each.command,
+            f"cell {place} of {len(cells)}",
+        )
+        for place, each in enumerate(cells, 1)
+    ]
+    with closing(execution(jobs)) as results:
+        for job, found in results:
+            measured[job.name] = found
+            if execution.engine is not None:
+                reporter.say(f"measured: {job.name}")
     reporter.heading = ""
-    audited = _audited(asked, defense, cells[0], data_dir, reporter)
+    audited = _audited(asked, defense, cells[0], execution.data_dir, reporter)
     reporter.close()
-    return _card(asked, cells, summaries, measured, audited)
+    ordered = [measured[each.name] for each in cells]
+    return _card(asked, cells, [summary for summary, _ in ordered], [cell for _, cell in ordered], audited)
 
 
 def _card(
@@ -127,13 +126,16 @@ def _card(
     )
 
 
-def _measured(each: Asking, summary: Summary, rows: Any) -> Measured:
+def _measured(each: Asking, execution: Execution) -> tuple[Summary, Measured]:
+    """Run a cell of a card, or read it where it is finished."""
+    with executed(each.cell, execution.runs, each.command, execution.reporter) as (summary, run):
+        rows = run.read_rows("rows.parquet")
     points = []
     for name, tap in summary["taps"].items():
         mine = rows[(rows["round"] == tap["round"]) & (rows["tap"] == name.partition("@")[0])]
         points.append(point_of(name, summary, mine))
     above = [f"{broken['tap']}: {broken['measure']} is above its bound" for broken in summary["violations"]]
-    return Measured(
+    return summary, Measured(
         attacker=each.attacker,  # type: ignore[arg-type]
         protocol=each.protocol,  # type: ignore[arg-type]
         command=each.command,

@@ -16,8 +16,7 @@ from leakbench.leaderboard.card import Card, Measured
 from leakbench.leaderboard.read import read_cards
 from leakbench.leaderboard.sources import sources_of
 from leakbench.recipe import names
-from leakbench.reproduce.recorded import together, versions_asked, versions_in
-from leakbench.reproduce.stale import Published, Today, stale_reason
+from leakbench.study.stale import Published, Today, stale_reason, together, versions_in
 
 __all__ = ["published_cards", "stale"]
 
@@ -75,7 +74,7 @@ def _published(card: Card, cell: Measured, data_dir: Path | None) -> Published:
         hash=cell.hash,
         dataset=card.dataset.name,
         today=today,
-        without_data=lambda: versions_asked([_request(card, cell)]),
+        requests=lambda: [_request(card, cell)],
         recorded=versions_in(card.settings),
         again=card.repeat,
     )

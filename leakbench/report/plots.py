@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from leakbench.errors import InputError, nearest
 from leakbench.frontier.choose import chosen, main_rows
 from leakbench.frontier.figure import figure_of
-from leakbench.frontier.frontier import read_rows as read_frontier
+from leakbench.frontier.frontier import store_of
 from leakbench.leakage_points import point_name
 from leakbench.measure.statistics import threshold_curve
 from leakbench.report.finished import Finished, read_finished
@@ -306,7 +306,7 @@ def frontier_plot(place: Path) -> Figure:
         raise InputError(f"frontier: expected one frontier_*.csv in {str(place)!r}, found {names}; give a file")
     if not files[0].is_file():
         raise InputError(f"frontier: {str(place)!r} not found; expected a folder or a CSV file of `leakbench frontier`")
-    rows = main_rows(read_frontier(files[0]))
+    rows = main_rows(store_of(files[0]).read())
     if not len(rows):
         raise InputError(f"frontier: {str(files[0])!r} has no measured setting")
     with mpl.rc_context({**STYLE, "axes.grid": False, "axes.unicode_minus": False}):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 
 from leakbench.measure import rates
 from leakbench.scripts import in_table
+from leakbench.study.rows import Row
 
-__all__ = ["COLUMNS", "Column", "Row", "measures_of", "text_of"]
-
-Row: TypeAlias = dict[Any, Any]
+__all__ = ["COLUMNS", "Column", "measures_of", "text_of"]
 
 
 @dataclass(frozen=True)

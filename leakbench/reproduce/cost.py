@@ -7,7 +7,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from leakbench.bench.timing import with_threads
@@ -17,12 +16,12 @@ from leakbench.cell.cell import hand_out
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.simulate import train
 from leakbench.measure.statistics import median_interval
-from leakbench.progress import Reporter
 from leakbench.provenance import versions
-from leakbench.reproduce.measure import changed_in, hash_of
-from leakbench.reproduce.recorded import recorded_in
-from leakbench.reproduce.rows import Row
+from leakbench.reproduce.measure import changed_in
 from leakbench.reproduce.table import Line, Table
+from leakbench.study.rows import Row
+from leakbench.study.stale import hash_of, recorded_in
+from leakbench.study.study import Execution
 from leakbench.types import Network
 
 __all__ = ["one_round", "timed"]
@@ -37,9 +36,7 @@ def one_round(cell: Cell) -> Callable[[], object]:
     return lambda: next(train(Network(model, start), data, partition, federation, cell.defense, seed))
 
 
-def timed(
-    table: Table, line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None, reporter: Reporter
-) -> list[Row]:
+def timed(table: Table, line: Line, scale: str, changed: dict[str, Any], execution: Execution) -> list[Row]:
     """Time the first round of a line's cell and of the same without a defense in turns: its row.
 
     The time is that of one processor, which others' work on the machine does not lengthen. The ratio is the median over the
@@ -47,8 +44,10 @@ def timed(
     """
     began = time.perf_counter()
     request = line.requests(scale, changed)[0]
-    cell = prepare(request, data_dir, reporter)
-    plain = prepare(dataclasses.replace(request, defense="none"), data_dir, reporter)
+    cell, plain = (
+        prepare(each, execution.data_dir, execution.reporter)
+        for each in (request, dataclasses.replace(request, defense="none"))
+    )
     f = cell.settings.federation
     own, none = with_threads(1, lambda: _in_turns(one_round(cell), one_round(plain), table.repeats))
     ratio, low, high = median_interval([one / other for one, other in zip(own, none, strict=True)])

@@ -11,12 +11,12 @@ from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.file import table_names
-from leakbench.reproduce.kept import kept
 from leakbench.reproduce.page import claims_of
-from leakbench.reproduce.read import AnyTable, kind_of, read_any
+from leakbench.reproduce.published import AnyTable, format_of, read_any
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
 from leakbench.scripts import in_table, markdown_table
 from leakbench.store import write_atomically
+from leakbench.study.rows import RowStore
 
 __all__ = ["BEGIN", "END", "index_of", "write_index"]
 
@@ -34,7 +34,7 @@ def index_of(out: Path) -> str:
         if not csv.is_file():
             continue
         table = read_any(name)
-        rows = kept(csv, kind_of(table))
+        rows = RowStore(csv, format_of(table)).read()
         found = Counter(_verdicts(table, rows))
         if not found.keys() - {NOT_MEASURED}:
             continue

@@ -30,11 +30,12 @@ from leakbench.measure.statistics import mean_interval, median_interval, proport
 from leakbench.models.layers import first_layer
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
-from leakbench.reproduce.recorded import recorded_in
-from leakbench.reproduce.rows import Row, executed, limit_of, minutes_of
 from leakbench.reproduce.table import Line, Table
 from leakbench.rng import generator
-from leakbench.store import Run, content_hash
+from leakbench.store import Run
+from leakbench.study.rows import Row
+from leakbench.study.stale import hash_of, recorded_in
+from leakbench.study.study import Execution, executed, limit_of, minutes_of
 from leakbench.summary.verdict_words import resilient
 from leakbench.types import Network
 
@@ -44,7 +45,6 @@ __all__ = [
     "changed_in",
     "check_line",
     "command_of",
-    "hash_of",
     "in_any_row",
     "measured",
     "point_of",
@@ -95,28 +95,21 @@ def _named(line: Line) -> Iterator[None]:
         raise InputError(f"row {line.name!r}: {error}") from None
 
 
-def hash_of(cells: list[Cell]) -> str:
-    """Return the hash of a cell, or of several seeds."""
-    return (cells[0].hash if len(cells) == 1 else content_hash([cell.hash for cell in cells]))[:12]
-
-
 def command_of(table: Table, line: Line, scale: str) -> str:
     """Return the command that measures a line of a table."""
     return f'leakbench reproduce {table.called} --scale {scale} --only "{line.name}"'
 
 
-def measured(
-    table: Table, line: Line, scale: str, changed: dict[str, Any], runs: Path, data_dir: Path | None, reporter: Reporter
-) -> list[Row]:
-    """Run a line's cells at a scale, each in its folder in `runs`, where an interrupted cell resumes; return its rows.
+def measured(table: Table, line: Line, scale: str, changed: dict[str, Any], execution: Execution) -> list[Row]:
+    """Run a line's cells at a scale, each in its own folder, where an interrupted cell resumes; return its rows.
 
     A row is measured at the first seed; only its accuracy and its time cover all seeds.
     """
-    cells = cells_of(line, scale, changed, data_dir, reporter)
+    cells = cells_of(line, scale, changed, execution.data_dir, execution.reporter)
     command = command_of(table, line, scale)
     ended, seconds, found, accuracies = list[float](), 0.0, list[Row](), list[list[float]]()
     for cell in cells:
-        with executed(cell, runs, command, reporter) as (summary, run):
+        with executed(cell, execution.runs, command, execution.reporter) as (summary, run):
             accuracies += [run.read_rows("rounds.parquet")["accuracy"].tolist()] if table.rounds else []
             ended += [] if summary["accuracy"] is None else [float(summary["accuracy"])]
             seconds += sum(run.manifest["phases"].values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,13 +12,15 @@ import pandas as pd
 
 from leakbench.box import box_of, caveats_of, evidence_of, few_victims, leaks_counted
 from leakbench.reproduce.agreement import LEVEL
-from leakbench.reproduce.columns import COLUMNS, Row, text_of
+from leakbench.reproduce.columns import COLUMNS, text_of
 from leakbench.reproduce.curves import ordered
+from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.reached import reached
-from leakbench.reproduce.stale import rows_of, stale_lines, stale_names
-from leakbench.reproduce.table import Line, Table, with_claims
+from leakbench.reproduce.table import Line, Table, scale_of, with_claims
 from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, compared, decided, digits_of, unmeasured
 from leakbench.scripts import in_table, markdown_table, untagged
+from leakbench.study.rows import Row
+from leakbench.study.stale import stale_lines, stale_names
 
 __all__ = ["claims_of", "counted", "on_one_network", "page_of"]
 
@@ -157,7 +158,7 @@ def _trial(table: Table, rows: pd.DataFrame) -> list[str]:
     lines = {line.name: line for line in table.lines}
     found: dict[str, list[str]] = {}
     for row in rows.drop_duplicates("cell").to_dict("records"):
-        changed = _changed(row)
+        _, changed = scale_of(row)
         if changed:
             given = _given(lines[row["cell"]], row)
             said = ", ".join(f"{name} {value} for {given.get(name, 'its own')}" for name, value in changed.items())
@@ -168,12 +169,6 @@ def _trial(table: Table, rows: pd.DataFrame) -> list[str]:
     return [rule, "", *shown, ""] if shown else []
 
 
-def _changed(row: Row) -> dict[str, Any]:
-    """Return {field: number} of a trial's changes to a row."""
-    text = row.get("changed")
-    return dict(json.loads(text)) if isinstance(text, str) else {}
-
-
 def _given(line: Line, row: Row) -> dict[str, Any]:
     """Return the table's fields of a row at its scale."""
     return {**line.given, **((line.quick or {}) if row.get("scale") == "quick" else {})}
@@ -182,7 +177,7 @@ def _given(line: Line, row: Row) -> dict[str, Any]:
 def _seeds(table: Table, rows: pd.DataFrame) -> str:
     """Return the first seeds of the rows' cells."""
     lines = {line.name: line for line in table.lines}
-    given = [{"seed": 0, **_given(lines[row["cell"]], row), **_changed(row)} for row in rows.to_dict("records")]
+    given = [{"seed": 0, **_given(lines[row["cell"]], row), **scale_of(row)[1]} for row in rows.to_dict("records")]
     seeds = sorted({int(each["seed"]) for each in given}) or [0]
     if len(seeds) == 1:
         return f"All rows use seed {seeds[0]}"

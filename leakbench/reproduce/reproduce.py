@@ -1,111 +1,166 @@
-"""Measure a table: each cell once, kept as soon as it is whole; what a row of the CSV already holds is not measured again."""
+"""Measure a table of cells or compute a table of accounting: the jobs of its study, and its page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from leakbench.errors import InputError
-from leakbench.progress import Reporter, cells_line
+from leakbench.progress import cells_line
+from leakbench.reproduce.accounting.measure import computed
+from leakbench.reproduce.accounting.page import accounting_page
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.cost import timed
 from leakbench.reproduce.file import table_names, tables_folder
 from leakbench.reproduce.index import write_index
-from leakbench.reproduce.kept import kept, of_table, write_csv
-from leakbench.reproduce.measure import cells_of, check_line, command_of, hash_of, measured
+from leakbench.reproduce.measure import cells_of, check_line, command_of, measured
 from leakbench.reproduce.page import page_of
-from leakbench.reproduce.read import AnyTable
-from leakbench.reproduce.rows import Row, in_order, replaced
-from leakbench.reproduce.table import SCALES, Line, Table, with_claims
+from leakbench.reproduce.published import AnyTable, format_of
+from leakbench.reproduce.table import Line, Table, with_claims
 from leakbench.reproduce.table_figures import draw_curves, draw_pictures
-from leakbench.store import alone, write_atomically
 from leakbench.study.engines import Placed
-from leakbench.study.measure import Wanted, measured_first
+from leakbench.study.rows import Row, RowStore, in_order
+from leakbench.study.stale import hash_of
+from leakbench.study.study import Execution, Job, Page, Study
 
-__all__ = ["check_engine", "is_page", "reproduce", "write_page"]
+__all__ = ["check_engine", "remeasure", "reproduce", "study_of"]
+
+
+def study_of(table: AnyTable, out: Path) -> Study:
+    """Return the rows and the page of a table in a folder.
+
+    Rows of cells that the table no longer has are left out; claims are those that the table states today.
+    """
+    kind, path = format_of(table), out / f"{table.name}.csv"
+    if isinstance(table, AccountingTable):
+        names = [claim.name for claim in table.claims]
+
+        def known(rows: pd.DataFrame) -> pd.DataFrame:
+            return in_order(rows[rows["cell"].isin(names)], "cell", names)
+
+        page = Page(path.with_suffix(".md"), partial(accounting_page, table), lambda _: write_index(out))
+        return Study(RowStore(path, kind, order=known), page)
+
+    def before(rows: pd.DataFrame) -> None:
+        if table.rounds:
+            draw_curves(table.rounds, rows, path.with_suffix(".png"))
+        write_index(out)
+
+    elsewhere = table.name in table_names() and out.resolve() != tables_folder().parent.resolve()
+    page = Page(path.with_suffix(".md"), partial(page_of, table, elsewhere=elsewhere), before)
+    names = [line.name for line in table.lines]
+    return Study(RowStore(path, kind, partial(with_claims, table), lambda rows: in_order(rows, "cell", names)), page)
 
 
 def reproduce(
-    table: Table,
+    table: AnyTable,
     scale: str,
     only: str,
     changed: dict[str, Any],
-    runs: Path,
     out: Path,
-    data_dir: Path | None,
+    execution: Execution,
     say: Callable[[Row], None],
-    reporter: Reporter,
     again: bool = False,
-    engine: Placed | None = None,
 ) -> pd.DataFrame:
-    """Measure the cells of a table that have no row in `out`, and return all of its rows.
+    """Measure the cells, or compute the claims, of a table that have no current row in `out`, and return all of its rows.
 
-    The page is written after each row; the figure of a table of pictures is drawn last. The rows are read again before each
-    write, so that of two commands with one folder none loses a row of the other. A page that is missing or does not fit the
-    rows is written again.
+    The page is written after each row; the figure of a table of pictures is drawn last. A page that is missing or does not fit
+    the rows is written again.
 
     Args:
-        table: The table.
+        table: The table. Of a table of accounting, `scale`, `changed` and the folders of `execution` are not used.
         scale: One of `SCALES`; a row of the scale `full` counts for both.
         only: Text that the names of the measured rows contain.
         changed: {field of a cell: number} for a trial.
-        runs: Folder of the measured cells, one folder per hash.
         out: Folder of the CSV and the page.
-        data_dir: Folder of the data sets; None for the default.
+        execution: Where and how cells are run.
         say: Receives each new row.
-        reporter: Reports progress.
         again: Whether to measure existing rows again.
-        engine: Measures cells in parallel; None for this process.
 
     Raises:
         InputError: A name or a field is unknown, a cell does not fit, or the table is not measured by an engine.
     """
-    check_engine(table, engine)
+    check_engine(table, execution.engine)
+    study = study_of(table, out)
+    if isinstance(table, AccountingTable):
+        claims = {claim.name: claim for claim in table.claims}
+        rows = study.store.read()
+        named = [claims[name] for name in chosen(claims, only)]
+        stale = [claim for claim in named if again or not study.store.has(rows, claim.name, claim.hash)]
+        return study((Job(claim.name, partial(computed, claim)) for claim in stale), execution, say)
     lines = {line.name: line for line in table.at(scale)}
     names = chosen(lines, only)
     for name in names:  # Every cell is checked before any data are looked for.
-        check_line(lines[name], scale, changed, data_dir)
-    csv = out / f"{table.name}.csv"
-    rows, fresh = _read(table, csv), False
-    asked = [name for name in names if again or not _stands(rows, lines[name], scale, changed, data_dir)]
-    if less := _full(rows, [name for name in asked if lines[name].quick]) if scale == "quick" else []:
+        check_line(lines[name], scale, changed, execution.data_dir)
+    rows = study.store.read()
+
+    def current(line: Line) -> bool:
+        """Return whether a row is the measurement of just this cell, at this scale or at `full`."""
+        if "hash" not in rows or line.name not in set(rows["cell"]):
+            return False
+        hashes = (hash_of(cells_of(line, s, changed, execution.data_dir)) for s in dict.fromkeys((scale, "full")))
+        return any(study.store.has(rows, line.name, hash_) for hash_ in hashes)
+
+    asked = [name for name in names if again or not current(lines[name])]
+    full = set(rows.loc[rows["scale"] == "full", "cell"]) if scale == "quick" and "scale" in rows else set()
+    if less := [name for name in asked if name in full and lines[name].quick]:
         raise InputError(
-            f"scale: {csv} has rows of scale full, which quick ones would replace ({'; '.join(less[:3])}"
+            f"scale: {study.store.path} has rows of scale full, which quick ones would replace ({'; '.join(less[:3])}"
             f"{f' and {len(less) - 3} more' if len(less) > 3 else ''}); give --scale full, or another --out"
         )
     if asked:
-        reporter.note(f"{table.name}: {cells_line(len(asked), _seconds(table, rows, scale))}")
-    wanted = [Wanted(n, tuple(lines[n].requests(scale, changed)), command_of(table, lines[n], scale)) for n in asked]
-    with closing(measured_first(wanted, engine, runs, data_dir, reporter)) as ready:
-        for place, name in enumerate(ready, 1):
-            reporter.heading = f"cell {place} of {len(asked)}" if engine is None else ""
-            if table.repeats:
-                found = timed(table, lines[name], scale, changed, data_dir, reporter)
-            else:
-                found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
-            with alone(out):
-                rows = _read(table, csv)
-                rows = in_order(replaced(rows, "cell", name, found), "cell", (line.name for line in table.lines))
-                if table.pictures:  # Drawn last, and so missing where that was cut off, not of other rows.
-                    (out / f"{table.name}.png").unlink(missing_ok=True)
-                write_csv(csv, rows)
-                write_page(table, rows, out)
-            for row in found:
-                say(row)
-            fresh = True
-    if len(rows) and not fresh:
-        with alone(out):
-            rows = _read(table, csv)
-            if not is_page(out / f"{table.name}.md", _page(table, rows, out)):
-                write_page(table, rows, out)
-    if table.pictures and (fresh or not (out / f"{table.name}.png").is_file()):
-        draw_pictures(table, rows, changed, runs, out, data_dir, reporter)
+        execution.reporter.note(f"{table.name}: {cells_line(len(asked), _seconds(table, rows, scale))}")
+    return remeasure(table, {name: (scale, changed) for name in asked}, out, execution, say)
+
+
+def remeasure(
+    table: Table,
+    asked: Mapping[str, tuple[str, dict[str, Any]]],
+    out: Path,
+    execution: Execution,
+    say: Callable[[Row], None],
+) -> pd.DataFrame:
+    """Measure cells of a table whether or not they have rows, and return all rows.
+
+    Args:
+        asked: {name of a cell: (its scale, {field: number} of a trial)}.
+    """
+    figure, fresh = out / f"{table.name}.png", set[str]()
+
+    def jobs() -> Iterator[Job[list[Row]]]:
+        for place, (name, (scale, changed)) in enumerate(asked.items(), 1):
+            line = next(line for line in table.at(scale) if line.name == name)
+            requests, command = tuple(line.requests(scale, changed)), command_of(table, line, scale)
+            rows = partial(_rows, table, line, scale, changed, figure, execution)
+            yield Job(name, rows, requests, command, f"cell {place} of {len(asked)}")
+
+    def heard(row: Row) -> None:
+        fresh.add(row["cell"])
+        say(row)
+
+    rows = study_of(table, out)(jobs(), execution, heard)
+    if table.pictures and (fresh or not figure.is_file()):
+        draw_pictures(table, rows, out, execution)
     return rows
+
+
+def _rows(
+    table: Table, line: Line, scale: str, changed: dict[str, Any], figure: Path, execution: Execution
+) -> list[Row]:
+    """Return the rows of a cell."""
+    if table.repeats:
+        return timed(table, line, scale, changed, execution)
+    found = measured(table, line, scale, changed, execution)
+    if (
+        table.pictures
+    ):  # Drawn last, so that a figure is missing, not of other rows, where an interrupted command drew none.
+        figure.unlink(missing_ok=True)
+    return found
 
 
 def check_engine(table: AnyTable, engine: Placed | None) -> None:
@@ -118,52 +173,11 @@ def check_engine(table: AnyTable, engine: Placed | None) -> None:
         raise InputError(f"engine: {table.called} measures the time of one cell after the other; leave --engine out")
 
 
-def write_page(table: Table, rows: pd.DataFrame, out: Path) -> Path:
-    """Write the page of the rows into `out`, and return its path, after its figure and the index of `out`/README.md.
-
-    The page comes last: where it is that of the rows, so are the others, whenever who wrote them was killed.
-    """
-    path = out / f"{table.name}.md"
-    if table.rounds:
-        draw_curves(table.rounds, rows, out / f"{table.name}.png")
-    write_index(out)
-    write_atomically(path, lambda file: file.write_text(_page(table, rows, out), encoding="utf-8"))
-    return path
-
-
-def _page(table: Table, rows: pd.DataFrame, out: Path) -> str:
-    elsewhere = table.name in table_names() and out.resolve() != tables_folder().parent.resolve()
-    return page_of(table, rows, elsewhere)
-
-
 def _seconds(table: Table, rows: pd.DataFrame, scale: str) -> list[float]:
     """Return the seconds of each cell that was measured at this scale, here or for the published page."""
-    published = _read(table, tables_folder().parent / f"{table.name}.csv")
-    for known in (rows, published):
+    for known in (rows, study_of(table, tables_folder().parent).store.read()):
         if len(known) and {"scale", "wall_minutes"} <= set(known):
             each = known[known["scale"] == scale].groupby("cell")["wall_minutes"].sum()
             if len(each):
                 return [60 * float(minutes) for minutes in each]
     return []
-
-
-def _full(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return which of these cells have rows of scale full."""
-    full = set(rows.loc[rows["scale"] == "full", "cell"]) if "scale" in rows else set()
-    return [name for name in names if name in full]
-
-
-def is_page(path: Path, text: str) -> bool:
-    """Say whether a page is there and is this text."""
-    return path.is_file() and path.read_bytes() == text.encode()
-
-
-def _read(table: Table, csv: Path) -> pd.DataFrame:
-    return with_claims(table, kept(csv, of_table(table.columns, bool(table.rounds))))
-
-
-def _stands(rows: pd.DataFrame, line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None) -> bool:
-    """Return whether a row is the measurement of just this cell, at this scale or at `full`."""
-    hashes = set(rows.loc[rows["cell"] == line.name, "hash"]) if "hash" in rows else set()
-    scales = [scale, *(s for s in SCALES if s == "full" and s != scale)]
-    return bool(hashes) and any(hash_of(cells_of(line, s, changed, data_dir)) in hashes for s in scales)

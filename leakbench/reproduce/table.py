@@ -22,6 +22,7 @@ found:    summary of the numbers, below them.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os.path import normpath
@@ -50,7 +51,7 @@ from leakbench.reproduce.file import (
 from leakbench.reproduce.verdict import CLAIMS
 from leakbench.study.grid import spelled_out
 
-__all__ = ["SCALES", "Line", "Table", "read_table", "table_of", "with_claims"]
+__all__ = ["SCALES", "Line", "Table", "read_table", "scale_of", "table_of", "with_claims"]
 
 SCALES = ("quick", "full")
 
@@ -277,6 +278,12 @@ def _count(path: Path, body: Mapping[str, Any], name: str) -> int:
     if type(found) is not int or found < 0:
         raise InputError(f"{path}: {name}: got {found!r}, expected a whole number >= 0")
     return found
+
+
+def scale_of(row: Mapping[Any, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the scale that a row was measured at, and the numbers of its trial; empty for a row that is not a trial's."""
+    scale, changed = row.get("scale"), row.get("changed")
+    return scale if isinstance(scale, str) else "full", json.loads(changed) if isinstance(changed, str) else {}
 
 
 CLAIMED = "claimed_"

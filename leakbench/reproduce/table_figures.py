@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from leakbench.errors import InputError
-from leakbench.progress import Reporter
 from leakbench.reproduce.curves import Rounds, rounds_of
-from leakbench.reproduce.measure import cells_of
-from leakbench.reproduce.rows import executed
-from leakbench.reproduce.table import Table
+from leakbench.reproduce.measure import cells_of, command_of
+from leakbench.reproduce.table import Table, scale_of
 from leakbench.store import write_atomically
+from leakbench.study.study import Execution, executed
 from leakbench.svg import DASHES
 
 __all__ = ["COLOURS", "HIDES", "INK", "LEAKS", "draw", "draw_curves", "draw_pictures", "shown_of"]
@@ -237,27 +236,19 @@ def _drawn(picture: Tensor) -> NDArray[np.floating]:
     return pixels
 
 
-def draw_pictures(
-    table: Table,
-    rows: pd.DataFrame,
-    changed: dict[str, Any],
-    runs: Path,
-    out: Path,
-    data_dir: Path | None,
-    reporter: Reporter,
-) -> Path:
-    """Draw the cells that have rows, each of the scale of its row, into `out`/NAME.png, and return its path.
+def draw_pictures(table: Table, rows: pd.DataFrame, out: Path, execution: Execution) -> Path:
+    """Draw the cells that have rows, as their rows were measured, into `out`/NAME.png, and return its path.
 
     Under a method's heading stands the accuracy of the network that was trained with it, where one was.
     """
     shown, notes = list[Shown](), dict[str, str]()
-    scales = dict(zip(rows["cell"], rows["scale"], strict=True))
+    known = {row["cell"]: row for row in rows.to_dict("records")}
     for line in table.lines:
-        if line.name not in scales:
+        if line.name not in known:
             continue
-        cell = cells_of(line, scales[line.name], changed, data_dir, reporter)[0]
-        command = f'leakbench reproduce {table.called} --scale {scales[line.name]} --only "{line.name}"'
-        with executed(cell, runs, command, reporter) as (summary, run):
+        scale, changed = scale_of(known[line.name])
+        cell = cells_of(line, scale, changed, execution.data_dir, execution.reporter)[0]
+        with executed(cell, execution.runs, command_of(table, line, scale), execution.reporter) as (summary, run):
             tensors = run.read_tensors("reconstructions.safetensors")
             found = shown_of(line.name, run.read_rows("rows.parquet"), tensors, table.pictures)
         shown += found

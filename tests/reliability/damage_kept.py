@@ -16,8 +16,8 @@ from leakbench.errors import InputError
 from leakbench.fit_store import FitStore
 from leakbench.fitted import Fitted
 from leakbench.gate.baseline import kept_of
-from leakbench.reproduce.kept import Kept, kept, of_table, write_csv
-from leakbench.reproduce.read import kind_of, read_any
+from leakbench.reproduce.published import format_of, read_any
+from leakbench.study.rows import RowFormat, RowStore, of_table
 from tests.reliability.edges_runs import called
 from tests.reliability.harm import harms
 from tests.reliability.tally import Tally
@@ -35,14 +35,16 @@ def check_csv(tally: Tally, place: Path, flips: int, cuts: int) -> None:
     read = [path for path in sorted(RESULTS.glob("*.csv")) if _is_table(path.stem)]
     for path in read if cuts else read[:1]:
         with tally.case(f"{path.name} as it was committed"):
-            rows = kept(path, _kind(path.stem))
-            write_csv(place / path.name, rows)
-            again = kept(place / path.name, _kind(path.stem))
+            rows = RowStore(path, _kind(path.stem)).read()
+            store = RowStore(place / path.name, _kind(path.stem))
+            store.write(rows)
+            again = store.read()
             if rows.to_csv() != again.to_csv():
                 raise AssertionError("its rows are others with checksums")
     path = place / f"{TABLE}.csv"
-    write_csv(path, kept(RESULTS / path.name, _kind(TABLE)).head(4))
-    _each(tally, path, flips, cuts, lambda: kept(path, _kind(TABLE)).to_csv())
+    store = RowStore(path, _kind(TABLE))
+    store.write(RowStore(RESULTS / path.name, _kind(TABLE)).read().head(4))
+    _each(tally, path, flips, cuts, lambda: store.read().to_csv())
 
 
 def _is_table(name: str) -> bool:
@@ -52,8 +54,8 @@ def _is_table(name: str) -> bool:
         return False
 
 
-def _kind(name: str) -> Kept:
-    return kind_of(read_any(name)) if name != "frontier" else of_table("claims")
+def _kind(name: str) -> RowFormat:
+    return format_of(read_any(name)) if name != "frontier" else of_table("claims")
 
 
 def check_json(tally: Tally, place: Path, run: Path, flips: int, cuts: int) -> None:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from leakbench.study.grid import read_grid
-from leakbench.study.measure import Swept
+from leakbench.study.sweep import Swept
 from tests.reliability.harm import harms
 from tests.reliability.same import differences, results
 from tests.reliability.swept import GRID, swept

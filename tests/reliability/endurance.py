@@ -24,7 +24,7 @@ from leakbench.progress import Reporter
 from leakbench.runs import listed
 from leakbench.store import open_run
 from leakbench.study.grid import Asked, Grid
-from leakbench.study.measure import sweep
+from leakbench.study.sweep import sweep
 from leakbench.study.task import Outcome, Task
 from tests.reliability.tally import Tally
 
@@ -132,7 +132,7 @@ def _week(tally: Tally, out: Path, cells: int) -> None:
     def task_of(cell: Asked) -> Task:
         return Task(cell.key, cell.request, runs)
 
-    with mock.patch("leakbench.study.measure.time.monotonic", lambda: clock[0]):
+    with mock.patch("leakbench.study.sweep.time.monotonic", lambda: clock[0]):
         while True:
             days += 1
             try:

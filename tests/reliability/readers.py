@@ -84,7 +84,7 @@ def _grid(path: Path) -> object:
 
 
 def _table(path: Path) -> object:
-    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+    from leakbench.reproduce.published import read_any  # noqa: PLC0415
 
     return read_any(str(path))
 
@@ -156,9 +156,9 @@ def _adult(path: Path) -> object:
 
 
 def _rows(path: Path) -> object:
-    from leakbench.reproduce.kept import kept, of_table  # noqa: PLC0415
+    from leakbench.study.rows import RowStore, of_table  # noqa: PLC0415
 
-    return kept(path, of_table("claims"))
+    return RowStore(path, of_table("claims")).read()
 
 
 def _arrays(path: Path) -> object:

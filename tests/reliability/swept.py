@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leakbench.progress import Reporter
 from leakbench.study.grid import Grid
-from leakbench.study.measure import Swept, sweep
+from leakbench.study.sweep import Swept, sweep
 from leakbench.study.task import Outcome, Task
 from leakbench.study.work import measure
 

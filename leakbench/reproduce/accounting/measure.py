@@ -28,8 +28,9 @@ from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism, Mechanisms, merged
 from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, epsilon_at
 from leakbench.provenance import versions
-from leakbench.reproduce.accounting.table import Claim, Composed, Row, readings, row_of, schedule_of
-from leakbench.reproduce.recorded import COLUMN
+from leakbench.reproduce.accounting.table import Claim, Composed, readings, row_of, schedule_of
+from leakbench.study.rows import Row
+from leakbench.study.stale import COLUMN
 
 __all__ = ["COUNTS", "computed", "first"]
 

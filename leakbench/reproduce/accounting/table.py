@@ -31,6 +31,7 @@ from leakbench.provenance import versions
 from leakbench.recipe import construct
 from leakbench.reproduce.file import as_written, called, check
 from leakbench.store import content_hash
+from leakbench.study.rows import Row
 from leakbench.typed import check_fields
 
 __all__ = [
@@ -38,14 +39,12 @@ __all__ = [
     "AccountingTable",
     "Claim",
     "Composed",
-    "Row",
     "accounting_of",
     "readings",
     "row_of",
     "schedule_of",
 ]
 
-Row: TypeAlias = dict[Any, Any]
 Composed: TypeAlias = MomentsClaim | CompositionClaim
 
 FORMULAS = ("moments", "composition")

@@ -1,4 +1,4 @@
-"""Write rows to a CSV with a checksum each, and read them back: damage is reported, never guessed around."""
+"""The rows of results: CSV files with a checksum for each row, read and written by `RowStore` alone."""
 
 from __future__ import annotations
 
@@ -9,77 +9,33 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
 from leakbench.errors import InputError
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM, fields_of
-from leakbench.reproduce.recorded import parsed_versions
-from leakbench.store import write_atomically
+from leakbench.store import alone, write_atomically
+from leakbench.study.stale import parsed_versions
 from leakbench.summary.verdict import above_chance, whole_victims
 from leakbench.summary.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient
 
-__all__ = ["CURE", "FRONTIER", "OF_ACCOUNTING", "Kept", "kept", "of_table", "write_csv"]
+__all__ = ["ACCOUNTING", "CURE", "FRONTIER", "Row", "RowFormat", "RowStore", "heads_of", "in_order", "of_table"]
+
+Row: TypeAlias = dict[Any, Any]
 
 CHECKED = "checksum"
-"""Name of the last column; a CSV without it was written before checksums existed, and is read as it is."""
-
-
-def write_csv(path: Path, rows: pd.DataFrame) -> None:
-    """Write rows, each with its checksum, whole or not at all."""
-    text = io.StringIO(newline="")
-    rows.to_csv(text, index=False, lineterminator="\n")
-    text.seek(0)
-    heads, *lines = [line for line in csv.reader(text, strict=True) if line]
-    told = rows.assign(**{CHECKED: [_checksum(heads, line) for line in lines]})
-    write_atomically(path, lambda file: told.to_csv(file, index=False))
-
-
-def _unchecked(path: Path, lines: Sequence[list[str]], cure: str) -> list[list[str]]:
-    """Return the fields of a head and its rows without the checksums; raises InputError for a row that was changed.
-
-    Args:
-        cure: What to do about it.
-    """
-    heads, *rows = lines
-    if heads[-1] != CHECKED:
-        return [heads, *rows]
-    for place, row in enumerate(rows, start=1):
-        if row[-1] != _checksum(heads[:-1], row[:-1]):
-            raise InputError(
-                f"{path}: row {place}: {CHECKED}: does not fit the rest, so that something was changed; {cure}"
-            )
-    return [line[:-1] for line in (heads, *rows)]
-
-
-def _checksum(heads: Sequence[str], row: Sequence[str]) -> str:
-    """Return the checksum of a row; its prefix keeps the column from being read as numbers."""
-    return "sha256:" + hashlib.sha256(json.dumps([list(heads), list(row)]).encode()).hexdigest()[:16]
-
+"""Name of the last column. A CSV without it was written before checksums existed, and is read without this check."""
 
 NAMES = ("row", "cell", "point", "reading", "dataset", "attack", "defense", "hash")
 """Text, even if it looks like another type: a row may be called `NA`, `1` or `true`."""
 
 WORDS = (
-    *(
-        "scale",
-        "changed",
-        "behaviours",
-        "versions",
-        "verdict",
-        "reason",
-        "accuracies",
-        "asked",
-        "left_out",
-        "sigma",
-        "unit",
-        "claimed_by",
-    ),
-    *("epsilon_reason", "epsilon_tap_reason"),
+    *("scale", "changed", "behaviours", "versions", "verdict", "reason", "accuracies", "asked", "left_out", "sigma"),
+    *("unit", "claimed_by", "epsilon_reason", "epsilon_tap_reason"),
 )
 """Text, or nothing."""
 
@@ -92,30 +48,30 @@ CURE = "take the file as it was written, or move it away to measure again"
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What the CSV of a kind of page must hold.
+class RowFormat:
+    """What a kind of CSV must hold.
 
     Args:
-        first: The columns of one without rows.
-        columns: Those that must be there.
-        filled: Those of them that have something in every row.
-        key: The columns that together are one row's alone.
+        first: Columns of a CSV without rows.
+        columns: Columns that must exist.
+        filled: Columns that must have a value in every row.
+        key: Columns that together identify a row.
     """
 
     first: tuple[str, ...]
-    columns: tuple[str, ...]
-    filled: tuple[str, ...]
-    key: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
 
 
-OF_ACCOUNTING = Kept(
+ACCOUNTING = RowFormat(
     ("cell", "hash"),
     ("cell", "claimed", "reading", "stated", "formula", "renyi", "losses", "gives", "reason", "hash"),
     ("cell", "claimed", "reading", "stated", "gives", "hash"),
     ("cell", "reading"),
 )
 
-FRONTIER = Kept(
+FRONTIER = RowFormat(
     ("row", "cell", "hash", "asked", "left_out"),
     ("row", "cell", "defense", "factor", "noise", "asked", "left_out"),
     ("row", "cell", "defense", "factor", "noise", "asked"),
@@ -135,28 +91,123 @@ OF_PAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """{a page's set of columns: the columns that must exist, and further ones that must have a value in every row}."""
 
 
-def of_table(columns: str, curves: bool = False) -> Kept:
+def of_table(columns: str, curves: bool = False) -> RowFormat:
     """Return what the CSV of a table of cells must hold.
 
     Args:
-        columns: Its set of `leakbench.reproduce.columns`.
+        columns: The table's set of `leakbench.reproduce.columns`.
+        curves: Whether the rows have accuracies of every round.
     """
     have, filled = OF_PAGES[columns]
     first = ("row", "cell", "point")
     more = ("accuracies",) if curves else ()
-    return Kept(first, (*first, *have, *filled, *more), (*first, *filled, *more), ("row",))
+    return RowFormat(first, (*first, *have, *filled, *more), (*first, *filled, *more), ("row",))
 
 
-def kept(path: Path, kind: Kept) -> pd.DataFrame:
-    """Return the rows of a CSV; an empty table with the first columns if the file does not exist yet.
+def _unchanged(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows
 
-    Raises:
-        InputError: with the file, the row and the column, for damage: a column that is missing or appears twice, a line
-            that is cut off, a row that does not fit its checksum, text in place of a number, a share outside [0, 1], a
-            duplicate row.
+
+@dataclass(frozen=True)
+class RowStore:
+    """The CSV of one page.
+
+    Args:
+        path: The file; it need not exist.
+        format: What it must hold.
+        current: Returns the rows that are read as today's definitions state them; may raise InputError.
+        order: Returns the rows in the order in which they are written.
+        by: Column with the names of cells.
+        plain: Whether it is the CSV of a script: pandas reads it, and it has no checksums.
     """
-    if not path.exists():
-        return pd.DataFrame({column: [] for column in kind.first})
+
+    path: Path
+    format: RowFormat
+    current: Callable[[pd.DataFrame], pd.DataFrame] = _unchanged
+    order: Callable[[pd.DataFrame], pd.DataFrame] = _unchanged
+    by: str = "cell"
+    plain: bool = False
+
+    @property
+    def existing(self) -> RowStore:
+        """This store if its file exists; else raises InputError."""
+        if not self.path.exists():
+            raise InputError(f"--page: {self.path.name} does not exist; measure first")
+        return self
+
+    def read(self) -> pd.DataFrame:
+        """Return the rows; an empty table with the first columns if the file does not exist.
+
+        Raises:
+            InputError: With the file, the row and the column, for damage: a column that is missing or appears twice, a line
+                that is cut off, a row that does not fit its checksum, text in place of a number, a share outside [0, 1], a
+                duplicate row.
+        """
+        if not self.path.exists():
+            return self.current(pd.DataFrame({column: [] for column in self.format.first}))
+        return self.current(pd.read_csv(self.path) if self.plain else _read(self.path, self.format))
+
+    def write(self, rows: pd.DataFrame) -> None:
+        """Write rows, each with its checksum; after a crash the file is the old one or the new one."""
+        if not self.plain:
+            text = io.StringIO(newline="")
+            rows.to_csv(text, index=False, lineterminator="\n")
+            text.seek(0)
+            heads, *lines = [line for line in csv.reader(text, strict=True) if line]
+            rows = rows.assign(**{CHECKED: [_checksum(heads, line) for line in lines]})
+        write_atomically(self.path, lambda file: rows.to_csv(file, index=False))
+
+    def replace(
+        self, name: str, found: Sequence[Row], then: Callable[[pd.DataFrame], object] | None = None
+    ) -> pd.DataFrame:
+        """Write the rows of a cell in place of those that it had, and return all rows.
+
+        The rows are read again under the lock, so that of two commands with one folder none loses a row of the other.
+
+        Args:
+            name: Name of the cell.
+            found: Its new rows.
+            then: Called with all rows before another command can write; writes their page.
+        """
+        with alone(self.path.parent):
+            rows = self.order(self.replaced(self.read(), name, found))
+            self.write(rows)
+            if then is not None:
+                then(rows)
+        return rows
+
+    def replaced(self, rows: pd.DataFrame, name: str, found: Sequence[Row]) -> pd.DataFrame:
+        """Return rows without those of a cell, and its new rows at the end.
+
+        The types of columns are those that all values together have, also where every value of one part is missing.
+        """
+        others: list[Row] = rows[rows[self.by] != name].to_dict("records") if len(rows) else []
+        columns = dict.fromkeys([*rows.columns, *(column for row in found for column in row)])
+        return pd.DataFrame([*others, *found], columns=list(columns))
+
+    def has(self, rows: pd.DataFrame, name: str, hash_: str) -> bool:
+        """Return whether rows of a cell were measured with this hash."""
+        return "hash" in rows and hash_ in set(rows.loc[rows[self.by] == name, "hash"].astype(str))
+
+
+def heads_of(path: Path) -> list[str]:
+    """Return the names of the columns of any CSV; empty for an empty file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return next(csv.reader(file), [])
+
+
+def in_order(rows: pd.DataFrame, by: str, names: Iterable[str]) -> pd.DataFrame:
+    """Return the rows in the order in which `names` lists the values of column `by`."""
+    order = {name: place for place, name in enumerate(names)}
+    return rows.sort_values(by, key=lambda listed: listed.map(order), kind="stable").reset_index(drop=True)
+
+
+def _checksum(heads: Sequence[str], row: Sequence[str]) -> str:
+    """Return the checksum of a row; its prefix keeps the column from being read as numbers."""
+    return "sha256:" + hashlib.sha256(json.dumps([list(heads), list(row)]).encode()).hexdigest()[:16]
+
+
+def _read(path: Path, kind: RowFormat) -> pd.DataFrame:
     heads, *cells = _lines(path)
     for head in heads:
         if heads.count(head) > 1 or not head:
@@ -167,9 +218,15 @@ def kept(path: Path, kind: Kept) -> pd.DataFrame:
     for place, cell in enumerate(cells, start=1):
         if len(cell) != len(heads):
             raise InputError(f"{path}: row {place} has {len(cell)} fields, the head {len(heads)}; {CURE}")
-    heads, *cells = _unchecked(path, [heads, *cells], CURE)
+    if heads[-1] == CHECKED:
+        for place, cell in enumerate(cells, start=1):
+            if cell.pop() != _checksum(heads[:-1], cell):
+                raise InputError(
+                    f"{path}: row {place}: {CHECKED}: does not fit the rest, so that something was changed; {CURE}"
+                )
+        heads = heads[:-1]
     rows = pd.DataFrame({head: _typed(path, head, [cell[i] for cell in cells]) for i, head in enumerate(heads)})
-    _whole(path, rows, kind)
+    _check(path, rows, kind)
     return _with_current_verdicts(rows)
 
 
@@ -241,22 +298,17 @@ def _number(path: Path, head: str, place: int, text: str) -> float:
     return found
 
 
-def _whole(path: Path, rows: pd.DataFrame, kind: Kept) -> None:
+def _check(path: Path, rows: pd.DataFrame, kind: RowFormat) -> None:
     for name in kind.filled:
         for place, value in enumerate(rows[name], start=1):
             if pd.isna(value) or value == "":
                 raise InputError(f"{path}: row {place}: {name}: got nothing, expected a value; {CURE}")
-    for twice in rows[rows.duplicated(list(_there(kind.key, rows)))].to_dict("records"):
-        said = ", ".join(str(twice[name]) for name in _there(kind.key, rows))
-        raise InputError(f"{path}: row {said!r} appears twice; {CURE}")
-    for name, check in (
-        ("accuracies", _is_grid),
-        ("asked", _is_mapping),
-        ("changed", _is_mapping),
-        ("behaviours", _are_versions),
-    ):
+    key = [name for name in kind.key if name in rows]
+    for twice in rows[rows.duplicated(key)].to_dict("records"):
+        raise InputError(f"{path}: row {', '.join(str(twice[name]) for name in key)!r} appears twice; {CURE}")
+    for name, fits in JSON.items():
         for place, text in enumerate(rows.get(name, ()), start=1):
-            if not (isinstance(text, float) or check(text)):
+            if not (isinstance(text, float) or fits(text)):
                 raise InputError(f"{path}: row {place}: {name}: got {text[:40]!r}, no JSON that was written; {CURE}")
     if "scale" in rows:
         for place, scale in enumerate(rows["scale"], start=1):
@@ -264,19 +316,11 @@ def _whole(path: Path, rows: pd.DataFrame, kind: Kept) -> None:
                 raise InputError(f"{path}: row {place}: scale: got {scale!r}, expected quick or full; {CURE}")
 
 
-def _there(names: Sequence[str], rows: pd.DataFrame) -> Sequence[str]:
-    return [name for name in names if name in rows]
-
-
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _are_versions(text: str) -> bool:
-    return parsed_versions(text) is not None
 
 
 def _is_mapping(text: str) -> bool:
@@ -291,3 +335,12 @@ def _is_grid(text: str) -> bool:
     return len({len(seed) for seed in found}) == 1 and all(
         type(share) in (int, float) and 0 <= share <= 1 for seed in found for share in seed
     )
+
+
+JSON: dict[str, Callable[[str], bool]] = {
+    "accuracies": _is_grid,
+    "asked": _is_mapping,
+    "changed": _is_mapping,
+    "behaviours": lambda text: parsed_versions(text) is not None,
+}
+"""{column of JSON: whether a text is one that was written}."""
