@@ -24,15 +24,12 @@ from leakbench.errors import InputError
 from leakbench.frontier import frontier as engine
 from leakbench.frontier.answer import answer_of
 from leakbench.frontier.choose import Requirements, chosen, main_rows, reaching, refusals
-from leakbench.frontier.figure import draw, figure_of, spread
+from leakbench.frontier.figure import draw, figure_of, looks_of, spread
 from leakbench.frontier.frontier import store_of
 from leakbench.frontier.grid import DEFENSES, Point, points_of
-from leakbench.frontier.identify import identified_by, null_interval, told_from_chance
-from leakbench.frontier.look import looks_of
-from leakbench.frontier.measure import cells_at, measured, sigma_of
+from leakbench.frontier.measure import cells_at, identified_by, measured, null_interval, sigma_of, told_from_chance
 from leakbench.frontier.page import page_of
-from leakbench.frontier.recipe import recipe_text
-from leakbench.frontier.write import measured_defense, write
+from leakbench.frontier.write import measured_defense, recipe_text, write
 from leakbench.progress import Reporter
 from leakbench.recipe import describe, load, names, resolve
 from leakbench.study.study import Execution, executed

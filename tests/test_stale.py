@@ -23,7 +23,7 @@ from leakbench.cli.reproduce import reproduce as command
 from leakbench.data.kept import KeptData
 from leakbench.defense.clip import ClipLayers
 from leakbench.errors import AbsentError, InputError
-from leakbench.frontier.stale import published_points
+from leakbench.frontier.frontier import published_points
 from leakbench.leaderboard.sources import sources_of
 from leakbench.leaderboard.stale import published_cards
 from leakbench.models import MODELS

@@ -20,9 +20,9 @@ from leakbench.frontier.choose import (
     main_rows,
     refusals,
 )
+from leakbench.frontier.frontier import points_in
 from leakbench.frontier.grid import DEFENSES
 from leakbench.frontier.measure import SIZES, command_of
-from leakbench.frontier.stale import points_in
 from leakbench.leakage_points import point_name
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.reproduce.columns import text_of

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import pandas as pd
+import yaml
 
 from leakbench.cell.factors import louder
+from leakbench.decay import Scaled
 from leakbench.defense import Defense
+from leakbench.defense.nbafl import Calibration
 from leakbench.errors import InputError
 from leakbench.frontier.answer import answer_of, command_words, setting_of
 from leakbench.frontier.choose import NOTHING_REQUIRED, Choice, Requirements, chosen, main_rows, reaching
 from leakbench.frontier.figure import draw
 from leakbench.frontier.page import page_of
-from leakbench.frontier.recipe import recipe_text
 from leakbench.measure.rates import ASR, IDENTIFIED
-from leakbench.recipe import resolve
+from leakbench.privacy.budget import Budget
+from leakbench.recipe import recipe_name, resolve
 from leakbench.reproduce.columns import text_of
 from leakbench.store import write_atomically
 from leakbench.study.rows import Row
 
-__all__ = ["measured_defense", "reach_lines", "said", "write"]
+__all__ = ["measured_defense", "reach_lines", "recipe_text", "said", "write"]
 
 
 def said(row: Row) -> str:
@@ -104,3 +109,73 @@ def _origin(choice: Choice, dataset: str) -> str:
         f"the most accurate usable setting at which identification at {best['point']} is not significantly above chance "
         f"({best['identify_victims']:.0f} victims)."
     )
+
+
+NESTED = (Budget, Calibration)
+"""Of which a field knows the kind, so that their fields stand there without a name."""
+
+
+def recipe_text(defense: Defense, where: str) -> str:
+    """Return the recipe of a defense as YAML, its fields that are not the usual ones.
+
+    Args:
+        where: What is added to its note, as from which measurement it comes. Raises InputError for a part that no recipe can
+            name: neither leakbench's own nor one of the entry-point group `leakbench.parts`.
+    """
+    noted = dataclasses.replace(defense, note=" ".join(f"{' '.join(defense.note.split())} {where}".split()))
+    fields = {name: _plain(value) for name, value in _changed(noted).items() if name != "note"}
+    note = "\n".join(
+        textwrap.wrap(noted.note, 130, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    )
+    lines = [_line(name, fields[name]) for name in ("title", "cite")]
+    return (
+        "\n".join([*lines, f"note: >\n{note}", *(_line(n, v) for n, v in fields.items() if n not in ("title", "cite"))])
+        + "\n"
+    )
+
+
+def _line(name: str, value: Any) -> str:
+    said = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
+    return f"{name}: {said.removesuffix(chr(10)).removesuffix('...').rstrip()}"
+
+
+def _changed(value: Any) -> dict[str, Any]:
+    """Return the fields of a part that are not what they are by default."""
+    found = {}
+    for field in dataclasses.fields(value):
+        now = getattr(value, field.name)
+        if now != {} and not (type(now) is type(field.default) and now == field.default):
+            found[field.name] = now
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return what YAML writes: a part as its name, alone or with its fields; another dataclass as its fields."""
+    if isinstance(value, Scaled):
+        value = _multiplied(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {name: _plain(each) for name, each in _changed(value).items()}
+        if isinstance(value, NESTED):
+            return fields
+        name = recipe_name(type(value))
+        if name is None:
+            raise InputError(
+                f"{type(value).__qualname__}: no recipe can name this part, an entry point of `leakbench.parts` would"
+            )
+        return {name: fields} if fields else name
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    # The last digits of a product such as 6 x .1 are the arithmetic's.
+    return float(f"{value:.12g}") if isinstance(value, float) else value
+
+
+def _multiplied(scaled: Scaled) -> Any:
+    """Return the schedule with its ends times the factor, where that is the same; else itself."""
+    curve = scaled.decay
+    ends = {name: getattr(curve, name) * scaled.factor for name in ("start", "end") if hasattr(curve, name)}
+    # Stairs of whole steps, and an epsilon from which noise follows, do not grow with their ends.
+    if not ends or type(curve).__name__ == "StaircaseReleased":
+        return scaled
+    return dataclasses.replace(cast(Any, curve), **ends)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import Field
 
@@ -24,7 +25,6 @@ __all__ = [
     "as_written",
     "body_of",
     "called",
-    "check",
     "check_claims",
     "check_given",
     "check_kind",
@@ -71,15 +71,7 @@ def called(path: Path) -> str:
     return shlex.quote(path.stem if path.parent == tables_folder() else str(path))
 
 
-def check(path: Path, body: Mapping[str, Any], must: tuple[str, ...], may: tuple[str, ...], where: str = "") -> None:
-    """Raise InputError, with the file and `where` in it, for a missing or unknown field."""
-    for name in must:
-        if name not in body:
-            raise InputError(f"{path}: {where}field {name!r} is missing")
-    for name in body:
-        if name not in (*must, *may):
-            raise InputError(f"{path}: {where}unknown field {name!r}{nearest(str(name), (*must, *may))}")
-
+T = TypeVar("T")
 
 Seeds = Annotated[int, Field(ge=1, le=1000)]
 Values = tuple[str | int | float | None, ...] | Mapping[Any, Any]
@@ -142,10 +134,21 @@ class WrittenOrder:
     apart: str = ""
 
 
-def as_written(path: Path, cls: type[Any], fields: Any, where: str = "") -> None:
-    """Raise InputError, with the file and `where` in it, for what is not written as a class above says."""
+def as_written(path: Path, cls: type[T], fields: Mapping[str, Any], where: str = "") -> T:
+    """Return the fields of a file as one of the classes that declare them.
+
+    Raises:
+        InputError: With the file and `where` in it, for a missing or unknown field and for a wrong value.
+    """
+    known = {each.name: each for each in dataclasses.fields(cast(Any, cls))}
+    for name, each in known.items():
+        if name not in fields and each.default is each.default_factory is dataclasses.MISSING:
+            raise InputError(f"{path}: {where}field {name!r} is missing")
+    for name in fields:
+        if name not in known:
+            raise InputError(f"{path}: {where}unknown field {name!r}{nearest(str(name), tuple(known))}")
     try:
-        construct(cls, fields)
+        return construct(cls, fields)
     except InputError as error:
         raise InputError(f"{path}: {where}{error}") from None
 

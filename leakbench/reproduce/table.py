@@ -42,7 +42,6 @@ from leakbench.reproduce.file import (
     as_written,
     body_of,
     called,
-    check,
     check_claims,
     check_given,
     check_kind,
@@ -56,28 +55,6 @@ __all__ = ["SCALES", "Line", "Table", "read_table", "scale_of", "table_of", "wit
 SCALES = ("quick", "full")
 
 RECIPES = ("defense", "attack", "dataset")
-
-OPTIONAL = (
-    "kind",
-    "question",
-    "answer",
-    "cite",
-    "columns",
-    "found",
-    "apart",
-    "samples",
-    "samples_from",
-    "quick",
-    "seeds",
-    "pictures",
-    "repeats",
-    "curves",
-    "orders",
-    "window",
-)
-
-OF_ROWS = ("given", "each", "printed", "claim", "aim", "apart", "because", "seeds", "quick")
-"""Optional fields of a row."""
 
 COUNTS = ("victims", "candidates", "seeds")
 """Of which fewer make wider intervals, and no other number."""
@@ -174,19 +151,15 @@ def read_table(name: str) -> Table:
 
 def table_of(path: Path, body: Mapping[str, Any]) -> Table:
     """Return the table in a file; raises InputError for a wrong or missing field."""
-    check(path, body, ("title", "given", "rows"), ("text", *OPTIONAL))
-    as_written(path, WrittenTable, body)
-    columns = body.get("columns", "claims")
-    if columns not in COLUMNS:
-        raise InputError(f"{path}: columns: got {columns!r}{nearest(columns, list(COLUMNS))}")
-    if not body["rows"]:
+    written = as_written(path, WrittenTable, body)
+    if written.columns not in COLUMNS:
+        raise InputError(f"{path}: columns: got {written.columns!r}{nearest(written.columns, list(COLUMNS))}")
+    if not written.rows:
         raise InputError(
             f"{path}: rows: got none, expected at least one cell, as - {{name: mine, given: {{attack: cpl}}}}"
         )
     for row in body["rows"]:
-        where = f"row {row.get('name')!r}: "
-        check(path, row, ("name",), OF_ROWS, where)
-        as_written(path, WrittenRow, row, where)
+        as_written(path, WrittenRow, row, f"row {row.get('name')!r}: ")
     pictures, repeats, window = (_count(path, body, key) for key in ("pictures", "repeats", "window"))
     check_kind(path, body)
     lines = tuple(_line(path, body, row) for row in spelled_out(body["rows"], f"{path}"))
@@ -198,26 +171,12 @@ def table_of(path: Path, body: Mapping[str, Any]) -> Table:
                 f"{path}: row {line.name!r}: pictures: got false, so the figure of the table cannot show the row"
             )
     words = ("title", "text", "cite", "found", "samples_from", "question", "answer")
-    title, text, cite, found, source, question, answer = (body.get(key, "").strip() for key in words)
-    if bool(body.get("samples")) != bool(source):
+    texts: dict[str, Any] = {name: getattr(written, name).strip() for name in words}
+    if bool(written.samples) != bool(texts["samples_from"]):
         raise InputError(f"{path}: samples, samples_from: each needs the other; add where the paper gives the sizes")
     rounds = _rounds(path, body, lines, window or 1)
-    return Table(
-        path.stem,
-        title,
-        text,
-        lines,
-        cite,
-        columns,
-        found,
-        pictures,
-        repeats,
-        rounds,
-        called(path),
-        source,
-        question,
-        answer,
-    )
+    counts: dict[str, Any] = {"pictures": pictures, "repeats": repeats, "rounds": rounds}
+    return Table(path.stem, lines=lines, called=called(path), columns=written.columns, **texts, **counts)
 
 
 def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
@@ -258,7 +217,6 @@ def _samples(where: str, samples: Mapping[str, Any], given: Mapping[str, Any]) -
 
 def _rounds(path: Path, body: Mapping[str, Any], lines: Iterable[Line], window: int) -> Rounds | None:
     for order in body.get("orders", []):
-        check(path, order, ("says", "more", "less"), ("rounds", "apart"), "orders: ")
         as_written(path, WrittenOrder, order, "orders: ")
         if order.get("rounds", "all") not in SPANS:
             raise InputError(f"{path}: orders: rounds: got {order['rounds']!r}{nearest(order['rounds'], SPANS)}")

@@ -29,7 +29,7 @@ from leakbench.privacy.claim import CLAIM, CompositionClaim, MomentsClaim
 from leakbench.privacy.ledger import Schedule
 from leakbench.provenance import versions
 from leakbench.recipe import construct
-from leakbench.reproduce.file import as_written, called, check
+from leakbench.reproduce.file import as_written, called
 from leakbench.store import content_hash
 from leakbench.study.rows import Row
 from leakbench.typed import check_fields
@@ -342,22 +342,18 @@ class AccountingTable:
 
 def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
     """Return the table in a file; raises InputError for a wrong or missing field."""
-    optional = ("cite", "data", "apart", "found", "question", "answer")
-    check(path, body, ("kind", "counts", "title", "text", "given", "rows"), optional)
-    as_written(path, WrittenAccounting, body)
-    if body["counts"] not in COUNTED:
-        raise InputError(f"{path}: counts: got {body['counts']!r}{nearest(str(body['counts']), tuple(COUNTED))}")
-    if not body["rows"]:
+    written = as_written(path, WrittenAccounting, body)
+    if written.counts not in COUNTED:
+        raise InputError(f"{path}: counts: got {written.counts!r}{nearest(written.counts, tuple(COUNTED))}")
+    if not written.rows:
         raise InputError(f"{path}: rows: got none, expected at least one claim, as - {{name: mine, printed: 1.5}}")
     for row in body["rows"]:
-        where = f"row {row.get('name')!r}: "
-        check(path, row, ("name", "printed"), ("given", "apart"), where)
-        as_written(path, WrittenClaim, row, where)
+        as_written(path, WrittenClaim, row, f"row {row.get('name')!r}: ")
     claims = tuple(claim for row in body["rows"] for claim in _claims(path, body, row))
     names = [claim.name for claim in claims]
     for name in {name for name in names if names.count(name) > 1}:
         raise InputError(f"{path}: rows: two are called {name!r}")
-    words = {key: body.get(key, "").strip() for key in ("title", "text", "cite", "found", "question", "answer")}
+    words = {key: getattr(written, key).strip() for key in ("title", "text", "cite", "found", "question", "answer")}
     return AccountingTable(path.stem, claims=claims, called=called(path), **words)
 
 

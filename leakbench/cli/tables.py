@@ -1,0 +1,202 @@
+"""What `leakbench reproduce` prints and measures: tables, their pages, and stale rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import click
+import pandas as pd
+
+from leakbench.data.kept import KeptData
+from leakbench.errors import InputError, nearest
+from leakbench.frontier.frontier import published_points
+from leakbench.leaderboard.stale import published_cards
+from leakbench.progress import Reporter
+from leakbench.reproduce.accounting.table import AccountingTable
+from leakbench.reproduce.choose import chosen, numbers
+from leakbench.reproduce.columns import measures_of, text_of
+from leakbench.reproduce.file import table_names
+from leakbench.reproduce.published import AnyTable, published, published_rows, read_any
+from leakbench.reproduce.reproduce import check_engine, remeasure, reproduce, study_of
+from leakbench.reproduce.table import SCALES, Table
+from leakbench.study.rows import Row, heads_of
+from leakbench.study.stale import Checked, checked
+from leakbench.study.study import Execution
+
+__all__ = ["list_stale", "list_tables", "measure", "measure_stale", "write_page"]
+
+CARDS = Path("leaderboard")
+"""Folder of published cards in a checkout."""
+
+
+def list_stale(out: Path | None, data_dir: Path | None) -> None:
+    """Print every published row that is stale, why, by which command it is measured again, and how many rows there are.
+
+    Args:
+        out: The folder of rows, without cards; None for `results`, and for the cards in `leaderboard`.
+    """
+    folder = out or Path("results")
+    rows = [*published_rows(folder, data_dir), *published_points(folder, data_dir)]
+    if out is None and CARDS.is_dir():
+        rows += published_cards(CARDS, data_dir)
+    if not rows:
+        raise InputError(f"stale: no published rows in {str(folder)!r}; run it in a checkout, or give --out FOLDER")
+    found = checked(rows, KeptData(offline=True), Reporter())
+    _print([each for each in found if each.state == "stale"])
+    _print_absent("unknown", [each for each in found if each.state == "unknown"])
+    if other := sorted(_unlisted(folder, {row.page for row in rows})):
+        click.echo(f"not checked, since scripts of their own write them: {', '.join(other)}")
+    count = Counter(each.state for each in found)
+    click.echo(f"{len(found)} rows: {count['current']} current, {count['stale']} stale, {count['unknown']} unknown")
+
+
+def list_tables(bare: bool) -> None:
+    """Print the names and titles of all tables.
+
+    Args:
+        bare: Whether no option was given.
+    """
+    if not bare:
+        raise InputError(f"table: expected a name with these options{nearest('', table_names())}")
+    for name in table_names():
+        click.echo(f"{name:<32}{read_any(name).title}")
+
+
+def write_page(name: str, scale: str, out: Path) -> None:
+    """Write the page of a table from the rows in a folder; the scale is checked only."""
+    _check_scale(scale)
+    study = study_of(read_any(name), out)
+    rows = study.store.read()
+    if study.page is None or not len(rows):
+        raise InputError(f"page: rows not found in {study.store.path}; measure first")
+    click.echo(f"page: {study.page.write(rows)}")
+
+
+def measure(
+    name: str, scale: str, only: str, changes: Sequence[str], out: Path | None, execution: Execution, again: bool
+) -> None:
+    """Measure the cells or compute the claims of a table, and print each new row.
+
+    Args:
+        name: Name of the table, or the path of a user's file.
+        scale: One of `SCALES`.
+        only: Text that the names of the measured rows contain.
+        changes: Changed numbers, each NAME=VALUE.
+        out: Folder of the rows; None for `results`.
+        execution: Where and how cells are run.
+        again: Whether to measure existing rows again.
+    """
+    _check_scale(scale)
+    changed, folder = numbers(changes), out or Path("results")
+    if changed and out is None:
+        raise InputError("set: measures a trial, which would take the place of published rows; give --out FOLDER")
+    table, fresh = read_any(name), set[str]()
+    if changed and isinstance(table, AccountingTable):
+        raise InputError("set: an accounting table computes printed numbers and has no cells to change")
+
+    def say(row: Row) -> None:
+        fresh.add(row["cell"])
+        execution.reporter.close()
+        click.echo(_line(table, row))
+
+    rows = reproduce(table, scale, only, changed, folder, execution, say, again)
+    if isinstance(table, Table):
+        named = chosen([line.name for line in table.at(scale)], only)
+        known = rows[rows["cell"].isin(named) & ~rows["cell"].isin(fresh)]
+        if len(known):
+            scales = ", ".join(sorted(set(known["scale"]))) if "scale" in known else "full"
+            click.echo(
+                f"kept: {len(known)} rows that were there (scale {scales}); --again measures them too, --out FOLDER elsewhere"
+            )
+    click.echo(f"rows: {folder / table.name}.csv   page: {folder / table.name}.md")
+
+
+def _check_scale(scale: str) -> None:
+    if scale not in SCALES:
+        raise InputError(f"scale: got {scale!r}{nearest(scale, SCALES)}")
+
+
+def _line(table: AnyTable, row: Row) -> str:
+    """Return the line that reports a new row: a measured one, or a printed number by one reading."""
+    if isinstance(table, Table):
+        return f"{row['row']}: {measures_of(row, table.columns)}"
+    given = "given by this reading" if row["gives"] else "not given by it"
+    valid: float = row["renyi"] if pd.isna(row["losses"]) else row["losses"]
+    return (
+        f"{row['cell']}, {row['reading']}: claimed {row['claimed']:g}, formula {text_of(row['formula'], 4)} ({given}), "
+        f"valid epsilon {text_of(valid, 4)}"
+    )
+
+
+def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool:
+    """Measure the stale rows of a table again, each at the scale that it was measured at; return whether all could be.
+
+    A row of which today's table has no cell is printed and not measured, and so is one without data.
+
+    Args:
+        name: Name of the table, or the path of a user's file.
+        only: Text that the names contain.
+        out: Folder of the rows.
+        execution: Where and how cells are run.
+
+    Raises:
+        InputError: The name is that of a frontier in the folder; the message has the command that measures it again.
+    """
+    again = next((point.again for point in published_points(out, None) if point.page == name), "")
+    if again:
+        raise InputError(f"table: got {name!r}, expected a table; it is a frontier, which `{again}` measures again")
+    table = read_any(name)
+
+    def say(row: Row) -> None:
+        click.echo(_line(table, row))
+
+    check_engine(table, execution.engine)
+    found = checked(published(table, out, execution.data_dir, only), KeptData(), Reporter())
+    if not found:
+        raise InputError(f"stale: no rows in {out / f'{table.name}.csv'}; measure first")
+    _print([each for each in found if each.state != "current"])
+    stale = [each.published for each in found if each.state == "stale" and each.today]
+    if isinstance(table, AccountingTable):
+        for row in stale:
+            reproduce(table, row.scale, row.row, {}, out, execution, say)
+    elif stale:
+        remeasure(table, {row.row: (row.scale, dict(row.changed)) for row in stale}, out, execution, say)
+    click.echo(f"measured again: {len(stale)} of {len(found)} rows")
+    if stale:
+        click.echo(f"rows: {out / table.name}.csv   page: {out / table.name}.md")
+    absent = [each for each in found if each.absent]
+    _print_absent("not measured", absent)
+    return not absent
+
+
+def _print_absent(state: str, found: Sequence[Checked]) -> None:
+    """Print how many of these rows lack data, of each data set, and the command that brings them."""
+    for data, many in sorted(Counter(each.published.data for each in found).items()):
+        rows = "1 row" if many == 1 else f"{many} rows"
+        click.echo(
+            f"{state}: {rows}: the data of {data} are not on this machine; `leakbench data fetch {data}` brings them, "
+            "`--data-dir FOLDER` names their folder"
+        )
+
+
+def _print(found: Sequence[Checked]) -> None:
+    for (page, again), rows in groupby(found, lambda each: (each.published.page, each.published.again)):
+        listed = list(rows)
+        click.echo(f"{page}: {len(listed)} {listed[0].state}; measured again by: {again}")
+        for each in listed:
+            click.echo(f"  {each.published.row}: {each.reason}{_hashes(each)}")
+
+
+def _hashes(each: Checked) -> str:
+    then = each.published.hash[:12] or "none"
+    return f" (hash {then}, today {each.today[:12]})" if each.state == "stale" and each.today else f" (hash {then})"
+
+
+def _unlisted(folder: Path, pages: set[str]) -> Iterator[str]:
+    """Yield the CSVs of a folder whose rows have a hash, but are of no table or frontier."""
+    for path in folder.glob("*.csv"):
+        if path.stem not in pages and path.stem not in table_names() and "hash" in heads_of(path):
+            yield path.name
