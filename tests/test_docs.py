@@ -21,7 +21,7 @@ from leakbench.attack import Attack
 from leakbench.defense import Defense
 from leakbench.overview import _hash, overview
 from leakbench.recipe import _own_parts, names, resolve
-from leakbench.reproduce.index import BEGIN, END
+from leakbench.reproduce.reproduce import BEGIN, END
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 

@@ -22,10 +22,9 @@ from leakbench.cli.options import words
 from leakbench.cli.run import run as run_options
 from leakbench.errors import InputError
 from leakbench.leaderboard.asked import Asked, asking
-from leakbench.leaderboard.card import Card
+from leakbench.leaderboard.card import Card, link_of
 from leakbench.leaderboard.point import point_of
 from leakbench.leaderboard.read import path_of, read_card, read_cards, text_of, write_card
-from leakbench.leaderboard.sources import link_of
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from leakbench import recipe
 from leakbench.behaviour import SHARED
 from leakbench.leaderboard.blocks import Code, Grid, Link, Text, as_html, as_markdown
 from leakbench.leaderboard.card import Card
+from leakbench.leaderboard.check import stale
+from leakbench.leaderboard.make import warnings_of
 from leakbench.leaderboard.page import html_of, markdown_of
 from leakbench.leaderboard.rank import above_chance, comparable, standings
 from leakbench.leaderboard.read import read_cards
-from leakbench.leaderboard.stale import stale
-from leakbench.leaderboard.warnings import warnings_of
 
 ROOT = Path(__file__).parent.parent
 

@@ -26,12 +26,11 @@ from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
-from leakbench.reproduce.index import BEGIN, END, index_of
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.published import read_any
 from leakbench.reproduce.reached import reached
-from leakbench.reproduce.reproduce import reproduce, study_of
+from leakbench.reproduce.reproduce import BEGIN, END, index_of, reproduce, study_of
 from leakbench.reproduce.table import Table, read_table, with_claims
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of
 from leakbench.study.grid import spelled_out

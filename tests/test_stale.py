@@ -24,8 +24,8 @@ from leakbench.data.kept import KeptData
 from leakbench.defense.clip import ClipLayers
 from leakbench.errors import AbsentError, InputError
 from leakbench.frontier.frontier import published_points
-from leakbench.leaderboard.sources import sources_of
-from leakbench.leaderboard.stale import published_cards
+from leakbench.leaderboard.card import sources_of
+from leakbench.leaderboard.check import published_cards
 from leakbench.models import MODELS
 from leakbench.part import part
 from leakbench.progress import Reporter

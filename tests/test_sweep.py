@@ -27,8 +27,8 @@ from leakbench.store import open_run
 from leakbench.study import engines
 from leakbench.study.grid import read_grid
 from leakbench.study.journal import open_journal
-from leakbench.study.merge import whole as there
 from leakbench.study.sweep import Swept, sweep
+from leakbench.study.sweep import whole as there
 from leakbench.study.task import Outcome, Task
 from leakbench.study.work import measure
 

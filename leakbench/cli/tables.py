@@ -13,7 +13,7 @@ import pandas as pd
 from leakbench.data.kept import KeptData
 from leakbench.errors import InputError, nearest
 from leakbench.frontier.frontier import published_points
-from leakbench.leaderboard.stale import published_cards
+from leakbench.leaderboard.check import published_cards
 from leakbench.progress import Reporter
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen, numbers

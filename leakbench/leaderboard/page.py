@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from leakbench.leaderboard.blocks import Block, Bullets, Code, Grid, Heading, Inline, Link, Text, as_html, as_markdown
 from leakbench.leaderboard.card import Card, Epsilon, Point
+from leakbench.leaderboard.check import stale
 from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
-from leakbench.leaderboard.stale import stale
 from leakbench.leakage_points import point_name
 from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS
 from leakbench.summary.verdict_words import INCONCLUSIVE, NO_LEAK

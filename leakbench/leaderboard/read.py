@@ -7,27 +7,36 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from leakbench.bounded import bounded_text
 from leakbench.errors import InputError
-from leakbench.leaderboard.card import Card
-from leakbench.leaderboard.verdicts import check_once, check_verdicts
+from leakbench.leaderboard.card import Card, Measured, Point
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.measure.statistics import share_of_networks, wilson
 from leakbench.recipe import construct
 from leakbench.store import write_atomically
 from leakbench.strict_json import strict_json
-from leakbench.summary.verdict_words import current_word
+from leakbench.summary.verdict import STRONGEST, Evidence, above_baseline, verdict, whole_victims
+from leakbench.summary.verdict_words import FAILED, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, current_word
 
-__all__ = ["path_of", "read_card", "read_cards", "text_of", "write_card"]
+__all__ = [
+    "check_once",
+    "check_verdicts",
+    "path_of",
+    "read_card",
+    "read_cards",
+    "text_of",
+    "write_card",
+]
+
 
 SHARES = (ASR.name, IDENTIFIED.name, LABEL_RANKED.name)
 """Shares of a leakage point's victims; those of a batch's members are of the victims too, but not by Wilson's formula."""
 
-HALF_DIGIT = 1e-3
+ROUNDED = 1e-3
 """What the rounding of a share to four digits can move the ends of its interval, and more."""
 
 
@@ -36,7 +45,7 @@ def _check_intervals(card: Card) -> None:
     for place, given, number, right in _shares(card):
         share, *ends = given
         low, high = _interval(place, share, number, right)
-        if any(abs(one - other) > HALF_DIGIT for one, other in zip(ends, (low, high), strict=True)):
+        if any(abs(one - other) > ROUNDED for one, other in zip(ends, (low, high), strict=True)):
             got, of = f"[{ends[0]:g}, {ends[1]:g}]", f"[{low:.4f}, {high:.4f}]"
             raise InputError(
                 f"{place}: got the interval {got}, expected {of}, that of a share of {share:g} of {number}"
@@ -54,7 +63,7 @@ def _interval(place: str, share: float, number: int, right: tuple[float, ...]) -
     sizes = [len(range(first, number, len(right))) for first in range(len(right))]
     if (
         any(many > size for many, size in zip(right, sizes, strict=True))
-        or abs(sum(right) - share * number) > HALF_DIGIT * number
+        or abs(sum(right) - share * number) > ROUNDED * number
     ):
         raise InputError(
             f"{place}: got {list(right)} by network, expected numbers that add up to a share of {share:g} of {number}"
@@ -66,7 +75,7 @@ def _shares(card: Card) -> Iterator[tuple[str, tuple[float, float, float], int, 
     for cell in card.cells:
         for point in cell.points:
             shares = [share[0] for share in (point.asr, point.identified) if share is not None]
-            if point.excluded is not None and point.excluded < max(shares, default=0.0) - HALF_DIGIT:
+            if point.excluded is not None and point.excluded < max(shares, default=0.0) - ROUNDED:
                 raise InputError(
                     f"cells.{cell.attacker}.{cell.protocol}.{point.name}.excluded: got {point.excluded:g}, expected at least the"
                     f" rate that was measured, {max(shares):g}"
@@ -188,3 +197,89 @@ def _written(value: Any, indent: str) -> str:
     if isinstance(value, list | tuple) and any(isinstance(each, dict) or len(str(each)) > 20 for each in value):
         return "[\n" + ",\n".join(f"{deeper}{_written(each, deeper)}" for each in value) + f"\n{indent}]"
     return json.dumps(value, allow_nan=False)
+
+
+HALF_DIGIT = 1e-4
+"""What the rounding of two numbers to four digits can move their difference."""
+
+
+def check_once(card: Card) -> None:
+    """Raise InputError, with the field, for a cell, a leakage point of a cell, or an asked word that a card has twice."""
+    cells = [f"{cell.attacker}.{cell.protocol}" for cell in card.cells]
+    _once("cells", cells)
+    for name, cell in zip(cells, card.cells, strict=True):
+        _once(f"cells.{name}.points", [point.name for point in cell.points])
+    for name in ("taps", "protocols", "leak_rounds"):
+        _once(f"asked.{name}", getattr(card.asked, name))
+
+
+def _once(place: str, names: Sequence[object]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{place}: {name} appears twice")
+
+
+def check_verdicts(card: Card) -> None:
+    """Raise InputError, with the field, for a verdict that does not follow from the numbers next to it.
+
+    The rules are those of `leakbench.summary.verdict`, applied to what a card keeps of the evidence. `reconstructs` may rest on
+    single victims and `inconclusive` on warnings of the search, for which a card has no numbers, so these two are also accepted.
+    """
+    for cell in card.cells:
+        for point in cell.points:
+            for why in _against(point, cell, card):
+                place = f"cells.{cell.attacker}.{cell.protocol}.{point.name}"
+                raise InputError(f"{place}.verdict: got {point.verdict!r}, but {why}")
+
+
+def _against(point: Point, cell: Measured, card: Card) -> Iterator[str]:
+    """Yield what rules a point's verdict out."""
+    if abs(point.chance - 1 / point.candidates) > HALF_DIGIT:
+        yield f"chance is {point.chance:g}, expected {1 / point.candidates:.4f}, one of {point.candidates} candidates"
+    found = verdict(_evidence(point, cell, card))
+    accepted = {found.word, RECONSTRUCTS}
+    if found.word == NO_LEAK:
+        accepted.add(INCONCLUSIVE)
+    if found.word == INCONCLUSIVE and point.asr is None:
+        accepted.add(FAILED)
+    if point.verdict not in accepted:
+        yield f"its numbers give {found.word!r}: {found.reason}"
+
+
+def _evidence(point: Point, cell: Measured, card: Card) -> Evidence:
+    """Return the evidence that a card keeps of a point; what rounding may have moved counts for the card."""
+    ranked = point.identified is not None
+    share = point.identified[0] + HALF_DIGIT if point.identified is not None else 0.0
+    return Evidence(
+        victims=point.victims,
+        networks=point.networks if cell.protocol == "paper" else 1,
+        attack=card.attack.name,
+        strongest=card.attack.name == STRONGEST,
+        adaptive=cell.attacker == "aware",
+        ranks_only=point.asr is None,
+        live=cell.protocol == "live",
+        # The median RMSE is missing where at least half of the examples have no answer.
+        unanswered=float(point.rmse is None and point.asr is not None),
+        above=tuple(_above(point)),
+        higher=tuple(_higher(point)),
+        identified=whole_victims(share * point.victims),
+        ranked=point.victims if ranked else 0,
+        candidates=point.candidates,
+    )
+
+
+def _above(point: Point) -> Iterator[str]:
+    if point.asr is not None and above_baseline([end - HALF_DIGIT for end in point.asr], point.null_asr):
+        yield f"the ASR {_text(point.asr)} is above the baseline guess's {_text(point.null_asr)}"
+
+
+def _higher(point: Point) -> Iterator[str]:
+    if point.asr is not None and point.asr[0] > point.null_asr[2] + HALF_DIGIT:
+        yield f"the ASR {_text(point.asr)} is above the baseline guess's interval {_text(point.null_asr)}"
+    if point.rmse is not None and (point.null_rmse is None or point.rmse[0] < point.null_rmse - HALF_DIGIT):
+        null = "which is missing" if point.null_rmse is None else f"{point.null_rmse:g}"
+        yield f"the median RMSE {point.rmse[0]:g} is below the baseline guess's, {null}"
+
+
+def _text(share: tuple[float, float, float]) -> str:
+    return f"{share[0]:g} [{share[1]:g}, {share[2]:g}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,23 +13,35 @@ import pandas as pd
 from leakbench.errors import InputError
 from leakbench.progress import cells_line
 from leakbench.reproduce.accounting.measure import computed
-from leakbench.reproduce.accounting.page import accounting_page
+from leakbench.reproduce.accounting.page import accounting_page, judged
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.cost import timed
 from leakbench.reproduce.file import table_names, tables_folder
-from leakbench.reproduce.index import write_index
 from leakbench.reproduce.measure import cells_of, check_line, command_of, measured
-from leakbench.reproduce.page import page_of
-from leakbench.reproduce.published import AnyTable, format_of
+from leakbench.reproduce.page import claims_of, page_of
+from leakbench.reproduce.published import AnyTable, format_of, read_any
 from leakbench.reproduce.table import Line, Table, with_claims
 from leakbench.reproduce.table_figures import draw_curves, draw_pictures
+from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
+from leakbench.scripts import in_table, markdown_table
+from leakbench.store import write_atomically
 from leakbench.study.engines import Placed
 from leakbench.study.rows import Row, RowStore, in_order
 from leakbench.study.stale import hash_of
 from leakbench.study.study import Execution, Job, Page, Study
 
-__all__ = ["check_engine", "remeasure", "reproduce", "study_of"]
+__all__ = [
+    "BEGIN",
+    "END",
+    "check_engine",
+    "index_of",
+    "remeasure",
+    "reproduce",
+    "study_of",
+    "write_index",
+]
 
 
 def study_of(table: AnyTable, out: Path) -> Study:
@@ -181,3 +194,55 @@ def _seconds(table: Table, rows: pd.DataFrame, scale: str) -> list[float]:
             if len(each):
                 return [60 * float(minutes) for minutes in each]
     return []
+
+
+BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
+"""Between these lines of README.md the index stands."""
+
+HEADS = ("table", *VERDICTS, "cells measured", "scale", "minutes")
+
+
+def index_of(out: Path) -> str:
+    """Return a table of the tables that have claims and rows in `out`, with the sums of their verdicts."""
+    lines, sums = [], Counter[str]()
+    for name in table_names():
+        csv = out / f"{name}.csv"
+        if not csv.is_file():
+            continue
+        table = read_any(name)
+        rows = RowStore(csv, format_of(table)).read()
+        found = Counter(_verdicts(table, rows))
+        if not found.keys() - {NOT_MEASURED}:
+            continue
+        sums += found
+        computed = isinstance(table, AccountingTable)
+        cells = (
+            f"{rows['cell'].nunique()} of {len(table.claims if isinstance(table, AccountingTable) else table.lines)}"
+        )
+        scales = ", ".join(sorted(set(rows["scale"].dropna()))) if "scale" in rows else "both" if computed else "full"
+        minutes = rows.drop_duplicates("cell")["wall_minutes"].sum() if "wall_minutes" in rows else None
+        lines.append((f"[{in_table(table.title)}]({name}.md)", *_counts(found), cells, scales, text_of(minutes, 0)))
+    total = ("all", *_counts(sums), "", "", "")
+    return markdown_table(HEADS, [*lines, total])
+
+
+def _verdicts(table: AnyTable, rows: pd.DataFrame) -> list[str]:
+    """Return the verdict of each claim."""
+    if isinstance(table, AccountingTable):
+        return [claim.verdict for claim in judged(table, rows)]
+    return [claim.verdict for claim in claims_of(table, rows)]
+
+
+def write_index(out: Path) -> None:
+    """Put the index between the two lines of `out`/README.md, where it has them."""
+    path = out / "README.md"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if begin and end:
+        new = f"{before}{BEGIN}\n{index_of(out)}\n{END}{after}"
+        write_atomically(path, lambda file: file.write_text(new, encoding="utf-8"))
+
+
+def _counts(found: Counter[str]) -> tuple[int, ...]:
+    return tuple(found[verdict] for verdict in VERDICTS)

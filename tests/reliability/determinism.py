@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import torch
 
 from leakbench.measure.statistics import wilson
-from leakbench.study.merge import CLOCK
+from leakbench.study.sweep import CLOCK
 from tests.bad.tried import asked
 from tests.offline import python_path
 from tests.reliability.same import differences, results

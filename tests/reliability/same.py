@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from leakbench.manifest_file import read_manifest, written
 from leakbench.study.journal import outcome_in
-from leakbench.study.merge import CLOCK
+from leakbench.study.sweep import CLOCK
 
 __all__ = ["differences", "results"]
 
