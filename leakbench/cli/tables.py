@@ -33,7 +33,7 @@ CARDS = Path("leaderboard")
 
 
 def list_stale(out: Path | None, data_dir: Path | None) -> None:
-    """Print every published row that is stale, why, by which command it is measured again, and how many rows there are.
+    """Print every stale published row with its reason and the command that measures it again, then the number of rows.
 
     Args:
         out: The folder of rows, without cards; None for `results`, and for the cards in `leaderboard`.
@@ -134,7 +134,7 @@ def _line(table: AnyTable, row: Row) -> str:
 def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool:
     """Measure the stale rows of a table again, each at the scale that it was measured at; return whether all could be.
 
-    A row of which today's table has no cell is printed and not measured, and so is one without data.
+    A row without a cell in today's table, or without data on this machine, is printed and not measured.
 
     Args:
         name: Name of the table, or the path of a user's file.

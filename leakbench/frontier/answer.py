@@ -38,7 +38,7 @@ def setting_of(row: pd.Series) -> str:
 
 
 def required(wanted: Requirements) -> str:
-    """Return the requirement on epsilon in words; empty where there is none."""
+    """Return the requirement on epsilon in words; empty without a requirement."""
     if wanted.max_epsilon is None:
         return ""
     against = (

@@ -75,8 +75,8 @@ class Choice:
     Args:
         best: Row of the setting to use; None where no usable setting qualifies.
         alike: Rows of the other settings that qualify and whose accuracy interval overlaps that of the best one.
-        unusable: Row of the most accurate setting that fails on accuracy alone; None where there is none or `best` exists.
-        least: Where `best` is None, row of the usable setting within the epsilon that leaks least; None where there is none.
+        unusable: Row of the most accurate setting that fails on accuracy alone; None without such a setting or if `best` exists.
+        least: Without `best`, row of the usable setting within the epsilon that leaks least; None without such a setting.
         qualified: Number of settings that qualify.
         settings: Number of settings.
         usable: Least accuracy of a usable setting; None where no undefended training was measured.

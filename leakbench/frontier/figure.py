@@ -65,7 +65,7 @@ class Look:
 
 
 def looks_of(defenses: Sequence[str]) -> dict[str, Look]:
-    """Return a look for each defense, no two alike up to 98 of them, by colour and marker alone."""
+    """Return colour, marker and dashes of each defense; up to 98 defenses differ by colour and marker alone."""
     sizes = len(COLOURS), len(MARKERS), len(svg.DASHES)
     return {
         name: Look(

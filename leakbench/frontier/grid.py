@@ -106,7 +106,7 @@ def points_of(request: Request, factors: Sequence[float], data_dir: Path | None)
 
 
 def _reached(cell: Cell) -> bool:
-    """Return whether the cell's defense has noise, all of which a factor changes."""
+    """Return whether the cell's defense has noise and a factor changes all of it."""
     try:
         check_louder(cell, "noise-factors", some=True)
     except InputError:

@@ -192,7 +192,7 @@ def _taps(summary: dict[str, Any], run: Run, identified: dict[str, Any]) -> list
 
 
 def sigma_of(defense: Defense) -> str:
-    """Return the noise multipliers, as `0.6`; of a schedule its name and ends, as `exponential 1.5 to 0.485`; empty for none."""
+    """Return the noise multipliers, as `0.6`; a schedule as its name and ends, `exponential 1.5 to 0.485`; empty without noise."""
     multipliers = [getattr(transform, "multiplier", None) for transform in defense.stations.transforms]
     found = [_said(multiplier) for multiplier in multipliers if multiplier is not None]
     return " and ".join(dict.fromkeys(found))

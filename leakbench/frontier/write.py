@@ -112,7 +112,7 @@ def _origin(choice: Choice, dataset: str) -> str:
 
 
 NESTED = (Budget, Calibration)
-"""Of which a field knows the kind, so that their fields stand there without a name."""
+"""Classes that a recipe writes as their fields, without a name: the type of the field identifies them."""
 
 
 def recipe_text(defense: Defense, where: str) -> str:

@@ -33,7 +33,7 @@ class Limits:
     Args:
         max_asr: At each leakage point.
         min_accuracy: After the last round.
-        max_epsilon: Of the valid epsilon of the released models.
+        max_epsilon: Largest valid epsilon of the released models.
     """
 
     max_asr: float | None = None
@@ -58,10 +58,12 @@ class Check:
 def gate(run: Path, baseline: Path, limits: Limits) -> list[Check]:
     """Return every check of a finished run against a baseline, which is a run's folder or a file.
 
-    A measure rose where the 95 % interval of the paired difference lies above zero and the exact one-sided sign test over victims
-    rejects at 5 %, divided by how many rises are looked for. A leakage point of the baseline has to be in the run. What else of
-    the settings changed is said. Raises InputError where the two attacked other examples, or by other attacks, or where one saw
-    more of each gradient.
+    A measure rose if the 95 % interval of the paired difference is above zero and the exact one-sided sign test over victims
+    rejects at 5 %, divided by the number of tests. A leakage point of the baseline must be in the run. Other settings that
+    changed are reported.
+
+    Raises:
+        InputError: The two runs attacked different examples, or with different attacks, or one saw more of each gradient.
     """
     rows, data, told = kept_of(run)
     before, before_data, once = kept_of(baseline)
@@ -83,7 +85,7 @@ def gate(run: Path, baseline: Path, limits: Limits) -> list[Check]:
 
 
 def _other(others: dict[str, str], then: dict[str, Any] | None) -> list[Check]:
-    """Return a check that holds for each setting that changed: of the system that is guarded, as its defense is."""
+    """Return a passed check for each changed setting of the guarded system, such as its defense."""
     if then is None:
         return [
             Check(
@@ -110,7 +112,7 @@ def _alone(rows: pd.DataFrame, before: pd.DataFrame) -> list[Check]:
 
 
 def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float) -> Check:
-    # The sign test's p is of both sides; of a rise alone it is half.
+    # The p-value of the sign test is two-sided; that of a rise alone is half of it.
     risen = d.low > 0 and d.sign / 2 < level
     column = LEAKS[d.measure]
     tap, _, number = d.point.partition("@")

@@ -56,10 +56,10 @@ class Asked:
 
     Args:
         protocols: That are measured.
-        leak_rounds: Of the live protocol, rounds trained before the leak.
+        leak_rounds: Rounds trained before the leak in the live protocol.
         iterations: The most of each search; cards from before there was a limit on evaluations have it.
         evaluations: The most gradient evaluations of each victim, see `leakbench.attack.evaluations`.
-        trials: Of the audit.
+        trials: Number of trials of the audit.
     """
 
     victims: Count = 10

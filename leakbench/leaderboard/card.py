@@ -1,4 +1,4 @@
-"""What a card says of one defense on one data set; a number that was not measured is None, or its part is not there."""
+"""The fields of a card, which is about one defense on one data set; a number that was not measured is None or left out."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ Share: TypeAlias = Annotated[tuple[Chance, Chance, Chance], AfterValidator(_insi
 """[a share, and its 95 % interval]."""
 
 Spread: TypeAlias = Annotated[tuple[Amount, Amount | None, Amount | None], AfterValidator(_spread)]
-"""[a median, and its 95 % interval], an end of which is None where failures reach it."""
+"""[a median, and its 95 % interval]; an end that failures reach is None."""
 
 Name: TypeAlias = Annotated[str, AfterValidator(_name)]
 Hash: TypeAlias = Annotated[str, AfterValidator(_hash)]
@@ -117,13 +117,13 @@ class Point:
         name: The leakage point, with its round where several are.
         failures: Examples without an answer.
         asr: Share rebuilt within the threshold; failures count as failures.
-        null_asr: Of the baseline guess.
-        null_rmse: Of the baseline guess.
+        null_asr: ASR of the baseline guess.
+        null_rmse: RMSE of the baseline guess.
         identified: Among `candidates`, `chance` without any leak.
-        label: Of the answer.
-        label_ranked: Who knows the defense ranks classes.
-        features: Of tables, right features and whole records, beside those of the null attacker.
-        records: Of tables, right features and whole records, beside those of the null attacker.
+        label: Accuracy of the labels of the reconstruction.
+        label_ranked: Accuracy of the label by a ranking of classes that knows the defense.
+        features: Share of right features of a table; `null_features` is that of the baseline guess.
+        records: Share of records of a table that are right as a whole.
         same_as: The leakage point that showed the same bits; empty without one.
         networks: Over how many draws of the first weights the victims are spread, victim v at draw v modulo this number; one
             training counts as one.
@@ -157,7 +157,7 @@ class Point:
 
 @part
 class Measured:
-    """One cell: which attacker, by which protocol, the command that runs it, the hash that the cell then has, and what it gave.
+    """One cell: its attacker, its protocol, the command that runs it, its hash, and its results.
 
     Args:
         network: The one that leaks.
@@ -174,7 +174,7 @@ class Measured:
 
 @part
 class Accuracy:
-    """Of the trained network, on the test examples.
+    """Accuracy of the trained network on the test examples.
 
     Args:
         majority: Of who always names their commonest class.
@@ -213,7 +213,7 @@ class Audited:
 
 @part
 class Epsilon:
-    """What is claimed, what is valid for the released models, what for who reads each leakage point, and what was audited."""
+    """The claimed epsilon, the valid ones for the released models and for each leakage point, and the audited bound."""
 
     unit: Literal["example", "client"]
     delta: Probability
@@ -242,7 +242,7 @@ class Card:
     """One defense on one data set.
 
     Args:
-        hash: Of the cells' hashes and of the audit's command: what was asked.
+        hash: Hash of the cells' hashes and of the audit's command.
         asked: What the command said.
         settings: Every number of the cells, resolved.
         made_with: Versions, threads and the machine's kind, which decide how closely numbers repeat.

@@ -102,9 +102,9 @@ def identity_differences(card: Card, cells: list[Asking]) -> Iterator[str]:
 def differences(card: Card, again: Card) -> Iterator[str]:
     """Yield in what a card is not what was measured again.
 
-    Made with the same versions on the same kind of machine, numbers agree up to rounding; else what has an interval lies in the
-    card's, as the card's lies in that of what was measured again, other numbers are near, and verdicts are the same: a card alone
-    says how it was made, and can gain no more by that.
+    With the same versions on the same kind of machine, numbers agree up to rounding. Else each number with an interval is inside
+    the other's interval, other numbers are near, and verdicts are equal. Only the card states how it was made, so that a false
+    statement must not gain more than this.
     """
     same = card.made_with == again.made_with
     one, other = (dataclasses.asdict(each) for each in (card, again))
@@ -170,7 +170,8 @@ KINDS = {"defense": "defenses", "dataset": "datasets", "attack": "attacks"}
 def stale(card: Card) -> list[str]:
     """Return in what a card was not measured with the catalog and the behaviour of today, a sentence each.
 
-    Only data that come with leakbench are read. Another release alone is no reason: what it changed has another behaviour version.
+    Only data that come with leakbench are read. Another release alone does not make a card stale: its changes have other behaviour
+    versions.
     """
     for what, kind in KINDS.items():
         if getattr(card, what).name not in catalog_names(kind):

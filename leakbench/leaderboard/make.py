@@ -260,7 +260,7 @@ def _doubted(cell: Measured) -> dict[str, list[str]]:
 
 
 def _weaker(cells: Sequence[Measured]) -> Iterator[str]:
-    """Say where who knows the defense got less than who does not: then more was to be had than the aware attacker shows."""
+    """Yield where the adaptive attacker got less than the oblivious one, so that its result is not the strongest possible."""
     aware = {(cell.protocol, p.name): p for cell in cells if cell.attacker == "aware" for p in cell.points}
     for cell in cells:
         if cell.attacker == "oblivious":

@@ -238,7 +238,7 @@ def _not_excluded(point: Point) -> float:
 
 
 def _short(points: Sequence[Point]) -> str:
-    """Return ASR and share identified; of several rounds, the largest."""
+    """Return ASR and share identified, the largest among several rounds."""
     if not points:
         return "unmeasured"
     asr, identified = (max((s[0] for s in shares if s), default=None) for shares in _shares(points))

@@ -48,7 +48,7 @@ def point_of(name: str, summary: Mapping[str, Any], rows: pd.DataFrame) -> Point
 
 
 def _by_network(tap: Mapping[str, Any], rows: pd.DataFrame) -> dict[Any, tuple[float, ...]]:
-    """Return how many victims of each network every share of `consistent.SHARES` counts; of a batch, none for the ASR."""
+    """Return how many victims of each network every share counts; the ASR of a batch has no such counts."""
     first, found = rows[rows["member"] == 0], {}
     for rate in (ASR, IDENTIFIED, LABEL_RANKED):
         if tap[rate.name] is not None and (rate is not ASR or tap["batch"] == 1):

@@ -72,7 +72,7 @@ def points_of(card: Card, attacker: str, protocol: str, tap: str) -> list[Point]
 def above_chance(points: Sequence[Point]) -> float:
     """Return the mean excess of reconstruction and identification over the baseline guess, from 0 to 1.
 
-    A reconstructed victim counts as identified, whatever its rank. The excess is 0 where no leak was found; among several
+    A reconstructed victim counts as identified, also if its rank is low. The excess is 0 where no leak was found; among several
     rounds the largest counts.
     """
     return max(_above(point) for point in points)

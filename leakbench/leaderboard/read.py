@@ -114,7 +114,7 @@ def path_of(folder: Path, card: Card) -> Path:
 
 
 def text_of(card: Card) -> str:
-    """Return a card as JSON: keys sorted, one value a line but short lists, which stand in one."""
+    """Return a card as JSON with sorted keys and one value a line; a short list is on one line."""
     return _written(dataclasses.asdict(card), "") + "\n"
 
 
@@ -167,7 +167,7 @@ def _dicts(values: Any) -> list[dict[str, Any]]:
 
 
 def read_cards(folder: Path) -> list[Card]:
-    """Read all cards below a folder, each in DATASET/DEFENSE.json; raises InputError for another place, and where there is none."""
+    """Read all cards below a folder, each in DATASET/DEFENSE.json; raises InputError for another place, and without a card."""
     if not folder.is_dir():
         raise InputError(f"cards: no folder {str(folder)!r}")
     found = sorted(folder.glob("*/*.json"))

@@ -127,7 +127,7 @@ def _log_odds(share: float) -> float:
 
 
 def _two_sided(distance: float, error: float, units: int) -> float:
-    """Return the two-sided p-value; an error of 0 says that the spread is unknown, not that it is none."""
+    """Return the two-sided p-value; an error of 0 states that the spread is unknown, not that it is 0."""
     if distance == 0:
         return 1.0
     return float(2 * stdtr(units - 1, -abs(distance) / error)) if error > 0 else math.nan

@@ -23,7 +23,7 @@ def chosen(names: Iterable[str], only: str) -> list[str]:
     """Return the cell of just the name `only`, or those whose names hold it, or the one of a row of that name.
 
     A row of a cell that leaks at several points is called by the cell, a comma and the point.
-    Raises InputError where there is none of these.
+    Raises InputError without such a name.
     """
     known = list(names)
     if only in known:

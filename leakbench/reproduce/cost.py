@@ -1,4 +1,4 @@
-"""What a defense costs: the processor time of a client's local iteration beside an undefended one's, in turns on one machine."""
+"""The cost of a defense: processor time of a client's local iteration with and without it, measured in turns on one machine."""
 
 from __future__ import annotations
 

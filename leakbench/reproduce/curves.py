@@ -1,4 +1,4 @@
-"""Accuracy over rounds: which rows a paper says lie above which, seed by seed."""
+"""Accuracy over rounds: claims of a paper that some rows are above others, tested seed by seed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LEAST = CLAIMS["accuracy"].least
 
 @dataclass(frozen=True)
 class Order:
-    """A claim that the accuracy of some rows lies above that of others, added up.
+    """A claim that the sum of the accuracies of some rows is above that of others.
 
     Args:
         says: The claim in words.
-        rounds: Of which the accuracy is the mean: `all`, or the `first` or `last` few, the window.
+        rounds: Rounds whose mean accuracy is compared: `all`, or the `first` or `last` few, the window.
         apart: Why the order gets no verdict, such as one that the paper does not claim; empty for a claim of the paper.
     """
 

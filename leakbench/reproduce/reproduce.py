@@ -86,7 +86,7 @@ def reproduce(
     the rows is written again.
 
     Args:
-        table: The table. Of a table of accounting, `scale`, `changed` and the folders of `execution` are not used.
+        table: The table. A table of accounting does not use `scale`, `changed` and the folders of `execution`.
         scale: One of `SCALES`; a row of the scale `full` counts for both.
         only: Text that the names of the measured rows contain.
         changed: {field of a cell: number} for a trial.

@@ -11,9 +11,9 @@ samples:  {what papers print: on how many examples, or {data set: on how many}},
 samples_from: where in the paper.
 seeds:    how often each cell is run, with other seeds; 1 if it is not said.
 pictures: number of examples whose truth and reconstructions the page's figure shows, see `leakbench.reproduce.table_figures`.
-repeats:  how often local iterations are timed beside undefended ones, where a table is of costs, see `leakbench.reproduce.cost`.
+repeats:  how often local iterations are timed with and without the defense, in a table of costs, see `leakbench.reproduce.cost`.
 curves:   {panel of the figure of accuracy over rounds: names of its rows}, see `leakbench.reproduce.curves`; with it may be
-orders:   [{says, more, less, rounds, apart}], claims that rows lie above others, and
+orders:   [{says, more, less, rounds, apart}], claims that rows are above others, and
 window:   how many rounds `first` and `last` are; 1 if it is not said.
 rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.study.grid`.
 found:    summary of the numbers, below them.
@@ -57,7 +57,7 @@ SCALES = ("quick", "full")
 RECIPES = ("defense", "attack", "dataset")
 
 COUNTS = ("victims", "candidates", "seeds")
-"""Of which fewer make wider intervals, and no other number."""
+"""Fields whose smaller values make intervals wider and change no other number."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Line:
     Args:
         given: Fields of a `Request`.
         claims: {leakage point, "" for every one: {what the paper prints: the number}}.
-        apart: {what of it has another setting: how it differs}.
+        apart: {what is claimed in another setting: how the setting differs}.
         because: Why measured numbers differ from printed ones, and what was tried to find out.
         seeds: How often the cell is run, with other seeds; the accuracy is that of all.
         quick: What the scale `quick` gives instead of some fields and of `seeds`; None where it leaves the cell out.

@@ -103,8 +103,12 @@ def shown_of(name: str, rows: pd.DataFrame, tensors: Mapping[str, Tensor], many:
     """Return the first `many` examples of a cell's run at each of its leakage points, in the order of victim and member.
 
     Args:
-        rows: Of the run's folder. Raises InputError for data that are no pictures.
-        tensors: Of the run's folder. Raises InputError for data that are no pictures.
+        rows: Rows of the run's folder.
+        tensors: Tensors of the run's folder.
+        many: Number of examples.
+
+    Raises:
+        InputError: The data are not pictures.
     """
     group, comma, method = name.rpartition(", ")
     group, method = (group, method) if comma else (name, NO_METHOD)
@@ -226,7 +230,7 @@ def _picture(axes: Axes, pixels: NDArray[np.floating] | None, came_back: bool, l
 
 
 def _pixels(picture: Tensor) -> NDArray[np.floating] | None:
-    """Return a reconstruction (C, H, W) as a tile has it; None where any of it is no number."""
+    """Return a reconstruction (C, H, W) as a tile has it; None if it has a value that is not finite."""
     return _drawn(picture) if bool(torch.isfinite(picture).all()) else None
 
 

@@ -100,7 +100,7 @@ class Compared:
         low: The measurement and its 95 % interval.
         high: The measurement and its 95 % interval.
         verdict: One of `VERDICTS`, empty until `decided` has corrected `test` for the page.
-        reason: Why; of an undecided number before `decided`, the known reason for a difference.
+        reason: Why; before `decided`, the known reason for a difference.
         units: How many, in words.
     """
 
@@ -210,7 +210,7 @@ def unmeasured(row: str, claim: Mapping[str, float]) -> list[Compared]:
 
 
 def digits_of(claims: Iterable[Mapping[str, float]]) -> dict[str, int]:
-    """Return {what is claimed: digits behind the point}: of the number that has most, since a last zero is lost in YAML."""
+    """Return {what is claimed: digits behind the point} of the number with most digits, since YAML loses a last zero."""
     found: dict[str, int] = {}
     for claim in claims:
         for what, printed in claim.items():
@@ -234,7 +234,7 @@ def _failed(row: Mapping[Any, Any], claim: Mapping[str, float]) -> bool:
 
 
 def _ranked(row: Mapping[Any, Any], what: str) -> str:
-    """Return why a leak is none that the paper looked for."""
+    """Return why the paper did not test for such a leak; empty if it did."""
     identified = what == "resilient" and row.get("verdict") == "identifies"
     return "the paper tests reconstruction; here victims were identified" if identified else ""
 

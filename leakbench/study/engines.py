@@ -38,7 +38,7 @@ class Places:
 
     Args:
         workers: Cells side by side.
-        threads: Of each.
+        threads: Threads of each cell.
         gpus_per_cell: In [0, 1], the share of a GPU that each takes.
     """
 

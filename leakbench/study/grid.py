@@ -93,7 +93,7 @@ class Asked:
 
     Args:
         name: Of its row.
-        key: The hash of the request, of the content of its recipes and of leakbench's version, by which it is known before its
+        key: Hash of the request, of the content of its recipes and of leakbench's version. It identifies the cell before its
             data are read.
     """
 
@@ -117,7 +117,7 @@ class Grid:
 
 
 def read_grid(path: Path, device: str = "cpu") -> Grid:
-    """Return the grid of a YAML file; raises InputError, with the file in it, for what is none, or wrong.
+    """Return the grid of a YAML file; raises InputError, with the file in it, for a missing or wrong one.
 
     Args:
         device: Of cells that name none, or `auto`: what decides is where they will be measured, not the machine that reads the
@@ -132,7 +132,7 @@ def grid_of(body: Any, path: Path, device: str = "cpu") -> Grid:
     """Return the grid of the fields of such a file; raises InputError as `read_grid` does.
 
     Args:
-        path: What errors name, and beside which the paths of recipes begin.
+        path: The file that errors name; paths of recipes are relative to its folder.
     """
     known: dict[tuple[str, str], Any] = {}
     try:

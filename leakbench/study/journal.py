@@ -1,4 +1,4 @@
-"""The journal of a sweep: a line of JSON for each cell that ended, by one process; of a cell's lines the last one counts.
+"""The journal of a sweep: a line of JSON for each cell that ended, written by one process; the last line of a cell counts.
 
 A line has its checksum in it; one that was damaged is as if it were not there, and its cell is found whole, or measured, again.
 """
@@ -80,7 +80,7 @@ def open_journal(path: Path) -> Iterator[Journal]:
         try:
             yield journal
         finally:
-            with suppress(OSError):  # Something else lies there, or the disk takes no more, which is told already.
+            with suppress(OSError):  # Another file is there, or the disk is full, which is reported already.
                 journal.keep()
                 if not file.seek(0, os.SEEK_END):
                     path.unlink()

@@ -32,7 +32,7 @@ class RayEngine:
 
     Args:
         address: HOST:PORT of a head; None starts a Ray of this machine with `workers` places, where it is said.
-        workers: Of a cluster, how many tasks are in flight at most; what it has room for, twice, where it is not said.
+        workers: Largest number of tasks in flight on a cluster; None for twice its number of places.
     """
 
     address: str | None = None
@@ -43,10 +43,10 @@ class RayEngine:
     work: Work = measure
 
     def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
-        """Yield what comes of each task, as they end; raises InputError at once where the cluster cannot be had or is too small."""
+        """Yield the outcome of each task as it ends; raises InputError at once if the cluster cannot be reached or is too small."""
         ray = self._begun()
         try:
-            with listening():  # Ray has just set a handler of its own.
+            with listening():  # Ray has just set its own handler.
                 places = self._places(ray)
                 shared = (
                     self.workers if self.address else None
@@ -59,7 +59,7 @@ class RayEngine:
     def _begun(self) -> Any:
         """Return the package `ray`, connected."""
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Read when it is imported.
-        # Cells without a share of a GPU compute on the CPU whatever they see; of hiding it Ray warns.
+        # Cells without a share of a GPU compute on the CPU in any case; Ray warns if GPUs are hidden.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         if self.address is not None:
             check_address(self.address)

@@ -35,7 +35,7 @@ class SubmititEngine:
     """Measure tasks by arrays of `workers` SLURM jobs, each one task after another.
 
     Args:
-        folder: Where jobs leave what comes of each task, and their logs; every node has to see it.
+        folder: Folder of the outcomes and logs of jobs; every node must see it.
         slurm: {parameter of sbatch: value}, as partition, account, time.
         local: Processes of this machine in the scheduler's stead.
     """
@@ -50,9 +50,10 @@ class SubmititEngine:
     work: Work = measure
 
     def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
-        """Yield what comes of each task, as they end.
+        """Yield the outcome of each task as it ends.
 
-        Raises InputError where there is no SLURM or no GPU that was asked for, or for what it does not take.
+        Raises:
+            InputError: SLURM or a requested GPU does not exist, or SLURM refuses a parameter.
         """
         submitit = needed("submitit")
         if not self.local and shutil.which("sbatch") is None:
@@ -121,7 +122,7 @@ class _Crew:
             over = job.done()  # Asked before its files are looked for: what it wrote is then there.
             found += self._answered(job)
             if over and (left := self._jobs.pop(job)):
-                # The tasks that it never came to are no losses, unless it came to none at all.
+                # Tasks that it did not begin are not lost, unless it began none.
                 begun = 1 if job in self._came_to else len(left)
                 found += [(task, None) for task in left[:begun]]
                 self._waiting += left[begun:]
@@ -158,7 +159,7 @@ class _Crew:
 
 
 def _do_all(tasks: list[Task], outcomes: Path, work: Work) -> None:
-    """Do tasks one after another; what comes of each is a file, whole or not there."""
+    """Do tasks one after another; the outcome of each is a file, which is complete or does not exist."""
     os.environ[INSIDE] = "submitit"
     for task in tasks:
         text = json.dumps(work(task).as_dict(), ensure_ascii=False)

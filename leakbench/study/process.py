@@ -1,4 +1,4 @@
-"""The engine `process`: workers on this machine, each a process of its own; one that is killed is noticed and replaced."""
+"""The engine `process`: workers on this machine, one process each; a killed worker is replaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProcessEngine:
     """Measure tasks by `workers` processes.
 
     Args:
-        threads: Of each, which is what OMP_NUM_THREADS says.
+        threads: Threads of each worker, its OMP_NUM_THREADS.
         gpus_per_cell: The share of a GPU that a worker takes, 0 for none; `gpus` are shared among the workers in turn.
     """
 
@@ -36,7 +36,7 @@ class ProcessEngine:
     work: Work = measure
 
     def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
-        """Yield what comes of each task, as they end."""
+        """Yield the outcome of each task as it ends."""
         each = int(1 / self.gpus_per_cell) if self.gpus_per_cell else 0
         crew = _Crew([_Worker(self._environment(n // each if each else None), self.work) for n in range(self.workers)])
         try:
@@ -140,7 +140,7 @@ def _environment(changed: Mapping[str, str]) -> Iterator[None]:
 
 
 def _serve(pipe: Connection, work: Work) -> None:
-    """Do what comes through the pipe until it ends."""
+    """Do the tasks that the pipe delivers until it ends."""
     threading.Thread(target=_end_with_the_sweep, daemon=True).start()
     while True:
         try:
@@ -151,7 +151,7 @@ def _serve(pipe: Connection, work: Work) -> None:
 
 
 def _end_with_the_sweep() -> None:
-    """End this process as soon as the one that started it is gone, were it by `kill -9`: else it would go on with its cell."""
+    """End this process as soon as its parent is gone, also by `kill -9`; else it would continue with its cell."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

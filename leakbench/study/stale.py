@@ -132,13 +132,13 @@ class Published:
         page: Name of its table, frontier or card.
         row: Name of its cell.
         hash: Hash that it was published with.
-        dataset: Its data set, by which rows are checked together.
+        dataset: Its data set; rows of one data set are checked together.
         today: Reads data by its argument; raises AbsentError where they are not on this machine, InputError where today's catalog
             has no such cell.
         requests: Returns the requests of today's cell, for the versions that are known without data.
         recorded: Its behaviour versions above 1.
         again: The command that measures it again.
-        scale: The scale that it was measured at; empty where there are no scales.
+        scale: The scale that it was measured at; empty for a row without a scale.
         changed: Numbers of a trial.
     """
 

@@ -200,7 +200,7 @@ def merge(grid: Grid, known: Mapping[str, Outcome], runs: Path, out: Path) -> li
 
 
 def _differ(cells: Sequence[Asked]) -> list[str]:
-    """Return the fields in which cells of a grid differ, beside those that stand first."""
+    """Return the fields in which cells of a grid differ, without the first columns."""
     names = [f.name for f in dataclasses.fields(cells[0].request) if f.name not in FIRST]
     return [n for n in names if any(getattr(c.request, n) != getattr(cells[0].request, n) for c in cells)]
 
@@ -229,7 +229,7 @@ def _rows(path: Path, first: Row) -> pa.Table:
 
 
 def _table(rows: Sequence[Row]) -> pa.Table:
-    """Return rows as a table; of a column in which both words and numbers stand, all are words."""
+    """Return rows as a table; a column with both words and numbers has words only."""
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 

@@ -25,7 +25,7 @@ class Task:
         key: Of `leakbench.study.grid.Asked`.
         runs: The folder of the runs' folders.
         data_dir: As `--data-dir`.
-        threads: Of a worker.
+        threads: Threads of a worker.
         command: What the manifest is to say of where the run is from.
     """
 
@@ -70,7 +70,7 @@ KINDS = {
     "tries": (int,),
     "fresh": (bool,),
 }
-"""Of what type each field is where it is read."""
+"""Types of each field when it is read."""
 
 LONGEST = 1e12
 """Seconds, and tries, of a task; a larger number may be none that a float holds."""
@@ -79,7 +79,7 @@ Work: TypeAlias = Callable[[Task], Outcome]
 
 
 def outcome_of(record: Any) -> Outcome:
-    """Return the outcome of plain data; raises TypeError or ValueError for what is none that is written."""
+    """Return the outcome of plain data; raises TypeError or ValueError for data that are not an outcome."""
     if not isinstance(record, dict):
         raise TypeError(f"got {type(record).__name__}, expected the fields of an outcome")
     for name, kinds in KINDS.items():

@@ -1,4 +1,4 @@
-"""What a worker does: measure one cell in a folder of its own, and say in one line what went wrong."""
+"""The work of a worker: measure one cell in its own folder, and report in one line what failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 600.0
 
 
 def measure(task: Task) -> Outcome:
-    """Run a task's cell, or find it whole; whatever goes wrong is the outcome's error."""
+    """Run a task's cell, or find it finished; any failure becomes the outcome's error."""
     began = time.monotonic()
     try:
         found = _measured(task, began + PATIENCE)
