@@ -1,4 +1,4 @@
-"""What a part of an attack needs in addition to the observed updates. The experiment provides it, and the threat model names it."""
+"""The needs of an attack's parts in addition to the observed updates: the experiment provides them, the threat model names them."""
 
 from __future__ import annotations
 

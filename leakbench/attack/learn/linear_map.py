@@ -26,7 +26,7 @@ MOST_BYTES = 8_000_000_000
 
 @dataclass(frozen=True)
 class Side:
-    """How the gradients y of one view are compared with the public ones: as (y - mean) * scale.
+    """The comparison of one view's gradients y with the public ones, as (y - mean) * scale.
 
     Args:
         mean: Mean (p,) of the public gradients.

@@ -1,1 +1,1 @@
-"""How a search goes on: optimisers and restarts over many victims at once, coordinates, counts of labels."""
+"""Tools of searches: optimisers and restarts for many victims at once, coordinates, Gaussian priors, and counts of labels."""

@@ -19,7 +19,7 @@ EMPTY = 1e-4
 
 @dataclass(frozen=True)
 class Catch:
-    """What a fishing server remembers.
+    """The information with which a fishing server reads its catch.
 
     Args:
         layer: Prefix of the last layer's parameters.

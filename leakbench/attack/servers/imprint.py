@@ -28,7 +28,7 @@ GRID = 4001
 
 @dataclass(frozen=True)
 class Bins:
-    """What a server remembers of its imprint. Row j is active if h(x) = w . x is above its cutoff.
+    """The bins of an imprint, which the server remembers. Row j is active if h(x) = w . x is above its cutoff.
 
     Args:
         layer: Name of the rows' linear layer in the network.
