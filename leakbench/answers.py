@@ -1,4 +1,4 @@
-"""What an attacker answers: the victims' examples, or a ranking of hypotheses.
+"""The results of an attack: reconstructions of the victims' examples, or a ranking of hypotheses.
 
 Letters: V lanes of victims, M examples behind one update, `*s` the shape of one input.
 """
@@ -14,11 +14,11 @@ __all__ = ["Fit", "Ranking", "Reconstruction"]
 
 @dataclass(frozen=True)
 class Fit:
-    """What an attacker that learns did before it answered.
+    """The training of an attack that learns.
 
     Args:
-        seconds: Of wall clock.
-        public: How many examples it learned from.
+        seconds: Wall time.
+        public: Number of examples for the training.
     """
 
     seconds: float
@@ -27,22 +27,23 @@ class Fit:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What an attacker says the victims' examples were; the attacker never held the truth.
+    """The attacker's reconstruction of the victims' examples, without the truth.
 
     Args:
-        inputs: (V, M, *s) in [0, 1]; NaN where there is no answer.
+        inputs: (V, M, *s) in [0, 1]; NaN without a reconstruction.
         labels: (V, M) int64.
-        certainty: (V, M), higher is surer.
-        trajectory: (iterations, V) distance after each iteration, NaN after a victim has ended.
-        steps: (V,) iterations taken.
-        evaluations: (V,) gradient evaluations.
-        iterates: (snapshots, V, M, *s), the best input so far by the attacker's own distance, at the iterations in `snapshots`;
-            scored outside the attacker.
-        spent: (snapshots, V), those until each of `snapshots`.
-        fit: What was learned for all V of them; None of an attacker that learns nothing.
-        stage: (V,) int64, which of `stages` the answer comes from; None of a method without stages, -1 where there is no answer.
-        not_begun: Names of the stages for which a budget left no time.
-        doubts: {a key for why the attack may be weak, as in `leakbench.attack.doubts`: (V,) bool, for which victims}.
+        certainty: (V, M), higher is more certain.
+        trajectory: (iterations, V), the distance after each iteration; NaN after the end of a victim's search.
+        steps: (V,), the number of iterations.
+        evaluations: (V,), the number of gradient evaluations.
+        iterates: (snapshots, V, M, *s), the best input so far by the attacker's distance, at the iterations in `snapshots`; the
+            scores of these are computed outside the attack.
+        spent: (snapshots, V), the number of gradient evaluations until each of `snapshots`.
+        fit: The training for all V victims; None for an attack that does not learn.
+        stage: (V,) int64, the index in `stages` of the stage of each reconstruction, -1 without a reconstruction; None for a method
+            without stages.
+        not_begun: Names of the stages that a time limit skipped.
+        doubts: {a key of `leakbench.attack.doubts`, a reason why the attack may be weak: (V,) bool}.
     """
 
     inputs: Tensor
@@ -63,17 +64,18 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class Ranking:
-    """An attacker's log-scores over k hypotheses: scores (V, k), highest is the attacker's answer.
+    """An attacker's log-scores of k hypotheses.
 
     Args:
-        parts: {name: how many hypotheses it has}, of several questions whose scores stand side by side; {} of one question.
+        scores: (V, k); the hypothesis with the highest score is the attacker's choice.
+        parts: {name: number of hypotheses} of several questions with concatenated scores; {} for one question.
     """
 
     scores: Tensor
     parts: dict[str, int] = field(default_factory=dict)
 
     def of(self, name: str) -> Ranking:
-        """Return the ranking of one of its questions; the whole where there is one."""
+        """Return the ranking of one question; the whole ranking if it has only one."""
         if not self.parts:
             return self
         before = sum(list(self.parts.values())[: list(self.parts).index(name)])

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whenever their writer is killed, and on the disk once they are said to be."""
+"""Atomic writes: a file is complete or absent even if its writer is killed, and on the disk when the write returns."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ TEMPORARY = re.compile(r"\..+\.[a-z]+\.[a-z0-9_]{8}\.tmp")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], private: bool = False) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place: after a crash the old file or the new one is there.
+    """Write a temporary file next to `path`, then rename it: after a crash, either the old or the new file exists.
+
+    Temporary files of killed writers of the same file are removed.
 
     Args:
-        private: Nobody else may read it. What earlier writers of the same file left behind when they were killed goes. An OSError
-            names `path`, whatever was being written when it came.
+        path: The file.
+        write: Writes the content to a path.
+        private: Whether only the user may read the file.
+
+    Raises:
+        OSError: With the name of `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle, temporary = _begun(path)
-    except OSError as error:  # Names a file that nobody has asked for.
+    except OSError as error:  # The error has the name of the temporary file.
         error.filename = str(path)
         raise
     try:
@@ -38,30 +44,28 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
         temporary.replace(path)
         _keep_name(path.parent)
     except OSError as error:
-        if (
-            error.filename in (None, str(temporary)) and error.filename2 is None
-        ):  # A disk that is full does not say for which file.
+        if error.filename in (None, str(temporary)) and error.filename2 is None:  # A full disk gives no name.
             error.filename = str(path)
         raise
     finally:
-        with contextlib.suppress(OSError):  # A disk that has just become read-only is what is to be told.
+        with contextlib.suppress(OSError):  # On a disk that has become read-only, the first error is the one to report.
             temporary.unlink(missing_ok=True)
         os.close(handle)
     _sweep(path)
 
 
 def _begun(path: Path) -> tuple[int, Path]:
-    """Return a new temporary file, held for as long as its handle is open."""
+    """Return a new temporary file, locked as long as its handle is open."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
         fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
             return handle, Path(name)
-        os.close(handle)  # Somebody took it for left behind before it was held.
+        os.close(handle)  # Another process removed it as left behind before it was locked.
 
 
 def _keep_name(folder: Path) -> None:
-    """Bring the folder itself to the disk: else a power cut may take the new name of a file away again."""
+    """Write the folder itself to the disk, since otherwise a power cut may undo the rename."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -70,7 +74,7 @@ def _keep_name(folder: Path) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Remove temporary files of `path` that nobody holds: their writers were killed."""
+    """Remove unlocked temporary files of `path`, whose writers were killed."""
     for left in glob.iglob(f".{glob.escape(path.name)}.*.tmp", root_dir=path.parent):
         with contextlib.suppress(OSError):
             handle = os.open(path.parent / left, os.O_RDWR)

@@ -1,6 +1,6 @@
-"""How a command ends when it is told to: SIGTERM, as a scheduler sends it, and the end of a terminal end it as Ctrl-C does.
+"""Signals that end a command: SIGTERM, as from a scheduler, and SIGHUP of a closed terminal end it as Ctrl-C does.
 
-Nothing here imports more than the standard library: it listens before anything else of leakbench is imported.
+This module imports only the standard library, since it handles signals before other modules of leakbench are imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import FrameType
 __all__ = ["INTERRUPTED", "SAID", "SIGNALS", "Told", "listening", "said"]
 
 INTERRUPTED = 130
-"""The exit code of who was interrupted, as a shell gives it."""
+"""The exit code of an interrupted command, as in a shell."""
 
 SAID = "interrupted; finished work is kept, run the same command again to resume"
 
@@ -28,15 +28,15 @@ KEEPING = ("card", "data", "frontier", "reproduce", "run", "sweep")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 SECONDS = 4.0
-"""From the signal to the end at the latest. What computes in C hears of no signal until it returns; every file is whole at any
-moment, so that an end by force costs no more than the piece that is being worked on."""
+"""Longest time from the signal to the end. Code in C handles no signal until it returns. Every file is complete at any moment, so a
+forced end loses only the current piece of work."""
 
 UNHEARD = 0.1
-"""Seconds after which the first thread, the only one that Python lets hear, is told once more."""
+"""Seconds after which the signal is sent again to the main thread, the only one in which Python handles signals."""
 
 
 def said() -> str:
-    """Return the line of this process's command when it is interrupted."""
+    """Return the message of this process's command when it is interrupted."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if not command or command in KEEPING or (command == "attack" and _into_folder(sys.argv[1:])):
         return SAID
@@ -45,7 +45,7 @@ def said() -> str:
 
 
 def _into_folder(words: list[str]) -> bool:
-    """Return whether `leakbench attack` writes a run folder, in which it keeps its searches, and not a single file."""
+    """Return whether `leakbench attack` writes a run folder, from which it can resume, and not a single file."""
     given = [word.partition("=")[2] for word in words if word.startswith("--out=")]
     given += [after for word, after in pairwise(words) if word == "--out"]
     return bool(given) and not given[-1].endswith(".safetensors")
@@ -53,14 +53,14 @@ def _into_folder(words: list[str]) -> bool:
 
 @dataclass
 class Told:
-    """Whether a signal came; whatever is raised from then on comes of it."""
+    """A signal handler that records whether a signal came; later errors result from it."""
 
     to_end: bool = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Raise KeyboardInterrupt for the first of the signals; those after it do not disturb the end.
+        """Raise KeyboardInterrupt for the first signal, and ignore later ones.
 
-        Within an import the process ends here and now: libraries are not made to be broken off half-way, and PyTorch's aborts.
+        During an import the process ends at once: an interrupted import leaves libraries unusable, and PyTorch's aborts.
         """
         self.to_end = True
         for each in SIGNALS:
@@ -72,10 +72,9 @@ class Told:
 
 @contextlib.contextmanager
 def listening() -> Iterator[Told]:
-    """Listen to the signals that end a process; one that is ignored, as SIGHUP by `nohup`, stays so.
+    """Handle the signals that end a process; a signal that is ignored, as SIGHUP by `nohup`, stays ignored.
 
-    Whoever was told to end is, as far as these signals go, left alone from then on.
-    In a thread beside the first nothing is heard, as Python has it.
+    After the first signal, later ones are ignored. In other threads than the main one nothing is handled, as Python requires.
     """
     told = Told()
     if threading.current_thread() is not threading.main_thread():
@@ -87,7 +86,7 @@ def listening() -> Iterator[Told]:
     os.set_blocking(sink, False)
     ended = threading.Event()
     threading.Thread(target=_in_time, args=(source, told, ended), daemon=True).start()
-    woken = signal.set_wakeup_fd(sink, warn_on_full_buffer=False)  # Written to at once, whatever is being computed.
+    woken = signal.set_wakeup_fd(sink, warn_on_full_buffer=False)  # Written at once, even while C code runs.
     for number in heard:
         signal.signal(number, told)
     try:
@@ -97,16 +96,16 @@ def listening() -> Iterator[Told]:
         signal.set_wakeup_fd(woken)
         os.close(sink)
         for number, handler in heard.items():
-            # On its way out another signal shall not disturb it, also once Python has put its own handlers away.
+            # Another signal must not disturb the end, even after Python has removed its own handlers.
             signal.signal(number, signal.SIG_IGN if told.to_end else handler)
 
 
 def _deaf(number: int, frame: FrameType | None) -> None:
-    """Hear of a signal and do nothing; of one that is ignored Python complains where it came just before."""
+    """Handle a signal by doing nothing; with SIG_IGN, Python complains about a signal that came just before."""
 
 
 def _imports(frame: FrameType | None) -> bool:
-    """Say whether a module is being imported."""
+    """Return whether a module is being imported."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -115,15 +114,15 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def _end() -> None:
-    """End the process with its line and without any further ado; every file is whole at any moment."""
+    """End the process at once with its message; every file is complete at any moment."""
     os.write(2, f"leakbench: {said()}\n".encode())
     os._exit(INTERRUPTED)
 
 
 def _in_time(source: int, told: Told, ended: threading.Event) -> None:
-    """End the process where it has not ended so many seconds after it was told to.
+    """End the process if it has not ended `SECONDS` after the signal.
 
-    The system may give a signal to any thread, which does not wake the first from what it waits for: one for it alone does.
+    The system may deliver a signal to any thread, which does not wake the main thread; a signal to that thread does.
     """
     first = threading.main_thread().ident
     while number := os.read(source, 1):

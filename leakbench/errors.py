@@ -1,4 +1,4 @@
-"""The one error that means: what was asked for cannot be done, and here is how to cure it; and what says that memory ran out."""
+"""Errors of wrong input, with a remedy in their message; and functions that recognise a lack of memory or disk space."""
 
 import errno
 import re
@@ -17,21 +17,21 @@ LACKS = (
     "could not create a primitive",
     "could not create a memory object",
 )
-"""What stands in the text of PyTorch's RuntimeErrors: of its allocators on the CPU and on a GPU, of CUDA's libraries, and of
-oneDNN, which does not say why."""
+"""Texts in PyTorch's RuntimeErrors for a lack of memory: of its allocators on the CPU and on a GPU, of CUDA's libraries, and of
+oneDNN, which gives no reason."""
 
 NAMED = ("OutOfMemoryError",)
-"""That of PyTorch, which need not be imported here; Arrow's is a MemoryError."""
+"""Name of PyTorch's error, which is not imported here; Arrow's error is a MemoryError."""
 
 UNLOADED = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
-"""What the loader of shared libraries says, in an ImportError."""
+"""Texts of the loader of shared libraries in an ImportError."""
 
 
 class InputError(ValueError):
-    """Wrong input from the user: the command line prints its one line on stderr and exits with 2.
+    """Wrong input from the user: the command line prints its one line on stderr and exits with code 2.
 
-    The message names the field, what was got, and what is accepted or how to cure it. Whatever it quotes of a stranger's file,
-    it is one line, with U+FFFD for what a terminal would obey.
+    The message names the field, the given value, and what is accepted or how to fix it. It is always one line, with U+FFFD for
+    control characters from quoted files.
     """
 
     def __init__(self, message: str) -> None:
@@ -39,17 +39,19 @@ class InputError(ValueError):
 
 
 class AbsentError(InputError):
-    """A data set is not on this machine, and was not fetched."""
+    """A data set is not on this machine and was not fetched."""
 
 
 class BusyError(InputError):
-    """A run's folder is held by another process; it may be free later."""
+    """Another process uses a run's folder; it may be free later."""
 
 
 class DamagedError(InputError):
-    """A file is not as it was written.
+    """A file has another content than the run wrote.
 
-    what: which, and how that is known, without what to do about it, which the whole line has.
+    Args:
+        what: The file and the evidence.
+        cure: The remedy, which the message adds.
     """
 
     def __init__(self, what: str, cure: str) -> None:
@@ -58,12 +60,15 @@ class DamagedError(InputError):
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return `"; did you mean 'x'?"` for the nearest known name, or `".
-
-    Names of which one has a comma are parted by semicolons.
+    """Return the end of a message about an unknown name.
 
     Args:
-        known: a, b"` where none is near.
+        name: The unknown name.
+        known: The accepted names.
+
+    Returns:
+        `; did you mean 'x'?` with the nearest known name, or `; known: a, b` if none is near. Semicolons separate names with
+        commas.
     """
     close = get_close_matches(name, known, n=1, cutoff=0.6)
     return (
@@ -74,7 +79,7 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def no_room(error: BaseException | None, place: Path) -> bool:
-    """Say whether an error, or its cause, is of a place that takes no more: its disk full or read-only, its folder forbidden."""
+    """Return whether an error, or its cause, means that a folder cannot be written: a full or read-only disk, no permission."""
     if isinstance(error, InputError):
         return no_room(error.__cause__, place)
     if not isinstance(error, OSError):
@@ -85,7 +90,7 @@ def no_room(error: BaseException | None, place: Path) -> bool:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Say whether an error means that memory did not suffice, in Python, NumPy or PyTorch, on the CPU or on a GPU."""
+    """Return whether an error means a lack of memory, in Python, NumPy or PyTorch, on the CPU or on a GPU."""
     if isinstance(error, MemoryError) or type(error).__name__ in NAMED:
         return True
     if isinstance(error, ImportError):
@@ -94,6 +99,6 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def wanted(error: BaseException) -> str:
-    """Return `" (tried to allocate 2.00 GiB)"` of an error for which memory did not suffice; nothing where it does not say."""
-    said = re.search(r"(tried|unable) to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
-    return f" ({said[1].lower()} to allocate {said[2]})" if said else ""
+    """Return ` (tried to allocate 2.00 GiB)` for an error with a lack of memory; an empty text if it has no size."""
+    size = re.search(r"(tried|unable) to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
+    return f" ({size[1].lower()} to allocate {size[2]})" if size else ""

@@ -1,4 +1,4 @@
-"""Run one cell: attack at every leakage point, train the federation, and put the pieces together."""
+"""Run one cell: attack at every leakage point, train the federation, and join the results."""
 
 from __future__ import annotations
 
@@ -41,19 +41,18 @@ WHOLE = ("rows.parquet", "rounds.parquet", "reconstructions.safetensors", "model
 
 
 def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
-    """Do whatever of the cell is not yet in the run's folder and return its summary; what was cut short goes on where it stopped.
+    """Run the parts of a cell that are not in the run's folder, and return its summary; an interrupted run is resumed.
 
-    Pieces are as small as one round of training or one chunk of victims, each written whole before the next begins. The
-    `paper` protocol attacks first, since its leak does not depend on the training.
+    A part is one round of training or one chunk of victims, and is on disk before the next begins. The `paper` protocol attacks
+    first, since its leak does not depend on the training.
     """
     files = [name for name in run.manifest["files"] if name not in AFTER]
-    if run.manifest["complete"] and all(
-        [run.has(name) for name in {*WHOLE, *files}]
-    ):  # Each, so that each is looked at.
+    # A list, so that every file is checked.
+    if run.manifest["complete"] and all([run.has(name) for name in {*WHOLE, *files}]):
         check_shown(run.folder / "manifest.json", run.manifest)
         return {**current_summary(run.manifest["summary"]), "folder": str(run.folder)}
     run.manifest["complete"] = False
-    run.manifest.pop("summary", None)  # Of files that are no longer as they were.
+    run.manifest.pop("summary", None)  # The summary belongs to files that have changed.
     s = cell.settings
     attacks = [phase_name(cell, tap, rounds[-1]) for rounds in s.leaks for tap in s.taps]
     planned(progress, ["train", *attacks] if s.protocol == "live" else [*attacks, "train"])
@@ -83,27 +82,28 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
 
 
 def _sent(cell: Cell, run: Run, round_number: int | None, tap: str = "type-1", network: int = 0) -> Sent:
-    """Return what the server sends: the honest network, or what it makes of it to read at a leakage point.
+    """Return what the server sends: the honest network, or its change by a malicious server for a leakage point.
 
     Args:
-        network: Which draw of the first weights, counted from 0.
+        round_number: Number of rounds before; None for the first weights.
+        network: Draw of the first weights, counted from 0.
     """
     rng = generator(cell.settings.seed, "server")
     public = public_examples(cell, max(FEW, cell.attack.needs.public))
     honest = _honest(cell, run, round_number, network)
-    # Of a network that has diverged there is nothing to rewrite: what leaks is not finite, whatever the server means to do.
+    # A diverged network leaks values that are not finite, so a malicious server has nothing to gain from a change.
     server = cell.attack.server if _answers(honest, public) else Honest()
     return Sent(*server(honest, public, knowledge(cell, tap), rng))
 
 
 def _answers(network: Network, public: Public) -> bool:
-    """Whether a network answers anything to public examples: its loss there is a number."""
+    """Return whether a network's loss on public examples is finite."""
     state = {**network.parameters, **network.statistics}
     return math.isfinite(accuracy(network.model, state, public.inputs, public.labels)[1])
 
 
 def _honest(cell: Cell, run: Run, round_number: int | None, network: int = 0) -> Network:
-    """Return the network at random weights, or in the live protocol what was trained in so many rounds."""
+    """Return the network at random weights, or in the live protocol after `round_number` rounds of training."""
     live = cell.settings.protocol == "live"
     model, start = fresh_network(cell, live, network)
     weights, memory = start, dict[str, Tensor]()
@@ -119,7 +119,7 @@ def _honest(cell: Cell, run: Run, round_number: int | None, network: int = 0) ->
 
 
 def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str], None]) -> dict[str, Any]:
-    """Put the pieces together, write the summary, and only then let the pieces go.
+    """Join the parts, write the summary, and then remove the parts.
 
     Args:
         working: Called with the name of each step.
@@ -151,7 +151,7 @@ def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str],
     for key, first in _same_leaks(cell, run).items():
         taps, notes = run.manifest["summary"]["taps"], run.manifest["summary"]["notes"]
         notes[f"taps.{key}"] = f"shows the attacker the same bits as {first}: nothing acts between the two"
-        taps[key]["seconds"] = taps[first]["seconds"]  # What the answer took, not its copy.
+        taps[key]["seconds"] = taps[first]["seconds"]  # The time of the attack, not of the copy.
     run.manifest["complete"] = True
     run.save()
     run.forget("parts/")
@@ -159,7 +159,7 @@ def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str],
 
 
 def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
-    """Return the rows of all pieces, and {tap.round.what: tensor} over all victims, in the order of the victims."""
+    """Return the rows of all parts, and {tap.round.what: tensor} over all victims, in the order of the victims."""
     rows: list[pd.DataFrame] = []
     tensors: dict[str, Tensor] = {}
     for rounds in cell.settings.leaks:
@@ -179,13 +179,13 @@ def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
 
 
 def _as_long(trajectories: list[Tensor]) -> list[Tensor]:
-    """Return trajectories (iterations, V), NaN after the end of those that are shorter than the longest."""
+    """Return trajectories (iterations, V) of equal length, with NaN at the end of shorter ones."""
     longest = max(map(len, trajectories))
     return [nn.functional.pad(t, (0, 0, 0, longest - len(t)), value=torch.nan) for t in trajectories]
 
 
 def _same_leaks(cell: Cell, run: Run) -> dict[str, str]:
-    """Return {leakage point: the one before it at which the attacker was shown the same bits}."""
+    """Return {leakage point: an earlier leakage point with bit-identical views}."""
     first: dict[str, str] = {}
     same = {}
     for piece, digest in run.manifest.get("observations", {}).items():

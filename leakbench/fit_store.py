@@ -1,8 +1,8 @@
-"""Fits on disk, one .safetensors file each, named by the hash of what it was learned of.
+"""Fits on disk, one .safetensors file each, named by the hash of their origin.
 
-A file says in its header what it was learned of, what that took, and the checksum of it all. One that is cut short, changed
-or of something else is fitted anew and replaced. They lie in the user's cache folder, so that other runs find them too; the
-oldest in use go where they take too much room.
+The header of a file has its origin, the time of the fit, and a checksum. A truncated or changed file, or one with another
+origin, is fitted again and replaced. The files are in the user's cache folder, so that other runs use them too; the least
+recently used ones are removed if they take too much space.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["FitStore", "fit_folder"]
 GIGABYTE = 10**9
 
 NAME = re.compile("[0-9a-f]{64}")
-"""How a fit is named: by a hash."""
+"""Form of a fit's name, a hash."""
 
 LEFT = 3600
-"""Seconds after which a half-written file belongs to nobody: writing one takes far less."""
+"""Seconds after which a temporary file counts as left behind; a write takes far less."""
 
 
 def fit_folder() -> Path | None:
-    """Return the folder that LEAKBENCH_FITS names, else the one of fits in the user's cache; None where there is none."""
+    """Return the folder in LEAKBENCH_FITS, else the one of fits in the user's cache; None without a cache folder."""
     if chosen := os.environ.get("LEAKBENCH_FITS"):
         return Path(chosen).expanduser()
     cache = user_cache()
@@ -46,12 +46,12 @@ def fit_folder() -> Path | None:
 
 @dataclass(frozen=True)
 class FitStore:
-    """A `Fits` that asks a folder first, and its own last answer before that.
+    """A `Fits` that uses its last fit, then a folder, and else computes the fit.
 
     Args:
-        folder: None keeps nothing on disk.
-        room: How many bytes all files may take; one that takes more than a quarter is not kept on disk.
-        warn: Told where the folder cannot be written; the work goes on without it.
+        folder: Folder of the fits; None stores nothing on disk.
+        room: Largest number of bytes of all files; a fit of more than a quarter of it is not stored.
+        warn: Called with a message if the folder cannot be written; the fit is then not stored.
     """
 
     folder: Path | None
@@ -60,7 +60,7 @@ class FitStore:
     last: list[Fitted] = field(default_factory=list)
 
     def __call__(self, origin: Origin, fit: Callable[[], Fitted]) -> Fitted:
-        """Return what was learned of `origin`: the same bits whether it was kept or is learned now."""
+        """Return the fit of `origin`; a stored fit is bit-identical to a new one."""
         if not (self.last and self.last[0].origin == dict(origin)):
             found = self._kept(origin)
             if found is None:
@@ -81,8 +81,8 @@ class FitStore:
                 head = json.loads((file.metadata() or {})["fit"])
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             found = Fitted(head["origin"], tensors, Fit(float(head["seconds"]), int(head["public"])))
-            told = found.fit.seconds >= 0 and math.isfinite(found.fit.seconds) and found.fit.public > 0
-            if not told or found.origin != dict(origin) or head["checksum"] != _checksum(found):
+            plausible = found.fit.seconds >= 0 and math.isfinite(found.fit.seconds) and found.fit.public > 0
+            if not plausible or found.origin != dict(origin) or head["checksum"] != _checksum(found):
                 return None
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
             return None
@@ -111,9 +111,9 @@ class FitStore:
             )
 
     def _make_room(self, path: Path, size: int) -> None:
-        """Remove fits, the longest unused first, until one of `size` fits in; and what a killed process left half written.
+        """Remove temporary files of killed processes, and the least recently used fits until a fit of `size` bytes has space.
 
-        Only files that are named as fits are: the folder may hold others.
+        Only files with a fit's name are removed, since the folder may contain others.
         """
         kept = [p for p in path.parent.glob("*.safetensors") if NAME.fullmatch(p.stem) and p != path]
         files = [(p.stat().st_mtime, p.stat().st_size, p) for p in kept]
@@ -130,5 +130,5 @@ class FitStore:
 
 
 def _checksum(found: Fitted) -> str:
-    """Return the hash of all that is kept of a fit."""
+    """Return the hash of the whole content of a fit."""
     return content_hash([dict(found.origin), found.fit.seconds, found.fit.public, tensor_hash(found.tensors)])

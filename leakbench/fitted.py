@@ -1,4 +1,4 @@
-"""What an attacker learned, bound to what it was learned of, and how it is asked for."""
+"""Fits: what an attacker learned, with the origin that it is valid for, and the interface for parts that need them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from leakbench.types import Parameters
 __all__ = ["Asked", "Fits", "Fitted", "Origin", "fitted_anew"]
 
 Origin = Mapping[str, str]
-"""{what the learning read: its hash}, `part` first; see `leakbench.attack.learn.origin`."""
+"""{input of the learning: its hash}, `part` first; see `leakbench.attack.learn.origin`."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What was learned, as {name: tensor}, of `origin`, and what that took."""
+    """The result of learning from an origin.
+
+    Args:
+        origin: The inputs of the learning.
+        tensors: {name: tensor}.
+        fit: The time and the number of public examples.
+    """
 
     origin: Origin
     tensors: Parameters
@@ -29,10 +35,11 @@ class Fitted:
     def read(self, origin: Origin, like: Tensor) -> Parameters:
         """Return the tensors for use on `origin`, on the device of `like`.
 
-        Raises InputError where they were learned of something else, and says of what.
+        Raises:
+            InputError: If they have another origin, with the difference.
         """
         if dict(origin) == dict(self.origin):
-            # In one layout whether they were kept or not, since sums in another order round otherwise.
+            # In one memory layout, stored or not, since sums in another order have other rounding errors.
             return {name: tensor.to(like.device).contiguous() for name, tensor in self.tensors.items()}
         names = dict.fromkeys((*self.origin, *origin))
         other = " and ".join(name for name in names if self.origin.get(name) != origin.get(name))
@@ -42,32 +49,32 @@ class Fitted:
 
 
 class Fits(Protocol):
-    """Where a part that learns asks for what it learned."""
+    """A source of fits for parts that learn."""
 
     def __call__(self, origin: Origin, fit: Callable[[], Fitted]) -> Fitted:
-        """Return what was learned of `origin`, by `fit()` or from where it is kept."""
+        """Return the fit of `origin`, a stored one or the result of `fit()`."""
 
 
 def fitted_anew(origin: Origin, fit: Callable[[], Fitted]) -> Fitted:
-    """Keep nothing."""
+    """Compute the fit without storing it."""
     return fit()
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The same fits, and what was asked for, so that a method made of several parts can say what all of them learned."""
+    """A source of fits that records the requests, so that a method of several parts can report the fits of all of them."""
 
     fits: Fits
     found: dict[tuple[str, ...], Fit] = field(default_factory=dict)
 
     def __call__(self, origin: Origin, fit: Callable[[], Fitted]) -> Fitted:
-        """Ask, and note the answer."""
+        """Return the fit and record it."""
         fitted = self.fits(origin, fit)
         self.found[tuple(origin.values())] = fitted.fit
         return fitted
 
     @property
     def fit(self) -> Fit | None:
-        """The seconds of all that was learned, each fit once, and the most examples that one of them learned from."""
+        """The seconds of all fits together, each counted once, and the largest number of examples of a fit."""
         fits = self.found.values()
         return Fit(sum(f.seconds for f in fits), max(f.public for f in fits)) if fits else None

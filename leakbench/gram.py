@@ -1,4 +1,4 @@
-"""The products of long rows with each other."""
+"""The Gram matrix of long rows."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from torch import Tensor
 __all__ = ["gram_of"]
 
 BLOCK = 4096
-"""How many columns are multiplied at a time."""
+"""Number of columns per product."""
 
 
 SOME = 512
-"""How many rows are multiplied with how many: the products below the diagonal are those above it."""
+"""Number of rows per product: only products above the diagonal are computed, since the matrix is symmetric."""
 
 
 def gram_of(rows: Tensor, exact: bool = False) -> Tensor:
     """Return rows @ rows.T (n, n) in float64, of rows (n, p), summed over blocks of columns.
 
     Args:
-        exact: Whether the products within a block are in float64 too, as information needs it whose small eigenvalues count. An
-            estimate with a ridge on its diagonal does with the rows' own type, which takes a fraction of the time.
+        exact: Whether the products within a block are in float64 too, which small eigenvalues need. With a ridge on the
+            diagonal, the rows' own type is enough and takes a fraction of the time.
     """
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for block in torch.split(rows, BLOCK, 1):

@@ -1,4 +1,4 @@
-"""What something is known by: the sha256 of plain data, of tensors, and of a file."""
+"""Hashes of plain data, tensors and files (sha256)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # Whoever hashes no tensor needs no PyTorch.
+if TYPE_CHECKING:  # Other hashes do not need PyTorch.
     from torch import Tensor
 
 __all__ = ["checksum", "content_hash", "tensor_hash"]
@@ -20,7 +20,7 @@ def content_hash(value: Any) -> str:
 
 
 def tensor_hash(tensors: Mapping[str, Tensor]) -> str:
-    """Return the sha256 of named tensors: their names, types, shapes and bytes, whatever their order."""
+    """Return the sha256 of named tensors: of their names, types, shapes and bytes, independent of their order."""
     import torch  # noqa: PLC0415
 
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""A user's own function by its name, `package.module:name`."""
+"""Imports a user's own function by its name, `package.module:name`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ __all__ = ["import_function", "said"]
 
 
 def import_function(field: str, path: str, folder: str) -> Callable[..., Any]:
-    """Return the callable at `package.module:name`, with `folder` importable too.
+    """Return the callable at `package.module:name`. Prints of the module go to stderr.
 
-    Raises InputError, which names the field, where the path has another form, the import fails, or it is not callable.
-    What the module prints goes to stderr.
+    Args:
+        field: Name of the option, for messages.
+        path: Name of the function.
+        folder: Folder to import from, in addition to Python's path.
+
+    Raises:
+        InputError: If the path has another form, the import fails, or the object is not callable.
     """
     module, colon, name = path.partition(":")
     if not (module and colon and name):
@@ -37,7 +42,7 @@ def import_function(field: str, path: str, folder: str) -> Callable[..., Any]:
 
 
 def said(error: BaseException) -> str:
-    """Return an error's type and message; the type alone where its message cannot be had."""
+    """Return an error's type and message; only the type if the message raises an error."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:

@@ -1,4 +1,4 @@
-"""Names in files from strangers that are joined to a folder: such a name may only lead to what lies below it."""
+"""Checks file names from untrusted files: a name that is joined to a folder must stay below this folder."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ LONGEST = 255
 
 
 def is_inside(name: str) -> bool:
-    """Say whether a relative path with `/` leads below the folder that it is joined to: no `..`, no root, no drive, no controls."""
+    """Return whether a relative path with `/` stays below its folder: no `..`, no root, no drive, no control characters."""
     parts = PurePosixPath(name).parts
     plain = name.isprintable() and "\\" not in name and ":" not in name
     return plain and 0 < len(name) <= LONGEST and not name.startswith("/") and bool(parts) and ".." not in parts
 
 
 def said(name: object) -> str:
-    """Return the beginning of a name as an error says it, with nothing in it that a terminal obeys."""
+    """Return the beginning of a name for a message, without control characters."""
     return ascii(str(name)[:60])

@@ -1,4 +1,4 @@
-"""The names of leakage points, wherever a person reads one; files and options use the keys (`type-1`)."""
+"""The names of leakage points in texts for readers; files and options use the keys (`type-1`)."""
 
 from __future__ import annotations
 

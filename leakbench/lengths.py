@@ -1,4 +1,4 @@
-"""L2 norms that do not overflow before what they are of does: single precision holds no square above 3.4e38."""
+"""L2 norms without overflow: the square of a number above 1.8e19 is infinite in single precision."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["length"]
 
 
 def length(vectors: Tensor, dim: int) -> Tensor:
-    """Return the L2 norms along one axis; not finite only where a vector is not, or its norm itself is too large.
+    """Return the L2 norms along one axis; a norm is infinite or NaN only if the vector is, or if the norm is too large itself.
 
-    Only where single precision overflows they are taken in double, so that all others keep their bits.
+    Only norms that overflow in single precision are computed in double, so that all others stay bit-identical.
     """
-    found: Tensor = torch.linalg.vector_norm(vectors, dim=dim)
-    held = found.isfinite()
-    if bool(held.all()):
-        return found
-    whole: Tensor = torch.linalg.vector_norm(vectors.double(), dim=dim).to(found)
-    return found.where(held, whole)
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=dim)
+    finite = norms.isfinite()
+    if bool(finite.all()):
+        return norms
+    whole: Tensor = torch.linalg.vector_norm(vectors.double(), dim=dim).to(norms)
+    return norms.where(finite, whole)

@@ -1,4 +1,4 @@
-"""One writer at a time: a folder that is held for long, and one while a file in it is read and written again."""
+"""Locks of folders: one for a long time, and one while a file in the folder is read and written again."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["alone", "locked"]
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder, making it where it is not, while a file in it is read and written again; whoever else does so waits.
+    """Lock a folder, and create it if it is missing, while a file in it is read and written again; other processes wait.
 
-    The folder itself is locked, so that nothing is left behind.  Not for what takes long, see `locked`.
+    The lock is on the folder itself and leaves no file. Use `locked` for long work.
     """
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -30,8 +30,13 @@ def alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process alone, making it where it is not; what holds no run at the end is as it was before, as is
-    another's in which nothing could be done.
+    """Lock a folder for this process, and create it if it is missing.
+
+    Without a run in the folder at the end, or after a failure, created folders and the lock file are removed.
+
+    Raises:
+        BusyError: If another process has locked the folder.
+        InputError: If the folder cannot be written.
     """
     path = folder / ".lock"
     try:
@@ -39,7 +44,7 @@ def locked(folder: Path) -> Iterator[None]:
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
         fresh = not path.exists()
         folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)  # Truths of private data lie in it.
+        folder.mkdir(mode=0o700, exist_ok=True)  # The folder contains private examples.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         lock = os.fdopen(os.open(path, flags, 0o600), "a")
     except ValueError as error:
@@ -51,7 +56,7 @@ def locked(folder: Path) -> Iterator[None]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = os.path.samestat(os.fstat(lock.fileno()), path.stat())  # Else its holder has just removed it.
+            held = os.path.samestat(os.fstat(lock.fileno()), path.stat())  # False if its owner has just removed it.
         except OSError:
             held = False
         if not held:
@@ -62,7 +67,7 @@ def locked(folder: Path) -> Iterator[None]:
             done = True
         finally:
             if fresh and not (done and (folder / "manifest.json").exists()):
-                with suppress(OSError):  # Somebody else has begun to use it, or the disk has become read-only.
+                with suppress(OSError):  # Another process uses the folder, or the disk has become read-only.
                     path.unlink()
                     for made in missing:
                         made.rmdir()

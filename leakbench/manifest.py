@@ -27,11 +27,11 @@ __all__ = [
 CURE = "move the folder away to measure again"
 
 FORMATS = (1, 2)
-"""Versions of a manifest, its field `schema`, that this leakbench reads; it writes the last. In those from the second on there is
-a checksum of all the rest, without which a changed figure would be taken for a measured one."""
+"""Accepted versions of a manifest, in its field `schema`; the last one is written. From version 2 on, a manifest has a checksum of
+all other fields, which reveals a changed figure."""
 
 SEALED = 2
-"""The first with a checksum."""
+"""First version with a checksum."""
 
 SHOWN = (
     *("hash", "command", "cell.dataset", "cell.defense", "cell.attack", "settings", "versions", "phases", "files"),
@@ -39,10 +39,10 @@ SHOWN = (
     *("summary.epsilon.valid", "summary.epsilon.claimed", "summary.epsilon.unit", "summary.epsilon.delta"),
     *("summary.taps", "summary.notes", "summary.claims", "summary.threat", "summary.protocol"),
 )
-"""What a table and a page show of every run."""
+"""Fields that a table and a page show of every run."""
 
 SHOWN_OF_TAP = ("round", "batch", "victims", "failures", "candidates", "asr", "eta", "verdict", "seconds")
-"""And of each of its leakage points."""
+"""Fields that they show of each leakage point."""
 
 OF_TOP: dict[str, tuple[type, ...]] = {
     "hash": (str,),
@@ -68,7 +68,7 @@ OF_SUMMARY: dict[str, tuple[type, ...]] = {
 }
 
 WORDS = ("verdict_reason", "verdict_command")
-"""What of a leakage point is a sentence, or nothing."""
+"""Fields of a leakage point with a sentence or nothing."""
 
 OF_TAP: dict[str, tuple[type, ...]] = {
     "round": (int,),
@@ -83,7 +83,7 @@ OF_TAP: dict[str, tuple[type, ...]] = {
 }
 
 WITHIN = ("attributes", "anytime", "doubts", "unanswered", "seen")
-"""What of a leakage point is no single value."""
+"""Fields of a leakage point with several values."""
 
 SHARES = (
     "asr",
@@ -102,9 +102,9 @@ SHARES = (
 
 
 def check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise DamagedError, with the file and the field, for a manifest of a finished run whose fields are of other types.
+    """Raise DamagedError, with the file and the field, for a manifest of a finished run whose fields have other types.
 
-    One of a run that is not finished has no summary, and is checked by who goes on with it; what a reader needs it asks `needed`.
+    The manifest of an unfinished run has no summary; resuming checks it. Readers check the fields that they need with `needed`.
     """
     _shaped(path, "", manifest, shapes.OF_MANIFEST)
     if manifest.get("complete") is not True or "summary" not in manifest:
@@ -128,7 +128,7 @@ def check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
         _is(path, f"summary.warnings.{place}", warning, (str,))
     for name in ("claimed", "valid"):
         _number(path, f"summary.epsilon.{name}", summary.get("epsilon", {}).get(name))
-    # An attack on somebody's update without the truth has no scores; what else has a kind is no cell either.
+    # An attack on an external update without the truth has no scores, and manifests with a kind do not belong to cells.
     if "taps" in summary and not summary["taps"] and "kind" not in manifest:
         raise DamagedError(f"{path}: summary.taps: got none, expected one or more", CURE)
     for name, tap in summary.get("taps", {}).items():
@@ -136,7 +136,7 @@ def check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def check_files(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise DamagedError for a manifest whose `files` are other than {name inside the folder: checksum}, whoever wrote it."""
+    """Raise DamagedError for a manifest whose `files` are not {name inside the folder: checksum}."""
     files = manifest.get("files", {})
     if not isinstance(files, dict):
         raise DamagedError(f"{path}: files: got {type(files).__name__}, expected a mapping", CURE)
@@ -147,14 +147,14 @@ def check_files(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a manifest as it is written: in the last format, with the checksum of what it says."""
-    kept = {"schema": FORMATS[-1], **manifest} | {"schema": FORMATS[-1]}
-    kept.pop("checksum", None)
-    return {**kept, "checksum": content_hash(kept)}
+    """Return a manifest in the last format, with its checksum."""
+    content = {"schema": FORMATS[-1], **manifest} | {"schema": FORMATS[-1]}
+    content.pop("checksum", None)
+    return {**content, "checksum": content_hash(content)}
 
 
 def check_seal(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise DamagedError for a manifest that does not say what was written; one of before there were checksums passes."""
+    """Raise DamagedError for a manifest that does not fit its checksum; manifests from before checksums are accepted."""
     if "checksum" not in manifest and manifest.get("schema", SEALED) < SEALED:
         return
     if manifest.get("checksum") != content_hash(
@@ -164,7 +164,7 @@ def check_seal(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def needed(path: Path, manifest: Mapping[str, Any], *fields: str) -> None:
-    """Raise InputError, with the file, for a field, written with dots, that a manifest has not."""
+    """Raise InputError, with the file, for a missing field of a manifest; dots separate the levels of a field."""
     for field in fields:
         at: Any = manifest
         for name in field.split("."):
@@ -185,7 +185,7 @@ def check_finished(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def check_shown(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise InputError, with the file, for a field that a table or a page shows and that a manifest has not."""
+    """Raise InputError, with the file, for a missing field of a manifest that a table or a page shows."""
     of_taps = (f"summary.taps.{tap}.{name}" for tap in manifest["summary"].get("taps", ()) for name in SHOWN_OF_TAP)
     needed(path, manifest, *SHOWN, *of_taps)
 

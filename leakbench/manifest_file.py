@@ -1,4 +1,4 @@
-"""The manifest of a run's folder as it is read, and the files whose checksums it knows; nothing here needs PyTorch."""
+"""Reads the manifest of a run's folder, and checks files against its checksums, without PyTorch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from leakbench.manifest_shapes import numbers_in
 __all__ = ["read_manifest", "written"]
 
 LONGEST = 100_000_000
-"""Bytes of a manifest; they take about 20,000."""
+"""Largest number of bytes of a manifest; a usual one has about 20,000."""
 
 AGAIN = "run the cell again"
 
 
 def written(folder: Path, manifest: Mapping[str, Any], name: str, cure: str = AGAIN) -> Path:
-    """Return the path of a file of a run; raises DamagedError where it is missing or not what the run wrote.
+    """Return the path of a file of a run.
 
     Args:
-        cure: What to do about it.
+        cure: The remedy in the message.
+
+    Raises:
+        DamagedError: If the file is missing or not what the run wrote.
     """
     path = folder / name
     if not path.is_file():
@@ -37,7 +40,9 @@ def written(folder: Path, manifest: Mapping[str, Any], name: str, cure: str = AG
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of a run's folder.
 
-    Raises InputError where there is none, or one of another version; DamagedError for one that is not as it was written.
+    Raises:
+        InputError: Without a manifest, or for one of another version.
+        DamagedError: For a manifest that does not fit its checksum, or with fields of other types.
     """
     path = folder / "manifest.json"
     try:

@@ -1,7 +1,7 @@
-"""The shapes of manifest fields with several values, for all parts that are read.
+"""The shapes of manifest fields with several values, for all fields that are read.
 
-A shape is a tuple of types that a value may be of; a list with the shape of each item; a dict with the shape of each field that
-must be there, others may; or one of the classes below.
+A shape is a tuple of the accepted types of a value; a list with the shape of each item; a dict with the shape of each required
+field, which accepts more fields; or one of the classes below.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["KNOWLEDGE", "OF_EPSILON", "OF_MANIFEST", "OF_SUMMARY", "OF_TAP", "mi
 Shape: TypeAlias = Any
 
 LARGEST = 1e300
-"""No number of a run is as large; of one that no float holds, as 10^400, mathematics would raise an error."""
+"""Largest number of a run: an integer beyond the range of floats, such as 10^400, would raise errors in computations."""
 
 TEXT, WHOLE, NUMBER, SAID = (str,), (int,), (int, float, NoneType), (str, NoneType)
 PLAIN = (str, int, float, bool, NoneType)
@@ -25,7 +25,7 @@ PLAIN = (str, int, float, bool, NoneType)
 
 @dataclass(frozen=True)
 class Each:
-    """The shape of every value of a mapping, whatever its keys."""
+    """The shape of every value of a mapping with any keys."""
 
     of: Shape
 
@@ -39,14 +39,14 @@ class Absent:
 
 @dataclass(frozen=True)
 class Known:
-    """A mapping with the shapes of those fields that are there."""
+    """A mapping with the shapes of its fields, all of them optional."""
 
     of: Mapping[str, Shape]
 
 
 @dataclass(frozen=True)
 class Curves:
-    """A mapping with the shapes of its fields, all of whose lists are equally long."""
+    """A mapping with the shapes of its fields, whose lists have equal lengths."""
 
     of: Mapping[str, Shape]
 
@@ -87,7 +87,7 @@ OBSERVED: Mapping[str, Shape] = {
     "reason": SAID,
     "participations": Either((str, *NUMBER), Each(NUMBER)),
 }
-"""Of epsilon against one observer."""
+"""Shape of the epsilon against one observer."""
 
 OF_EPSILON: Mapping[str, Shape] = {
     **OBSERVED,
@@ -99,7 +99,7 @@ OF_EPSILON: Mapping[str, Shape] = {
 }
 
 KNOWLEDGE = ("batch_size", "learning_rate", "defense", "labels", "public")
-"""What every attacker's knowledge says where anything is said."""
+"""Fields of an attacker's knowledge, all required if it has any."""
 
 MECHANISM = {"noise_multiplier": NUMBER, "sampling_rate": NUMBER, "steps": WHOLE, "sampling": TEXT}
 
@@ -119,7 +119,7 @@ OF_TAP: Mapping[str, Shape] = {
 
 
 def misfit(value: Any, shape: Shape, place: str) -> str:
-    """Return what of a value is not of a shape, and where; nothing where all is."""
+    """Return the first difference between a value and a shape, with its place; an empty text without a difference."""
     if isinstance(shape, Absent):
         return "" if value is None else misfit(value, shape.of, place)
     if isinstance(shape, Either):
@@ -136,7 +136,7 @@ def misfit(value: Any, shape: Shape, place: str) -> str:
 
 
 def _plain(value: Any, shape: Shape) -> bool:
-    """Say whether all within are single values of the types that they may be of, which is soon seen of most."""
+    """Return whether a list or mapping has only single values of accepted types, a fast check that most values pass."""
     if isinstance(shape, list):
         return isinstance(shape[0], tuple) and all(type(item) in shape[0] for item in value)
     return isinstance(shape, Each) and isinstance(shape.of, tuple) and all(type(v) in shape.of for v in value.values())
@@ -160,7 +160,7 @@ def _within(value: Any, shape: Shape, place: str) -> Iterator[str]:
 
 
 def numbers_in(text: str) -> tuple[Any, str]:
-    """Return (what a JSON says, which number in it is none that a run can give: NaN, infinite or huge; nothing where none is)."""
+    """Return (the data of a JSON text, a message about a number that is NaN, infinite or too large, else an empty text)."""
     odd = False
 
     def number(found: float) -> float:
@@ -170,11 +170,11 @@ def numbers_in(text: str) -> tuple[Any, str]:
 
     value = json.loads(
         text,
-        parse_float=lambda said: number(float(said)),
-        parse_int=lambda said: number(int(said)),
-        parse_constant=lambda said: number(float(said)),
+        parse_float=lambda digits: number(float(digits)),
+        parse_int=lambda digits: number(int(digits)),
+        parse_constant=lambda name: number(float(name)),
     )
-    # Where it stands is sought only where there is one.
+    # The place is searched only if there is such a number.
     return value, _no_number(value, "") if odd else ""
 
 

@@ -1,4 +1,4 @@
-"""A field of a recipe that is itself a part of one kind is written as a mapping of that part's fields."""
+"""Fields of a recipe that hold a part of one kind, as a mapping of the part's fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["nested"]
 
 
 def nested(cls: type[Any]) -> BeforeValidator:
-    """Return the annotation that builds `cls` from a mapping; a mistyped field in it is refused by its name too."""
+    """Return the annotation that builds `cls` from a mapping; an error in a nested field has the field's name."""
 
     def build(value: Any) -> Any:
         if not isinstance(value, Mapping):

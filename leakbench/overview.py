@@ -1,8 +1,8 @@
-"""All defenses side by side: where each acts, what it protects, what it claims and what is valid, in one reference federation.
+"""A table of all defenses in one reference federation: their stations, units, claims and valid epsilons.
 
-The federation is that of the data set `mnist` (the Fed-alphaCDP paper's: 1,000 clients, 100 a round, 100 rounds of 100 local
-iterations), which is known without the data. What it takes minutes to compute lies in results/defenses.csv, each row with
-the hash of the recipe that it is of.
+The federation is that of the data set `mnist` (the Fed-alphaCDP paper's: 1,000 clients, 100 per round, 100 rounds of 100 local
+iterations), which needs no data. results/defenses.csv stores the rows, whose computation takes minutes, each with the hash of its
+recipe.
 """
 
 from __future__ import annotations
@@ -35,12 +35,16 @@ SHAPE, CLASSES, EXAMPLES = (1, 28, 28), 10, 60_000
 
 @dataclass(frozen=True)
 class Row:
-    """One defense. Epsilon at 1e-5 or `none`: claimed; valid, without_draw of released models; valid at each type.
+    """One defense, with epsilons at delta 1e-5 or `none`.
 
     Args:
         acts_at: Its stations.
-        reason: Why none is valid, else empty.
-        recipe: Hash of the recipe that was measured.
+        claimed: Claimed epsilon.
+        valid: Valid epsilon of released models.
+        without_draw: Valid epsilon of released models if the draw of clients is known.
+        type_0: Valid epsilon at the leakage point; `type_1` and `type_2` likewise.
+        reason: Why no epsilon is valid, else empty.
+        recipe: Hash of the measured recipe.
     """
 
     name: str
@@ -58,7 +62,7 @@ class Row:
 
 
 def measured(name: str, defense: Defense) -> Row:
-    """Work a defense's epsilons out in the reference federation; up to some ten seconds where its noise changes."""
+    """Compute a defense's epsilons in the reference federation, which takes up to about ten seconds if its noise changes."""
     federation = resolve("datasets", DatasetRecipe, "mnist")[1].federation
     rng = torch.Generator().manual_seed(0)
     plain = build(defense.model or default_model(SHAPE), SHAPE, CLASSES, rng)
@@ -95,7 +99,7 @@ def _number(value: float | None) -> str:
 
 
 def _hash(defense: Defense) -> str:
-    """Return the hash of all that an epsilon may follow from: words, and numbers that a paper prints, are not among it."""
+    """Return the hash of everything that an epsilon depends on, without texts and a paper's printed numbers."""
     return content_hash(
         {
             "defense": acting(describe(defense)),
@@ -114,7 +118,7 @@ def overview() -> Iterator[tuple[str, Defense, Row | None]]:
 
 
 def recorded() -> list[Row]:
-    """Return the rows of results/defenses.csv, in a wheel of the copy in its catalog."""
+    """Return the rows of results/defenses.csv, or of its copy in the catalog of a wheel."""
     folder = catalog_folder("defenses").parent
     for path in (folder / "results" / "defenses.csv", folder / "defenses.csv"):
         if path.is_file():

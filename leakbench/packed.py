@@ -1,4 +1,4 @@
-"""Compressed data from strangers: what a few bytes may unpack to has a limit, since a thousandfold is easily made."""
+"""Limits for untrusted compressed data, since a small file can unpack to a thousand times its size."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ import pyarrow.parquet as pq
 __all__ = ["check_npz", "check_parquet", "check_table", "ungzipped"]
 
 LARGEST = 1 << 30
-"""Bytes of one file."""
+"""Largest number of unpacked bytes of one file."""
 FOLD, SLACK = 200, 1 << 24
-"""By how much data compress that are not made for it, and what a small file may unpack to in any case."""
+"""Largest compression of ordinary data, and the number of unpacked bytes that every file may have."""
 MOST_CELLS = 200_000_000
-"""Rows times columns of a table."""
+"""Largest number of rows times columns of a table."""
 
 
 def most_of(size: int) -> int:
-    """Return how many bytes a file of `size` may unpack to."""
+    """Return the largest number of unpacked bytes of a file of `size` bytes."""
     return min(LARGEST, SLACK + FOLD * size)
 
 
 def ungzipped(packed: bytes) -> bytes:
-    """Return what gzip packed; raises ValueError for more than it should be, EOFError and zlib.error for what is no whole gzip."""
+    """Return unpacked gzip data.
+
+    Raises:
+        ValueError: For more bytes than the limit.
+        EOFError: For truncated data; also zlib.error for other data.
+    """
     most, found, left = most_of(len(packed)), bytearray(), packed
     while left:
         stream = zlib.decompressobj(wbits=31)
@@ -41,7 +46,7 @@ def ungzipped(packed: bytes) -> bytes:
 
 
 def check_npz(path: Path) -> None:
-    """Raise ValueError for a .npz whose arrays, as their heads have them, are more than it should hold, or of objects."""
+    """Raise ValueError for a .npz with arrays of objects, or arrays whose headers state more bytes than the limit."""
     most, size = most_of(path.stat().st_size), 0
     with zipfile.ZipFile(path) as file:
         for entry in file.infolist():
@@ -59,13 +64,13 @@ def check_npz(path: Path) -> None:
 
 
 def check_parquet(path: Path) -> None:
-    """Raise ValueError for a .parquet that says it holds more than a table of rows does."""
+    """Raise ValueError for a .parquet whose metadata state more values or bytes than the limit."""
     with pq.ParquetFile(path) as file:
         check_table(file)
 
 
 def check_table(file: pq.ParquetFile) -> None:
-    """Likewise, of one that is open."""
+    """Raise ValueError for an open .parquet file as `check_parquet` does."""
     held: pa.FileMetaData = file.metadata
     cells = held.num_rows * max(1, held.num_columns)
     size = sum(held.row_group(n).total_byte_size for n in range(held.num_row_groups))

@@ -1,4 +1,4 @@
-"""What a part of leakbench is, one link of an attack, of a defense or of a data set, and the types of the fields it may have."""
+"""The decorator of parts (pieces of attacks, defenses and data sets), and the types of their fields."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = [
 
 
 def _in_single_precision(value: float) -> float:
-    """Refuse what would silently become zero or infinite, since computations run in float32."""
+    """Refuse numbers that become zero or infinite in float32."""
     if value and not 1e-30 <= value <= 1e30:
         raise ValueError("expected a number between 1e-30 and 1e30, as single precision holds")
     return value
 
 
 def _with_squares(value: float) -> float:
-    """Refuse a bound so small that longer gradients have no square in single precision, and would pass it unclipped."""
+    """Refuse a bound so small that gradients above it have a square of zero in single precision, and would not be clipped."""
     if value < 1e-15:
         raise ValueError("expected at least 1e-15, since single precision holds no square of a shorter gradient")
     return _in_single_precision(value)
@@ -42,9 +42,9 @@ def _with_squares(value: float) -> float:
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_in_single_precision)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_in_single_precision)]
-# One validator, as pydantic 2.9 keeps the last of several alone.
+# One validator, since pydantic 2.9 uses only the last of several.
 Bound = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_with_squares)]
-"""Of an L2 norm, to which something is clipped."""
+"""Bound of a clip, an L2 norm."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -58,7 +58,7 @@ def _below(name: str) -> str:
 
 
 Inside = Annotated[str, AfterValidator(_below)]
-"""A name that is joined to a folder."""
+"""A file name that stays below the folder that it is joined to."""
 
 T = TypeVar("T")
 
@@ -80,12 +80,12 @@ def part(of: type[T] | str) -> type[T] | Callable[[type[T]], type[T]]:
     """Make a class a part: a frozen dataclass whose fields are checked strictly (types and ranges) when it is built.
 
     Args:
-        of: The class, or the name of the part, which is written `@part("transform.clip_whole")`: a recipe finds the part by
-            its slot and name, and identities contain the name and not the class's. A part without a name is not offered to
-            recipes, unless an entry point of `leakbench.parts` names it.
+        of: The class, or the name of the part, as in `@part("transform.clip_whole")`. Recipes and identities use this name, not
+            that of the class. A part without a name is not available to recipes, unless it is an entry point of
+            `leakbench.parts`.
 
     Raises:
-        TypeError: For a behaviour version that is not one, see `leakbench.behaviour`.
+        TypeError: For an invalid behaviour version, see `leakbench.behaviour`.
     """
     if isinstance(of, str):
         return lambda cls: _made(cls, of)

@@ -114,7 +114,7 @@ class Reporter:
         self._end = end if self._end is None else min(self._end, end)
 
     def begin(self, phase: str, done: float, total: int, place: str) -> None:
-        """Show the start of a phase, of which an earlier process may have done a part.
+        """Show the start of a phase, which an earlier process may have done in part.
 
         Args:
             phase: Name of the phase.
@@ -309,7 +309,7 @@ def ticking(progress: Progress) -> Callable[[str, float | None], None]:
 
 
 def begin(progress: Progress, phase: str, done: float, total: int, place: str) -> None:
-    """Show the start of a phase, of which an earlier process may have done a part; see `Reporter.begin`."""
+    """Show the start of a phase, which an earlier process may have done in part; see `Reporter.begin`."""
     if isinstance(progress, Reporter):
         progress.begin(phase, done, total, place)
     else:

@@ -1,4 +1,4 @@
-"""What a run was made with."""
+"""The versions of the software of a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 @lru_cache
 def code() -> str:
-    """Return the beginning of the sha256 of leakbench's own modules: between two releases the version tells them not apart."""
+    """Return the beginning of the sha256 of leakbench's own modules, since the version does not change between two releases."""
     digest, home = hashlib.sha256(), Path(leakbench.__path__[0])
     for path in sorted(home.rglob("*.py")):
         digest.update(f"{path.relative_to(home).as_posix()} {path.stat().st_size}\n".encode() + path.read_bytes())

@@ -54,7 +54,7 @@ class Slot:
 
     Args:
         name: The slot's name, as `transform`.
-        within: Modules with the parts; of a package, the modules in it.
+        within: Modules with the parts, or packages of such modules.
         without: Parts that this field does not take.
     """
 
@@ -68,7 +68,7 @@ class Slot:
         return {name: cls for name, cls in _parts(self.name, self.within).items() if name not in self.without}
 
     def __call__(self, value: Any) -> Any:
-        """Return the part that a field asks for; raises PydanticCustomError for what is none."""
+        """Return the part of a field's value; raises PydanticCustomError for another value."""
         if dataclasses.is_dataclass(value):
             return value
         if isinstance(value, str):
@@ -134,7 +134,7 @@ def _own_parts(slot: str) -> Mapping[str, type[Any]]:
 
 
 def recipe_name(cls: type[Any]) -> str | None:
-    """Return the name by which a recipe finds the class of a part, leakbench's or a user's own; None where it does not."""
+    """Return the name of a part's class in recipes, also of a user's own part; None for a class without a name."""
     slot, _, name = (part_name(cls) or "").rpartition(".")
     if slot:
         return name
@@ -169,7 +169,7 @@ def _tuples(value: Any) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return what a YAML file says; raises InputError that starts with the file for one that cannot be read or is none."""
+    """Return the data of a YAML file; raises InputError, with the file, for one that cannot be read or is not YAML."""
     try:
         return parse(bounded_text(path, MOST_BYTES))
     except (yaml.YAMLError, TypeError, RecursionError) as error:

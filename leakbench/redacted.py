@@ -1,4 +1,4 @@
-"""What of a run's arrays is kept or shown where no example and no reconstruction may be."""
+"""The arrays of a run that may be stored or shown if examples and reconstructions may not."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["without_pictures"]
 T = TypeVar("T")
 
 SCORES = ("trajectory",)
-"""The last word of the names of arrays in which there is nothing of an example; any other is taken for one that has."""
+"""Last word of the names of arrays without examples and reconstructions; all other arrays are removed."""
 
 
 def without_pictures(arrays: Mapping[str, T]) -> dict[str, T]:
-    """Return those of {name: array} in which there is nothing of an example."""
+    """Return the arrays of {name: array} without examples and reconstructions."""
     return {name: array for name, array in arrays.items() if name.rpartition(".")[2] in SCORES}

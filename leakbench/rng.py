@@ -1,4 +1,4 @@
-"""Randomness: one generator for each purpose, derived from the seed, so that adding noise never moves the data."""
+"""Randomness: one generator for each purpose, derived from the seed, so that noise does not change the drawn data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["generator", "generators", "normal"]
 
 
 def generator(seed: int, purpose: str, *indices: int) -> torch.Generator:
-    """Return the generator of one purpose (`"noise"`, `"batches"`, ...) and, say, one round and client.
+    """Return the generator of one purpose (`"noise"`, `"batches"`, ...) and indices, such as a round and a client.
 
-    Generators live on the CPU whatever the device of the computation, so that every device sees the same numbers.
+    Generators are on the CPU for every device of the computation, so that all devices use the same numbers.
     """
     text = "/".join([str(seed), purpose, *map(str, indices)])
     digest = hashlib.sha256(text.encode()).digest()
@@ -24,14 +24,21 @@ def generator(seed: int, purpose: str, *indices: int) -> torch.Generator:
 
 
 def generators(seed: int, purpose: str, indices: Iterable[tuple[int, ...]]) -> Generators:
-    """Return one generator a lane."""
+    """Return one generator per lane.
+
+    Args:
+        indices: The indices of each lane.
+    """
     return tuple(generator(seed, purpose, *index) for index in indices)
 
 
 def normal(like: Tensor, rngs: Generators | None, members: int) -> Tensor:
-    """Return standard normal noise (lanes, members, *p) for `like` (lanes, *, *p): each lane draws from its own generator.
+    """Return standard normal noise (lanes, members, *p), each lane from its own generator.
 
-    Zero where `rngs` is None: the deterministic part of a defense, as an attacker runs it on a guess.
+    Args:
+        like: (lanes, *, *p), a tensor with the shape, type and device of the noise.
+        rngs: One generator per lane; None for zeros, as in the deterministic part of a defense on an attacker's guess.
+        members: Number of members of each lane.
     """
     if rngs is None:
         return like.new_zeros(like.shape[0], members, *like.shape[2:])

@@ -1,4 +1,4 @@
-"""Rows as Parquet, which say in their file of which version their columns are."""
+"""Rows as Parquet files, whose metadata have the version of the columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leakbench.packed import check_parquet
 __all__ = ["ROWS_VERSION", "check_schema", "read_rows", "versioned", "write_rows"]
 
 ROWS_VERSION = 1
-"""Of the columns and what they mean; files from before there were versions are of version 0, whose columns are the same."""
+"""Version of the columns and their meaning; files without a version have version 0, with the same columns."""
 
 KEY = b"leakbench.rows"
 
@@ -26,17 +26,17 @@ FULL = (
     *("tap", "round", "victim", "batch", "member", "example", "label", "failure", "success", "null_success"),
     *("eta", "candidates"),
 )
-"""The columns of examples in which nothing is missing: finite numbers, truths and the name of the leakage point."""
+"""The columns of examples without missing values: finite numbers, booleans and the name of the leakage point."""
 
 NEEDED = (*FULL, "label_guess", "failure_reason", "rmse", "null_rmse", "identified")
-"""Those without which no reader has anything to read; whatever else there is is of numbers, but for `TEXTS`."""
+"""Required columns of examples; all columns other than `TEXTS` contain numbers."""
 
 OF_ROUNDS = ("round", "accuracy", "loss")
-"""Those of the rounds of a training."""
+"""Required columns of the rounds of a training."""
 
 
 def versioned(table: pa.Table) -> pa.Table:
-    """Return a table whose metadata say of which version its rows are."""
+    """Return the table with the version of its rows in the metadata."""
     return table.replace_schema_metadata({**(table.schema.metadata or {}), KEY: str(ROWS_VERSION).encode()})
 
 
@@ -48,7 +48,8 @@ def write_rows(path: Path, rows: pd.DataFrame) -> None:
 def read_rows(path: Path) -> pd.DataFrame:
     """Read the rows of examples, or of rounds.
 
-    Raises InputError for a version that this one does not know, and for a column that is missing or of another kind.
+    Raises:
+        InputError: For an unknown version, or a column that is missing or of another type.
     """
     try:
         schema = pq.read_schema(path)
@@ -60,10 +61,10 @@ def read_rows(path: Path) -> pd.DataFrame:
     except ValueError as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     rows = pd.read_parquet(path)
-    # A column of nothing but missing numbers is one of numbers.
+    # A column with only missing numbers is read as objects.
     rows = rows.astype({name: float for name in rows if name not in TEXTS and rows[name].dtype == object})
     if "batch" in rows and "network" not in rows:
-        # Rows from before victims were spread over networks are of one.
+        # Rows without this column were measured on one network.
         rows.insert(list(rows).index("batch") + 1, "network", 0)
     for name in FULL if path.name != "rounds.parquet" else ():
         column = rows[name]
@@ -73,9 +74,7 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def check_schema(path: Path, schema: pa.Schema) -> None:
-    """Raise InputError for rows of a version that this one does not know, with a column twice or of lists, without one that is
-    needed, and for one of another kind.
-    """
+    """Raise InputError for rows of an unknown version, or with a column that is missing, duplicate or of another type."""
     check_version(path, schema.metadata)
     kinds = dict(zip(schema.names, schema.types, strict=True))
     twice = [name for name in kinds if schema.names.count(name) > 1]
@@ -92,7 +91,7 @@ def check_schema(path: Path, schema: pa.Schema) -> None:
 
 def _fits(kind: pa.DataType, expected: str) -> bool:
     types = pa.types
-    if types.is_null(kind):  # A column that is empty throughout is of no kind.
+    if types.is_null(kind):  # A column without values has no type.
         return True
     if expected == "texts":
         return bool(types.is_string(kind) or types.is_large_string(kind))
@@ -102,14 +101,14 @@ def _fits(kind: pa.DataType, expected: str) -> bool:
 
 
 def check_version(path: Path, metadata: Mapping[bytes, bytes] | None) -> None:
-    """Raise InputError for rows of a version that this one does not know.
+    """Raise InputError for rows of an unknown version.
 
     Args:
-        metadata: Of the file's schema.
+        metadata: Metadata of the file's schema.
     """
-    said = (metadata or {}).get(KEY, b"0").decode(errors="replace")
-    if said not in map(str, range(ROWS_VERSION + 1)):
+    version = (metadata or {}).get(KEY, b"0").decode(errors="replace")
+    if version not in map(str, range(ROWS_VERSION + 1)):
         raise InputError(
-            f"{path}: rows of version {said[:20]!r}, this leakbench reads 0 to {ROWS_VERSION}; read them with the one that wrote"
+            f"{path}: rows of version {version[:20]!r}, this leakbench reads 0 to {ROWS_VERSION}; read them with the one that wrote"
             " them, or run the cell again"
         )

@@ -1,4 +1,4 @@
-"""All runs below a folder: which there are, and how each stands."""
+"""All runs below a folder, with their states."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Listed:
 
     Args:
         state: `done`, `unfinished` or `damaged`.
-        manifest: None of one that is damaged.
-        why: What is wrong with it, in a line.
+        manifest: The manifest; None for a damaged run.
+        why: The damage, in one line.
     """
 
     folder: Path
@@ -35,17 +35,19 @@ def folders(place: Path) -> Iterator[Path]:
 
 
 def elsewhere(place: Path) -> str:
-    """Return where the runs of a sweep's folder are, in words to follow others; nothing for another folder."""
+    """Return the end of a message that says where the runs of a sweep's folder are; empty for another folder."""
     if not (place / "cells.jsonl").is_file():
         return ""
     return f", which is a sweep's: its runs are in the folder --runs, its merged rows in {place / 'rows.parquet'}"
 
 
 def listed(place: Path) -> Iterator[Listed]:
-    """Yield the runs at or below a folder; what their manifests say is taken as it stands, no other file is read.
+    """Yield the runs at or below a folder from their manifests, without a check of other files.
 
-    One at a time: the manifests of thousands together take more time to keep than to read.
-    Raises InputError for a folder that is not there.
+    The manifests are read one at a time, since thousands of them would take much memory.
+
+    Raises:
+        InputError: For a folder that does not exist.
     """
     if not place.is_dir():
         raise InputError(f"runs: no folder {str(place)!r}")

@@ -1,4 +1,4 @@
-"""What an attacker separated of batches, kept for the searches of one attack."""
+"""Separated batches, stored for the searches of one attack."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["Separation", "Separations"]
 
 @dataclass(frozen=True)
 class Separation:
-    """What entered a layer for each example of one victim's batch.
+    """The inputs of a layer for each example of one victim's batch.
 
     Args:
-        entered: (M, d), NaN where the equations are missed.
-        cotangents: (M, d).
+        entered: (M, d), the inputs; NaN if the equations have no solution.
+        cotangents: (M, d), the derivatives of the loss with respect to the inputs.
         labels: (M,).
-        cut: Whether a limit on seconds ended the search before it had a solution.
+        cut: Whether a time limit ended the search before it had a solution.
     """
 
     entered: Tensor
@@ -28,20 +28,23 @@ class Separation:
 
 @dataclass(frozen=True)
 class Separations:
-    """The separations of one attack by what leaked of a victim.
+    """The separations of one attack, by the victim's update.
 
     Args:
-        every: Whether a separation that drew random numbers is kept too. A search that finds it draws none, so that its own
-            numbers are others than without. Under a limit on seconds numbers depend on the machine in any case.
+        every: Whether to store separations that drew random numbers too. A later search then draws fewer numbers and has another
+            result; with a time limit, results depend on the machine in any case.
+        kept: {hash of a victim's update: its separation}.
     """
 
     every: bool = False
     kept: dict[str, Separation] = field(default_factory=dict)
 
     def keep(self, key: str, found: Separation, drew: bool) -> None:
-        """Keep a separation.
+        """Store a separation.
 
         Args:
+            key: Hash of the victim's update.
+            found: The separation.
             drew: Whether it drew random numbers.
         """
         if self.every or not drew:

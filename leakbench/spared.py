@@ -1,4 +1,4 @@
-"""Files of runs, which no command overwrites that is asked to write elsewhere."""
+"""Protects the files of runs from commands that write other files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["check_spared"]
 
 
 def check_spared(field: str, path: Path) -> None:
-    """Raise InputError, with the option, where a file that is to be written is one of a run's."""
+    """Raise InputError, with the option, if a command would overwrite a file of a run."""
     at = path.resolve()
-    for folder in at.parents[:2]:  # The second for its parts.
+    for folder in at.parents[:2]:  # A file of a run may be in its folder `parts`.
         if at.exists() and (folder / "manifest.json").exists() and _knows(folder, at.relative_to(folder).as_posix()):
             raise InputError(
                 f"{field}: got {str(path)!r}, which is a file of the run in {str(folder)!r}; give another file"
@@ -24,4 +24,4 @@ def _knows(folder: Path, name: str) -> bool:
     try:
         return name == "manifest.json" or name in read_manifest(folder)["files"]
     except (InputError, KeyError):
-        return True  # What lies there may be all that is left of a run.
+        return True  # The file may be part of a damaged run.

@@ -1,12 +1,12 @@
-"""A run's folder: files that are whole or not there, a manifest that knows their checksums, one writer at a time.
+"""A run's folder: complete files, a manifest with their checksums, one writer at a time.
 
-manifest.json                 what was asked, what it resolved to, versions, seconds a phase, {file: sha256}, its own sha256
-rows.parquet                  one row per example under attack and leakage point
+manifest.json                 the request, its recipes and settings, versions, seconds per phase, {file: sha256}, its own sha256
+rows.parquet                  one row per attacked example and leakage point
 rounds.parquet                one row per round of training
 reconstructions.safetensors   the attacker's reconstructions and the truth
-report.html                   all of it for a reader
-audit.json                    the audit of its defense, where one was kept
-parts/                        what a run that was cut short has finished; gone when it is whole
+report.html                   the report for readers
+audit.json                    the audit of its defense, if there is one
+parts/                        the finished parts of an interrupted run; removed when the run is complete
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ __all__ = [
 ]
 
 SCHEMA = 1
-"""Part of what a cell is known by."""
+"""Version in the identity of every cell."""
 
 AFTER = ("report.html", "audit.json")
-"""Files that are made of a run that is whole."""
+"""Files that are made from a complete run."""
 
 Say: TypeAlias = Callable[[str], None]
 
@@ -64,10 +64,10 @@ def _unsaid(line: str) -> None:
 
 @dataclass
 class Run:
-    """A run's folder, open for writing by this process alone.
+    """A run's folder, open for writing by only this process.
 
     Args:
-        say: Told, in a line each, of files that are not as they were written and so are measured again.
+        say: Called with one line for each file that is missing or changed, and so is measured again.
     """
 
     folder: Path
@@ -75,7 +75,7 @@ class Run:
     say: Say = field(default=_unsaid, repr=False)
 
     def has(self, name: str) -> bool:
-        """Say whether a file is there and whole; one that is damaged is forgotten, so that it is measured again."""
+        """Return whether a file is complete; a damaged one is removed from the manifest, so that it is measured again."""
         path, known = self.folder / name, self.manifest["files"].get(name)
         if known is None:
             return False
@@ -87,7 +87,7 @@ class Run:
         return False
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
-        """Write one file atomically and enter its checksum into the manifest; one that cannot be entered is not there."""
+        """Write one file atomically and its checksum into the manifest; if the manifest cannot be written, the file is removed."""
         path = self.folder / name
         write_atomically(path, write, private=True)
         self.manifest["files"][name] = checksum(path)
@@ -100,7 +100,7 @@ class Run:
             raise
 
     def write_text(self, name: str, text: str) -> Path:
-        """Write a text and return its path; nothing is touched where just this text is there already."""
+        """Write a text and return its path; a file with the same text stays as it is."""
         path = self.folder / name
         if not (self.has(name) and path.read_bytes() == text.encode()):
             self.write(name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
@@ -109,12 +109,11 @@ class Run:
     def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
         """Write a .safetensors file."""
         whole = {key: t.detach().cpu().contiguous().clone() for key, t in tensors.items()}
-        self.write(
-            name, lambda path: path.write_bytes(save(whole))
-        )  # Unlike save_file, fails on a full disk as all writing does.
+        # Unlike save_file, write_bytes raises an OSError on a full disk.
+        self.write(name, lambda path: path.write_bytes(save(whole)))
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
-        """Read a .safetensors file; raises InputError for one that is not as it was written."""
+        """Read a .safetensors file; raises InputError for a missing or changed one."""
         with safe_open(written(self.folder, self.manifest, name), framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
 
@@ -123,23 +122,23 @@ class Run:
         self.write(name, lambda path: write_rows(path, rows))
 
     def read_rows(self, name: str) -> pd.DataFrame:
-        """Read a .parquet file; raises InputError for one that is not as it was written."""
+        """Read a .parquet file; raises InputError for a missing or changed one."""
         return read_rows(written(self.folder, self.manifest, name))
 
     def forget(self, prefix: str) -> None:
-        """Remove every file whose name starts with `prefix`; a `prefix/` is a folder, which goes with all that is in it."""
+        """Remove every file whose name starts with `prefix`; `prefix/` removes the folder with its whole content."""
         names = [name for name in self.manifest["files"] if name.startswith(prefix)]
         for name in names:
             self.manifest["files"].pop(name)
         self.save()
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
-        if prefix.endswith("/"):  # What a killed process wrote and did not enter into the manifest goes as well.
+        if prefix.endswith("/"):  # The folder may contain files of a killed process that are not in the manifest.
             shutil.rmtree(self.folder / prefix, ignore_errors=True)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Add the wall time of what is done inside to a phase."""
+        """Add the wall time of the `with` block to a phase."""
         began = time.perf_counter()
         try:
             yield
@@ -147,7 +146,7 @@ class Run:
             self.add_seconds(phase, time.perf_counter() - began)
 
     def add_seconds(self, phase: str, seconds: float) -> None:
-        """Add wall time to a phase; it goes into the manifest with the next file."""
+        """Add wall time to a phase; the next write of the manifest includes it."""
         phases = self.manifest["phases"]
         phases[phase] = round(phases.get(phase, 0.0) + seconds, 3)
 
@@ -162,14 +161,19 @@ class Run:
 
 @contextmanager
 def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say = _unsaid) -> Iterator[Run]:
-    """Open a run's folder for the cell `identity`, new or to go on; raises InputError for another cell's folder.
+    """Open a run's folder for the cell `identity`, to start or resume the run.
 
-    Where nothing was finished, nothing is left behind.
+    If no part was finished, the folder is removed at the end.
 
     Args:
-        own: The folder's name is this cell's alone, so that a manifest in it that is damaged or missing was this cell's, which is
-            measured again; in any other folder raises DamagedError, or InputError.
-        say: Told what is measured again.
+        identity: The first content of the manifest.
+        own: Whether the folder's name belongs to only this cell. A damaged or missing manifest in it was then this cell's, which is
+            measured again.
+        say: Called with one line for each file that is measured again.
+
+    Raises:
+        InputError: For the folder of another cell, or one that is not empty and has no run.
+        DamagedError: For a damaged manifest, unless `own`.
     """
     _check_parts(folder)
     with locked(folder):
@@ -177,7 +181,7 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
             raise InputError(f"{folder / 'parts'}: is a link, expected a folder; give another --out")
         new = not (folder / "manifest.json").exists()
         if new:
-            _sweep(folder)  # Who was killed before its manifest had a name left nothing else.
+            _sweep(folder)  # A process that was killed before its first manifest left only temporary files.
             left = _left(folder)
             if left and not own:
                 raise _not_empty(folder)
@@ -186,7 +190,7 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
         else:
             run = _there(folder, say) if not own else _there_or_anew(folder, identity, say)
             _check_manifest(folder, run.manifest, identity["hash"])
-            if not run.manifest["complete"]:  # Else the command that measured it stays.
+            if not run.manifest["complete"]:  # A complete run keeps the command that measured it.
                 run.manifest["command"] = identity["command"]
                 _goes_on(run, identity.get("computed", []))
             if run.manifest["complete"] and (folder / "parts").exists():
@@ -195,17 +199,17 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
             yield run
         finally:
             if new and not run.manifest["files"]:
-                with suppress(OSError):  # A disk that has become read-only is what is to be told.
+                with suppress(OSError):  # On a disk that has become read-only, the first error is the one to report.
                     (folder / "manifest.json").unlink()
                     shutil.rmtree(folder / "parts", ignore_errors=True)
 
 
 def check_out(folder: Path) -> None:
-    """Raise InputError for a folder in which no run can begin, before anything is computed; `open_run` checks it again."""
+    """Raise InputError, before any computation, for a folder in which no run can start; `open_run` checks it again."""
     try:
         _check_parts(folder)
         is_file = folder.exists() and not folder.is_dir()
-    except OSError as error:  # A name that is too long, or a folder that may not be read.
+    except OSError as error:  # The name is too long, or the folder cannot be read.
         raise InputError(f"out: {str(folder)!r}: {error.strerror}; give another --out") from None
     if is_file:
         raise InputError(f"out: {str(folder)!r} is a file, expected a folder; give another --out")
@@ -221,7 +225,7 @@ def _check_parts(folder: Path) -> None:
 
 
 def _left(folder: Path) -> bool:
-    """Whether a folder without a manifest has files other than a lock and the temporary files of a killed process."""
+    """Return whether a folder without a manifest has files other than a lock and temporary files of a killed process."""
     return any(path.name != ".lock" and not TEMPORARY.fullmatch(path.name) for path in folder.iterdir())
 
 
@@ -231,7 +235,7 @@ def _not_empty(folder: Path) -> InputError:
 
 @contextmanager
 def finished_run(folder: Path) -> Iterator[Run]:
-    """Open the folder of a finished run to put a file into it; raises InputError where there is none, or another process writes."""
+    """Open the folder of a finished run to add a file; raises InputError without one, or if another process writes to it."""
     check_finished(folder / "manifest.json", read_manifest(folder))  # Before the folder is touched.
     with locked(folder):
         run = _there(folder)
@@ -240,7 +244,7 @@ def finished_run(folder: Path) -> Iterator[Run]:
 
 
 def _goes_on(run: Run, by: list[dict[str, Any]]) -> None:
-    """Enter by what an unfinished run is gone on with, and say what of that is new: its rows are then of several."""
+    """Add the environment of a resumed run to its manifest, and report the changes: its rows then come from several ones."""
     had = run.manifest.setdefault("computed", [])
     for now in by:
         if now in had:
@@ -257,14 +261,14 @@ def _goes_on(run: Run, by: list[dict[str, Any]]) -> None:
 
 
 def _begun(folder: Path, identity: dict[str, Any], say: Say) -> Run:
-    """Begin a run: before any other file, so that a folder in which something of a run lies always has its manifest."""
+    """Start a run with its manifest, so that a folder with files of a run always has one."""
     run = Run(folder, {**identity, "phases": {}, "files": {}, "complete": False}, say)
     run.save()
     return run
 
 
 def _there_or_anew(folder: Path, identity: dict[str, Any], say: Say) -> Run:
-    """Return the run of a folder; a new one where its manifest, without which no file can be trusted, is damaged."""
+    """Return the run of a folder, or a new one if its manifest is damaged, since its files can then not be checked."""
     try:
         return _there(folder, say)
     except DamagedError as error:
@@ -272,10 +276,10 @@ def _there_or_anew(folder: Path, identity: dict[str, Any], say: Say) -> Run:
 
 
 def _anew(folder: Path, identity: dict[str, Any], what: str, say: Say) -> Run:
-    """Begin a run where one lies of which nothing can be trusted.
+    """Start a run in the folder of a run whose files cannot be checked.
 
     Args:
-        what: Why.
+        what: The reason, for the message.
     """
     say(f"{what}; the cell is measured again")
     for name in AFTER:
@@ -285,11 +289,11 @@ def _anew(folder: Path, identity: dict[str, Any], what: str, say: Say) -> Run:
 
 
 def _there(folder: Path, say: Say = _unsaid) -> Run:
-    """Return the run of a folder that this process holds, without what a killed process left."""
+    """Return the run of a folder that this process has locked, and remove temporary files of killed processes."""
     manifest = read_manifest(folder)
     _sweep(folder)
     if manifest["schema"] == FORMATS[0] and isinstance(manifest.get("files"), dict):
-        for name in AFTER:  # Whose checksums the first format did not hold.
+        for name in AFTER:  # The first format has no checksums of these files.
             if (folder / name).is_file():
                 manifest["files"].setdefault(name, checksum(folder / name))
     return Run(folder, manifest, say)

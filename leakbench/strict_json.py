@@ -1,4 +1,4 @@
-"""JSON as the standard has it, of files that anybody may have written."""
+"""Reads untrusted JSON strictly by the standard."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ __all__ = ["strict_json"]
 
 
 def strict_json(text: str) -> Any:
-    """Return plain data; raises ValueError for NaN and infinities, of which JSON knows none, and for a name given twice.
+    """Return plain data, with U+FFFD for every control character in texts.
 
-    In texts U+FFFD stands for every control character.
+    Raises:
+        ValueError: For NaN and infinities, which JSON does not have, and for duplicate names.
     """
     return without_controls(json.loads(text, parse_constant=_no_number, object_pairs_hook=_once), text)
 

@@ -1,4 +1,4 @@
-"""YAML from strangers: data alone, no key twice, no aliases that multiply, no control characters, no longer than recipes are."""
+"""Reads untrusted YAML: only plain data, no duplicate keys, no multiplying aliases, no control characters, a limited length."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from leakbench.bounded import CONTROLS
 __all__ = ["MOST_BYTES", "parse"]
 
 MOST_BYTES = 500_000
-"""Of a file; the longest of the catalog has a tenth."""
+"""Largest number of bytes of a file; the longest one of the catalog has a tenth of it."""
 
 MOST_NODES = 100_000
-"""Values, keys and lists of a file after all of its aliases were followed: nine lines of nine aliases each are 10^9."""
+"""Largest number of values, keys and lists of a file with expanded aliases: nine lines of nine aliases each are 10^9."""
 
 MERGE = "tag:yaml.org,2002:merge"
-"""Of `<<: *other`, the fields of another mapping."""
+"""Tag of `<<: *other`, which inserts the fields of another mapping."""
 
 
 def parse(text: str) -> Any:
-    """Return what a YAML text says; raises YAMLError, TypeError, ValueError or RecursionError for what is none, or too much."""
-    # A SafeLoader, which makes nothing but plain data.
+    """Return the data of a YAML text; raises YAMLError, TypeError, ValueError or RecursionError for invalid or too much data."""
+    # A SafeLoader, which creates only plain data.
     return yaml.load(text, Loader=_Strict)  # noqa: S506
 
 
@@ -46,12 +46,12 @@ class _Strict(yaml.SafeLoader):
             if isinstance(node, yaml.ScalarNode) and CONTROLS.search(node.value):
                 raise yaml.constructor.ConstructorError(None, None, "a control character in a text", mark)
         if self._nodes > MOST_NODES:
-            said = f"more than {MOST_NODES:,} values, its aliases followed"
-            raise yaml.constructor.ConstructorError(None, None, said, mark)
+            message = f"more than {MOST_NODES:,} values, its aliases followed"
+            raise yaml.constructor.ConstructorError(None, None, message, mark)
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Here, since later the fields that `<<` takes from another mapping stand beside those written, which override them.
+        # Checked here, since later the mapping also has the fields that `<<` inserts, which the written ones override.
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         known = set()
         for key_node, _ in node.value:
@@ -64,7 +64,7 @@ class _Strict(yaml.SafeLoader):
         return node
 
 
-# YAML 1.1 reads 1e9 and 1.0e9 as words, since it wants the sign of an exponent; YAML 1.2, and whoever writes recipes, does not.
+# YAML 1.1 reads 1e9 and 1.0e9 as texts, since it requires the sign of an exponent; YAML 1.2 reads them as numbers.
 _Strict.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )

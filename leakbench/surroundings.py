@@ -1,6 +1,6 @@
-"""What a command finds around it when it is started: streams that are closed or full, variables that libraries stumble over.
+"""The environment of a command at its start: closed or full streams, and variables that break libraries.
 
-Nothing here imports more than the standard library: it is looked at before anything else of leakbench is imported.
+This module imports only the standard library, since it runs before other modules of leakbench are imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STREAMS = ("stdin", "stdout", "stderr")
 
 
 def put_right() -> None:
-    """Put the null device where a stream is closed, let the others show `?` for what they have no sign for, drop bad variables."""
+    """Open the null device for closed streams, print `?` for characters that a stream cannot encode, and drop bad variables."""
     _open_the_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -24,9 +24,9 @@ def put_right() -> None:
 
 
 def full() -> str:
-    """Return the name of the stream that takes nothing more, empty where both do; what it holds back is then let go.
+    """Return the name of an output stream that cannot be written, empty if both can; its buffer is then discarded.
 
-    Without that Python writes it once more on its way out, and ends with an exit code of its own.
+    Otherwise Python would write the buffer again at its end, and exit with another code.
     """
     for name in STREAMS[1:]:
         stream = getattr(sys, name)
@@ -39,23 +39,25 @@ def full() -> str:
 
 
 def _open_the_closed() -> None:
-    """Open the null device at every closed stream: the next file opened, a run's perhaps, would be taken for the stream."""
+    """Open the null device for every closed stream: otherwise the next opened file, such as a run's, becomes the stream."""
     for number, name in enumerate(STREAMS):
         try:
             os.fstat(number)
         except OSError:
-            handle = os.open(os.devnull, os.O_RDWR)  # The lowest number that is free, as the system has it: this one.
+            handle = os.open(
+                os.devnull, os.O_RDWR
+            )  # The system returns the lowest free number, which is this stream's.
             os.set_inheritable(handle, True)
             setattr(sys, name, os.fdopen(handle, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 def _drop_what_is_not_ours() -> None:
-    """Drop what Matplotlib, NumPy and their like read on import and end with a traceback for; nothing here goes by it.
+    """Remove variables whose wrong values make Matplotlib, NumPy and other libraries fail on import; leakbench does not use them.
 
-    Figures are drawn without a backend that shows them, and their files hold no date.
+    Figures need no interactive backend, and their files have no date.
     """
     os.environ.pop("MPLBACKEND", None)
     if not os.environ.get("SOURCE_DATE_EPOCH", "0").isdecimal():
         os.environ.pop("SOURCE_DATE_EPOCH")
-    if not os.path.isabs(os.environ.get("XDG_CACHE_HOME", "/")):  # Which is to be ignored, as its specification says.
+    if not os.path.isabs(os.environ.get("XDG_CACHE_HOME", "/")):  # The specification says to ignore a relative path.
         os.environ.pop("XDG_CACHE_HOME")

@@ -1,4 +1,4 @@
-"""Fields of a plain dataclass as a file writes them: each checked by the type that the dataclass says, strictly."""
+"""Strict checks of a file's fields against the types of a plain dataclass."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 def check_fields(cls: Any, fields: Mapping[str, Any], called: str, whole: bool = False) -> None:
-    """Raise InputError for a field that the dataclass has not, or whose value is of another type, infinite or no number.
+    """Raise InputError for an unknown field, or a value of another type, infinite or NaN.
 
-    Lists stand for tuples and text for paths, as YAML has them.
+    Lists are accepted for tuples and texts for paths, as in YAML.
 
     Args:
-        called: What the fields are of.
-        whole: Whether all fields without a default must be there.
+        cls: The dataclass.
+        fields: {field: value}.
+        called: Name of the object in messages.
+        whole: Whether all fields without a default are required.
     """
     types = _types(cls)
     for name, value in fields.items():

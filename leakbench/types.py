@@ -1,4 +1,4 @@
-"""The few values that travel between the parts of a federation: the network that is sent, the signals that come back.
+"""The data that pass between the parts of a federation: the network that the server sends, and the clients' signals.
 
 Letters: K lanes of clients, B examples of a batch, L local iterations, `*s` the shape of one input, `*p` the shape of one
 parameter.
@@ -30,22 +30,22 @@ Parameters: TypeAlias = dict[str, Tensor]
 """{parameter name: tensor}, in the order of the model."""
 
 Generators: TypeAlias = tuple[torch.Generator, ...]
-"""One generator a lane, so that what a lane draws does not depend on which lanes stand beside it."""
+"""One generator per lane, so that a lane's random numbers do not depend on the other lanes."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Where in the training a transform acts, and what a server tells everybody about the federation.
+    """A moment of the training, and the public numbers of the federation.
 
     Args:
-        round: 0-based round.
-        local_iteration: 0-based, within the round.
-        rounds: How many there are.
-        local_iterations: How many there are.
-        cohort: K_t, how many clients are expected in a round, which one that adds its share of a noise has to know.
+        round: Index of the round, from 0.
+        local_iteration: Index within the round, from 0.
+        rounds: Number of rounds.
+        local_iterations: Number of local iterations in a round.
+        cohort: K_t, the expected number of clients in a round; a client that adds its share of a noise needs it.
         clients: N.
         examples_per_client: |D_i|.
-        client_optimizer: How clients step in their local iterations, `sgd` or `adam`, see `leakbench.federated.optimizer`.
+        client_optimizer: Optimizer of the local iterations, `sgd` or `adam`, see `leakbench.federated.optimizer`.
     """
 
     round: int
@@ -58,27 +58,27 @@ class Clock:
     client_optimizer: str = "sgd"
 
     def at_the_end(self) -> Clock:
-        """Return the moment of a round's last local iteration, which the client and the server station read."""
+        """Return the moment of the round's last local iteration, for the client and the server station."""
         return dataclasses.replace(self, local_iteration=self.local_iterations - 1)
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that a transform did to a signal, as the privacy ledger needs it.
+    """A statement of a transform about its effect on a signal, for the privacy ledger.
 
     Args:
         kind: `clip` | `scale` | `noise` | `uncalibrated_noise` | `other`.
-        norm: For `clip`: the L2 bound that one whole member now has, over all parameters together (a layer-wise clip at C of M
-            tensors gives sqrt(M) * C); infinite where there is no bound.
-        std: For `noise`: standard deviation of the noise on the *sum* over all that is merged at this station; for noise drawn
-            for each member, of the noise on one member.
-        each: For `noise`: whether every member drew its own noise (else one noise for the sum).
-        reason: Why this breaks or weakens a guarantee, one sentence; empty where it does not. Of `noise`: what else the reader of
-            its epsilon should know.
-        rescales: Of a `clip`: whether its norm holds by itself, in coordinates of its own, and not beside that of a clip before
-            it.
-        raw: Whether private data decide here without any noise before it, so that no earlier noise makes up for it.
-        only: Of `noise`: whether it guards a release of its own (a count, a quantile), to which no other noise adds.
+        norm: For `clip`: the L2 bound of one whole member after it, over all parameters together (a layer-wise clip at C of M
+            tensors gives sqrt(M) * C); infinite without a bound.
+        std: For `noise`: standard deviation of the noise on the *sum* over all merged members of this station; for noise on each
+            member, of the noise on one member.
+        each: For `noise`: whether every member has its own noise; else the sum has one noise.
+        reason: Why the transform breaks or weakens a guarantee, in one sentence; empty if it does not. For `noise`: a remark about
+            the epsilon.
+        rescales: For `clip`: whether its norm replaces that of an earlier clip, as in other coordinates; else the smaller one
+            counts.
+        raw: Whether private data decide here without noise, so that earlier noise does not protect them.
+        only: For `noise`: whether it protects a separate release (a count, a quantile), so that other noise does not add to it.
     """
 
     kind: Literal["clip", "scale", "noise", "uncalibrated_noise", "other"]
@@ -93,11 +93,13 @@ class Fact:
 
 @runtime_checkable
 class Sampling(Protocol):
-    """What a network has that draws random numbers in training, beside the plain `forward(inputs)`, which draws none.
+    """A network that draws random numbers in training, in addition to the plain `forward(inputs)`, which draws none.
+
+    `forward(inputs, draws)` with draws (n, k) returns (logits (n, classes), penalty (n,)). Each example's penalty is added to its
+    loss.
 
     Args:
-        draws: k, how many standard normal numbers one example takes. `forward(inputs, draws)` with draws (n, k) returns (logits
-            (n, classes), penalty (n,)); each example's penalty is added to its loss.
+        draws: k, the number of standard normal numbers per example.
     """
 
     draws: int
@@ -105,23 +107,23 @@ class Sampling(Protocol):
 
 @runtime_checkable
 class ShowsDraws(Sampling, Protocol):
-    """A sampling network whose gradient of one example tells what was drawn for it."""
+    """A sampling network whose gradient of one example shows the random numbers of this example."""
 
     def drawn_for(self, parameters: Parameters, gradient: Parameters) -> Tensor:
-        """Return the draws (k,) behind one example's gradient {p: (*p)} at these parameters."""
+        """Return the random numbers (k,) of one example from its gradient {p: (*p)} at these parameters."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """What a server sends: a model, the parameters it is run with, and what the defense remembers from the rounds before.
+    """The network that a server sends: a model, its parameters, and the memory of the defense.
 
     Args:
-        parameters: One set {p: (*p)} if `shared`, else one a lane {p: (K, *p)}.
-        memory: {name: (*m)}, see `Signal.memory`; there also are the running statistics of batch normalisation, under their names
-            in the model.
-        own: {p: (K, *p)}, parameters of which a lying server sent each client of a cohort another value; {} where all got the
-            same.
-        engine: How its gradients are computed, see `leakbench.engine`; `reference` for `torch.func`'s.
+        parameters: {p: (*p)} if `shared`, else one set per lane {p: (K, *p)}.
+        memory: {name: (*m)}, see `Signal.memory`, with the running statistics of batch normalisation under their names in the
+            model.
+        own: {p: (K, *p)}, parameters that a malicious server sent with a different value to each client of a cohort; {} if all
+            clients received the same.
+        engine: Computation of its gradients: `fast` for `leakbench.engine`, `reference` for `torch.func`.
     """
 
     model: nn.Module
@@ -132,23 +134,23 @@ class Network:
     engine: str = "fast"
 
     def of_client(self, client: int) -> Network:
-        """Return the network that one client of a cohort got."""
+        """Return the network that one client of a cohort received."""
         own = {name: values[client] for name, values in self.own.items()}
         return dataclasses.replace(self, parameters={**self.parameters, **own}, own={})
 
     def moved(self, direction: Parameters, length: float) -> Network:
-        """Return the network after a step of -length along {p: (K, *p)}, a set of parameters a lane."""
+        """Return the network after a step of -length along {p: (K, *p)}, with one set of parameters per lane."""
         stepped = {n: torch.sub(self.parameters[n], g, alpha=length) for n, g in direction.items()}
         return dataclasses.replace(self, parameters=stepped, shared=False)
 
     @property
     def statistics(self) -> Parameters:
-        """{name: (*b)}, the running statistics of batch normalisation as sent, the model's own before anybody trained; else {}."""
+        """{name: (*b)}, the running statistics of batch normalisation that the server sent, before any training the model's own."""
         return {n: self.memory.get(n, b) for n, b in self.model.named_buffers()}
 
     @property
     def draws(self) -> int:
-        """How many standard normal numbers an example takes in training, see `Sampling`; 0 where the model draws none."""
+        """Number of standard normal numbers per example in training, see `Sampling`; 0 if the model draws none."""
         return int(getattr(self.model, "draws", 0))
 
     @property
@@ -159,13 +161,14 @@ class Network:
 
 @dataclass(frozen=True)
 class Local:
-    """What a client has at hand beside a signal: the network that the signal belongs to and the examples behind it.
+    """A client's data of a signal: its network and its examples.
 
     Args:
-        network: At the `example` and `batch` stations as it is in that local iteration, at `client` as the server sent it.
-        inputs: (lanes, B, *s) of one batch, at `client` (lanes, L * B, *s).
-        targets: The same with (classes).
-        weights: The same, of which 0 marks padding; None where there is none.
+        network: The network of the local iteration at the `example` and `batch` stations; the network that the server sent at
+            `client`.
+        inputs: (lanes, B, *s) of one batch; at `client` (lanes, L * B, *s).
+        targets: (lanes, B, classes); at `client` (lanes, L * B, classes).
+        weights: (lanes, B); at `client` (lanes, L * B). 0 marks padding; None without padding.
     """
 
     network: Network
@@ -179,14 +182,14 @@ class Signal:
     """Gradients or updates on their way through the four stations of a defense.
 
     Args:
-        grads: {parameter: (lanes, members, *p)}; members are what the next averaging merges.
-        averaged: How many items each member is already the mean of (1 for one example's gradient or one client's update).
-        sensitivity: (lanes,) the scale that calibrated noise multiplies; None until a clip or a sensitivity rule sets it.
-        facts: What has been done so far, oldest first.
-        memory: {name: (lanes, holders, *m)}, what a transform leaves for its next use: from one local iteration to the next, then
-            to the server (there the holders are the K clients), and as their mean to every client of the next round. The running
-            statistics of batch normalisation travel the same way.
-        local: What a client has beside the signal; None at the server.
+        grads: {parameter: (lanes, members, *p)}; the next averaging merges the members.
+        averaged: Number of items in the mean that each member is (1 for one example's gradient or one client's update).
+        sensitivity: (lanes,), the scale of calibrated noise; None until a clip or a sensitivity rule sets it.
+        facts: Facts of the transforms so far, oldest first.
+        memory: {name: (lanes, holders, *m)}, data of a transform for its next use: from one local iteration to the next, then
+            to the server (with the K clients as holders), and as their mean to every client of the next round. The running
+            statistics of batch normalisation use it too.
+        local: The client's network and examples; None at the server.
     """
 
     grads: Parameters
@@ -211,21 +214,22 @@ class Signal:
         return dataclasses.replace(self, grads=grads, sensitivity=sensitivity, facts=(*self.facts, fact))
 
     def remembering(self, name: str, value: Tensor) -> Signal:
-        """Return the signal with `value` (lanes, holders, *m) left under `name` for the next use."""
+        """Return the signal with `value` (lanes, holders, *m) in the memory under `name`."""
         return dataclasses.replace(self, memory={**self.memory, name: value})
 
     def gathered(self, cohort: int) -> Signal:
-        """Make every `cohort` lanes of one member the members of one lane; the largest sensitivity among them stays."""
+        """Turn every `cohort` lanes of one member into the members of one lane, with the largest sensitivity among them."""
         grads = {name: g.reshape(-1, cohort, *g.shape[2:]) for name, g in self.grads.items()}
         memory = {name: m.reshape(-1, cohort, *m.shape[2:]) for name, m in self.memory.items()}
         scale = None if self.sensitivity is None else self.sensitivity.reshape(-1, cohort).amax(1)
         return dataclasses.replace(self, grads=grads, sensitivity=scale, memory=memory, local=None)
 
     def mean(self, members: int | None = None) -> Signal:
-        """Merge the members: their sum over `members` (default: how many there are), as a signal of one member.
+        """Merge the members into one: their sum divided by `members`. The memory of several holders becomes their mean.
 
-        A fixed `members` is the expected size of a Poisson-sampled batch or cohort, so that the divisor is no secret. What several
-        holders remember becomes their mean.
+        Args:
+            members: The divisor; None for the number of members. For a Poisson-sampled batch or cohort it is the expected size, so
+                that the divisor is public.
         """
         n = self.members if members is None else members
         merged = {name: g.sum(1, keepdim=True) / n for name, g in self.grads.items()}
@@ -234,7 +238,7 @@ class Signal:
 
 
 def joined(signals: list[Signal]) -> Signal:
-    """Put the lanes of several signals, which went through the same stations, side by side."""
+    """Concatenate the lanes of several signals after the same stations."""
     first = signals[0]
     grads = {name: torch.cat([s.grads[name] for s in signals]) for name in first.grads}
     memory = {name: torch.cat([s.memory[name] for s in signals]) for name in first.memory}

@@ -1,4 +1,4 @@
-"""Words of the command line and of files that ask for cells: lists with commas, and what counts as a success."""
+"""Reads words of the command line and of files: lists with commas, thresholds of success and times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["seconds", "success", "words"]
 
 
 def words(field: str, text: str) -> tuple[str, ...]:
-    """Return the words between commas; raises InputError where there is none."""
+    """Return the words between commas; raises InputError for a text without a word."""
     words = tuple(word for word in text.replace(" ", "").split(",") if word)
     if not words:
         raise InputError(f"{field}: got {text!r}, expected words with commas between them")
@@ -19,7 +19,7 @@ def words(field: str, text: str) -> tuple[str, ...]:
 
 
 def success(text: str | None) -> float | None:
-    """Return the threshold of `rmse<=0.1`; None for None."""
+    """Return the threshold of `rmse<=0.1`, None for None; raises InputError for another text."""
     if text is None:
         return None
     found = re.fullmatch(r"\s*rmse\s*<=\s*([0-9.eE+-]+|nan|inf)\s*", text)
@@ -30,7 +30,7 @@ def success(text: str | None) -> float | None:
 
 
 def seconds(field: str, text: str | float | None) -> float | None:
-    """Return the seconds of `60`, `60s`, `2m`, `1.5h` or a number, None for None; raises InputError for others, and for 0."""
+    """Return the seconds of `60`, `60s`, `2m`, `1.5h` or a number, None for None; raises InputError for other texts and for 0."""
     if text is None:
         return None
     found = re.fullmatch(r"\s*((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([smh]?)\s*", str(text), re.ASCII)
