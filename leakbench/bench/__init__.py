@@ -1,1 +1,1 @@
-"""How fast: each figure beside a reference that does the same work, measured in turns on the same machine."""
+"""Speed: each figure is compared with a reference for the same work, measured in turns on the same machine."""

@@ -36,15 +36,15 @@ from leakbench.types import Generators, Network, Parameters
 __all__ = ["attack_floor_ratio", "attack_speedup", "search_alone"]
 
 EVALUATIONS = 5
-"""In a row, of which one repeat of `attack_floor_ratio` is the mean."""
+"""Number of evaluations in a row whose mean is one repeat of `attack_floor_ratio`."""
 
 LEAN = 5
-"""Outer iterations of a search alone without the derivatives by the weights, of which only an evaluation is timed."""
+"""Outer iterations of a single search without the derivatives by the weights, which times only one evaluation."""
 
 
 @dataclass(frozen=True)
 class Leaked:
-    """What CPL sees of V victims at type-2, and what is behind it: real (V, *s), eta the RMSE of success."""
+    """CPL's view of V victims at type-2, the true inputs `real` (V, *s), and the RMSE of success `eta`."""
 
     cell: Cell
     view: View
@@ -54,7 +54,7 @@ class Leaked:
 
     @property
     def rngs(self) -> Generators:
-        """Fresh generators, one a victim, so that every search begins alike."""
+        """New generators, one per victim, so that every search has the same start."""
         return generators(0, "bench", [(v,) for v in range(self.view.victims)])
 
     def success(self, answers: Tensor, lanes: Tensor) -> float:
@@ -64,7 +64,7 @@ class Leaked:
 
 
 def leaked(dataset: str, data_dir: Path | None, victims: int, outer: int) -> Leaked:
-    """Return the leak of undefended examples of a data set by the papers' LeNet; of a small set as many victims as it has."""
+    """Return the leak of a data set's undefended examples from the papers' LeNet, with at most all possible victims."""
     asked = Request(dataset=dataset, attack="cpl", victims=1, taps=("type-2",))
     few = resolve_cell(asked, data_dir)
     many = min(victims, len(few.data.victims))
@@ -80,9 +80,9 @@ def leaked(dataset: str, data_dir: Path | None, victims: int, outer: int) -> Lea
 
 
 def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
-    """Return the seconds a victim of `torch.optim.LBFGS`, one by one, over those of all together.
+    """Return the ratio of the seconds per victim of `torch.optim.LBFGS`, one by one, to those of all victims together.
 
-    Each repeat searches all together, then some one by one, others each time, spread over all; they stand for all.
+    Each repeat searches all together, then a different sample of them one by one.
     """
     leak = leaked(dataset, data_dir, size.victims, size.outer)
     victims = leak.view.victims
@@ -112,7 +112,7 @@ def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
 
 @dataclass
 class _Starts:
-    """Where the searches of a leak begin, for one victim after another."""
+    """The starts of a leak's searches, for single victims."""
 
     leak: Leaked
 
@@ -130,7 +130,7 @@ class _Starts:
 
 
 def _timed_together(leak: Leaked) -> tuple[Reconstruction, dict[str, float]]:
-    """Search for all together; return the last answer, and {with which threads: seconds a victim}."""
+    """Search for all together; return the last reconstruction, and {name with the threads: seconds per victim}."""
     spent = {}
     for name, search in either_way({"together": partial(leak.attack, (leak.view,), leak.rngs)}).items():
         began = time.perf_counter()
@@ -140,7 +140,7 @@ def _timed_together(leak: Leaked) -> tuple[Reconstruction, dict[str, float]]:
 
 
 def _timed_alone(starts: _Starts, victims: list[int], outer: int) -> tuple[dict[int, Alone], dict[str, float]]:
-    """Search for some one by one; return {victim: answer}, and {which way: seconds a victim, or an evaluation}."""
+    """Search for some victims one by one; return {victim: reconstruction}, and {reference: seconds per victim or evaluation}."""
     references: dict[str, Callable[[], list[Alone]]] = {
         "alone": lambda: [starts.search(victim, outer) for victim in victims],
         "lean": lambda: [starts.search(victims[0], min(LEAN, outer), lean=True)],
@@ -180,14 +180,14 @@ def _parts(
 
 
 def attack_floor_ratio(size: Size, dataset: str, data_dir: Path | None) -> Figure:
-    """Return the seconds of one evaluation of the distance and its derivative over those that its arithmetic would take."""
+    """Return the ratio of the seconds of one evaluation, of the distance and its derivative, to those of its arithmetic."""
     leak = leaked(dataset, data_dir, size.lanes, size.repeats + 1)
     shape, classes = leak.view.shape, leak.view.classes
     operations = matching_operations(layer_products(leak.view.network.model, shape, classes))
     descent = _TimedDescent()
     dataclasses.replace(leak.attack, descent=descent)((leak.view,), leak.rngs)
     victims, tops = leak.view.victims, [ceiling() for _ in range(size.repeats)]
-    # Shares of the victims run side by side; the first evaluations prepare what the others find.
+    # Shares of the victims run side by side; the first evaluations fill caches.
     each = [max(together) / victims for step, together in sorted(descent.taken.items()) if step]
     return Figure(
         "times",
@@ -204,7 +204,7 @@ def attack_floor_ratio(size: Size, dataset: str, data_dir: Path | None) -> Figur
 
 @dataclass
 class _Timed:
-    """Searches that stay where they are; each step evaluates there a few times and notes the seconds of one evaluation."""
+    """Searches that do not move; each step evaluates a few times and records the seconds of one evaluation."""
 
     points: Tensor
     evaluations: Tensor
@@ -223,12 +223,12 @@ class _Timed:
         return values
 
     def keep(self, lanes: Tensor) -> None:
-        """Keep everyone: all end together."""
+        """Keep all searches, which end together."""
 
 
 @dataclass(frozen=True)
 class _TimedDescent:
-    """taken: {step: seconds of one evaluation, of each share of the victims}."""
+    """A descent that records {step: seconds of one evaluation of each share of the victims}."""
 
     taken: dict[int, list[float]] = field(default_factory=dict)
 
@@ -240,7 +240,7 @@ class _TimedDescent:
 
 @dataclass(frozen=True)
 class Alone:
-    """What a search found: inputs (1, *s) of the least distance, unclamped; how often the gradient was evaluated."""
+    """The result of a single search: the inputs (1, *s) of least distance, not clamped, and the number of gradient evaluations."""
 
     inputs: Tensor
     evaluations: int
@@ -260,7 +260,7 @@ def search_alone(
     Args:
         truth: {p: (*p)}, the leaked gradient. Ends as our searches do: when the distance is no longer finite, or when a step took
             one evaluation, after which every further one stays where it is; the authors go on evaluating there.
-        lean: Leave out the derivatives of the distance by the weights, which the authors' `backward` takes and nobody reads.
+        lean: Whether to skip the derivatives of the distance by the weights, which the authors' `backward` computes without use.
     """
     guess = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([guess])

@@ -1,4 +1,4 @@
-"""All figures by key: which there are, what each is to reach, and how they are measured one after another."""
+"""All figures by key, with their aims, and their measurement one after another."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ AIMS = {
     "ranking_seconds": "<= 5",
     "lmmse_fit_seconds": "<= 5",
 }
-"""{key: what it is to reach on two cores}."""
+"""{key: its aim on two cores}."""
 
 KEYS = tuple(AIMS)
 
 DATASET = "faces"
-"""Whose victims are attacked: of the embedded data the one with faces."""
+"""Default data set of the victims, the embedded one with faces."""
 
 ATTACKS = ("attack_speedup", "attack_floor_ratio")
 
@@ -53,7 +53,7 @@ USED = {"outer": ("attack_speedup",), "dataset": ATTACKS, "data-dir": ATTACKS}
 
 @dataclass(frozen=True)
 class Bench:
-    """What was measured, of the keys that were asked for."""
+    """The figures of the requested keys."""
 
     figures: dict[str, Figure]
     machine: Machine
@@ -61,7 +61,7 @@ class Bench:
     command: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON: `figures` has null where a key could not be measured, `missing` says why."""
+        """Return the data for JSON; `figures` has null for a key without a figure, for the reason in `missing`."""
         return {
             "command": self.command,
             "quick": self.quick,
@@ -72,7 +72,7 @@ class Bench:
         }
 
     def lines(self) -> list[str]:
-        """Return it for people."""
+        """Return the text for users."""
         return [*_table(self), "", *_about(self)]
 
 
@@ -86,7 +86,7 @@ def bench(
     command: str,
     tell: Callable[[str, float, int | None], None],
 ) -> Bench:
-    """Measure the keys in `only`, all where it is empty; raises InputError for a key or a data set that is not there."""
+    """Measure the keys in `only`, or all if it is empty; raises InputError for an unknown key or data set."""
     for key in only:
         if key not in KEYS:
             raise InputError(f"only: unknown key {key!r}{nearest(key, KEYS)}")
@@ -105,7 +105,7 @@ def bench(
 
 
 def _check_used(chosen: list[str], given: dict[str, Any]) -> None:
-    """Raise InputError for an option that changes none of the keys that are measured."""
+    """Raise InputError for an option that changes none of the measured keys."""
     for option, value in given.items():
         if value is not None and not set(USED[option]) & set(chosen):
             keys = " and ".join(USED[option])
@@ -150,7 +150,7 @@ def _table(found: Bench) -> list[str]:
 
 
 def _parts(key: str, figure: Figure) -> list[str]:
-    """Return what a figure holds against what, and of what it is made."""
+    """Return the comparison of a figure and its parts."""
     return [f"{key}: {figure.said}", *(f"    {value:<10.4g}{name}" for name, value in figure.parts.items())]
 
 

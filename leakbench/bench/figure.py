@@ -1,4 +1,4 @@
-"""What was measured of one key: a value a repeat, and of what parts; or why there is none."""
+"""The figure of one key: a value per repeat and its parts, or the reason for no value."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Figure:
     """A key's values.
 
     Args:
-        said: What was held against what, in one sentence.
-        values: One a repeat, in `unit`; empty where nothing was measured, and then `reason` says why.
-        parts: What the values were made of, medians over the repeats, the unit in each name.
-        command: That measured it.
+        said: The comparison in one sentence.
+        values: One value per repeat, in `unit`; empty for the reason in `reason`.
+        parts: Parts of the values, as medians over the repeats, with the unit in each name.
+        command: Command that measured it.
     """
 
     unit: str
@@ -35,16 +35,16 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """Their median."""
+        """The median of the values."""
         return statistics.median(self.values)
 
     @property
     def maximum(self) -> float:
-        """The largest."""
+        """The largest of the values."""
         return max(self.values)
 
     def as_dict(self) -> dict[str, Any] | None:
-        """Return it for JSON; None where nothing was measured."""
+        """Return the data for JSON; None without values."""
         if not self.values:
             return None
         return {
@@ -65,5 +65,5 @@ def figure_of(read: Mapping[str, Any]) -> Figure:
 
 
 def absent(reason: str) -> Figure:
-    """Return the figure of what could not be measured."""
+    """Return a figure without values."""
     return Figure("", "", reason=reason)

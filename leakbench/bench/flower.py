@@ -1,4 +1,4 @@
-"""Flower's simulation of the same private round, in a process of its own: it starts Ray, which starts a process a core."""
+"""Flower's simulation of the same private round, in a separate process, since it starts Ray with one process per core."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import torch
 __all__ = ["FlowerRounds", "flower_rounds", "missing"]
 
 LIMIT = 1800
-"""Seconds after which a simulation that does not end is ended."""
+"""Time limit of a simulation in seconds."""
 
 QUIET = {
-    # A stale file of a cluster that is gone would make Ray look for it for minutes.
+    # With a stale file of an earlier cluster, Ray would search for the cluster for minutes.
     "RAY_ADDRESS": "local",
     "RAY_USAGE_STATS_ENABLED": "0",
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -39,19 +39,19 @@ class FlowerRounds:
 
 
 def missing() -> str:
-    """Say why there can be no simulation; empty where there can be one."""
+    """Return why a simulation is impossible; empty if it is possible."""
     absent = [name for name in ("flwr", "ray") if find_spec(name) is None]
     return f"{' and '.join(absent)} not installed: pip install 'leakbench[bench]'" if absent else ""
 
 
 def flower_rounds(clients: int, iterations: int, rounds: int, way: str) -> FlowerRounds | str:
-    """Run a simulation of so many rounds and return its seconds; or why it failed, in one line."""
+    """Run a simulation and return its seconds, or the reason of a failure in one line."""
     home = Path(__file__).parent.parent.parent
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(home), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, **QUIET, "FLWR_HOME": folder, "PYTHONPATH": os.pathsep.join(paths)}
         out = Path(folder) / "seconds.json"
-        cores = torch.get_num_threads()  # As many processes of one thread as we have threads.
+        cores = torch.get_num_threads()  # One process with one thread for each thread of leakbench.
         numbers = {"clients": clients, "iterations": iterations, "rounds": rounds, "cores": cores}
         asked = json.dumps({**numbers, "way": way})
         command = [sys.executable, "-m", "leakbench.bench.flower_app", asked, str(out)]
@@ -65,7 +65,7 @@ def flower_rounds(clients: int, iterations: int, rounds: int, way: str) -> Flowe
                 return f"Flower's simulation did not end within {LIMIT} s"
             finally:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # Its own group alone: the processes that it started.
+                    os.killpg(process.pid, signal.SIGKILL)  # Its own group, with the processes that it started.
                     process.wait()
             if not out.is_file():
                 said.seek(0)

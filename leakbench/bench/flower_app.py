@@ -27,16 +27,16 @@ BEGAN = time.perf_counter()
 
 
 def simulate(asked: dict[str, Any]) -> dict[str, Any]:
-    """Run the rounds and return their seconds; exits where a client did not answer."""
+    """Run the rounds and return their seconds; exit if a client did not answer."""
     ends: list[float] = []
     answers: list[int] = []
 
     def evaluated(number: int, arrays: ArrayRecord) -> None:
-        """Note when a round has ended; Flower calls it before the first one, too."""
+        """Record the end of a round; Flower calls it before the first one too."""
         ends.append(time.perf_counter())
 
     def counted(replies: list[RecordDict], weighted_by: str) -> MetricRecord:
-        """Count the clients that answered: one that fails is left out of the mean and would make the round short."""
+        """Count the clients that answered: a failed client is not in the mean and would shorten the round."""
         answers.append(len(replies))
         return MetricRecord()
 
@@ -44,7 +44,7 @@ def simulate(asked: dict[str, Any]) -> dict[str, Any]:
         strategy = FedAvg(
             fraction_train=1.0,
             fraction_evaluate=0.0,
-            min_train_nodes=asked["clients"],  # Nodes come one by one: a share of those that are there is too few.
+            min_train_nodes=asked["clients"],  # Nodes appear one by one, so a share of the present ones is too few.
             min_available_nodes=asked["clients"],
             train_metrics_aggr_fn=counted,
         )
@@ -70,7 +70,7 @@ def simulate(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Simulate what was asked and write the seconds."""
+    """Run the requested simulation and write the seconds."""
     asked, out = json.loads(sys.argv[1]), Path(sys.argv[2])
     keep_freed_memory()
     out.write_text(json.dumps(simulate(asked)), encoding="utf-8")

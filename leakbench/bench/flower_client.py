@@ -1,4 +1,4 @@
-"""The client of a Flower app that does the private round; in a module of its own, since Ray's processes import it by name."""
+"""The client of a Flower app for the private round, in a separate module, since Ray's processes import it by name."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["client_app"]
 
 @lru_cache(maxsize=1)
 def _at_hand(way: str) -> tuple[Task, nn.Module, Step]:
-    """Return what a process of Ray makes once: the data, a model and its local iteration."""
+    """Return the data, a model and its local iteration, which a process of Ray creates once."""
     keep_freed_memory()
-    torch.set_num_threads(1)  # One core a client, as Ray is told.
+    torch.set_num_threads(1)  # One core per client, as in Ray's resources.
     return (task(1, 1), *private_step(way, fresh_model()))
 
 

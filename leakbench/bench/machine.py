@@ -1,4 +1,4 @@
-"""On what it was measured, and whether others were at work there meanwhile."""
+"""The machine of a measurement, and its load by other processes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ __all__ = ["Machine", "load", "machine"]
 
 @dataclass(frozen=True)
 class Machine:
-    """cores: that this process may use.  threads: of PyTorch, for references and for us.
+    """The machine of a measurement.
 
-    load_before, load_after: the system's load average of the last minute; None where it has none.
+    Args:
+        cores: Number of cores that this process may use.
+        threads: Number of PyTorch's threads, for references and for leakbench.
+        load_before: The system's load average of the last minute before the measurement; None if the system does not have it.
+        load_after: The load average after the measurement.
     """
 
     cpu: str
@@ -30,7 +34,7 @@ class Machine:
     versions: dict[str, str]
 
     def warnings(self) -> tuple[str, ...]:
-        """Say where times mean little."""
+        """Return warnings about times that are not reliable."""
         found, before = [], self.load_before or 0.0
         if before > self.cores / 2:
             found.append(
@@ -41,17 +45,17 @@ class Machine:
         return tuple(found)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the data for JSON."""
         return asdict(self)
 
 
 def load() -> float | None:
-    """Return the load average of the last minute; None where the system has none."""
+    """Return the load average of the last minute; None if the system does not have it."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def machine(before: float | None) -> Machine:
-    """Describe this machine; `before`: its load before the measuring began."""
+    """Describe this machine; `before` is its load before the measurement."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Machine(_cpu(), cores, torch.get_num_threads(), before, load(), versions())
 

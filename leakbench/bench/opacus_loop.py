@@ -1,4 +1,4 @@
-"""References of Opacus, as its users train: `GradSampleModule` and a `DPOptimizer`, with each of its ways to clip.
+"""References of Opacus as its users train: `GradSampleModule` and a `DPOptimizer`, with each of its clips.
 
 Imported only where the package is there.
 """

@@ -1,4 +1,4 @@
-"""How many floating-point operations a gradient takes at the least, and how many this machine does a second.
+"""The least number of floating-point operations of a gradient, and the number per second of this machine.
 
 Counted are products of matrices alone, which is where the work is: a layer with P places, Q numbers that enter at each and O that
 leave multiplies and adds P * Q * O times in one of them, for one example. What is added elsewhere (activations, patches, clips,
@@ -20,13 +20,13 @@ from leakbench.engine.steps import Crop
 __all__ = ["ceiling", "gradient_operations", "layer_products", "matching_operations"]
 
 SIDE, TRIES = 2048, 3
-"""Of the matrices by which the ceiling is measured, and how often: the best counts."""
+"""Side of the matrices that measure the ceiling, and the number of products; the fastest one counts."""
 
 
 def layer_products(model: nn.Module, shape: tuple[int, ...], classes: int) -> tuple[int, ...]:
     """Return P * Q * O of each layer with weights, first to last.
 
-    Raises ValueError for a model that is no chain of layers.
+    Raises ValueError for a model that is not a chain of layers.
     """
     chain = chain_of(model)
     if chain is None:
@@ -39,10 +39,11 @@ def layer_products(model: nn.Module, shape: tuple[int, ...], classes: int) -> tu
 
 
 def gradient_operations(layers: Sequence[int]) -> int:
-    """Return the operations of one example's gradient: 3 products a layer, 2 in the first.
+    """Return the operations of one example's gradient: 3 products per layer, 2 in the first.
 
-    Forward, the gradient by the weight, and the derivative by what entered, which the first layer owes to nobody. Clipping asks
-    for no more: a clipped sum is the sum of these products with other factors, and norms follow from the products.
+    These are the forward pass, the gradient by the weight, and the derivative by the input, which the first layer does not
+    need. Clipping needs no more: a clipped sum is the sum of these products with other factors, and norms follow from the
+    products.
     """
     return 2 * (3 * sum(layers) - layers[0])
 
@@ -50,14 +51,15 @@ def gradient_operations(layers: Sequence[int]) -> int:
 def matching_operations(layers: Sequence[int]) -> int:
     """Return the operations of one evaluation of gradient matching, the distance and its derivative by the input.
 
-    7 products a layer, 5 in the first: the gradient's own (3; 2), the derivative of the gradient by the weight, which is a product
-    of two matrices that both depend on the input (2; 2), that of the derivative by what entered (1; 0), and that of the forward
-    product (1; 1).
+    7 products per layer, 5 in the first: those of the gradient (3; 2), the derivative of the gradient by the weight, which is a
+        product
+    of two matrices that both depend on the input (2; 2), that of the derivative by the layer's input (1; 0), and that of the
+    forward product (1; 1).
     """
     return 2 * (7 * sum(layers) - 2 * layers[0])
 
 
 def ceiling() -> float:
-    """Return how many operations a second a large float32 product of matrices reaches here, with PyTorch's threads as they are."""
+    """Return the operations per second of a large float32 matrix product on this machine, with PyTorch's current threads."""
     a, b = torch.ones(SIDE, SIDE), torch.ones(SIDE, SIDE)
     return 2 * SIDE**3 / min(seconds(lambda: a @ b) for _ in range(TRIES))

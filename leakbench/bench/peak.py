@@ -1,4 +1,4 @@
-"""The peak memory of one private round, in a process of its own: `python -m leakbench.bench.peak CLIENTS ITERATIONS [N]`."""
+"""The peak memory of one private round, in a separate process: `python -m leakbench.bench.peak CLIENTS ITERATIONS [N]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["peak", "peak_of_a_round"]
 
 
 def peak_of_a_round(clients: int, iterations: int, population: int = 1000) -> float:
-    """Return MiB of a new process that trains one round of so many clients out of N = `population`."""
+    """Return the peak memory in MiB of a new process that trains one round of `clients` clients out of N = `population`."""
     asked = [sys.executable, "-m", "leakbench.bench.peak", *map(str, (clients, iterations, population))]
     told = subprocess.run(asked, check=True, capture_output=True, text=True)  # noqa: S603 - this Python and numbers
     return float(told.stdout)
@@ -32,7 +32,7 @@ def main() -> None:
 def peak() -> float:
     """Return the peak resident memory of this process in MiB."""
     status = Path("/proc/self/status")
-    if status.is_file():  # What `getrusage` says begins on Linux with the peak of the process that started this one.
+    if status.is_file():  # On Linux, the peak of `getrusage` includes that of the parent process.
         [line] = [line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:")]
         return int(line.split()[1]) / 1024
     unit = 1024 * 1024 if sys.platform == "darwin" else 1024

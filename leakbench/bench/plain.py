@@ -14,11 +14,11 @@ from leakbench.types import Parameters
 __all__ = ["Step", "local_training", "per_example_step", "plain_step"]
 
 Step: TypeAlias = Callable[[Tensor, Tensor], object]
-"""One local iteration on inputs (B, *s) and labels (B,), which moves the model in place."""
+"""One local iteration on inputs (B, *s) and labels (B,), which changes the model in place."""
 
 
 def plain_step(model: nn.Module, rate: float) -> Step:
-    """Return the local iteration that everybody writes: `zero_grad`, loss, `backward`, `step` of `torch.optim.SGD`."""
+    """Return the usual local iteration: `zero_grad`, loss, `backward`, `step` of `torch.optim.SGD`."""
     optimizer, criterion = torch.optim.SGD(model.parameters(), lr=rate), nn.CrossEntropyLoss()
 
     def step(inputs: Tensor, labels: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What privacy costs: local iterations of Fed-CDP beside those without a defense, and beside those of Opacus."""
+"""The cost of privacy: local iterations of Fed-CDP compared with those without a defense, and with those of Opacus."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["alpha_over_dp", "dp_over_nonprivate", "dp_vs_opacus", "flat_over_non
 
 
 def dp_over_nonprivate(size: Size) -> Figure:
-    """Return `fed_cdp` over `none`."""
+    """Return the ratio of `fed_cdp` to `none`."""
     return _over("fed_cdp", "none", size)
 
 
 def alpha_over_dp(size: Size) -> Figure:
-    """Return `fed_alpha_cdp` over `fed_cdp`."""
+    """Return the ratio of `fed_alpha_cdp` to `fed_cdp`."""
     return _over("fed_alpha_cdp", "fed_cdp", size)
 
 
 def flat_over_nonprivate(size: Size) -> Figure:
-    """Return `fed_cdp_flat`, one clip over all tensors, over `none`."""
+    """Return the ratio of `fed_cdp_flat`, one clip over all tensors, to `none`."""
     return _over("fed_cdp_flat", "none", size)
 
 
@@ -44,7 +44,7 @@ def _over(name: str, base: str, size: Size) -> Figure:
 
 
 def dp_vs_opacus(size: Size) -> Figure:
-    """Return a local iteration of Opacus, by the fastest of its ways in each repeat, over one of ours."""
+    """Return the ratio of a local iteration of Opacus, by its fastest way in each repeat, to one of leakbench."""
     if find_spec("opacus") is None:
         return absent("Opacus is not installed: pip install 'leakbench[bench]'")
     with without_hook_warnings():

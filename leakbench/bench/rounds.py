@@ -1,4 +1,4 @@
-"""A whole private round: beside a plain loop without privacy, beside its arithmetic, beside Flower, and its memory."""
+"""A whole private round: compared with a plain loop without privacy, with its arithmetic and with Flower; and its memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["flop_efficiency", "peak_memory_mb", "round_vs_flower", "round_vs_pla
 
 
 def round_vs_plain(size: Size) -> Figure:
-    """Return a round of plain PyTorch without any privacy over our private round."""
+    """Return the ratio of a round of plain PyTorch without privacy to leakbench's private round."""
     made = task(size.clients, size.iterations)
     model = fresh_model()
     step = plain_step(model, RATE)
@@ -43,7 +43,7 @@ def round_vs_plain(size: Size) -> Figure:
     check_same("the plain loop", our_update(made, (), inputs, labels, CHECKED), theirs)
     small, mechanism = task(2, CHECKED), defense("fed_cdp")
     plain_round(small, model, step)
-    small.round(mechanism)  # Both warm.
+    small.round(mechanism)  # Both run once before the measurement.
     arms: Arms = either_way({"plain": partial(plain_round, made, model, step), "ours": partial(made.round, mechanism)})
     taken = in_turns(arms, size.repeats, warm=False)
     return Figure(
@@ -67,7 +67,7 @@ def plain_round(made: Task, model: nn.Module, step: Step, batch: int = BATCH) ->
 
 
 def flop_efficiency(size: Size) -> Figure:
-    """Return the share of a private round's time that its arithmetic would take at the ceiling of this machine."""
+    """Return the share of a private round's time that its arithmetic takes at the ceiling of this machine."""
     made = task(size.clients, size.iterations)
     operations = gradient_operations(layer_products(made.model, SHAPE, CLASSES))
     operations *= size.clients * size.iterations * BATCH
@@ -91,7 +91,7 @@ def flop_efficiency(size: Size) -> Figure:
 
 
 def round_vs_flower(size: Size) -> Figure:
-    """Return a round of Flower's simulation over ours of the same private work, once its engine runs."""
+    """Return the ratio of a round of Flower's simulation, after the start of its engine, to leakbench's for the same work."""
     if reason := missing():
         return absent(reason)
     clients, iterations = size.flower
@@ -122,7 +122,7 @@ def round_vs_flower(size: Size) -> Figure:
 
 
 def peak_memory_mb(size: Size) -> Figure:
-    """Return the peak of the resident memory of a process that does nothing but one round of Fed-CDP."""
+    """Return the peak resident memory of a process that runs only one round of Fed-CDP."""
     iterations = size.iterations
     values = tuple(peak_of_a_round(100, iterations) for _ in range(size.rarely))
     return Figure(

@@ -29,13 +29,13 @@ __all__ = ["lmmse_fit_seconds", "ranking_seconds", "whitened_seconds_per_victim"
 SHAPE, CLASSES = (3, 32, 32), 10
 
 OUTER, INNER = 20, 20
-"""400 iterations of L-BFGS, with an evaluation each; undefended, where no search ends before."""
+"""400 iterations of L-BFGS with one evaluation each, on undefended gradients, where no search ends earlier."""
 
 CANDIDATES, PUBLIC, RATE = 1000, 3000, 0.1
 
 
 def _leak(victims: int) -> View:
-    """Return the gradients of so many pictures by the papers' LeNet, with candidates among whom they are, and public ones."""
+    """Return the gradients of pictures from the papers' LeNet, with candidates that include them, and public pictures."""
     data = made_up(max(victims, CANDIDATES), PUBLIC, SHAPE, CLASSES)
     model = build("lenet_cpl", SHAPE, CLASSES, generator(0, "leak model"), "default")
     network = Network(model, parameters(model))
@@ -61,7 +61,7 @@ def _rngs(victims: int) -> Generators:
 
 
 def whitened_seconds_per_victim(size: Size) -> Figure:
-    """Return the seconds a victim of the whitened search, all together."""
+    """Return the seconds per victim of the whitened search of all together."""
     method = resolve("attacks", Attack, "whitened")[1].method
     assert isinstance(method, GradientMatching)  # noqa: S101 - said to mypy; it holds by construction
     view, victims = _leak(size.whitened), size.whitened
@@ -79,7 +79,7 @@ def whitened_seconds_per_victim(size: Size) -> Figure:
 
 
 def ranking_seconds(size: Size) -> Figure:
-    """Return the seconds in which victims are ranked among 1,000 candidates."""
+    """Return the seconds of a ranking of victims among 1,000 candidates."""
     view, rank = _leak(size.ranked), Candidates()
     work = partial(rank, (view,), _rngs(size.ranked))
     work()
@@ -91,7 +91,7 @@ def ranking_seconds(size: Size) -> Figure:
 
 
 def lmmse_fit_seconds(size: Size) -> Figure:
-    """Return the seconds of the linear fit on 3,000 public examples and one answer; nothing is kept from fit to fit."""
+    """Return the seconds of the linear fit on 3,000 public examples and one reconstruction, without cached fits."""
     view = _leak(2)
     work = partial(Lmmse(public=PUBLIC), (view,), _rngs(2))
     return Figure(

@@ -1,4 +1,4 @@
-"""How much of each work is done: the published figures, and the same keys in about a minute."""
+"""The amount of work of each figure: for the published figures, and for the same keys in about a minute."""
 
 from __future__ import annotations
 
@@ -9,13 +9,24 @@ __all__ = ["FULL", "QUICK", "Size"]
 
 @dataclass(frozen=True)
 class Size:
-    """repeats: of what takes seconds; `rarely` of what takes longer.
+    """The amount of work of each figure.
 
-    victims: searched together `turns` times, for so many `outer` iterations at most; alone: of them searched one by one in a
-    turn.
-    lanes: victims in one evaluation.  clients, iterations: K_t and L of a round.  flower: K_t and L of Flower's round.
-    few: clients of the rounds in which local iterations are compared, steps: their L, and of a client of Opacus.
-    whitened: victims of the whitened search.  ranked: victims ranked among 1,000.
+    Args:
+        repeats: Number of repeats of work that takes seconds.
+        rarely: Number of repeats of longer work.
+        victims: Number of victims that are searched together.
+        outer: Largest number of outer iterations of these searches.
+        turns: Number of repeats of these searches.
+        alone: Number of victims that are searched one by one in a turn.
+        lanes: Number of victims in one evaluation.
+        clients: K_t of a round.
+        iterations: L of a round.
+        flower: K_t and L of Flower's round.
+        flower_rounds: Number of Flower's rounds.
+        few: Number of clients in the rounds that compare local iterations.
+        steps: L of these rounds, and of a client of Opacus.
+        whitened: Number of victims of the whitened search.
+        ranked: Number of victims that are ranked among 1,000 candidates.
     """
 
     repeats: int

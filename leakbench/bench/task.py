@@ -1,4 +1,4 @@
-"""The federation that is timed: the papers' CNN on 28 x 28 pictures, 34,720 parameters, batches of 5, the paper's Fed-CDP."""
+"""The federation of the measurements: the papers' CNN on 28 x 28 pictures, 34,720 parameters, batches of 5, Fed-CDP."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SHAPE, CLASSES, BATCH, HELD, RATE = (1, 28, 28), 10, 5, 500, 0.05
 """MNIST's pictures; B, |D_i| and the learning rate of the Fed-alphaCDP paper's federation."""
 
 CLIP, SIGMA = 4.0, 6.0
-"""Of `fed_cdp`: each tensor of each example is clipped at 4 and gets noise of 6 times that."""
+"""Clip and noise of `fed_cdp`: each tensor of each example is clipped at 4 and gets noise of 6 times that."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Task:
         return next(made).parameters
 
     def held(self, client: int) -> tuple[Tensor, Tensor]:
-        """Return the examples of one client, inputs (|D_i|, *s) and labels (|D_i|,), in an order of its own."""
+        """Return the examples of one client, inputs (|D_i|, *s) and labels (|D_i|,), in a random order."""
         order = torch.randperm(HELD, generator=generator(0, "bench order", client))
         [held] = self.partition.of(torch.tensor([client]))
         mine = held[order]
@@ -74,10 +74,10 @@ def fresh_model() -> nn.Module:
 
 
 def task(clients: int, iterations: int, population: int = 1000, examples: int = 60_000) -> Task:
-    """Return the federation of `population` clients of which `clients` train for so many local iterations.
+    """Return the federation of `population` clients, `clients` of them in a round of `iterations` local iterations.
 
     Args:
-        examples: Of the training split; the test split has one, since measuring accuracy is no part of a round.
+        examples: Number of training examples. The test split has one, since a round does not include a measurement of accuracy.
     """
     data = made_up(examples, 1, SHAPE, CLASSES)
     federation = Federation(
@@ -102,7 +102,7 @@ def defense(name: str) -> Defense:
 
 
 def made_up(train: int, test: int, shape: tuple[int, int, int], classes: int = 10) -> Dataset:
-    """Return so many pictures of a shape (C, H, W): coarse uniform noise, a fourth of a side, blown up; labels in turn."""
+    """Return pictures of a shape (C, H, W), enlarged from uniform noise with a fourth of the side, with labels in turn."""
     drawn = {n: _smooth(n, count, shape) for n, count in (("train", train), ("test", test))}
     targets = {n: torch.arange(len(x)) % classes for n, x in drawn.items()}
     return Dataset(
@@ -125,16 +125,16 @@ def _smooth(split: str, count: int, shape: tuple[int, int, int]) -> Tensor:
 
 
 CHECKED, CHECKED_CLIP = 5, 1.0
-"""Local iterations over which updates are compared, and the clip then: it binds on some tensors, that of `fed_cdp` on none."""
+"""Local iterations and clip of the comparison of updates: this clip reduces some tensors, that of `fed_cdp` none."""
 
 TOLERANCE = 1e-5
-"""Of the largest coordinate of an update, in float32."""
+"""Tolerance of the comparison, as a share of the largest coordinate of an update, in float32."""
 
 
 def our_update(
     task: Task, station: tuple[Transform, ...], inputs: Tensor, labels: Tensor, iterations: int
 ) -> Parameters:
-    """Return the update of one client whose examples pass `station`, batch after batch, nothing drawn."""
+    """Return the update of one client with the transforms of `station`, batch after batch, without noise."""
     used = iterations * BATCH
     x = inputs[:used].reshape(1, iterations, BATCH, *inputs.shape[1:])
     y = one_hot(labels[:used], CLASSES).reshape(1, iterations, BATCH, CLASSES)
@@ -148,7 +148,7 @@ def our_update(
 
 
 def check_same(what: str, ours: Parameters, theirs: Parameters) -> None:
-    """Raise RuntimeError where a reference's update is another one: then its time says nothing about ours."""
+    """Raise RuntimeError if a reference's update differs, since its time is then not comparable."""
     for (name, u), v in zip(ours.items(), theirs.values(), strict=True):
         error = float((u - v).abs().max() / u.abs().max().clamp_min(1e-30))
         if not error <= TOLERANCE:

@@ -1,4 +1,4 @@
-"""Seconds of work, in turns: what is compared meets the same machine."""
+"""Measures the seconds of work in turns, so that compared work runs under the same conditions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 ONE = ", one thread"
-"""What the name of an arm ends in that runs a reference with one thread where we have more."""
+"""End of the name of an arm that runs a reference with one thread."""
 
 
 def with_threads(count: int, work: Callable[[], T]) -> T:
-    """Return what the work returns, run with so many of PyTorch's threads."""
+    """Return the result of the work, run with `threads` of PyTorch's threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -40,7 +40,7 @@ def with_threads(count: int, work: Callable[[], T]) -> T:
 
 
 def either_way(arms: Mapping[str, Callable[[], T]]) -> dict[str, Callable[[], T]]:
-    """Return references with PyTorch's threads as they are, and each with one thread too: small networks are faster so."""
+    """Return references with PyTorch's current threads, and each with one thread too, which is faster for small networks."""
     if torch.get_num_threads() == 1:
         return dict(arms)
     alone = {f"{name}{ONE}": partial(with_threads, 1, work) for name, work in arms.items()}
@@ -48,14 +48,14 @@ def either_way(arms: Mapping[str, Callable[[], T]]) -> dict[str, Callable[[], T]
 
 
 def least(repeat: Mapping[str, float], names: Iterable[str]) -> float:
-    """Return the least seconds of these references in one repeat, whichever threads they had."""
+    """Return the least seconds of these references in one repeat, with any number of threads."""
     return min(repeat[way] for name in names for way in (name, f"{name}{ONE}") if way in repeat)
 
 
 def one_thread_each(
     repeats: Sequence[Mapping[str, float]], names: Sequence[str], ours: str, factor: float = 1.0
 ) -> dict[str, float]:
-    """Return how many times as long the fastest reference takes as ours where both have one thread, for a figure's parts.
+    """Return the ratio of the fastest reference's time to leakbench's, both with one thread, for a figure's parts.
 
     Ours works with all cores on one piece of work, and a reference's one process may not.
 
@@ -69,7 +69,7 @@ def one_thread_each(
 
 
 def in_turns(arms: Arms, repeats: int, warm: bool = True) -> list[dict[str, float]]:
-    """Return the seconds of each arm in each repeat: all arms once, then all again.
+    """Return the seconds of each arm in each repeat; each repeat runs all arms once.
 
     Args:
         warm: Run every arm once before, untimed, since the first run of anything in PyTorch also prepares what later ones find.

@@ -1,4 +1,4 @@
-"""The ways of private local training that people have without leakbench, by name."""
+"""The ways of private local training without leakbench, by name."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def private_step(way: str, model: nn.Module, clip: float = CLIP, sigma: float = 
 
 @contextmanager
 def without_hook_warnings() -> Iterator[None]:
-    """Let PyTorch not say of every layer that Opacus' hooks fire before its inputs have a derivative."""
+    """Suppress PyTorch's warning for every layer that Opacus' hooks run before its inputs have a derivative."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Full backward hook is firing")
         yield
 
 
 def fastest_way(task: Task, iterations: int = 10) -> str:
-    """Return which way of private local training is the fastest with one thread, as Flower's clients have."""
+    """Return the fastest way of private local training with one thread, as in Flower's clients."""
     inputs, labels = task.held(0)
     arms = {}
     for way in WAYS:
@@ -56,7 +56,7 @@ def fastest_way(task: Task, iterations: int = 10) -> str:
 
 
 def check_way(task: Task, way: str) -> None:
-    """Raise RuntimeError where one client's update by that way, without noise, is not ours."""
+    """Raise RuntimeError if one client's update by a way, without noise, differs from leakbench's."""
     model, step = private_step(way, task.model, CHECKED_CLIP, 0.0)
     inputs, labels = task.held(1)
     with without_hook_warnings():

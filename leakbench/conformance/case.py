@@ -1,4 +1,4 @@
-"""A case: one question to a scorer, and what it must answer."""
+"""A case: one call of a scorer, with the scores that it must return."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = [
 
 
 class Known(Protocol):
-    """An answer known beforehand."""
+    """A known score."""
 
     def holds(self, got: Floats) -> bool:
-        """Say whether `got` is the known answer."""
+        """Return whether `got` is the known answer."""
 
     def __str__(self) -> str:
-        """Say in words what is expected."""
+        """Return the expected score as text."""
 
 
 def shown(values: Floats) -> str:
-    """Return few numbers in four digits, of many the first three."""
+    """Return numbers with four digits as text, only the first three of many."""
     flat = values.reshape(-1)
     if not values.ndim:
         return f"{float(flat[0]):.4g}"
@@ -46,7 +46,7 @@ def shown(values: Floats) -> str:
 
 
 def _alike(got: Floats, known: Floats) -> tuple[Floats, Floats] | None:
-    """Return both per batch where one of them is; None where the number of values is not that of the examples."""
+    """Return both per batch if one of them is; None if the numbers of values do not fit."""
     if got.ndim == 2 and known.ndim == 1:
         got = got.mean(1)
     elif got.ndim == 1 and known.ndim == 2:
@@ -56,14 +56,14 @@ def _alike(got: Floats, known: Floats) -> tuple[Floats, Floats] | None:
 
 @dataclass(frozen=True, eq=False)
 class Close:
-    """The values (V, B), per batch their means; or one number: within `tolerance`, or a share `relative` of the value."""
+    """The values (V, B), their means per batch, or one number, within `tolerance` or a share `relative` of the value."""
 
     values: Floats
     tolerance: float
     relative: float = 0.0
 
     def holds(self, got: Floats) -> bool:
-        """Say whether all are close."""
+        """Return whether all are close."""
         pair = _alike(got, self.values)
         return pair is not None and bool(np.allclose(*pair, rtol=self.relative, atol=self.tolerance))
 
@@ -80,7 +80,7 @@ class EachExample:
     tolerance: float
 
     def holds(self, got: Floats) -> bool:
-        """Say whether each example has its value; one number a batch is not enough."""
+        """Return whether each example has its value; one number per batch is not enough."""
         same = got.shape == self.values.shape
         return same and bool(np.allclose(got, self.values, rtol=0, atol=self.tolerance))
 
@@ -90,10 +90,10 @@ class EachExample:
 
 @dataclass(frozen=True, eq=False)
 class Unanswered:
-    """The values (V, 1) within `tolerance`; where they are NaN, there was no answer: NaN, or as bad as the worst answer.
+    """The values (V, 1) within `tolerance`. For a missing reconstruction the value is NaN; NaN or a worst score is accepted there.
 
     Args:
-        worst: +1 where more is worse, as of an RMSE, -1 where less is.
+        worst: +1 if larger scores are worse, as for an RMSE, else -1.
     """
 
     values: Floats
@@ -101,7 +101,7 @@ class Unanswered:
     tolerance: float
 
     def holds(self, got: Floats) -> bool:
-        """Say whether the answers have their values and a missing one has none that flatters."""
+        """Return whether the scores have their values, and a missing reconstruction does not have a good score."""
         pair = _alike(got, self.values)
         if pair is None:
             return False
@@ -121,9 +121,9 @@ class Worse:
     """One number, or the worst of several, beyond `limit`.
 
     Args:
-        worst: +1 where more is worse, -1 where less is.
-        limit_of: What would be at the limit.
-        or_none: NaN is accepted too, since no reader takes it for a good value.
+        worst: +1 if larger scores are worse, else -1.
+        limit_of: Description of the limit.
+        or_none: Whether NaN is accepted too, since readers do not take it for a good value.
     """
 
     limit: float
@@ -132,7 +132,7 @@ class Worse:
     or_none: bool = False
 
     def holds(self, got: Floats) -> bool:
-        """Say whether the worst number is beyond the limit."""
+        """Return whether the worst number is beyond the limit."""
         if np.isnan(got).any():
             return self.or_none
         return bool((self.worst * got).max(initial=-np.inf) > self.worst * self.limit + 1e-3)
@@ -150,7 +150,7 @@ class Between:
     high: float
 
     def holds(self, got: Floats) -> bool:
-        """Say whether all are."""
+        """Return whether all numbers are in the range."""
         return bool(((self.low <= got) & (got <= self.high)).all())
 
     def __str__(self) -> str:
@@ -159,13 +159,13 @@ class Between:
 
 @dataclass(frozen=True, eq=False)
 class Finite:
-    """Finite throughout, and within `tolerance` of the values (V, B) that are not NaN; one number per batch: only finite."""
+    """Finite numbers, within `tolerance` of the values (V, B) that are not NaN; one number per batch has to be finite only."""
 
     values: Floats
     tolerance: float
 
     def holds(self, got: Floats) -> bool:
-        """Say whether all are finite, and those known are right."""
+        """Return whether all are finite, and those known are right."""
         if not np.isfinite(got).all() or got.shape != self.values.shape:
             return bool(np.isfinite(got).all()) and got.shape == self.values.shape[:-1]
         known = ~np.isnan(self.values)
@@ -182,7 +182,7 @@ class OneOf:
     answers: dict[str, Known]
 
     def holds(self, got: Floats) -> bool:
-        """Say whether it is any of them."""
+        """Return whether the score is one of them."""
         return any(known.holds(got) for known in self.answers.values())
 
     def __str__(self) -> str:
@@ -191,13 +191,13 @@ class OneOf:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One question to a scorer.
+    """One call of a scorer.
 
     Args:
         name: `measure: what`.
-        why: One sentence.
-        known: {measure: known answer}; judged by all that the scorer returns.
-        skipped: Why it cannot be asked on this machine; empty where it can.
+        why: The reason of the case, in one sentence.
+        known: {measure: known score}.
+        skipped: Why the case cannot run on this machine; empty if it can.
     """
 
     name: str
@@ -209,7 +209,7 @@ class Case:
 
     @property
     def measure(self) -> str:
-        """What the case is about."""
+        """The measure of the case."""
         return self.name.partition(":")[0]
 
 
@@ -221,7 +221,7 @@ def case(
     known: Mapping[str, Known],
     labels: tuple[list[list[int]], list[list[int]]] | None = None,
 ) -> Case:
-    """Return the case of pictures (V, B, C, H, W), with labels (truth, answer) (V, B); where none are given, right ones."""
+    """Return the case of pictures (V, B, C, H, W), with labels (truth, answer), (V, B) each; None for right labels."""
     numbers = np.arange(truth.shape[0] * truth.shape[1]).reshape(truth.shape[:2])
-    real, said = (np.asarray(x, dtype=np.int64) for x in labels or (numbers, numbers))
-    return Case(name, why, {"inputs": truth, "labels": real}, {"inputs": answer, "labels": said}, known)
+    real, guessed = (np.asarray(x, dtype=np.int64) for x in labels or (numbers, numbers))
+    return Case(name, why, {"inputs": truth, "labels": real}, {"inputs": answer, "labels": guessed}, known)

@@ -50,7 +50,7 @@ class OwnScorer:
         lanes = torch.arange(victims)
         real = Real(lanes, inputs, labels, torch.arange(victims * members).reshape(victims, members), lanes)
         given = dataclasses.replace(no_reconstruction(real), inputs=said, labels=guesses, iterates=said[None])
-        # No case asks for the null attacker or a ranking: a guess of black, every victim and every class alike.
+        # No case needs the baseline guess or a ranking, so the guess is black and all scores are equal.
         null = NullAttack({"black": torch.zeros_like(inputs.flatten(0, 1))}, {}, {}, "black", "black")
         many = {"identified": victims, "label_ranked": int(labels.max()) + 1}
         alike = {name: Ranking(torch.zeros(victims, k)) for name, k in many.items()}
@@ -61,7 +61,7 @@ class OwnScorer:
         rows = rows.assign(label_accuracy=rows["label"] == rows["label_guess"])
         names = [n for n in (*AVERAGED, "success", "label_accuracy") if n != "lpips" or callable(self.lpips)]
         table = tap_summary(rows, 0.0)
-        # A summary says None where the value over all is infinite.
+        # A summary has None for an infinite value over all examples.
         overall = {n: np.nan if table[n] is None else table[n] for n in AVERAGED if n in names}
         return {n: rows[n].to_numpy().reshape(shape) for n in names} | {"asr": table["asr"], "overall": overall}
 
@@ -70,35 +70,38 @@ OUTCOMES = ("passed", "failed", "not measured")
 COLUMN = 36
 
 UNTOUCHED = "truth: untouched"
-"""The one case that asks for no measure."""
+"""The only case without a measure."""
 
 
 def conformance(path: str | None, lpips_weights: Path | None) -> tuple[Result, ...]:
-    """Return the result of every case; raises InputError in one line for an invalid option.
+    """Return the result of every case.
 
     Args:
-        path: `package.module:name` of a scorer, importable from the working folder too; leakbench's own without one.
-        lpips_weights: a folder with a backbone of LPIPS, without which that case is not measured.
+        path: `package.module:name` of a scorer, importable from the working folder too; None for leakbench's own.
+        lpips_weights: Folder with a backbone of LPIPS; without it, the case of LPIPS is not measured.
+
+    Raises:
+        InputError: For an invalid option, or a scorer without a measure.
     """
     lpips = load_lpips(lpips_weights)
     if lpips_weights is not None and isinstance(lpips, str):
         raise InputError(f"lpips-weights: {str(lpips_weights)!r}: {lpips.removeprefix('n/a: ')}")
     scorer = OwnScorer(lpips=lpips) if path is None else import_function("scorer", path, os.getcwd())
     results = conform(scorer, all_cases(lpips_weights))
-    asked = [result for result in results if result.case != UNTOUCHED]
-    if all(result.outcome == "not measured" for result in asked):
+    with_measure = [result for result in results if result.case != UNTOUCHED]
+    if all(result.outcome == "not measured" for result in with_measure):
         raise InputError(f"scorer: {path!r} measured nothing, expected at least one of {', '.join(MEASURES)}")
     return results
 
 
 def as_dict(path: str | None, results: Sequence[Result]) -> dict[str, Any]:
-    """Return what `--json` prints."""
+    """Return the data that `--json` prints."""
     cases = [asdict(result) for result in results]
     return {"scorer": path or "leakbench", **_counts(results), "never_ran": _never_ran(path, results), "cases": cases}
 
 
 def lines(path: str | None, results: Sequence[Result]) -> list[str]:
-    """Return the table: for a failed case the value and the expected one, for one not measured the reason."""
+    """Return the table, with the value and the expected value of a failed case, and the reason of a case that is not measured."""
     table = [f"{'case':<{COLUMN}}{path or 'leakbench'}"]
     for result in results:
         table.append(f"{result.case:<{COLUMN}}{result.outcome}")
@@ -114,7 +117,7 @@ def lines(path: str | None, results: Sequence[Result]) -> list[str]:
 
 
 def _never_ran(path: str | None, results: Sequence[Result]) -> str | None:
-    """Return one line about a scorer that raised whenever it was asked, so that no score of it was held; None of another."""
+    """Return one line about a scorer that raised an error in every case; None for another scorer."""
     raised = [result for result in results if result.call == "raised"]
     if not raised or any(result.call == "returned" for result in results):
         return None

@@ -1,4 +1,4 @@
-"""What a scorer gets and what it may return; V victims, batches of B examples, pictures of C x H x W."""
+"""The arguments of a scorer and the scores that it may return; V victims, batches of B examples, pictures of C x H x W."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEASURES = (*AVERAGED, "success", "label_accuracy", "matched", "asr", "overall")
 
 
 class Truth(TypedDict):
-    """What was to be found.
+    """The true examples.
 
     Args:
         inputs: (V, B, C, H, W) float32 in [0, 1].
@@ -31,10 +31,10 @@ class Truth(TypedDict):
 
 
 class Answer(TypedDict):
-    """What an attacker gave back, in any order within a batch: the b-th label belongs to the b-th picture.
+    """The attacker's reconstruction, in any order within a batch: the b-th label belongs to the b-th picture.
 
     Args:
-        inputs: As the truth's, NaN throughout a picture without an answer, and not always within [0, 1].
+        inputs: As in the truth, but NaN for a missing picture, and not always within [0, 1].
         labels: (V, B).
     """
 
@@ -65,7 +65,8 @@ median, and whether a label counts in a batch whose pictures did not come back.
 def read_scores(returned: Any) -> dict[str, Floats]:
     """Return {measure: float64 array} of what a scorer returned; one of `overall` is called like `overall rmse`.
 
-    Raises InputError where it is not a mapping, has an unknown key, or a value that is not an array of numbers.
+    Raises:
+        InputError: If it is not a mapping, or has an unknown key or a value that is not an array of numbers.
     """
     if not isinstance(returned, Mapping):
         raise InputError(f"scorer: it returned {type(returned).__name__}, expected a dict like {{'rmse': array}}")
