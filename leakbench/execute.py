@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pandas as pd
 import torch
@@ -31,8 +30,8 @@ from leakbench.progress import Progress, planned, ticking
 from leakbench.redacted import without_pictures
 from leakbench.rng import generator
 from leakbench.store import AFTER, Run
+from leakbench.summary.model import Summary
 from leakbench.summary.summarise import summarise
-from leakbench.summary.verdict_words import current_summary, verdicts_of
 from leakbench.types import Network
 
 __all__ = ["execute"]
@@ -40,7 +39,7 @@ __all__ = ["execute"]
 WHOLE = ("rows.parquet", "rounds.parquet", "reconstructions.safetensors", "model.safetensors")
 
 
-def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
+def execute(cell: Cell, run: Run, progress: Progress) -> Summary:
     """Run the parts of a cell that are not in the run's folder, and return its summary; an interrupted run is resumed.
 
     A part is one round of training or one chunk of victims, and is on disk before the next begins. The `paper` protocol attacks
@@ -50,7 +49,7 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
     # A list, so that every file is checked.
     if run.manifest["complete"] and all([run.has(name) for name in {*WHOLE, *files}]):
         check_shown(run.folder / "manifest.json", run.manifest)
-        return {**current_summary(run.manifest["summary"]), "folder": str(run.folder)}
+        return Summary.of(run.manifest["summary"]).replaced(folder=str(run.folder))
     run.manifest["complete"] = False
     run.manifest.pop("summary", None)  # The summary belongs to files that have changed.
     s = cell.settings
@@ -118,7 +117,7 @@ def _honest(cell: Cell, run: Run, round_number: int | None, network: int = 0) ->
     )
 
 
-def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str], None]) -> dict[str, Any]:
+def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str], None]) -> Summary:
     """Join the parts, write the summary, and then remove the parts.
 
     Args:
@@ -144,18 +143,22 @@ def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str],
         )
     working("summary and report")
     phases, folder = run.manifest["phases"], str(run.folder)
-    run.manifest["summary"] = summarise(cell, rows, rounds, epsilon, limits, phases, folder, seen)
-    verdicts = verdicts_of(run.manifest["summary"])
+    summary = summarise(cell, rows, rounds, epsilon, limits, phases, folder, seen)
+    verdicts = summary.verdicts
     points = zip(rows["tap"], rows["round"], strict=True)
     run.write_rows("rows.parquet", rows.assign(verdict=[verdicts[point] for point in points]))
-    for key, first in _same_leaks(cell, run).items():
-        taps, notes = run.manifest["summary"]["taps"], run.manifest["summary"]["notes"]
-        notes[f"taps.{key}"] = f"shows the attacker the same bits as {first}: nothing acts between the two"
-        taps[key]["seconds"] = taps[first]["seconds"]  # The time of the attack, not of the copy.
+    same, taps = _same_leaks(cell, run), summary.taps
+    notes = {
+        f"taps.{k}": f"shows the attacker the same bits as {v}: nothing acts between the two" for k, v in same.items()
+    }
+    # A copy of an answer took as long as the answer.
+    copies = {key: taps[key].replaced(seconds=taps[first].seconds) for key, first in same.items()}
+    summary = summary.replaced(taps=taps | copies, notes=summary.notes | notes)
+    run.manifest["summary"] = summary.as_dict()
     run.manifest["complete"] = True
     run.save()
     run.forget("parts/")
-    return dict(run.manifest["summary"])
+    return summary
 
 
 def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:

@@ -75,9 +75,6 @@ OF_TAP: dict[str, tuple[type, ...]] = {
     "batch": (int, type(None)),
     "victims": (int, type(None)),
     "candidates": (int, type(None)),
-    "asr": (int, float, type(None)),
-    "null_asr": (int, float, type(None)),
-    "identified": (int, float, type(None)),
     "verdict": (str,),
     **dict.fromkeys(WORDS, (str, type(None))),
 }

@@ -87,8 +87,8 @@ def measure(name: str, data_dir: Path | None, runs: Path) -> list[Row]:
     ):
         pass
     broken: dict[str, list[str]] = {}
-    for found in summary["violations"]:
-        broken.setdefault(found["tap"], []).append(found["measure"])
+    for found in summary.violations:
+        broken.setdefault(found.tap, []).append(found.measure)
     return [
         {
             "row": f"{name}, {point}",
@@ -97,13 +97,13 @@ def measure(name: str, data_dir: Path | None, runs: Path) -> list[Row]:
             "defense": cell.names["defense"],
             "tenth": tenth,
             "point": point,
-            "victims": tap["victims"],
-            "batch": tap["batch"],
-            **{key: tap.get(key) for key in COPIED},
+            "victims": tap.victims,
+            "batch": tap.batch,
+            **{key: tap.value(key) for key in COPIED},
             "above": " ".join(broken.get(point, ())),
             "hash": cell.hash[:12],
         }
-        for point, tap in summary["taps"].items()
+        for point, tap in summary.taps.items()
     ]
 
 

@@ -72,17 +72,17 @@ def measure(name: str, cell: Cell, runs: Path) -> Row:
     """Run one cell, or read it if it is complete, and return its row without the floors."""
     with executed(cell, runs, f"results/noise_bounds.py: {name}") as (summary, run):
         rms, low, high = error_of(run.read_rows("rows.parquet")["rmse"])
-    (tap,) = summary["taps"].values()
+    (tap,) = summary.taps.values()
     return {
         "row": name,
         "attack": cells()[name][0],
         "std": cells()[name][1],
         "limit": limit_of(cell),
-        **{key: tap[key] for key in COPIED},
+        **{key: tap.value(key) for key in COPIED},
         "rms": rms,
         "rms_low": low,
         "rms_high": high,
-        "floor_deviation": tap["rmse_floor"],
+        "floor_deviation": tap.rmse_floor,
         "minutes": minutes_of(tap),
         "hash": cell.hash[:12],
     }

@@ -83,20 +83,20 @@ def measure(name: str, cell: Cell, runs: Path, sheet: Sheet) -> Row:
     with executed(cell, runs, f"results/strongest_figure.py: {name}") as (summary, run):
         error = _shown(run, cell, sheet, what, sigma) if what in PICTURES else None
     sheet.save()
-    (tap,) = summary["taps"].values()
-    right = tap["label_accuracy"]
-    low, high = (None, None) if right is None else wilson(round(right * tap["victims"]), tap["victims"])
+    (tap,) = summary.taps.values()
+    right = tap.label_accuracy
+    low, high = (None, None) if right is None else wilson(round(right * tap.victims), tap.victims)
     return {
         "row": name,
         "what": what,
         "sigma": sigma,
-        "victims": tap["victims"],
+        "victims": tap.victims,
         "limit": limit_of(cell),
-        **{key: tap[key] for key in COPIED},
+        **{key: tap.value(key) for key in COPIED},
         "label_low": low,
         "label_high": high,
         "face_rmse": error,
-        "violated": "; ".join(broken["measure"] for broken in summary["violations"]),
+        "violated": "; ".join(broken.measure for broken in summary.violations),
         "public": len(cell.data.public_targets),
         "minutes": minutes_of(tap),
         "hash": cell.hash[:12],

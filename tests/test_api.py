@@ -23,6 +23,7 @@ from leakbench.errors import InputError
 from leakbench.report.latex import escaped, latex_table
 from leakbench.report.plots import curve_plot
 from leakbench.request import FIELDS, Fields, Request, request_of
+from leakbench.summary.model import Summary
 from leakbench.words import seconds
 
 pytestmark = pytest.mark.usefixtures("with_pages")
@@ -268,7 +269,7 @@ def test_a_table_for_a_paper(
         r"a\_b \& 50 \% of \$x\textasciicircum{}2 \textasciitilde{} \{\textbackslash{}\}"
     )
     other = {**result.summary, "cell": {**result.summary["cell"], "defense": "fed_cdp"}}
-    both = latex_table([result.summary, other])
+    both = latex_table([Summary.of(each) for each in (result.summary, other)])
     assert r"fed\_cdp & example gradient (type-2)" in both and "defense & leakage point" in both
 
 
@@ -276,7 +277,9 @@ def test_runs_in_a_table_have_distinct_names(
     result: leakbench.Result, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, other = (f"{rate:g}" for rate in (0.1, 0.25))
-    table = latex_table([result.summary] * 2, [{"federation.learning_rate": one}, {"federation.learning_rate": other}])
+    table = latex_table(
+        [result.finished.summary] * 2, [{"federation.learning_rate": one}, {"federation.learning_rate": other}]
+    )
     lines = [line for line in table.splitlines() if "example gradient" in line]
     assert len({*lines}) == 2 and lines[0].split(" & ")[:3] == [f"    {one}", "example gradient (type-2)", "2"]
     code, _, err = called(monkeypatch, capsys, "report", *[str(result.folder)] * 2, "--latex")

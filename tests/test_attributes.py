@@ -33,6 +33,7 @@ from leakbench.report.columns import page_columns
 from leakbench.rng import generator
 from leakbench.scoring.scores import Truth
 from leakbench.scoring.scores_rankings import score_attributes
+from leakbench.summary.model import Summary, Tap
 from leakbench.summary.rankings import attribute_bounds, attribute_fields, attribute_notes, attribute_violations
 from leakbench.types import Network
 
@@ -261,7 +262,7 @@ def test_the_bound_is_relative_to_the_best_constant_guess() -> None:
         rows = pd.DataFrame({"attribute_work": right, "null_attribute_work": 0.6, "victim": range(40), "member": 0})
         found = attribute_bounds(attribute_fields(rows), Seen(sigma, 1))
         assert found is not None
-        return found["work"]["bound"], [v["measure"] for v in attribute_violations("t", {"attributes": found}, rows)]
+        return found["work"]["bound"], [v.measure for v in attribute_violations("t", Tap(attributes=found), rows)]
 
     bound, broken = held([1.0] * 40, 2.0)
     assert bound == pytest.approx(float(gaussian_robustness(0.6, 0.5)))
@@ -271,16 +272,16 @@ def test_the_bound_is_relative_to_the_best_constant_guess() -> None:
     assert attribute_bounds({}, Seen(2.0, 1)) == {}
     nothing = {"work": {"right": 1.0, "low": 0.9, "high": 1.0, "null": 0.6, "bound": None}}
     assert attribute_bounds(nothing, None) == nothing
-    assert attribute_violations("t", {"attributes": {}}, pd.DataFrame({"victim": [0]})) == []
+    assert attribute_violations("t", Tap(attributes={}), pd.DataFrame({"victim": [0]})) == []
 
 
 def test_the_page_has_a_column_for_each() -> None:
     told = {"work": {"right": 0.5, "low": 0.4, "high": 0.6, "null": 0.3, "bound": 0.9}}
-    summary = {"taps": {"type-2": {"attributes": told}, "type-1": {"attributes": None}}}
+    summary = Summary.of({"taps": {"type-2": {"attributes": told}, "type-1": {"attributes": None}}})
     column = page_columns(summary)[-1]
     assert column.heading == "work ranked"
-    assert column.text(summary["taps"]["type-2"]) == "0.50 [0.40, 0.60] (baseline 0.30, at most 0.90)"
-    assert column.text(summary["taps"]["type-1"]) == "n/a"
+    assert column.text(summary.taps["type-2"]) == "0.50 [0.40, 0.60] (baseline 0.30, at most 0.90)"
+    assert column.text(summary.taps["type-1"]) == "n/a"
 
 
 ROW = (

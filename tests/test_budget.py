@@ -61,7 +61,7 @@ def test_training_stops_before_the_budget_is_passed(tmp_path: Path) -> None:
     assert some.settings.stop_after == 4
     assert some.settings.federation.rounds == whole.settings.federation.rounds
     with open_run(tmp_path / "run", identity(some, "test")) as run:
-        summary = execute(some, run, lambda phase, done, total: None)
+        summary = execute(some, run, lambda phase, done, total: None).as_dict()
     assert len(pd.read_parquet(tmp_path / "run" / "rounds.parquet")) == 4
     assert summary["rounds"] == 4
     assert summary["notes"]["rounds"].startswith("stopped after 4 of 10")

@@ -108,7 +108,7 @@ def executed(folder: Path, **asked) -> dict:
     """Run a cell as `run` does, without its page, which takes as long as the rest; return the summary as JSON has it."""
     cell = with_little_public(prepare(Request(**{**SMALL, **asked}), None))
     with open_run(folder, identity(cell, "test")) as run:
-        return strict_json(json.dumps(execute(cell, run, lambda *_: None), allow_nan=False))
+        return strict_json(json.dumps(execute(cell, run, lambda *_: None).as_dict(), allow_nan=False))
 
 
 def run_tiny(folder: Path, **asked) -> tuple[dict, pd.DataFrame]:

@@ -40,6 +40,7 @@ from leakbench.recipe import catalog_folder
 from leakbench.report.words import training
 from leakbench.rng import generator
 from leakbench.store import open_run
+from leakbench.summary.model import Summary
 from leakbench.types import Clock, Fact, Network, Parameters
 
 RATE = 0.05
@@ -329,10 +330,10 @@ def test_clients_of_a_live_run_are_trained_and_leak_by_it(tmp_path: Path) -> Non
     for word in ("sgd", "adam"):
         some = cell(**asked, client_optimizer=word)
         with open_run(tmp_path / word, identity(some, "test")) as run:
-            found[word] = execute(some, run, lambda *_: None)
+            found[word] = execute(some, run, lambda *_: None).as_dict()
     assert "client_optimizer" not in found["sgd"]["notes"]
-    assert "clients step by Adam" in training(found["adam"])
-    assert "clients step by Adam" not in training(found["sgd"])
+    assert "clients step by Adam" in training(Summary.of(found["adam"]))
+    assert "clients step by Adam" not in training(Summary.of(found["sgd"]))
     losses = [pd.read_parquet(tmp_path / word / "rounds.parquet")["loss"].iloc[-1] for word in found]
     assert losses[0] != losses[1]
 

@@ -34,6 +34,7 @@ from leakbench.models import build, parameters
 from leakbench.models.gates import gated_biases
 from leakbench.report.words import conspicuous
 from leakbench.rng import generator
+from leakbench.summary.model import Summary
 from leakbench.types import Network
 
 pytestmark = pytest.mark.usefixtures("with_pages")
@@ -280,11 +281,11 @@ def test_after_training_the_honest_model_is_the_trained_one(monkeypatch, capsys,
     assert "before round 2; honest is the network as it was trained" in summary["notes"]["conspicuous"]
     assert found["rows_alike"]["percentile"] in (0.0, 100.0)
     assert found["loss"]["value"] > 0
-    (line,) = conspicuous(summary)
+    (line,) = conspicuous(Summary.of(summary))
     assert line.startswith("clients could see: the architecture is the honest one's; rows alike 0.")
     assert line in (tmp_path / "run" / "report.html").read_text().replace("&#39;", "'")
     json.loads(json.dumps(found, allow_nan=False))
 
 
 def test_a_summary_without_a_lie_says_nothing():
-    assert conspicuous({}) == conspicuous({"conspicuous": None}) == []
+    assert conspicuous(Summary()) == conspicuous(Summary(conspicuous=None)) == []

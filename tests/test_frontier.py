@@ -33,6 +33,7 @@ from leakbench.frontier.write import measured_defense, recipe_text, write
 from leakbench.progress import Reporter
 from leakbench.recipe import describe, load, names, resolve
 from leakbench.study.study import Execution, executed
+from leakbench.summary.model import Tap
 
 RESULTS = Path(__file__).parent.parent / "results"
 WRITTEN = sorted(path.stem for path in RESULTS.glob("frontier_*.csv"))
@@ -154,7 +155,7 @@ def test_where_nothing_qualifies_that_is_the_answer() -> None:
 )
 def test_the_null_interval_is_that_of_the_binomial_distribution(victims: int, candidates: int, high: float) -> None:
     """Of 20 at 1 / 1,000 none is found with a probability of .98; of 50 with .951, less than .975."""
-    low, found = null_interval({"victims": victims, "candidates": candidates})
+    low, found = null_interval(Tap(victims=victims, candidates=candidates))
     assert found == pytest.approx(high)
     assert low == pytest.approx(0.2 if candidates == 2 else 0.0)
 
@@ -390,14 +391,13 @@ def test_identification_is_told_from_chance_by_an_exact_test(
     found: int, victims: int, candidates: int, p: float
 ) -> None:
     """What few victims hide many show; chance reaches as many, and not only more, with this probability."""
-    tap = {"identified": found / victims, "victims": victims, "candidates": candidates}
+    tap = Tap(identified=found / victims, victims=victims, candidates=candidates)
     assert told_from_chance(tap) == pytest.approx(p, rel=0.06)
-    ends = dict.fromkeys(("identified_low", "identified_high", "identified_bound"), 0.0)
     for before in ("inconclusive", "reconstructs"):
-        got = identified_by({**tap, **ends}, before)
+        got = identified_by(tap, before)
         assert got["verdict"] == ("identifies" if before == "inconclusive" and found else before)
         assert (got["identify_victims"], got["identified"]) == (victims, found / victims)
-    assert math.isnan(told_from_chance({**tap, "identified": None}))
+    assert math.isnan(told_from_chance(tap.replaced(identified=None)))
 
 
 def test_a_point_is_trained_with_each_seed_behind_the_same_noise_and_told_of_all_of_them(tmp_path: Path) -> None:
@@ -416,14 +416,14 @@ def test_a_point_is_trained_with_each_seed_behind_the_same_noise_and_told_of_all
     for cell in cells:
         with executed(cell, tmp_path, "") as (summary, _):
             told.append(summary)
-    accuracies = [summary["accuracy"] for summary in told[:3]]
+    accuracies = [summary.accuracy for summary in told[:3]]
     assert len(set(accuracies)) > 1
     assert found["trained_accuracy"] == pytest.approx(sum(accuracies) / 3)
     assert found["trained_accuracy"] not in accuracies
-    epsilon = told[0]["epsilon"]
-    assert found["epsilon_tap"] == epsilon["by_tap"]["type-1"]["valid"] != epsilon["valid"] == found["epsilon_valid"]
+    epsilon = told[0].epsilon
+    assert found["epsilon_tap"] == epsilon.by_tap["type-1"].valid != epsilon.valid == found["epsilon_valid"]
     assert (found["identify_victims"], found["victims"], found["seeds"]) == (9, 2, 3)
-    assert found["identified"] == told[3]["taps"]["type-1"]["identified"]
+    assert found["identified"] == told[3].taps["type-1"].identified
 
 
 def test_all_victims_there_are_are_tried_and_rounds_are_trained_where_the_noise_follows_from_them() -> None:

@@ -11,10 +11,11 @@ import torch
 
 from leakbench.auditing.verdict import Audit
 from leakbench.data.recipe import Federation
-from leakbench.report.headline import STYLES, headline
+from leakbench.report.headline import STYLES, Headline, headline
 from leakbench.report.words import warnings
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.summary.evidence import Setup
+from leakbench.summary.model import Summary
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.utility import utility
 from leakbench.summary.verdict_words import VERDICTS
@@ -43,7 +44,12 @@ def first(count: int, value: Any = True, other: Any = False, of: int = 100) -> l
 
 def summary(**taps: pd.DataFrame) -> dict[str, Any]:
     """The summary of these leakage points, whose names have no hyphen here."""
-    return {"taps": {f"type-{name[-1]}": tap_summary(group, 1.0, STRONG) for name, group in taps.items()}, "notes": {}}
+    points = {f"type-{name[-1]}": tap_summary(group, 1.0, STRONG).as_dict() for name, group in taps.items()}
+    return {"taps": points, "notes": {}}
+
+
+def headline_of(fields: dict[str, Any], *audit: Any, **options: Any) -> Headline:
+    return headline(Summary.of(fields), *audit, **options)
 
 
 ALL = {"success": True, "rmse": 0.01}
@@ -97,7 +103,7 @@ ALL = {"success": True, "rmse": 0.01}
     ],
 )  # fmt: skip
 def test_each_verdict_is_one_line(changes: dict[str, Any], line: str) -> None:
-    found = headline(summary(at_1=rows(**changes)))
+    found = headline_of(summary(at_1=rows(**changes)))
     assert found.findings[0].line == line
     assert found.verdict.upper() == line.partition(":")[0]
 
@@ -107,7 +113,7 @@ def test_every_verdict_has_a_style() -> None:
 
 
 def test_the_worst_leakage_point_comes_first_and_the_others_have_a_short_line_each() -> None:
-    found = headline(summary(at_2=rows(), at_1=rows(identified=1.0), at_0=rows(**ALL)))
+    found = headline_of(summary(at_2=rows(), at_1=rows(identified=1.0), at_0=rows(**ALL)))
     assert found.lines() == [
         "RECONSTRUCTS: 100 of 100 images from one client's update at the server (baseline guess: 0 of 100)",
         "client update (type-1): identifies 100 of 100 victims among 1,000 candidates",
@@ -116,13 +122,13 @@ def test_the_worst_leakage_point_comes_first_and_the_others_have_a_short_line_ea
 
 
 def test_a_reason_that_is_the_first_finding_s_too_is_said_once() -> None:
-    found = headline(summary(at_2=rows(victims=10), at_1=rows(victims=10), at_0=rows(victims=10)))
+    found = headline_of(summary(at_2=rows(victims=10), at_1=rows(victims=10), at_0=rows(victims=10)))
     assert found.lines()[1] == "server-side update (type-0) and example gradient (type-2): inconclusive: as above"
 
 
 def test_a_warning_of_several_leakage_points_is_said_once() -> None:
     said = ["type-1: too few", "type-1@20: too few", "type-0: another", "training: loss rose", "nothing was learned"]
-    assert warnings({"warnings": said}) == [
+    assert warnings(Summary(warnings=said)) == [
         "client update (type-1) and client update (type-1) after 20 rounds: too few",
         "server-side update (type-0): another",
         "training: loss rose",
@@ -131,7 +137,7 @@ def test_a_warning_of_several_leakage_points_is_said_once() -> None:
 
 
 def test_a_client_update_is_the_headline_of_points_that_leak_equally() -> None:
-    found = headline(summary(at_2=rows(**ALL), at_1=rows(**ALL), at_0=rows(**ALL)))
+    found = headline_of(summary(at_2=rows(**ALL), at_1=rows(**ALL), at_0=rows(**ALL)))
     assert [finding.points for finding in found.findings] == [("type-1",), ("type-0", "type-2")]
     assert found.findings[1].short == (
         "server-side update (type-0) and example gradient (type-2): reconstructs 100 of 100 images"
@@ -139,22 +145,22 @@ def test_a_client_update_is_the_headline_of_points_that_leak_equally() -> None:
 
 
 def test_more_reconstructed_is_worse() -> None:
-    found = headline(summary(at_1=rows(success=first(60), rmse=0.3), at_2=rows(**ALL)))
+    found = headline_of(summary(at_1=rows(success=first(60), rmse=0.3), at_2=rows(**ALL)))
     assert found.findings[0].points == ("type-2",)
 
 
 def test_an_inconclusive_finding_has_the_deciding_command() -> None:
-    (finding,) = headline(summary(at_1=rows(victims=10))).findings
+    (finding,) = headline_of(summary(at_1=rows(victims=10))).findings
     assert finding.command == STRONG.command
-    (finding,) = headline(summary(at_1=rows())).findings
+    (finding,) = headline_of(summary(at_1=rows())).findings
     assert finding.command == ""
 
 
 def test_a_guarantee_is_a_sentence_of_its_own() -> None:
     of = summary(at_1=rows())
-    assert headline(of).findings[0].guaranteed == ""
+    assert headline_of(of).findings[0].guaranteed == ""
     of["taps"]["type-1"]["guaranteed"] = 0.0123
-    assert headline(of).findings[0].guaranteed == (
+    assert headline_of(of).findings[0].guaranteed == (
         "Guaranteed by the valid epsilon of the leak: no attacker identifies more than 0.0123 of the victims among 1,000"
         " candidates."
     )
@@ -173,7 +179,7 @@ def test_a_guarantee_is_a_sentence_of_its_own() -> None:
 def test_the_place_says_what_the_attacker_read(name: str, changes: dict[str, Any], place: str) -> None:
     of = summary(at_1=rows(**ALL))
     of["taps"] = {name: of["taps"]["type-1"] | changes}
-    assert headline(of).findings[0].place == place
+    assert headline_of(of).findings[0].place == place
 
 
 def test_records_are_reconstructed_by_their_features() -> None:
@@ -182,7 +188,7 @@ def test_records_are_reconstructed_by_their_features() -> None:
         "psnr": None, "feature_accuracy": 0.81, "feature_accuracy_low": 0.7, "feature_accuracy_high": 0.9,
         "null_feature_accuracy": 0.53, "random_feature_accuracy": 0.4,
     }  # fmt: skip
-    assert headline(of).findings[0].text == (
+    assert headline_of(of).findings[0].text == (
         "81 % of the features of 100 records from one client's update (baseline guess: 53 %)"
     )
 
@@ -200,7 +206,7 @@ def test_records_are_reconstructed_by_their_features() -> None:
 def test_accuracy_with_chance_and_whether_the_network_is_undertrained(accuracies: list[float], rest: str) -> None:
     rounds = pd.DataFrame({"accuracy": accuracies})
     of = summary(at_1=rows()) | {"accuracy": accuracies[-1] if accuracies else None, "rounds": len(accuracies)}
-    assert headline(of | utility(rounds, TARGETS, PLANNED)).accuracy == f"Accuracy: {rest}"
+    assert headline_of(of | utility(rounds, TARGETS, PLANNED)).accuracy == f"Accuracy: {rest}"
 
 
 def test_a_set_of_one_class_has_nothing_above_chance() -> None:
@@ -228,28 +234,28 @@ AUDIT = Audit(True, 1.0, 1.0, True, 0.3, 0.5, 0.6, 8.02, 0.95, 1000, "holds", ""
     ],
 )  # fmt: skip
 def test_epsilon_is_one_line(epsilon: dict[str, Any], audit: Audit | None, line: str) -> None:
-    assert headline(summary(at_1=rows()) | {"epsilon": epsilon}, audit).epsilon == f"Epsilon: {line}"
+    assert headline_of(summary(at_1=rows()) | {"epsilon": epsilon}, audit).epsilon == f"Epsilon: {line}"
 
 
 def test_without_a_defense_there_is_no_epsilon() -> None:
     of = summary(at_1=rows()) | {"epsilon": {**VALID, **NONE, "claimed": None}}
     of["notes"]["epsilon.claimed"] = "none: no defense"
-    assert headline(of).epsilon == "Epsilon: none (no defense)"
+    assert headline_of(of).epsilon == "Epsilon: none (no defense)"
 
 
 def test_a_failed_attack_on_an_own_update_says_whether_it_came_closer_than_the_baseline() -> None:
     closer = rows(victims=1, rmse=0.144, null_rmse=0.275)
-    found = headline(summary(at_1=closer), external=True).findings[0]
+    found = headline_of(summary(at_1=closer), external=True).findings[0]
     assert found.beside.endswith("closer than the baseline guess: median RMSE 0.1440 against 0.2750")
-    farther = headline(summary(at_1=rows(victims=1, rmse=0.3, null_rmse=0.275)), external=True).findings[0]
+    farther = headline_of(summary(at_1=rows(victims=1, rmse=0.3, null_rmse=0.275)), external=True).findings[0]
     assert "closer" not in farther.beside
 
 
 def test_limits_are_rounded_up() -> None:
     """0 of 90 exclude more than 3.27 %; 3 % would exclude too much."""
-    assert "reconstruct up to 4 % of the images" in headline(summary(at_1=rows(victims=90))).findings[0].line
+    assert "reconstruct up to 4 % of the images" in headline_of(summary(at_1=rows(victims=90))).findings[0].line
 
 
 def test_of_points_without_a_leak_the_one_that_excludes_least_comes_first() -> None:
-    found = headline(summary(at_1=rows(victims=90), at_2=rows(victims=10)))
+    found = headline_of(summary(at_1=rows(victims=90), at_2=rows(victims=10)))
     assert [finding.points for finding in found.findings] == [("type-2",), ("type-1",)]

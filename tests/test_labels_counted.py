@@ -16,6 +16,7 @@ from leakbench.measure.statistics import mean_interval
 from leakbench.rng import generator
 from leakbench.scoring.scores import Truth
 from leakbench.scoring.scores_rankings import counted, score_rankings
+from leakbench.summary.model import Tap
 from leakbench.summary.rankings import ranking_fields, ranking_notes
 
 pytestmark = pytest.mark.usefixtures("with_pages")
@@ -75,7 +76,9 @@ def test_true_shares_are_all_right_and_rows_stand_on_the_first_of_a_batch() -> N
     assert rows["label_counts"].isna().all()
     fields = ranking_fields(rows)
     assert fields["label_counts"] is fields["label_counts_high"] is fields["null_label_counts"] is None
-    assert ranking_notes("t", fields)["taps.t.label_counts"].startswith("the update is of one example")
+    assert ranking_notes("t", Tap.model_validate(fields))["taps.t.label_counts"].startswith(
+        "the update is of one example"
+    )
 
 
 def test_a_run_counts_the_labels_of_its_batches(

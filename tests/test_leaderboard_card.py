@@ -25,6 +25,7 @@ from leakbench.leaderboard.asked import Asked, asking
 from leakbench.leaderboard.card import Card, link_of
 from leakbench.leaderboard.point import point_of
 from leakbench.leaderboard.read import path_of, read_card, read_cards, text_of, write_card
+from leakbench.summary.model import Summary
 
 
 @pytest.fixture
@@ -227,7 +228,7 @@ def test_failures_are_the_worst_of_a_card_s_median(card: Card) -> None:
         "verdict": "inconclusive",
     }
     tap |= {"label_accuracy": None, "feature_accuracy": None, "null_feature_accuracy": None, "record_match": None}
-    summary = {"taps": {point.name: tap}, "notes": {}}
+    summary = Summary.of({"taps": {point.name: tap}})
     rows = pd.DataFrame([{"victim": v, "rmse": each} for v in range(12) for each in (0.1, 0.2 + v / 100, math.nan)])
     found = point_of(point.name, summary, rows).rmse
     assert found is not None

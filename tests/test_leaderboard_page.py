@@ -17,6 +17,7 @@ from leakbench.leaderboard.make import warnings_of
 from leakbench.leaderboard.page import html_of, markdown_of
 from leakbench.leaderboard.rank import above_chance, comparable, standings
 from leakbench.leaderboard.read import read_cards
+from leakbench.summary.model import Summary
 
 ROOT = Path(__file__).parent.parent
 
@@ -163,7 +164,7 @@ def test_warnings_say_what_leaks_what_is_not_as_claimed_and_what_the_evidence_la
     )
     audited = dataclasses.replace(card.epsilon.audited, verdict="violated", reason="2 audited, more than the claimed 1")
     epsilon = dataclasses.replace(card.epsilon, caveats=("it counts less",), audited=audited)
-    found = warnings_of(weaker, [{"accuracy": 0.5}, {"accuracy": 0.25}], epsilon)
+    found = warnings_of(weaker, [Summary(accuracy=0.5), Summary(accuracy=0.25)], epsilon)
     assert found[:2] == ("not as claimed: it counts less", "audit: violated: 2 audited, more than the claimed 1")
     assert "aware attacker, protocol paper: reconstructs at type-2, type-1, type-0" in found
     assert not any(text.startswith("aware attacker, protocol live: reconstructs") for text in found)
@@ -171,7 +172,9 @@ def test_warnings_say_what_leaks_what_is_not_as_claimed_and_what_the_evidence_la
     assert "aware attacker, protocol live: no luck (type-2, type-1)" in found
     assert found[-1].startswith("accuracy differs between the cells, from 0.2500 to 0.5000")
     quiet = dataclasses.replace(epsilon, caveats=(), audited=dataclasses.replace(audited, verdict="holds"))
-    assert warnings_of(everywhere(card, "x", 0, 0.1, 0.5, "no leak found").cells, [{"accuracy": 0.5}] * 2, quiet) == ()
+    assert (
+        warnings_of(everywhere(card, "x", 0, 0.1, 0.5, "no leak found").cells, [Summary(accuracy=0.5)] * 2, quiet) == ()
+    )
 
 
 def test_a_card_of_another_release_is_not_stale_by_that(card: Card) -> None:

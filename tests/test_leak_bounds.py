@@ -30,6 +30,7 @@ from leakbench.report.bounds import violations as lines_of
 from leakbench.report.figures import bound_curve
 from leakbench.store import open_run
 from leakbench.summary.limits import BOUNDS, bounded, violations
+from leakbench.summary.model import Summary, Tap
 
 
 def cell(**asked: Any) -> Cell:
@@ -81,8 +82,7 @@ def table(victims: int, members: int, **changes: Any) -> pd.DataFrame:
     return pd.DataFrame({**columns, **changes})
 
 
-MEASURED = {"batch": 1, "null_asr_high": 0.2, "candidates": 1000, "asr": 0.0, "identified": 0.0, "label_accuracy": 0.0,
-            "label_ranked": 0.0, "member_tpr": None}  # fmt: skip
+MEASURED = Tap(null_asr_high=0.2, candidates=1000, asr=0.0, identified=0.0, label_accuracy=0.0, label_ranked=0.0)
 FIELDS = [bound.field for bound in BOUNDS]
 SURE = Guard(sigma=2.0, reason="", unit="example", before=(), commonest=0.1, related="")
 
@@ -98,18 +98,18 @@ def test_each_bound_starts_from_its_own_null() -> None:
 
 def test_each_guess_of_a_batch_is_a_chance() -> None:
     """Three guesses matched to three examples: three times kappa for ASR and labels, once for both rankings."""
-    found, _ = bounded({**MEASURED, "batch": 3}, table(4, 3), SURE)
+    found, _ = bounded(MEASURED.replaced(batch=3), table(4, 3), SURE)
     expected = gaussian_robustness([0.6, 1e-3, 0.3, 0.1, 0.01], 0.5)
     assert [found[f] for f in FIELDS] == pytest.approx(expected.tolist())
-    assert bounded({**MEASURED, "batch": 6}, table(2, 6), SURE)[0]["asr_bound"] == 1.0
+    assert bounded(MEASURED.replaced(batch=6), table(2, 6), SURE)[0]["asr_bound"] == 1.0
 
 
 def test_uses_of_one_example_are_counted() -> None:
     """An example drawn into three local iterations of a round is released three times; a client's update is one release."""
     rows = table(2, 4, example=[1, 1, 1, 2, 3, 4, 5, 6])
-    assert bounded({**MEASURED, "batch": 4}, rows, SURE)[0]["seen"]["releases"] == 3
+    assert bounded(MEASURED.replaced(batch=4), rows, SURE)[0]["seen"]["releases"] == 3
     whole = dataclasses.replace(SURE, unit="client")
-    assert bounded({**MEASURED, "batch": 4}, rows, whole)[0]["seen"]["releases"] == 1
+    assert bounded(MEASURED.replaced(batch=4), rows, whole)[0]["seen"]["releases"] == 1
 
 
 def test_where_there_is_no_bound_the_reason_stands() -> None:
@@ -145,13 +145,13 @@ def test_clients_of_few_labels_give_each_other_away() -> None:
 def test_a_measurement_above_its_bound_is_a_violation() -> None:
     """All ten identified where .0048 is the most: the numbers, on the terminal and the page."""
     rows = table(10, 1, identified=1.0)
-    tap = {**MEASURED, "identified": 1.0}
-    tap = {**tap, **bounded(tap, rows, SURE)[0]}
+    tap = MEASURED.replaced(identified=1.0)
+    tap = tap.replaced(**bounded(tap, rows, SURE)[0])
     (found,) = violations("type-2", tap, rows)
     low = binomtest(10, 10).proportion_ci(method="exact").low
-    assert found["low"] == pytest.approx(low)
-    assert (found["tap"], found["measure"], found["value"]) == ("type-2", "identified", 1.0)
-    (line,) = lines_of({"violations": [found]})
+    assert found.low == pytest.approx(low)
+    assert (found.tap, found.measure, found.value) == ("type-2", "identified", 1.0)
+    (line,) = lines_of(Summary(violations=[found]))
     assert line.startswith(
         "error: example gradient (type-2): identified 1.00 (at least 0.69, with 95 % confidence in all bounds of the run)"
     )
@@ -161,18 +161,19 @@ def test_a_measurement_above_its_bound_is_a_violation() -> None:
 @pytest.mark.parametrize("measure", ["success", "label_guess"])
 def test_each_measurement_is_held_against_its_own_bound(measure: str) -> None:
     rows = table(40, 1, **{measure: True if measure == "success" else 0})
-    tap = {**MEASURED, "asr": float(rows["success"].mean()), "label_accuracy": float((rows["label_guess"] == 0).mean())}
-    tap = {**tap, **bounded(tap, rows, SURE)[0]}
-    assert [v["measure"] for v in violations("t", tap, rows)] == ["asr" if measure == "success" else "label_accuracy"]
+    told = float((rows["label_guess"] == 0).mean())
+    tap = MEASURED.replaced(asr=float(rows["success"].mean()), label_accuracy=told)
+    tap = tap.replaced(**bounded(tap, rows, SURE)[0])
+    assert [v.measure for v in violations("t", tap, rows)] == ["asr" if measure == "success" else "label_accuracy"]
 
 
 def test_labels_ranked_right_too_often_are_a_violation() -> None:
     """28 of 40, where a noise of sigma 2 allows .22: as a defense shows whose real noise is a tenth of what it says."""
     rows = table(40, 1, label_ranked=[1.0] * 28 + [0.0] * 12)
-    tap = {**MEASURED, "label_ranked": 0.7, **bounded(MEASURED, rows, SURE)[0]}
+    tap = MEASURED.replaced(label_ranked=0.7, **bounded(MEASURED, rows, SURE)[0])
     (found,) = violations("type-2", tap, rows)
-    assert (found["measure"], found["bound"]) == ("label_ranked", pytest.approx(float(gaussian_robustness(0.1, 0.5))))
-    assert "example gradient (type-2): label ranked 0.70 (at least 0.53" in lines_of({"violations": [found]})[0]
+    assert (found.measure, found.bound) == ("label_ranked", pytest.approx(float(gaussian_robustness(0.1, 0.5))))
+    assert "example gradient (type-2): label ranked 0.70 (at least 0.53" in lines_of(Summary(violations=[found]))[0]
 
 
 def test_many_bounds_share_one_chance_of_luck() -> None:
@@ -180,20 +181,20 @@ def test_many_bounds_share_one_chance_of_luck() -> None:
     chances."""
     rows = table(10, 1, identified=[1.0] * 6 + [0.0] * 4)
     held = {name: None for name in FIELDS} | {"identified_bound": 0.25}
-    tap = {**MEASURED, "identified": 0.6, **held}
-    assert [found["measure"] for found in violations("t", tap, rows)] == ["identified"]
+    tap = MEASURED.replaced(identified=0.6, **held)
+    assert [found.measure for found in violations("t", tap, rows)] == ["identified"]
     assert violations("t", tap, rows, 1 - 0.05 / 45) == []
     (found,) = violations("t", tap, rows, 0.95)
-    assert found["low"] == pytest.approx(binomtest(6, 10).proportion_ci(method="exact").low)
+    assert found.low == pytest.approx(binomtest(6, 10).proportion_ci(method="exact").low)
 
 
 def test_a_found_members_rate_is_held_against_its_own_bound() -> None:
     """All of forty found at 1 % false positives, where a noise of sigma 2 allows 3.4 %; none where no rate could be shown."""
     rows = table(40, 1, member_found=1.0)
-    tap = {**MEASURED, "member_tpr": 1.0, **bounded(MEASURED, rows, SURE)[0]}
+    tap = MEASURED.replaced(member_tpr=1.0, **bounded(MEASURED, rows, SURE)[0])
     (found,) = violations("type-2", tap, rows)
-    assert (found["measure"], found["bound"]) == ("member_tpr", pytest.approx(float(gaussian_robustness(0.01, 0.5))))
-    assert violations("type-2", {**tap, "member_tpr": None}, rows.drop(columns="member_found")) == []
+    assert (found.measure, found.bound) == ("member_tpr", pytest.approx(float(gaussian_robustness(0.01, 0.5))))
+    assert violations("type-2", tap.replaced(member_tpr=None), rows.drop(columns="member_found")) == []
 
 
 def test_no_two_bounds_share_a_name() -> None:
@@ -204,8 +205,8 @@ def test_no_two_bounds_share_a_name() -> None:
 def test_luck_is_no_violation() -> None:
     """One of ten, where the bound is .0048: it happens in one run of twenty, and Wilson's limit would call it proof."""
     rows = table(10, 1, identified=[1.0] + [0.0] * 9)
-    tap = {**MEASURED, "identified": 0.1, **bounded(MEASURED, rows, SURE)[0]}
-    assert wilson(1, 10)[0] > tap["identified_bound"]
+    tap = MEASURED.replaced(identified=0.1, **bounded(MEASURED, rows, SURE)[0])
+    assert wilson(1, 10)[0] > (tap.identified_bound or 0.0)
     assert violations("type-2", tap, rows) == []
 
 
@@ -288,25 +289,25 @@ def test_a_run_prints_its_bounds(tmp_path: Path) -> None:
     """Identification behind fed_cdp: the summary, the lines, and the curve that passes through the bound at eta."""
     some = cell(defense="fed_cdp", attack="identification", victims=20, taps=("type-2", "type-1"))
     with open_run(tmp_path / "run", identity(some, "test")) as run:
-        summary = json.loads(json.dumps(execute(some, run, lambda phase, done, total: None)))
+        summary = json.loads(json.dumps(execute(some, run, lambda phase, done, total: None).as_dict()))
     tap = summary["taps"]["type-2"]
     assert tap["seen"]["sigma"] == pytest.approx(6 / 10**0.5)
     assert tap["identified_bound"] == pytest.approx(float(gaussian_robustness(1e-3, 10**0.5 / 6)))
     assert summary["violations"] == []
-    said = bounds(summary)
+    said = bounds(Summary.of(summary))
     assert any(
         line.startswith("example gradient (type-2): at most ASR ") and "identified 0.0052" in line for line in said
     )
     rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")
     rows = rows[rows["tap"] == "type-2"].assign(null_rmse=lambda r: np.where(r["null_success"], 0.0, 1.0))
-    curve = bound_curve(rows, seen_at(summary)["type-2"], np.array([rows["eta"].iloc[0], 1.0]))
+    curve = bound_curve(rows, seen_at(Summary.of(summary))["type-2"], np.array([rows["eta"].iloc[0], 1.0]))
     assert curve.tolist() == pytest.approx([tap["asr_bound"], 1.0])
 
 
 def test_what_was_seen_survives_the_summary() -> None:
     seen = Seen(1.5, 2, (Mechanism(6.0, 0.05, 40, "visible"),))
     summary = {"taps": {"type-1@3": {"seen": json.loads(json.dumps(dataclasses.asdict(seen)))}, "type-2@3": {}}}
-    assert seen_at(summary) == {"type-1@3": seen}
+    assert seen_at(Summary.of(summary)) == {"type-1@3": seen}
 
 
 def test_the_bound_never_falls_with_the_threshold() -> None:
@@ -323,7 +324,7 @@ def test_labels_that_were_granted_are_held_against_no_bound(tmp_path: Path) -> N
     asked = {"dataset": "digits", "defense": "fed_cdp_valid", "attack": "cpl_oracle_labels", "train_rounds": 0}
     cell = resolve_cell(Request(**asked, victims=10, iterations=1, taps=("type-1",), leak_batch=1, candidates=20), None)
     with open_run(tmp_path / "run", identity(cell, "test")) as run:
-        summary = execute(cell, run, lambda *_: None)
+        summary = execute(cell, run, lambda *_: None).as_dict()
     assert summary["taps"]["type-1"]["label_accuracy"] == 1.0
     assert summary["taps"]["type-1"]["label_bound"] is None
     assert "granted" in summary["notes"]["taps.type-1.label_bound"]

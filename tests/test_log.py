@@ -15,6 +15,7 @@ from command_line import called
 
 from leakbench.log import log
 from leakbench.log.log import figures_of
+from leakbench.summary.model import Summary
 
 SMALL = ["run", "--dataset", "digits", "--attack", "cpl", "--victims", "2", "--iterations", "1", "--candidates", "5"]
 SMALL += [
@@ -34,7 +35,7 @@ SMALL += [
 def test_what_has_no_number_is_left_out() -> None:
     tap = {"round": 3, "asr": 0.5, "null_asr": 0.1, "rmse": None, "null_rmse": 0.2, "identified": None}
     summary = {"taps": {"type-1@3": tap}, "epsilon": {"claimed": None, "valid": 2.5}, "rounds": 2}
-    found = list(figures_of(summary, pd.DataFrame({"round": [0, 1], "accuracy": [0.25, float("nan")]})))
+    found = list(figures_of(Summary.of(summary), pd.DataFrame({"round": [0, 1], "accuracy": [0.25, float("nan")]})))
     assert found == [
         ("accuracy", 0.25, 1),
         ("type-1/round3/asr", 0.5, 3),

@@ -20,6 +20,7 @@ from leakbench.privacy.bounds import gaussian_robustness
 from leakbench.rng import generator
 from leakbench.scoring.scores import Truth
 from leakbench.scoring.scores_rankings import membership, score_rankings
+from leakbench.summary.model import Tap
 from leakbench.summary.rankings import ranking_fields, ranking_notes
 
 pytestmark = pytest.mark.usefixtures("with_pages")
@@ -123,10 +124,12 @@ def test_the_summary_is_over_victims() -> None:
     fields = ranking_fields(pd.DataFrame({"member_above": above, "member_found": found}))
     assert (fields["member_auc"], fields["member_auc_low"], fields["member_auc_high"]) == mean_interval([0.25, 0.75])
     assert (fields["member_tpr"], fields["member_tpr_low"], fields["member_tpr_high"]) == (0.5, *wilson(1, 2))
-    assert ranking_notes("t", fields).keys() == {"taps.t.label_counts", "taps.t.null_label_counts"}
+    assert ranking_notes("t", Tap.model_validate(fields)).keys() == {"taps.t.label_counts", "taps.t.null_label_counts"}
     few = ranking_fields(pd.DataFrame({"member_above": above, "member_found": np.nan}))
     assert few["member_tpr"] is few["member_tpr_low"] is None
-    assert ranking_notes("t", few)["taps.t.member_tpr"].startswith("fewer than 100 candidates that are not members")
+    assert ranking_notes("t", Tap.model_validate(few))["taps.t.member_tpr"].startswith(
+        "fewer than 100 candidates that are not members"
+    )
 
 
 def test_the_interval_of_a_mean() -> None:

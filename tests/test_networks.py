@@ -35,7 +35,7 @@ def cell(**asked: Any) -> Cell:
 
 def measured(some: Cell, folder: Path) -> tuple[pd.DataFrame, dict[str, torch.Tensor], dict[str, Any]]:
     with open_run(folder, {"hash": some.hash, "cell": some.names, "command": "test"}) as run:
-        summary = execute(some, run, Reporter(quiet=True))
+        summary = execute(some, run, Reporter(quiet=True)).as_dict()
     return read_rows(folder / "rows.parquet"), load_file(folder / "reconstructions.safetensors"), summary
 
 

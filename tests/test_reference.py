@@ -13,6 +13,7 @@ from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
 from leakbench.limits.reference import Reference, alone_in_a_bin, ideal
 from leakbench.rng import generator
 from leakbench.summary.limits import references, surpassed, verbatim_fields
+from leakbench.summary.model import Tap
 
 
 @pytest.mark.parametrize(("bins", "examples"), [(16, 1), (16, 8), (256, 64)])
@@ -45,7 +46,7 @@ def test_the_answer_is_clamped_and_more_releases_bring_it_closer():
 
 
 def test_who_reads_nothing_guesses_as_the_null_attacker_does():
-    tap = {"null_asr": 0.3, "null_rmse": 0.2}
+    tap = Tap(null_asr=0.3, null_rmse=0.2)
     fields, notes = references("type-1", tap, Reference(None, "none: no bins", 0.0, 0.25, ""))
     assert (fields["asr_ideal"], fields["rmse_ideal"], fields["alone_expected"]) == (0.3, 0.2, None)
     assert notes == {"taps.type-1.alone_expected": "none: no bins"}
@@ -59,17 +60,17 @@ def row(victim, rmse, success):
 
 def test_more_than_may_be_expected_is_an_error():
     """All of twenty verbatim where half are expected is one, half of them is none."""
-    tap = {"verbatim": 1.0, "alone_expected": 0.5, "asr": 1.0, "asr_ideal": None}
+    tap = Tap(verbatim=1.0, alone_expected=0.5, asr=1.0)
     found = surpassed("type-1", tap, pd.DataFrame([row(v, 1e-5, True) for v in range(20)]), 0.95)
-    assert [(broken["measure"], broken["reference"]) for broken in found] == [("verbatim", "alone_expected")]
+    assert [(broken.measure, broken.reference) for broken in found] == [("verbatim", "alone_expected")]
     half = pd.DataFrame([row(v, 1e-5 if v % 2 else 0.2, False) for v in range(20)])
     few = pd.DataFrame([row(v, 1e-5 if v else 0.2, False) for v in range(3)])  # More, but not significantly.
-    assert surpassed("type-1", {**tap, "verbatim": 2 / 3}, few, 0.95) == []
-    assert surpassed("type-1", {**tap, "verbatim": 0.5}, half, 0.95) == []
+    assert surpassed("type-1", tap.replaced(verbatim=2 / 3), few, 0.95) == []
+    assert surpassed("type-1", tap.replaced(verbatim=0.5), half, 0.95) == []
     assert verbatim_fields(half)["verbatim"] == 0.5
-    noisy = {"verbatim": 0.0, "alone_expected": None, "asr": 1.0, "asr_ideal": 0.1}
+    noisy = Tap(verbatim=0.0, asr=1.0, asr_ideal=0.1)
     everyone = pd.DataFrame([row(v, 0.04, True) for v in range(20)])
-    assert [broken["measure"] for broken in surpassed("type-1", noisy, everyone, 0.95)] == ["asr"]
+    assert [broken.measure for broken in surpassed("type-1", noisy, everyone, 0.95)] == ["asr"]
 
 
 IMPRINTED = (

@@ -1,4 +1,3 @@
-import copy
 import io
 import json
 import math
@@ -22,6 +21,7 @@ from leakbench.report.gallery import shown_size, shrinks
 from leakbench.report.page import core_table
 from leakbench.report.words import batches, factors, made_of
 from leakbench.store import checksum
+from leakbench.summary.model import Summary, Tap
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 
@@ -211,22 +211,22 @@ def test_the_page_starts_with_the_verdict_and_the_first_facts(tmp_path: Path) ->
 
 def test_an_undertrained_network_and_its_chance_level_are_among_the_first_facts() -> None:
     summary = summary_of() | {"chance": 0.0487, "undertrained": "2 of the data set's 60 rounds"}
-    accuracy, *_ = cards(summary, None)
+    accuracy, *_ = cards(Summary.of(summary), None)
     assert (accuracy.value, accuracy.tone) == ("0.951", "inconclusive")
     assert accuracy.note == "after 2 rounds, chance 0.049; undertrained: 2 of the data set's 60 rounds"
-    trained, *_ = cards(summary | {"undertrained": ""}, None)
+    trained, *_ = cards(Summary.of(summary | {"undertrained": ""}), None)
     assert (trained.note, trained.tone) == ("after 2 rounds, chance 0.049", "")
 
 
 def test_an_audited_epsilon_is_a_lower_bound_among_the_first_facts() -> None:
-    found = {card.label: card.value for card in cards(summary_of(), AUDITED)}
+    found = {card.label: card.value for card in cards(Summary.of(summary_of()), AUDITED)}
     assert found["Audited epsilon"] == "≥ 0.747" and found["Claimed epsilon"] == "0.599"
-    assert "Audited epsilon" not in {card.label for card in cards(summary_of(), None)}
+    assert "Audited epsilon" not in {card.label for card in cards(Summary.of(summary_of()), None)}
 
 
 def test_the_table_has_six_columns_and_the_others_are_on_demand(tmp_path: Path) -> None:
     summary = summary_of()
-    headings, lines = core_table(summary)
+    headings, lines = core_table(Summary.of(summary))
     assert [heading for heading, _ in headings] == [
         "leakage point",
         "verdict",
@@ -247,10 +247,10 @@ def test_a_core_column_without_any_value_is_left_out_and_a_table_has_its_feature
     summary = summary_of()
     for tap in summary["taps"].values():
         tap["identified"] = None
-    assert "identified" not in [heading for heading, _ in core_table(summary)[0]]
+    assert "identified" not in [heading for heading, _ in core_table(Summary.of(summary))[0]]
     for tap in summary["taps"].values():
         tap.update(identified=0.5, random_feature_accuracy=0.4, feature_accuracy=0.9, null_feature_accuracy=0.6)
-    headings = [heading for heading, _ in core_table(summary)[0]]
+    headings = [heading for heading, _ in core_table(Summary.of(summary))[0]]
     assert headings[2:] == ["ASR [95% CI]", "features right", "baseline features", "identified"]
 
 
@@ -368,7 +368,7 @@ def test_a_run_without_a_summary_is_refused(tmp_path: Path) -> None:
 
 def printed(summary: dict[str, Any], width: int, verbose: bool = True) -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_table(copy.deepcopy(summary), console, verbose)
+    print_table(Summary.of(summary), console, verbose)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(len(line) for line in text.splitlines()) <= width
     return str(text)
@@ -453,7 +453,8 @@ def test_the_terminal_table_without_values() -> None:
     summary = summary_of()
     for tap in summary["taps"].values():
         tap.update({name: None for name in tap if name not in ("round", "batch")})
-    summary.update(accuracy=None, epsilon=None)
+    summary.update(accuracy=None)
+    del summary["epsilon"]
     assert "accuracy n/a after 2 rounds" in printed(summary, 120)
     assert "rmse" not in printed({**summary, "taps": {}}, 120)
 
@@ -556,8 +557,8 @@ def test_a_broken_bound_is_an_error(tmp_path: Path) -> None:
 def test_a_batch_says_of_how_many_iterations_and_clients_it_is(grid: tuple[int, ...], short: str, words: str) -> None:
     """On the page and below the terminal's table; an older summary, which does not know, says the number alone."""
     tap = {"batch": math.prod(grid), **dict(zip(("clients", "local_iterations", "local_batch"), grid, strict=True))}
-    assert factors(tap) == short
-    assert factors({"batch": 15}) == "15"
-    assert made_of(tap) == words
+    assert factors(Tap.model_validate(tap)) == short
+    assert factors(Tap(batch=15)) == "15"
+    assert made_of(Tap.model_validate(tap)) == words
     summary = {"taps": {"type-1": {**TAP, **tap}}}
-    assert f"each in a leak of {math.prod(grid)} examples{words}, 1 of " in batches(summary)
+    assert f"each in a leak of {math.prod(grid)} examples{words}, 1 of " in batches(Summary.of(summary))

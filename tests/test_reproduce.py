@@ -26,7 +26,7 @@ from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
-from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
+from leakbench.reproduce.measure import accuracy_of, point_of, rows_at
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.published import read_any
 from leakbench.reproduce.reached import reached
@@ -36,6 +36,7 @@ from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decide
 from leakbench.study.grid import spelled_out
 from leakbench.study.rows import RowStore, of_table
 from leakbench.study.study import Execution
+from leakbench.summary.model import Tap
 
 RESULTS = Path(__file__).parent.parent / "results"
 TABLES = {name: table for name in table_names() if isinstance(table := read_any(name), Table)}
@@ -485,7 +486,7 @@ def test_resilient_is_that_no_leak_was_found(verdict: str, resilient: float, tmp
     @contextmanager
     def said(*given: Any) -> Iterator[Any]:
         with plain(*given) as (summary, run):
-            yield summary | {"taps": {n: tap | {"verdict": verdict} for n, tap in summary["taps"].items()}}, run
+            yield summary.replaced(taps={n: tap.replaced(verdict=verdict) for n, tap in summary.taps.items()}), run
 
     monkeypatch.setattr(measuring, "executed", said)
     _, found = measure(table, tmp_path, only="cpl")
@@ -552,7 +553,7 @@ def test_members_without_an_answer_are_the_worst_of_their_batch() -> None:
             for member in range(3)
         ]
     )
-    found = point_of(dict.fromkeys((*MEASURES, "batch", "victims", "seconds"), 0.0), rows)
+    found = point_of(Tap(), rows)
     assert all(math.isinf(found[f"{name}_{end}"]) for name in ("rmse", "iterations") for end in ("low", "high"))
 
 

@@ -28,9 +28,9 @@ def test_a_tenth_of_the_noise_is_above_its_bounds_and_the_noise_as_said_is_not(t
     with open_run(tmp_path / "run", identity(cell, "test")) as run:
         if tenth:
             with a_tenth_of_the_noise():
-                summary = execute(cell, run, Reporter())
+                summary = execute(cell, run, Reporter()).as_dict()
         else:
-            summary = execute(cell, run, Reporter())
+            summary = execute(cell, run, Reporter()).as_dict()
     above = {found["measure"] for found in summary["violations"]}
     assert ("label_ranked" in above) if tenth else not above
 

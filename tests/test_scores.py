@@ -126,10 +126,10 @@ def test_no_answer_is_a_failure_that_counts() -> None:
     assert rows["failure"].tolist() == [False, False, True, False]
     assert rows["failure_reason"].str.len().tolist()[2] > 0
     tap = tap_summary(rows, 0.0)
-    assert tap["failures"] == 1
-    assert (tap["asr"], tap["asr_low"], tap["asr_high"]) == pytest.approx((0.75, *wilson(3, 4)))
+    assert tap.failures == 1
+    assert (tap.asr, tap.asr_low, tap.asr_high) == pytest.approx((0.75, *wilson(3, 4)))
     rows.loc[[0, 1], "rmse"] = np.nan
-    assert tap_summary(rows, 0.0)["rmse"] is None
+    assert tap_summary(rows, 0.0).rmse is None
 
 
 def test_iterations_to_success_are_those_from_which_on_it_stays_within_eta() -> None:
@@ -172,16 +172,16 @@ def test_each_victim_is_beside_the_guess_for_it() -> None:
 def test_verdicts() -> None:
     """Perfect answers reconstruct; all-white ones and a guess as good as grey do not, and 20 victims decide nothing else."""
     real = truth(20, 1)
-    assert tap_summary(rows_of(real, answer(real.inputs, real.labels), total=20), 0.0)["verdict"] == "reconstructs"
+    assert tap_summary(rows_of(real, answer(real.inputs, real.labels), total=20), 0.0).verdict == "reconstructs"
     white = torch.ones_like(real.inputs)
-    assert tap_summary(rows_of(real, answer(white, real.labels), total=20), 0.0)["verdict"] == "inconclusive"
+    assert tap_summary(rows_of(real, answer(white, real.labels), total=20), 0.0).verdict == "inconclusive"
     slightly = real.inputs.clone()
     slightly[:9] = 0.5 + 0.9 * (real.inputs[:9] - 0.5)
     slightly[9:] = 1 - real.inputs[9:]
     found = tap_summary(rows_of(real, answer(slightly, real.labels), total=20, eta=1e-9), 0.0)
-    assert found["verdict"] == "inconclusive"
+    assert found.verdict == "inconclusive"
     nearly = 0.5 + 0.1 * (real.inputs - 0.5)
-    assert tap_summary(rows_of(real, answer(nearly, real.labels), total=20, eta=1e-9), 0.0)["verdict"] == "reconstructs"
+    assert tap_summary(rows_of(real, answer(nearly, real.labels), total=20, eta=1e-9), 0.0).verdict == "reconstructs"
 
 
 def test_identification_by_nothing_is_chance() -> None:
@@ -200,7 +200,7 @@ def test_an_attack_without_answers_failed() -> None:
     """Where every answer is missing the verdict is that the attack failed."""
     real = truth(4, 1)
     rows = rows_of(real, answer(real.inputs * torch.nan, real.labels), total=4)
-    assert tap_summary(rows, 0.0)["verdict"] == "attack failed"
+    assert tap_summary(rows, 0.0).verdict == "attack failed"
 
 
 def test_a_batch_is_one_trial() -> None:
@@ -210,9 +210,9 @@ def test_a_batch_is_one_trial() -> None:
     inputs[4:] = 1 - inputs[4:]
     tap = tap_summary(rows_of(real, answer(inputs, real.labels), total=8), 0.0)
     low, high = wilson(4, 8)
-    assert tap["asr"] == 0.5
-    assert tap["asr_low"] <= low + 0.03
-    assert tap["asr_high"] >= high - 0.03
+    assert tap.asr == 0.5
+    assert tap.asr_low <= low + 0.03
+    assert tap.asr_high >= high - 0.03
 
 
 def table(**changes: object) -> pd.DataFrame:
@@ -252,7 +252,7 @@ def table(**changes: object) -> pd.DataFrame:
 )
 def test_each_clause_of_the_verdict(changes: dict[str, object], verdict: str) -> None:
     """One clause at a time decides."""
-    assert tap_summary(table(**changes), 0.0)["verdict"] == verdict
+    assert tap_summary(table(**changes), 0.0).verdict == verdict
 
 
 def test_members_of_a_batch_are_not_independent() -> None:
@@ -262,26 +262,26 @@ def test_members_of_a_batch_are_not_independent() -> None:
     rows = rows.assign(victim=batches, batch=batches, member=[0, 1, 2] * 8, identified=[1.0, np.nan, np.nan] * 8)
     rows = rows.assign(null_success=batches < 4, label_guess=[0, 0, 0, 1] * 6, rmse=np.where(batches < 6, 0.3, 0.5))
     tap = tap_summary(rows, 0.0)
-    assert (tap["victims"], tap["batch"], tap["label_accuracy"]) == (8, 3, 0.75)
+    assert (tap.victims, tap.batch, tap.label_accuracy) == (8, 3, 0.75)
     low, high = wilson(4, 8)
-    assert tap["null_asr"] == 0.5
-    assert tap["null_asr_low"] <= low + 0.03
-    assert tap["null_asr_high"] >= high - 0.03
-    assert (tap["identified"], tap["identified_low"], tap["identified_high"]) == (1.0, *wilson(8, 8))
-    assert tap_summary(rows.assign(identified=[0.0, np.nan, np.nan] * 8), 0.0)["verdict"] == "inconclusive"
+    assert tap.null_asr == 0.5
+    assert tap.null_asr_low <= low + 0.03
+    assert tap.null_asr_high >= high - 0.03
+    assert (tap.identified, tap.identified_low, tap.identified_high) == (1.0, *wilson(8, 8))
+    assert tap_summary(rows.assign(identified=[0.0, np.nan, np.nan] * 8), 0.0).verdict == "inconclusive"
 
 
 def test_medians_take_failures_as_the_worst() -> None:
     """11 of 20 without a value: no median; the null's RMSE is its median; iterations need half of the victims."""
     tap = tap_summary(table(psnr=[np.nan] * 11 + [50.0] * 9, ssim=[np.nan] * 11 + [0.9] * 9), 0.0)
-    assert (tap["psnr"], tap["ssim"]) == (None, None)
-    assert tap["null_rmse"] == pytest.approx(0.3)
-    assert tap_summary(table(null_rmse=[0.2] * 15 + [0.4] * 5), 0.0)["null_rmse"] == pytest.approx(0.2)
+    assert (tap.psnr, tap.ssim) == (None, None)
+    assert tap.null_rmse == pytest.approx(0.3)
+    assert tap_summary(table(null_rmse=[0.2] * 15 + [0.4] * 5), 0.0).null_rmse == pytest.approx(0.2)
     failed = [np.nan] * 8 + [float(n) for n in range(1, 13)]
     tap = tap_summary(table(rmse=failed, lpips=failed, psnr=failed, ssim=failed), 0.0)
-    assert (tap["rmse"], tap["lpips"], tap["psnr"], tap["ssim"]) == (10.5, 10.5, 2.5, 2.5)
-    assert tap_summary(table(iterations_to_success=[3.0] * 8 + [np.nan] * 12), 0.0)["iterations"] is None
-    assert tap_summary(table(iterations_to_success=[3.0] * 12 + [np.nan] * 8), 0.0)["iterations"] == 3.0
+    assert (tap.rmse, tap.lpips, tap.psnr, tap.ssim) == (10.5, 10.5, 2.5, 2.5)
+    assert tap_summary(table(iterations_to_success=[3.0] * 8 + [np.nan] * 12), 0.0).iterations is None
+    assert tap_summary(table(iterations_to_success=[3.0] * 12 + [np.nan] * 8), 0.0).iterations == 3.0
 
 
 def test_each_null_column_has_its_own_guesser() -> None:
@@ -314,12 +314,12 @@ def test_a_summary_is_of_the_trained_model_and_of_the_attack() -> None:
     nothing = Reference(None, "none: no bins", None, None, "none: no noise")
     limits = {"type-2": Limits(guard, Floor(None, None, "none: no noise"), nothing)}
     found = summarise(some, table(rmse=0.15), rounds, epsilon, limits, {"attack type-2": 7.0}, "runs/one")
-    assert (found["accuracy"], found["rounds"], found["taps"]["type-2"]["seconds"]) == (0.5, 2, 7.0)
-    assert [(c["what"], c["claimed"], c["measured"]) for c in found["claims"]] == [
+    assert (found.accuracy, found.rounds, found.taps["type-2"].seconds) == (0.5, 2, 7.0)
+    assert [(c.what, c.claimed, c.measured) for c in found.claims] == [
         ("accuracy", 0.9, 0.5),
         ("rmse type-2", 0.6, 0.15),
     ]
-    assert "not better than a guess" in found["claims"][1]["comment"]
+    assert "not better than a guess" in found.claims[1].comment
 
 
 def test_an_answer_without_iterations_is_an_answer() -> None:

@@ -215,7 +215,7 @@ def test_merged_rows_are_those_of_single_runs(whole, tmp_path):
     assert set(cells["state"]) == {"done"}
     cell = prepare(request_of({**GIVEN, "defense": "fed_cdp", "seed": 1}), None)
     with open_run(tmp_path / "alone", identity(cell, "test")) as run:
-        summary = execute(cell, run, lambda *_: None)
+        summary = execute(cell, run, lambda *_: None).as_dict()
     alone = pd.read_parquet(tmp_path / "alone/rows.parquet").drop(columns="fit_seconds")
     found = rows[rows["hash"] == cell.hash].reset_index(drop=True)
     assert found["cell"].unique().tolist() == ["defense=fed_cdp, seed=1"]

@@ -23,6 +23,7 @@ from leakbench.errors import InputError
 from leakbench.measure.metrics_tables import TOLERANCE, match_features, table_scores
 from leakbench.scoring.scores import RANKS_ONLY, Truth
 from leakbench.scoring.scores_tables import TABLE_COLUMNS, TableJudge, score_table, table_judge
+from leakbench.summary.model import Tap
 from leakbench.summary.tables import table_fields, table_notes
 
 COLUMNS = layout()
@@ -336,12 +337,12 @@ def test_pictures_and_rankings_say_why_they_have_none() -> None:
     """Pictures have none of the fields; a ranking has the baselines, and no answer of its own."""
     pictures = table_fields(pd.DataFrame({"rmse": [0.1], "failure_reason": [""]}))
     assert set(pictures.values()) == {None}
-    assert set(table_notes("type-1", pictures).values()) == {"n/a: pictures"}
+    assert set(table_notes("type-1", Tap.model_validate(pictures)).values()) == {"n/a: pictures"}
     rows = scored(dataset().train_inputs[:12].reshape(6, 2, 7) * torch.nan)
     ranked = table_fields(rows.assign(failure_reason=RANKS_ONLY))
     assert ranked["feature_accuracy"] is None
     assert ranked["null_feature_accuracy"] is not None
-    assert set(table_notes("type-1", ranked).values()) == {RANKS_ONLY}
+    assert set(table_notes("type-1", Tap.model_validate(ranked)).values()) == {RANKS_ONLY}
 
 
 def batches_of_two(feature_accuracy: list[float], record_match: float) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from leakbench.attack import doubts as attack_doubts
 from leakbench.cell import Request, resolve_cell
 from leakbench.measure.statistics import wilson
 from leakbench.scoring.scores import RANKS_ONLY
+from leakbench.summary.model import Tap
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.warnings import WORDS, warnings
 
@@ -35,44 +36,44 @@ def table(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
 def test_asr_above_null_is_the_share_of_what_the_null_leaves(right: int, guessed: int, above: float | None) -> None:
     """Of four: (asr - null) / (1 - null), as a kappa; nothing where the null attacker leaves nothing."""
     rows = table(4, success=np.arange(4) < right, null_success=np.arange(4) < guessed)
-    assert tap_summary(rows, 0.0)["asr_above_null"] == (None if above is None else pytest.approx(above))
+    assert tap_summary(rows, 0.0).asr_above_null == (None if above is None else pytest.approx(above))
 
 
 def test_precision_counts_the_answers_that_were_given() -> None:
     """One right of two answers, two victims without one: precision .5 and ASR .25; without any answer there is none."""
     rows = table(4, success=[True, False, False, False], failure=[False, False, True, True])
     found = tap_summary(rows, 0.0)
-    assert (found["precision"], found["asr"]) == (0.5, 0.25)
-    assert tap_summary(table(4, failure=True, rmse=np.nan), 0.0)["precision"] is None
+    assert (found.precision, found.asr) == (0.5, 0.25)
+    assert tap_summary(table(4, failure=True, rmse=np.nan), 0.0).precision is None
 
 
 def test_the_exact_interval_counts_batches() -> None:
     """No success, or nothing else, in five batches of four: Clopper and Pearson's limits of five trials."""
     edge = 0.025 ** (1 / 5)
     none, all_ = (tap_summary(table(5, 4, success=success), 0.0) for success in (False, True))
-    assert (none["asr_exact_low"], none["asr_exact_high"]) == pytest.approx((0.0, 1 - edge))
-    assert (all_["asr_exact_low"], all_["asr_exact_high"]) == pytest.approx((edge, 1.0))
+    assert (none.asr_exact_low, none.asr_exact_high) == pytest.approx((0.0, 1 - edge))
+    assert (all_.asr_exact_low, all_.asr_exact_high) == pytest.approx((edge, 1.0))
 
 
 def test_label_accuracy_is_over_all_examples() -> None:
     """A label told without an input counts, a wrong one of a lost search too: two of four, and not two of two."""
     lost = np.array([False, False, True, True])
-    assert tap_summary(table(4, failure=lost, label_guess=lost.astype(int)), 0.0)["label_accuracy"] == 0.5
-    assert tap_summary(table(4, failure=lost, label_guess=(~lost).astype(int)), 0.0)["label_accuracy"] == 0.5
+    assert tap_summary(table(4, failure=lost, label_guess=lost.astype(int)), 0.0).label_accuracy == 0.5
+    assert tap_summary(table(4, failure=lost, label_guess=(~lost).astype(int)), 0.0).label_accuracy == 0.5
 
 
 def test_to_be_identified_less_often_than_by_chance_is_no_leak() -> None:
     """None of 40 where half are expected: as far from chance as can be, on the harmless side."""
-    assert tap_summary(table(40, candidates=2), 0.0)["verdict"] == "inconclusive"
-    assert tap_summary(table(40, candidates=2, identified=1.0), 0.0)["verdict"] == "identifies"
+    assert tap_summary(table(40, candidates=2), 0.0).verdict == "inconclusive"
+    assert tap_summary(table(40, candidates=2, identified=1.0), 0.0).verdict == "identifies"
 
 
 def test_labels_are_ranked_among_the_victims_whose_class_is_public() -> None:
     """Right 1 of 2, two others of classes that public data lack: .5 of two; of none there is no value, and no interval."""
     found = tap_summary(table(4, label_ranked=[1.0, 0.0, np.nan, np.nan]), 0.0)
-    assert (found["label_ranked"], found["label_ranked_low"], found["label_ranked_high"]) == (0.5, *wilson(1, 2))
+    assert (found.label_ranked, found.label_ranked_low, found.label_ranked_high) == (0.5, *wilson(1, 2))
     none = tap_summary(table(4, label_ranked=np.nan), 0.0)
-    assert {none[f"label_ranked{end}"] for end in ("", "_low", "_high")} == {None}
+    assert {none.value(f"label_ranked{end}") for end in ("", "_low", "_high")} == {None}
 
 
 def of_people(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
@@ -105,42 +106,42 @@ def of_people(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
 )
 def test_a_table_that_comes_back_is_reconstructed(changes: dict[str, Any], verdict: str) -> None:
     """Records or features above both guesses, significantly, leak whatever the RMSE says; one of the guesses is not enough."""
-    assert tap_summary(of_people(20, **changes), 0.0)["verdict"] == verdict
+    assert tap_summary(of_people(20, **changes), 0.0).verdict == verdict
 
 
 def test_features_that_come_back_are_counted_by_batch() -> None:
     """Fourteen batches of ten whose features are right or not all alike: of 140 single records the gain would be significant."""
     gains = np.repeat([0.9, 0.4], 70)
-    assert tap_summary(of_people(14, 10, feature_accuracy=gains), 0.0)["verdict"] == "inconclusive"
-    assert tap_summary(of_people(140, feature_accuracy=gains), 0.0)["verdict"] == "reconstructs"
-    assert tap_summary(of_people(1, 10, feature_accuracy=0.9), 0.0)["verdict"] == "inconclusive"
+    assert tap_summary(of_people(14, 10, feature_accuracy=gains), 0.0).verdict == "inconclusive"
+    assert tap_summary(of_people(140, feature_accuracy=gains), 0.0).verdict == "reconstructs"
+    assert tap_summary(of_people(1, 10, feature_accuracy=0.9), 0.0).verdict == "inconclusive"
 
 
 def test_few_batches_need_the_wider_quantile_of_student() -> None:
     """Five records that gain .3, .3, .3, .3 and -.2: t is 2, beyond a normal's 1.96, within 2.78 of four degrees of freedom."""
-    assert tap_summary(of_people(5, feature_accuracy=[0.9] * 4 + [0.4]), 0.0)["verdict"] == "inconclusive"
+    assert tap_summary(of_people(5, feature_accuracy=[0.9] * 4 + [0.4]), 0.0).verdict == "inconclusive"
 
 
 def test_a_record_that_is_lost_is_wrong_within_its_batch() -> None:
     """Of each two one comes back at .9 and one is lost: .45 on average, below the guesses; not .9 of the survivors."""
     halves = of_people(20, 2, feature_accuracy=np.tile([0.9, np.nan], 20))
-    assert tap_summary(halves, 0.0)["verdict"] == "inconclusive"
+    assert tap_summary(halves, 0.0).verdict == "inconclusive"
 
 
 def test_records_that_come_back_are_counted_by_batch() -> None:
     """Twenty batches of eight, alike within each: intervals of 20 trials on both sides, not of 160."""
     four, two = (np.repeat(np.arange(20) < many, 8).astype(float) for many in (4, 2))
     rows = of_people(20, 8, record_match=four, random_record_match=0.1)  # 4 of 20 may be 8 %, 32 of 160 not
-    assert tap_summary(rows, 0.0)["verdict"] == "inconclusive"
-    assert tap_summary(of_people(20, 8, record_match=four), 0.0)["verdict"] == "reconstructs"
+    assert tap_summary(rows, 0.0).verdict == "inconclusive"
+    assert tap_summary(of_people(20, 8, record_match=four), 0.0).verdict == "reconstructs"
     # The null attacker's none of 20 may be 16 %, none of 160 only 2.
-    assert tap_summary(of_people(20, 8, record_match=two), 0.0)["verdict"] == "inconclusive"
+    assert tap_summary(of_people(20, 8, record_match=two), 0.0).verdict == "inconclusive"
 
 
 def test_each_doubt_is_counted() -> None:
     """Two doubts, of 20 and of 19 of 40 victims; one counts where there are several."""
     doubts = np.where(np.arange(40) < 1, "a", np.where(np.arange(40) < 20, "a; b", ""))
-    assert tap_summary(table(40, doubts=doubts), 0.0)["doubts"] == {"a": 20, "b": 19}
+    assert tap_summary(table(40, doubts=doubts), 0.0).doubts == {"a": 20, "b": 19}
 
 
 def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:
@@ -148,10 +149,10 @@ def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:
     keys = {getattr(attack_doubts, name) for name in attack_doubts.__all__ if name.isupper()}
     assert keys == set(WORDS)
     assert all(key.isidentifier() for key in keys)
-    found = tap_summary(table(4, candidates=2, identified=0.0, doubts="unchecked; of mine; stuck"), 0.0)["doubts"]
+    found = tap_summary(table(4, candidates=2, identified=0.0, doubts="unchecked; of mine; stuck"), 0.0).doubts
     assert list(found.items()) == [("stuck", 4), ("unchecked", 4), ("of mine", 4)]
     some = resolve_cell(Request(attack="autoleak", dataset="digits", taps=("type-2",)), None)
-    said = warnings(some, {"type-2": {"doubts": found, "victims": 4}}, pd.DataFrame({"round": [0], "loss": [0.5]}))
+    said = warnings(some, {"type-2": Tap(doubts=found, victims=4)}, pd.DataFrame({"round": [0], "loss": [0.5]}))
     assert said == [
         "type-2: a search never came closer than its start: its gradients may vanish (4 of 4 victims)",
         "type-2: too few public examples to try the same searches without any defense (4 of 4 victims)",

@@ -9,6 +9,7 @@ from leakbench.measure import unanswered as keys
 from leakbench.measure.unanswered import explained
 from leakbench.report.words import UNANSWERED, batches, why_unanswered
 from leakbench.store import read_manifest
+from leakbench.summary.model import Summary, Tap
 from leakbench.summary.tap import unanswered
 
 pytestmark = pytest.mark.usefixtures("with_pages")
@@ -69,12 +70,12 @@ def test_every_key_has_words_that_count():
     named = [getattr(keys, name) for name in keys.__all__ if name.isupper()]
     assert sorted(named) == sorted(UNANSWERED)
     assert all(key.isidentifier() for key in named)
-    tap = {"victims": 9, "unanswered": {key: {"examples": 7, "victims": 5} for key in named}}
+    tap = Tap(victims=9, unanswered={key: {"examples": 7, "victims": 5} for key in named})
     for key in named:
-        said = why_unanswered({"fished": 3}, tap, key)
+        said = why_unanswered(Summary(fished=3), tap, key)
         assert "{" not in said and ("7" in said or "5 of 9" in said)
         assert ("class 3" in said) == (key in ("class_absent", "not_caught"))
-    assert why_unanswered({}, {}, "no finite answer") == "no finite answer"
+    assert why_unanswered(Summary(), Tap(), "no finite answer") == "no finite answer"
 
 
 def test_examples_and_victims_are_counted_with_the_commonest_first():
@@ -94,14 +95,14 @@ def test_examples_and_victims_are_counted_with_the_commonest_first():
     ],
 )
 def test_precision_is_said_where_it_is_not_the_asr(threat, failures, said):
-    tap = {"victims": 5, "batch": 2, "failures": failures, "precision": 0.5, "eta": 0.1, "candidates": 9}
-    line = batches({"threat": threat, "taps": {"type-1": tap}})
+    tap = Tap(victims=5, batch=2, failures=failures, precision=0.5, eta=0.1, candidates=9)
+    line = batches(Summary(threat=threat, taps={"type-1": tap}))
     assert (said in line) if said else ("precision" not in line)
 
 
 def test_nobody_was_given_an_answer():
-    tap = {"victims": 5, "batch": 2, "failures": 10, "precision": None, "eta": 0.1, "candidates": 9}
-    assert "precision" not in batches({"threat": "honest", "taps": {"type-1": tap}})
+    tap = Tap(victims=5, batch=2, failures=10, eta=0.1, candidates=9)
+    assert "precision" not in batches(Summary(threat="honest", taps={"type-1": tap}))
 
 
 FISHING = "run --attack fishing --leak-batch 8 --victims 10 --iterations 2 --train-rounds 0 --taps type-1 --candidates 10 --quiet"

@@ -20,6 +20,7 @@ from leakbench.federated.leakage import rounded
 from leakbench.federated.view import View
 from leakbench.limits.guards import Guard, together
 from leakbench.models import parameters
+from leakbench.summary.model import Tap
 from leakbench.summary.summarise import over_rounds
 from leakbench.types import Network
 
@@ -132,7 +133,7 @@ def test_a_difference_of_weights_is_rounded_to_their_precision(weight: float, st
 LABEL_RANKED = ("label_ranked", "label_ranked_low", "label_ranked_high")
 
 
-def leaked(round_number: int, asr: float | None, identified: float) -> dict[str, float | int | None]:
+def leaked(round_number: int, asr: float | None, identified: float) -> Tap:
     names = (
         "asr_low",
         "asr_high",
@@ -143,7 +144,9 @@ def leaked(round_number: int, asr: float | None, identified: float) -> dict[str,
         "rmse",
         *LABEL_RANKED,
     )
-    return {**dict.fromkeys(names, 0.5), "round": round_number, "asr": asr, "identified": identified}
+    return Tap.model_validate(
+        {**dict.fromkeys(names, 0.5), "round": round_number, "asr": asr, "identified": identified}
+    )
 
 
 def test_the_worst_round_is_that_of_most_success() -> None:

@@ -22,9 +22,10 @@ from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.study.rows import ACCOUNTING, RowFormat, RowStore
 from leakbench.summary.evidence import Setup, networks_in, setup_of
 from leakbench.summary.limits import LIMIT, guaranteed
+from leakbench.summary.model import Summary, Tap, Violation
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.verdict import Evidence, above_chance, verdict, within_chance
-from leakbench.summary.verdict_words import FORMER, VERDICTS, current_summary, resilient
+from leakbench.summary.verdict_words import FORMER, VERDICTS, resilient
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 
@@ -79,8 +80,8 @@ def first(count: int, value: Any = True, other: Any = False, of: int = 100) -> l
 )  # fmt: skip
 def test_each_verdict_from_rows(changes: dict[str, Any], word: str, reason: str) -> None:
     found = tap_summary(rows(**changes), 0.0, STRONG)
-    assert found["verdict"] == word
-    assert reason in found["verdict_reason"]
+    assert found.verdict == word
+    assert reason in found.verdict_reason
 
 
 @pytest.mark.parametrize(
@@ -102,28 +103,28 @@ def test_less_evidence_is_inconclusive_with_its_reason(
     victims: int, networks: int, setup: Setup, reason: str, decidable: bool
 ) -> None:
     found = tap_summary(rows(victims, networks), 0.0, setup)
-    assert (found["verdict"], found["networks"]) == ("inconclusive", networks)
-    assert reason in found["verdict_reason"]
-    assert found["verdict_command"] == ("leakbench run" if decidable else None)
+    assert (found.verdict, found.networks) == ("inconclusive", networks)
+    assert reason in found.verdict_reason
+    assert found.verdict_command == ("leakbench run" if decidable else None)
 
 
 def test_a_run_without_the_budget_that_stopped_a_search_would_decide() -> None:
     """Another doubt of the search is not removed by a longer run; that of the budget is."""
     cut, stuck = (tap_summary(rows(doubts=why), 0.0, STRONG) for why in ("budget", "stuck; budget"))
-    assert (cut["verdict_command"], stuck["verdict_command"]) == ("leakbench run", None)
+    assert (cut.verdict_command, stuck.verdict_command) == ("leakbench run", None)
 
 
 def test_an_attack_that_only_ranks_has_no_limit_of_what_it_reconstructs() -> None:
     ranked = rows(failure_reason=RANKS_ONLY, failure=True, recognised=np.nan, null_recognised=0.0, gallery=1000)
     found = tap_summary(ranked, 0.0, STRONG)
-    assert (found["excluded_asr"], found["excluded_recognised"], found["recognised"]) == (None, None, None)
-    assert (found["null_recognised"], found["gallery"]) == (0.0, 1000)
-    assert found["excluded_identified"] == pytest.approx(1 - 0.05 ** (1 / 100))
+    assert (found.excluded_asr, found.excluded_recognised, found.recognised) == (None, None, None)
+    assert (found.null_recognised, found.gallery) == (0.0, 1000)
+    assert found.excluded_identified == pytest.approx(1 - 0.05 ** (1 / 100))
 
 
 def test_all_reasons_are_given_the_most_important_first() -> None:
     found = tap_summary(rows(10, 1), 0.0, Setup(attack="cpl"))
-    assert found["verdict_reason"].split("; ") == [
+    assert found.verdict_reason.split("; ") == [
         "the attacker does not know the defense",
         "the attack is cpl, not the catalog's autoleak with its own budget",
         "10 victims, at least 100 are needed",
@@ -135,31 +136,31 @@ def test_rows_of_earlier_versions_are_of_one_network() -> None:
     earlier = rows().drop(columns="network")
     assert networks_in(earlier) == 1
     found = tap_summary(earlier, 0.0, STRONG)
-    assert (found["verdict"], found["networks"]) == ("inconclusive", 1)
+    assert (found.verdict, found.networks) == ("inconclusive", 1)
 
 
 def test_the_excluded_rates_are_one_sided_limits_of_clopper_and_pearson() -> None:
     """None of n: 1 - .05 ** (1 / n). One of 20: the root of the binomial distribution, .2161 (Clopper and Pearson's tables)."""
     found = tap_summary(rows(), 0.0, STRONG)
-    assert found["excluded_asr"] == pytest.approx(1 - 0.05 ** (1 / 100))
-    assert found["excluded_identified"] == pytest.approx(1 - 0.05 ** (1 / 100))
-    assert found["excluded_recognised"] is None
-    [said] = verdicts({"taps": {"type-1": found}})
+    assert found.excluded_asr == pytest.approx(1 - 0.05 ** (1 / 100))
+    assert found.excluded_identified == pytest.approx(1 - 0.05 ** (1 / 100))
+    assert found.excluded_recognised is None
+    [said] = verdicts(Summary(taps={"type-1": found}))
     assert said.sentences == (
         "Evidence from 100 victims alone does not exclude rates of up to 3 % reconstructed and 3 % identified "
         "(one-sided limits, 95 % confidence, if other networks leak as these 5 do).",
     )
-    [said] = verdicts({"taps": {"type-1": {**found, "networks": 1, "victims": 1, "excluded_recognised": 0.031}}})
+    [said] = verdicts(Summary(taps={"type-1": found.replaced(networks=1, victims=1, excluded_recognised=0.031)}))
     assert said.sentences == (
         "Evidence from 1 victim alone does not exclude rates of up to 3 % reconstructed, 3 % identified and 4 % recognisable "
         "(one-sided limits, 95 % confidence).",
     )
-    assert tap_summary(rows(success=True), 0.0, STRONG)["excluded_asr"] is None  # A leak excludes nothing.
+    assert tap_summary(rows(success=True), 0.0, STRONG).excluded_asr is None  # A leak excludes nothing.
 
 
 def test_a_limit_of_the_evidence_and_a_guarantee_that_is_lower_do_not_contradict_each_other() -> None:
-    found = tap_summary(rows(10), 0.0, STRONG) | {"guaranteed": 0.005}
-    [said] = verdicts({"taps": {"type-1": found}})
+    found = tap_summary(rows(10), 0.0, STRONG).replaced(guaranteed=0.005)
+    [said] = verdicts(Summary(taps={"type-1": found}))
     assert said.sentences[0].startswith(
         "Evidence from 10 victims alone does not exclude rates of up to 26 % reconstructed"
     )
@@ -168,7 +169,7 @@ def test_a_limit_of_the_evidence_and_a_guarantee_that_is_lower_do_not_contradict
 
 def test_members_of_a_batch_are_one_trial_of_the_excluded_rate() -> None:
     found = tap_summary(rows(400).assign(batch=np.arange(400) // 4, victim=np.arange(400) // 4), 0.0, STRONG)
-    assert found["excluded_asr"] == pytest.approx(1 - 0.05 ** (1 / 100))
+    assert found.excluded_asr == pytest.approx(1 - 0.05 ** (1 / 100))
 
 
 def test_successes_on_one_network_exclude_less_than_as_many_on_several() -> None:
@@ -176,23 +177,23 @@ def test_successes_on_one_network_exclude_less_than_as_many_on_several() -> None
     on_one, spread = (
         tap_summary(rows(success=np.isin(np.arange(100), which)), 0.0, STRONG) for which in ([0, 5, 10], range(3))
     )
-    assert on_one["asr"] == spread["asr"]
-    assert on_one["excluded_asr"] > 1.2 * spread["excluded_asr"]
+    assert on_one.asr == spread.asr
+    assert on_one.excluded_asr > 1.2 * spread.excluded_asr
 
 
 def test_one_network_alone_on_which_reconstructions_are_closer_is_no_leak() -> None:
     """70 of 100 victims, all on one network or on five: only over several networks it is significantly more than half."""
     closer = {"rmse": first(70, 0.3, 0.5)}
     one = np.array(first(70, 0, 1)) * (1 + np.arange(100) % 4)
-    assert tap_summary(rows(**closer), 0.0, STRONG)["verdict"] == "reconstructs"
-    assert tap_summary(rows(**closer, network=one), 0.0, STRONG)["verdict"] == "inconclusive"
+    assert tap_summary(rows(**closer), 0.0, STRONG).verdict == "reconstructs"
+    assert tap_summary(rows(**closer, network=one), 0.0, STRONG).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(("shares", "word"), [([0.5, 0.4], "no leak found"), ([1 / 17] * 17, "identifies")])
 def test_ties_count_as_identified_where_they_make_a_whole_victim(shares: list[float], word: str) -> None:
     """One of 100 victims among 20,000 candidates has p = .005. Seventeen parts of 1 / 17 have a sum below 1 in double precision."""
     identified = [*shares, *[0.0] * (100 - len(shares))]
-    assert tap_summary(rows(identified=identified, candidates=20_000), 0.0, STRONG)["verdict"] == word
+    assert tap_summary(rows(identified=identified, candidates=20_000), 0.0, STRONG).verdict == word
 
 
 def evidence(**changes: Any) -> Evidence:
@@ -261,12 +262,12 @@ def test_an_inconclusive_verdict_has_a_reason_and_what_was_decided_asks_for_noth
 
 
 def test_a_guarantee_is_a_bound_of_at_most_the_stated_limit() -> None:
-    tap = {"identified_bound": LIMIT, "candidates": 1000}
+    tap = Tap(identified_bound=LIMIT, candidates=1000)
     assert guaranteed(tap, []) == LIMIT
-    assert guaranteed({**tap, "identified_bound": LIMIT + 1e-6}, []) is None
-    assert guaranteed({**tap, "identified_bound": None}, []) is None
-    assert guaranteed({**tap, "candidates": 1001}, []) is None  # Among fewer it would be larger.
-    assert guaranteed(tap, [{"measure": "identified"}]) is None
+    assert guaranteed(tap.replaced(identified_bound=LIMIT + 1e-6), []) is None
+    assert guaranteed(tap.replaced(identified_bound=None), []) is None
+    assert guaranteed(tap.replaced(candidates=1001), []) is None  # Among fewer it would be larger.
+    assert guaranteed(tap, [Violation(tap="type-1", measure="identified")]) is None
 
 
 def test_the_deciding_command_repeats_the_settings_of_the_run() -> None:
@@ -300,8 +301,8 @@ def test_a_data_set_with_too_few_victims_is_named() -> None:
     assert small.gaps == ("faces holds 75 victims, fewer than 100: use a larger data set, such as digits or mnist",)
     assert (small.command, large.gaps) == ("", ())
     found = tap_summary(rows(75), 0.0, dataclasses.replace(STRONG, gaps=small.gaps))
-    assert small.gaps[0] in found["verdict_reason"]
-    assert found["verdict_command"] is None
+    assert small.gaps[0] in found.verdict_reason
+    assert found.verdict_command is None
 
 
 @pytest.mark.parametrize(
@@ -338,9 +339,9 @@ def test_who_attacks_is_read_from_the_cell(changes: dict[str, Any], strongest: b
 
 def test_words_of_earlier_versions_are_read_as_words_of_today(tmp_path: Any) -> None:
     taps = {word: {"verdict": word, "asr": 0.0} for word in (*FORMER, "identifies")}
-    read = current_summary({"taps": taps})["taps"]
+    read = Summary.of({"taps": taps}).taps
     expected = ["reconstructs", "inconclusive", "inconclusive", "inconclusive", "identifies"]
-    assert [tap["verdict"] for tap in read.values()] == expected
+    assert [tap.verdict for tap in read.values()] == expected
     path = tmp_path / "table.csv"
     lines = [
         "row,verdict,resilient,identified,victims,candidates",

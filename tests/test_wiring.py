@@ -212,7 +212,7 @@ def test_a_cell_is_judged_by_its_own_data(tmp_path: Path) -> None:
     """eta is the set's; the null attacker guesses from the test split with the label; the first of a batch is identified."""
     some = cell(defense="none", dataset="digits", attack="identification", victims=20, leak_batch=2, taps=("type-1",))
     with open_run(tmp_path / "run", identity(some, "test")) as run:
-        summary = execute(some, run, lambda phase, done, total: None)
+        summary = execute(some, run, lambda phase, done, total: None).as_dict()
     rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")
     pool = some.data.train_inputs[some.data.victims]
     assert rows["eta"].unique().tolist() == [pytest.approx(success_threshold(pool, generator(0, "eta")))]
@@ -231,7 +231,7 @@ def quiet(phase: str, done: int, total: int) -> None:
 def run_of(some: Cell, folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """The summary and the rows of a whole run."""
     with open_run(folder, identity(some, "test")) as run:
-        summary = execute(some, run, quiet)
+        summary = execute(some, run, quiet).as_dict()
     return summary, pd.read_parquet(folder / "rows.parquet")
 
 

@@ -26,6 +26,7 @@ from leakbench.cli.options import (
 
 if TYPE_CHECKING:
     from leakbench.auditing.verdict import Audit
+    from leakbench.summary.model import Summary
 
 from leakbench.request import Request, check_request
 
@@ -72,7 +73,7 @@ def run(
     if as_json:
         click.echo(json.dumps(result.summary, indent=1))
         return
-    _print_summary(result.summary, verbose)
+    _print_summary(result.finished.summary, verbose)
     print_files({"rows": result.folder / "rows.parquet", "report": result.folder / "report.html"})
     if logged is not None:
         click.echo(f"log: {logged}")
@@ -101,7 +102,7 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: boo
     from leakbench.report.audited import audit_of  # noqa: PLC0415
     from leakbench.report.own import OWN, write_own_report  # noqa: PLC0415
     from leakbench.store import read_manifest  # noqa: PLC0415
-    from leakbench.summary.verdict_words import current_summary  # noqa: PLC0415
+    from leakbench.summary.model import Summary  # noqa: PLC0415
 
     if latex:
         from leakbench.report.finished import read_finished  # noqa: PLC0415
@@ -126,7 +127,7 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: boo
         return
     page = write_report(folders[0], redact)
     manifest = read_manifest(folders[0])
-    _print_summary(current_summary(manifest["summary"]), verbose, audit_of(folders[0], manifest))
+    _print_summary(Summary.of(manifest["summary"]), verbose, audit_of(folders[0], manifest))
     click.echo(f"report: {page}")
 
 
@@ -173,7 +174,7 @@ def plot(places: tuple[Path, ...], kind: str, out: Path, examples: int) -> None:
     click.echo(f"figure: {draw(places, kind, out, examples)}")
 
 
-def _print_summary(summary: dict[str, Any], verbose: bool, audit: Audit | None = None) -> None:
+def _print_summary(summary: Summary, verbose: bool, audit: Audit | None = None) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     from leakbench.report.table import print_table, printed_width  # noqa: PLC0415

@@ -69,12 +69,18 @@ def _lines(place: Path, found: Listed) -> list[Line]:
         return [{**first, "why": found.why}]
     cell = found.manifest.get("cell")
     first |= {f: cell.get(f) for f in ("dataset", "defense", "attack", "seed")} if isinstance(cell, dict) else {}
-    from leakbench.summary.verdict_words import current_summary  # noqa: PLC0415
+    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.summary.model import Summary  # noqa: PLC0415
 
-    summary = current_summary(found.manifest.get("summary", {})) if found.state == "done" else {}
-    first |= {"accuracy": summary.get("accuracy"), "epsilon_valid": summary.get("epsilon", {}).get("valid")}
-    taps = summary.get("taps", {})
-    return [{**first, "point": p, **{name: t.get(name) for name in OF_POINT}} for p, t in taps.items()] or [first]
+    try:
+        summary = Summary.of(found.manifest.get("summary", {}) if found.state == "done" else {})
+    except InputError as error:
+        return [{**first, "state": "damaged", "why": str(error)}]
+    first |= {"accuracy": summary.accuracy, "epsilon_valid": summary.epsilon.valid}
+    points = summary.taps.items()
+    return [{**first, "point": name, **{field: tap.value(field) for field in OF_POINT}} for name, tap in points] or [
+        first
+    ]
 
 
 def _text(value: object) -> str:

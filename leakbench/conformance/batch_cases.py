@@ -4,6 +4,7 @@ import numpy as np
 
 from leakbench.conformance.case import Case, Close, Known, Unanswered, Worse, case
 from leakbench.conformance.pictures import TOLERANCES, WORST, Pictures, black_and_white, reference, turned
+from leakbench.measure.rates import ASR, LABELS
 
 __all__ = ["batch_cases"]
 
@@ -28,14 +29,14 @@ def _failures() -> tuple[Case, ...]:
             "Who gave no answer did not succeed.",
             truth,
             exact,
-            {"success": Close(np.array([[1.0], [0.0], [1.0], [1.0]]), 0)},
+            {ASR.column: Close(np.array([[1.0], [0.0], [1.0], [1.0]]), 0)},
         ),
         case(
             "asr: no answer",
             "Of four victims three are rebuilt and one has no answer: .75 of four, not 1 of three.",
             truth,
             exact,
-            {"asr": Close(np.array(0.75), 1e-6)},
+            {ASR.name: Close(np.array(0.75), 1e-6)},
         ),
     )
 
@@ -76,7 +77,7 @@ def _success() -> Case:
         "Any threshold passes the picture itself and not its negative.",
         truth,
         answer,
-        {"success": Close(decided, 0), "asr": Close(np.array(0.75), 1e-6)},
+        {ASR.column: Close(decided, 0), ASR.name: Close(np.array(0.75), 1e-6)},
     )
 
 
@@ -96,7 +97,7 @@ def _orders() -> tuple[Case, ...]:
     known = _known(truth, answer)
     labels = np.array([[3, 3, 5], [1, 4, 4]])
     turned_labels = (labels.tolist(), np.take_along_axis(labels, CYCLE, 1).tolist())
-    found: dict[str, Close] = {"label_accuracy": Close(np.ones((2, 3)), 1e-6)}
+    found: dict[str, Close] = {LABELS.name: Close(np.ones((2, 3)), 1e-6)}
     return (
         case(
             "order: swap",
@@ -195,7 +196,7 @@ def _order() -> tuple[Case, Case]:
             "Perfect pictures in each other's places are all rebuilt.",
             truth,
             answer,
-            {"success": Close(each, 0), "asr": Close(one, 1e-6)},
+            {ASR.column: Close(each, 0), ASR.name: Close(one, 1e-6)},
         ),
         case(
             "order: lpips",
@@ -225,7 +226,7 @@ def _two_answers_for_one() -> Case:
 
 
 def _half_of_each_batch() -> dict[str, Close]:
-    return {"success": Close(np.full(2, 0.5), 1e-6), "asr": Close(np.array(0.5), 1e-6)}
+    return {ASR.column: Close(np.full(2, 0.5), 1e-6), ASR.name: Close(np.array(0.5), 1e-6)}
 
 
 def _batches() -> Case:
@@ -237,7 +238,7 @@ def _batches() -> Case:
         "5 of 12 pictures are rebuilt; 3 of 4 batches have one of these, and 1 of 4 has all or most of its pictures rebuilt.",
         truth,
         answer,
-        {"asr": Close(np.array(REBUILT.mean()), 1e-6), "success": Close(REBUILT, 1e-6)},
+        {ASR.name: Close(np.array(REBUILT.mean()), 1e-6), ASR.column: Close(REBUILT, 1e-6)},
     )
 
 
@@ -253,7 +254,7 @@ def _labels() -> Case:
         "Of 1, 1, 2 the answer 1, 2, 2 has two thirds; as sets the two would be the same.",
         truth,
         truth.copy(),
-        {"label_accuracy": Close(np.array([2 / 3, 1 / 3, 1.0]), 1e-6)},
+        {LABELS.name: Close(np.array([2 / 3, 1 / 3, 1.0]), 1e-6)},
         labels,
     )
 

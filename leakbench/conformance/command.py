@@ -22,6 +22,7 @@ from leakbench.errors import InputError
 from leakbench.imported import import_function
 from leakbench.measure import metrics
 from leakbench.measure.metrics import load_lpips
+from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS
 from leakbench.scoring.scores import Truth as Real
 from leakbench.scoring.scores import no_reconstruction, score
 from leakbench.summary.tap import tap_summary
@@ -52,18 +53,18 @@ class OwnScorer:
         given = dataclasses.replace(no_reconstruction(real), inputs=said, labels=guesses, iterates=said[None])
         # No case needs the baseline guess or a ranking, so the guess is black and all scores are equal.
         null = NullAttack({"black": torch.zeros_like(inputs.flatten(0, 1))}, {}, {}, "black", "black")
-        many = {"identified": victims, "label_ranked": int(labels.max()) + 1}
+        many = {IDENTIFIED.name: victims, LABEL_RANKED.name: int(labels.max()) + 1}
         alike = {name: Ranking(torch.zeros(victims, k)) for name, k in many.items()}
         rows, _ = score("type-1", 0, given, alike, null, real, self.eta, self.lpips)
         return self._returned(rows, (victims, members)) | {"matched": metrics.match(said, inputs).numpy()}
 
     def _returned(self, rows: pd.DataFrame, shape: tuple[int, int]) -> dict[str, Any]:
         rows = rows.assign(label_accuracy=rows["label"] == rows["label_guess"])
-        names = [n for n in (*AVERAGED, "success", "label_accuracy") if n != "lpips" or callable(self.lpips)]
+        names = [n for n in (*AVERAGED, ASR.column, LABELS.name) if n != "lpips" or callable(self.lpips)]
         table = tap_summary(rows, 0.0)
         # A summary has None for an infinite value over all examples.
-        overall = {n: np.nan if table[n] is None else table[n] for n in AVERAGED if n in names}
-        return {n: rows[n].to_numpy().reshape(shape) for n in names} | {"asr": table["asr"], "overall": overall}
+        overall = {n: np.nan if table.value(n) is None else table.value(n) for n in AVERAGED if n in names}
+        return {n: rows[n].to_numpy().reshape(shape) for n in names} | {ASR.name: table.asr, "overall": overall}
 
 
 OUTCOMES = ("passed", "failed", "not measured")

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakbench.errors import InputError, nearest
+from leakbench.measure.rates import ASR, LABELS
 
 __all__ = ["AVERAGED", "MEASURES", "Answer", "Floats", "Scorer", "Truth", "read_scores"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
 AVERAGED = ("rmse", "psnr", "ssim", "lpips")
-MEASURES = (*AVERAGED, "success", "label_accuracy", "matched", "asr", "overall")
+MEASURES = (*AVERAGED, ASR.column, LABELS.name, "matched", ASR.name, "overall")
 
 
 class Truth(TypedDict):
@@ -97,7 +98,7 @@ def _numbers(name: str, value: Any) -> Floats:
         raise InputError(f"scorer: for {name!r} it returned no array ({type(error).__name__}: {error})") from None
     if array.dtype.kind not in "fiub":
         raise InputError(f"scorer: for {name!r} it returned {array.dtype}, expected an array of real numbers")
-    of_all = name == "asr" or name.startswith("overall")
+    of_all = name == ASR.name or name.startswith("overall")
     if array.ndim not in ((0,) if of_all else (1, 2)):
         shape = "one number" if of_all else "(V, B) or (V,)"
         raise InputError(f"scorer: for {name!r} it returned the shape {array.shape}, expected {shape}")

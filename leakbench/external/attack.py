@@ -33,6 +33,7 @@ from leakbench.external.scoring import LATE, Scorer, reserve, seconds_per_gradie
 from leakbench.external.trace import Trace
 from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
+from leakbench.measure.rates import IDENTIFIED
 from leakbench.progress import Reporter, minutes
 from leakbench.provenance import versions
 from leakbench.recipe import describe
@@ -253,9 +254,9 @@ def attack_trace(
         finally:
             report.close()
         summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
-        if summary["candidates"] < 2:  # Anyone can identify the only candidate.
-            summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
-        scored = {"summary": summary, "rows": rows, "matched": matched, "left_out": score.left_out}
+        if summary.candidates == 1:  # Anyone can identify the only candidate.
+            summary = summary.replaced(**dict.fromkeys(IDENTIFIED.ends))
+        scored = {"summary": summary.as_dict(), "rows": rows, "matched": matched, "left_out": score.left_out}
     return Outcome(
         **scored,
         answer=answer,

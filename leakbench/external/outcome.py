@@ -24,11 +24,13 @@ from leakbench.answers import Reconstruction
 from leakbench.errors import InputError
 from leakbench.external.trace import Trace
 from leakbench.leakage_points import listed, point_name
-from leakbench.report.columns import COLUMNS, COUNTS, with_values
+from leakbench.measure.rates import ASR
+from leakbench.report.columns import BATCH, FAILED, OF_UPDATES, VERDICT, VICTIMS, Column, with_values
 from leakbench.report.headline import COLOURS, headline
-from leakbench.report.own import SHOWN, own_report_into
-from leakbench.report.table import VERDICT, core_columns, print_hanging, print_headline, print_points, printed_width
+from leakbench.report.own import own_report_into
+from leakbench.report.table import core_columns, print_hanging, print_headline, print_points, printed_width
 from leakbench.store import Run, write_atomically
+from leakbench.summary.model import Summary, Tap
 from leakbench.summary.verdict_words import INCONCLUSIVE, LEAKING
 
 __all__ = [
@@ -196,7 +198,7 @@ def print_rows(rows: Sequence[Row], console: Console, verbose: bool = False) -> 
 def _print_result(rows: Sequence[Row], console: Console, verbose: bool = False) -> None:
     """Print everything except the line about `-v`."""
     summary = _summary(rows)
-    taps = summary["taps"]
+    taps = summary.taps
     if taps:
         print_headline(headline(summary, external=True), console)
     for line in _lines(rows):
@@ -212,7 +214,7 @@ def _print_result(rows: Sequence[Row], console: Console, verbose: bool = False) 
         for line in row.notes if verbose or not _leaks(row) else ():
             print_hanging(f"note: {where}{line}", console, "dim")
     if verbose:
-        reasons = [f"{point_name(name)}: {tap['verdict']}: {tap['verdict_reason']}" for name, tap in taps.items()]
+        reasons = [f"{point_name(name)}: {tap.verdict}: {tap.verdict_reason}" for name, tap in taps.items()]
         for line in (*reasons, *dict.fromkeys(map(_success, taps.values()))):
             print_hanging(line, console, "dim")
 
@@ -227,15 +229,15 @@ def as_text(rows: Sequence[Row]) -> str:
 def as_html(rows: Sequence[Row]) -> str:
     """Return the verdicts, the searches and the core table as HTML for a notebook."""
     summary = _summary(rows)
-    answer = headline(summary, external=True) if summary["taps"] else None
+    answer = headline(summary, external=True) if summary.taps else None
     first, *others = [*([] if answer is None else answer.lines()), *_lines(rows)]
     colour = COLOURS[INCONCLUSIVE if answer is None else answer.verdict]
     lines = "<br>".join([f'<b style="color:{colour}">{escape(first)}</b>', *map(escape, others)])
     if answer is None:
         return f"<p>{lines}</p>"
     table = pd.DataFrame(
-        {column.heading: map(column.text, summary["taps"].values()) for column in core_columns(summary)},
-        index=pd.Index(map(point_name, summary["taps"]), name="leakage point"),
+        {column.heading: map(column.text, summary.taps.values()) for column in core_columns(summary)},
+        index=pd.Index(map(point_name, summary.taps), name="leakage point"),
     )
     return f"<p>{lines}</p>{table.to_html()}"
 
@@ -264,10 +266,11 @@ def _leaks(row: Row) -> bool:
     return isinstance(row, Outcome) and row.leaks
 
 
-def _summary(rows: Sequence[Row]) -> dict[str, Any]:
+def _summary(rows: Sequence[Row]) -> Summary:
     """Return the scored rows as a summary of a run has its leakage points."""
     pairs = zip(_names(rows), rows, strict=True)
-    return {"taps": {name: row.summary for name, row in pairs if isinstance(row, Outcome) and row.summary}}
+    taps = {name: row.summary for name, row in pairs if isinstance(row, Outcome) and row.summary}
+    return Summary.of({"taps": taps})
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
@@ -277,9 +280,8 @@ def _names(rows: Sequence[Row]) -> list[str]:
     return [f"{row.tap}@{row.round - 1}" for row in rows]
 
 
-def _columns(summary: Mapping[str, Any]) -> list[Any]:
-    counts = [column for column in COUNTS if column.heading in ("victims", "batch", "failed")]
-    return list(with_values((*(c for c in COLUMNS if c.heading in SHOWN), *counts), summary))
+def _columns(summary: Summary) -> list[Column]:
+    return list(with_values((*OF_UPDATES, VICTIMS, BATCH, FAILED), summary))
 
 
 def _lines(rows: Sequence[Row]) -> list[str]:
@@ -310,17 +312,17 @@ def _searched(row: Row) -> Iterator[str]:
     """Yield the searches that found the reconstructions, or those that were tried where none is a success."""
     if isinstance(row, NotAttacked):
         return
-    if (row.summary is None or row.leaks or row.summary["asr"]) and row.by_search:
+    if (row.summary is None or row.leaks or row.summary[ASR.name]) and row.by_search:
         yield row.by_search
     elif row.answer.stages:
         yield f"searches tried: {', '.join(row.answer.stages)}"
     yield from row.by_budget.splitlines()
 
 
-def _success(measured: Mapping[str, Any]) -> str:
+def _success(measured: Tap) -> str:
     """Return the threshold of success, and the number of candidates for identification."""
-    among = f"; identified among {measured['candidates']} candidates" if measured["identified"] is not None else ""
-    return f"success is an RMSE of at most {measured['eta']:.3g}{among}"
+    among = f"; identified among {measured.candidates} candidates" if measured.identified is not None else ""
+    return f"success is an RMSE of at most {measured.eta:.3g}{among}"
 
 
 def _numbers(values: Tensor) -> list[float | None]:

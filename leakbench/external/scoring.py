@@ -21,6 +21,7 @@ from leakbench.errors import InputError
 from leakbench.external.attacker import Attacker
 from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
+from leakbench.measure.rates import IDENTIFIED
 from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.models import one_hot
 from leakbench.rng import generator
@@ -124,7 +125,7 @@ class Scorer:
         shown, own = self._shown
         truth = Truth(victims, inputs.float(), known, torch.zeros_like(known), own)
         likelihood = self._likelihood
-        ranked = {"identified": likelihood}
+        ranked = {IDENTIFIED.name: likelihood}
         ranked |= by_both((self._informed,), likelihood, shown, public.inputs[:CALIBRATION], answer)
         rows, matched = score(
             view.tap, view.clock.round + 1, answer, ranked, null, truth, attacker.eta, "no weights were given"

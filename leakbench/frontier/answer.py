@@ -9,6 +9,7 @@ import pandas as pd
 
 from leakbench.frontier.choose import LEARNED, RELEASED, Choice, Requirements
 from leakbench.leakage_points import point_name
+from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
 from leakbench.summary.verdict import CAUTION
 from leakbench.summary.verdict_words import NO_LEAK
@@ -75,7 +76,7 @@ def answer_of(rows: pd.DataFrame, choice: Choice) -> str:
     said = (
         f"{where}: **use {setting_of(best)}**: accuracy {share_text(best, 'trained_accuracy')}{compared}, "
         f"valid epsilon {epsilon_text(best['epsilon_valid'], best['epsilon_reason'])}, "
-        f"identification {share_text(best, 'identified')}, not significantly above chance for "
+        f"identification {share_text(best, IDENTIFIED.name)}, not significantly above chance for "
         f"{best['identify_victims']:,.0f} victims among {best['candidates']:,.0f} candidates (chance: {_chance(best)}; "
         f"one-sided exact binomial test, p = {text_of(best['identify_p'], 3)}, level {CAUTION:g})."
     )
@@ -105,7 +106,7 @@ def _against(best: pd.Series, choice: Choice) -> list[str]:
     if at_point != epsilon_text(best["epsilon_valid"], best["epsilon_reason"]):
         found.append(f"Against an observer of the {point_name(best['point'])} the valid epsilon is {at_point}.")
     if best.get("label_ranked_low", 0) > best.get("null_label", 1):
-        label = share_text(best, "label_ranked")
+        label = share_text(best, LABEL_RANKED.name)
         found.append(
             f"The label leaks: the attacker is right in {label} (commonest class {text_of(best['null_label'], 2)})."
         )
@@ -161,7 +162,7 @@ def _nearest(choice: Choice) -> list[str]:
         within = ", within the epsilon," if choice.wanted.max_epsilon is not None else ""
         found.append(
             f"The usable setting{within} that leaks least is {setting_of(row)}: accuracy {share_text(row, 'trained_accuracy')}, "
-            f"identification {share_text(row, 'identified')} where chance has {_chance(row)} "
+            f"identification {share_text(row, IDENTIFIED.name)} where chance has {_chance(row)} "
             f"({_p(row['identify_p'])}), verdict `{row['verdict']}`, with {row['identify_victims']:,.0f} victims among "
             f"{row['candidates']:,.0f} candidates."
         )

@@ -200,7 +200,7 @@ def _answer(choice: Choice) -> str:
     epsilon = "no valid epsilon" if pd.isna(best[column]) else f"valid $\\epsilon$ {epsilon_text(best[column])}"
     return (
         f"$\\bigstar$ {setting_of(best).replace('`', '')}: accuracy {text_of(best['trained_accuracy'])},\n"
-        f"    identified {text_of(best['identified'], 3)} (chance: up to {text_of(best['null_identified_high'], 3)}), {epsilon}"
+        f"    identified {text_of(best[IDENTIFIED.name], 3)} (chance: up to {text_of(best['null_identified_high'], 3)}), {epsilon}"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,14 @@ from leakbench.data.find import Load, load_dataset
 from leakbench.decay import Scaled
 from leakbench.defense import Defense, facts_at
 from leakbench.frontier.grid import Point
-from leakbench.measure.rates import IDENTIFIED
+from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.provenance import versions
 from leakbench.reproduce.measure import accuracy_of, point_of, rows_at
 from leakbench.store import Run
 from leakbench.study.rows import Row
 from leakbench.study.stale import hash_of, recorded_in
 from leakbench.study.study import Execution, executed, limit_of
+from leakbench.summary.model import Summary, Tap
 from leakbench.summary.verdict import above_chance, by_chance, whole_victims
 from leakbench.summary.verdict_words import IDENTIFIES, RECONSTRUCTS
 
@@ -135,11 +135,11 @@ def measured(point: Point, cells: list[Cell], asked: str, command: str, executio
     ended, seconds, found = list[float](), 0.0, list[Row]()
     *trained, many = cells
     with executed(many, execution.runs, command, execution.reporter) as (summary, run):
-        identified = summary["taps"]
+        identified = summary.taps
         seconds += sum(run.manifest["phases"].values())
     for cell in trained:
         with executed(cell, execution.runs, command, execution.reporter) as (summary, run):
-            ended += [] if summary["accuracy"] is None else [float(summary["accuracy"])]
+            ended += [] if summary.accuracy is None else [float(summary.accuracy)]
             seconds += sum(run.manifest["phases"].values())
             found = found or _taps(summary, run, identified)
     first = cells[0]
@@ -174,20 +174,20 @@ def _named(point: Point, asked: str) -> Row:
     }
 
 
-def _taps(summary: dict[str, Any], run: Run, identified: dict[str, Any]) -> list[Row]:
+def _taps(summary: Summary, run: Run, identified: dict[str, Tap]) -> list[Row]:
     rows = run.read_rows("rows.parquet")
-    epsilon = summary["epsilon"]
+    epsilon, against = summary.epsilon, summary.epsilon.by_tap or {}
     return [
         point_of(tap, rows_at(rows, tap, name))
-        | {f"null_asr_{end}": tap[f"null_asr_{end}"] for end in ("low", "high")}
-        | {f"label_ranked_{end}": tap[f"label_ranked_{end}"] for end in ("low", "high")}
-        | {"null_label": tap["null_label"], "failures": tap["failures"]}
-        | identified_by(identified[name], tap["verdict"])
-        | {"epsilon_claimed": epsilon["claimed"], "claimed_by": epsilon["claimed_formula"]}
-        | {"epsilon_valid": epsilon["valid"], "epsilon_reason": epsilon["reason"], "delta": epsilon["delta"]}
-        | {f"epsilon_tap{what}": epsilon["by_tap"][name][key] for what, key in (("", "valid"), ("_reason", "reason"))}
-        | {"above": sum(broken["tap"] == name for broken in summary["violations"]), "point": name}
-        for name, tap in summary["taps"].items()
+        | {"null_asr_low": tap.null_asr_low, "null_asr_high": tap.null_asr_high}
+        | {LABEL_RANKED.low: tap.label_ranked_low, LABEL_RANKED.high: tap.label_ranked_high}
+        | {"null_label": tap.null_label, "failures": tap.failures}
+        | identified_by(identified[name], tap.verdict)
+        | {"epsilon_claimed": epsilon.claimed, "claimed_by": epsilon.claimed_formula}
+        | {"epsilon_valid": epsilon.valid, "epsilon_reason": epsilon.reason, "delta": epsilon.delta}
+        | {"epsilon_tap": against[name].valid, "epsilon_tap_reason": against[name].reason}
+        | {"above": sum(broken.tap == name for broken in summary.violations), "point": name}
+        for name, tap in summary.taps.items()
     ]
 
 
@@ -235,7 +235,7 @@ def identify_cell(first: Cell, request: Request, many: int, data_dir: Path | Non
     return cell if _facts_of(cell) == _facts_of(first) else prepare(asked, data_dir, load=load)
 
 
-def identified_by(tap: Mapping[str, Any], verdict: str) -> Row:
+def identified_by(tap: Tap, verdict: str) -> Row:
     """Return the columns of a row that the identification of many victims gives.
 
     Args:
@@ -243,8 +243,11 @@ def identified_by(tap: Mapping[str, Any], verdict: str) -> Row:
         verdict: Verdict of the attack on few victims. It becomes `identifies` where the attack does not reconstruct, but many
             victims are identified significantly more often than by chance.
     """
-    row = {key: tap[key] for key in SHARES} | {"identify_victims": tap["victims"], "identify_p": told_from_chance(tap)}
-    if verdict != RECONSTRUCTS and tap[IDENTIFIED.name] is not None and above_chance(*_trials(tap)):
+    row = {key: tap.value(key) for key in SHARES} | {
+        "identify_victims": tap.victims,
+        "identify_p": told_from_chance(tap),
+    }
+    if verdict != RECONSTRUCTS and tap.identified is not None and above_chance(*_trials(tap)):
         verdict = IDENTIFIES
     return (
         row
@@ -253,20 +256,17 @@ def identified_by(tap: Mapping[str, Any], verdict: str) -> Row:
     )
 
 
-def told_from_chance(tap: Mapping[str, Any]) -> float:
+def told_from_chance(tap: Tap) -> float:
     """Return the p-value of a one-sided exact binomial test against chance: V trials at 1 / k; NaN without a ranking.
 
     Args:
         tap: Summary with the share `identified` of `victims` V, each among `candidates` k.
     """
-    if tap[IDENTIFIED.name] is None or math.isnan(tap[IDENTIFIED.name]):
-        return math.nan
-    return by_chance(*_trials(tap))
+    return math.nan if tap.identified is None else by_chance(*_trials(tap))
 
 
-def _trials(tap: Mapping[str, Any]) -> tuple[int, int, float]:
-    victims = int(tap["victims"])
-    return whole_victims(tap[IDENTIFIED.name] * victims), victims, 1.0 / tap["candidates"]
+def _trials(tap: Tap) -> tuple[int, int, float]:
+    return whole_victims((tap.identified or 0.0) * tap.victims), tap.victims, tap.chance
 
 
 def _facts_of(cell: Cell) -> Any:
@@ -274,13 +274,13 @@ def _facts_of(cell: Cell) -> Any:
     return facts_at(cell.defense, probe, cell.defense.clock(probe.federation, 0))
 
 
-def null_interval(tap: Mapping[str, Any], confidence: float = 0.95) -> tuple[float, float]:
+def null_interval(tap: Tap, confidence: float = 0.95) -> tuple[float, float]:
     """Return the shares (low, high) of the victims between which chance stays with at least this probability.
 
     Args:
         tap: `victims` V, each among `candidates` k. Quantiles of the binomial distribution of V trials at 1 / k, over V.
     """
-    victims, chance = int(tap["victims"]), 1.0 / tap["candidates"]
+    victims, chance = tap.victims, tap.chance
     tail = (1 - confidence) / 2
     low, high = (float(binom.ppf(q, victims, chance)) for q in (tail, 1 - tail))
     return max(0.0, low) / victims, high / victims

@@ -24,7 +24,7 @@ from leakbench.frontier.frontier import points_in
 from leakbench.frontier.grid import DEFENSES
 from leakbench.frontier.measure import SIZES, command_of
 from leakbench.leakage_points import point_name
-from leakbench.measure.rates import ASR, IDENTIFIED
+from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
 from leakbench.scripts import in_table, markdown_table, untagged
 from leakbench.study.stale import stale_lines, stale_names
@@ -158,7 +158,7 @@ def _box(rows: pd.DataFrame, main: pd.DataFrame, choice: Choice, stale: Mapping[
     if best is not None:
         verdict = (
             f"{setting_of(best)}: accuracy {share_text(best, 'trained_accuracy')}, "
-            f"identification {share_text(best, 'identified')}, valid epsilon "
+            f"identification {share_text(best, IDENTIFIED.name)}, valid epsilon "
             f"{epsilon_text(best['epsilon_valid'])} (released models), {epsilon_text(best['epsilon_tap'])} (here)."
         )
     evidence = (
@@ -224,12 +224,12 @@ def _table(rows: pd.DataFrame, wanted: Requirements, tap: bool = False) -> str:
                 in_table(f"{row['row']}, {row['point']}" if tap else row["row"]),
                 "-" if pd.isna(row["sigma"]) else in_table(row["sigma"]),
                 share_text(row, "trained_accuracy"),
-                f"{share_text(row, 'identified')} of {row['candidates']:,.0f}",
+                f"{share_text(row, IDENTIFIED.name)} of {row['candidates']:,.0f}",
                 f"{text_of(row['null_identified_low'], 3)} to {text_of(row['null_identified_high'], 3)}",
                 p_text(row["identify_p"]),
                 share_text(row, ASR.name),
                 text_of(row[ASR.baseline]),
-                text_of(row["label_ranked"]),
+                text_of(row[LABEL_RANKED.name]),
                 text_of(row["null_label"]),
                 epsilon_text(row["epsilon_valid"]),
                 epsilon_text(row["epsilon_tap"]),

@@ -19,6 +19,7 @@ from leakbench.recipe import content_of
 from leakbench.store import content_hash, read_manifest
 from leakbench.strict_json import strict_json
 from leakbench.summary.compare import RULERS, SAME, rows_of
+from leakbench.summary.model import Summary
 
 __all__ = ["OF_ATTACK", "baseline_of", "changed", "kept_of"]
 
@@ -224,14 +225,14 @@ def _of_run(folder: Path) -> Kept:
     of_cell = (f"summary.cell.{name}" for name in ("attack", "dataset", "defense", "hash"))
     path, fields = folder / "manifest.json", ("summary.accuracy", "summary.epsilon.valid", "recipes.attack", "settings")
     needed(path, manifest, *fields, *of_cell)
-    summary = manifest["summary"]
-    names = summary["cell"]
+    summary = Summary.of(manifest["summary"])
+    names = summary.cell
     told = {
-        "accuracy": summary["accuracy"],
-        "epsilon": summary["epsilon"]["valid"],
-        "attack": f"{names['attack']} {content_of(manifest['recipes']['attack'])[:8]}",
-        "hash": names["hash"],
-        "name": f"{names['dataset']}-{names['defense']}-{names['attack']}",
+        "accuracy": summary.accuracy,
+        "epsilon": summary.epsilon.valid,
+        "attack": f"{names.attack} {content_of(manifest['recipes']['attack'])[:8]}",
+        "hash": names.hash,
+        "name": f"{names.dataset}-{names.defense}-{names.attack}",
         "settings": _settings_of(manifest),
     }
     return rows, data, told

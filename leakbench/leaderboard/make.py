@@ -6,11 +6,10 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,6 +43,9 @@ from leakbench.measure.statistics import wilson
 from leakbench.progress import Reporter, cells_line
 from leakbench.provenance import versions
 from leakbench.study.study import Execution, Job, executed
+from leakbench.summary.model import Claim as Printed
+from leakbench.summary.model import Epsilon as Computed
+from leakbench.summary.model import Summary
 from leakbench.summary.threat import threat
 from leakbench.summary.verdict_words import FAILED, IDENTIFIES, RECONSTRUCTS
 
@@ -68,8 +70,6 @@ def _made_with() -> dict[str, str]:
 
 DELTA = 1e-5
 """Of every epsilon on a card, as in a run's summary."""
-
-Summary = dict[str, Any]
 
 
 def make_card(asked: Asked, defense: str, dataset: str, attack: str, execution: Execution) -> Card:
@@ -122,7 +122,7 @@ def _card(
     cell, summary = cells[-1].cell, summaries[-1]
     sources = sources_of(cell)
     names = [sources[what].name for what in ("defense", "dataset", "attack")]
-    epsilon = _epsilon(summary["epsilon"], audited)
+    epsilon = _epsilon(summary.epsilon, audited)
     return Card(
         format=FORMAT,
         hash=hash_of(cells, asked),
@@ -131,7 +131,7 @@ def _card(
         threat=threat(cell.attack),
         asked=asked,
         settings=settings_of(cells),
-        reported=tuple(_claim(claim) for claim in summary["claims"]),
+        reported=tuple(_claim(claim) for claim in summary.claims or ()),
         accuracy=_accuracy(summary, cell.data.test_targets),
         epsilon=epsilon,
         cells=tuple(measured),
@@ -145,10 +145,10 @@ def _measured(each: Asking, execution: Execution) -> tuple[Summary, Measured]:
     with executed(each.cell, execution.runs, each.command, execution.reporter) as (summary, run):
         rows = run.read_rows("rows.parquet")
     points = []
-    for name, tap in summary["taps"].items():
-        mine = rows[(rows["round"] == tap["round"]) & (rows["tap"] == name.partition("@")[0])]
+    for name, tap in summary.taps.items():
+        mine = rows[(rows["round"] == tap.round) & (rows["tap"] == name.partition("@")[0])]
         points.append(point_of(name, summary, mine))
-    above = [f"{broken['tap']}: {broken['measure']} is above its bound" for broken in summary["violations"]]
+    above = [f"{broken.tap}: {broken.measure} is above its bound" for broken in summary.violations]
     return summary, Measured(
         attacker=each.attacker,  # type: ignore[arg-type]
         protocol=each.protocol,  # type: ignore[arg-type]
@@ -156,30 +156,30 @@ def _measured(each: Asking, execution: Execution) -> tuple[Summary, Measured]:
         hash=each.cell.hash,
         network=each.cell.settings.leaking,
         points=tuple(points),
-        warnings=(*summary["warnings"], *above),
+        warnings=(*summary.warnings, *above),
     )
 
 
 def _accuracy(summary: Summary, targets: Tensor) -> Accuracy:
-    value, examples, share = summary["accuracy"], len(targets), None
+    value, examples, share = summary.accuracy, len(targets), None
     if value is not None:
         low, high = wilson(value * examples, examples)
         share = (round(value, 4), round(low, 4), round(high, 4))
     majority = round(float(targets.bincount().max()) / examples, 4)
-    return Accuracy(value=share, majority=majority, examples=examples, rounds=summary["rounds"])
+    return Accuracy(value=share, majority=majority, examples=examples, rounds=summary.rounds or 0)
 
 
-def _epsilon(found: dict[str, Any], audited: Audited) -> Epsilon:
+def _epsilon(found: Computed, audited: Audited) -> Epsilon:
     return Epsilon(
-        unit=found["unit"],
-        delta=found["delta"],
-        claimed=rounded(found["claimed"]),
-        claimed_by=found["claimed_formula"],
-        caveats=tuple(found["caveats"]),
-        valid=rounded(found["valid"]),
-        reason=found["reason"],
+        unit="client" if found.unit == "client" else "example",
+        delta=found.delta or DELTA,
+        claimed=rounded(found.claimed),
+        claimed_by=found.claimed_formula or "",
+        caveats=tuple(found.caveats or ()),
+        valid=rounded(found.valid),
+        reason=found.reason or "",
         by_tap={
-            tap: TapEpsilon(valid=rounded(at["valid"]), reason=at["reason"]) for tap, at in found["by_tap"].items()
+            tap: TapEpsilon(valid=rounded(at.valid), reason=at.reason or "") for tap, at in (found.by_tap or {}).items()
         },
         audited=audited,
     )
@@ -200,13 +200,13 @@ def _audited(asked: Asked, defense: str, each: Asking, data_dir: Path | None, re
     )
 
 
-def _claim(claim: dict[str, Any]) -> Claim:
+def _claim(claim: Printed) -> Claim:
     return Claim(
-        what=claim["what"],
-        printed=float(claim["claimed"]),
-        measured=rounded(claim["measured"]),
-        source=" ".join(claim["source"].split()),
-        comment=claim["comment"],
+        what=claim.what,
+        printed=float(claim.claimed or 0.0),
+        measured=rounded(claim.measured),
+        source=" ".join((claim.source or "").split()),
+        comment=claim.comment or "",
     )
 
 
@@ -214,7 +214,7 @@ SHOWN = (RECONSTRUCTS, IDENTIFIES, FAILED)
 """Verdicts on a leakage point that are warnings of its card."""
 
 
-def warnings_of(cells: Sequence[Measured], summaries: Sequence[Mapping[str, Any]], epsilon: Epsilon) -> tuple[str, ...]:
+def warnings_of(cells: Sequence[Measured], summaries: Sequence[Summary], epsilon: Epsilon) -> tuple[str, ...]:
     """Return the warnings of a card; those of single cells stand with them."""
     return (
         *(f"not as claimed: {caveat}" for caveat in epsilon.caveats),
@@ -274,7 +274,7 @@ def _less(one: Point, other: Point) -> bool:
     return one.asr is not None and other.asr is not None and one.asr[0] < other.asr[0]
 
 
-def _trained_otherwise(summaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    found = sorted({summary["accuracy"] for summary in summaries if summary["accuracy"] is not None})
+def _trained_otherwise(summaries: Sequence[Summary]) -> Iterator[str]:
+    found = sorted({summary.accuracy for summary in summaries if summary.accuracy is not None})
     if len(found) > 1:
         yield f"accuracy differs between the cells, from {found[0]:.4f} to {found[-1]:.4f}; the last one's is shown"

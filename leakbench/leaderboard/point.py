@@ -3,67 +3,69 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
 from leakbench.leaderboard.card import Point
-from leakbench.measure.rates import ASR, EXCLUDABLE, IDENTIFIED, LABEL_RANKED
+from leakbench.measure.rates import ASR, EXCLUDABLE, FEATURES, IDENTIFIED, LABEL_RANKED, RECORDS
 from leakbench.measure.statistics import median_interval
+from leakbench.summary.model import Summary, Tap
 
 __all__ = ["point_of", "rounded", "share_of"]
 
 DIGITS = 4
 
 
-def point_of(name: str, summary: Mapping[str, Any], rows: pd.DataFrame) -> Point:
+def point_of(name: str, summary: Summary, rows: pd.DataFrame) -> Point:
     """Return a leakage point of a summary, whose rows are these."""
-    tap = summary["taps"][name]
-    excluded = [tap[rate.excluded] for rate in EXCLUDABLE if tap.get(rate.excluded) is not None]
-    same = str(summary["notes"].get(f"taps.{name}", "")).partition("the same bits as ")[2].partition(":")[0]
+    tap = summary.taps[name]
+    excluded = [limit for rate in EXCLUDABLE if (limit := tap.excluded(rate)) is not None]
+    same = str(summary.notes.get(f"taps.{name}", "")).partition("the same bits as ")[2].partition(":")[0]
     return Point(
         name=name,
-        victims=tap["victims"],
-        batch=tap["batch"],
-        failures=tap["failures"],
-        asr=share_of(tap, "asr"),
-        null_asr=_needed(share_of(tap, "null_asr")),
-        rmse=None if tap["rmse"] is None else _median(rows),
-        null_rmse=rounded(tap["null_rmse"]),
-        identified=share_of(tap, "identified"),
-        candidates=tap["candidates"],
-        chance=_needed(rounded(1 / tap["candidates"])),
-        label=rounded(tap["label_accuracy"]),
-        label_ranked=share_of(tap, "label_ranked"),
-        features=share_of(tap, "feature_accuracy"),
-        null_features=rounded(tap["null_feature_accuracy"]),
-        records=share_of(tap, "record_match"),
-        verdict=tap["verdict"],
+        victims=tap.victims,
+        batch=tap.batch,
+        failures=tap.failures,
+        asr=share_of(tap, ASR.name),
+        null_asr=_needed(share_of(tap, ASR.baseline)),
+        rmse=None if tap.rmse is None else _median(rows),
+        null_rmse=rounded(tap.null_rmse),
+        identified=share_of(tap, IDENTIFIED.name),
+        candidates=tap.candidates or 1,
+        chance=_needed(rounded(tap.chance)),
+        label=rounded(tap.label_accuracy),
+        label_ranked=share_of(tap, LABEL_RANKED.name),
+        features=share_of(tap, FEATURES.name),
+        null_features=rounded(tap.null_feature_accuracy),
+        records=share_of(tap, RECORDS.name),
+        verdict=_needed(tap.verdict),
         same_as=same,
-        networks=tap.get("networks", 1),
-        by_network=_by_network(tap, rows) if tap.get("networks", 1) > 1 else {},
+        networks=tap.networks,
+        by_network=_by_network(tap, rows) if tap.networks > 1 else {},
         excluded=rounded(max(excluded, default=None)),
     )
 
 
-def _by_network(tap: Mapping[str, Any], rows: pd.DataFrame) -> dict[Any, tuple[float, ...]]:
+def _by_network(tap: Tap, rows: pd.DataFrame) -> dict[Any, tuple[float, ...]]:
     """Return how many victims of each network every share counts; the ASR of a batch has no such counts."""
     first, found = rows[rows["member"] == 0], {}
     for rate in (ASR, IDENTIFIED, LABEL_RANKED):
-        if tap[rate.name] is not None and (rate is not ASR or tap["batch"] == 1):
+        if tap.value(rate.name) is not None and (rate is not ASR or tap.batch == 1):
             right = first.groupby("network")[rate.column].sum()
             found[rate.name] = tuple(_needed(rounded(value)) for value in right)
     return found
 
 
-def share_of(tap: Mapping[str, Any], field: str) -> tuple[float, float, float] | None:
+def share_of(tap: Tap, field: str) -> tuple[float, float, float] | None:
     """Return [a share, low, high] of a summary, rounded; None where it has no value."""
-    if tap.get(field) is None:
+    found = tap.interval(field)
+    if found is None:
         return None
     # Student's interval of a mean may reach out of what a share can be.
-    low, high = (min(1.0, max(0.0, float(tap[f"{field}_{end}"]))) for end in ("low", "high"))
-    return _needed(rounded(tap[field])), _needed(rounded(low)), _needed(rounded(high))
+    share, low, high = (_needed(rounded(end)) for end in (found[0], *(min(1.0, max(0.0, end)) for end in found[1:])))
+    return share, low, high
 
 
 def rounded(value: float | None) -> float | None:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from leakbench.errors import InputError, nearest
 from leakbench.measure.rates import ASR, IDENTIFIED, LABELS
+from leakbench.summary.model import Summary
 
 __all__ = ["TRACKERS", "check_tracker", "figures_of", "log_run"]
 
@@ -38,10 +39,10 @@ def log_run(name: str, folder: Path, manifest: Mapping[str, Any], rounds: pd.Dat
     Returns:
         A text for the user that says where the figures are.
     """
-    return TRACKERS[name](folder, manifest, list(figures_of(manifest["summary"], rounds)))
+    return TRACKERS[name](folder, manifest, list(figures_of(Summary.of(manifest["summary"]), rounds)))
 
 
-def figures_of(summary: Mapping[str, Any], rounds: pd.DataFrame) -> Iterator[tuple[str, float, int]]:
+def figures_of(summary: Summary, rounds: pd.DataFrame) -> Iterator[tuple[str, float, int]]:
     """Yield (name, number, number of rounds before it): accuracies of all rounds, each leakage point's figures, epsilons.
 
     Figures without a number are skipped.
@@ -49,13 +50,13 @@ def figures_of(summary: Mapping[str, Any], rounds: pd.DataFrame) -> Iterator[tup
     for row in rounds.to_dict("records"):
         if not pd.isna(row.get("accuracy")):
             yield "accuracy", float(row["accuracy"]), int(row["round"]) + 1
-    for point, tap in summary["taps"].items():
+    for point, tap in summary.taps.items():
         for figure in OF_POINT:
-            if tap.get(figure) is not None:
-                yield f"{point.replace('@', '/round')}/{figure}", float(tap[figure]), int(tap["round"])
-    for which in ("claimed", "valid"):
-        if summary["epsilon"].get(which) is not None:
-            yield f"epsilon/{which}", float(summary["epsilon"][which]), int(summary["rounds"])
+            if (value := tap.value(figure)) is not None:
+                yield f"{point.replace('@', '/round')}/{figure}", float(value), tap.round
+    for which, value in (("claimed", summary.epsilon.claimed), ("valid", summary.epsilon.valid)):
+        if value is not None:
+            yield f"epsilon/{which}", float(value), summary.rounds or 0
 
 
 def _to_tensorboard(folder: Path, manifest: Mapping[str, Any], figures: list[tuple[str, float, int]]) -> str:
@@ -92,8 +93,8 @@ def _to_wandb(folder: Path, manifest: Mapping[str, Any], figures: list[tuple[str
     )
     for step in sorted(by_round):
         run.log(by_round[step], step=step)
-    for point, tap in manifest["summary"]["taps"].items():
-        run.summary[f"{point.replace('@', '/round')}/verdict"] = tap.get("verdict")
+    for point, tap in Summary.of(manifest["summary"]).taps.items():
+        run.summary[f"{point.replace('@', '/round')}/verdict"] = tap.verdict
     run.finish()
     return f"wandb {run.url}" if run.url else f"wandb sync {folder / 'wandb'}"
 

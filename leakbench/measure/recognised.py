@@ -18,6 +18,7 @@ from torch import Tensor
 
 from leakbench.data.dataset import Dataset
 from leakbench.measure.metrics import C1, C2, SIGMA, WINDOW, no_ssim, pairwise_rmse, ssim
+from leakbench.measure.rates import RECOGNISED
 from leakbench.measure.truth import Truth
 from leakbench.rng import generator
 
@@ -33,7 +34,7 @@ __all__ = [
     "ssim_to_all",
 ]
 
-RECOGNISED_COLUMNS = ("recognised", "null_recognised", "gallery")
+RECOGNISED_COLUMNS = (RECOGNISED.name, RECOGNISED.baseline, "gallery")
 """Columns of the rows: whether the reconstruction and the baseline guess are recognised, and among how many other pictures."""
 
 MOST = 1000

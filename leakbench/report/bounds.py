@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakbench.leakage_points import listed, point_name
+from leakbench.measure.rates import VERBATIM as VERBATIM_RATE
 from leakbench.privacy.bounds import Seen
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.report.words import interval
 from leakbench.summary.limits import BOUNDS, VERBATIM
+from leakbench.summary.model import Summary, Tap
 
 __all__ = ["bounds", "seen_at", "violations"]
 
@@ -26,19 +28,19 @@ SURPASSED = (
 )
 
 
-def bounds(summary: Mapping[str, Any]) -> list[str]:
+def bounds(summary: Summary) -> list[str]:
     """Return a line for each set of leakage points with the same bounds; why there are none stands with epsilon."""
-    epsilon = summary.get("epsilon") or {}
-    said = {epsilon.get("reason"), *(tap.get("reason") for tap in (epsilon.get("by_tap") or {}).values())}
+    epsilon = summary.epsilon
+    said = {epsilon.reason, *(tap.reason for tap in (epsilon.by_tap or {}).values())}
     lines: dict[str, list[str]] = {}
-    for name, tap in summary["taps"].items():
-        for text in (*_by_construction(summary, tap), *_texts(name, tap, summary["notes"], said)):
+    for name, tap in summary.taps.items():
+        for text in (*_by_construction(summary, tap), *_texts(name, tap, summary.notes, said)):
             lines.setdefault(text, []).append(point_name(name))
     return [f"{listed(names)}: {text}" for text, names in lines.items()]
 
 
-def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: set[str | None]) -> list[str]:
-    limits = {bound.said: tap[bound.field] for bound in BOUNDS if tap.get(bound.field) is not None}
+def _texts(name: str, tap: Tap, notes: Mapping[str, str], said: set[str | None]) -> list[str]:
+    limits = {bound.said: limit for bound in BOUNDS if (limit := tap.value(bound.field)) is not None}
     found = [f"{what} {_share(limit)}" for what, limit in limits.items() if limit < NOTHING]
     open_to_all = [what for what, limit in limits.items() if limit >= NOTHING]
     texts = [f"at most {', '.join(found)} by the valid epsilon of what was seen"] if found else []
@@ -47,63 +49,64 @@ def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: se
     missing: dict[str, list[str]] = {}
     for bound in BOUNDS:
         reason = notes.get(f"taps.{name}.{bound.field}")
-        if tap.get(bound.field) is None and reason and reason not in said:
+        if tap.value(bound.field) is None and reason and reason not in said:
             missing.setdefault(reason, []).append(bound.said)
     texts += [f"no bound on {', '.join(whats)}: {reason}" for reason, whats in missing.items()]
-    null = tap.get("null_rmse")
-    if tap.get("rmse_floor") is not None and null is not None and null < tap["rmse_floor"]:
+    null = tap.null_rmse
+    if tap.rmse_floor is not None and null is not None and null < tap.rmse_floor:
         texts.append(f"no floor of RMSE that says anything: a guess without any gradient has {null:.4f}")
-    elif tap.get("rmse_floor") is not None:
+    elif tap.rmse_floor is not None:
         texts.append(
-            f"RMSE at least {tap['rmse_floor']:.4f} on average (the table has the median) by Fisher information, {WHO_KNOWS_LITTLE}"
+            f"RMSE at least {tap.rmse_floor:.4f} on average (the table has the median) by Fisher information, {WHO_KNOWS_LITTLE}"
         )
     return texts + _references(tap)
 
 
-def _by_construction(summary: Mapping[str, Any], tap: Mapping[str, Any]) -> list[str]:
+def _by_construction(summary: Summary, tap: Tap) -> list[str]:
     """Return what a server that fishes gives up: it isolates one example of what leaked, and no attack answers for the others."""
-    if summary.get("fished") is None or not (tap.get("batch") or 1) > 1:
+    if summary.fished is None or not tap.batch > 1:
         return []
-    return [f"ASR at most 1 / {tap['batch']} by construction: one example of a batch is isolated"]
+    return [f"ASR at most 1 / {tap.batch} by construction: one example of a batch is isolated"]
 
 
-def _references(tap: Mapping[str, Any]) -> list[str]:
+def _references(tap: Tap) -> list[str]:
     """Return what a server that lies may expect beside what it got."""
     texts = []
-    if tap.get("alone_expected") is not None:
+    if tap.alone_expected is not None:
         texts.append(
-            f"{_share(tap['alone_expected'])} of the examples are expected to be alone in their bin; verbatim (RMSE <="
-            f" {VERBATIM:g}) {interval(tap, 'verbatim')}"
+            f"{_share(tap.alone_expected)} of the examples are expected to be alone in their bin; verbatim (RMSE <="
+            f" {VERBATIM:g}) {interval(tap, VERBATIM_RATE.name)}"
         )
-    if tap.get("asr_ideal") is not None and tap.get("rmse_ideal") is not None:
+    if tap.asr_ideal is not None and tap.rmse_ideal is not None:
         texts.append(
             "the ideal server, which has a whole clipped gradient in one row, expects, by a Gaussian of public examples, ASR"
-            f" {_share(tap['asr_ideal'])}, RMSE {tap['rmse_ideal']:.4f}"
+            f" {_share(tap.asr_ideal)}, RMSE {tap.rmse_ideal:.4f}"
         )
     return texts
 
 
-def _share(value: float) -> str:
+def _share(value: float | None) -> str:
+    value = value or 0.0
     return f"{value:.2f}" if value >= 0.0995 or value == 0 else f"{value:.2g}"
 
 
-def violations(summary: Mapping[str, Any]) -> list[str]:
+def violations(summary: Summary) -> list[str]:
     """Return a line for each measurement that is significantly above its bound."""
     names = {bound.measure: bound.name for bound in BOUNDS}
     return [
-        f"error: {point_name(found['tap'])}: {names.get(found['measure'], found['measure'])} {_share(found['value'])} "
-        f"(at least {_share(found['low'])}, with 95 % confidence in all bounds of the run) is above its "
-        f"{'reference' if 'reference' in found else 'bound'} {_share(found['bound'])}: "
-        f"{SURPASSED if 'reference' in found else BROKEN}"
-        for found in summary.get("violations", ())
+        f"error: {point_name(found.tap)}: {names.get(found.measure, found.measure)} {_share(found.value)} "
+        f"(at least {_share(found.low)}, with 95 % confidence in all bounds of the run) is above its "
+        f"{'reference' if found.reference else 'bound'} {_share(found.bound)}: "
+        f"{SURPASSED if found.reference else BROKEN}"
+        for found in summary.violations
     ]
 
 
-def seen_at(summary: Mapping[str, Any]) -> dict[str, Seen]:
+def seen_at(summary: Summary) -> dict[str, Seen]:
     """Return {leakage point: what was seen there of one unit} for the points that have a bound."""
     found = {}
-    for name, tap in summary["taps"].items():
-        if seen := tap.get("seen"):
+    for name, tap in summary.taps.items():
+        if seen := tap.seen:
             before = tuple(_mechanism(fields) for fields in seen["before"])
             found[name] = Seen(seen["sigma"], seen["releases"], before)
     return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from leakbench.auditing.verdict import Audit
 from leakbench.report.epsilons import epsilons
-from leakbench.report.words import Summary, number
+from leakbench.report.words import number
+from leakbench.summary.model import Summary, Tap
 from leakbench.summary.threat import MEANS
 
 __all__ = ["Card", "cards", "evidence"]
@@ -26,37 +27,35 @@ class Card:
 
 def cards(summary: Summary, audit: Audit | None) -> list[Card]:
     """Return the cards of one run."""
-    return [_accuracy(summary), *_epsilons(summary, audit), *evidence(summary["taps"].values()), *_threat(summary)]
+    return [_accuracy(summary), *_epsilons(summary, audit), *evidence(summary.taps.values()), *_threat(summary)]
 
 
 def _accuracy(summary: Summary) -> Card:
-    rounds, chance, why = summary["rounds"], summary.get("chance"), summary.get("undertrained")
+    rounds, chance, why = summary.rounds, summary.chance, summary.undertrained
     if not rounds:
-        return Card("Accuracy", number(summary["accuracy"], 3), "not measured: no round was trained")
+        return Card("Accuracy", number(summary.accuracy, 3), "not measured: no round was trained")
     parts = [
         f"after {rounds} round{'' if rounds == 1 else 's'}",
         "" if chance is None else f"chance {number(chance, 3)}",
     ]
     note = ", ".join(filter(None, parts))
     if why:
-        return Card("Accuracy", number(summary["accuracy"], 3), f"{note}; undertrained: {why}", "inconclusive")
-    return Card("Accuracy", number(summary["accuracy"], 3), note)
+        return Card("Accuracy", number(summary.accuracy, 3), f"{note}; undertrained: {why}", "inconclusive")
+    return Card("Accuracy", number(summary.accuracy, 3), note)
 
 
 def _epsilons(summary: Summary, audit: Audit | None) -> list[Card]:
     claimed, observed = epsilons(summary)
     if not observed:
         return [Card("Valid epsilon", "n/a", "none was computed")]
-    epsilon, released = summary["epsilon"], observed[0]
-    delta = f" at delta {epsilon['delta']:g}" if epsilon.get("delta") else ""
+    epsilon, released = summary.epsilon, observed[0]
+    delta = f" at delta {epsilon.delta:g}" if epsilon.delta else ""
     if released.valid == "none":
         valid = Card("Valid epsilon", "none", _reason(released.reason))
     else:
-        valid = Card(
-            "Valid epsilon", released.valid, f"for one {epsilon.get('unit')}{delta}, observer: {released.observer}"
-        )
+        valid = Card("Valid epsilon", released.valid, f"for one {epsilon.unit}{delta}, observer: {released.observer}")
     value, _, why = claimed.partition(": ")
-    found = [valid, Card("Claimed epsilon", value, why or _reason(epsilon.get("claimed_formula") or ""))]
+    found = [valid, Card("Claimed epsilon", value, why or _reason(epsilon.claimed_formula or ""))]
     if audit is not None:
         bound = max(audit.lower_bound, audit.lower_bound_family or 0.0)
         note = f"lower bound, {100 * audit.confidence:g} % confidence, {audit.trials:,} trials"
@@ -64,21 +63,20 @@ def _epsilons(summary: Summary, audit: Audit | None) -> list[Card]:
     return found
 
 
-def evidence(taps: Any) -> list[Card]:
+def evidence(taps: Iterable[Tap]) -> list[Card]:
     """Return the card of how many victims were attacked, over how many networks; nothing without leakage points."""
-    counts = [(tap["victims"], tap.get("networks")) for tap in taps if tap.get("victims") is not None]
+    counts = [(tap.victims, tap.networks) for tap in taps]
     if not counts:
         return []
     victims, networks = max(counts, key=lambda count: count[0])
-    over = "" if networks is None else f"over {networks} network{'' if networks == 1 else 's'}"
-    return [Card("Victims", f"{victims:,}", over)]
+    return [Card("Victims", f"{victims:,}", f"over {networks} network{'' if networks == 1 else 's'}")]
 
 
 def _threat(summary: Summary) -> list[Card]:
-    honest = summary["threat"] == "honest"
-    note = MEANS.get(summary.get("threat_letter") or "", "" if honest else str(summary["threat"]))
+    honest = summary.threat == "honest"
+    note = MEANS.get(summary.threat_letter or "", "" if honest else str(summary.threat))
     server = Card("Server", "honest-but-curious" if honest else "malicious", note)
-    told: Mapping[str, Any] | None = summary.get("knowledge")
+    told: Mapping[str, Any] | None = summary.knowledge
     if not told:
         return [server]
     granted = ["model", *(name.replace("_", " ") for name in ("batch_size", "learning_rate") if told.get(name))]

@@ -1,10 +1,9 @@
-"""Columns of the table of leakage points: those of each run, of tables, of attacks that learn, and of the page alone."""
+"""Columns of the table of leakage points, each declared once, for the terminal, the pages, LaTeX and notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from leakbench.measure.measures import MEASURES, Measure
 from leakbench.measure.rates import (
@@ -21,17 +20,32 @@ from leakbench.measure.rates import (
     RECORDS,
     Rate,
 )
-from leakbench.report.words import Tap, factors, gives_fewer, interval, number
+from leakbench.report.words import factors, gives_fewer, interval, number, spanned
+from leakbench.summary.model import Summary, Tap
 
 __all__ = [
+    "BASELINE",
+    "BASELINE_FEATURES",
+    "BATCH",
     "COLUMNS",
     "COUNTS",
+    "FAILED",
+    "OF_UPDATES",
+    "PAGE_COLUMNS",
     "PAGE_FIELDS",
+    "PICKED",
     "PICTURE_COLUMNS",
+    "PRECISION_COLUMN",
+    "RIGHT_FEATURES",
+    "RMSE",
+    "SUCCESS",
     "TABLE_COLUMNS",
+    "VERDICT",
+    "VICTIMS",
     "Column",
     "columns",
     "core_columns",
+    "has_records",
     "page_columns",
     "with_values",
 ]
@@ -44,16 +58,18 @@ class Column:
     Args:
         heading: Name of the measure.
         meaning: What it measures.
-        text: Value at one leakage point, or `n/a`.
+        text: Takes a leakage point; returns the value, or `n/a`.
+        numeric: Whether the values are numbers, which are aligned at the right.
     """
 
     heading: str
     meaning: str
     text: Callable[[Tap], str]
+    numeric: bool = True
 
 
 def _plain(field: str, digits: int = 2) -> Callable[[Tap], str]:
-    return lambda tap: number(tap.get(field), digits)
+    return lambda tap: number(tap.value(field), digits)
 
 
 def _measured(measure: Measure) -> Column:
@@ -69,21 +85,39 @@ def _with_interval(rate: Rate) -> Callable[[Tap], str]:
 
 
 def _count(field: str) -> Callable[[Tap], str]:
-    return lambda tap: "n/a" if tap.get(field) is None else f"{tap[field]:,}"
+    return lambda tap: "n/a" if tap.value(field) is None else f"{tap.value(field):,}"
 
+
+VERDICT = Column("verdict", "What the evidence shows.", lambda tap: tap.verdict, numeric=False)
+SUCCESS = Column(f"{ASR.heading} [95% CI]", ASR.meaning, _with_interval(ASR))
+BASELINE = Column(
+    "baseline ASR",
+    "ASR of the baseline guess: the best guess from public data and the victim's label, without any gradient. Only a rate "
+    "above it shows a leak.",
+    _plain(ASR.baseline),
+)
+RMSE, *CLOSENESS = map(_measured, MEASURES)
+BASELINE_RMSE = Column("baseline RMSE", "Median RMSE of the baseline guess.", _plain("null_rmse", 4))
+LABELS_INFERRED, PICKED, RANKED = map(_rate, (LABELS, IDENTIFIED, LABEL_RANKED))
+RIGHT_FEATURES = Column(FEATURES.heading, FEATURES.meaning, _with_interval(FEATURES))
+BASELINE_FEATURES = Column(
+    "baseline features",
+    "The same for the best guess from public records and the label, without any gradient. Only a share above it shows a leak.",
+    _plain(FEATURES.baseline),
+)
+VICTIMS = Column("victims", "Number of victims under attack.", _count("victims"))
+BATCH = Column(
+    "batch",
+    "Number of examples behind one leak: B; L x B for an update of L local iterations of B examples each; K x L x B for "
+    "the sum of K such clients.",
+    factors,
+)
+FAILED = Column(
+    "failed", "Number of examples without an answer. Each counts as a failure of the attack.", _count("failures")
+)
 
 COLUMNS = (
-    Column(f"{ASR.heading} [95% CI]", ASR.meaning, _with_interval(ASR)),
-    Column(
-        "baseline ASR",
-        "ASR of the baseline guess: the best guess from public data and the victim's label, without any gradient. Only a rate "
-        "above it shows a leak.",
-        _plain(ASR.baseline),
-    ),
-    _measured(MEASURES[0]),
-    Column("baseline RMSE", "Median RMSE of the baseline guess.", _plain("null_rmse", 4)),
-    *map(_measured, MEASURES[1:]),
-    *map(_rate, (LABELS, IDENTIFIED, LABEL_RANKED)),
+    *(SUCCESS, BASELINE, RMSE, BASELINE_RMSE, *CLOSENESS, LABELS_INFERRED, PICKED, RANKED),
     Column(
         "iterations",
         "Median iterations after which the reconstruction of an example is within eta and remains there.",
@@ -92,33 +126,32 @@ COLUMNS = (
 )
 """As in the terminal; the leakage point comes first."""
 
+OF_UPDATES = (
+    *(SUCCESS, BASELINE, RMSE, BASELINE_RMSE),
+    *(column for column, measure in zip(CLOSENESS, MEASURES[1:], strict=True) if measure.of is not None),
+    *(LABELS_INFERRED, PICKED),
+)
+"""Those of them that exist for an external update."""
+
 PICTURE_COLUMNS = (
     *COLUMNS[:2],
     Column(
         RECOGNISED.heading,
         RECOGNISED.meaning,
-        lambda tap: (
-            "n/a"
-            if tap.get(RECOGNISED.name) is None
-            else f"{number(tap[RECOGNISED.name])} ({number(tap.get(RECOGNISED.baseline))})"
-        ),
+        lambda tap: "n/a" if tap.recognised is None else f"{number(tap.recognised)} ({number(tap.null_recognised)})",
     ),
     *COLUMNS[2:],
 )
 """Those of a run on pictures: recognition after the ASR and that of the baseline guess."""
 
 TABLE_COLUMNS = (
-    Column(FEATURES.heading, FEATURES.meaning, _with_interval(FEATURES)),
+    RIGHT_FEATURES,
     Column(
         "random features",
         "The same for TabLeak's random baseline: each feature is drawn independently from the public records that have it.",
         _plain(f"random_{FEATURES.name}"),
     ),
-    Column(
-        "baseline features",
-        "The same for the best guess from public records and the label, without any gradient. Only a share above it shows a leak.",
-        _plain(FEATURES.baseline),
-    ),
+    BASELINE_FEATURES,
     Column(RECORDS.heading, RECORDS.meaning, _with_interval(RECORDS)),
     Column("random records", "The same for the random baseline.", _plain(f"random_{RECORDS.name}", 3)),
     Column("baseline records", "The same for the baseline guess.", _plain(RECORDS.baseline, 3)),
@@ -148,8 +181,8 @@ LEARNED = (
         "victim is one of them. What was learned before from the same network, defense and public examples is reused.",
         lambda tap: (
             "n/a"
-            if tap.get("fit_public") is None
-            else f"{number(tap.get('fit_seconds'), 1)} s from {number(tap['fit_public'], 0)} public"
+            if tap.fit_public is None
+            else f"{number(tap.fit_seconds, 1)} s from {number(tap.fit_public, 0)} public"
         ),
     ),
 )
@@ -159,53 +192,45 @@ COUNTS = (
         "baseline ASR [95% CI]", "ASR of the baseline guess with its interval.", lambda tap: interval(tap, ASR.baseline)
     ),
     Column("eta", "RMSE up to which a reconstruction counts as a success.", _plain("eta", 4)),
-    Column("victims", "Number of victims under attack.", _count("victims")),
+    VICTIMS,
     Column("networks", "Number of networks over which the victims are spread.", _count("networks")),
-    Column(
-        "batch",
-        "Number of examples behind one leak: B; L x B for an update of L local iterations of B examples each; K x L x B for "
-        "the sum of K such clients.",
-        lambda tap: factors(tap) if tap.get("batch") is not None else "n/a",
-    ),
-    Column(
-        "failed", "Number of examples without an answer. Each counts as a failure of the attack.", _count("failures")
-    ),
+    BATCH,
+    FAILED,
     Column("candidates", "Number of candidates in each identification.", _count("candidates")),
     Column("seconds", "Time that the attack took at this leakage point.", _plain("seconds", 1)),
 )
 """How the other columns were measured."""
 
 
-def columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
+def columns(summary: Summary) -> tuple[Column, ...]:
     """Return the columns of a summary's table, as in the terminal; the leakage point comes first."""
-    learned = LEARNED if any(tap.get("fit_public") is not None for tap in summary["taps"].values()) else ()
-    tabular = any(tap.get("random_feature_accuracy") is not None for tap in summary["taps"].values())
-    pictures = any(tap.get("recognised") is not None for tap in summary["taps"].values())
-    return (*(PICTURE_COLUMNS if pictures else COLUMNS), *(TABLE_COLUMNS if tabular else ()), *learned)
+    learned = LEARNED if any(tap.fit_public is not None for tap in summary.taps.values()) else ()
+    pictures = any(tap.recognised is not None for tap in summary.taps.values())
+    return (*(PICTURE_COLUMNS if pictures else COLUMNS), *(TABLE_COLUMNS if has_records(summary) else ()), *learned)
 
 
-def page_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
+def page_columns(summary: Summary) -> tuple[Column, ...]:
     """Return the columns of the page's table: those of the terminal, and those that only the page has room for."""
-    attributes = dict.fromkeys(name for tap in summary["taps"].values() for name in tap.get("attributes") or {})
-    fewer = any(gives_fewer(summary, tap) for tap in summary["taps"].values())
+    attributes = dict.fromkeys(name for tap in summary.taps.values() for name in tap.attributes or {})
+    fewer = any(gives_fewer(summary, tap) for tap in summary.taps.values())
     return (*columns(summary), *((PRECISION_COLUMN,) if fewer else ()), *PAGE_COLUMNS, *map(_attribute, attributes))
 
 
-CORE = ("ASR [95% CI]", "baseline ASR", IDENTIFIED.heading, "RMSE")
-TABLE_CORE = ("ASR [95% CI]", FEATURES.heading, "baseline features", IDENTIFIED.heading)
-"""Headings of the columns that answer first, after the leakage point and the verdict: of pictures, and of tables."""
+def has_records(summary: Summary) -> bool:
+    """Return whether the examples of a summary are records of a table."""
+    return any(tap.random_feature_accuracy is not None for tap in summary.taps.values())
 
 
-def core_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
+def core_columns(summary: Summary) -> tuple[Column, ...]:
     """Return the four columns that stand next to the leakage point and its verdict, less those without any value."""
-    all_of = {column.heading: column for column in columns(summary)}
-    names = TABLE_CORE if FEATURES.heading in all_of else CORE
-    return with_values(tuple(all_of[name] for name in names), summary)
+    if has_records(summary):
+        return with_values((SUCCESS, RIGHT_FEATURES, BASELINE_FEATURES, PICKED), summary)
+    return with_values((SUCCESS, BASELINE, PICKED, RMSE), summary)
 
 
-def with_values(columns: tuple[Column, ...], summary: Mapping[str, Any]) -> tuple[Column, ...]:
+def with_values(columns: tuple[Column, ...], summary: Summary) -> tuple[Column, ...]:
     """Return the columns that have a value at one leakage point or more."""
-    taps = summary["taps"].values()
+    taps = summary.taps.values()
     return tuple(column for column in columns if any(column.text(tap) != "n/a" for tap in taps))
 
 
@@ -215,12 +240,12 @@ def _attribute(name: str) -> Column:
         "by public mean gradients; in brackets how often the best constant guess is right, and the bound on any attack."
     )
 
-    def text(tap: Mapping[str, Any]) -> str:
-        found = (tap.get("attributes") or {}).get(name)
+    def text(tap: Tap) -> str:
+        found = (tap.attributes or {}).get(name)
         if not found:
             return "n/a"
         limit = "" if found["bound"] is None else f", at most {number(found['bound'])}"
-        share = interval({"right": found["right"], "right_low": found["low"], "right_high": found["high"]}, "right")
+        share = spanned(found["right"], found["low"], found["high"])
         return f"{share} (baseline {number(found['null'])}{limit})"
 
     return Column(f"{name} ranked", meaning, text)

@@ -18,6 +18,7 @@ from leakbench.report.page import BELOW_THRESHOLDS, Chart, Line, headlines
 from leakbench.report.render import render
 from leakbench.report.several import changed, titles
 from leakbench.summary.compare import DIFFERS, ENOUGH, Difference, differences, differs, digits_of, sentence
+from leakbench.summary.model import Summary
 
 __all__ = ["compared_page"]
 
@@ -33,7 +34,7 @@ class _Side:
     title: str
     headlines: list[Line]
     cards: list[Card]
-    summary: dict[str, Any]
+    summary: Summary
     command: str
     hash: str
 
@@ -46,7 +47,7 @@ def compared_page(one: Finished, other: Finished) -> str:
     found = differences(first, second, (names[0], names[1]))
     mine, theirs = one.points(), other.points()
     shared = [name for name in mine if name in theirs]
-    points = [(side, name, tap) for name in shared for side in sides for tap in [side.summary["taps"][name]]]
+    points = [(side, name, tap) for name in shared for side in sides for tap in [side.summary.taps[name]]]
     figures = [
         (
             name,
@@ -87,7 +88,7 @@ def _side(run: Finished, title: str) -> _Side:
     )
 
 
-def _costs(summary: dict[str, Any], audit: Audit | None) -> list[Card]:
+def _costs(summary: Summary, audit: Audit | None) -> list[Card]:
     """Return the cards of accuracy and epsilon; the other facts are the same in both runs or among the settings that differ."""
     return [card for card in cards(summary, audit) if card.label == "Accuracy" or card.label.endswith("epsilon")]
 
@@ -114,7 +115,7 @@ def _interval(d: Difference) -> str:
 
 def _change(found: list[Difference], names: list[str], sides: list[_Side]) -> str:
     """Return the sentence of `leakbench compare`, with the names of both runs."""
-    before, after = (side.summary.get("accuracy") for side in sides)
+    before, after = (side.summary.accuracy for side in sides)
     text = sentence(found, (before, after))
     return f"From {names[0]} to {names[1]}: {text[0].lower()}{text[1:]}"
 

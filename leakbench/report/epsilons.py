@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakbench.leakage_points import point_name
-from leakbench.report.words import Summary, Tap
+from leakbench.summary.model import Epsilon, Summary
+from leakbench.summary.model import Observed as OfObserver
 
 __all__ = ["REALISED", "WITHOUT_DRAW", "Observed", "caveats", "compared", "epsilon_lines", "epsilons"]
 
@@ -50,34 +51,33 @@ class Observed:
 
 def epsilons(summary: Summary) -> tuple[str, list[Observed]]:
     """Return (what is claimed, [the valid epsilon of the released models, then of each leakage point])."""
-    epsilon = summary.get("epsilon")
-    if not epsilon:
+    epsilon = summary.epsilon
+    if not summary.has_epsilon:
         return "n/a", []
     released = _observed(RELEASED, epsilon)
-    taps = [_observed(name, tap) for name, tap in (epsilon.get("by_tap") or {}).items()]
-    claimed = _epsilon(epsilon.get("claimed"))
-    return summary["notes"].get("epsilon.claimed", claimed) if claimed == "none" else claimed, [released, *taps]
+    taps = [_observed(name, tap) for name, tap in (epsilon.by_tap or {}).items()]
+    claimed = _epsilon(epsilon.claimed)
+    return summary.notes.get("epsilon.claimed", claimed) if claimed == "none" else claimed, [released, *taps]
 
 
 def caveats(summary: Summary) -> list[str]:
     """Return in what the training is not the one that the claim accounts for, a sentence each; nothing where none claims."""
-    epsilon = summary.get("epsilon") or {}
-    return list(epsilon.get("caveats") or [])
+    return list(summary.epsilon.caveats or [])
 
 
-def _observed(observer: str, found: Tap) -> Observed:
-    q, steps, times = found.get("q"), found.get("steps"), found.get("participations")
+def _observed(observer: str, found: Epsilon | OfObserver) -> Observed:
+    q, steps, times = found.q, found.steps, found.participations
     if isinstance(times, Mapping):
         times = ", ".join(f"{_count(value)} {name}" for name, value in times.items() if value is not None)
     participations = times if isinstance(times, str) else _count(times)
     share = "n/a" if q is None else f"{q:.3g}"
-    realised, count = found.get("realised"), found.get("realised_count")
+    realised, count = found.realised, found.realised_count
     return Observed(
         observer=observer,
-        valid=_epsilon(found.get("valid")),
-        without_draw="n/a" if found.get("without_draw") is None else _epsilon(found["without_draw"]),
+        valid=_epsilon(found.valid),
+        without_draw="n/a" if found.without_draw is None else _epsilon(found.without_draw),
         realised="n/a" if realised is None else f"{_epsilon(realised)} ({_count(count)})",
-        reason=found.get("reason") or "",
+        reason=found.reason or "",
         q=share,
         steps=_count(steps),
         participations=participations,

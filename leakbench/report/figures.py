@@ -14,8 +14,10 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from leakbench.leakage_points import point_name
+from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.measure.statistics import proportion, threshold_curve
 from leakbench.privacy.bounds import Seen
+from leakbench.summary.model import Tap
 from leakbench.svg import DASHES, INK, QUIET, SERIES, drawn, inline
 
 __all__ = ["anytime_figure", "bound_curve", "rounds_figure", "threshold_figure", "training_figure"]
@@ -89,32 +91,31 @@ def rounds_figure(curves: Mapping[str, Mapping[str, Any]]) -> Markup | None:
         return None
     with drawn(WIDTH, 3.6) as figure:
         panels = figure.subplots(1, 2, sharey=True, squeeze=False)[0]
-        for axes, measure, title in zip(panels, ("asr", "identified"), ("ASR", "identified"), strict=True):
+        for axes, rate in zip(panels, (ASR, IDENTIFIED), strict=True):
             for place, (tap, curve) in enumerate(curves.items()):
                 colour, dash = SERIES[place % len(SERIES)], DASHES[place % len(DASHES)]
-                middle, low, high = (_floats(pd.Series(curve[f"{measure}{end}"])) for end in ("", "_low", "_high"))
+                middle, low, high = (_floats(pd.Series(curve[field])) for field in rate.ends)
                 axes.plot(curve["rounds"], middle, dash, color=colour, marker="o", markersize=4, label=point_name(tap))
                 axes.fill_between(curve["rounds"], low, high, color=colour, alpha=0.15, linewidth=0)
-            axes.set(ylim=(-0.02, 1.02), title=title, xlabel="rounds before the leak")
+            axes.set(ylim=(-0.02, 1.02), title=rate.heading, xlabel="rounds before the leak")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _legend_below(figure, panels[:1])
         return inline(figure, "rounds-curve", ROUNDS_MEAN)
 
 
-def anytime_figure(taps: Mapping[str, Mapping[str, Any]]) -> Markup | None:
+def anytime_figure(taps: Mapping[str, Tap]) -> Markup | None:
     """Return ASR against gradient evaluations, for leakage points with a success; None without any.
 
     Args:
         taps: The summary's leakage points with their `anytime` curves.
     """
-    rebuilt = {name: tap["anytime"] for name, tap in taps.items() if (tap.get("asr") or 0) > 0 and "anytime" in tap}
-    curves = {name: curve["evaluations"] for name, curve in rebuilt.items()}
+    curves = {name: tap.anytime["evaluations"] for name, tap in taps.items() if tap.asr and tap.anytime}
     if not curves:
         return None
     with drawn(WIDTH, 3.4) as figure:
         axes = figure.subplots()
         for place, (name, curve) in enumerate(curves.items()):
-            at, asr = [1.0, *curve["at"]], [0.0, *curve["asr"]]
+            at, asr = [1.0, *curve["at"]], [0.0, *curve[ASR.name]]
             colour, dash = SERIES[place % len(SERIES)], DASHES[place % len(DASHES)]
             axes.step(at, asr, where="post", label=point_name(name), color=colour, linestyle=dash)
         axes.set_xscale("log")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -17,7 +18,7 @@ from leakbench.manifest import check_finished, check_shown
 from leakbench.redacted import without_pictures
 from leakbench.rows_file import read_rows
 from leakbench.store import read_manifest, written
-from leakbench.summary.verdict_words import current_summary
+from leakbench.summary.model import Summary
 
 __all__ = ["Arrays", "Finished", "read_finished"]
 
@@ -40,16 +41,16 @@ class Finished:
     rounds: pd.DataFrame
     arrays: Arrays
 
-    @property
-    def summary(self) -> dict[str, Any]:
+    @cached_property
+    def summary(self) -> Summary:
         """What the table shows."""
-        return current_summary(self.manifest["summary"])
+        return Summary.of(self.manifest["summary"])
 
     def points(self) -> dict[str, pd.DataFrame]:
         """Return {leakage point as the summary names it: its rows}."""
         points = {}
-        for name, tap in self.summary["taps"].items():
-            mine = (self.rows["tap"] == name.partition("@")[0]) & (self.rows["round"] == tap["round"])
+        for name, tap in self.summary.taps.items():
+            mine = (self.rows["tap"] == name.partition("@")[0]) & (self.rows["round"] == tap.round)
             points[name] = self.rows[mine]
             if points[name].empty:
                 raise InputError(f"{self.folder / 'rows.parquet'}: no row is of {name}, which the summary tells of")

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from leakbench.leakage_points import listed, point_name
+from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, RECOGNISED, Rate
 from leakbench.report.epsilons import caveats, epsilons
-from leakbench.report.words import Summary, Tap, number, why_unanswered
+from leakbench.report.words import number, why_unanswered
 from leakbench.summary.limits import CANDIDATES
+from leakbench.summary.model import Summary, Tap
 from leakbench.summary.verdict import above_baseline
 from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
 
@@ -132,7 +134,7 @@ def headline(summary: Summary, audit: Audit | None = None, external: bool = Fals
     Returns:
         The verdicts, the worst first, then accuracy and epsilon.
     """
-    taps = dict(sorted(summary["taps"].items(), key=lambda item: _badness(*item)))
+    taps = dict(sorted(summary.taps.items(), key=lambda item: _badness(*item)))
     found: list[Finding] = []
     for name, tap in taps.items():
         one = _finding(summary, name, tap)
@@ -158,41 +160,41 @@ def _alike(one: Finding, other: Finding) -> bool:
 
 def _badness(name: str, tap: Tap) -> tuple[float, ...]:
     """Return a key that sorts the worst leakage point first."""
-    word, key = tap.get("verdict") or INCONCLUSIVE, name.partition("@")[0]
-    measured = "identified" if word == IDENTIFIES else "asr"
-    found, excluded = (tap.get(field) or 0.0 for field in (measured, f"excluded_{measured}"))
+    word, key = tap.verdict, name.partition("@")[0]
+    measured = IDENTIFIED if word == IDENTIFIES else ASR
+    found, excluded = (tap.value(field) or 0.0 for field in (measured.name, measured.excluded))
     place = FIRST.index(key) if key in FIRST else len(FIRST)
     return ((*VERDICTS, word).index(word), -float(found), -float(excluded), place)
 
 
 def _finding(summary: Summary, name: str, tap: Tap) -> Finding:
-    word = tap.get("verdict") or INCONCLUSIVE
-    reason = (tap.get("verdict_reason") or "no reason is recorded").partition("; ")[0]
+    word = tap.verdict
+    reason = (tap.verdict_reason or "no reason is recorded").partition("; ")[0]
     limits, beside = _limits(tap), ""
     if word == RECONSTRUCTS:
         result, beside = _reconstructed(tap, reason)
     elif word == IDENTIFIES:
-        among = f"{tap['candidates']:,}"
-        result = f"{_count(tap['identified'], tap['victims'], 'victims')} among {among} candidates"
+        among = f"{tap.candidates or 0:,}"
+        result = f"{_count(tap.identified, tap.victims, 'victims')} among {among} candidates"
         beside = f"chance: 1 in {among}"
     elif word == NO_LEAK:
         result = f"at most {listed([f'{rate} {done}' for rate, _, done in limits])}" if limits else reason
         beside = "more is excluded at 95 %" if limits else ""
     elif word == FAILED:
-        why = next(iter(tap.get("unanswered") or {}), "")
+        why = next(iter(tap.unanswered or {}), "")
         result, cause = reason, why_unanswered(summary, tap, why) if why else ""
         beside = "; ".join(filter(None, (cause, "this is not evidence against a leak")))
     else:
         could = listed([f"{do} up to {rate}" for rate, do, _ in limits]) if limits else ""
         result = f"{reason}; could still {could}" if could else reason
-    command = tap.get("verdict_command") or ""
+    command = tap.verdict_command or ""
     return Finding((name,), word, result, _place(name, tap), beside, command, _guaranteed(tap))
 
 
 def _external(found: Finding, name: str, tap: Tap) -> Finding:
     """Return a finding about external updates: what was reconstructed of them, also where this decides nothing."""
     point, after = _place_of(name)
-    victims, batch = tap["victims"], tap.get("batch") or 1
+    victims, batch = tap.victims, tap.batch
     if victims == 1:
         place = f"from this {point}"
     else:
@@ -201,21 +203,18 @@ def _external(found: Finding, name: str, tap: Tap) -> Finding:
     if found.word != INCONCLUSIVE:
         return found
     total, reason = victims * batch, found.result.partition("; could still")[0]
-    beside = [f"baseline guess: {_count(tap['null_asr'], total)}"]
-    if tap["asr"] and tap["null_asr"] and tap["rmse"] < tap["null_rmse"]:
-        beside.append(f"median RMSE {tap['rmse']:.4f}, baseline guess {tap['null_rmse']:.4f}")
-        caveat = (
-            f"The baseline guess is within the success threshold too (RMSE <= {tap['eta']:.3g}); use a smaller one."
-        )
-    elif tap["asr"]:
+    beside = [f"baseline guess: {_count(tap.null_asr, total)}"]
+    rmse, guess = (math.inf if value is None else value for value in (tap.rmse, tap.null_rmse))
+    if tap.asr and tap.null_asr and rmse < guess:
+        beside.append(f"median RMSE {rmse:.4f}, baseline guess {guess:.4f}")
+        caveat = f"The baseline guess is within the success threshold too (RMSE <= {tap.eta:.3g}); use a smaller one."
+    elif tap.asr:
         caveat = f"No verdict follows: {reason}."
     else:
         caveat = f"A failed attack is not protection. No verdict follows: {reason}."
-        if tap["rmse"] < tap["null_rmse"]:  # It may still show what the example was.
-            beside.append(
-                f"closer than the baseline guess: median RMSE {tap['rmse']:.4f} against {tap['null_rmse']:.4f}"
-            )
-    result = f"{_count(tap['asr'], total, _noun(tap))} reconstructed"
+        if rmse < guess:  # It may still show what the example was.
+            beside.append(f"closer than the baseline guess: median RMSE {rmse:.4f} against {guess:.4f}")
+    result = f"{_count(tap.asr, total, _noun(tap))} reconstructed"
     return replace(found, result=result, beside="; ".join(beside), caveat=caveat)
 
 
@@ -227,33 +226,32 @@ def _place_of(name: str) -> tuple[str, str]:
 
 def _reconstructed(tap: Tap, reason: str) -> tuple[str, str]:
     """Return (what was reconstructed, what the baseline guess reaches), by the first measurement that is above the baseline."""
-    total, noun = tap["victims"] * tap["batch"], _noun(tap)
-    if _above(tap, "asr"):
-        guess = _count(tap["null_asr"], total)
-        return _count(tap["asr"], total, noun), f"baseline guess: {guess}"
-    if _above(tap, "feature_accuracy"):
-        right, guess = (f"{100 * tap[field]:.0f} %" for field in ("feature_accuracy", "null_feature_accuracy"))
+    total, noun = tap.victims * tap.batch, _noun(tap)
+    if _above(tap, ASR):
+        return _count(tap.asr, total, noun), f"baseline guess: {_count(tap.null_asr, total)}"
+    if _above(tap, FEATURES):
+        right, guess = (f"{100 * tap.value(field):.0f} %" for field in (FEATURES.name, FEATURES.baseline))
         return f"{right} of the features of {total} {noun}", f"baseline guess: {guess}"
-    if _above(tap, "recognised"):
-        guess = _count(tap["null_recognised"], total)
-        return f"{_count(tap['recognised'], total, noun)} recognisably", f"baseline guess: {guess}"
+    if _above(tap, RECOGNISED):
+        guess = _count(tap.null_recognised, total)
+        return f"{_count(tap.recognised, total, noun)} recognisably", f"baseline guess: {guess}"
     return reason.partition(", significantly")[0], ""
 
 
-def _above(tap: Tap, field: str) -> bool:
+def _above(tap: Tap, rate: Rate) -> bool:
     """Say whether a measurement is above the baseline guess's, significantly where its interval is known."""
-    share, guess = tap.get(field), tap.get(f"null_{field}")
+    share, guess = tap.value(rate.name), tap.value(rate.baseline)
     if share is None or guess is None:
         return False
-    low, high = (tap.get(f"null_{field}{end}") for end in ("_low", "_high"))
-    if tap.get(f"{field}_low") is None:
+    interval = tap.interval(rate.name)
+    if interval is None:
         return bool(share > guess)
-    interval = (share, tap[f"{field}_low"], tap[f"{field}_high"])
-    return above_baseline(interval, (guess, guess if low is None else low, guess if high is None else high))
+    return above_baseline(interval, tap.interval(rate.baseline) or (guess, guess, guess))
 
 
-def _count(share: float, total: int, noun: str = "") -> str:
+def _count(share: float | None, total: int, noun: str = "") -> str:
     """Return a share of a total as "9 of 10 images"; in percent where equally likely candidates count in part."""
+    share = share or 0.0
     number_of, noun = share * total, noun.removesuffix("s") if total == 1 else noun
     many = (
         f"{number_of:.0f} of {total}" if abs(number_of - round(number_of)) < 0.01 else f"{100 * share:.0f} % of {total}"
@@ -262,23 +260,18 @@ def _count(share: float, total: int, noun: str = "") -> str:
 
 
 def _noun(tap: Tap) -> str:
-    if tap.get("random_feature_accuracy") is not None:
+    if tap.random_feature_accuracy is not None:
         return "records"
-    return "images" if tap.get("gallery") is not None or tap.get("psnr") is not None else "examples"
+    return "images" if tap.gallery is not None or tap.psnr is not None else "examples"
 
 
 def _limits(tap: Tap) -> list[tuple[str, str, str]]:
     """Return [(rate that the evidence does not exclude, in whole percents rounded up, what to do, what is done)]."""
     noun = _noun(tap)
-    words = {
-        "excluded_asr": (f"of the {noun}", "reconstruct", "reconstructed"),
-        "excluded_recognised": (f"of the {noun}", "recognisably reconstruct", "recognisable"),
-        "excluded_identified": ("of the victims", "identify", "identified"),
-    }
     found = [
-        (f"{min(100, math.ceil(100 * tap[field]))} % {whose}", do, done)
-        for field, (whose, do, done) in words.items()
-        if tap.get(field) is not None
+        (f"{min(100, math.ceil(100 * limit))} % of the {'victims' if rate is IDENTIFIED else noun}", rate.do, rate.done)
+        for rate in (ASR, RECOGNISED, IDENTIFIED)
+        if (limit := tap.excluded(rate)) is not None
     ]
     # Reconstruction and recognition often have the same limit, which is given once.
     return [limit for place, limit in enumerate(found) if all(limit[0] != before[0] for before in found[:place])]
@@ -288,7 +281,7 @@ def _place(name: str, tap: Tap) -> str:
     """Return where the attacker read, as "from one client's update"."""
     key, _, after = point_name(name).partition(" after ")
     one, many = f"one {key}", f"several {key}"
-    tap_key, clients = name.partition("@")[0], tap.get("clients") or 1
+    tap_key, clients = name.partition("@")[0], tap.clients
     if tap_key == "type-2":
         one = many = "one example's gradient"
     elif tap_key == "type-1":
@@ -299,13 +292,13 @@ def _place(name: str, tap: Tap) -> str:
         one, many = f"the sum of {clients} clients' updates", f"sums of {clients} clients' updates"
     elif tap_key == "global":
         one, many = "the global update", "global updates"
-    batch = tap.get("batch") or 1
+    batch = tap.batch
     where = one if batch == 1 else f"{many} of {batch} {_noun(tap)} each"
     return f"from {where}{f' after {after}' if after else ''}"
 
 
 def _guaranteed(tap: Tap) -> str:
-    bound = tap.get("guaranteed")
+    bound = tap.guaranteed
     if bound is None:
         return ""
     return (
@@ -316,20 +309,20 @@ def _guaranteed(tap: Tap) -> str:
 
 def _accuracy(summary: Summary) -> str:
     """Return accuracy with the chance level and why the network is undertrained, where it is."""
-    accuracy = summary.get("accuracy")
+    accuracy = summary.accuracy
     if accuracy is None:
-        return "Accuracy: not measured, nothing was trained" if summary.get("rounds") == 0 else ""
-    chance = summary.get("chance")
+        return "Accuracy: not measured, nothing was trained" if summary.rounds == 0 else ""
+    chance = summary.chance
     beside = "" if chance is None else f" (chance {number(chance)})"
-    why = summary.get("undertrained")
+    why = summary.undertrained
     return f"Accuracy: {number(accuracy)}{beside}{f', undertrained: {why}' if why else ''}"
 
 
 def _epsilon(summary: Summary, audit: Audit | None, worst: str) -> str:
     """Return the claimed, the valid and the audited epsilon in one line, and the valid one at the worst leakage point."""
-    epsilon = summary.get("epsilon")
+    epsilon = summary.epsilon
     claimed, observed = epsilons(summary)
-    if not epsilon or not observed:
+    if not observed:
         return ""
     released = observed[0]
     audited = "" if audit is None else f"audited at least {_audited(audit):.3g} ({audit.verdict})"
@@ -341,8 +334,8 @@ def _epsilon(summary: Summary, audit: Audit | None, worst: str) -> str:
     if released.valid == "none":
         valid = f"valid none ({_reason(released.reason)})"
     else:
-        delta = f" at delta {epsilon['delta']:g}" if epsilon.get("delta") else ""
-        valid = f"valid {released.valid} for one {epsilon.get('unit')} in the released models{delta}"
+        delta = f" at delta {epsilon.delta:g}" if epsilon.delta else ""
+        valid = f"valid {released.valid} for one {epsilon.unit} in the released models{delta}"
     at = next((one for one in observed[1:] if one.observer == worst.partition("@")[0]), None)
     here = "" if at is None or at.valid == released.valid else f"{at.valid} at the {point_name(at.observer)}"
     return f"Epsilon: {'; '.join(filter(None, (said, valid, here, audited)))}"

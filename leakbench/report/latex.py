@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
 from leakbench.leakage_points import point_name
-from leakbench.report.words import interval, number
-from leakbench.summary.verdict_words import INCONCLUSIVE, current_word
+from leakbench.report.columns import BASELINE, PICKED, RMSE, SUCCESS, VERDICT, VICTIMS
+from leakbench.report.words import number
+from leakbench.summary.model import Summary
 
 __all__ = ["escaped", "latex_table"]
 
@@ -22,7 +23,13 @@ SPECIAL = {
 
 RECIPES = ("dataset", "defense", "attack")
 
-HEADINGS = ("leakage point", "victims", "ASR [95 % CI]", "baseline", "identified", "RMSE", "verdict")
+COLUMNS = (
+    replace(VICTIMS, text=lambda tap: str(tap.victims)),
+    replace(SUCCESS, heading=SUCCESS.heading.replace("95%", "95 %")),
+    replace(BASELINE, heading="baseline"),
+    *(PICKED, RMSE, VERDICT),
+)
+"""Columns after the leakage point."""
 
 
 def escaped(text: str) -> str:
@@ -30,7 +37,7 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(character, character) for character in text)
 
 
-def latex_table(summaries: Sequence[Mapping[str, Any]], settings: Sequence[Mapping[str, str]] = ()) -> str:
+def latex_table(summaries: Sequence[Summary], settings: Sequence[Mapping[str, str]] = ()) -> str:
     r"""Return the table of one or several runs.
 
     Args:
@@ -41,28 +48,35 @@ def latex_table(summaries: Sequence[Mapping[str, Any]], settings: Sequence[Mappi
         A `table` for a document that loads booktabs (`\usepackage{booktabs}`). A recipe or setting that differs between the runs
         is a column; the others are in the caption, and so are accuracy and valid epsilon of a single run.
     """
-    cells = [summary["cell"] for summary in summaries]
+    cells = [summary.cell.as_dict() for summary in summaries]
     differ = [name for name in RECIPES if len({cell[name] for cell in cells}) > 1]
     several = len(summaries) > 1
     names = dict.fromkeys(name for each in settings for name in each if name not in RECIPES)
     changed = [name for name in names if len({each.get(name, "none") for each in settings}) > 1]
-    headings = [*differ, *changed, *HEADINGS, *(["accuracy", "valid epsilon"] if several else [])]
+    headings = [
+        *differ,
+        *changed,
+        "leakage point",
+        *(column.heading for column in COLUMNS),
+        *(["accuracy", "valid epsilon"] if several else []),
+    ]
     lines = [
         [
-            *(str(summary["cell"][name]) for name in differ),
+            *(str(cells[place][name]) for name in differ),
             *(settings[place].get(name, "none") for name in changed),
-            *_measured(point, tap),
-            *([number(summary.get("accuracy")), _epsilon(summary)] if several else []),
+            point_name(point),
+            *(column.text(tap) for column in COLUMNS),
+            *([number(summary.accuracy), _epsilon(summary)] if several else []),
         ]
         for place, summary in enumerate(summaries)
-        for point, tap in summary["taps"].items()
+        for point, tap in summary.taps.items()
     ]
     same = [f"{name} {cells[0][name]}" for name in RECIPES if name not in differ]
-    facts = (
-        [] if several else [f"accuracy {number(summaries[0].get('accuracy'))}", f"valid epsilon {_epsilon(*summaries)}"]
-    )
+    facts = [] if several else [f"accuracy {number(summaries[0].accuracy)}", f"valid epsilon {_epsilon(*summaries)}"]
     caption = f"Measured with leakbench: {', '.join([*same, *facts])}."
-    columns = "l" * (len(differ) + len(changed) + 1) + "rrrrr" + "l" + ("rr" if several else "")
+    columns = (
+        "l" * (len(differ) + len(changed) + 1) + "".join("lr"[column.numeric] for column in COLUMNS) + "rr" * several
+    )
     return "\n".join(
         [
             r"\begin{table}",
@@ -84,19 +98,7 @@ def _line(cells: Sequence[str]) -> str:
     return " & ".join(escaped(cell) for cell in cells) + r" \\"
 
 
-def _measured(point: str, tap: Mapping[str, Any]) -> list[str]:
-    return [
-        point_name(point),
-        str(tap.get("victims", "n/a")),
-        interval(tap, "asr"),
-        number(tap.get("null_asr")),
-        number(tap.get("identified")),
-        number(tap.get("rmse"), 4),
-        current_word(tap.get("verdict") or INCONCLUSIVE),
-    ]
-
-
-def _epsilon(summary: Mapping[str, Any]) -> str:
+def _epsilon(summary: Summary) -> str:
     """Return the valid epsilon of the released models, or none."""
-    valid = (summary.get("epsilon") or {}).get("valid")
+    valid = summary.epsilon.valid
     return "none" if valid is None else f"{valid:.3g}"

@@ -13,17 +13,17 @@ from markupsafe import Markup
 
 from leakbench.errors import InputError
 from leakbench.leakage_points import point_name
+from leakbench.measure.rates import ASR, IDENTIFIED, Rate
 from leakbench.report.cards import Card, cards
-from leakbench.report.columns import COLUMNS
+from leakbench.report.columns import PICKED, RMSE, SUCCESS, VERDICT
 from leakbench.report.epsilons import epsilons
 from leakbench.report.finished import Finished
 from leakbench.report.gallery import Gallery, Series, fitting, gallery_of, labels_of, pointed, tiles, titled
-from leakbench.report.page import Chart, Line, core_table, headlines
+from leakbench.report.page import Chart, Line, core_table, headlines, kind_of
 from leakbench.report.render import render
 from leakbench.report.several import flat, titles
 from leakbench.report.words import number, training
 from leakbench.summary.compare import moved
-from leakbench.summary.verdict_words import INCONCLUSIVE
 from leakbench.svg import DASHES, SERIES, drawn, inline
 
 __all__ = ["levels_page", "noise_of"]
@@ -50,8 +50,8 @@ def _levels_figure(names: Sequence[str], panels: Mapping[str, Mapping[str, Seque
         return inline(figure, "levels-curve", MEANS)
 
 
-SHOWN = ("ASR [95% CI]", "identified", "RMSE")
-"""Columns of the table of all levels, besides the verdict, the accuracy and the epsilon."""
+SHOWN = (VERDICT, SUCCESS, PICKED, RMSE)
+"""Columns of the table of all levels after the leakage point; accuracy and epsilon follow."""
 
 ALIKE_ENOUGH = ("device", "engine", "lpips", "taps")
 """Settings that may differ between levels; leakage points that some levels lack are left out."""
@@ -78,10 +78,10 @@ def levels_page(runs: Sequence[Finished]) -> str:
     """
     levels = _ordered(runs)
     # Only leakage points that all levels have; the level with the fewest names them.
-    first = min((level.run for level in levels), key=lambda run: len(run.summary["taps"]))
+    first = min((level.run for level in levels), key=lambda run: len(run.summary.taps))
     cell = first.manifest["cell"]
     defense = next(level.run.manifest["cell"]["defense"] for level in reversed(levels)).partition(" (")[0]
-    taps = [name for name in first.summary["taps"] if all(name in level.run.summary["taps"] for level in levels)]
+    taps = [name for name in first.summary.taps if all(name in level.run.summary.taps for level in levels)]
     headings, lines = _all_levels(levels, taps)
     return render(
         "levels.html.jinja",
@@ -105,13 +105,13 @@ def _change(levels: Sequence[Level], taps: Sequence[str]) -> str:
     """Return in one sentence how leakage and accuracy change from the least noise to the most."""
     least, most = levels[0], levels[-1]
     parts = []
-    for field, words in (("asr", "ASR"), ("identified", "identification")):
-        at = [(name, *(level.run.summary["taps"][name].get(field) for level in (least, most))) for name in taps]
+    for rate in (ASR, IDENTIFIED):
+        at = [(name, *(level.run.summary.taps[name].value(rate.name) for level in (least, most))) for name in taps]
         known = [(name, a, b) for name, a, b in at if a is not None and b is not None]
         if known:
             name, a, b = max(known, key=lambda found: abs(found[2] - found[1]))
-            parts.append(f"{words} at the {point_name(name)} {moved(a, b)}")
-    before, after = (level.run.summary.get("accuracy") for level in (least, most))
+            parts.append(f"{rate.words} at the {point_name(name)} {moved(a, b)}")
+    before, after = (level.run.summary.accuracy for level in (least, most))
     if before is not None and after is not None:
         parts.append(f"accuracy {moved(before, after, 3)}")
     subject = f"From {least.name} to {most.name}"
@@ -120,13 +120,11 @@ def _change(levels: Sequence[Level], taps: Sequence[str]) -> str:
 
 def _all_levels(levels: Sequence[Level], taps: Sequence[str]) -> tuple[list[tuple[str, str]], list[list[str]]]:
     """Return (headings with their kind, lines) of the table of all levels."""
-    columns = [column for heading in SHOWN for column in COLUMNS if column.heading == heading]
     headings = [
         ("level", ""),
         ("noise multiplier", "number"),
         ("leakage point", "fixed"),
-        ("verdict", "verdict"),
-        *((column.heading, "number") for column in columns),
+        *((column.heading, kind_of(column)) for column in SHOWN),
         ("accuracy", "number"),
         ("valid epsilon", "number"),
     ]
@@ -135,11 +133,10 @@ def _all_levels(levels: Sequence[Level], taps: Sequence[str]) -> tuple[list[tupl
         _, observed = epsilons(level.run.summary)
         valid = observed[0].valid if observed else "n/a"
         for name in taps:
-            tap = level.run.summary["taps"][name]
-            texts = [column.text(tap) for column in columns]
-            accuracy = number(level.run.summary.get("accuracy"), 3)
-            verdict = tap.get("verdict") or INCONCLUSIVE
-            lines.append([level.name, f"{level.noise:g}", point_name(name), verdict, *texts, accuracy, valid])
+            tap = level.run.summary.taps[name]
+            texts = [column.text(tap) for column in SHOWN]
+            accuracy = number(level.run.summary.accuracy, 3)
+            lines.append([level.name, f"{level.noise:g}", point_name(name), *texts, accuracy, valid])
     return headings, lines
 
 
@@ -288,12 +285,12 @@ def _gallery(
 
 
 def _figure(levels: Sequence[Level], taps: Sequence[str]) -> Markup:
-    def curve(field: str) -> dict[str, list[float]]:
-        return {tap: [_value(level.run.summary["taps"][tap].get(field)) for level in levels] for tap in taps}
+    def curve(rate: Rate) -> dict[str, list[float]]:
+        return {tap: [_value(level.run.summary.taps[tap].value(rate.name)) for level in levels] for tap in taps}
 
-    accuracy = {"accuracy": [_value(level.run.summary.get("accuracy")) for level in levels]}
+    accuracy = {"accuracy": [_value(level.run.summary.accuracy) for level in levels]}
     names = [f"{level.name.removeprefix('noise ')}" for level in levels]
-    return _levels_figure(names, {"ASR": curve("asr"), "identified": curve("identified"), "accuracy": accuracy})
+    return _levels_figure(names, {rate.heading: curve(rate) for rate in (ASR, IDENTIFIED)} | {"accuracy": accuracy})
 
 
 def _value(value: float | None) -> float:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from safetensors.numpy import load_file
 
 from leakbench.leakage_points import listed, point_name
-from leakbench.measure.measures import MEASURES
 from leakbench.redacted import without_pictures
 from leakbench.report.cards import Card, evidence
-from leakbench.report.columns import COLUMNS, COUNTS, with_values
+from leakbench.report.columns import COUNTS, OF_UPDATES, with_values
 from leakbench.report.figures import anytime_figure, threshold_figure
 from leakbench.report.gallery import Arrays, Gallery, Series, fitting, galleries, shown_together, titled
 from leakbench.report.page import BELOW_THRESHOLDS, EVALUATIONS, Chart, Line, core_table, headlines, measures
@@ -21,17 +19,12 @@ from leakbench.report.render import render
 from leakbench.report.rows import victims
 from leakbench.rows_file import read_rows
 from leakbench.store import AFTER, Run, finished_run, read_manifest, written
+from leakbench.summary.model import Summary
 
-__all__ = ["OWN", "SHOWN", "own_report_into", "write_own_report"]
+__all__ = ["OWN", "own_report_into", "write_own_report"]
 
 OWN = "own update"
 """`kind` in the manifest of such a folder."""
-
-SHOWN = (
-    *("ASR [95% CI]", "baseline ASR", "baseline RMSE", "label acc.", "identified"),
-    *(measure.heading for measure in MEASURES if measure.of is not None),
-)
-"""The columns of `leakbench run` that exist for an external update."""
 
 
 def write_own_report(folder: Path, redact: bool = False) -> Path:
@@ -62,10 +55,10 @@ def _page(folder: Path, redact: bool) -> str:
     rows = read_rows(written(folder, manifest, "rows.parquet")) if scored else pd.DataFrame()
     arrays: Arrays = load_file(written(folder, manifest, "reconstructions.safetensors"))
     arrays = without_pictures(arrays) if redact else arrays
-    summary = manifest["summary"]
-    taps = summary["taps"]
+    summary = Summary.of(manifest["summary"])
+    taps = summary.taps
     points = {name: rows[rows["tap"] == name] for name in taps}
-    columns = with_values((*(c for c in COLUMNS if c.heading in SHOWN), *COUNTS), summary)
+    columns = with_values((*OF_UPDATES, *COUNTS), summary)
     core_headings, core_lines = core_table(summary)
     figures = (
         ("ASR against threshold", threshold_figure(points) if points else None, BELOW_THRESHOLDS),
@@ -89,7 +82,7 @@ def _page(folder: Path, redact: bool) -> str:
     )
 
 
-def _unscored_lines(summary: dict[str, Any], arrays: Arrays) -> list[Line]:
+def _unscored_lines(summary: Summary, arrays: Arrays) -> list[Line]:
     """Return what the attack made of an update whose originals are unknown."""
     finite = {
         name.split(".")[0]: bool(np.isfinite(array).all(tuple(range(2, array.ndim))).any())
@@ -98,19 +91,19 @@ def _unscored_lines(summary: dict[str, Any], arrays: Arrays) -> list[Line]:
     }
     places = sorted((place for place, answered in finite.items() if answered), reverse=True)
     if finite and not places:
-        failed = f"ATTACK FAILED: the attack {summary['cell']['attack']} made no reconstruction."
+        failed = f"ATTACK FAILED: the attack {summary.cell.attack} made no reconstruction."
         return [Line("", failed, ""), Line("", "It does not follow that nothing leaks.", "")]
     where = f" from the {listed([point_name(place) for place in places])}" if places else ""
     return [
-        Line("", f"The attack {summary['cell']['attack']} reconstructed the pictures below{where}.", ""),
+        Line("", f"The attack {summary.cell.attack} reconstructed the pictures below{where}.", ""),
         Line("", "No originals were given, so nothing is scored. Compare the pictures with your data.", ""),
     ]
 
 
-def _distances(summary: dict[str, Any]) -> list[Card]:
+def _distances(summary: Summary) -> list[Card]:
     """Return a card of the attack's own distance at each leakage point: how well the reconstruction explains the leak."""
     cards = []
-    for tap, values in (summary.get("distance") or {}).items():
+    for tap, values in (summary.distance or {}).items():
         known = [value for value in values if value is not None]
         if known:
             note = f"{point_name(tap)}, lowest of all victims; the attack's own measure, lower is better"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +16,7 @@ from leakbench.packed import check_table
 from leakbench.rows_file import check_schema
 from leakbench.runs import elsewhere, folders
 from leakbench.store import read_manifest, written
-from leakbench.summary.verdict_words import verdicts_of
+from leakbench.summary.model import Summary
 
 __all__ = ["read", "read_run"]
 
@@ -74,15 +72,15 @@ def _rows(folder: Path) -> tuple[tuple[str, ...], pa.Table] | None:
     except (ValueError, OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from None
     check_schema(path, file.schema_arrow)
-    rows = _with_verdicts(file.read(use_threads=False), manifest["summary"])
+    rows = _with_verdicts(file.read(use_threads=False), Summary.of(manifest["summary"]))
     first = (folder.name, manifest["hash"], *(manifest["cell"][name] for name in FIRST[2:]))
     # What pandas notes of each file's columns would be said again of all of them.
     return first, rows.replace_schema_metadata(None)
 
 
-def _with_verdicts(rows: pa.Table, summary: Mapping[str, Any]) -> pa.Table:
+def _with_verdicts(rows: pa.Table, summary: Summary) -> pa.Table:
     """Return the rows with the column `verdict` last, in today's words; files of earlier versions have none."""
-    verdicts = verdicts_of(summary)
+    verdicts = summary.verdicts
     points = zip(rows["tap"].to_pylist(), rows["round"].to_pylist(), strict=True)
     words = pa.array([verdicts.get(point) for point in points], pa.string())
     others = [name for name in rows.column_names if name != "verdict"]

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -16,7 +15,7 @@ from leakbench.leakage_points import point_name
 from leakbench.report.audited import audit_command, audit_of
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.cards import cards
-from leakbench.report.columns import COUNTS, Column, core_columns, page_columns, with_values
+from leakbench.report.columns import COUNTS, VERDICT, Column, core_columns, page_columns, with_values
 from leakbench.report.epsilons import REALISED, WITHOUT_DRAW, Observed, caveats, epsilons
 from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.finished import Finished, read_finished
@@ -25,11 +24,11 @@ from leakbench.report.headline import headline
 from leakbench.report.render import figure, render
 from leakbench.report.rows import victims
 from leakbench.report.verdicts import verdicts
-from leakbench.report.words import Summary, conspicuous, notes, over_rounds, training, warnings, why_unanswered
+from leakbench.report.words import conspicuous, notes, over_rounds, training, warnings, why_unanswered
 from leakbench.store import AFTER, Run, finished_run
 from leakbench.summary.limits import VERBATIM
+from leakbench.summary.model import Summary, Tap
 from leakbench.summary.threat import LETTERS
-from leakbench.summary.verdict_words import INCONCLUSIVE
 
 __all__ = [
     "BELOW_THRESHOLDS",
@@ -38,6 +37,7 @@ __all__ = [
     "Line",
     "core_table",
     "headlines",
+    "kind_of",
     "measures",
     "page_text",
     "report_into",
@@ -71,21 +71,21 @@ D_SNR = (
 
 def _legend(summary: Summary) -> dict[str, str]:
     """Return {term: its definition} of the terms that the page of a run uses outside its columns."""
-    taps = summary["taps"].values()
-    seen = summary.get("conspicuous") or {}
-    bins = any(tap.get("alone_expected") is not None for tap in taps)
+    taps = summary.taps.values()
+    seen = summary.conspicuous or {}
+    bins = any(tap.alone_expected is not None for tap in taps)
     words = {
         "threat A to H": (
-            summary.get("threat_letter"),
+            summary.threat_letter,
             THREATS + "; ".join(f"{letter} {means}" for letter, means in LETTERS.items()) + ".",
         ),
-        "by construction": (summary.get("fished") is not None, ISOLATED),
+        "by construction": (summary.fished is not None, ISOLATED),
         "alone in its bin": (bins, ALONE),
         "verbatim": (
             bins,
             f"Reconstructed to an RMSE of at most {VERBATIM:g}, a quarter of a step of an 8-bit pixel.",
         ),
-        "ideal server": (any(tap.get("asr_ideal") is not None for tap in taps), IDEAL),
+        "ideal server": (any(tap.asr_ideal is not None for tap in taps), IDEAL),
         "percentile": (seen, PERCENTILE),
         "D-SNR": ((seen.get("d_snr") or {}).get("value") is not None, D_SNR),
     }
@@ -150,7 +150,7 @@ def report_into(run: Run, redact: bool = False) -> Path:
     return run.write_text("report.html", page_text(read_finished(run.folder, redact)))
 
 
-def headlines(summary: Mapping[str, Any], audit: Audit | None = None, external: bool = False) -> list[Line]:
+def headlines(summary: Summary, audit: Audit | None = None, external: bool = False) -> list[Line]:
     """Return the verdict at each leakage point, the one that leaks most first.
 
     Args:
@@ -174,18 +174,19 @@ def _capital(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def core_table(summary: Mapping[str, Any]) -> tuple[list[tuple[str, str]], list[list[str]]]:
+def core_table(summary: Summary) -> tuple[list[tuple[str, str]], list[list[str]]]:
     """Return (headings with their kind, lines) of the table of leakage points, at most six columns."""
-    core = core_columns(summary)
-    headings = [("leakage point", ""), ("verdict", "verdict"), *((column.heading, "number") for column in core)]
-    lines = [
-        [point_name(name), tap.get("verdict") or INCONCLUSIVE, *(column.text(tap) for column in core)]
-        for name, tap in summary["taps"].items()
-    ]
-    return headings, lines
+    core = (VERDICT, *core_columns(summary))
+    headings = [("leakage point", ""), *((column.heading, kind_of(column)) for column in core)]
+    return headings, [[point_name(name), *(column.text(tap) for column in core)] for name, tap in summary.taps.items()]
 
 
-def measures(columns: Sequence[Column], taps: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def kind_of(column: Column) -> str:
+    """Return the class of a column's cells on a page."""
+    return "number" if column.numeric else "verdict"
+
+
+def measures(columns: Sequence[Column], taps: Sequence[Tap]) -> list[list[str]]:
     """Return a line for each column: its heading, then its text at each leakage point."""
     return [[column.heading, *(column.text(tap) for tap in taps)] for column in columns]
 
@@ -208,13 +209,13 @@ def page_text(run: Finished) -> str:
         cards=cards(summary, audit),
         core_headings=core_headings,
         core_lines=core_lines,
-        points=[point_name(name) for name in summary["taps"]],
+        points=[point_name(name) for name in summary.taps],
         columns=columns,
-        measures=measures(columns, list(summary["taps"].values())),
+        measures=measures(columns, list(summary.taps.values())),
         verdicts=verdicts(summary),
         training=training(summary).split(" | "),
         conspicuous=conspicuous(summary),
-        epsilon=summary.get("epsilon") or {},
+        epsilon=summary.epsilon,
         caveats=caveats(summary),
         claimed=claimed,
         observed=observed,
@@ -229,8 +230,8 @@ def page_text(run: Finished) -> str:
         warnings=warnings(summary),
         failures=_failures(run.rows, summary),
         claims=[
-            [c["what"], figure(c["claimed"]), figure(c["measured"]), c["source"] or "", c["comment"] or ""]
-            for c in summary.get("claims") or ()
+            [c.what, figure(c.claimed), figure(c.measured), c.source or "", c.comment or ""]
+            for c in summary.claims or ()
         ],
         legend=_legend(summary),
         galleries=galleries(run.arrays, run.rows),
@@ -247,7 +248,7 @@ def _charts(run: Finished, points: Mapping[str, pd.DataFrame]) -> list[Chart]:
     seen = seen_at(summary)
     bound = " A thin line is the upper bound on any attack at its leakage point." if seen else ""
     rounds_said = " ".join(f"{line}." for line in over_rounds(summary))
-    spent = (summary.get("epsilon") or {}).get("by_round")
+    spent = summary.epsilon.by_round
     renyi = (
         " Epsilon after each round is an upper bound by integer Rényi orders, computed at once for all rounds; the valid epsilon,"
         " by the tightest accountant, is below its last point."
@@ -262,12 +263,12 @@ def _charts(run: Finished, points: Mapping[str, pd.DataFrame]) -> list[Chart]:
         ),
         (
             "ASR against work",
-            anytime_figure(summary["taps"]),
+            anytime_figure(summary.taps),
             EVALUATIONS,
         ),
         (
             "Leakage over the rounds of training",
-            rounds_figure(summary.get("over_rounds") or {}),
+            rounds_figure(summary.over_rounds or {}),
             f"{rounds_said} Bands are 95 % intervals.",
         ),
         (
@@ -294,23 +295,23 @@ def _epsilon_measures(observed: Sequence[Observed]) -> list[list[str]]:
     return [line for line in lines if set(line[1:]) != {"n/a"}]
 
 
-def _failures(rows: pd.DataFrame, summary: Mapping[str, Any]) -> list[list[str]]:
+def _failures(rows: pd.DataFrame, summary: Summary) -> list[list[str]]:
     """Return [leakage point, round, reason, number of examples] for each kind of failure, in the order of the rows."""
     failed = rows[rows["failure"].astype(bool)]
     kinds = zip(failed["tap"], failed["round"], failed["failure_reason"].fillna(""), strict=True)
-    at = {(name.partition("@")[0], tap["round"]): tap for name, tap in summary["taps"].items()}
+    at = {(name.partition("@")[0], tap.round): tap for name, tap in summary.taps.items()}
     return [
         [
             point_name(tap),
             str(leak),
-            why_unanswered(summary, at.get((tap, leak), {}), why) or "no reason given",
+            why_unanswered(summary, at.get((tap, leak), Tap()), why) or "no reason given",
             f"{n:,}",
         ]
         for (tap, leak, why), n in Counter(kinds).items()
     ]
 
 
-def _with_epsilon(rounds: pd.DataFrame, summary: Mapping[str, Any]) -> pd.DataFrame:
+def _with_epsilon(rounds: pd.DataFrame, summary: Summary) -> pd.DataFrame:
     """Return the rounds with the valid epsilon that is spent after each, if there is one."""
-    spent = (summary.get("epsilon") or {}).get("by_round") or []
-    return rounds.assign(epsilon=spent) if spent and len(spent) == len(rounds) else rounds
+    spent = summary.epsilon.by_round or []
+    return rounds.assign(epsilon=pd.Series(spent, rounds.index)) if spent and len(spent) == len(rounds) else rounds

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from leakbench.errors import InputError, nearest
 from leakbench.leakage_points import point_name
+from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.headline import COLOURS, Headline, headline
 from leakbench.report.latex import latex_table
@@ -27,17 +28,15 @@ from leakbench.report.plots import FIGURES, Plot, curve_plot, gallery_plot, save
 from leakbench.report.table import print_table, printed_width
 from leakbench.spared import check_spared
 from leakbench.store import write_atomically
-from leakbench.summary.verdict_words import INCONCLUSIVE, current_word
+from leakbench.summary.model import Summary, Tap
 
 __all__ = ["Pictures", "Result"]
 
 CORE = {
     "victims": "victims",
-    "asr": "asr",
-    "asr_low": "asr_low",
-    "asr_high": "asr_high",
-    "baseline": "null_asr",
-    "identified": "identified",
+    **{field: field for field in ASR.ends},
+    "baseline": ASR.baseline,
+    IDENTIFIED.name: IDENTIFIED.name,
     "rmse": "rmse",
     "baseline_rmse": "null_rmse",
 }
@@ -94,12 +93,16 @@ class Result:
     @property
     def summary(self) -> dict[str, Any]:
         """Everything that was measured, as `leakbench run --json` prints it."""
-        return {**self.finished.summary, "folder": str(self.folder)}
+        return self._summary.as_dict()
+
+    @property
+    def _summary(self) -> Summary:
+        return self.finished.summary.replaced(folder=str(self.folder))
 
     @property
     def verdicts(self) -> dict[str, str]:
         """{leakage point: verdict}, with keys such as `type-1`."""
-        return {name: current_word(tap.get("verdict") or INCONCLUSIVE) for name, tap in self._taps.items()}
+        return {name: tap.verdict for name, tap in self._taps.items()}
 
     @property
     def verdict(self) -> str:
@@ -114,7 +117,7 @@ class Result:
 
     @property
     def _headline(self) -> Headline:
-        return headline(self.summary)
+        return headline(self._summary)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -126,7 +129,7 @@ class Result:
         """{leakage point: examples and reconstructions}, with keys such as `type-1`; empty for a run without pictures."""
         found = {}
         for name, tap in self._taps.items():
-            key = f"{name.partition('@')[0]}.round{tap['round']}"
+            key = f"{name.partition('@')[0]}.round{tap.round}"
             if f"{key}.reconstruction" in self.finished.arrays:
                 arrays = (self.finished.arrays[f"{key}.{what}"] for what in ("truth", "reconstruction"))
                 found[name] = Pictures(*arrays)
@@ -141,7 +144,7 @@ class Result:
         """
         verdicts = self.verdicts
         lines = [
-            {column: tap.get(field) for column, field in CORE.items()} | {"verdict": verdicts[name]}
+            {column: tap.value(field) for column, field in CORE.items()} | {"verdict": verdicts[name]}
             for name, tap in self._taps.items()
         ]
         index = pd.Index(list(self._taps), name="leakage point")
@@ -170,7 +173,7 @@ class Result:
 
     def latex(self) -> str:
         """Return the table in LaTeX, for a document that loads booktabs; as `leakbench report --latex` prints it."""
-        return latex_table([self.summary])
+        return latex_table([self._summary])
 
     def save(self, path: str | Path, kind: str = "gallery") -> Path:
         """Write the run into a file, atomically.
@@ -205,7 +208,7 @@ class Result:
     def __str__(self) -> str:
         """Return what `leakbench run` prints."""
         text = io.StringIO()
-        print_table(self.summary, Console(file=text, width=printed_width(), highlight=False))
+        print_table(self._summary, Console(file=text, width=printed_width(), highlight=False))
         return text.getvalue().rstrip("\n")
 
     def __repr__(self) -> str:
@@ -225,6 +228,5 @@ class Result:
         return f'<img alt="Originals above their reconstructions" src="data:image/png;base64,{data}">'
 
     @property
-    def _taps(self) -> Mapping[str, Mapping[str, Any]]:
-        taps: Mapping[str, Mapping[str, Any]] = self.finished.summary["taps"]
-        return taps
+    def _taps(self) -> Mapping[str, Tap]:
+        return self.finished.summary.taps

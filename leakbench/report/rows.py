@@ -78,7 +78,7 @@ COLUMNS = (
     _Column("victim", lambda row: str(row["victim"])),
     _Column("example", lambda row: str(row["member"]), lambda rows: bool(rows["member"].max() > 0)),
     _Column("success", lambda row: "no answer" if row["failure"] else _yes(row["success"]), numeric=False),
-    _Column("recognised", lambda row: _yes(row[RECOGNISED.column]), _has(RECOGNISED.column), numeric=False),
+    _Column(RECOGNISED.name, lambda row: _yes(row[RECOGNISED.column]), _has(RECOGNISED.column), numeric=False),
     _measured(MEASURES[0]),
     _plain("baseline RMSE", "null_rmse", 4),
     *map(_measured, MEASURES[1:]),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,18 +16,30 @@ from rich.text import Text
 
 from leakbench.leakage_points import listed, point_name
 from leakbench.report.bounds import bounds, violations
-from leakbench.report.columns import PAGE_FIELDS, Column, columns, with_values
+from leakbench.report.columns import (
+    BASELINE,
+    BASELINE_FEATURES,
+    PAGE_FIELDS,
+    PICKED,
+    RIGHT_FEATURES,
+    RMSE,
+    SUCCESS,
+    VERDICT,
+    Column,
+    columns,
+    has_records,
+    with_values,
+)
 from leakbench.report.epsilons import caveats, compared, epsilons
 from leakbench.report.headline import STYLES, Headline, headline
 from leakbench.report.verdicts import verdicts
 from leakbench.report.words import batches, conspicuous, notes, number, over_rounds, training, warnings
-from leakbench.summary.verdict_words import INCONCLUSIVE
+from leakbench.summary.model import Summary, Tap
 
 if TYPE_CHECKING:
     from leakbench.auditing.verdict import Audit
 
 __all__ = [
-    "VERDICT",
     "core_columns",
     "print_hanging",
     "print_headline",
@@ -51,15 +63,6 @@ FOLDED = 18
 ROOMY = 90
 """Columns from which on the columns of a table are set apart by two spaces."""
 
-CORE = ("ASR [95% CI]", "baseline ASR", "identified", "RMSE")
-TABLE_CORE = ("ASR [95% CI]", "baseline ASR", "features right", "baseline features", "identified")
-"""Headings of the columns between the leakage point and its verdict, of images and of tables."""
-
-PLAIN = {"features right": lambda tap: number(tap.get("feature_accuracy"))}
-"""{heading: its text without an interval, which has no room}."""
-
-VERDICT = Column("verdict", "What the evidence shows.", lambda tap: tap.get("verdict") or INCONCLUSIVE)
-
 
 def printed_width() -> int:
     """Return the width of text that no terminal shows: the variable COLUMNS where it is a number, else `WIDTH`."""
@@ -67,9 +70,7 @@ def printed_width() -> int:
     return int(columns) if columns.isdecimal() else WIDTH
 
 
-def print_table(
-    summary: Mapping[str, Any], console: Console, verbose: bool = False, audit: Audit | None = None
-) -> None:
+def print_table(summary: Summary, console: Console, verbose: bool = False, audit: Audit | None = None) -> None:
     """Print the result of a run: the headline, then the core table.
 
     A number is never cut short: a table that is wider than the terminal is printed in parts. A column without a number at any
@@ -82,7 +83,7 @@ def print_table(
         audit: Audit of the run's defense; None without one.
     """
     print_headline(headline(summary, audit), console)
-    taps = summary["taps"]
+    taps = summary.taps
     console.print()
     shown = [*with_values(columns(summary), summary), VERDICT] if verbose else core_columns(summary)
     print_points(taps, shown, console)
@@ -110,7 +111,7 @@ def print_table(
     )
 
 
-def print_points(taps: Mapping[str, Mapping[str, Any]], shown: Sequence[Column], console: Console) -> None:
+def print_points(taps: Mapping[str, Tap], shown: Sequence[Column], console: Console) -> None:
     """Print the table of the leakage points, in parts where it is wider than the console."""
     for table in _tables(taps, shown, console):
         console.print(table)
@@ -136,7 +137,7 @@ def print_headline(found: Headline, console: Console) -> None:
         print_hanging(text, console)
 
 
-def _print_details(summary: Mapping[str, Any], console: Console) -> None:
+def _print_details(summary: Summary, console: Console) -> None:
     for why in verdicts(summary):
         print_hanging(": ".join(filter(None, (_named(why.places), why.word, why.reason))), console)
         for sentence in why.sentences:
@@ -154,15 +155,17 @@ def _print_details(summary: Mapping[str, Any], console: Console) -> None:
         print_hanging(f"{what}: {reason}", console, "dim")
 
 
-def core_columns(summary: Mapping[str, Any]) -> list[Column]:
+def core_columns(summary: Summary) -> list[Column]:
     """Return the columns that have room next to the leakage point on a terminal of 80 columns, the verdict last."""
-    of = {column.heading: column for column in columns(summary)}
-    names = TABLE_CORE if "features right" in of else CORE
-    chosen = [replace(of[name], text=PLAIN[name]) if name in PLAIN else of[name] for name in names]
-    return [*with_values(tuple(chosen), summary), VERDICT]
+    chosen: tuple[Column, ...] = (SUCCESS, BASELINE, PICKED, RMSE)
+    if has_records(summary):
+        # The interval has no room.
+        features = replace(RIGHT_FEATURES, text=lambda tap: number(tap.feature_accuracy))
+        chosen = (SUCCESS, BASELINE, features, BASELINE_FEATURES, PICKED)
+    return [*with_values(chosen, summary), VERDICT]
 
 
-def _tables(taps: Mapping[str, Mapping[str, Any]], shown: Sequence[Column], console: Console) -> Iterator[Table]:
+def _tables(taps: Mapping[str, Tap], shown: Sequence[Column], console: Console) -> Iterator[Table]:
     """Yield as few tables as hold all columns at the width of the console; names are folded where that is needed."""
     unbounded = console.options.update(width=10_000)
     padding = int(console.width >= ROOMY)
@@ -180,14 +183,13 @@ def _tables(taps: Mapping[str, Mapping[str, Any]], shown: Sequence[Column], cons
         left = left[many:]
 
 
-def _table(columns: Sequence[Column], taps: Mapping[str, Mapping[str, Any]], padding: int, fold: bool) -> Table:
+def _table(columns: Sequence[Column], taps: Mapping[str, Tap], padding: int, fold: bool) -> Table:
     # No cell is wrapped by rich, which would break numbers too: a number that is cut short is another number.
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, padding), pad_edge=False, show_edge=False)
     table.add_column("leakage point", no_wrap=True)
     for column in columns:
-        left = column is VERDICT
-        heading = Text(column.heading if left else column.heading.replace(" ", "\n", 1))
-        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+        heading = Text(column.heading.replace(" ", "\n", 1) if column.numeric else column.heading)
+        table.add_column(heading, justify="right" if column.numeric else "left", no_wrap=True)
     for name, tap in taps.items():
         texts = [(column, column.text(tap)) for column in columns]
         cells = (Text(text, STYLES.get(text, "") if column is VERDICT else "") for column, text in texts)
@@ -200,14 +202,14 @@ def _named(points: Sequence[str]) -> str:
     return listed([point_name(point) for point in points])
 
 
-def _epsilon_lines(summary: Mapping[str, Any]) -> list[str]:
+def _epsilon_lines(summary: Summary) -> list[str]:
     claimed, observed = epsilons(summary)
     if not observed:
         return []
-    epsilon = summary["epsilon"]
+    epsilon = summary.epsilon
     released, *taps = observed
-    delta = f" at delta {epsilon['delta']:g}" if epsilon.get("delta") else ""
-    whose = f"for one {epsilon.get('unit')}{delta}, observer: {released.observer}"
+    delta = f" at delta {epsilon.delta:g}" if epsilon.delta else ""
+    whose = f"for one {epsilon.unit}{delta}, observer: {released.observer}"
     same: dict[str, list[str]] = {}
     for tap in taps:
         same.setdefault(tap.text, []).append(tap.observer)
@@ -217,7 +219,7 @@ def _epsilon_lines(summary: Mapping[str, Any]) -> list[str]:
         *compared(released),
         *(f"  valid against an attacker at {_named(names)}: {text}" for text, names in same.items()),
         *(f"  not as claimed: {sentence}" for sentence in caveats(summary)),
-        *([f"  {UNTRAINED}"] if summary.get("rounds") == 0 else []),
+        *([f"  {UNTRAINED}"] if summary.rounds == 0 else []),
     ]
 
 

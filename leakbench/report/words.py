@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, TypeAlias
 
 from leakbench.attack.servers.server import HONEST
 from leakbench.leakage_points import listed, point_name
 from leakbench.measure.metrics_tables import NO_FEATURES
+from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.measure.unanswered import (
     CLASS_ABSENT,
     DIVERGED,
@@ -20,13 +20,12 @@ from leakbench.measure.unanswered import (
     SILENT,
 )
 from leakbench.summary.limits import BOUNDS
+from leakbench.summary.model import Summary, Tap
 from leakbench.summary.tap import LEARNS_NOTHING
 from leakbench.summary.threat import MEANS
 
 __all__ = [
     "UNANSWERED",
-    "Summary",
-    "Tap",
     "batches",
     "conspicuous",
     "factors",
@@ -36,31 +35,28 @@ __all__ = [
     "notes",
     "number",
     "over_rounds",
+    "spanned",
     "training",
     "warnings",
     "why_unanswered",
 ]
 
 
-def factors(tap: Mapping[str, Any]) -> str:
+def factors(tap: Tap) -> str:
     """Return the size of the leaking batch as `B`, `L x B` or `K x L x B`: K clients of L local iterations of B examples."""
-    clients, steps, batch = (int(tap.get(name) or 1) for name in ("clients", "local_iterations", "local_batch"))
+    clients, steps, batch = tap.clients, tap.local_iterations, tap.local_batch
     if clients > 1:
         return f"{clients} x {steps} x {batch}"
-    return f"{steps} x {batch}" if steps > 1 else str(tap.get("batch"))
+    return f"{steps} x {batch}" if steps > 1 else str(tap.batch)
 
 
-def made_of(tap: Mapping[str, Any]) -> str:
+def made_of(tap: Tap) -> str:
     """Return the same in words, in brackets; empty where the examples are one batch of one client."""
-    clients, steps, batch = (int(tap.get(name) or 1) for name in ("clients", "local_iterations", "local_batch"))
+    clients, steps, batch = tap.clients, tap.local_iterations, tap.local_batch
     each = f"L = {steps} local iterations of B = {batch}" if steps > 1 else f"B = {batch}"
     if clients > 1:
         return f" (K = {clients} clients, each {each})"
     return f" ({each})" if steps > 1 else ""
-
-
-Tap: TypeAlias = Mapping[str, Any]
-Summary: TypeAlias = Mapping[str, Any]
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -70,21 +66,26 @@ def number(value: float | None, digits: int = 2) -> str:
 
 def interval(tap: Tap, field: str) -> str:
     """Return a share with its interval, `0.85 [0.64, 0.95]`."""
-    share, low, high = (number(tap.get(name)) for name in (field, f"{field}_low", f"{field}_high"))
+    return spanned(*(tap.value(name) for name in (field, f"{field}_low", f"{field}_high")))
+
+
+def spanned(*ends: float | None) -> str:
+    """Return (share, low, high) as `0.85 [0.64, 0.95]`, or the share alone."""
+    share, low, high = map(number, ends)
     return share if "n/a" in (share, low, high) else f"{share} [{low}, {high}]"
 
 
 def batches(summary: Summary) -> str:
     """Return the numbers of victims and examples, what counts as success, and how many examples have no answer."""
     groups: dict[str, list[str]] = {}
-    for name, tap in summary["taps"].items():
-        success = f"success: RMSE <= {number(tap.get('eta'), 3)}; identified among {tap.get('candidates')} candidates"
-        many, members = tap.get("victims"), tap.get("batch")
+    for name, tap in summary.taps.items():
+        success = f"success: RMSE <= {number(tap.eta, 3)}; identified among {tap.candidates} candidates"
+        many, members = tap.victims, tap.batch
         who = f"{many} victims{_spread(summary, tap)}" + (
             "" if members == 1 else f", each in a leak of {members} examples{made_of(tap)}"
         )
-        looks = f", {tap['observations']} observations of each" if (tap.get("observations") or 1) > 1 else ""
-        lost = tap.get("failures")
+        looks = f", {tap.observations} observations of each" if tap.observations > 1 else ""
+        lost = tap.failures
         all_of = f" of {many * members} examples" if many and members and members > 1 else ""
         unanswered = f"{lost}{all_of} without an answer{_why(summary, tap)}{_precision(summary, tap)}"
         batch = f"{who}{looks}, {'ranked and not reconstructed' if lost is None else unanswered}"
@@ -94,10 +95,9 @@ def batches(summary: Summary) -> str:
 
 def _spread(summary: Summary, tap: Tap) -> str:
     """Return the number of networks, or trainings, over which the victims of a leakage point are spread."""
-    networks = tap.get("networks") or 1
-    if summary.get("protocol") == "live":
+    if summary.protocol == "live":
         return " of one training"
-    return " on one network" if networks == 1 else f" over {networks} networks"
+    return " on one network" if tap.networks == 1 else f" over {tap.networks} networks"
 
 
 UNANSWERED = {
@@ -115,33 +115,33 @@ UNANSWERED = {
 
 def why_unanswered(summary: Summary, tap: Tap, why: str) -> str:
     """Return in words why examples of a leakage point have no answer; what is no key, as of older runs, as it is."""
-    counts = (tap.get("unanswered") or {}).get(why)
+    counts = (tap.unanswered or {}).get(why)
     if why not in UNANSWERED or counts is None:
         return why
-    return UNANSWERED[why].format(**counts, all=tap["victims"], fished=summary.get("fished"))
+    return UNANSWERED[why].format(**counts, all=tap.victims, fished=summary.fished)
 
 
 def _why(summary: Summary, tap: Tap) -> str:
-    found = [why_unanswered(summary, tap, why) for why in tap.get("unanswered") or {}]
+    found = [why_unanswered(summary, tap, why) for why in tap.unanswered or {}]
     return f" ({'; '.join(found)})" if found else ""
 
 
 def gives_fewer(summary: Summary, tap: Tap) -> bool:
     """Say whether precision says more than the ASR: the server lies, or some examples have an answer and some have none."""
-    return tap.get("precision") is not None and (bool(tap.get("failures")) or summary["threat"] != "honest")
+    return tap.precision is not None and (bool(tap.failures) or summary.threat != "honest")
 
 
 def _precision(summary: Summary, tap: Tap) -> str:
-    if not gives_fewer(summary, tap):
+    if tap.precision is None or not gives_fewer(summary, tap):
         return ""
-    given = tap["victims"] * tap["batch"] - tap["failures"]
-    return f"; precision {tap['precision']:.2f} ({round(tap['precision'] * given)} of {given} answers right)"
+    given = tap.victims * tap.batch - (tap.failures or 0)
+    return f"; precision {tap.precision:.2f} ({round(tap.precision * given)} of {given} answers right)"
 
 
 def warnings(summary: Summary) -> list[str]:
     """Return the warnings of a run, each once, with the names of its leakage points."""
     points: dict[str, list[str]] = {}
-    for line in summary.get("warnings", ()):
+    for line in summary.warnings:
         point, _, rest = line.partition(": ")
         of_point = rest and point_name(point) != point
         points.setdefault(rest if of_point else line, []).extend([point_name(point)] if of_point else [])
@@ -151,20 +151,21 @@ def warnings(summary: Summary) -> list[str]:
 def over_rounds(summary: Summary) -> list[str]:
     """Return a line for each leakage point that leaked in several rounds: its success in each, and the worst."""
     lines = []
-    for tap, curve in (summary.get("over_rounds") or {}).items():
-        measure, name = ("asr", "ASR") if curve["asr"][0] is not None else ("identified", "identified")
-        at = ", ".join(f"{n}: {number(value)}" for n, value in zip(curve["rounds"], curve[measure], strict=True))
-        most = "as much after each" if len(set(curve[measure])) == 1 else f"most leaked after {curve['worst']}"
-        lines.append(f"{point_name(tap)} over the rounds: {name} after {at}; {most}")
+    for tap, curve in (summary.over_rounds or {}).items():
+        rate = IDENTIFIED if curve[ASR.name][0] is None else ASR
+        found = curve[rate.name]
+        at = ", ".join(f"{n}: {number(value)}" for n, value in zip(curve["rounds"], found, strict=True))
+        most = "as much after each" if len(set(found)) == 1 else f"most leaked after {curve['worst']}"
+        lines.append(f"{point_name(tap)} over the rounds: {rate.heading} after {at}; {most}")
     return lines
 
 
 def training(summary: Summary) -> str:
     """Return the line of accuracy, rounds, threat and protocol."""
-    rounds = summary["rounds"]
-    accuracy = f"accuracy {number(summary['accuracy'], 3)} after {rounds} {'round' if rounds == 1 else 'rounds'}"
-    line = f"{accuracy} | threat: {summary['threat']}{_letter(summary)} | protocol: {summary['protocol']}{_networks(summary)}"
-    told = summary.get("knowledge")
+    rounds = summary.rounds
+    accuracy = f"accuracy {number(summary.accuracy, 3)} after {rounds} {'round' if rounds == 1 else 'rounds'}"
+    line = f"{accuracy} | threat: {summary.threat}{_letter(summary)} | protocol: {summary.protocol}{_networks(summary)}"
+    told = summary.knowledge
     if not told:
         return line
     granted = [name.replace("_", " ") for name in ("batch_size", "learning_rate") if told[name]]
@@ -175,22 +176,22 @@ def training(summary: Summary) -> str:
 
 def _letter(summary: Summary) -> str:
     """Return the threat model by Carletti et al.; nothing of a run from before there were letters."""
-    found = summary.get("threat_letter")
+    found = summary.threat_letter
     return f" ({found}: {MEANS[found]})" if found in MEANS else ""
 
 
 def _networks(summary: Summary) -> str:
     """Return which network leaks, and how the leak was taken where that was chosen."""
-    leaking = summary.get("leak_model") or summary.get("model")
-    mode, init = summary.get("victim_mode"), summary.get("init", "default")
+    leaking = summary.leak_model or summary.model
+    mode, init = summary.victim_mode, summary.init or "default"
     return "".join(
         (
             f" | the leak is from {leaking}" if leaking else "",
-            " | clients step by Adam" if summary.get("client_optimizer") == "adam" else "",
+            " | clients step by Adam" if summary.client_optimizer == "adam" else "",
             f" | victims in {mode} mode" if mode else "",
             f" | init: {init}" if init != "default" else "",
-            " | updates read as weights" if summary.get("reads") == "weights" else "",
-            " | all rounds seen by one attack" if summary.get("join_rounds") else "",
+            " | updates read as weights" if summary.reads == "weights" else "",
+            " | all rounds seen by one attack" if summary.join_rounds else "",
         )
     )
 
@@ -211,15 +212,15 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
     """
     grouped: dict[tuple[str, str], list[str]] = {}
     bounds = {bound.field for bound in BOUNDS}
-    for key, reason in summary["notes"].items():
+    for key, reason in summary.notes.items():
         area, _, rest = key.partition(".")
-        if area == "epsilon" and summary.get("epsilon"):
+        if area == "epsilon" and summary.has_epsilon:
             continue  # said beside the number itself
         name, _, field = rest.partition(".")
         if area == "taps" and (
             field in bounds
             or field.endswith(".bound")
-            or (field in UNSAID and summary["taps"].get(name, {}).get(field) is None)
+            or (field in UNSAID and (name not in summary.taps or summary.taps[name].value(field) is None))
         ):
             continue  # said among the bounds
         if field in ("asr_ideal", "rmse_ideal", "alone_expected"):
@@ -244,9 +245,9 @@ SAID = {"rows_alike": "rows alike", "d_snr": "D-SNR", "lit_alone": "rows lit by 
 """The statistics that are numbers."""
 
 
-def conspicuous(summary: Mapping[str, Any]) -> list[str]:
+def conspicuous(summary: Summary) -> list[str]:
     """Return one line of what clients could see, each with its percentile among honest models; none of an honest server."""
-    found = summary.get("conspicuous")
+    found = summary.conspicuous
     if not found:
         return []
     built = "another architecture" if found["architecture"]["value"] else "the architecture is the honest one's"

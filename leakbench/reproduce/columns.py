@@ -191,7 +191,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         PSNR,
         Column("SSIM", number("ssim")),
         ACCURACY,
-        Column("labels right", number("label_accuracy"), "the share of labels that the attack infers correctly"),
+        Column("labels right", number(rates.LABELS.name), "the share of labels that the attack infers correctly"),
         Column("iterations claimed", number("claimed_iterations", 1)),
         Column(
             "iterations",
@@ -224,7 +224,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("its bound", number("identified_bound", 3), "the largest share that the noise allows any ranking"),
         Column(
             "label ranked",
-            number("label_ranked"),
+            number(rates.LABEL_RANKED.name),
             "how often public mean gradients rank the label first; none if no victim's class has a public example",
         ),
         Column(

@@ -36,6 +36,7 @@ from leakbench.store import Run
 from leakbench.study.rows import Row
 from leakbench.study.stale import hash_of, recorded_in
 from leakbench.study.study import Execution, executed, limit_of, minutes_of
+from leakbench.summary.model import Summary, Tap
 from leakbench.summary.verdict_words import resilient
 from leakbench.types import Network
 
@@ -111,7 +112,7 @@ def measured(table: Table, line: Line, scale: str, changed: dict[str, Any], exec
     for cell in cells:
         with executed(cell, execution.runs, command, execution.reporter) as (summary, run):
             accuracies += [run.read_rows("rounds.parquet")["accuracy"].tolist()] if table.rounds else []
-            ended += [] if summary["accuracy"] is None else [float(summary["accuracy"])]
+            ended += [] if summary.accuracy is None else [float(summary.accuracy)]
             seconds += sum(run.manifest["phases"].values())
             found = found or _points(table, line, cell, summary, run)
     first = cells[0]
@@ -148,32 +149,32 @@ def accuracy_of(ended: list[float], examples: int) -> Row:
     return {"trained_accuracy": mean, "trained_accuracy_low": low, "trained_accuracy_high": high}
 
 
-def _points(table: Table, line: Line, cell: Cell, summary: dict[str, Any], run: Run) -> list[Row]:
+def _points(table: Table, line: Line, cell: Cell, summary: Summary, run: Run) -> list[Row]:
     """Return what each leakage point of a run gives a row."""
     rows, tensors = run.read_rows("rows.parquet"), run.read_tensors("reconstructions.safetensors")
     live = cell.settings.protocol == "live"
     trained = run.read_rows("rounds.parquet")["accuracy"] if live else pd.Series(dtype=float)
-    several = len(summary["taps"]) > 1
+    several = len(summary.taps) > 1
     return [
         {f"claimed_{key}": value for key, value in line.claimed(point).items()}
         | point_of(tap, rows_at(rows, tap, point))
         | (_of_servers(cell, tap, point, rows_at(rows, tap, point), tensors) if table.columns == "servers" else {})
-        | {"above": sum(broken["tap"] == point for broken in summary["violations"])}
-        | {"accuracy": trained.get(tap["round"] - 1), "rounds": summary["rounds"]}
-        | {"verdict": tap["verdict"], "resilient": resilient(tap["verdict"])}
-        | {f"epsilon_{name}": summary["epsilon"][name] for name in ("claimed", "valid")}
+        | {"above": sum(broken.tap == point for broken in summary.violations)}
+        | {"accuracy": trained.get(tap.round - 1), "rounds": summary.rounds}
+        | {"verdict": tap.verdict, "resilient": resilient(tap.verdict)}
+        | {"epsilon_claimed": summary.epsilon.claimed, "epsilon_valid": summary.epsilon.valid}
         | {"row": f"{line.name}, {point}" if several else line.name, "cell": line.name, "point": point}
-        for point, tap in summary["taps"].items()
+        for point, tap in summary.taps.items()
     ]
 
 
-def rows_at(rows: pd.DataFrame, tap: dict[str, Any], point: str) -> pd.DataFrame:
+def rows_at(rows: pd.DataFrame, tap: Tap, point: str) -> pd.DataFrame:
     """Return the examples under attack at one leakage point, of one round."""
-    found: pd.DataFrame = rows[(rows["round"] == tap["round"]) & (rows["tap"] == point.split("@", maxsplit=1)[0])]
+    found: pd.DataFrame = rows[(rows["round"] == tap.round) & (rows["tap"] == point.split("@", maxsplit=1)[0])]
     return found
 
 
-def point_of(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
+def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
     """Return what a row takes from one leakage point, with intervals of its medians over victims."""
     # A member without an answer, or never within eta, is the farthest and the latest of its batch; it is not left out.
     scores = rows[["rmse", "iterations_to_success"]].fillna(math.inf)
@@ -184,24 +185,24 @@ def point_of(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
         _, low, high = median_interval(by_victim[column], network=network)
         ends |= {f"{name}_low": low, f"{name}_high": high}
     return {
-        "batch": tap["batch"],
-        "victims": tap["victims"],
-        "networks": tap.get("networks", 1),
-        **{key: tap[key] for key in MEASURES},
+        "batch": tap.batch,
+        "victims": tap.victims,
+        "networks": tap.networks,
+        **{key: tap.value(key) for key in MEASURES},
         **ends,
         "minutes": minutes_of(tap),
     }
 
 
-def _of_servers(cell: Cell, tap: dict[str, Any], point: str, rows: pd.DataFrame, tensors: dict[str, Tensor]) -> Row:
+def _of_servers(cell: Cell, tap: Tap, point: str, rows: pd.DataFrame, tensors: dict[str, Tensor]) -> Row:
     """Return the further columns of a row on a page about servers."""
     name = point.split("@", maxsplit=1)[0]
-    answers, truth = (tensors[f"{name}.round{tap['round']}.{what}"] for what in ("reconstruction", "truth"))
+    answers, truth = (tensors[f"{name}.round{tap.round}.{what}"] for what in ("reconstruction", "truth"))
     free = cell.data.victims[~torch.isin(cell.data.victims, torch.tensor(rows["example"].to_numpy()))]
     others = cell.data.train_inputs[free[: OTHERS - 1]]
     flat = (each.flatten(end_dim=-len(cell.data.shape) - 1).flatten(1) for each in (answers, truth, others))
     return {
-        **{key: tap[key] for key in OF_SERVERS},
+        **{key: tap.value(key) for key in OF_SERVERS},
         "within_tenth": float((rows["rmse"] <= TENTH).mean()),
         **in_any_row(cell, name),
         "picked": _picked(*flat),

@@ -256,8 +256,8 @@ def draw_pictures(table: Table, rows: pd.DataFrame, out: Path, execution: Execut
             tensors = run.read_tensors("reconstructions.safetensors")
             found = shown_of(line.name, run.read_rows("rows.parquet"), tensors, table.pictures)
         shown += found
-        if summary["accuracy"] is not None:
-            notes[found[0].method] = f"accuracy\n{summary['accuracy']:.3f}"
+        if summary.accuracy is not None:
+            notes[found[0].method] = f"accuracy\n{summary.accuracy:.3f}"
     path = out / f"{table.name}.png"
     draw(shown, notes, path)
     return path

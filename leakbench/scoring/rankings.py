@@ -46,7 +46,8 @@ class Question:
         rank: The attributes that are asked for -> who answers; None where nothing is asked.
         right: (what really stood there, the attributes) -> {column of the rows: which hypothesis is right (V,), -1 where
             unknown}.
-        kappa: The measurements, with `null_label`, the largest share of one label -> how often who sees no release is right.
+        kappa: Takes the leakage point of a summary, with `null_label`, the largest share of one label, or the fields of an
+            attribute; returns how often the baseline guess is right.
         several: Whether it is one question for each of the attributes, with a column for each.
         absent: Why there is no value, where there is none.
     """
@@ -54,7 +55,7 @@ class Question:
     said: str
     rank: Callable[[Features], Ranks | None]
     right: Callable[[Truth, Features], dict[str, Tensor]]
-    kappa: Callable[[Mapping[str, Any]], float]
+    kappa: Callable[[Any], float]
     several: bool = False
     absent: str = ""
 
@@ -64,13 +65,13 @@ RANKINGS = {
         said=IDENTIFIED.heading,
         rank=lambda _: Candidates(),
         right=lambda truth, _: {IDENTIFIED.name: truth.own},
-        kappa=lambda tap: 1 / float(tap["candidates"]),
+        kappa=lambda tap: tap.chance,
     ),
     LABEL_RANKED.name: Question(
         said=LABEL_RANKED.heading,
         rank=lambda _: Classes(),
         right=lambda truth, _: {LABEL_RANKED.name: truth.labels[:, 0]},
-        kappa=lambda tap: float(tap["null_label"]),
+        kappa=lambda tap: float(tap.null_label),
         absent="no public example is of a victim's class, so that this ranking cannot name it",
     ),
     "attribute": Question(

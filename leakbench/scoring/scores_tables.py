@@ -14,14 +14,13 @@ from leakbench.attack.null.tables import best_guesser, random_records
 from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Dataset
 from leakbench.measure.metrics_tables import table_scores
+from leakbench.measure.rates import FEATURES, RECORDS
 from leakbench.scoring.scores import Truth
 from leakbench.types import Generators
 
 __all__ = ["TABLE_COLUMNS", "TableJudge", "score_table", "table_judge"]
 
-TABLE_COLUMNS = tuple(
-    f"{who}{what}" for what in ("feature_accuracy", "record_match") for who in ("", "random_", "null_")
-)
+TABLE_COLUMNS = tuple(f"{who}{what}" for what in (FEATURES.name, RECORDS.name) for who in ("", "random_", "null_"))
 
 DRAWS = 20
 
@@ -61,7 +60,7 @@ def score_table(answer: Tensor, truth: Truth, judge: TableJudge, rngs: Generator
     random = table_scores(drawn.flatten(0, 1), many.flatten(0, 1), judge.columns)
     found, guessed = (table_scores(a, true, judge.columns) for a in (answer.cpu(), null))
     columns: dict[str, Tensor] = {}
-    for what in ("feature_accuracy", "record_match"):
+    for what in (FEATURES.name, RECORDS.name):
         by_draw = getattr(random, what).reshape(victims, DRAWS, members)
         columns |= {
             what: getattr(found, what),

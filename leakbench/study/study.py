@@ -23,6 +23,7 @@ from leakbench.study.engines import Placed, tasks_by
 from leakbench.study.rows import Row, RowStore
 from leakbench.study.task import Outcome, Task
 from leakbench.study.workers import listening, refuse_inside
+from leakbench.summary.model import Summary, Tap
 
 __all__ = ["Engine", "Execution", "Job", "Page", "Study", "executed", "limit_of", "minutes_of", "outcomes_of"]
 
@@ -33,9 +34,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def executed(
-    cell: Cell, runs: Path, command: str, reporter: Reporter | None = None
-) -> Iterator[tuple[dict[str, Any], Run]]:
+def executed(cell: Cell, runs: Path, command: str, reporter: Reporter | None = None) -> Iterator[tuple[Summary, Run]]:
     """Run a cell in its own folder in `runs`, or read it where it is finished; give its summary and the open run."""
     progress = reporter or Reporter()
     try:
@@ -51,9 +50,9 @@ def limit_of(cell: Cell) -> int | None:
     return limit
 
 
-def minutes_of(tap: Mapping[str, Any]) -> float:
+def minutes_of(tap: Tap) -> float:
     """Return the minutes of the attack at a leakage point of a summary."""
-    return round(float(tap["seconds"]) / 60, 1)
+    return round(float(tap.seconds or 0.0) / 60, 1)
 
 
 @dataclass(frozen=True)

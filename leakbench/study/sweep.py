@@ -25,7 +25,7 @@ from leakbench.study.journal import Journal, open_journal
 from leakbench.study.study import Engine, outcomes_of
 from leakbench.study.task import Outcome, Task
 from leakbench.study.workers import refuse_inside
-from leakbench.summary.verdict_words import current_summary
+from leakbench.summary.model import Summary
 
 __all__ = [
     "Swept",
@@ -207,14 +207,14 @@ def _differ(cells: Sequence[Asked]) -> list[str]:
 
 def _figures(manifest: Mapping[str, Any]) -> Iterable[Row]:
     """Yield what a run's summary says of each leakage point, in one row each."""
-    summary = current_summary(manifest["summary"])
+    summary = Summary.of(manifest["summary"])
     whole = {
-        "accuracy": summary["accuracy"],
-        "epsilon_claimed": summary["epsilon"]["claimed"],
-        "epsilon_valid": summary["epsilon"]["valid"],
+        "accuracy": summary.accuracy,
+        "epsilon_claimed": summary.epsilon.claimed,
+        "epsilon_valid": summary.epsilon.valid,
     }
-    for point, tap in summary["taps"].items():
-        single = {n: v for n, v in tap.items() if n not in CLOCK and not isinstance(v, dict | list)}
+    for point, tap in summary.taps.items():
+        single = {n: v for n, v in tap.as_dict().items() if n not in CLOCK and not isinstance(v, dict | list)}
         yield {"point": point, **whole, **single}
 
 

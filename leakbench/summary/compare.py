@@ -22,6 +22,7 @@ from leakbench.rows_file import read_rows
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.store import read_manifest, written
+from leakbench.summary.model import Summary
 
 __all__ = [
     "DIFFERS",
@@ -274,8 +275,9 @@ def rows_of(folder: Path) -> tuple[pd.DataFrame, str]:
 
 def mean_accuracy(folders: Sequence[Path]) -> float | None:
     """Return the mean accuracy of finished runs; None where one of them trained nothing."""
-    found = [read_manifest(folder)["summary"].get("accuracy") for folder in folders]
-    return None if None in found else sum(found) / len(found)
+    found = [Summary.of(read_manifest(folder)["summary"]).accuracy for folder in folders]
+    known = [accuracy for accuracy in found if accuracy is not None]
+    return sum(known) / len(known) if len(known) == len(found) else None
 
 
 def _points(rows: pd.DataFrame) -> list[tuple[Any, ...]]:

@@ -6,7 +6,6 @@ import dataclasses
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -15,10 +14,12 @@ from leakbench.attack.doubts import BUDGET
 from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
+from leakbench.measure.rates import ASR, IDENTIFIED, RECOGNISED
 from leakbench.measure.statistics import exact_low, proportion
 from leakbench.recipe import resolve
 from leakbench.request import run_words
 from leakbench.scoring.scores import RANKS_ONLY
+from leakbench.summary.model import Tap
 from leakbench.summary.tables import comes_back
 from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, STRONGEST, Evidence, above_baseline, whole_victims
 from leakbench.summary.warnings import WORDS
@@ -120,16 +121,17 @@ def networks_in(group: pd.DataFrame) -> int:
     return int(group["network"].nunique()) if "network" in group else 1
 
 
-def evidence_of(group: pd.DataFrame, found: dict[str, Any], setup: Setup) -> Evidence:
+def evidence_of(group: pd.DataFrame, found: Tap, setup: Setup) -> Evidence:
     """Return the evidence for a verdict.
 
     Args:
         group: The rows of a leakage point.
-        found: Its measurements, among them `asr`, `null_asr`, `rmse`, `candidates` and `doubts`.
+        found: Its measurements.
         setup: How they were measured.
     """
     ranks_only = bool((group["failure_reason"] == RANKS_ONLY).all())
-    first = group["identified"].dropna()
+    first = group[IDENTIFIED.column].dropna()
+    doubts = found.doubts or {}
     return Evidence(
         victims=int(group["victim"].nunique()),
         networks=1 if setup.live else networks_in(group),
@@ -143,48 +145,49 @@ def evidence_of(group: pd.DataFrame, found: dict[str, Any], setup: Setup) -> Evi
         higher=() if ranks_only else tuple(_higher(found)),
         identified=whole_victims(first.sum()),
         ranked=len(first),
-        candidates=int(found["candidates"]),
+        candidates=found.candidates or 1,
         shortened=setup.shortened,
         gaps=setup.gaps,
-        cuts={WORDS[why]: victims for why, victims in found["doubts"].items() if why == BUDGET},
-        doubts={WORDS.get(why, why): victims for why, victims in found["doubts"].items() if why != BUDGET},
+        cuts={WORDS[why]: victims for why, victims in doubts.items() if why == BUDGET},
+        doubts={WORDS.get(why, why): victims for why, victims in doubts.items() if why != BUDGET},
         limits=dict(_limits(group, ranks_only)),
     )
 
 
-def _above(group: pd.DataFrame, found: dict[str, Any]) -> Iterator[str]:
+def _above(group: pd.DataFrame, found: Tap) -> Iterator[str]:
     """Yield which measurements of the reconstructions are significantly above the baseline guess's."""
     batch, network = group["batch"].to_numpy(), group.get("network")
-    if above_baseline(*([found[f"{name}{end}"] for end in ("", "_low", "_high")] for name in ("asr", "null_asr"))):
-        yield f"the ASR {found['asr']:.2f} is significantly above the baseline guess's {found['null_asr']:.2f}"
+    share, guess = found.interval(ASR.name), found.interval(ASR.baseline)
+    if share is not None and guess is not None and above_baseline(share, guess):
+        yield f"the ASR {share[0]:.2f} is significantly above the baseline guess's {guess[0]:.2f}"
     closer, low, _ = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), batch, network=network)
     if low > 0.5:
         yield f"{100 * closer:.0f} % of the reconstructions are closer than the baseline guess, significantly more than half"
     if comes_back(group):
         yield "features or whole records are right significantly more often than in the baseline guess and at random"
-    if "recognised" in group and group["recognised"].notna().any():
-        share = proportion(group["recognised"].to_numpy(dtype=float), batch, network=network)
-        guess = proportion(group["null_recognised"].to_numpy(dtype=float), batch)
+    if RECOGNISED.column in group and group[RECOGNISED.column].notna().any():
+        share = proportion(group[RECOGNISED.column].to_numpy(dtype=float), batch, network=network)
+        guess = proportion(group[RECOGNISED.baseline].to_numpy(dtype=float), batch)
         if above_baseline(share, guess):
             recognised = f"{100 * share[0]:.0f} % of the reconstructions are recognised"
             yield f"{recognised}, significantly more than the baseline guess's {100 * guess[0]:.0f} %"
 
 
-def _higher(found: dict[str, Any]) -> Iterator[str]:
+def _higher(found: Tap) -> Iterator[str]:
     """Yield which measurements are above the baseline guess's, significantly or not."""
-    if found["asr"] > found["null_asr_high"]:
-        yield f"the ASR {found['asr']:.2f} is above the interval of the baseline guess's"
-    if found["rmse"] is not None and found["null_rmse"] is not None and found["rmse"] < found["null_rmse"]:
+    if found.asr is not None and found.null_asr_high is not None and found.asr > found.null_asr_high:
+        yield f"the ASR {found.asr:.2f} is above the interval of the baseline guess's"
+    if found.rmse is not None and found.null_rmse is not None and found.rmse < found.null_rmse:
         yield "the median RMSE is below the baseline guess's"
 
 
 def _limits(group: pd.DataFrame, ranks_only: bool) -> Iterator[tuple[str, float]]:
     if not ranks_only:
-        yield "asr", _limit(group, "success")
-        if "recognised" in group and group["recognised"].notna().any():
-            yield "recognised", _limit(group, "recognised")
-    if group["identified"].notna().any():
-        yield "identified", _limit(group.dropna(subset=["identified"]), "identified")
+        yield ASR.name, _limit(group, ASR.column)
+        if RECOGNISED.column in group and group[RECOGNISED.column].notna().any():
+            yield RECOGNISED.name, _limit(group, RECOGNISED.column)
+    if group[IDENTIFIED.column].notna().any():
+        yield IDENTIFIED.name, _limit(group.dropna(subset=[IDENTIFIED.column]), IDENTIFIED.column)
 
 
 def _limit(group: pd.DataFrame, column: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,10 +12,13 @@ import pandas as pd
 from leakbench.limits.guards import Guard
 from leakbench.limits.limits import Limits
 from leakbench.limits.reference import Reference
+from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, MEMBER_FOUND, Rate
+from leakbench.measure.rates import VERBATIM as VERBATIM_RATE
 from leakbench.measure.statistics import exact_low, proportion
 from leakbench.privacy.bounds import Seen
 from leakbench.scoring.rankings import RANKINGS
 from leakbench.scoring.scores_rankings import FALSE_ALARMS
+from leakbench.summary.model import Tap, Violation
 from leakbench.summary.rankings import attribute_bounds, attribute_violations
 
 __all__ = [
@@ -32,7 +35,7 @@ __all__ = [
     "violations",
 ]
 
-Kappa: TypeAlias = Callable[[Mapping[str, Any]], float]
+Kappa: TypeAlias = Callable[[Any], float]
 Outcomes: TypeAlias = Callable[[pd.DataFrame], tuple[pd.Series, pd.Series]]
 
 
@@ -41,26 +44,32 @@ class Bound:
     """A bound on one measurement.
 
     Args:
-        measure: How the summary of a leakage point calls the measurement and its bound.
-        field: How the summary of a leakage point calls the measurement and its bound.
-        said: How a line calls both.
-        kappa: The measurements, with `null_label`, the largest share of one label -> how often the baseline guess is right, in
-            [0, 1].
-        outcomes: The rows -> (whether each was right (n,), the cluster of each (n,)).
-        whole: The measurement's name in a line about it alone, where `said` would be too short.
+        rate: The measurement.
+        said: Its name in a list of bounds.
+        kappa: Takes the leakage point, with `null_label`, the largest share of one label; returns how often the baseline guess
+            is right, in [0, 1].
+        outcomes: Takes the rows; returns (whether each was right (n,), the cluster of each (n,)).
     """
 
-    measure: str
-    field: str
+    rate: Rate
     said: str
     kappa: Kappa
     outcomes: Outcomes
-    whole: str = ""
+
+    @property
+    def measure(self) -> str:
+        """Field of the measurement."""
+        return self.rate.name
+
+    @property
+    def field(self) -> str:
+        """Field of the bound."""
+        return self.rate.bound
 
     @property
     def name(self) -> str:
-        """How a line about the measurement alone calls it."""
-        return self.whole or self.said
+        """Name of the measurement in a line about it alone."""
+        return self.rate.words if self.rate is LABELS else self.said
 
 
 def _once(column: str) -> Outcomes:
@@ -73,38 +82,29 @@ def _once(column: str) -> Outcomes:
     return outcomes
 
 
-def _ranked(name: str) -> Bound:
+def _ranked(rate: Rate) -> Bound:
     """Return the bound on what a ranking of `leakbench.scoring.rankings` tells right."""
-    question = RANKINGS[name]
-    return Bound(name, f"{name}_bound", question.said, question.kappa, _once(name))
+    question = RANKINGS[rate.name]
+    return Bound(rate, question.said, question.kappa, _once(rate.column))
 
 
 BOUNDS = (
     # An answer of M guesses is matched to M examples, so that each has M chances to be hit.
     Bound(
-        measure="asr",
-        field="asr_bound",
-        said="ASR",
-        kappa=lambda tap: min(1.0, float(tap["batch"] * tap["null_asr_high"])),
-        outcomes=lambda rows: (rows["success"], rows["batch"]),
+        ASR,
+        ASR.heading,
+        lambda tap: min(1.0, float(tap.batch * tap.null_asr_high)),
+        lambda rows: (rows[ASR.column], rows["batch"]),
     ),
-    _ranked("identified"),
+    _ranked(IDENTIFIED),
     Bound(
-        measure="label_accuracy",
-        field="label_bound",
-        said="label",
-        kappa=lambda tap: min(1.0, float(tap["batch"] * tap["null_label"])),
-        outcomes=lambda rows: (rows["label"] == rows["label_guess"], rows["batch"]),
-        whole="label accuracy",
+        LABELS,
+        "label",
+        lambda tap: min(1.0, float(tap.batch * tap.null_label)),
+        lambda rows: (rows["label"] == rows["label_guess"], rows["batch"]),
     ),
-    _ranked("label_ranked"),
-    Bound(
-        measure="member_tpr",
-        field="member_tpr_bound",
-        said="member found",
-        kappa=lambda _: FALSE_ALARMS,
-        outcomes=_once("member_found"),
-    ),
+    _ranked(LABEL_RANKED),
+    Bound(MEMBER_FOUND, MEMBER_FOUND.heading, lambda _: FALSE_ALARMS, _once(MEMBER_FOUND.column)),
 )
 """All of them, in the order in which they are printed."""
 
@@ -113,8 +113,8 @@ VERBATIM = 1e-3
 """The RMSE up to which an example is rebuilt exactly; a pixel's step of 1 / 255 is four times as much."""
 
 REFERENCES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.Series]]] = {
-    "verbatim": ("alone_expected", lambda rows: rows["rmse"] <= VERBATIM),
-    "asr": ("asr_ideal", lambda rows: rows["success"]),
+    VERBATIM_RATE.name: ("alone_expected", lambda rows: rows["rmse"] <= VERBATIM),
+    ASR.name: ("asr_ideal", lambda rows: rows[ASR.column]),
 }
 """{measure: (its reference, rows -> whether each was right)}."""
 
@@ -124,20 +124,18 @@ def verbatim_fields(group: pd.DataFrame) -> dict[str, float]:
     share, low, high = proportion(
         (group["rmse"] <= VERBATIM).to_numpy(), group["batch"].to_numpy(), network=group.get("network")
     )
-    return {"verbatim": share, "verbatim_low": low, "verbatim_high": high}
+    return dict(zip(VERBATIM_RATE.ends, (share, low, high), strict=True))
 
 
-def references(
-    name: str, tap: Mapping[str, Any], expected: Reference
-) -> tuple[dict[str, float | None], dict[str, str]]:
+def references(name: str, tap: Tap, expected: Reference) -> tuple[dict[str, float | None], dict[str, str]]:
     """Return (the references of a leakage point, notes on the missing ones).
 
     A server for which reading is worse than guessing guesses as the null attacker does.
     """
-    asr, rmse, null = expected.asr, expected.rmse, tap["null_rmse"]
+    asr, rmse, null = expected.asr, expected.rmse, tap.null_rmse
     fields = {
         "alone_expected": expected.alone,
-        "asr_ideal": None if asr is None else max(asr, float(tap["null_asr"])),
+        "asr_ideal": None if asr is None else max(asr, float(tap.null_asr or 0.0)),
         "rmse_ideal": rmse if rmse is None or null is None else min(rmse, float(null)),
     }
     missing = {
@@ -148,22 +146,20 @@ def references(
     return fields, {f"taps.{name}.{field}": missing[field] for field, value in fields.items() if value is None}
 
 
-def surpassed(name: str, tap: Mapping[str, Any], group: pd.DataFrame, confidence: float) -> list[dict[str, Any]]:
+def surpassed(name: str, tap: Tap, group: pd.DataFrame, confidence: float) -> list[Violation]:
     """Return the measurements significantly above what the server may expect, as `leak_bounds.violations` does: a bug."""
     found = []
     for measure, (field, right) in REFERENCES.items():
-        value, bound = tap[measure], tap[field]
+        value, bound = tap.value(measure), tap.value(field)
         if value is None or bound is None:
             continue
         low = exact_low(right(group).to_numpy(dtype=float), group["batch"].to_numpy(), confidence)
         if low > bound:
-            found.append(
-                {"tap": name, "measure": measure, "reference": field, "value": value, "low": low, "bound": bound}
-            )
+            found.append(Violation(tap=name, measure=measure, reference=field, value=value, low=low, bound=bound))
     return found
 
 
-def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[dict[str, Any], dict[str, str]]:
+def bounded(tap: Tap, group: pd.DataFrame, guard: Guard) -> tuple[dict[str, Any], dict[str, str]]:
     """Return (the bounds on a leakage point's measurements and what they rest on, {field: why it is None}).
 
     Args:
@@ -180,34 +176,32 @@ def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[
         return absent, dict.fromkeys(fields, guard.reason)
     releases = 1 if guard.unit == "client" else int(group.groupby(["victim", "example"]).size().max())
     seen = Seen(guard.sigma, guard.views * releases, guard.before)
-    measured = {**tap, "null_label": guard.commonest}
+    measured = tap.replaced(null_label=guard.commonest)
     try:
         gammas = seen.robustness([bound.kappa(measured) for bound in BOUNDS]).tolist()
     except (ArithmeticError, MemoryError, ValueError):
         return absent, dict.fromkeys(fields, "none: the privacy losses span more than can be held")
     found = {**absent, **dict(zip(fields, gammas, strict=True)), "seen": dataclasses.asdict(seen)}
-    reasons = dict.fromkeys((field for field in fields if field != "asr_bound"), guard.related) if guard.related else {}
+    reasons = dict.fromkeys((field for field in fields if field != ASR.bound), guard.related) if guard.related else {}
     if guard.labels_given:
         reasons["label_bound"] = "none: the labels were granted to the attacker, not inferred"
     return {**found, **dict.fromkeys(reasons)}, reasons
 
 
-def violations(
-    name: str, tap: Mapping[str, Any], group: pd.DataFrame, confidence: float = 0.95
-) -> list[dict[str, Any]]:
+def violations(name: str, tap: Tap, group: pd.DataFrame, confidence: float = 0.95) -> list[Violation]:
     """Return the measurements of a leakage point that are significantly above their bounds: a wrong guarantee, or a bug.
 
     Each with its value and the exact lower limit (`exact_low`, at this confidence) that is above the bound.
     """
     found = []
     for held in BOUNDS:
-        value, bound = tap[held.measure], tap[held.field]
+        value, bound = tap.value(held.measure), tap.value(held.field)
         if value is None or bound is None:
             continue
         outcome, cluster = held.outcomes(group)
         low = exact_low(outcome.to_numpy(dtype=float), cluster.to_numpy(), confidence)
         if low > bound:
-            found.append({"tap": name, "measure": held.measure, "value": value, "low": low, "bound": bound})
+            found.append(Violation(tap=name, measure=held.measure, value=value, low=low, bound=bound))
     return found
 
 
@@ -218,7 +212,7 @@ CANDIDATES = 1000
 """Among so many candidates. A bound among fewer also holds among so many, since picking one of fewer is easier."""
 
 
-def guaranteed(tap: Mapping[str, Any], violations: Sequence[Any]) -> float | None:
+def guaranteed(tap: Tap, violations: Sequence[Violation]) -> float | None:
     """Return the guaranteed limit of the identification rate at a leakage point; None where none is guaranteed.
 
     Args:
@@ -226,15 +220,15 @@ def guaranteed(tap: Mapping[str, Any], violations: Sequence[Any]) -> float | Non
             what leaked, and `candidates`.
         violations: Measurements at the leakage point that are significantly above their bounds.
     """
-    bound = tap["identified_bound"]
-    if violations or bound is None or bound > LIMIT or tap["candidates"] > CANDIDATES:
+    bound = tap.identified_bound
+    if violations or bound is None or bound > LIMIT or (tap.candidates or 0) > CANDIDATES:
         return None
     return float(bound)
 
 
 def limited(
-    name: str, tap: dict[str, Any], group: pd.DataFrame, limits: Limits, points: int = 1
-) -> tuple[dict[str, Any], dict[str, str], list[dict[str, Any]]]:
+    name: str, tap: Tap, group: pd.DataFrame, limits: Limits, points: int = 1
+) -> tuple[Tap, dict[str, str], list[Violation]]:
     """Return (a leakage point's measurements and limits, notes on these, the measurements above their bounds).
 
     Args:
@@ -244,27 +238,27 @@ def limited(
             be called above it by luck (Bonferroni).
     """
     bounds, absent = bounded(tap, group, limits.guard)
-    found = {**tap, **bounds, "rmse_floor": limits.floor.rmse, "rmse_floor_unbiased": limits.floor.unbiased}
+    floors = {"rmse_floor": limits.floor.rmse, "rmse_floor_unbiased": limits.floor.unbiased}
     expected, unexpected = references(name, tap, limits.reference)
-    found |= expected
-    if bounds["identified_bound"] is not None:
+    found = tap.replaced(**bounds, **floors, **expected)
+    if found.identified_bound is not None:
         seen = Seen(bounds["seen"]["sigma"], bounds["seen"]["releases"], limits.guard.before)
-        found["attributes"] = attribute_bounds(tap["attributes"], seen)
+        found = found.replaced(attributes=attribute_bounds(tap.attributes, seen))
     notes = {f"taps.{name}.{field}": reason for field, reason in absent.items()}
-    if "identified_bound" in absent:
-        why = absent["identified_bound"]
-        notes |= {f"taps.{name}.attributes.{attribute}.bound": why for attribute in tap.get("attributes") or {}}
+    if IDENTIFIED.bound in absent:
+        why = absent[IDENTIFIED.bound]
+        notes |= {f"taps.{name}.attributes.{attribute}.bound": why for attribute in tap.attributes or {}}
     notes |= unexpected
     notes |= {f"taps.{name}.{field}": limits.floor.note for field in ("rmse_floor", "rmse_floor_unbiased")}
     if bounds["seen"] is None:
         notes[f"taps.{name}.seen"] = limits.guard.reason
-    if bounds["seen"] is not None and tap["batch"] > 1:
+    if bounds["seen"] is not None and tap.batch > 1:
         whose = "client, given the other clients" if limits.guard.unit == "client" else "example, given the others"
         notes[f"taps.{name}.bounds"] = (
-            f"of one {whose} behind the update; each of the {tap['batch']} guesses at a batch is a chance, so that what the "
+            f"of one {whose} behind the update; each of the {tap.batch} guesses at a batch is a chance, so that what the "
             "bound starts from (kappa, how often an attacker is right without the leak) is that many times the rate of one"
         )
-    confidence = 1 - 0.05 / (points * (len(BOUNDS) + len(REFERENCES) + len(tap.get("attributes") or {})))
+    confidence = 1 - 0.05 / (points * (len(BOUNDS) + len(REFERENCES) + len(tap.attributes or {})))
     broken = violations(name, found, group, confidence) + attribute_violations(name, found, group, confidence)
     broken += surpassed(name, found, group, confidence)
     return found, notes, broken

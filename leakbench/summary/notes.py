@@ -11,7 +11,9 @@ from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.measure.measures import MEASURES, undefined
+from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, PRECISION, RECOGNISED, VERBATIM
 from leakbench.scoring.scores import RANKS_ONLY
+from leakbench.summary.model import Tap
 from leakbench.summary.rankings import ranking_notes, told_notes
 from leakbench.summary.tables import table_notes
 from leakbench.summary.tap import fit_notes
@@ -20,7 +22,7 @@ from leakbench.summary.verdict_words import INCONCLUSIVE, NO_LEAK
 __all__ = ["epsilon_notes", "limit_notes", "network_notes", "tap_notes", "training_notes"]
 
 SILENT = (
-    *("asr", "asr_exact", "asr_above_null", "precision", "verbatim", "failures", "label_accuracy", "iterations"),
+    *(ASR.name, "asr_exact", "asr_above_null", PRECISION.name, VERBATIM.name, "failures", LABELS.name, "iterations"),
     *(measure.name for measure in MEASURES),
     "identified_by_reconstruction",
 )
@@ -105,27 +107,27 @@ def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
     return {f"epsilon.{name}": note for name, note in notes.items()}
 
 
-def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -> dict[str, str]:
+def tap_notes(key: str, tap: Tap, group: pd.DataFrame, cell: Cell) -> dict[str, str]:
     """Return the notes on one leakage point's measurements."""
     notes = table_notes(key, tap) | fit_notes(key, tap) | ranking_notes(key, tap)
     absent = undefined(cell.data.shape)
     reasons = {measure.name: measure.absent for measure in MEASURES if measure.absent} | absent
-    if tap["null_recognised"] is None:
-        without = ("recognised", "null_recognised", "gallery")
+    if tap.null_recognised is None:
+        without = (RECOGNISED.name, RECOGNISED.baseline, "gallery")
         notes |= {f"taps.{key}.{name}": absent.get("ssim", "no value") for name in without}
     for name in (measure.name for measure in MEASURES):
-        if tap[name] is None:
+        if tap.value(name) is None:
             failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"
             notes[f"taps.{key}.{name}"] = reasons.get(name, failed)
     notes |= told_notes(key, tap) | _verdict_notes(key, tap)
-    if tap["asr"] is None:
-        silent = SILENT if tap["null_recognised"] is None else (*SILENT, "recognised")
+    if tap.asr is None:
+        silent = SILENT if tap.null_recognised is None else (*SILENT, RECOGNISED.name)
         return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in silent}
-    if tap["precision"] is None:
+    if tap.precision is None:
         notes[f"taps.{key}.precision"] = "no answer was given"
-    if tap["asr_above_null"] is None:
+    if tap.asr_above_null is None:
         notes[f"taps.{key}.asr_above_null"] = "the baseline guess alone succeeds everywhere"
-    if tap["iterations"] is None:
+    if tap.iterations is None:
         notes[f"taps.{key}.iterations"] = "fewer than half of the examples were reconstructed within eta"
     if key.partition("@")[0] == "type-0" and cell.defense.aggregation == "secure":
         clients = cell.settings.federation.clients_per_round
@@ -140,17 +142,17 @@ def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) ->
     return notes
 
 
-def _verdict_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
+def _verdict_notes(key: str, tap: Tap) -> dict[str, str]:
     """Return why the verdict of a leakage point names no command, no excluded rate or no guarantee."""
-    missing = [name for name in tap if name.startswith("excluded_") and tap[name] is None]
-    decided = tap["verdict"] != INCONCLUSIVE
+    missing = [rate.excluded for rate in EXCLUDABLE if tap.value(rate.excluded) is None]
+    decided = tap.verdict != INCONCLUSIVE
     notes = dict.fromkeys(
-        missing, "not measured" if tap["verdict"] in (INCONCLUSIVE, NO_LEAK) else tap["verdict_reason"]
+        missing, "not measured" if tap.verdict in (INCONCLUSIVE, NO_LEAK) else tap.verdict_reason or ""
     )
-    if tap["verdict_command"] is None:
+    if tap.verdict_command is None:
         notes["verdict_command"] = (
             "the verdict needs no other run" if decided else "a longer run of autoleak may not supply what is missing"
         )
-    if tap["identified_by_reconstruction"] is None:
+    if tap.identified_by_reconstruction is None:
         notes["identified_by_reconstruction"] = "no reconstruction was compared with the candidates"
     return {f"taps.{key}.{name}": note for name, note in notes.items()}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
+from leakbench.measure.rates import COUNTED, MEMBER_AUC, MEMBER_FOUND
 from leakbench.measure.statistics import exact_low, mean_interval, shared
 from leakbench.privacy.bounds import Seen
 from leakbench.scoring.rankings import ONE_EACH, RANKINGS
 from leakbench.scoring.scores_rankings import IDENTIFIED_BY, LEAST_NON_MEMBERS
+from leakbench.summary.model import Number, Tap, Violation
 
 __all__ = [
     "attribute_bounds",
@@ -38,9 +40,9 @@ def told_fields(group: pd.DataFrame) -> dict[str, float | None]:
     return fields
 
 
-def told_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
+def told_notes(key: str, tap: Tap) -> dict[str, str]:
     """Return why a question has no value."""
-    return {f"taps.{key}.{name}": RANKINGS[name].absent for name in ONE_EACH if tap[name] is None}
+    return {f"taps.{key}.{name}": RANKINGS[name].absent for name in ONE_EACH if tap.value(name) is None}
 
 
 def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
@@ -55,24 +57,24 @@ def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
     null = _first(group, "null_label_counts")
     return {
         **{field: value for way in IDENTIFIED_BY for field, value in _interval(way, _share, group, way).items()},
-        **_interval("member_auc", _mean, group, "member_above"),
-        **_interval("member_tpr", _share, group, "member_found"),
-        **_interval("label_counts", _mean, group, "label_counts"),
+        **_interval(MEMBER_AUC.name, _mean, group, MEMBER_AUC.column),
+        **_interval(MEMBER_FOUND.name, _share, group, MEMBER_FOUND.column),
+        **_interval(COUNTED.name, _mean, group, COUNTED.column),
         "null_label_counts": float(null.mean()) if len(null) else None,
         "attributes": attribute_fields(group),
     }
 
 
-def ranking_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
+def ranking_notes(key: str, tap: Tap) -> dict[str, str]:
     """Return why fields of a leakage point are None."""
     reasons = {
-        "member_auc": EVERYBODY,
-        "member_tpr": FEW,
-        "label_counts": ONE_LABEL,
-        "null_label_counts": ONE_LABEL,
+        MEMBER_AUC.name: EVERYBODY,
+        MEMBER_FOUND.name: FEW,
+        COUNTED.name: ONE_LABEL,
+        COUNTED.baseline: ONE_LABEL,
     }
-    absent = {f"taps.{key}.{name}": reason for name, reason in reasons.items() if tap[name] is None}
-    return absent | attribute_notes(key, tap["attributes"])
+    absent = {f"taps.{key}.{name}": reason for name, reason in reasons.items() if tap.value(name) is None}
+    return absent | attribute_notes(key, tap.attributes)
 
 
 def _first(group: pd.DataFrame, column: str) -> pd.Series:
@@ -106,7 +108,7 @@ COLUMN = "attribute_"
 
 SEVERAL = "the update is of several records; attributes are ranked for one"
 
-Attributes: TypeAlias = dict[str, dict[str, float | None]]
+Attributes: TypeAlias = dict[str, dict[str, Number | None]]
 """{category: {`right`, `low`, `high`, `null`, `bound`}}."""
 
 
@@ -156,15 +158,13 @@ def attribute_bounds(attributes: Attributes | None, seen: Seen | None) -> Attrib
     return {name: {**found, "bound": bounds[name]} for name, found in attributes.items()}
 
 
-def attribute_violations(
-    name: str, tap: Mapping[str, Any], group: pd.DataFrame, confidence: float = 0.95
-) -> list[dict[str, Any]]:
+def attribute_violations(name: str, tap: Tap, group: pd.DataFrame, confidence: float = 0.95) -> list[Violation]:
     """Return the attributes told right significantly more often than their bounds allow, as `leak_bounds.violations` does."""
     broken = []
-    for attribute, found in (tap["attributes"] or {}).items():
+    for attribute, found in (tap.attributes or {}).items():
         told = group.dropna(subset=[f"{COLUMN}{attribute}"])
         low = exact_low(told[f"{COLUMN}{attribute}"].to_numpy(dtype=float), told["victim"].to_numpy(), confidence)
         if found["bound"] is not None and low > found["bound"]:
-            measured = {"measure": f"attribute {attribute}", "value": found["right"], "low": low}
-            broken.append({"tap": name, **measured, "bound": found["bound"]})
+            measure, value = f"attribute {attribute}", found["right"]
+            broken.append(Violation(tap=name, measure=measure, value=value, low=low, bound=found["bound"]))
     return broken

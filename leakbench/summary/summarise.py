@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,9 +13,11 @@ from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name, rand
 from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.leakage_points import listed, point_name
 from leakbench.limits.limits import Limits
+from leakbench.measure.rates import ASR, LABELS
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.summary.evidence import setup_of
 from leakbench.summary.limits import CANDIDATES, LIMIT, guaranteed, limited
+from leakbench.summary.model import Claim, Summary, Tap, Violation
 from leakbench.summary.notes import epsilon_notes, limit_notes, network_notes, tap_notes, training_notes
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.threat import letter
@@ -34,31 +36,30 @@ def summarise(
     phases: dict[str, float],
     folder: str,
     seen: Conspicuous | None = None,
-) -> dict[str, Any]:
+) -> Summary:
     """Return the summary of a finished cell; what does not exist is None, with its reason under `notes`."""
     s, seen, wanted = cell.settings, seen or Conspicuous(), fished(cell.attack.server)
     notes: dict[str, str] = {}
-    violations: list[dict[str, Any]] = []
-    taps = {}
+    violations: list[Violation] = []
+    taps: dict[str, Tap] = {}
     points = len(rows[["round", "tap"]].drop_duplicates())
     for (number, tap), group in rows.groupby(["round", "tap"], sort=False):
         round_number = int(str(number))
         key = leak_key(cell, str(tap), round_number)
         setup = setup_of(cell, int(group["member"].max()) + 1)
         found = tap_summary(group, phases.get(phase_name(cell, str(tap), round_number), 0.0), setup)
-        found["observations"] = looks_at(cell, str(tap))
-        found |= _grid(cell, str(tap), round_number)
+        found = found.replaced(observations=looks_at(cell, str(tap)), **_grid(cell, str(tap), round_number))
         taps[key], why, broken = limited(key, found, group, limits[key], points)
         notes.update(tap_notes(key, taps[key], group, cell) | why)
         violations += broken
-        taps[key]["guaranteed"] = guaranteed(taps[key], broken)
-        if taps[key]["guaranteed"] is None:
+        taps[key] = taps[key].replaced(guaranteed=guaranteed(taps[key], broken))
+        if taps[key].guaranteed is None:
             notes[f"taps.{key}.guaranteed"] = (
                 f"no bound on the identification rate of at most {LIMIT:g} among at most {CANDIDATES:,} candidates"
             )
     notes |= training_notes(cell, rounds) | network_notes(cell) | epsilon_notes(cell, epsilon) | _look_notes(cell)
     notes |= seen.notes | limit_notes(cell)
-    return {
+    fields = {
         "cell": {**cell.names, "seed": s.seed, "hash": cell.hash},
         "protocol": s.protocol,
         "model": s.model,
@@ -86,6 +87,7 @@ def summarise(
         "claims": _claims(cell, taps, rounds, epsilon),
         "folder": folder,
     }
+    return Summary.model_validate(fields)
 
 
 def _grid(cell: Cell, tap: str, round_number: int) -> dict[str, int]:
@@ -101,38 +103,36 @@ def _grid(cell: Cell, tap: str, round_number: int) -> dict[str, int]:
 
 
 CURVES = (
-    "asr",
-    "asr_low",
-    "asr_high",
-    "null_asr",
+    *ASR.ends,
+    ASR.baseline,
     *(f"{name}{end}" for name in ONE_EACH for end in ("", "_low", "_high")),
-    "label_accuracy",
+    LABELS.name,
     "rmse",
 )
 
 
-def over_rounds(taps: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def over_rounds(taps: Mapping[str, Tap]) -> dict[str, dict[str, Any]]:
     """Return {tap: {`rounds`: [...], measure: [...], `worst`: round}} of the taps that leaked at two rounds or more.
 
     Args:
         taps: {`tap@round`: measurements}. worst: where the ASR is highest; among equals, where more were identified, labels were
             told better, and the round came first. An attack that only ranks goes by what it identifies.
     """
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    found: dict[str, list[Tap]] = {}
     for key, tap in taps.items():
         found.setdefault(key.partition("@")[0], []).append(tap)
     return {name: _curve(several) for name, several in found.items() if len(several) > 1}
 
 
-def _curve(several: list[Mapping[str, Any]]) -> dict[str, Any]:
-    def leaked(tap: Mapping[str, Any]) -> tuple[float, ...]:
-        return tuple(-1.0 if tap[name] is None else tap[name] for name in ("asr", "identified", "label_accuracy"))
+def _curve(several: Sequence[Tap]) -> dict[str, Any]:
+    def leaked(tap: Tap) -> tuple[float, ...]:
+        return tuple(-1.0 if rate is None else rate for rate in (tap.asr, tap.identified, tap.label_accuracy))
 
-    worst = max(several, key=lambda tap: (*leaked(tap), -tap["round"]))
+    worst = max(several, key=lambda tap: (*leaked(tap), -tap.round))
     return {
-        "rounds": [tap["round"] for tap in several],
-        **{name: [tap[name] for tap in several] for name in CURVES},
-        "worst": worst["round"],
+        "rounds": [tap.round for tap in several],
+        **{name: [tap.value(name) for tap in several] for name in CURVES},
+        "worst": worst.round,
     }
 
 
@@ -152,7 +152,7 @@ def _named(taps: list[str]) -> str:
     return listed([point_name(tap) for tap in taps])
 
 
-def _claims(cell: Cell, taps: dict[str, Any], rounds: pd.DataFrame, epsilon: dict[str, Any]) -> list[dict[str, Any]]:
+def _claims(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame, epsilon: dict[str, Any]) -> list[Claim]:
     """Return the numbers that the paper prints for this defense and data set, each with our measurement and a comment."""
     dataset, of_paper = cell.names["dataset"], cell.recipe.federation.rounds
     trained = f"measured after {len(rounds)} rounds, the paper's are {of_paper}" if len(rounds) != of_paper else ""
@@ -169,24 +169,22 @@ def _claims(cell: Cell, taps: dict[str, Any], rounds: pd.DataFrame, epsilon: dic
                 c for c in (trained, "by the paper's formula; valid: " + _or_none(epsilon["valid"])) if c
             )
         elif (tap := _first_at(taps, what.removeprefix("rmse "))) is not None:
-            measured, comment = tap["rmse"], f"batch {tap['batch']}; a median here, one picture there"
-            if by_dataset[dataset] > tap["null_rmse"]:
-                comment += (
-                    f"; the printed value is not better than a guess without any gradient ({tap['null_rmse']:.3f})"
-                )
+            measured, comment = tap.rmse, f"batch {tap.batch}; a median here, one picture there"
+            if tap.null_rmse is not None and by_dataset[dataset] > tap.null_rmse:
+                comment += f"; the printed value is not better than a guess without any gradient ({tap.null_rmse:.3f})"
         found.append(
-            {
-                "what": what,
-                "claimed": by_dataset[dataset],
-                "measured": measured,
-                "source": cell.defense.printed_by or cell.defense.cite,
-                "comment": comment,
-            }
+            Claim(
+                what=what,
+                claimed=by_dataset[dataset],
+                measured=measured,
+                source=cell.defense.printed_by or cell.defense.cite,
+                comment=comment,
+            )
         )
     return found
 
 
-def _first_at(taps: dict[str, Any], name: str) -> dict[str, Any] | None:
+def _first_at(taps: Mapping[str, Tap], name: str) -> Tap | None:
     """Return what was measured at a leakage point, where it leaked in several rounds at the first."""
     return next((tap for key, tap in taps.items() if key.partition("@")[0] == name), None)
 

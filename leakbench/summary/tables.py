@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from leakbench.measure.metrics_tables import NO_FEATURES
+from leakbench.measure.rates import FEATURES, RECORDS
 from leakbench.measure.statistics import difference_interval, mean_interval, proportion
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.scoring.scores_tables import TABLE_COLUMNS
+from leakbench.summary.model import Tap
 
 __all__ = ["comes_back", "table_fields", "table_notes"]
 
-MEASURED = ("feature_accuracy", "record_match")
+MEASURED = (FEATURES.name, RECORDS.name)
 GUESSES = ("random", "null")
 
 
@@ -29,14 +29,14 @@ def table_fields(group: pd.DataFrame) -> dict[str, float | None]:
         return dict.fromkeys([*MEASURED, *bounds, *names])
     found: dict[str, float | None] = dict.fromkeys([*MEASURED, *bounds])
     if not (group["failure_reason"] == RANKS_ONLY).all():
-        accuracy = group["feature_accuracy"].fillna(0.0)
+        accuracy = group[FEATURES.column].fillna(0.0)
         by_batch = accuracy.groupby(group["batch"]).mean()
         mean = mean_interval(by_batch, network=_network_of(group))
-        found |= dict(zip(("feature_accuracy", "feature_accuracy_low", "feature_accuracy_high"), mean, strict=True))
+        found |= dict(zip(FEATURES.ends, mean, strict=True))
         share = proportion(
-            group["record_match"].fillna(0.0).to_numpy(), group["batch"].to_numpy(), network=group.get("network")
+            group[RECORDS.column].fillna(0.0).to_numpy(), group["batch"].to_numpy(), network=group.get("network")
         )
-        found |= dict(zip(("record_match", "record_match_low", "record_match_high"), share, strict=True))
+        found |= dict(zip(RECORDS.ends, share, strict=True))
     return found | {name: float(group[name].mean()) for name in names}
 
 
@@ -51,19 +51,19 @@ def comes_back(group: pd.DataFrame) -> bool:
         return False
     batch = group["batch"].to_numpy()
     accuracy, match = (group[name].fillna(0.0) for name in MEASURED)
-    above = [(accuracy - group[f"{who}_feature_accuracy"]).groupby(batch).mean() for who in GUESSES]
+    above = [(accuracy - group[f"{who}_{FEATURES.name}"]).groupby(batch).mean() for who in GUESSES]
     network = _network_of(group)
     if len(above[0]) > 1 and all(difference_interval(gain, network=network)[1] > 0 for gain in above):
         return True
     share, low, _ = proportion(match.to_numpy(), batch, network=group.get("network"))
-    guessed = max(float(group[f"{who}_record_match"].mean()) for who in GUESSES)
-    return low > guessed and share > proportion(group["null_record_match"].to_numpy(), batch)[2]
+    guessed = max(float(group[f"{who}_{RECORDS.name}"].mean()) for who in GUESSES)
+    return low > guessed and share > proportion(group[RECORDS.baseline].to_numpy(), batch)[2]
 
 
-def table_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
+def table_notes(key: str, tap: Tap) -> dict[str, str]:
     """Return why fields of a leakage point are None: pictures have no features, and a ranking answers no record."""
-    reason = NO_FEATURES if tap["random_feature_accuracy"] is None else RANKS_ONLY
-    return {f"taps.{key}.{name}": reason for name in TABLE_COLUMNS if tap[name] is None}
+    reason = NO_FEATURES if tap.random_feature_accuracy is None else RANKS_ONLY
+    return {f"taps.{key}.{name}": reason for name in TABLE_COLUMNS if tap.value(name) is None}
 
 
 def _network_of(group: pd.DataFrame) -> pd.Series | None:

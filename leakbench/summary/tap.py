@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 
 from leakbench.measure.measures import MEASURES
+from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, RECOGNISED, VERBATIM
 from leakbench.measure.statistics import exact, proportion
 from leakbench.summary.evidence import Setup, evidence_of, networks_in
 from leakbench.summary.limits import verbatim_fields
+from leakbench.summary.model import Tap
 from leakbench.summary.rankings import ranking_fields, told_fields
 from leakbench.summary.tables import table_fields
 from leakbench.summary.verdict import verdict
@@ -20,28 +22,13 @@ from leakbench.summary.warnings import doubts
 __all__ = ["LEARNS_NOTHING", "POINTS", "anytime", "fit_notes", "tap_summary", "unanswered"]
 
 UNSAID = (
-    "failures",
-    "asr",
-    "asr_low",
-    "asr_high",
-    "asr_exact_low",
-    "asr_exact_high",
-    "asr_above_null",
-    "recognised",
-    "recognised_low",
-    "recognised_high",
-    "verbatim",
-    "verbatim_low",
-    "verbatim_high",
-    "label_accuracy",
+    *("failures", *ASR.ends, "asr_exact_low", "asr_exact_high", "asr_above_null"),
+    *(*RECOGNISED.ends, *VERBATIM.ends, LABELS.name),
 )
 """What an attack that only ranks says nothing of."""
 
-EXCLUDED = ("asr", "identified", "recognised")
-"""Measurements with a field `excluded_<measurement>`: the rate above which a leak is excluded."""
 
-
-def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None) -> dict[str, Any]:
+def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None) -> Tap:
     """Return the measurements of a leakage point and the verdict on it; None for what has no value.
 
     Args:
@@ -54,30 +41,28 @@ def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None)
     _, exact_low, exact_high = exact(group["success"].to_numpy(), group["batch"].to_numpy(), network=network)
     # The baseline guess does not see the network.
     null, null_low, null_high = proportion(group["null_success"].to_numpy(), group["batch"].to_numpy())
-    found = {
+    found: dict[str, Any] = {
         "round": int(group["round"].iloc[0]),
         "batch": int(group["member"].max()) + 1,
         "victims": int(group["victim"].nunique()),
         "networks": networks_in(group),
         "failures": int(group["failure"].sum()),
-        "asr": asr,
-        "asr_low": low,
-        "asr_high": high,
+        **dict(zip(ASR.ends, (asr, low, high), strict=True)),
         "asr_exact_low": exact_low,
         "asr_exact_high": exact_high,
         "asr_above_null": None if null == 1 else (asr - null) / (1 - null),
         "precision": _precision(group),
         **verbatim_fields(group),
-        "null_asr": null,
-        "null_asr_low": null_low,
-        "null_asr_high": null_high,
+        ASR.baseline: null,
+        f"{ASR.baseline}_low": null_low,
+        f"{ASR.baseline}_high": null_high,
         **_recognised(group),
         **told_fields(group),
         "candidates": int(group["candidates"].min()),
         "eta": float(group["eta"].iloc[0]),
         "null_rmse": _number(float(group["null_rmse"].median())),
         **{measure.name: _median(group[measure.name], measure.worst) for measure in MEASURES},
-        "label_accuracy": float((group["label"] == group["label_guess"]).mean()),
+        LABELS.name: float((group["label"] == group["label_guess"]).mean()),
         "iterations": _number(group["iterations_to_success"].fillna(math.inf).median()),
         "evaluations": int(group["evaluations"].median()),
         **ranking_fields(group),
@@ -89,18 +74,16 @@ def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None)
         "unanswered": unanswered(group),
     }
     setup = setup or Setup()
-    evidence = evidence_of(group, found, setup)
+    evidence = evidence_of(group, Tap.model_validate(found), setup)
     result = verdict(evidence)
     unsaid = dict.fromkeys(UNSAID) if evidence.ranks_only else {}
-    excluded = {f"excluded_{name}": result.excluded.get(name) for name in EXCLUDED}
-    return {
-        **found,
-        **unsaid,
+    excluded = {rate.excluded: result.excluded.get(rate.name) for rate in EXCLUDABLE}
+    words = {
         "verdict": result.word,
         "verdict_reason": result.reason,
         "verdict_command": (setup.command if result.decidable else "") or None,
-        **excluded,
     }
+    return Tap.model_validate({**found, **unsaid, **words, **excluded})
 
 
 def _precision(group: pd.DataFrame) -> float | None:
@@ -114,12 +97,14 @@ def _recognised(group: pd.DataFrame) -> dict[str, float | int | None]:
 
     None without pictures, and for the first three where the attack only ranks.
     """
-    fields = ("recognised", "recognised_low", "recognised_high")
+    fields = RECOGNISED.ends
     if "null_recognised" not in group or group["null_recognised"].isna().any():
         return dict.fromkeys((*fields, "null_recognised", "gallery"))
     batch, network = group["batch"].to_numpy(), group.get("network")
-    ranks_only = group["recognised"].isna().any()
-    found = (None, None, None) if ranks_only else proportion(group["recognised"].to_numpy(), batch, network=network)
+    ranks_only = group[RECOGNISED.column].isna().any()
+    found = (
+        (None, None, None) if ranks_only else proportion(group[RECOGNISED.column].to_numpy(), batch, network=network)
+    )
     guessed = proportion(group["null_recognised"].to_numpy(), batch)
     return {
         **dict(zip(fields, found, strict=True)),
@@ -163,9 +148,9 @@ def _fit_fields(group: pd.DataFrame) -> dict[str, float | int | None]:
     return {"fit_seconds": round(float(group["fit_seconds"].max()), 2), "fit_public": int(group["fit_public"].max())}
 
 
-def fit_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
+def fit_notes(key: str, tap: Tap) -> dict[str, str]:
     """Return why the fields of `_fit_fields` are None."""
-    return {f"taps.{key}.{name}": LEARNS_NOTHING for name in FIT_FIELDS if tap[name] is None}
+    return {f"taps.{key}.{name}": LEARNS_NOTHING for name in FIT_FIELDS if tap.value(name) is None}
 
 
 POINTS = 40
@@ -189,4 +174,4 @@ def _anytime_curve(reached: pd.Series, most: float) -> dict[str, list[float]]:
     if len(at) > POINTS:
         at = at[np.linspace(0, len(at) - 1, POINTS).round().astype(int)]
     share = np.searchsorted(found, at, side="right") / len(reached)
-    return {"at": at.tolist(), "asr": share.tolist()}
+    return {"at": at.tolist(), ASR.name: share.tolist()}

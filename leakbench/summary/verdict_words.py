@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 __all__ = [
     "FAILED",
     "FORMER",
+    "FORMER_REASON",
     "IDENTIFIES",
     "INCONCLUSIVE",
     "LEAKING",
@@ -16,10 +15,8 @@ __all__ = [
     "RANKED_ONLY",
     "RECONSTRUCTS",
     "VERDICTS",
-    "current_summary",
     "current_word",
     "resilient",
-    "verdicts_of",
 ]
 
 RECONSTRUCTS = "reconstructs"
@@ -47,31 +44,12 @@ FORMER = {
 words is `no leak found`."""
 
 FORMER_REASON = "measured by an earlier version, which asked for less evidence"
+"""Reason of a verdict of an earlier version."""
 
 
 def current_word(word: str) -> str:
     """Return a verdict of this or an earlier version as a word of this scale."""
     return FORMER.get(word, word)
-
-
-def current_summary(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of a run with verdicts of this scale; the same object where nothing changes."""
-    taps: Mapping[str, Mapping[str, Any]] = summary.get("taps", {})
-    if not any(tap.get("verdict") in FORMER for tap in taps.values()):
-        return summary
-    return {**summary, "taps": {name: _current_tap(tap) for name, tap in taps.items()}}
-
-
-def _current_tap(tap: Mapping[str, Any]) -> dict[str, Any]:
-    if tap.get("verdict") not in FORMER:
-        return dict(tap)
-    return {**tap, "verdict": FORMER[tap["verdict"]], "verdict_reason": FORMER_REASON}
-
-
-def verdicts_of(summary: Mapping[str, Any]) -> dict[tuple[str, int], str]:
-    """Return {(leakage point, round): its verdict} of a summary, in words of this scale; a point without one is left out."""
-    points = ((name.partition("@")[0], tap) for name, tap in summary.get("taps", {}).items())
-    return {(name, int(tap["round"])): current_word(tap["verdict"]) for name, tap in points if "verdict" in tap}
 
 
 def resilient(word: str) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +10,7 @@ import pandas as pd
 from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.cell import Cell, leak_key, looks_at, random_at
+from leakbench.summary.model import Tap
 
 __all__ = ["WORDS", "doubts", "warnings"]
 
@@ -44,7 +44,7 @@ def doubts(group: pd.DataFrame) -> dict[str, int]:
     return {why: each.count(why) for why in (*WORDS, *others) if why in each}
 
 
-def warnings(cell: Cell, taps: Mapping[str, dict[str, Any]], rounds: pd.DataFrame) -> list[str]:
+def warnings(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame) -> list[str]:
     """Return one sentence for each weakness of the evidence: training that diverged, and what `autoleak` doubts of its attack.
 
     Args:
@@ -54,9 +54,9 @@ def warnings(cell: Cell, taps: Mapping[str, dict[str, Any]], rounds: pd.DataFram
     diverged = _diverged(rounds)
     worst_case = isinstance(cell.attack.method, AutoLeak)
     found = diverged + [
-        f"{key}: {WORDS.get(why, why)} ({many} of {tap['victims']} victims)"
+        f"{key}: {WORDS.get(why, why)} ({many} of {tap.victims} victims)"
         for key, tap in taps.items()
-        for why, many in tap["doubts"].items()
+        for why, many in (tap.doubts or {}).items()
         if worst_case or why == BUDGET
     ]
     if not worst_case:
