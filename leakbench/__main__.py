@@ -1,4 +1,4 @@
-"""`python -m leakbench` and the script `leakbench`: the command line, which can be told to end from its first import on."""
+"""`python -m leakbench` and the script `leakbench`: the command line, which handles signals from its first import on."""
 
 import signal
 import sys

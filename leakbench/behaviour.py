@@ -68,7 +68,7 @@ FORMER = {
     "transform.adaclip": "AdaClip",
     "transform.adaclip_released": "AdaClipReleased",
 }
-"""{name of a part: how identities write it}, where that is not the name in one word with capitals.
+"""{name of a part: its name in identities}, for names other than the part's name in one word with capitals.
 
 Rows, cards and run folders were published with these, so that they stay as they are; a new part needs no entry.
 """

@@ -64,7 +64,7 @@ def list_kind(kind: str) -> list[dict[str, str]]:
 def show(name: str) -> Iterator[str]:
     """Yield the lines that describe a recipe: its file, title, citation, note, and each part with file:line.
 
-    Of an attack also what its server does and what the server's fields mean, as comments, and the threat that follows.
+    For an attack, the lines also have comments on its server and the server's fields, and its threat model.
     """
     kind = _kind_of(name)
     _, recipe = resolve(kind, KINDS[kind], name)

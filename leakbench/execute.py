@@ -200,7 +200,7 @@ def _same_leaks(cell: Cell, run: Run) -> dict[str, str]:
 
 
 def _largest(run: Run) -> dict[str, int] | None:
-    """Return what the training counted, as the ledger takes it; None where nothing was trained."""
+    """Return the counts of the training for the ledger; None without training."""
     counts = counts_in(run.read_tensors("model.safetensors"))
     if counts is None:
         return None

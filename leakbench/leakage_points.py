@@ -20,8 +20,8 @@ def point_name(tap: str) -> str:
     """Return the name of a leakage point.
 
     Args:
-        tap: Key of a leakage point, as `type-1`; where it leaked in several rounds, as `type-1@40`, and where one attack
-            joins them, as `type-1@0+1`.
+        tap: Key of a leakage point, as `type-1`; with several rounds, as `type-1@40`; with one attack on several rounds, as
+            `type-1@0+1`.
 
     Returns:
         Its name, as "client update (type-1)" or "client update (type-1) after 40 rounds"; another text as it is.

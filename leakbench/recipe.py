@@ -89,7 +89,7 @@ class Slot:
             raise PydanticCustomError("slot", "{text}", {"text": f"{key}: {error}"}) from None
 
     def forms(self) -> list[dict[str, Any]]:
-        """Return the JSON Schemas of what the field may be: each of leakbench's own parts, with its fields or by its name alone."""
+        """Return the JSON Schemas of the field's values: each of leakbench's own parts, with its fields or only its name."""
         found: list[dict[str, Any]] = []
         for key, cls in self.parts.items():
             schema = TypeAdapter(cls).json_schema()
@@ -143,7 +143,7 @@ def recipe_name(cls: type[Any]) -> str | None:
 
 
 def construct(cls: type[T], fields: Any) -> T:
-    """Build a part or a recipe from a mapping of its fields; raise InputError that names the field and what is accepted."""
+    """Build a part or a recipe from a mapping of its fields; raise InputError with the field and the accepted values."""
     if not isinstance(fields, Mapping):
         raise InputError(f"got {fields!r}, expected a mapping of fields")
     known = [f.name for f in dataclasses.fields(cast(Any, cls))]
@@ -245,7 +245,7 @@ def _is_file(path: Path) -> bool:
 
 
 PROSE = ("title", "cite", "note", "printed", "printed_by")
-"""Fields of a recipe that change no result, and so no identity: words, and what a paper prints."""
+"""Fields of a recipe that change no result and no identity: texts, and a paper's printed numbers."""
 
 
 def describe(value: Any) -> Any:
@@ -265,10 +265,10 @@ def describe(value: Any) -> Any:
 
 
 def content_of(recipe: Mapping[str, Any]) -> str:
-    """Return the sha256 of what a recipe does: of its description without titles, citations, notes and printed numbers.
+    """Return the sha256 of a recipe's description without titles, citations, notes and printed numbers.
 
     Args:
-        recipe: A recipe as plain data, as `describe` returns it and as a manifest keeps it.
+        recipe: A recipe as plain data, as in the result of `describe` and in a manifest.
     """
     return content_hash(acting(recipe))
 

@@ -166,7 +166,7 @@ def _two_alike(truth: Pictures, unrelated: Pictures) -> Case:
 
 
 def _worse_than(truth: Pictures, answer: Pictures) -> dict[str, Worse]:
-    """Return what is clearly worse than such answers, all equally good, alone."""
+    """Return limits that are clearly worse than the scores of these reconstructions, all equally good."""
     return {
         name: Worse(
             float(reference(name, truth, answer).mean()) + WORST[name] * margin, WORST[name], "as if both were answered"

@@ -64,7 +64,7 @@ median, and whether a label counts in a batch whose pictures did not come back.
 
 
 def read_scores(returned: Any) -> dict[str, Floats]:
-    """Return {measure: float64 array} of what a scorer returned; one of `overall` is called like `overall rmse`.
+    """Return {measure: float64 array} of a scorer's result; a measure of `overall` has a name such as `overall rmse`.
 
     Raises:
         InputError: If it is not a mapping, or has an unknown key or a value that is not an array of numbers.

@@ -1,4 +1,4 @@
-"""Ask a scorer every case, and say of each whether it passed, failed, or was not measured."""
+"""Runs a scorer on every case, which passes, fails, or is not measured."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def all_cases(lpips_weights: Path | None = None) -> tuple[Case, ...]:
 
 
 def conform(scorer: Scorer, cases: Sequence[Case]) -> tuple[Result, ...]:
-    """Ask the scorer each case, once.
+    """Run the scorer on each case, once.
 
-    A scorer that raises has failed the case, and so has one that leaves out what it measures elsewhere.
+    A scorer fails a case if it raises an error, or if it omits a measure that it returns in other cases.
 
     Raises:
         InputError: the scorer returned something that `Scorer` does not allow.
@@ -65,10 +65,10 @@ def conform(scorer: Scorer, cases: Sequence[Case]) -> tuple[Result, ...]:
 
 
 def _ask(scorer: Scorer, case: Case) -> dict[str, Floats] | str:
-    """Return what the scorer measured, and `untouched`, 1 where the arrays stayed as they were; or what it raised."""
+    """Return the scores and `untouched`, 1 if the arrays did not change; or the error of the scorer."""
     truth, answer = _copy(case.truth), _copy(case.answer)
     try:
-        # What it prints must not mix with the table.
+        # The scorer's prints must not mix with the table.
         with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
             returned = scorer(cast(Truth, truth), cast(Answer, answer))
     except (Exception, SystemExit) as error:
@@ -78,7 +78,7 @@ def _ask(scorer: Scorer, case: Case) -> dict[str, Floats] | str:
 
 
 def _judge(case: Case, scores: dict[str, Floats] | str, measured: set[str]) -> Result:
-    """Hold every measure that the case knows and the scorer has, here or elsewhere; the first that is wrong is shown."""
+    """Check every measure of the case that the scorer returns in any case; the result has the first wrong one."""
     if case.skipped:
         return Result(case.name, case.why, "not measured", reason=case.skipped, call="not asked")
     if isinstance(scores, str):

@@ -15,13 +15,13 @@ __all__ = ["SHAPE", "TOLERANCES", "WORST", "Pictures", "black_and_white", "refer
 Pictures = NDArray[np.float32]
 
 SHAPE = (3, 32, 32)
-"""The shape of one picture: colours, and a size that every peer takes."""
+"""The shape of one picture: colours, and a size that all peers accept."""
 
 TOLERANCES = {"rmse": 1e-4, "psnr": 1e-2, "ssim": 0.05}
-"""What single precision may cost; of SSIM, what the border may: one case alone holds it against scikit-image."""
+"""Tolerances for single precision, and for SSIM also for the border: only one case compares it with scikit-image."""
 
 WORST = {"rmse": 1, "psnr": -1, "ssim": -1}
-"""+1 where more is worse, -1 where less is."""
+"""+1 if larger scores are worse, else -1."""
 
 
 def black_and_white(victims: int, members: int, seed: int) -> Pictures:
@@ -30,7 +30,7 @@ def black_and_white(victims: int, members: int, seed: int) -> Pictures:
 
 
 def turned(pictures: Pictures, shares: Sequence[Sequence[float]]) -> Pictures:
-    """Return black-and-white pictures (V, B, *s) with so many of the pixels turned: the RMSE is the root of the share.
+    """Return black-and-white pictures (V, B, *s) with a share of the pixels inverted: the RMSE is the root of the share.
 
     The largest error is 1, so that an RMSE in units of it is right here, and only a case about its scale finds it out.
     """
@@ -45,7 +45,7 @@ def turned(pictures: Pictures, shares: Sequence[Sequence[float]]) -> Pictures:
 
 
 def reference(measure: str, truth: Pictures, answer: Pictures) -> Floats:
-    """Return the known scores (V, B) of answers in the truth's order and in [0, 1]; NaN where an answer is missing.
+    """Return the known scores (V, B) of reconstructions in the truth's order and in [0, 1]; NaN for a missing one.
 
     Args:
         measure: `rmse`, by its definition; `psnr` and `ssim`, scikit-image's of a data range of 1, the latter with the window of

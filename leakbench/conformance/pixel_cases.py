@@ -196,7 +196,7 @@ def lpips_case(folder: Path | None) -> Case:
 
 
 def _lpips(net: str, file: Path, truth: Pictures, answer: Pictures) -> Floats:
-    import lpips  # noqa: PLC0415  (seconds to import, and only wanted where weights are at hand)
+    import lpips  # noqa: PLC0415  (takes seconds to import, and is only needed with weights)
 
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # lpips calls torchvision by names that torchvision has deprecated
