@@ -183,7 +183,7 @@ class Signal:
 
     Args:
         grads: {parameter: (lanes, members, *p)}; the next averaging merges the members.
-        averaged: Number of items in the mean that each member is (1 for one example's gradient or one client's update).
+        averaged: Number of items that each member is the mean of (1 for one example's gradient or one client's update).
         sensitivity: (lanes,), the scale of calibrated noise; None until a clip or a sensitivity rule sets it.
         facts: Facts of the transforms so far, oldest first.
         memory: {name: (lanes, holders, *m)}, data of a transform for its next use: from one local iteration to the next, then

@@ -14,7 +14,7 @@ STATIONS = ("example", "batch", "client", "server")
 
 
 def stations_before(tap: str) -> tuple[str, ...]:
-    """Return the stations before a leakage point, in order; all of them at `type-0`, `global` and the points of a server."""
+    """Return the stations before a leakage point, in order; all of them for every point other than `type-2` and `type-1`."""
     return {"type-2": STATIONS[:1], "type-1": STATIONS[:3]}.get(tap, STATIONS)
 
 

@@ -109,7 +109,7 @@ def lanes_per_chunk(parameters: Parameters, batch: int, per_example: bool, apart
     """Return the number of clients per computation, such that their gradients approximately fit into the cache.
 
     Args:
-        batch: Number of examples per client.
+        batch: B, the number of examples in a batch.
         per_example: Whether single examples' gradients are computed.
         apart: Whether each core computes separate lanes, and so has only its own cache.
     """

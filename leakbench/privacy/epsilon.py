@@ -38,7 +38,7 @@ class Tap:
         without_draw: Epsilon if the unit takes part in every round as often as it can.
         realised: The value of `valid` if the worst unit had taken part exactly `realised_count` times. It is not an epsilon. None
             before a run.
-        realised_count: The run's count: in updates, in rounds, or for type-2 of an example in batches.
+        realised_count: The run's count, in updates or rounds, or in batches for an example at `type-2`.
     """
 
     valid: float | None

@@ -38,7 +38,7 @@ INTEGER_ORDERS = (*range(2, 64), *range(64, 128, 4), *range(128, 257, 16), 384, 
 SLICE = 256
 
 MOST = 700.0
-"""Largest exponent whose exponential fits into double precision."""
+"""Exponent whose exponential is near the largest number in double precision."""
 
 WIDE = 12.0
 """Half the range of integration, in standard deviations of a Gaussian."""
