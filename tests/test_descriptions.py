@@ -2,18 +2,20 @@
 
 import dataclasses
 import json
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any, get_args, get_type_hints
 
 import pytest
 from click.testing import CliRunner
 from pydantic import Field
 
 from leakbench.attack import Attack
-from leakbench.attack.recipe import SERVER
-from leakbench.catalog import descriptions, purpose, schema
+from leakbench.behaviour import part_name
+from leakbench.catalog import KINDS, descriptions, purpose, schema
 from leakbench.cli import commands
+from leakbench.decay import DECAY
 from leakbench.defense.noise import GaussianNoise
-from leakbench.recipe import resolve
+from leakbench.recipe import Slot, resolve
 
 
 @dataclasses.dataclass
@@ -39,11 +41,36 @@ def test_the_schema_of_recipes_has_the_descriptions():
     assert descriptions(GaussianNoise)["multiplier"] in texts
 
 
-@pytest.mark.parametrize("name", SERVER.parts)
-def test_every_field_of_a_server_is_explained(name):
-    fields = {field.name for field in dataclasses.fields(SERVER.parts[name])}
-    assert descriptions(SERVER.parts[name]).keys() == fields
-    assert purpose(SERVER.parts[name]).endswith(".")
+def inner(hint: Any) -> Iterator[Any]:
+    """Yield the slots and the dataclasses in the annotation of a field."""
+    for each in get_args(hint):
+        if isinstance(each, Slot) or (isinstance(each, type) and dataclasses.is_dataclass(each)):
+            yield each
+        else:
+            yield from inner(each)
+
+
+def parts_in_recipes() -> list[type[Any]]:
+    """Return the recipes and all parts that their fields accept, and the parts of these."""
+    waiting, names = [*KINDS.values(), *DECAY.parts.values()], {}
+    while waiting:
+        cls = waiting.pop()
+        if cls not in names:
+            names[cls] = part_name(cls)
+            for hint in get_type_hints(cls, include_extras=True).values():
+                for each in (hint, *inner(hint)):
+                    waiting += each.parts.values() if isinstance(each, Slot) else [each] if part_name(each) else []
+    return sorted(names, key=lambda cls: names[cls])
+
+
+@pytest.mark.parametrize("part", parts_in_recipes(), ids=part_name)
+def test_every_field_of_a_part_is_explained(part):
+    hints = get_type_hints(part, include_extras=True)
+    explained = descriptions(part)
+    for field in dataclasses.fields(part):
+        # A field that holds parts is explained by them.
+        assert any(inner(hints[field.name])) or explained[field.name].endswith(".")
+    assert purpose(part).endswith(".")
 
 
 @pytest.mark.parametrize(
