@@ -1,4 +1,4 @@
-"""The worst case over several attacks: who goes on with whom, and by what the attacker chooses."""
+"""autoleak, the worst case over several attacks: which victims each stage gets, and how the attacker chooses."""
 
 import dataclasses
 
@@ -48,7 +48,7 @@ def view(noise: float | None = None) -> View:
 
 @dataclasses.dataclass
 class Stub:
-    """Answers the truth, told by its labels' positions, less `off`; remembers how many it was asked for."""
+    """Returns the truth, identified by its labels' positions, minus `off`; counts its calls."""
 
     off: Tensor
     asked: list[list[int]]
@@ -84,7 +84,7 @@ def rngs() -> Generators:
     return tuple(torch.Generator().manual_seed(v) for v in range(V))
 
 
-def test_later_stages_go_on_with_who_is_unbroken():
+def test_later_stages_get_the_victims_that_are_not_reconstructed():
     first, second, third = (
         Stub(torch.tensor(off).double(), []) for off in ([0, 0.3, 0.3, 0], [0, 0, 0.2, 0], [0.4] * 4)
     )
@@ -92,9 +92,8 @@ def test_later_stages_go_on_with_who_is_unbroken():
     assert [s.asked for s in (first, second, third)] == [[[0, 1, 2, 3]], [[1, 2]], [[2]]]
     x, _ = truth()
     torch.testing.assert_close(answer.inputs[[0, 1, 3]], x[[0, 1, 3]])
-    torch.testing.assert_close(
-        answer.inputs[2], (x[2] + 0.2).clamp(0, 1)
-    )  # The third is further off by its own judgement.
+    # The third is further off by its own distance.
+    torch.testing.assert_close(answer.inputs[2], (x[2] + 0.2).clamp(0, 1))
     assert answer.steps.tolist() == [2, 4, 6, 2]
     assert answer.evaluations.tolist() == [5, 10, 15, 5]
     assert answer.snapshots == (1, 2, 3, 4, 5, 6)
@@ -107,9 +106,8 @@ def test_later_stages_go_on_with_who_is_unbroken():
         [5, 10, 15, 5],
     ]
     torch.testing.assert_close(answer.iterates[-1], answer.inputs)
-    torch.testing.assert_close(
-        answer.iterates[2], answer.iterates[1]
-    )  # While it searches, the answer before it stands.
+    # Until the search ends, the previous reconstruction remains.
+    torch.testing.assert_close(answer.iterates[2], answer.iterates[1])
     assert answer.trajectory.shape == (6, V)
     assert answer.trajectory[2:4].isnan().tolist() == [[True, False, False, True]] * 2
 
@@ -117,8 +115,8 @@ def test_later_stages_go_on_with_who_is_unbroken():
 @pytest.mark.parametrize(
     ("where", "runs"), [("always", (1, 1, 1)), ("begins_linear", (1, 1, 0)), ("kinked", (0, 1, 1))]
 )
-def test_a_stage_runs_on_the_networks_it_is_made_for(where, runs):
-    """On a linear layer alone, on one behind which a ReLU stands, on a convolution with a ReLU; not on tables behind a ReLU."""
+def test_a_stage_runs_only_on_networks_it_supports(where, runs):
+    """On a linear layer alone, before a ReLU, on a convolution with a ReLU; not on tables before a ReLU."""
     smooth, mixed = (
         nn.Sequential(nn.Flatten(), nn.Linear(4, 3)),
         nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU()),
@@ -134,8 +132,8 @@ def test_a_stage_runs_on_the_networks_it_is_made_for(where, runs):
     assert further.asked == ([[1]] if runs[0] else [])
 
 
-def test_a_stage_that_learns_is_a_stage():
-    """`lmmse` answers in the stead of a search; a ranking, which answers with no picture, is refused."""
+def test_an_attack_that_learns_can_be_a_stage():
+    """`lmmse` can replace a search; a ranking, which reconstructs no picture, is refused."""
     built = construct(AutoLeak, {"stages": [{"method": "lmmse"}]})
     assert isinstance(built.stages[0].method, Lmmse)
     assert needs_of(built).public == Lmmse().public
@@ -151,7 +149,7 @@ def test_under_noise_nothing_is_certain_and_every_stage_runs():
     assert [s.asked for s in stages] == [[[0, 1, 2, 3]]] * 3
 
 
-def test_the_likeliest_answer_wins_whatever_the_order():
+def test_the_likeliest_reconstruction_wins_in_any_order():
     near, far = Stub(torch.full((V,), 0.1).double(), []), Stub(torch.full((V,), -0.3).double(), [])
     for stages in ((near, far), (far, near)):
         answer = leaking(*stages)((view(noise=0.01),), rngs())
@@ -159,13 +157,13 @@ def test_the_likeliest_answer_wins_whatever_the_order():
         torch.testing.assert_close(answer.certainty[:, 0], -posterior((view(noise=0.01),), answer, prior_of(view())))
 
 
-def test_no_answer_is_never_chosen_over_one():
+def test_a_missing_reconstruction_is_never_preferred():
     lost, found = Stub(torch.full((V,), torch.nan).double(), []), Stub(torch.full((V,), 0.5).double(), [])
     for stages in ((lost, found), (found, lost)):
         assert leaking(*stages)((view(),), rngs()).inputs.isfinite().all()
 
 
-def test_no_stage_is_refused():
+def test_an_ensemble_without_stages_is_refused():
     with pytest.raises(InputError, match="at least one"):
         leaking()((view(),), rngs())
 
@@ -184,7 +182,7 @@ def test_a_view_of_some_victims_shows_theirs():
 
 
 def searched(learning_rate: float = 1.0) -> AutoLeak:
-    """One search by likelihood in pixels, from grey."""
+    """Return one search by likelihood in pixels, from grey."""
     return leaking(
         GradientMatching(
             labels=LastLayer(),
@@ -197,7 +195,7 @@ def searched(learning_rate: float = 1.0) -> AutoLeak:
 
 
 def behind_a_defense(noise: float | None = 0.1, public: int = 3) -> View:
-    """The four victims of `view` with some noise on top, and public examples of each label."""
+    """Return the four victims of `view` with some noise added, and public examples of each label."""
     shown = view(noise=noise)
     generator = torch.Generator().manual_seed(3)
     noisy = {n: u + 0.1 * torch.randn(u.shape, generator=generator).double() for n, u in shown.update.items()}
@@ -214,18 +212,18 @@ def test_a_sound_search_behind_noise_is_not_doubted():
 
 
 def test_a_broken_optimiser_is_doubted():
-    """Steps that are too short to move anything: it neither comes closer nor rebuilds what nobody defends."""
+    """Its steps are too short to move anything: it neither comes closer nor reconstructs undefended examples."""
     found = doubted(searched(learning_rate=1e-25)((behind_a_defense(),), rngs()))
     assert found == {STUCK: [True] * V, UNCONVERGED: [True] * V}
 
 
 def test_steps_too_long_are_doubted():
-    """They come closer now and then, and still rebuild nothing."""
+    """They come closer now and then, and still reconstruct nothing."""
     assert UNCONVERGED in doubted(searched(learning_rate=50.0)((behind_a_defense(),), rngs()))
 
 
-def test_a_likelihood_that_is_outdone_is_doubted():
-    """A search for the likeliest answer that ends at a less likely one than another stage's, for whom that is so."""
+def test_a_search_with_a_less_likely_end_than_another_is_doubted():
+    """A search for the likeliest reconstruction that ends at a less likely one than another stage is doubted for those victims."""
     good = Stub(torch.tensor([0.0, 0.0, 0.0, 0.3]).double(), [])
     whole = dataclasses.replace(view(noise=0.1), public=behind_a_defense().public)
     [search] = searches_of(searched(learning_rate=1e-25))
@@ -238,8 +236,8 @@ def test_a_likelihood_that_is_outdone_is_doubted():
 
 
 @pytest.mark.parametrize("better_first", [True, False])
-def test_the_order_of_two_searches_by_likelihood_is_nothing_to_their_doubt(better_first):
-    """The better of them ends where nobody is likelier, wherever it stands."""
+def test_doubts_do_not_depend_on_the_order_of_two_searches(better_first):
+    """The better search ends at the likeliest reconstruction, in either order."""
     [good], [broken] = searches_of(searched()), searches_of(searched(learning_rate=1e-25))
     stages = (good, broken) if better_first else (broken, good)
     doubts = leaking(*stages)._answered((behind_a_defense(),), rngs()).doubts
@@ -257,14 +255,14 @@ def test_unknown_randomness_is_doubted():
     assert UNKNOWN in doubted(searched()((shown,), rngs()))
 
 
-def test_what_is_broken_is_not_doubted():
-    """Undefended victims come back, so that nothing has to be said for the attack."""
+def test_reconstructed_victims_are_not_doubted():
+    """Undefended victims are reconstructed, so the attack needs no doubts."""
     bare = dataclasses.replace(view(), public=behind_a_defense().public, labels=None)
     assert doubted(searched()((bare,), rngs())) == {}
 
 
-def test_the_twins_are_public_examples_that_nobody_defends():
-    """Three single ones, and a group of two for a batch of two; what they leak is their own gradient."""
+def test_the_checks_use_undefended_public_examples():
+    """Three single ones, and a group of two for a batch of two; their leak is their own undefended gradient."""
     shown = dataclasses.replace(behind_a_defense(), stations=Stations(example=(ClipWhole(1e-3),)))
     found = twins(shown, 3)
     assert found is not None
@@ -281,7 +279,7 @@ def test_the_twins_are_public_examples_that_nobody_defends():
 
 
 def test_pictures_are_judged_by_public_ones_where_there_are_any():
-    """Else by a spectrum that needs none."""
+    """Otherwise by a spectrum that needs no public examples."""
     shown = behind_a_defense()
     z, targets = torch.rand(V, 1, 4).double(), torch.zeros(V, 1, 3).double()
     for public, space in ((shown.public, Whitened(source="public")), (None, Whitened())):
@@ -290,8 +288,8 @@ def test_pictures_are_judged_by_public_ones_where_there_are_any():
         torch.testing.assert_close(prior_of(known).energy(z, targets), space(known).energy(z, targets))
 
 
-def test_a_noise_that_nobody_told_is_estimated():
-    """Of a noise of unknown deviation the closer answer is the likelier one, by half of p logarithms of the distances' ratio."""
+def test_unknown_noise_is_estimated():
+    """For noise of unknown deviation, the closer reconstruction is likelier by half of p times the log ratio of distances."""
     shown = dataclasses.replace(behind_a_defense(noise=None), labels=None)
     answers = [Stub(torch.full((V,), off).double(), [])((view(),), rngs()) for off in (0.05, 0.2)]
     (near, _), (far, _) = (missed(shown, answer) for answer in answers)
@@ -303,7 +301,7 @@ def test_a_noise_that_nobody_told_is_estimated():
 
 
 def test_signs_are_judged_by_their_logistic_likelihood():
-    """As a search behind them does, and not by the squared distance of a soft sign from a hard one."""
+    """As in a search behind signs, and not by the squared distance of a soft sign from a hard one."""
     shown = dataclasses.replace(view(), stations=Stations(example=(Sign(),)))
     leaked = {n: u.sign() for n, u in shown.update.items()}
     seen = dataclasses.replace(shown, update=leaked)
@@ -314,8 +312,8 @@ def test_signs_are_judged_by_their_logistic_likelihood():
     torch.testing.assert_close(posterior((seen,), answer, prior), expected)
 
 
-def test_where_nothing_was_answered_before_a_search_shows_how_far_it_is():
-    """Its own best so far counts from its first iteration on, for the victims that the stage before gave no answer."""
+def test_progress_without_an_earlier_reconstruction_uses_the_search_value():
+    """Its own best value counts from its first iteration on, for victims that the previous stage did not reconstruct."""
     lost = Stub(torch.tensor([torch.nan, torch.nan, 0.3, 0.3]).double(), [])
     answer = leaking(lost, Stub(torch.zeros(V).double(), []))((view(),), rngs())
     assert answer.snapshots == (1, 2, 3, 4)
@@ -328,8 +326,8 @@ def of_truth(off: float = 0.0) -> Reconstruction:
     return Stub(torch.full((V,), off).double(), [])((view(),), rngs())
 
 
-def test_the_posterior_sums_what_all_views_say_and_counts_the_prior_once():
-    """Two releases of which the second has twice the noise: minus log-likelihoods add, each by its own view."""
+def test_the_posterior_sums_all_views_and_one_prior():
+    """Two releases, the second with twice the noise: minus log-likelihoods add, each by its own view."""
     near, far = view(noise=0.1), view(noise=0.2)
     far = dataclasses.replace(far, update={n: u + 0.3 for n, u in far.update.items()})
     prior, answer = prior_of(near), of_truth(0.1)
@@ -340,14 +338,14 @@ def test_the_posterior_sums_what_all_views_say_and_counts_the_prior_once():
 
 
 def test_an_exact_answer_is_judged_by_its_prior_alone():
-    """It misses by nothing, and the deviation that is not told is at least the floor of the likelihood, not its rounding."""
+    """Its distance is zero, and the unknown deviation is at least the likelihood's floor, not the rounding error."""
     answer, prior = of_truth(), prior_of(view())
     energy = prior.energy(prior.encode(answer.inputs), one_hot(answer.labels, 3).double())
     torch.testing.assert_close(posterior((view(),), answer, prior), energy, atol=1e-6, rtol=1e-9)
 
 
-def test_what_is_missed_is_held_against_what_leaked():
-    """The length is that of what leaked, whatever the guess is."""
+def test_the_distance_is_relative_to_the_length_of_the_observed_update():
+    """The length is that of the observed update, for any guess."""
     expected = sum(u.flatten(1).square().sum(1) for u in view().update.values())
     for off in (0.0, 0.4):
         apart, length = missed(view(), of_truth(off))
@@ -355,22 +353,22 @@ def test_what_is_missed_is_held_against_what_leaked():
         assert (apart > 0).all() == (off > 0)
 
 
-def test_noise_in_one_of_several_views_leaves_nothing_certain():
+def test_noise_in_one_of_several_views_makes_all_uncertain():
     plain, noisy = view(), view(noise=0.1)
     judged = leaking(Stub(torch.zeros(V).double(), []))
     assert judged._is_broken((plain, plain), of_truth(), prior_of(view())).all()
     assert not judged._is_broken((plain, noisy), of_truth(), prior_of(view())).any()
 
 
-def test_an_answer_that_misses_at_one_of_several_views_breaks_nobody():
+def test_a_reconstruction_must_match_every_view():
     other = dataclasses.replace(view(), update={n: u + 1 for n, u in view().update.items()})
     judged = leaking(Stub(torch.zeros(V).double(), []))
     assert judged._is_broken((view(),), of_truth(), prior_of(view())).all()
     assert not judged._is_broken((view(), other), of_truth(), prior_of(view())).any()
 
 
-def test_only_those_who_are_left_are_doubted_where_others_broke():
-    """Too few public examples doubt everybody; three of four came back."""
+def test_only_victims_without_a_reconstruction_are_doubted():
+    """Too few public examples doubt all victims, but three of four were reconstructed."""
     plain = leaking(Stub(torch.tensor([0, 0, 0, 0.3]).double(), []))(
         (dataclasses.replace(view(), public=None),), rngs()
     )
@@ -379,7 +377,7 @@ def test_only_those_who_are_left_are_doubted_where_others_broke():
 
 @dataclasses.dataclass
 class Moving:
-    """Answers far off; says that its search came closer than its start, or not."""
+    """Returns wrong reconstructions, and reports whether its search came closer than its start."""
 
     moves: bool
 
@@ -392,14 +390,14 @@ class Moving:
 @pytest.mark.parametrize(
     ("first", "second", "doubted_"), [(False, True, True), (True, False, True), (True, True, False)]
 )
-def test_a_stage_that_was_stuck_stays_doubted_whatever_comes_after(first, second, doubted_):
+def test_a_stuck_stage_stays_doubted_after_later_stages(first, second, doubted_):
     doubts = leaking(Moving(first), Moving(second))._answered((view(),), rngs()).doubts
     assert doubts[STUCK].tolist() == [doubted_] * V
 
 
 @dataclasses.dataclass
 class Some:
-    """Answers the public examples, in order, for the first `right` lanes, and grey for the others."""
+    """Returns the public examples, in order, for the first `right` lanes, and grey for the others."""
 
     right: int
 
@@ -422,14 +420,16 @@ class Some:
 
 
 @pytest.mark.parametrize(("right", "doubt"), [(0, True), (1, True), (2, False), (3, False)])
-def test_most_of_the_twins_decide(right, doubt):
-    """Of three undefended public examples."""
+def test_the_majority_of_public_examples_decides(right, doubt):
+    """Three undefended public examples decide by majority."""
     found = leaking(Some(right))._of_twins(behind_a_defense(), rngs()[0])
     assert found[UNCONVERGED].tolist() == [doubt] * V
 
 
-def test_what_leaves_more_unknowns_than_numbers_certifies_nothing():
-    """Of an update of which three coordinates are left an answer of four numbers meets all, and is not taken for right."""
+def test_fewer_coordinates_than_unknowns_certify_nothing():
+    """If only three coordinates of an update are left, a reconstruction of four numbers matches them all,
+    and is not called exact.
+    """
     sparse = {n: torch.zeros_like(u) for n, u in view().update.items()}
     name = next(iter(sparse))
     judged, exact = leaking(Stub(torch.zeros(V).double(), [])), of_truth()
@@ -442,8 +442,8 @@ def test_what_leaves_more_unknowns_than_numbers_certifies_nothing():
         assert found.tolist() == [certain] * V
 
 
-def test_an_answer_that_few_coordinates_certify_has_to_be_plausible():
-    """Fifteen coordinates are fewer than four times the four numbers. Public examples here lie near the middle of the range."""
+def test_a_reconstruction_certified_by_few_coordinates_must_be_plausible():
+    """Fifteen coordinates are fewer than four times the four numbers. Public examples here are near the middle of the range."""
     generator = torch.Generator().manual_seed(0)
     near = Public(0.5 + 0.01 * torch.randn(50, *SHAPE, generator=generator).double(), torch.arange(50) % 3)
     x, labels = truth()
@@ -459,7 +459,7 @@ def test_an_answer_that_few_coordinates_certify_has_to_be_plausible():
         )
 
 
-def test_an_answer_that_many_coordinates_certify_may_be_unlike_public_examples():
+def test_a_reconstruction_certified_by_many_coordinates_may_be_implausible():
     torch.manual_seed(1)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 12), nn.Sigmoid(), nn.Linear(12, 3)).double()
     x, labels = truth()

@@ -1,4 +1,4 @@
-"""A damaged baseline, and a damaged manifest of a run, are refused in one line with exit code 2 that names file and field."""
+"""A damaged baseline or run manifest is refused in one line with exit code 2 that names file and field."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def field(name: str, value: Any) -> Callable[[Any], None]:
 
 
 def first(name: str, value: Any) -> Callable[[Any], None]:
-    """Return what puts a value in the place of the first example's."""
+    """Return a function that replaces the value of the first example."""
 
     def change(kept: Any) -> None:
         had = kept["rows"][name]
@@ -75,7 +75,7 @@ FIELDS = [
 
 
 def held(kept: Any, folder: Path, monkeypatch: Any, capsys: Any, run: Path) -> str:
-    """Hold the run against a baseline, see that it is refused, and return the line."""
+    """Check that the gate refuses the run against a baseline, and return the line."""
     path = folder / "kept.json"
     path.write_text(kept if isinstance(kept, str) else json.dumps(kept), encoding="utf-8")
     code, out, err = called(monkeypatch, capsys, "gate", str(run), "--baseline", str(path))
@@ -108,14 +108,14 @@ def test_a_field_of_a_baseline(
 @pytest.mark.parametrize(
     "name", [*WHOLE, "tap", "eta", "success", "identified", "rmse", "label_guess", "failure_reason"]
 )
-def test_a_column_that_is_gone(name: str, finished: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_a_missing_column(name: str, finished: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     kept = baseline_of(finished)
     del kept["rows"][name]
     assert f"rows.{name} is missing" in held(kept, tmp_path, monkeypatch, capsys, finished)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "epsilon", "attack", "hash", "name", "dataset", "examples", "rows"])
-def test_a_field_that_is_gone(name: str, finished: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_a_missing_field(name: str, finished: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     kept = baseline_of(finished)
     del kept[name]
     assert f"{name} is missing" in held(kept, tmp_path, monkeypatch, capsys, finished)
@@ -134,7 +134,7 @@ def test_an_example_twice_and_some_that_were_not_ranked(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '{"leakbench baseline": 2}', "[" * 100_000])
-def test_what_is_no_baseline(text: str, finished: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_files_that_are_not_baselines(text: str, finished: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     assert "baseline: " in held(text, tmp_path, monkeypatch, capsys, finished)
 
 
@@ -199,7 +199,7 @@ def test_a_manifest_that_no_run_wrote(
         (["--junit", "run/manifest.json"], "which is a file of the run"),
     ],
 )
-def test_a_gate_writes_over_nothing_that_it_reads(
+def test_a_gate_does_not_overwrite_its_inputs(
     options: list[str], says: str, finished: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     shutil.copytree(finished, tmp_path / "run")

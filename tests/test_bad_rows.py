@@ -1,4 +1,4 @@
-"""A CSV of rows that is damaged is refused in one line with exit code 2 that names the file; names are read back as they are."""
+"""A damaged CSV of rows is refused in one line with exit code 2 that names the file; names are read back unchanged."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ OF: list[tuple[str, str, str | None]] = [
 
 
 def refuse(kind: str, damaged: str, monkeypatch: Any, capsys: Any, folder: Path) -> str:
-    """Write the CSV, ask for its page, see that it is refused and the file is as it was, and return the line."""
+    """Write the CSV, request its page, check that it is refused and the file is unchanged, and return the line."""
     name = PAGES[kind]
     (folder / f"{name}.csv").write_text(damaged, encoding="utf-8")
     given = ["frontier", "--dataset", "cancer"] if kind == "frontier" else ["reproduce", name]
@@ -110,7 +110,7 @@ def refuse(kind: str, damaged: str, monkeypatch: Any, capsys: Any, folder: Path)
 
 
 def sealed(kind: str) -> Lines:
-    """As it was written."""
+    """Return the rows as they were written."""
     with (RESULTS / f"{PAGES[kind]}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 
@@ -120,7 +120,7 @@ def kept(path: Path, kind: RowFormat) -> Any:
 
 
 def lines_of(kind: str) -> Lines:
-    """Without checksums, as somebody writes it by hand: what is wrong is found in the fields."""
+    """Return rows without checksums, as written by hand: errors are found in the fields."""
     lines = sealed(kind)
     return without(lines, "checksum") if "checksum" in lines[0] else lines
 
@@ -136,7 +136,7 @@ def test_a_damaged_file(damage: str, kind: str, monkeypatch: Any, capsys: Any, t
 def test_a_damaged_cell(
     kind: str, column: str, value: str | None, monkeypatch: Any, capsys: Any, tmp_path: Path
 ) -> None:
-    """Another value in the first row, or the column gone."""
+    """Change a value in the first row, or remove the column."""
     lines = lines_of(kind)
     damaged = without(lines, column) if value is None else with_cell(lines, column, value)
     assert column in refuse(kind, text(damaged), monkeypatch, capsys, tmp_path)
@@ -150,14 +150,14 @@ def test_a_cell_changed_behind_a_checksum(monkeypatch: Any, capsys: Any, tmp_pat
     )
 
 
-def test_a_damaged_file_is_no_ground_to_go_on_from(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_resumed(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
     (tmp_path / "geyer_table_1_rounds.csv").write_text("cell,hash\n100 clients,1\n", encoding="utf-8")
     code, out, err = called(monkeypatch, capsys, "reproduce", "geyer_table_1_rounds", "--out", str(tmp_path))
     assert (code, out) == (2, "") and "column 'claimed' is missing" in err
 
 
 @pytest.mark.parametrize("name", ["NA", "1", "true", "null", "None", "1e5", "nan", "001", ""])
-def test_a_name_is_read_back_as_it_is(name: str, tmp_path: Path) -> None:
+def test_names_are_read_back_unchanged(name: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(f"row,cell,point,hash\n{name},{name},p,{name}\n")
     if not name:
@@ -168,8 +168,8 @@ def test_a_name_is_read_back_as_it_is(name: str, tmp_path: Path) -> None:
     assert (row["row"], row["cell"], row["hash"]) == (name, name, name)
 
 
-def test_numbers_are_what_was_written(tmp_path: Path) -> None:
-    """Whole numbers stay whole, others are the nearest double; nothing is nothing, and infinite is infinite."""
+def test_numbers_are_read_back_unchanged(tmp_path: Path) -> None:
+    """Integers stay integers, others are the nearest double; empty stays empty, and infinite stays infinite."""
     path = tmp_path / "t.csv"
     path.write_text("row,cell,point,seeds,rmse,rmse_high\na,a,p,3,0.1,inf\nb,b,p,4,,0.30000000000000004\n")
     rows = kept(path, of_table("accuracy"))
@@ -180,19 +180,19 @@ def test_numbers_are_what_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", PAGES)
-def test_what_is_published_is_read(kind: str) -> None:
+def test_published_rows_are_read(kind: str) -> None:
     if kind != "frontier":
         from leakbench.reproduce.published import format_of, read_any  # noqa: PLC0415
 
         assert len(kept(RESULTS / f"{PAGES[kind]}.csv", format_of(read_any(PAGES[kind]))))
 
 
-def test_none_yet_has_its_first_columns(tmp_path: Path) -> None:
+def test_an_empty_table_has_its_first_columns(tmp_path: Path) -> None:
     assert list(kept(tmp_path / "t.csv", ACCOUNTING)) == ["cell", "hash"]
 
 
 def test_two_commands_on_one_folder_lose_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one command computes a claim, another computes and writes the next."""
+    """While one command computes a claim, another one computes and writes the next claim."""
     from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.reproduce import reproduce as reproducing  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""A table that is wrong is refused in one line with exit code 2: its file, the field, what was got; nothing is written."""
+"""A wrong table is refused in one line with exit code 2: its file, the field, the given value; nothing is written."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def wrong(of: dict[str, tuple[Any, ...]]) -> list[tuple[str, Any]]:
 
 
 def refuse(body: Any, monkeypatch: Any, capsys: Any, folder: Path) -> str:
-    """Give a table to `reproduce`, see that it is refused as it must be, and return the line."""
+    """Give a table to `reproduce`, check the refusal, and return the line."""
     monkeypatch.chdir(folder)
     text = body if isinstance(body, str) else yaml.safe_dump(body)
     Path("mine.yaml").write_text(text, encoding="utf-8")
@@ -151,7 +151,9 @@ def test_a_field_of_a_cell(name: str, value: Any, monkeypatch: Any, capsys: Any,
         ),
     ],
 )
-def test_what_does_not_go_together(changes: Any, says: str, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+def test_fields_that_contradict_each_other(
+    changes: Any, says: str, monkeypatch: Any, capsys: Any, tmp_path: Path
+) -> None:
     assert f"mine.yaml: {says}" in refuse({**CELLS, **changes}, monkeypatch, capsys, tmp_path).replace(
         "mine.yaml: row 'a': claim: 'type", "mine.yaml: 'type"
     )
@@ -171,7 +173,7 @@ def test_what_does_not_go_together(changes: Any, says: str, monkeypatch: Any, ca
         ("1: 2\n", "field 'title' is missing"),
     ],
 )
-def test_what_is_no_table(text: str, says: str, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+def test_files_that_are_not_tables(text: str, says: str, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
     assert f"mine.yaml: {says}" in refuse(text, monkeypatch, capsys, tmp_path)
 
 
@@ -182,7 +184,7 @@ def test_a_table_that_is_no_text(monkeypatch: Any, capsys: Any, tmp_path: Path) 
 
 
 def test_fields_of_another_mapping_are_no_duplicates(tmp_path: Path) -> None:
-    """`<<` takes fields, and those written beside it override them."""
+    """`<<` merges fields, and fields written in the same mapping override them."""
     from leakbench.reproduce.table import read_table  # noqa: PLC0415
 
     text = (
@@ -193,7 +195,7 @@ def test_fields_of_another_mapping_are_no_duplicates(tmp_path: Path) -> None:
 
 
 def accounting(name: str, path: tuple[Any, ...], value: Any) -> Any:
-    """Return a table of accounting, something at a place within it changed."""
+    """Return a table of accounting with one changed value."""
     body = yaml.safe_load((tables_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
     body = copy.deepcopy(body)
     at = body

@@ -1,4 +1,4 @@
-"""What a fully connected layer's gradient shows of a batch: the span of the features, its members, and their features."""
+"""A fully connected layer's gradient shows the span of a batch's features, its members, and their features."""
 
 import dataclasses
 import itertools
@@ -54,7 +54,7 @@ def perceptron(hidden: int = 24, classes: int = 2, activation: type[nn.Module] =
 def view(
     model: nn.Module, batch: int, classes: int = 2, steps: int = 1, stations: Stations = NONE, **changes
 ) -> tuple[View, Public]:
-    """Return what leaks of batches that are the first examples of a list of candidates, victim by victim; and the list."""
+    """Return the leak of batches that are the first examples of a list of candidates, victim by victim; and the list."""
     shown = examples(V * steps * batch + 40, classes, 2)
     count = V * steps * batch
     x, y = shown.inputs[:count], one_hot(shown.labels[:count], classes)
@@ -71,7 +71,7 @@ def view(
 
 
 def ranked_first(scores: Tensor, members: int) -> bool:
-    """Say whether each victim's own examples, and nobody else's, have its highest scores."""
+    """Say whether exactly the victim's own examples have its highest scores."""
     first = scores.topk(members, dim=1).indices.sort(1).values
     return bool((first == torch.arange(V * members).reshape(V, members)).all())
 
@@ -85,8 +85,8 @@ SCALES = (
 
 @pytest.mark.parametrize("stations", SCALES)
 @pytest.mark.parametrize("steps", [1, 3])
-def test_exactly_the_members_of_a_batch_lie_in_the_span(stations: Stations, steps: int) -> None:
-    """Whatever scales examples, tensors or clients; in the first layer also over several local iterations."""
+def test_exactly_the_members_of_a_batch_are_in_the_span(stations: Stations, steps: int) -> None:
+    """Scales of examples, tensors or clients do not matter; in the first layer this holds also over several local iterations."""
     leaked, shown = view(perceptron(), 4, steps=steps, stations=stations)
     layer = spanned(leaked)
     assert layer is not None and layer.name == "0."
@@ -94,8 +94,8 @@ def test_exactly_the_members_of_a_batch_lie_in_the_span(stations: Stations, step
     assert sure.all() and ranked_first(scores, 4 * steps)
 
 
-def test_candidates_are_ranked_by_the_span_where_it_shows_them() -> None:
-    """Twelve of a batch and two classes, where a likelihood that takes the others for Gaussian finds few."""
+def test_candidates_in_the_span_are_ranked_first() -> None:
+    """With a batch of twelve and two classes, a likelihood that models the other examples as Gaussian finds few."""
     leaked, _ = view(perceptron(), 12)
     assert ranked_first(Candidates()((leaked,), generators()).scores, 12)
 
@@ -110,7 +110,7 @@ def test_candidates_outside_the_span_leave_the_likelihood_to_decide() -> None:
     assert torch.equal(Candidates()((others,), generators()).scores, expected)
 
 
-def test_a_black_candidate_lies_in_every_span_and_says_nothing() -> None:
+def test_a_black_candidate_is_in_every_span_and_is_ignored() -> None:
     leaked, shown = view(perceptron(), 4)
     stranger, member = V * 4 + 3, 1
     inputs = shown.inputs.clone()
@@ -124,7 +124,7 @@ def test_a_black_candidate_lies_in_every_span_and_says_nothing() -> None:
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0])
 def test_an_update_without_numbers_or_of_zeros_shows_nothing(value: float) -> None:
-    """As of a training that has diverged."""
+    """As from a training that diverged."""
     leaked, shown = view(perceptron(), 4)
     blank = dataclasses.replace(leaked, update={n: torch.full_like(u, value) for n, u in leaked.update.items()})
     assert not in_span(blank, spanned(blank), shown, blank.public)[1].any()
@@ -134,7 +134,7 @@ def test_an_update_without_numbers_or_of_zeros_shows_nothing(value: float) -> No
 
 
 def test_equal_examples_are_not_separated() -> None:
-    """Their derivatives show only as a sum, so that the gradient has fewer directions than there are examples."""
+    """Only the sum of their derivatives shows, so the gradient has fewer directions than there are examples."""
     model = perceptron(activation=nn.ReLU)
     leaked, shown = view(model, 4)
     x, y = shown.inputs[: V * 4].clone(), shown.labels[: V * 4].clone()
@@ -188,7 +188,7 @@ def test_a_last_layer_tells_fewer_examples_apart_than_it_has_classes() -> None:
 
 
 class Shared(nn.Module):
-    """A network one of whose weights is used twice: by two layers, or by one layer that runs twice."""
+    """A network that uses one weight twice: in two layers, or in one layer that runs twice."""
 
     def __init__(self, tied: bool) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class Shared(nn.Module):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_weight_that_is_used_twice_shows_no_span_and_separates_nothing(tied: bool) -> None:
-    """The layer behind it does, so that exactly the members lie in its span."""
+    """The layer behind it does show one: exactly the members are in its span."""
     leaked, shown = view(Shared(tied), 4, FEATURES)
     layer = spanned(leaked)
     assert layer is not None and layer.name == "last." and separable(leaked) == layer
@@ -223,7 +223,7 @@ def test_the_inputs_of_a_hidden_layer_are_separated_for_more_examples_than_class
     apart, whose = torch.cdist(entered, truth).min(2)
     assert apart.max() < 1e-3 and (whose.sort(1).values == torch.arange(5)).all()
     assert torch.equal(labels, shown.labels[: V * 5].reshape(V, 5).gather(1, whose))
-    # What enters has the derivatives that make the layers before it have their gradients.
+    # The layer's input has derivatives that give the layers before it their gradients.
     weight = leaked.network.parameters["0.weight"]
     for lane in range(V):
         x = truth[lane, whose[lane]].requires_grad_()
@@ -231,7 +231,7 @@ def test_the_inputs_of_a_hidden_layer_are_separated_for_more_examples_than_class
         assert torch.allclose(cotangents[lane], torch.autograd.grad(loss, x)[0], atol=1e-3 * float(weight.abs().max()))
 
 
-def test_what_the_equations_miss_is_no_number() -> None:
+def test_features_are_nan_if_the_equations_have_no_solution() -> None:
     leaked = view(perceptron(), 3)[0].of(torch.tensor([0]))
     broken = {n: u + (0.3 * u.std() if n == "2.bias" else 0.0) for n, u in leaked.update.items()}
     entered, cotangents, *_ = separated(dataclasses.replace(leaked, update=broken), separable(leaked), generators()[:1])
@@ -247,14 +247,14 @@ def test_feature_inversion_reconstructs_a_batch_of_two_classes() -> None:
 
 
 def ensemble() -> AutoLeak:
-    """Two stages that both read a batch, none of which can break it in so few iterations."""
+    """Return two stages that both read a batch; neither can reconstruct it in so few iterations."""
     stage = Stage(FeatureInversion(start=Constant(0.5, 0.02), descent=LbfgsDescent(), stop=Iterations(2)))
     return AutoLeak((stage, stage), broken=1e-25, twins=1)
 
 
 @pytest.fixture
 def separations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grow by one for each batch that is separated."""
+    """Return a list that grows by one for each batch that is separated."""
     found, original = [], batch_features._separated
 
     def counted(*given: Any) -> Separation:
@@ -266,14 +266,14 @@ def separations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_limit_on_seconds_and_all_stages_share_one_separation(separations: list[int]) -> None:
-    """Of the victims and of the one group of public examples that the attack tries for its doubts."""
+    """The separation of the victims and of the group of public examples with which the attack checks itself."""
     leaked, _ = view(perceptron(), 4)
     found = WithinSeconds(ensemble(), 1e6, lambda *_: None, time.perf_counter)((leaked,), generators())
     assert len(separations) == V + 1 and not found.doubts[BUDGET].any()
 
 
-def test_without_a_limit_a_separation_is_shared_where_it_drew_nothing(separations: list[int]) -> None:
-    """The starts at the last layer do not draw; at another layer the second stage draws its own starts, as it always did."""
+def test_without_a_limit_only_separations_without_draws_are_shared(separations: list[int]) -> None:
+    """The starts at the last layer do not draw; at another layer the second stage draws its own starts, as before."""
     torch.manual_seed(1)
     last, _ = view(nn.Sequential(nn.Linear(FEATURES, 8)).eval(), 3, 8)
     assert separable(last).last
@@ -292,7 +292,7 @@ def test_without_a_limit_a_separation_is_shared_where_it_drew_nothing(separation
     assert len(separations) == 2 * V and not kept.kept
 
 
-def test_the_separation_of_a_victim_does_not_depend_on_its_company() -> None:
+def test_the_separation_of_a_victim_does_not_depend_on_the_others() -> None:
     leaked, _ = view(perceptron(), 4)
     kept = Separations(every=True)
     whole = separated(dataclasses.replace(leaked, separations=kept), separable(leaked), generators())
@@ -301,8 +301,8 @@ def test_the_separation_of_a_victim_does_not_depend_on_its_company() -> None:
     assert all(torch.equal(a[[2, 0]], b) for a, b in zip(whole, some, strict=True))
 
 
-def test_a_limit_on_seconds_stops_the_separation_and_keeps_what_there_is() -> None:
-    """Each victim has an equal share; one that is cut has no features and a doubt."""
+def test_a_limit_on_seconds_stops_the_separation_and_keeps_finished_victims() -> None:
+    """Each victim has an equal share; a victim whose search is stopped has no features and a doubt."""
     leaked, _ = view(perceptron(), 4)
     layer, ticks = separable(leaked), itertools.count()
     free = separated(leaked, layer, generators())
@@ -311,7 +311,7 @@ def test_a_limit_on_seconds_stops_the_separation_and_keeps_what_there_is() -> No
         ticks = itertools.count()
         entered, _, _, cut = separated(leaked, layer, generators(), Until(lambda now=ticks: float(next(now)), end))
         assert torch.equal(entered.isnan().flatten(1).any(1), cut)
-        # A search that is cut may have met the equations already, less exactly than it would have.
+        # A stopped search may have solved the equations already, less exactly than without a limit.
         torch.testing.assert_close(entered[~cut], free[0][~cut], atol=0.05, rtol=0)
         assert next(ticks) <= end + 3 * V
         sums.append(int(cut.sum()))

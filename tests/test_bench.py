@@ -1,4 +1,4 @@
-"""`leakbench bench`: its counts, its references, which do the same work, and what it prints."""
+"""`leakbench bench`: its counts, its references, which do the same work, and its output."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_layer_is_counted_by_hand() -> None:
 
 @pytest.mark.parametrize("name", [pytest.param("cnn", marks=pytest.mark.long), "lenet_cpl", "mlp"])
 def test_counts_are_those_of_a_plain_backward(name: str) -> None:
-    """By PyTorch's own counter, of autograd through the model itself."""
+    """As counted by PyTorch for autograd through the model itself."""
     model = build(name, (1, 16, 16), 4, generator(0, "model"), "default")
     with FlopCounterMode(display=False) as counted:
         loss = torch.nn.functional.cross_entropy(model(torch.rand(1, 1, 16, 16)), torch.tensor([1]))
@@ -83,8 +83,8 @@ def test_counts_are_those_of_a_plain_backward(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cnn", "lenet_cpl", "mlp"])
 def test_matching_counts_are_those_of_a_double_backward(name: str) -> None:
-    """Of products alone, which need no derivative by the weights; the way back through strides multiplies zeros too;
-    at 18 x 18 no pool leaves a place over.
+    """Only products count, which need no derivative by the weights; the backward pass through strides multiplies zeros too;
+    at 18 x 18 every pool covers its input exactly.
     """
     model = build(name, (1, 18, 18), 4, generator(0, "model"), "default")
     weights, chain = {n: p.detach() for n, p in model.named_parameters()}, chain_of(model)
@@ -99,7 +99,7 @@ def test_matching_counts_are_those_of_a_double_backward(name: str) -> None:
 
 
 def test_ratios_are_of_the_faster_reference_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of made-up times: 8 s and 6 s with one thread, each further reference a second more, ours 2 and 4."""
+    """With synthetic times: 8 s and 6 s with one thread, each further reference a second more, ours 2 and 4."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     rounds, private = (importlib.import_module(f"leakbench.bench.{name}") for name in ("rounds", "private"))
 
@@ -118,13 +118,13 @@ def test_ratios_are_of_the_faster_reference_over_ours(monkeypatch: pytest.Monkey
     assert private.dp_over_nonprivate(size).values == (0.25, 0.25)
     monkeypatch.setattr(private, "check_way", lambda made, kind: None)
     monkeypatch.setattr(private, "private_step", lambda kind, model: (model, None))
-    opacus = private._vs_opacus(size)  # Ours trains four clients meanwhile.
+    opacus = private._vs_opacus(size)  # Our engine trains four clients in that time.
     assert opacus.values == (12.0, 12.0) and opacus.parts["times, one thread each"] == 6.0
     assert opacus.parts["ours, ms an iteration"] == 1000 * 2.0 / 8
 
 
 def test_the_attack_s_ratio_is_of_the_faster_reference_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of made-up times: 8 s one by one, 6 with one thread, ours 2 and 4."""
+    """With synthetic times: 8 s one by one, 6 with one thread, ours 2 and 4."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     together, alone = attack._timed_together, attack._timed_alone
 
@@ -167,7 +167,7 @@ def test_the_plain_loop_is_our_update(small: Task) -> None:
 
 
 def test_the_plain_round_is_our_round(small: Task) -> None:
-    """Where both take the same batches: all of a client's examples in one."""
+    """If both use the same batches: all of a client's examples in one."""
     whole = dataclasses.replace(small.federation, batch=500, local_iterations=1, clients=3)
     same = dataclasses.replace(small, federation=whole)
     model = fresh_model()
@@ -182,7 +182,7 @@ def test_the_plain_round_is_our_round(small: Task) -> None:
 
 @pytest.mark.parametrize("way", ways.WAYS)
 def test_private_references_do_the_same_work(way: str, small: Task) -> None:
-    """With a clip that binds, without noise."""
+    """With an active clip, without noise."""
     if way != "vmap":
         pytest.importorskip("opacus")
     ways.check_way(small, way)
@@ -190,7 +190,7 @@ def test_private_references_do_the_same_work(way: str, small: Task) -> None:
 
 @pytest.mark.parametrize("way", ways.WAYS)
 def test_private_references_add_the_noise_of_fed_cdp(way: str, small: Task) -> None:
-    """Each of B examples gets 6 * 4, so that their mean has 24 / sqrt(B)."""
+    """Each of B examples gets 6 * 4, so their mean has 24 / sqrt(B)."""
     if way != "vmap":
         pytest.importorskip("opacus")
     model, step = ways.private_step(way, small.model)
@@ -202,7 +202,7 @@ def test_private_references_add_the_noise_of_fed_cdp(way: str, small: Task) -> N
     assert math.isclose(float(drawn.std()), 24 / BATCH**0.5, rel_tol=0.02)
 
 
-def test_a_wrong_way_is_found(small: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_implementation_is_found(small: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ways, "per_example_step", lambda m, rate, clip, sigma: per_example_step(m, rate, 2 * clip, 0.0))
     with pytest.raises(RuntimeError, match="vmap does other work"):
         ways.check_way(small, "vmap")
@@ -219,8 +219,8 @@ def view(victims: int) -> tuple[View, torch.Tensor]:
 
 
 @pytest.mark.parametrize("lean", [False, True])
-def test_alone_is_together(lean: bool) -> None:
-    """The same start, labels and stop lead to the same picture, with as many evaluations."""
+def test_searches_alone_and_together_agree(lean: bool) -> None:
+    """The same start, labels and stop give the same picture, with as many evaluations."""
     seen, _ = view(3)
     attack = resolve("attacks", Attack, "cpl")[1].method
     attack = dataclasses.replace(attack, stop=Iterations(limit=2))  # type: ignore[type-var]
@@ -235,8 +235,8 @@ def test_alone_is_together(lean: bool) -> None:
         assert alone.evaluations == int(together.evaluations[v])
 
 
-def test_alone_stops_where_it_cannot_move() -> None:
-    """At the truth one step takes one evaluation; another looks at its last point."""
+def test_a_single_search_stops_if_it_cannot_move() -> None:
+    """At the truth one step takes one evaluation; a second one evaluates its last point."""
     seen, real = view(1)
     truth = {n: u[0] for n, u in seen.update.items()}
     targets = torch.eye(4, dtype=torch.float64)[:1]
@@ -246,8 +246,8 @@ def test_alone_stops_where_it_cannot_move() -> None:
     assert torch.equal(found.inputs, real[0])
 
 
-def test_alone_answers_with_the_best_that_it_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps that lead far away: the start is the best."""
+def test_a_single_search_returns_its_best_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps lead far away, so the start is the best."""
     monkeypatch.setattr(torch.optim, "LBFGS", partial(torch.optim.LBFGS, lr=1e4, max_iter=1))
     seen, real = view(1)
     truth, start = {n: u[0] for n, u in seen.update.items()}, real[0] + 0.01
@@ -287,14 +287,14 @@ def test_a_page_keeps_what_was_not_measured_again_on_the_same_machine(tmp_path: 
     assert "| `ranking_seconds` | 2 | 2 | 2 |" in text and "| `round_vs_plain` | 3 | 3.5 | 4 |" in text
     assert "- `leakbench bench --only ranking_seconds`: `ranking_seconds`" in text
     assert "- `leakbench bench`: `round_vs_plain`" in text and "| ours, s | 1.5 |" in text
-    # What could not be measured now keeps its figure.
+    # Figures that cannot be measured now are kept.
     write_page(dataclasses.replace(first, figures={"round_vs_plain": absent("no such package")}), tmp_path)
     assert "| `round_vs_plain` | 3 | 3.5 | 4 |" in (tmp_path / "bench.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["cpu", "cores", "threads", "versions"])
 def test_a_page_of_another_machine_stays_as_it_is(name: str, tmp_path: Path) -> None:
-    """And that of a full bench beside a trial."""
+    """A trial does not replace the page of a full bench either."""
     here = machine(0.0)
     write_page(dataclasses.replace(measured(), machine=here), tmp_path)
     check_page(tmp_path, quick=False)
@@ -310,7 +310,7 @@ def test_a_page_of_another_machine_stays_as_it_is(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "no JSON"])
-def test_what_no_bench_wrote_is_named_before_anything_is_measured(
+def test_files_of_other_origin_are_refused_before_measuring(
     text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "bench.json").write_text(text, encoding="utf-8")
@@ -320,7 +320,7 @@ def test_what_no_bench_wrote_is_named_before_anything_is_measured(
     assert (tmp_path / "bench.json").read_text(encoding="utf-8") == text
 
 
-def test_half_the_cores_is_not_busy() -> None:
+def test_half_the_cores_in_use_is_not_busy() -> None:
     all_threads = whole(0.0)
     assert not whole(all_threads.cores / 2).warnings()
     assert whole(all_threads.cores / 2 + 0.1).warnings()
@@ -329,12 +329,12 @@ def test_half_the_cores_is_not_busy() -> None:
 
 
 def whole(load: float) -> Machine:
-    """This machine as if PyTorch had all of its cores."""
+    """Simulate a machine on which PyTorch has all cores."""
     here = machine(load)
     return dataclasses.replace(here, threads=here.cores)
 
 
-def test_every_key_has_a_work_and_an_aim() -> None:
+def test_every_key_has_a_function_and_a_target() -> None:
     assert tuple(keys._works(QUICK, "faces", None)) == KEYS == tuple(AIMS)
 
 
@@ -352,7 +352,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_what_is_not_installed_is_null_and_no_error(
+def test_packages_that_are_not_installed_give_null(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = importlib.util.find_spec

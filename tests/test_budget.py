@@ -1,4 +1,4 @@
-"""A budget of privacy: the noise that spends it, and the rounds that fit into it."""
+"""A privacy budget: the noise that spends it, and the number of rounds that fit into it."""
 
 import dataclasses
 from pathlib import Path
@@ -37,7 +37,7 @@ def valid(some: Cell) -> float:
     ("name", "target"), [("fed_cdp_valid", 0.3), ("fed_sdp_client_valid", 8.0), ("fed_sdp_valid", 0.3)]
 )
 def test_noise_is_found_that_spends_the_target(name: str, target: float) -> None:
-    """Louder or softer than the recipe's sigma of 6; met from below, and part of the cell's identity."""
+    """Stronger or weaker than the recipe's sigma of 6; reached from below, and part of the cell's identity."""
     plain, some = cell(defense=name), cell(defense=name, epsilon=target)
     assert 0.99 * target < valid(some) <= target
     assert some.hash != plain.hash
@@ -54,7 +54,7 @@ def test_all_noise_and_the_claim_are_scaled_by_one_factor() -> None:
 
 
 def test_training_stops_before_the_budget_is_passed(tmp_path: Path) -> None:
-    """The rounds that are trained spend at most the budget, one more would spend more; the run says so."""
+    """The trained rounds spend at most the budget, one more would exceed it; the run reports this."""
     whole = cell(defense="fed_sdp_valid")
     budget = valid(dataclasses.replace(whole, settings=dataclasses.replace(whole.settings, stop_after=4))) + 1e-6
     some = cell(defense="fed_sdp_valid", stop_at_epsilon=budget, attack="identification", taps=("type-1",))
@@ -69,21 +69,21 @@ def test_training_stops_before_the_budget_is_passed(tmp_path: Path) -> None:
     assert len(summary["epsilon"]["by_round"]) == 4
 
 
-def test_a_budget_is_not_passed_by_a_little() -> None:
-    """One thousandth less than four rounds spend leaves three."""
+def test_a_budget_is_not_exceeded_by_a_small_amount() -> None:
+    """A budget one thousandth below the cost of four rounds allows three."""
     whole = cell(defense="fed_sdp_valid")
     four = valid(dataclasses.replace(whole, settings=dataclasses.replace(whole.settings, stop_after=4)))
     assert cell(defense="fed_sdp_valid", stop_at_epsilon=0.999 * four).settings.stop_after == 3
 
 
 def test_noise_that_no_factor_reaches_is_refused() -> None:
-    """NbAFL's noise follows its epsilon and C, not a multiplier: to say that it cannot be reached would be wrong."""
+    """NbAFL's noise depends on its epsilon and C, not on a multiplier: the message must not say that the budget is unreachable."""
     with pytest.raises(InputError, match="follows other settings than a multiplier"):
         cell(defense="priority_public_valid", epsilon=1.0)
 
 
-def test_clients_that_drop_out_take_their_noise_along_everywhere() -> None:
-    """fed_sdp_client_valid with and without dropout: the headline, and the curve beside it, count a client's own noise only."""
+def test_noise_of_clients_that_drop_out_never_counts() -> None:
+    """fed_sdp_client_valid with and without dropout: the headline and the curve count only a client's own noise."""
     sure, failing = cell(defense="fed_sdp_client_valid"), cell(defense="fed_sdp_client_valid", dropout=0.3)
     assert valid(failing) > valid(sure)
     curves = [cell_curve(c.defense, c.data, c.settings, hand_out(c)) for c in (sure, failing)]
@@ -101,7 +101,7 @@ def test_a_recipe_may_have_its_own_budget() -> None:
     assert cell(defense="geyer", clients=1000, clients_per_round=220, train_rounds=50).settings.stop_after is None
 
 
-def test_the_last_leak_is_of_the_last_round_that_is_trained() -> None:
+def test_the_last_leak_belongs_to_the_last_trained_round() -> None:
     asked = {"defense": "geyer", "clients": 1000, "clients_per_round": 220, "train_rounds": 60, "protocol": "live"}
     assert cell(**asked, leak_rounds=("0", "last")).settings.leak_rounds == (0, 54)
     with pytest.raises(InputError, match="leak-rounds: got 57"):

@@ -1,4 +1,4 @@
-"""Candidates behind a noisy batch: the likelihood holds the fellows' spread and the noise, as the full covariance gives it."""
+"""Candidates behind a noisy batch: the likelihood uses the others' covariance and the noise, as the full covariance does."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ FEATURES, MEMBERS = 4, 3
 
 
 def examples(many: int, seed: int) -> Public:
-    """Inputs that spread much more along one axis than along the others."""
+    """Return inputs that vary much more along one axis than along the others."""
     rng = generator(seed, "examples")
     inputs = torch.rand(many, FEATURES, generator=rng) * torch.tensor([1.0, 0.1, 0.1, 0.1])
     return Public(inputs, torch.randint(2, (many,), generator=rng))
@@ -41,7 +41,7 @@ def gradients(view: View, some: Public) -> Tensor:
 
 
 def seen(view: View, victims: int) -> tuple[View, Tensor, Tensor]:
-    """The view of batches of a candidate and two unknown others, behind the view's noise; what they show; who is in them."""
+    """Return the view of batches of a candidate and two unknown others, with the view's noise; their updates; the members."""
     assert view.candidates is not None
     rng, own = generator(3, "batches"), torch.arange(victims) % len(view.candidates.labels)
     fellows = gradients(view, examples(2 * victims, 4)).reshape(victims, 2, -1).sum(1)
@@ -54,7 +54,7 @@ def seen(view: View, victims: int) -> tuple[View, Tensor, Tensor]:
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 1.0])
 def test_the_score_is_the_likelihood_under_the_full_covariance(noise: float) -> None:
-    """Differences between candidates, up to one positive factor, in few enough directions that the public sample holds all."""
+    """Differences between candidates agree up to one positive factor, in few enough directions for the public sample."""
     view, y, _ = seen(view_of(noise, 20), 30)
     assert view.candidates is not None and view.public is not None
     g, public = gradients(view, view.candidates).double(), gradients(view, view.public).double()
@@ -70,8 +70,8 @@ def test_the_score_is_the_likelihood_under_the_full_covariance(noise: float) -> 
     torch.testing.assert_close(factor * fast, slow, rtol=0.01, atol=0.01 * float(slow.abs().max()))
 
 
-def test_to_know_the_noise_helps() -> None:
-    """Noise as strong as the spread of what fellows show along one axis: the attacker who counts it in tells members better."""
+def test_knowing_the_noise_improves_identification() -> None:
+    """If the noise equals the spread of the other members along one axis, an attacker that models it identifies members better."""
     view, _, own = seen(view_of(0.1, 50), 3000)
     nobody = torch.zeros(3000, 50, dtype=torch.bool)
     aware, blind = (

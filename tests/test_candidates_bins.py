@@ -1,4 +1,4 @@
-"""Candidates behind an imprint: the likelihood of what their bins hold, against dense densities, and the right one first."""
+"""Candidates behind an imprint: the likelihood of bin contents equals dense densities, and the right candidate comes first."""
 
 import dataclasses
 
@@ -36,13 +36,13 @@ def noisy(shown: View, deviation: float) -> View:
 
 
 def slow(read: Tensor, c: Tensor, functional: Tensor, tau: float) -> float:
-    """Return the ratio of dense densities of what a bin holds, both given w . x, by densities in a basis of what is not w."""
+    """Return the ratio of dense densities of a bin's content, both given w . x, in a basis of the complement of w."""
     public = FEW.inputs.flatten(1)
     prior = shrinkage_of(public)
     basis = torch.linalg.svd(functional[None])[2][1:]
     covariance = torch.cov(public.T, correction=0) + (prior.rest + tau**2) * torch.eye(36).double()
     w = functional / functional.norm()
-    # Of a Gaussian given one of its directions.
+    # The conditional distribution of a Gaussian given one direction.
     beside = basis @ covariance @ w / (w @ covariance @ w)
     mean = basis @ public.mean(0) + beside * (w @ (read - public.mean(0)))
     given = basis @ covariance @ basis.T - torch.outer(beside, beside) * (w @ covariance @ w)
@@ -55,7 +55,7 @@ def slow(read: Tensor, c: Tensor, functional: Tensor, tau: float) -> float:
 @pytest.mark.parametrize("functional", ["mean", "random"])
 @pytest.mark.parametrize("noise", [None, 1e-3, 0.3])
 def test_the_score_is_the_ratio_of_dense_densities(form, functional, noise):
-    """Bin by bin, of candidates with somebody in their bin and of others; the difference of two rows has twice the variance."""
+    """Bin by bin, for candidates with an example in their bin and for others; the difference of two rows has twice the variance."""
     network, bins = sent(bins=12, form=form, functional=functional, gain=100.0)
     x, c = pictures(2, 3), pictures(20, seed=9)
     shown = view(network, bins, x)
@@ -78,8 +78,8 @@ def test_the_score_is_the_ratio_of_dense_densities(form, functional, noise):
 
 
 @pytest.mark.parametrize("noise", [None, 2e-4])
-def test_the_one_that_is_there_comes_first(noise):
-    """Among others of which some share its bin, and some lie in bins of its fellows; each alone in its own."""
+def test_the_present_candidate_comes_first(noise):
+    """Some other candidates share its bin, and some are in bins of its batch; each victim is alone in its bin."""
     network, bins = sent(bins=64, gain=100.0)
     x = pictures(8, 3, seed=4)
     where = torch.bucketize(x.flatten(2) @ bins.functional, bins.lower)
@@ -93,8 +93,8 @@ def test_the_one_that_is_there_comes_first(noise):
     assert torch.equal(first[alone], torch.arange(8)[alone])
 
 
-def test_where_nothing_is_read_nobody_stands_out():
-    """All noise: scores near zero, of whichever bin; a candidate outside of a one-shot bin: zero."""
+def test_bins_of_pure_noise_favour_no_candidate():
+    """Pure noise: scores are near zero in every bin; a candidate outside of a one-shot bin has zero."""
     network, bins = sent(bins=64)
     c = pictures(50, seed=9)
     shown = view(network, bins, pictures(4, 3))
@@ -107,7 +107,7 @@ def test_where_nothing_is_read_nobody_stands_out():
     assert outside.any() and (scores[:, outside] == 0).all()
 
 
-def test_looks_count_as_the_less_noise_of_their_mean():
+def test_observations_count_as_their_less_noisy_mean():
     network, bins = sent(bins=64, gain=100.0)
     c = pictures(20, seed=9)
     looks = tuple(asked(noisy(view(network, bins, pictures(4, 3)), 0.1), c, 0.1) for _ in range(4))
@@ -116,7 +116,7 @@ def test_looks_count_as_the_less_noise_of_their_mean():
     torch.testing.assert_close(Candidates()(looks, ()).scores, in_bins(once, bins, c))
 
 
-def test_of_clients_with_bins_of_their_own_the_best_counts():
+def test_the_best_client_counts_if_clients_have_separate_bins():
     functional = torch.full((36,), 1 / 36).double()
     edges = edges_of(PUBLIC.inputs.flatten(1) @ functional, 32)
     network, bins = imprinted(honest(), functional, edges, 1.0, False, 2)
@@ -130,8 +130,8 @@ def test_of_clients_with_bins_of_their_own_the_best_counts():
         assert set(scores[v].topk(2).indices.tolist()) == {v, v + 3}
 
 
-def test_it_is_asked_of_bins_behind_a_batch_alone():
-    """In a known noise, or as they were; of what a pruning, weights, an unknown noise or local steps changed it is not."""
+def test_the_bin_likelihood_is_used_only_for_batches():
+    """With known noise or without a defense; not after pruning, other weights, unknown noise or local steps."""
     network, bins = sent(bins=16)
     shown = view(network, bins, pictures(2, 3))
     noise = Stations(example=(ClipWhole(norm=1.0),), batch=(GaussianNoise(multiplier=0.1, to="sum"),))

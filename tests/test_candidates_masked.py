@@ -1,4 +1,4 @@
-"""Rankings behind Soteria: by the coordinates that were sent, without the mask that it would choose for each candidate."""
+"""Rankings behind Soteria use the coordinates that were sent, without computing a mask for each candidate."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ V, SHAPE, CLASSES = 3, (1, 8, 8), 4
 
 
 def view() -> View:
-    """What leaks of three random pictures behind Soteria; the candidates are 20 pictures, these among them."""
+    """Return the leak of three random pictures behind Soteria; the candidates are 20 pictures that include them."""
     rng = torch.Generator().manual_seed(0)
     model = build("lenet_cpl", SHAPE, CLASSES, rng)
     shown = Public(torch.rand(20, *SHAPE, generator=rng), torch.arange(20) % CLASSES)
@@ -35,8 +35,8 @@ def view() -> View:
     return dataclasses.replace(blind, update=blind.respond(shown.inputs[:V, None], targets))
 
 
-def test_the_score_is_the_squared_distance_over_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No mask of a candidate is computed, and each victim is found among the candidates."""
+def test_the_score_is_the_squared_distance_over_the_sent_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No candidate's mask is computed, and each victim is found among the candidates."""
     seen = view()
     monkeypatch.setattr(soteria, "representation_scores", None)
     scores = Candidates()((seen,), ()).scores

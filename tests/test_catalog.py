@@ -1,4 +1,4 @@
-"""Every recipe of the catalog loads, runs end to end in the tiniest cell, and is what `list`, `show` and `schema` say it is."""
+"""Every catalog recipe loads, runs end to end in the tiniest cell, and matches `list`, `show` and `schema`."""
 
 import dataclasses
 import json
@@ -58,7 +58,7 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def few_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Estimate the floor roughly: that there is one or a reason is asked here, its value where it is tested."""
+    """Estimate the floor roughly: these tests check that a floor or a reason exists; other tests check its value."""
     monkeypatch.setattr("leakbench.limits.floor.PROBES", 2)
 
 
@@ -70,7 +70,7 @@ def answer(command: str, *more: str) -> str:
 
 
 def strict_json(text: str):
-    """Parse JSON as the standard has it: there is no NaN and no Infinity in it."""
+    """Parse strict JSON, which has no NaN and no Infinity."""
 
     def refuse(constant: str):
         raise AssertionError(f"{constant} is not JSON")
@@ -99,13 +99,13 @@ SMALL = {
 
 
 def with_little_public(cell: Cell) -> Cell:
-    """Leave every fourth public example: the rankings beside an attack, which take most of a tiny cell's time, go by them."""
+    """Keep every fourth public example, which the rankings of an attack use: they take most of a tiny cell's time."""
     fewer = {"test_inputs": cell.data.test_inputs[::4], "test_targets": cell.data.test_targets[::4]}
     return dataclasses.replace(cell, data=dataclasses.replace(cell.data, **fewer))
 
 
 def executed(folder: Path, **asked) -> dict:
-    """Run a cell as `run` does, without its page, which takes as long as the rest; return the summary as JSON has it."""
+    """Run a cell as `run` does, without its page, which takes as long as the rest; return the summary as JSON."""
     cell = with_little_public(prepare(Request(**{**SMALL, **asked}), None))
     with open_run(folder, identity(cell, "test")) as run:
         return strict_json(json.dumps(execute(cell, run, lambda *_: None).as_dict(), allow_nan=False))
@@ -131,18 +131,18 @@ def check_contract(summary: dict) -> None:
         assert summary["epsilon"]["by_tap"][tap].keys() >= BY_TAP
     by_tap = [path for path in absent(summary["epsilon"]["by_tap"]) if path.endswith(".valid")]
     assert all(summary["epsilon"]["by_tap"][path.split(".")[0]]["reason"] for path in by_tap)
-    # What else is null within the epsilon has the reason of the epsilon itself.
+    # Other nulls within the epsilon have the reason of the epsilon itself.
     inside = {path for path in absent(summary) if path.startswith("epsilon.")} - {"epsilon.claimed", "epsilon.valid"}
-    # An interval that is null has the reason of what it is about.
+    # A null interval has the reason of its value.
     plain = {path.removesuffix("_low").removesuffix("_high") for path in absent(summary) if path not in inside}
     unexplained = [path for path in plain if not summary["notes"].get(path)]
     assert unexplained == []
 
 
 def check_rows(summary: dict, rows: pd.DataFrame, batch: int = 3) -> None:
-    """One row for each example behind each leak, in order, whether the attack answered or not."""
+    """Check that there is one row for each example behind each leak, in order, with or without a reconstruction."""
     defense = load(Defense, catalog_folder("defenses") / f"{summary['cell']['defense']}.yaml")
-    # B examples behind one update, behind a sum those of K_t = 2 clients.
+    # B examples behind an update; behind a sum, those of K_t = 2 clients.
     behind = {t: 1 if t == "type-2" else (2 if defense.shows_sum(t) else 1) * batch for t in TAPS}
     expected = [(t, v, m) for t in TAPS for v in range(2) for m in range(behind[t])]
     assert list(zip(rows["tap"], rows["victim"], rows["member"], strict=True)) == expected
@@ -152,12 +152,12 @@ def check_rows(summary: dict, rows: pd.DataFrame, batch: int = 3) -> None:
     assert rows[["null_rmse", "eta"]].map(math.isfinite).all().all()
     first = rows["member"] == 0
     assert (rows["identified"].notna() == first).all()
-    assert (rows["label_ranked"].notna() == first).all()  # Of the embedded sets every class is public.
+    assert (rows["label_ranked"].notna() == first).all()  # In the embedded sets every class is public.
     for tap in TAPS:
         mine = rows[rows["tap"] == tap]
         shown = summary["taps"][tap]
         assert shown["victims"] == 2
-        if shown["asr"] is None:  # The attack ranks candidates; it says nothing about pictures.
+        if shown["asr"] is None:  # The attack ranks candidates and reconstructs no pictures.
             assert mine["failure"].all()
             continue
         assert shown["failures"] == mine["failure"].sum()
@@ -175,12 +175,12 @@ def test_a_recipe_loads_is_short_cited_and_named_like_a_word(kind, name):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_of_the_catalog_holds_recipes_and_nothing_else(kind):
+def test_a_catalog_folder_contains_only_recipes(kind):
     assert sorted(p.name for p in catalog_folder(kind).iterdir()) == [f"{name}.yaml" for name in names(kind)]
     assert names(kind)
 
 
-def test_titles_tell_recipes_apart():
+def test_titles_are_distinct():
     titles = [load(KINDS[kind], catalog_folder(kind) / f"{name}.yaml").title for kind, name in FILES]
     assert len(set(titles)) == len(titles)
 
@@ -189,7 +189,7 @@ DEAR = {"soteria", "soteria_as_released"}  # On faces; they run below on smaller
 
 
 def alike() -> set[str]:
-    """Return the defenses of just the parts of one before them, with other numbers; on small pictures and tables all run."""
+    """Return defenses that combine parts of earlier ones with other numbers; all run on small pictures and tables."""
     seen, found = set(), set()
     for name in names("defenses"):
         defense = resolve("defenses", Defense, name)[1]
@@ -207,7 +207,7 @@ APART = DEAR | alike()
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in APART)) for n in names("defenses")])
 def test_a_defense_runs(name, tmp_path):
-    """Under two steps of a search, each of which asks what the defense would have made of a guess."""
+    """With two search steps, each of which computes the defense's effect on a guess."""
     summary, rows = run_tiny(tmp_path / "run", defense=name, attack="inverting_gradients")
     assert summary["cell"]["defense"] == name
     assert summary["rounds"] == 1
@@ -215,7 +215,7 @@ def test_a_defense_runs(name, tmp_path):
     assert rows["iterations"].between(1, 2).all()
 
 
-LARGE = {"see_through"}  # Its network is a ResNet-18, a minute for two iterations.
+LARGE = {"see_through"}  # Its network is a ResNet-18, which takes a minute for two iterations.
 
 
 SLOW = {"learning_to_invert"}  # It trains for hours; its own tests run it with fewer epochs.
@@ -223,7 +223,7 @@ SHORT = [n for n in names("attacks") if n not in SLOW]
 
 
 def only_starts_elsewhere(attack: Attack) -> bool:
-    """Say whether an attack is CPL from another start: what it does with a batch is what `cpl` does."""
+    """Say whether an attack is CPL from another start: it treats batches as `cpl` does."""
     usual = load(Attack, catalog_folder("attacks") / "cpl.yaml").method
     if not isinstance(attack.method, GradientMatching) or attack.method == usual:
         return False
@@ -236,12 +236,12 @@ def test_an_attack_runs(name, tmp_path):
     searches = limited(attack.method, 2) is not None
     stages = len(getattr(attack.method, "stages", (attack,)))
     restarts = attack.method.restarts if isinstance(attack.method, GradientMatching) else 1
-    # One iteration of L-BFGS asks up to 20 times for the distance and learns from each.
+    # One iteration of L-BFGS evaluates the distance up to 20 times.
     limit = 1 if stages > 1 or isinstance(getattr(attack.method, "descent", None), LbfgsDescent) else 2
-    # Of faces no batch has the class for which is fished.
+    # No batch of faces has the class that the attack fishes for.
     pictures = "faces" if fished(attack.server) is None else "digits"
     asked = {"dataset": "cancer" if attack.needs.table else pictures, "iterations": limit if searches else None}
-    # Features of a batch can be read only with more classes than examples. The stages of an ensemble read batches by themselves.
+    # Features of a batch can be read only with more classes than examples. The stages of an ensemble handle batches themselves.
     single = attack.needs.alone or only_starts_elsewhere(attack) or name == "feature_inversion" or stages > 1
     asked |= {"leak_batch": 1} if single else {}
     asked |= {"victim_mode": "eval", "candidates": 2} if name in LARGE else {}
@@ -253,7 +253,7 @@ def test_an_attack_runs(name, tmp_path):
 
 
 ATTACKS = {"cancer": "inverting_gradients_table", "digits": "inverting_gradients"}
-ON_DIGITS = {"none", "fed_cdp", "precode"}  # Pictures through an MLP; what all others do there they do to a table too.
+ON_DIGITS = {"none", "fed_cdp", "precode"}  # Pictures through an MLP; the other operations also run on tables.
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_defense_runs_on_small_pictures_and_tables(name, dataset, tmp_path):
     assert 0 <= summary["accuracy"] <= 1
     assert math.isfinite(summary["taps"]["type-1"]["rmse"])
     assert summary["taps"]["type-1"]["psnr"] is not None
-    assert summary["taps"]["type-1"]["ssim"] is None  # Neither a table nor 8 x 8 pixels hold its window.
+    assert summary["taps"]["type-1"]["ssim"] is None  # Neither a table nor 8 x 8 pixels contain its window.
 
 
 def test_the_live_protocol_names_each_leak_by_its_round(tmp_path):
@@ -292,7 +292,7 @@ def test_the_live_protocol_names_each_leak_by_its_round(tmp_path):
         (2, 2, 3),
     ]
     rows = pd.read_parquet(tmp_path / "rows.parquet")
-    # L = 2 iterations of B = 3 behind one update; behind a difference of global models those of K_t = 2 clients.
+    # L = 2 iterations of B = 3 behind one update; behind a difference of global models, those of K_t = 2 clients.
     assert rows.groupby(["tap", "round"]).size().to_dict() == {
         ("type-1", 0): 12,
         ("type-1", 1): 12,
@@ -309,7 +309,7 @@ def test_without_training_there_is_no_accuracy_and_a_note_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("name", names("defenses"))
-def test_epsilon_answers_for_a_defense_without_training(name):
+def test_epsilon_computes_a_defense_without_training(name):
     found = strict_json(answer(f"epsilon {FEDERATION} --defense {name} --json"))
     assert found.keys() >= LEDGER
     assert tuple(found["by_tap"]) == TAPS
@@ -328,13 +328,13 @@ def test_list_gives_a_list_of_objects(kind):
         assert all(entry.values())
 
 
-def test_list_alone_gives_every_kind():
+def test_list_without_arguments_lists_every_kind():
     each = {kind: strict_json(answer(f"list {kind} --json")) for kind in (*KINDS, "models")}
     assert strict_json(answer("list --json")) == each
 
 
-def test_list_models_says_how_large_each_is_and_what_is_between_its_layers():
-    """Numbers of the papers on CIFAR-10, and the kinds that the names promise; every network is there, in words as in JSON."""
+def test_list_models_shows_sizes_and_activations():
+    """Sizes of the papers' networks on CIFAR-10, and the kinds in the names; every network is listed, in text and in JSON."""
     entries = {entry["name"]: entry for entry in strict_json(answer("list models --json"))}
     assert list(entries) == list(MODELS)
     assert all(
@@ -365,14 +365,14 @@ def test_show_points_at_the_code_of_each_part(kind, name):
     assert str(catalog_folder(kind) / f"{name}.yaml") in shown
 
 
-# A JSON Schema checker for what the schema of recipes uses; a keyword that it does not know is an error.
+# A JSON Schema checker for the keywords that the schema of recipes uses; an unknown keyword is an error.
 
 TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": int | float, "null": type(None)}
 WORDS = {"title", "description", "default", "$schema"}
 
 
 def fits(value, schema: dict) -> bool:
-    """Say whether a value is one that a schema allows."""
+    """Say whether a schema allows a value."""
     return all(CHECKS[key](value, wanted, schema) for key, wanted in schema.items() if key not in WORDS)
 
 
@@ -425,12 +425,12 @@ CHECKS = {
 
 @pytest.fixture(scope="module")
 def recipes_schema() -> dict:
-    """Return what `leakbench schema` prints."""
+    """Return the output of `leakbench schema`."""
     return strict_json(answer("schema"))
 
 
 @pytest.mark.parametrize(("kind", "name"), FILES)
-def test_the_schema_allows_a_recipe_and_refuses_a_field_that_is_not_known(kind, name, recipes_schema):
+def test_the_schema_allows_recipes_and_refuses_unknown_fields(kind, name, recipes_schema):
     fields = yaml.safe_load((catalog_folder(kind) / f"{name}.yaml").read_text(encoding="utf-8"))
     assert fits(fields, recipes_schema)
     assert not fits({**fields, "colour": "red"}, recipes_schema)

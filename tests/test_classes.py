@@ -1,4 +1,4 @@
-"""Labels by ranking the classes: as often right as the theory of a known noise says, for one example and for batches."""
+"""Labels by ranking the classes: accuracy equals the theory for known noise, for one example and for batches."""
 
 import math
 from dataclasses import replace
@@ -37,14 +37,14 @@ def network(classes: int) -> Network:
 
 
 def alike(classes: int, each: int = 3) -> Public:
-    """Public examples of which all of one class are the same."""
+    """Return public examples that are identical within each class."""
     inputs = torch.rand(classes, FEATURES, generator=generator(0, "inputs"))
     labels = torch.arange(classes).repeat(each)
     return Public(inputs[labels], labels)
 
 
 def blank(classes: int, public: Public, batch: int = 1, noise: float | None = None) -> View:
-    """A view of whose update only the shapes count."""
+    """Return a view in which only the shapes of the update matter."""
     some = network(classes)
     update = {n: p[None] for n, p in some.parameters.items()}
     tap = "type-2" if batch == 1 else "type-1"
@@ -52,7 +52,7 @@ def blank(classes: int, public: Public, batch: int = 1, noise: float | None = No
 
 
 def means(view: View) -> Tensor:
-    """The gradient (classes, p) of each class, all of whose examples are alike."""
+    """Return the gradient (classes, p) of each class with identical examples."""
     assert view.public is not None
     one = replace(view, tap="type-2")
     x, y = view.public.inputs[: view.classes, None], torch.eye(view.classes)[:, None]
@@ -60,7 +60,7 @@ def means(view: View) -> Tensor:
 
 
 def seeing(view: View, flat: Tensor) -> View:
-    """The view of victims who show the rows of (V, p)."""
+    """Return the view of victims whose updates are the rows of (V, p)."""
     sizes = [u[0].numel() for u in view.update.values()]
     pieces = flat.split(sizes, 1)
     shown = {n: piece.reshape(-1, *u.shape[1:]) for (n, u), piece in zip(view.update.items(), pieces, strict=True)}
@@ -68,7 +68,7 @@ def seeing(view: View, flat: Tensor) -> View:
 
 
 def right(view: View, looks: int, std: float, victims: int = 4000) -> tuple[int, int]:
-    """How many of so many victims of class 0 and 1 are told right."""
+    """Return the number of correct labels for this many victims of classes 0 and 1."""
     rng = generator(1, "noise", looks)
     label = torch.arange(victims) % 2
     clean = means(view)[label]
@@ -78,8 +78,8 @@ def right(view: View, looks: int, std: float, victims: int = 4000) -> tuple[int,
 
 
 @pytest.mark.parametrize(("ratio", "looks"), [(0.3, 1), (1.0, 1), (3.0, 1), (0.5, 4), (0.2, 25)])
-def test_two_classes_are_told_apart_as_often_as_noise_allows(ratio: float, looks: int) -> None:
-    """Phi(sqrt(n) d / (2 s)) for n looks at two means at the distance d: within the binomial's range of 1 in 10,000."""
+def test_accuracy_for_two_classes_equals_the_theory_of_the_noise(ratio: float, looks: int) -> None:
+    """Phi(sqrt(n) d / (2 s)) for n observations of two means at distance d, within the binomial's range of 1 in 10,000."""
     view = blank(2, alike(2))
     g = means(view)
     std = float((g[0] - g[1]).norm()) / ratio
@@ -90,7 +90,7 @@ def test_two_classes_are_told_apart_as_often_as_noise_allows(ratio: float, looks
 
 @given(looks=st.integers(1, 6), seed=st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
-def test_n_looks_are_one_at_1_over_root_n_of_the_noise(looks: int, seed: int) -> None:
+def test_n_observations_equal_one_with_noise_over_root_n(looks: int, seed: int) -> None:
     view = blank(3, alike(3), noise=0.5)
     drawn = torch.randn(looks, 7, means(view).shape[1], generator=generator(seed, "looks"))
     many = Classes()(tuple(seeing(view, y) for y in drawn), ()).scores
@@ -99,7 +99,7 @@ def test_n_looks_are_one_at_1_over_root_n_of_the_noise(looks: int, seed: int) ->
 
 
 def test_the_score_is_the_posterior_of_gaussian_classes() -> None:
-    """Up to what does not depend on the class: the density of what was seen under each, times its public share."""
+    """Up to terms that do not depend on the class: the density of the observation under each class, times its public share."""
     public = alike(3)
     keep = torch.tensor([0, 1, 2, 3, 3 + 1, 6])  # Shares 3/6, 2/6, 1/6.
     view = blank(3, Public(public.inputs[keep], public.labels[keep]), noise=0.7)
@@ -110,8 +110,8 @@ def test_the_score_is_the_posterior_of_gaussian_classes() -> None:
     torch.testing.assert_close(scores.log_softmax(1), density.log_softmax(1), rtol=1e-4, atol=1e-4)
 
 
-def test_without_a_known_noise_it_goes_by_the_cosine() -> None:
-    """The length of what was seen does not matter; its own direction comes first."""
+def test_without_known_noise_the_score_is_the_cosine() -> None:
+    """The length of the observed update does not matter; the class of its direction comes first."""
     view = blank(5, alike(5))
     y = 1e3 * means(view)
     scores = Classes()((seeing(view, y),), ()).scores
@@ -119,7 +119,7 @@ def test_without_a_known_noise_it_goes_by_the_cosine() -> None:
     assert scores.argmax(1).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_class_without_a_public_example_is_never_named() -> None:
+def test_a_class_without_a_public_example_is_never_chosen() -> None:
     public = alike(3)
     few = Public(public.inputs[public.labels != 1], public.labels[public.labels != 1])
     for batch, noise in ((1, None), (1, 0.5), (4, 0.5)):
@@ -130,7 +130,7 @@ def test_a_class_without_a_public_example_is_never_named() -> None:
 
 
 def batches(view: View, many: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Shares (n, classes) of batches drawn at the public shares, and what such a batch shows (n, p)."""
+    """Return shares (n, classes) of batches drawn at the public shares, and the update (n, p) of such a batch."""
     rng = generator(seed, "batches")
     labels = torch.randint(view.classes, (many, view.batch), generator=rng)
     shares = nn.functional.one_hot(labels, view.classes).float().mean(1)
@@ -140,7 +140,7 @@ def batches(view: View, many: int, seed: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("noise", [0.05, 0.3, 2.0])
 def test_behind_a_batch_the_shares_are_those_of_the_best_linear_estimator(noise: float) -> None:
-    """Against least squares on 50,000 simulated batches of 4, which knows nothing of the model."""
+    """Against least squares on 50,000 simulated batches of 4, which does not use the model."""
     view = blank(3, alike(3), batch=4, noise=noise)
     shares, seen = batches(view, 50_000, 0)
     design = torch.cat([seen, torch.ones(len(seen), 1)], 1).double()
@@ -152,14 +152,14 @@ def test_behind_a_batch_the_shares_are_those_of_the_best_linear_estimator(noise:
     assert float((scores - truth).square().mean()) <= 1.02 * float((slow - truth).square().mean())
 
 
-def test_behind_a_batch_without_noise_alike_classes_are_counted_exactly() -> None:
+def test_classes_of_identical_examples_are_counted_exactly_in_a_batch() -> None:
     view = blank(4, alike(4), batch=6)
     shares, seen = batches(view, 50, 2)
     torch.testing.assert_close(Classes()((seeing(view, seen),), ()).scores, shares, rtol=0, atol=1e-3)
 
 
-def test_a_network_too_large_to_keep_its_gradients_is_walked_through_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same answer as where they are kept."""
+def test_gradients_too_large_to_keep_are_computed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same result as with stored gradients."""
     view = blank(3, alike(3, each=30), batch=4, noise=0.3)
     shown = seeing(view, batches(view, 20, 3)[1])
     kept = Classes()((shown,), ()).scores
@@ -167,8 +167,8 @@ def test_a_network_too_large_to_keep_its_gradients_is_walked_through_twice(monke
     torch.testing.assert_close(Classes()((shown,), ()).scores, kept)
 
 
-def test_what_cannot_be_ranked() -> None:
-    """No public example is refused; a gradient that is not finite names nobody."""
+def test_updates_that_cannot_be_ranked_are_refused() -> None:
+    """Missing public examples are refused; a gradient that is not finite has no label."""
     for public in (None, Public(torch.zeros(0, FEATURES), torch.zeros(0, dtype=torch.int64))):
         with pytest.raises(InputError, match="public: got no public example, which 'classes' needs"):
             Classes()((replace(blank(2, alike(2)), public=public),), ())
@@ -181,7 +181,7 @@ def test_what_cannot_be_ranked() -> None:
 def test_every_run_ranks_the_classes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Beside an attack that searches, at noise that leaves little: right more often than the commonest class, under its bound."""
+    """With an attack that searches, at strong noise: right more often than the commonest class, within its bound."""
     run = runs_behind_flat_noise(monkeypatch, capsys, tmp_path)
     options = (
         "--attack inverting_gradients --iterations 1 --victims 100 --candidates 100 --taps type-2,type-1 --networks 1"
@@ -202,8 +202,8 @@ def test_every_run_ranks_the_classes(
     assert "label ranked" in " ".join(out.split())
 
 
-def test_who_stops_in_the_middle_keeps_derivatives() -> None:
-    """Gradients of public examples are walked through without derivatives, and who walks goes on with them."""
+def test_an_interrupted_iteration_keeps_derivatives_on() -> None:
+    """Gradients of public examples are iterated without derivatives, but the code that uses them has derivatives on."""
     view = blank(3, alike(3))
     walk = gradients_alone(view, alike(3), chunk=1)
     first = next(walk)

@@ -1,4 +1,4 @@
-"""Clients that step by Adam: torch's numbers, what then leaks, what is no longer said of it, and what an epsilon keeps."""
+"""Clients that use Adam: torch's numbers, the resulting leak, statements that no longer apply, and valid epsilons."""
 
 import dataclasses
 import json
@@ -67,7 +67,7 @@ def examples(lanes: int = 4, steps: int = 3, batch: int = 2) -> tuple[Tensor, Te
 
 
 def in_torch(start: Parameters, inputs: Tensor, targets: Tensor, clip: float | None = None) -> Parameters:
-    """Return the weights after torch's own Adam went over inputs (L, B, *s), with each batch's gradient clipped as a whole."""
+    """Return the weights after torch's own Adam used inputs (L, B, *s), with each batch's gradient clipped as a whole."""
     model = module()
     model.load_state_dict(start)
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
@@ -88,7 +88,7 @@ def in_torch(start: Parameters, inputs: Tensor, targets: Tensor, clip: float | N
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("clip", [None, 0.2])
 def test_each_lane_follows_torch(steps: int, clip: float | None) -> None:
-    """W_L - W_0 over -rate * L, as it leaves each of four clients; a station between the batch and Adam acts before it."""
+    """(W_L - W_0) / (-rate * L) as it leaves each of four clients; a station between the batch and Adam acts before Adam."""
     net, (inputs, targets) = network(), examples(steps=steps)
     stations = PLAIN if clip is None else Stations(batch=(ClipWhole(norm=clip),))
     found = leak("type-1", net, inputs, targets, RATE, stations, ADAM, None)
@@ -99,8 +99,8 @@ def test_each_lane_follows_torch(steps: int, clip: float | None) -> None:
             torch.testing.assert_close(found[name][lane], slow, rtol=1e-7, atol=1e-9)
 
 
-def test_every_round_begins_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three rounds of two clients, L = 2: the mean of what an Adam that knows nothing of the rounds before makes of each."""
+def test_adam_restarts_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rounds of two clients, L = 2: the mean of the steps of an Adam without memory of earlier rounds."""
     seen: list[tuple[Parameters, Examples]] = []
     plain = simulate.client_update
 
@@ -125,7 +125,7 @@ def test_every_round_begins_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_after_one_iteration_it_is_nearly_the_signs() -> None:
-    """g / (|g| + 1e-8), zero where a dead unit's gradient is zero; at type-2 stands the gradient, to the last bit."""
+    """g / (|g| + 1e-8), zero if a dead unit's gradient is zero; type-2 shows the gradient, bit-identical."""
     net, (inputs, targets) = network(), examples(steps=1)
     gradient = leak("type-1", net, inputs, targets, RATE, PLAIN, SGD, None)
     found = leak("type-1", net, inputs, targets, RATE, PLAIN, ADAM, None)
@@ -139,8 +139,11 @@ def test_after_one_iteration_it_is_nearly_the_signs() -> None:
 
 @given(st.integers(1, 6), st.floats(1e-3, 1e3), st.integers(0, 100))
 @settings(max_examples=25, deadline=None)
-def test_a_direction_has_no_scale(steps: int, scale: float, seed: int) -> None:
-    """Gradients that are all longer by a factor move the client as far; the first step of a coordinate is of length one at most."""
+def test_the_scale_of_gradients_does_not_matter(steps: int, scale: float, seed: int) -> None:
+    """If all gradients are longer by a factor, the client moves equally far.
+
+    The first step of a coordinate has length one at most.
+    """
     gradients = torch.randn(steps, 2, 1, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     one, other = OPTIMIZERS["adam"], OPTIMIZERS["adam"]
     for t, g in enumerate(gradients):
@@ -148,17 +151,17 @@ def test_a_direction_has_no_scale(steps: int, scale: float, seed: int) -> None:
         scaled, other = other({"p": scale * g})
         torch.testing.assert_close(scaled["p"], direction["p"], rtol=1e-2, atol=1e-4)
         assert t or float(direction["p"].abs().max()) <= 1
-    assert OPTIMIZERS["adam"] == Adam()  # The beginning of every round is still one.
+    assert OPTIMIZERS["adam"] == Adam()  # The first step of every round is still one.
 
 
-def test_plain_clients_step_along_the_gradient_itself() -> None:
+def test_sgd_clients_step_along_the_gradient() -> None:
     gradients = {"p": torch.randn(2, 1, 3)}
     direction, after = OPTIMIZERS["sgd"](gradients)
     assert direction is gradients
     assert after is OPTIMIZERS["sgd"]
 
 
-# What an attacker sees and computes
+# What an attacker observes and computes
 
 
 def view(steps: int = 3, **changed: Any) -> View:
@@ -170,8 +173,8 @@ def view(steps: int = 3, **changed: Any) -> View:
     return dataclasses.replace(plain, **changed)
 
 
-def test_the_attacker_unrolls_the_same() -> None:
-    """The truth answers what leaked, some lanes or all; as SGD it would not."""
+def test_the_attacker_unrolls_the_same_steps() -> None:
+    """The truth reproduces the leak, for some lanes or all; with SGD it would not."""
     inputs, targets = (t.flatten(1, 3) for t in examples())
     seen = view()
     found = seen.respond(inputs, targets)
@@ -201,8 +204,8 @@ def test_a_guess_has_the_derivatives_of_the_quotient() -> None:
     assert float(difference) != 0
 
 
-def test_what_leaked_is_not_taken_for_gradients() -> None:
-    """At type-2 it is one, whatever clients do with it afterwards."""
+def test_adam_updates_are_not_taken_for_gradients() -> None:
+    """At type-2 the leak is a gradient, which later steps of the client do not change."""
     assert not view().of_gradients
     assert view(tap="type-2").of_gradients
     assert view(clock=SGD).of_gradients
@@ -225,8 +228,8 @@ def test_noise_before_the_quotient_does_not_add_up() -> None:
     assert noise_std(none, "type-1", 4, 1, 1, RATE, "adam") == "none: no noise"
 
 
-def test_the_noise_of_a_client_stands_behind_the_quotient() -> None:
-    """Measured: what leaks less what would leak without it has the deviation that is told."""
+def test_the_noise_of_a_client_is_added_after_the_quotient() -> None:
+    """Measured: the leak minus the noiseless leak has the declared deviation."""
     some = cell(defense="fed_sdp_client", client_optimizer="adam", taps=("type-1",))
     sent = Sent(Network(*fresh_network(some, trained=False)))
     victims = draw_victims(some, "type-1", 0, hand_out(some))
@@ -248,7 +251,7 @@ def cell(**asked: Any) -> Cell:
 
 
 def test_cells_of_plain_clients_keep_their_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the setting is in what is hashed; Adam is another cell."""
+    """The optimizer is not hashed for SGD; Adam is a different cell."""
     hashed: list[dict[str, Any]] = []
     plain = cells.content_hash
     monkeypatch.setattr(cells, "content_hash", lambda content: hashed.append(content) or plain(content))
@@ -264,15 +267,15 @@ def epsilon_of(**asked: Any) -> Any:
 
 
 @pytest.mark.parametrize("defense", ["fed_cdp_valid", "fed_sdp_client_valid"])
-def test_what_is_made_of_noisy_gradients_keeps_their_epsilon(defense: str) -> None:
-    """At every point, for a unit of one example and of one client."""
+def test_steps_computed_from_noisy_gradients_keep_their_epsilon(defense: str) -> None:
+    """At every leakage point, for a unit of one example and of one client."""
     one, other = epsilon_of(defense=defense), epsilon_of(defense=defense, client_optimizer="adam")
     assert one.valid is not None
     assert one == other
 
 
-def test_noise_of_others_does_not_add_up_in_a_secure_sum(tmp_path: Path) -> None:
-    """One local iteration: the noises of all clients of SGD count at type-0, of Adam one client's own, as at type-1."""
+def test_noises_of_clients_do_not_add_up_in_a_secure_sum(tmp_path: Path) -> None:
+    """One local iteration: at type-0 the noises of all SGD clients count; with Adam only one client's own, as at type-1."""
     recipe = yaml.safe_load((catalog_folder("defenses") / "fed_cdp_valid.yaml").read_text())
     path = tmp_path / "secure.yaml"
     path.write_text(yaml.safe_dump({**recipe, "aggregation": "secure", "cohorts": "fixed"}))
@@ -284,8 +287,8 @@ def test_noise_of_others_does_not_add_up_in_a_secure_sum(tmp_path: Path) -> None
     assert "Adam" not in one.by_tap["type-0"].reason
 
 
-def test_facts_of_an_aware_attacker() -> None:
-    """Who knows the defense is told why the noise has no deviation."""
+def test_facts_of_an_adaptive_attacker() -> None:
+    """An attacker that knows the defense gets the reason why the noise has no deviation."""
     some = cell(defense="fed_cdp", client_optimizer="adam")
     sent = Sent(Network(*fresh_network(some, trained=False)))
     victims = draw_victims(some, "type-1", 0, hand_out(some))
@@ -302,9 +305,9 @@ TINY = ("run --dataset digits --attack inverting_gradients --iterations 2 --vict
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:
-    """One example behind each leak: an update is not the gradient that type-2 shows, but what arrives at the server.
+    """With one example behind each leak, an update is not the gradient of type-2, but the client's message to the server.
 
-    Of several, with the defense's noise before the quotient, there is no floor, and a reason.
+    With several, and the defense's noise before the quotient, there is a reason instead of a floor.
     """
     out = ["--client-optimizer", "adam", "--defense", "fed_cdp_valid", "--json", "--out", str(tmp_path)]
     result = CliRunner().invoke(commands, [*TINY.split(), *out], catch_exceptions=False)
@@ -321,8 +324,8 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert "clients step by Adam" in " ".join(said.split())
 
 
-def test_clients_of_a_live_run_are_trained_and_leak_by_it(tmp_path: Path) -> None:
-    """The second round's leak, of L = 2 local iterations; of SGD nothing is said, and the model that leaks is another."""
+def test_clients_of_a_live_run_train_and_leak_with_adam(tmp_path: Path) -> None:
+    """The second round's leak, with L = 2 local iterations; SGD prints nothing about it, and the leaking model differs."""
     asked = {"dataset": "cancer", "attack": "inverting_gradients_table", "iterations": 1, "protocol": "live",
              "leak_rounds": ("1",), "taps": ("type-1",),
              "clients": 4, "clients_per_round": 2, "local_iterations": 2, "batch": 3, "leak_batch": 1}  # fmt: skip
@@ -338,8 +341,8 @@ def test_clients_of_a_live_run_are_trained_and_leak_by_it(tmp_path: Path) -> Non
     assert losses[0] != losses[1]
 
 
-def test_a_recipe_of_a_data_set_may_say_it(tmp_path: Path) -> None:
-    """A user's own; the command line goes before it."""
+def test_a_data_set_recipe_may_set_the_optimizer(tmp_path: Path) -> None:
+    """A user's recipe; the command line overrides it."""
     recipe = yaml.safe_load((catalog_folder("datasets") / "digits.yaml").read_text())
     recipe["federation"]["client_optimizer"] = "adam"
     path = tmp_path / "mine.yaml"

@@ -1,4 +1,4 @@
-"""Two runs on the same victims, compared victim by victim."""
+"""Compares two runs on the same victims, victim by victim."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ def call(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of no defense, of one that hides everything, and of no defense on other victims."""
+    """Return runs without a defense, with one that hides everything, and without a defense on other victims."""
     folder = tmp_path_factory.mktemp("runs")
     search = (*TINY.split(), "--iterations", "2", "--out")
     call(*search, str(folder / "none"))
@@ -39,8 +39,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_difference_is_that_of_the_rows(runs: Path) -> None:
-    """At type-2 everybody is identified without a defense; the difference and its sign are those of the shares."""
+def test_the_difference_equals_that_of_the_rows(runs: Path) -> None:
+    """At type-2 every victim is identified without a defense; the difference and its sign are those of the shares."""
     found = {(d.point, d.measure): d for d in compare(runs / "none", runs / "cdp")}
     assert {point for point, _ in found} == {"type-2", "type-1"}
     rows = {name: pd.read_parquet(runs / name / "rows.parquet") for name in ("none", "cdp")}
@@ -56,18 +56,18 @@ def test_the_difference_is_that_of_the_rows(runs: Path) -> None:
     assert found["type-2", "identified"].low > 0
 
 
-def test_a_run_beside_itself_differs_in_nothing(runs: Path) -> None:
+def test_a_run_does_not_differ_from_itself(runs: Path) -> None:
     for d in compare(runs / "none", runs / "none"):
         assert d.difference == 0
         assert d.low == d.high == 0 if d.measure == "rmse" else d.low < 0 < d.high
 
 
-def test_an_attack_that_only_ranks_is_compared_by_what_it_identifies(runs: Path) -> None:
+def test_an_attack_that_only_ranks_is_compared_by_identification(runs: Path) -> None:
     assert {d.measure for d in compare(runs / "none", runs / "ranks")} == {"identified", "label_ranked"}
 
 
-def test_five_victims_to_none_are_no_difference_whatever_the_bootstrap_says() -> None:
-    """The sign test of McNemar: 5 to 0 has p = 2 / 2**5, 6 to 0 has 2 / 2**6; a whole batch counts once."""
+def test_five_victims_to_none_are_not_a_difference() -> None:
+    """McNemar's sign test: 5 to 0 has p = 2 / 2**5, 6 to 0 has 2 / 2**6; a whole batch counts once."""
     table = pd.DataFrame(
         {"tap": "type-2", "round": 0, "victim": range(12), "member": 0, "example": range(12), "label": 0}
     )
@@ -84,8 +84,8 @@ def test_five_victims_to_none_are_no_difference_whatever_the_bootstrap_says() ->
 
 
 @pytest.mark.parametrize(("changes", "differs"), [({}, True), ({"victims": 9}, False), ({"low": 0.0}, False)])
-def test_what_is_called_a_difference(changes: dict[str, float], differs: bool) -> None:
-    """Ten victims, an interval without 0 and a sign below .05; nine are too few, and an interval that begins at 0 holds it."""
+def test_differences_need_an_interval_and_a_sign_test(changes: dict[str, float], differs: bool) -> None:
+    """Ten victims, an interval without 0 and a sign below .05; nine are too few, and an interval that begins at 0 contains it."""
     clear = Difference("type-2", "asr", 10, 1.0, 0.5, 0.5, 0.2, 0.8, 0.002)
     assert list(lines([dataclasses.replace(clear, **changes)]))[3].endswith("differs") == differs  # type: ignore[arg-type]
 
@@ -102,7 +102,7 @@ SMALL_ONE = Difference("type-2", "asr", 10, 1.0, 1.0, 0.0, -0.2, 0.2, 1.0)
             "At the client update (type-1) ASR fell from 1.00 to 0.10 (difference -0.90 [-1.00, -0.70]); accuracy fell from 0.83"
             " to 0.31.",
         ),
-        # Where the ASR does not differ, identification may.
+        # If the ASR does not differ, identification may.
         (
             [SMALL_ONE, dataclasses.replace(CLEAR, point="type-2", measure="identified", first=0.1, second=0.4, difference=-0.3,
                                             low=-0.5, high=-0.1)],
@@ -118,7 +118,7 @@ SMALL_ONE = Difference("type-2", "asr", 10, 1.0, 1.0, 0.0, -0.2, 0.2, 1.0)
          "At the client update (type-1) ASR fell from 1.00 to 0.10 (difference -0.90 [-1.00, -0.70])."),
     ],
 )  # fmt: skip
-def test_what_changed_is_one_sentence(
+def test_changes_are_summarised_in_one_sentence(
     found: list[Difference], accuracies: tuple[float | None, float | None], said: str
 ) -> None:
     assert sentence(found, accuracies) == next(lines(found, accuracies)) == said
@@ -142,7 +142,7 @@ def test_the_command_prints_a_table_or_json(runs: Path) -> None:
     assert next(d["point"] for d in found) == "type-2"
 
 
-def test_rounds_are_told_apart(tmp_path: Path) -> None:
+def test_rounds_are_compared_separately(tmp_path: Path) -> None:
     live = TINY.replace("--train-rounds 0", "--train-rounds 1").replace("type-2,type-1", "type-1")
     more = ("--iterations", "1", "--protocol", "live", "--leak-rounds", "0,1", "--victims", "2")
     call(*live.split(), *more, "--out", str(tmp_path / "run"))
@@ -163,7 +163,7 @@ def test_other_victims_and_unfinished_runs_are_refused(runs: Path, tmp_path: Pat
         compare(runs / "none", half)
 
 
-def test_rows_that_somebody_changed_are_refused(runs: Path, tmp_path: Path) -> None:
+def test_changed_rows_are_refused(runs: Path, tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     changed.mkdir()
     (changed / "manifest.json").write_text((runs / "none" / "manifest.json").read_text())
@@ -173,7 +173,7 @@ def test_rows_that_somebody_changed_are_refused(runs: Path, tmp_path: Path) -> N
 
 
 def by_hand(folder: Path, members: int, **columns: object) -> Path:
-    """A finished run of 12 victims with so many examples each, whose rows say what is asked."""
+    """Return a finished run of 12 victims with this many examples each, with the requested rows."""
     victims, member = np.repeat(np.arange(12), members), np.tile(np.arange(members), 12)
     plain = {
         **{"tap": "type-1", "round": 0, "victim": victims, "member": member, "example": np.arange(12 * members)},
@@ -211,10 +211,13 @@ def found_in(one: Path, other: Path) -> dict[str, Difference]:
     ("measure", "right"),
     [("asr", {"success": lambda even: even}), ("label_accuracy", {"label_guess": lambda even: even.astype(int)})],
 )
-def test_examples_of_a_batch_that_fare_alike_make_no_interval_narrower(
+def test_equal_outcomes_within_a_batch_do_not_narrow_the_interval(
     measure: str, right: dict[str, object], tmp_path: Path
 ) -> None:
-    """Half of 12 victims in one run and none in the other: one example a batch or eight alike, the interval is the same."""
+    """Half of 12 victims in one run and none in the other.
+
+    With one example a batch or eight equal ones, the interval is the same.
+    """
     found = []
     for members in (1, 8):
         even = np.repeat(np.arange(12) % 2 == 0, members)
@@ -227,7 +230,7 @@ def test_examples_of_a_batch_that_fare_alike_make_no_interval_narrower(
 
 
 def test_rows_in_another_order_are_compared_victim_by_victim(tmp_path: Path) -> None:
-    """The victims of one run stand in the other backwards: success of the same six differs nowhere."""
+    """The victims of one run are in reverse order in the other: the same six succeed, so nothing differs."""
     six = np.arange(12) < 6
     one = by_hand(tmp_path / "one", 1, success=six)
     backwards = np.arange(12)[::-1]
@@ -238,14 +241,17 @@ def test_rows_in_another_order_are_compared_victim_by_victim(tmp_path: Path) -> 
 
 
 def test_a_tie_among_candidates_counts_in_part(tmp_path: Path) -> None:
-    """Of a victim who ties with one other half is identified: twelve of them are half as much as twelve found."""
+    """A victim that ties with one other counts half: twelve of them are half as much as twelve identified ones."""
     tied, clear = by_hand(tmp_path / "tied", 1, identified=0.5), by_hand(tmp_path / "clear", 1, identified=1.0)
     d = found_in(clear, tied)["identified"]
     assert (d.victims, d.first, d.second, d.difference) == (12, 1.0, 0.5, 0.5)
 
 
-def test_who_cannot_be_ranked_in_one_run_is_left_out_of_both(tmp_path: Path) -> None:
-    """A class without a public example has no rank: the others of the twelve are compared, and their number is shown."""
+def test_victims_without_a_rank_in_one_run_are_left_out_of_both(tmp_path: Path) -> None:
+    """Victims of a class without a public example have no rank.
+
+    The others of the twelve are compared, and their number is shown.
+    """
     ranks = np.where(np.arange(12) < 3, np.nan, 1.0)
     some, everybody = by_hand(tmp_path / "a", 1, label_ranked=ranks), by_hand(tmp_path / "b", 1, label_ranked=0.0)
     d = found_in(some, everybody)["label_ranked"]
@@ -254,15 +260,15 @@ def test_who_cannot_be_ranked_in_one_run_is_left_out_of_both(tmp_path: Path) -> 
     assert "label_ranked" not in found_in(some, nobody)
 
 
-def test_ties_of_batches_are_ties_however_they_are_summed(tmp_path: Path) -> None:
-    """5 + 7 + 9 of 42 and 7 + 7 + 7 are as much; their floats differ in the last digit, and no sign is made of it."""
+def test_ties_of_batches_do_not_depend_on_the_order_of_sums(tmp_path: Path) -> None:
+    """5 + 7 + 9 of 42 and 7 + 7 + 7 are equal; their floats differ in the last digit, which must not count as a difference."""
     one = by_hand(tmp_path / "one", 3, feature_accuracy=np.tile(np.array([5, 7, 9]) / 42, 12))
     other = by_hand(tmp_path / "other", 3, feature_accuracy=np.tile(np.array([7, 7, 7]) / 42, 12))
     assert found_in(one, other)["feature_accuracy"].sign == 1.0
 
 
 def test_scores_are_compared_by_their_means_and_a_failure_is_the_worst(tmp_path: Path) -> None:
-    """Twelve batches of two: half of the first run's examples have no answer, the null attacker's RMSE and nothing right."""
+    """Twelve batches of two: half of the first run's examples have no reconstruction, so the baseline's RMSE and nothing right."""
     lost = np.arange(24) % 2 == 1
     scores = {name: np.where(lost, np.nan, 0.25) for name in ("rmse", "feature_accuracy", "record_match")}
     one = by_hand(tmp_path / "one", 2, **{**scores, "record_match": np.where(lost, np.nan, 1.0)})
@@ -272,7 +278,7 @@ def test_scores_are_compared_by_their_means_and_a_failure_is_the_worst(tmp_path:
     for measure, (first, second) in expected.items():
         d = found[measure]
         assert (d.first, d.second, d.difference) == pytest.approx((first, second, first - second))
-        # All batches are alike: means have one outcome, shares those of two batches more; all twelve fare the same way.
+        # All batches are alike: means have one outcome, shares have two more batches; all twelve change in the same direction.
         assert d.sign == pytest.approx(2 / 2**12)
         if measure == "record_match":
             assert 0 < d.low < 0.5 < d.high < 1
@@ -282,8 +288,8 @@ def test_scores_are_compared_by_their_means_and_a_failure_is_the_worst(tmp_path:
     assert "rmse" in without and not {"feature_accuracy", "record_match"} & set(without)
 
 
-def test_a_small_difference_of_rmse_can_be_read(tmp_path: Path) -> None:
-    """Four digits, which the RMSE of a picture that came back needs; the notes say what sign is."""
+def test_a_small_difference_of_rmse_has_enough_digits(tmp_path: Path) -> None:
+    """Four digits, which the RMSE of a good reconstruction needs; the notes explain sign."""
     one, other = (by_hand(tmp_path / str(rmse), 1, rmse=rmse) for rmse in (0.0004, 0.0001))
     _, _, head, *rows = lines(compare(one, other))
     line = next(row for row in rows if " rmse " in row)
@@ -297,13 +303,13 @@ def test_the_help_says_what_sign_is() -> None:
 
 @pytest.mark.parametrize("changes", [{"example": np.arange(12) + 1}, {"label": 2}, {"victim": np.arange(12) + 1}])
 def test_other_examples_or_labels_alone_are_refused(changes: dict[str, object], tmp_path: Path) -> None:
-    """One column at a time, of victims that are as many."""
+    """One column at a time, with equally many victims."""
     with pytest.raises(InputError, match="attacked different examples"):
         compare(by_hand(tmp_path / "one", 1), by_hand(tmp_path / "other", 1, **changes))
 
 
 def test_another_data_set_is_refused(tmp_path: Path) -> None:
-    """Example 3 of one set is not example 3 of another, though all else is the same."""
+    """Example 3 of one set is not example 3 of another, although all else is equal."""
     one, other = by_hand(tmp_path / "one", 1), by_hand(tmp_path / "other", 1)
     manifest = json.loads((other / "manifest.json").read_text())
     reseal(other, {**manifest, "cell": {"dataset": "faces"}})
@@ -311,8 +317,8 @@ def test_another_data_set_is_refused(tmp_path: Path) -> None:
         compare(one, other)
 
 
-def test_other_rulers_are_refused(tmp_path: Path) -> None:
-    """The same answers under another threshold, and among fewer candidates."""
+def test_different_thresholds_and_candidates_are_refused(tmp_path: Path) -> None:
+    """The same reconstructions with another threshold, and with fewer candidates."""
     one, eta = by_hand(tmp_path / "one", 1), by_hand(tmp_path / "eta", 1, eta=0.01)
     few = by_hand(tmp_path / "few", 1, candidates=10)
     with pytest.raises(InputError, match=r"the runs have eta 0\.1 and 0\.01"):

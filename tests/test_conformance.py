@@ -1,4 +1,4 @@
-"""leakbench's scorer gives every known answer; a scorer with one fault fails the cases of that fault and no other."""
+"""leakbench's scorer passes every case; a scorer with one fault fails exactly the cases of that fault."""
 
 import copy
 import hashlib
@@ -35,7 +35,7 @@ KEPT: dict[bytes, Mapping[str, Any]] = {}
 
 
 def measured(truth: Truth, answer: Answer) -> Mapping[str, Any]:
-    """Return what our scorer says, which is asked once: in the tests of faulty ones it is the same each time."""
+    """Return our scorer's results, computed once: the tests of faulty scorers reuse them."""
     arrays = (truth["inputs"], truth["labels"], answer["inputs"], answer["labels"])
     key = hashlib.sha256(b"".join(str(a.shape).encode() + np.ascontiguousarray(a).tobytes() for a in arrays)).digest()
     if key not in KEPT:
@@ -48,7 +48,7 @@ def outcomes(scorer: Scorer, outcome: str) -> set[str]:
 
 
 def test_our_scorer_gives_every_known_answer() -> None:
-    """All but LPIPS, for which there are no weights here."""
+    """All except LPIPS, whose weights are not available here."""
     results = conform(OWN, CASES)
     assert [r.case for r in results if r.outcome == "failed"] == []
     assert [(r.case, r.reason) for r in results if r.outcome == "not measured"] == [
@@ -90,7 +90,7 @@ def test_a_mean_over_survivors_fails() -> None:
 
 
 def test_survivors_alone_fail() -> None:
-    """Whoever drops the victims without an answer has no number for them."""
+    """A scorer that drops victims without a reconstruction has no number for them."""
 
     def dropped(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         found = measured(truth, answer)
@@ -109,13 +109,13 @@ def scale_free(truth: Truth, answer: Answer) -> Mapping[str, Any]:
 
 
 def test_a_scale_free_rmse_fails() -> None:
-    """Of a perfect answer it has no number, and of errors of all sizes always the same."""
+    """It has no number for a perfect reconstruction, and the same number for errors of all sizes."""
     assert outcomes(scale_free, "failed") == {"rmse: scale", "rmse: perfect"}
 
 
 @pytest.mark.parametrize("data_range", [0.0, 2.0, 6.0])
 def test_ssim_of_another_data_range_fails(monkeypatch: pytest.MonkeyPatch, data_range: float) -> None:
-    """None, that of floats in [-1, 1], and that of standardised pictures."""
+    """Without a range, with that of floats in [-1, 1], and with that of standardised pictures."""
     monkeypatch.setattr(metrics, "C1", (0.01 * data_range) ** 2 + 1e-12)
     monkeypatch.setattr(metrics, "C2", (0.03 * data_range) ** 2 + 1e-12)
     failed = outcomes(OWN, "failed")
@@ -149,8 +149,8 @@ def test_one_number_a_batch_fails_for_each_example_alone() -> None:
 
 
 @pytest.mark.parametrize(("axis", "case"), [(1, "order: two copies"), (2, "order: two alike")])
-def test_the_nearest_fails_where_it_is_taken_twice(axis: int, case: str) -> None:
-    """Each answer beside the nearest truth, or each truth beside the nearest answer."""
+def test_matching_the_nearest_twice_fails(axis: int, case: str) -> None:
+    """Match each reconstruction with the nearest truth, or each truth with the nearest reconstruction."""
 
     def nearest(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         return {"rmse": nearest_rmse(truth, answer, axis)}
@@ -164,13 +164,13 @@ def nearest_rmse(truth: Truth, answer: Answer, axis: int) -> Any:
 
 
 def as_it_came(measure: str, truth: Truth, answer: Answer) -> Any:
-    """Return a measure of each place of the answer beside the same place of the truth, capped as ours."""
+    """Return a measure of reconstruction and truth at equal positions, capped as ours."""
     return reference(measure, truth["inputs"], answer["inputs"].clip(0, 1)).clip(max=metrics.PSNR_CAP)
 
 
 @pytest.mark.parametrize("measures", [("rmse",), ("psnr",), ("ssim",), ("psnr", "ssim", "overall"), ("overall",)])
-def test_whatever_is_taken_in_the_order_in_which_it_came_fails(measures: tuple[str, ...]) -> None:
-    """Though the others are matched: no measure is passed over because another one is right."""
+def test_measures_in_the_given_order_fail(measures: tuple[str, ...]) -> None:
+    """Although the others are matched: no measure is skipped because another one is right."""
 
     def unmatched(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         names = ("rmse", "psnr", "ssim") if "overall" in measures else measures
@@ -186,7 +186,7 @@ def test_whatever_is_taken_in_the_order_in_which_it_came_fails(measures: tuple[s
     assert ("; wrong too: " in swap.got) == ("overall" in measures)
 
 
-def test_success_in_the_order_in_which_it_came_fails() -> None:
+def test_success_in_the_given_order_fails() -> None:
     def unmatched(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         return {**measured(truth, answer), "success": as_it_came("rmse", truth, answer) <= OWN.eta}
 
@@ -194,8 +194,8 @@ def test_success_in_the_order_in_which_it_came_fails() -> None:
 
 
 @pytest.mark.parametrize(("axis", "case"), [(1, "success: two answers for one"), (2, "success: one answer for two")])
-def test_success_fails_where_one_picture_counts_twice(axis: int, case: str) -> None:
-    """Each answer beside the nearest truth, or each truth beside the nearest answer."""
+def test_success_that_counts_one_picture_twice_fails(axis: int, case: str) -> None:
+    """Match each reconstruction with the nearest truth, or each truth with the nearest reconstruction."""
 
     def nearest(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         success = nearest_rmse(truth, answer, axis) <= OWN.eta
@@ -206,7 +206,7 @@ def test_success_fails_where_one_picture_counts_twice(axis: int, case: str) -> N
 
 @pytest.mark.parametrize("share", [np.any, np.all, lambda success, axis: np.median(success, axis) > 0])
 def test_a_share_of_batches_fails(share: Any) -> None:
-    """Of those in which any member is rebuilt, or all, or most."""
+    """Counts batches in which any member is reconstructed, or all, or most."""
 
     def of_batches(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         found = measured(truth, answer)
@@ -219,7 +219,7 @@ def test_a_share_of_batches_fails(share: Any) -> None:
 
 @pytest.mark.parametrize("of_batch", [np.max, np.min])
 def test_the_best_or_the_worst_of_each_batch_fails_for_all(of_batch: Any) -> None:
-    """A median of one member of each batch; of a batch of one it is the median of all."""
+    """A median of one member of each batch; for batches of one it is the median of all."""
 
     def of_one_member(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         found = measured(truth, answer)
@@ -229,8 +229,8 @@ def test_the_best_or_the_worst_of_each_batch_fails_for_all(of_batch: Any) -> Non
     assert outcomes(of_one_member, "failed") == {f"{name}: mean, not best member" for name in ("rmse", "psnr", "ssim")}
 
 
-def test_middles_of_all_members_pass() -> None:
-    """Which one is left open: the mean, the median, or for RMSE and PSNR that of the mean squared error."""
+def test_means_and_medians_over_all_members_pass() -> None:
+    """The contract allows the mean, the median, or for RMSE and PSNR that of the mean squared error."""
 
     def mean(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         found = measured(truth, answer)
@@ -252,7 +252,7 @@ def test_labels_as_sets_fail() -> None:
 
 
 @pytest.mark.parametrize("what", ["truth", "answer"])
-def test_arrays_that_were_changed_fail(what: str) -> None:
+def test_a_scorer_that_changes_its_inputs_fails(what: str) -> None:
     def clamps(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         found = measured(truth, answer)
         np.clip(
@@ -266,8 +266,8 @@ def test_arrays_that_were_changed_fail(what: str) -> None:
     assert outcomes(clamps, "failed") == {"truth: untouched"}
 
 
-def test_what_is_left_out_is_not_measured() -> None:
-    """A scorer of nothing passes nothing but that it changes nothing."""
+def test_missing_measures_are_reported_as_not_measured() -> None:
+    """An empty scorer passes only the case that inputs stay unchanged."""
     assert outcomes(lambda truth, answer: {}, "passed") == {"truth: untouched"}
     assert outcomes(lambda truth, answer: {"ssim": None, "overall": {"rmse": None}}, "failed") == set()
     alone = outcomes(lambda truth, answer: {"rmse": measured(truth, answer)["rmse"]}, "passed")
@@ -293,8 +293,8 @@ def test_a_scorer_that_raises_has_failed_the_case() -> None:
     assert {r.case for r in failed} == {c.name for c in CASES if np.isnan(c.answer["inputs"]).any()}
 
 
-def test_an_order_is_judged_by_the_rmse_where_there_is_one() -> None:
-    """A case that several measures answer goes by the first of them that the scorer has, and says which."""
+def test_the_order_is_judged_by_the_rmse_if_available() -> None:
+    """If several measures answer a case, the first one that the scorer has is used, and named."""
 
     def of(*measures: str) -> Scorer:
         return lambda truth, answer: {name: measured(truth, answer)[name] for name in measures}
@@ -305,7 +305,7 @@ def test_an_order_is_judged_by_the_rmse_where_there_is_one() -> None:
 
 
 def test_a_scorer_that_exits_has_failed_the_case() -> None:
-    """A script that gives up ends itself, not the cases that follow."""
+    """A script that exits ends itself, not the cases that follow."""
 
     def ends(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         if np.isnan(answer["inputs"]).any():
@@ -317,8 +317,8 @@ def test_a_scorer_that_exits_has_failed_the_case() -> None:
     assert all(r.got.startswith("raised SystemExit") for r in failed)
 
 
-def test_what_is_left_out_where_it_is_hard_has_failed() -> None:
-    """Who has an RMSE elsewhere cannot pass over the case with a missing answer."""
+def test_measures_missing_only_in_hard_cases_fail() -> None:
+    """A scorer that has an RMSE elsewhere cannot skip the case with a missing reconstruction."""
 
     def evasive(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         return {} if np.isnan(answer["inputs"]).any() else {"rmse": measured(truth, answer)["rmse"]}
@@ -327,8 +327,8 @@ def test_what_is_left_out_where_it_is_hard_has_failed() -> None:
     assert [(r.case, r.got) for r in failed] == [("rmse: no answer", "no rmse, which it has elsewhere")]
 
 
-def test_what_is_left_out_beside_what_is_right_has_failed() -> None:
-    """A right RMSE does not stand for the PSNR that the scorer has of other batches."""
+def test_measures_missing_next_to_right_ones_fail() -> None:
+    """A right RMSE does not replace the PSNR that the scorer has for other batches."""
 
     def evasive(truth: Truth, answer: Answer) -> Mapping[str, Any]:
         found = measured(truth, answer)
@@ -339,8 +339,8 @@ def test_what_is_left_out_beside_what_is_right_has_failed() -> None:
     assert not any(name.startswith("rmse") for name in failed)
 
 
-def test_lpips_is_held_against_the_package(tmp_path: Path) -> None:
-    """On a random backbone: rescaled to [-1, 1] it passes, and as it stands in [0, 1] it fails."""
+def test_lpips_is_compared_with_the_package(tmp_path: Path) -> None:
+    """On a random backbone: rescaled to [-1, 1] it passes, and in [0, 1] it fails."""
     from torchvision.models import squeezenet1_1  # noqa: PLC0415
 
     with torch.random.fork_rng(devices=[]):
@@ -362,7 +362,7 @@ def test_lpips_is_held_against_the_package(tmp_path: Path) -> None:
 
 
 @given(share=st.integers(0, 3072), other=st.integers(0, 3072))
-def test_a_turned_share_of_the_pixels_is_the_squared_rmse(share: int, other: int) -> None:
+def test_a_share_of_inverted_pixels_is_the_squared_rmse(share: int, other: int) -> None:
     """For every share, with the PSNR that follows, and the largest error 1."""
     truth = black_and_white(1, 2, seed=0)
     answer = turned(truth, [[share / 3072, other / 3072]])
@@ -373,7 +373,7 @@ def test_a_turned_share_of_the_pixels_is_the_squared_rmse(share: int, other: int
     assert set(np.unique(answer)) <= {0.0, 1.0}
 
 
-def test_known_answers_hold_of_nothing_else() -> None:
+def test_checks_accept_known_answers_and_reject_others() -> None:
     values = np.array([[1.0, 2.0], [3.0, 4.0]])
     assert Close(values, 0.1).holds(values + 0.05) and not Close(values, 0.1).holds(values + 0.2)
     assert Close(values, 0.1).holds(np.array([1.5, 3.5])) and not Close(values, 0.1).holds(np.array([1.5]))
@@ -410,14 +410,14 @@ def test_known_answers_hold_of_nothing_else() -> None:
         ({"overall": {"rmse": [0.5]}}, "for 'overall rmse' it returned the shape (1,), expected one number"),
     ],
 )
-def test_what_no_scorer_may_return(returned: Any, said: str) -> None:
+def test_invalid_return_values_are_refused(returned: Any, said: str) -> None:
     with pytest.raises(InputError, match=r"^scorer: ") as raised:
         read_scores(returned)
     assert said in str(raised.value)
 
 
-def test_every_measure_is_asked_for() -> None:
-    """No key of the contract is without a case."""
+def test_every_measure_has_a_case() -> None:
+    """Every key of the contract has a case."""
     asked = {name.split()[0] for made in CASES for name in made.known} | {"lpips"}
     assert asked - {"untouched"} == set(MEASURES)
 
@@ -461,7 +461,7 @@ def interrupted(truth, answer):
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """Return a function that runs `leakbench conformance` beside a module of scorers: (exit code, stdout, stderr)."""
+    """Return a function that runs `leakbench conformance` with a module of scorers: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "some_scorers", raising=False)
@@ -470,8 +470,8 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     return partial(called, monkeypatch, capsys, "conformance")
 
 
-def test_the_command_holds_our_scorer(call: Any) -> None:
-    """Exit 0, one line a case, and the counts."""
+def test_the_command_passes_our_scorer(call: Any) -> None:
+    """Exit code 0, one line for each case, and the counts."""
     code, out, err = call()
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "38 passed, 0 failed, 2 not measured"
@@ -479,7 +479,7 @@ def test_the_command_holds_our_scorer(call: Any) -> None:
     assert f"lpips: range                        not measured: {metrics.LPIPS_ABSENT}" in out.splitlines()
 
 
-def test_the_command_holds_a_scorer_by_name(call: Any) -> None:
+def test_the_command_takes_a_scorer_by_name(call: Any) -> None:
     code, out, _ = call("--scorer", "some_scorers:wrapped", "--json")
     found = json.loads(out, parse_constant=pytest.fail)
     assert (code, found["scorer"], found["failed"]) == (0, "some_scorers:wrapped", 0)
@@ -494,8 +494,8 @@ def test_a_failed_case_is_exit_1_with_both_numbers(call: Any) -> None:
     assert out.count("failed: ") == 1
 
 
-def test_a_scorer_that_never_ran_is_told_so(call: Any) -> None:
-    """Once, in the last line; one that returned something anywhere did run."""
+def test_a_scorer_that_never_ran_is_reported(call: Any) -> None:
+    """Once, in the last line; a scorer that returned something in any case did run."""
     scorer = "some_scorers:divides"
     code, out, _ = call("--scorer", scorer)
     lines = out.splitlines()
@@ -513,7 +513,7 @@ def test_a_scorer_that_never_ran_is_told_so(call: Any) -> None:
 
 
 def test_an_interrupted_scorer_ends_the_command(call: Any) -> None:
-    """As Ctrl-C does anywhere: no table, one line, exit 130."""
+    """As with Ctrl-C elsewhere: no table, one line, exit code 130."""
     code, out, err = call("--scorer", "some_scorers:interrupted")
     assert (code, out) == (130, "")
     assert [line for line in err.splitlines() if line.startswith("leakbench: ")] == [err.splitlines()[-1]]
@@ -534,7 +534,7 @@ def test_an_interrupted_scorer_ends_the_command(call: Any) -> None:
     ],
 )
 def test_wrong_input_is_one_line(call: Any, arguments: list[str], said: str) -> None:
-    """Exit code 2, nothing on stdout, one line of leakbench's that names the field."""
+    """Exit code 2, nothing on stdout, one line of leakbench that names the field."""
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
     lines = [line for line in err.splitlines() if line != "a module may print"]
@@ -542,8 +542,8 @@ def test_wrong_input_is_one_line(call: Any, arguments: list[str], said: str) -> 
     assert said in lines[0]
 
 
-def test_the_scorer_of_the_page_does_as_it_says(tmp_path, monkeypatch, capsys) -> None:
-    """As written, in a file of its own; the counts are those that the page prints."""
+def test_the_example_scorer_of_the_page_works_as_described(tmp_path, monkeypatch, capsys) -> None:
+    """As written, in a separate file; the counts are those that the page prints."""
     page = (Path(__file__).parent.parent / "docs" / "conformance.md").read_text(encoding="utf-8")
     example = page.split("in a file `my_scorer.py`:", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
     (tmp_path / "my_scorer.py").write_text(example, encoding="utf-8")

@@ -1,4 +1,7 @@
-"""What a client can see of the model that it was sent: closed forms, slow references, and what a run says of a lie."""
+"""What a client can detect in the received model.
+
+Closed forms, slow references, and what a run reports about a malicious server.
+"""
 
 import dataclasses
 import itertools
@@ -81,14 +84,14 @@ def test_rows_alike_against_a_loop(rows: int, columns: int, seed: int) -> None:
     torch.testing.assert_close(rows_alike({"w": length * w}), found)
 
 
-def test_of_very_many_rows_some_are_compared():
-    """5,000 rows, alternately of two orthogonal kinds: half of the pairs are alike, and every third row shows it."""
+def test_a_sample_of_very_many_rows_is_compared():
+    """5,000 rows, alternating between two orthogonal kinds: half of the pairs are alike, which every third row shows."""
     rows = torch.eye(2).repeat(2500, 1)
     assert float(rows_alike({"w": rows[None]})) == pytest.approx(0.5, abs=1e-3)
 
 
 def test_d_snr_is_one_norm_over_the_others():
-    """(3, 1, 1) gives 1.5, (2, 2, 2) a half; the larger counts. One example, or none with a gradient, gives nothing."""
+    """(3, 1, 1) gives 1.5, (2, 2, 2) a half; the larger counts. One example, or none with a gradient, gives no value."""
     norms = {"a": torch.tensor([[3.0, 1.0, 1.0]]), "b": torch.tensor([[2.0, 2.0, 2.0]])}
     assert d_snr(norms, everyone(1, 3)).tolist() == [1.5]
     assert d_snr({"a": torch.tensor([[5.0]])}, everyone(1, 1)).isnan().all()
@@ -98,7 +101,7 @@ def test_d_snr_is_one_norm_over_the_others():
     assert d_snr(padded, real).nan_to_num(nan=-1).tolist() == [3.0, -1.0]
 
 
-def test_d_snr_of_an_example_alone_is_as_large_as_rounding_tells():
+def test_d_snr_of_one_dominant_example_is_limited_by_rounding():
     found = d_snr({"a": torch.tensor([[7.0, 0.0, 0.0], [7.0, 1e-30, 0.0]])}, everyone(2, 3))
     torch.testing.assert_close(found, torch.full((2,), 1 / torch.finfo(torch.float32).eps))
 
@@ -112,8 +115,11 @@ def test_d_snr_is_at_least_that_of_equal_examples(norms: list[float]) -> None:
     assert found == pytest.approx(max(norms) / (sum(norms) - max(norms)), rel=1e-6)
 
 
-def test_rows_that_exactly_one_example_lights():
-    """Four rows lit by 0, 1, 2 and 1 of three: two of three lit ones. Of a layer that nobody lights, or one example, nothing."""
+def test_rows_activated_by_exactly_one_example():
+    """Four rows activated by 0, 1, 2 and 1 of three examples: two of three active rows.
+
+    An inactive layer or one example gives no value.
+    """
     by_whom = torch.tensor([[[0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 1]]], dtype=torch.float64)
     assert lit_alone(lit({"a": by_whom}, ("a",)), everyone(1, 3)).tolist() == pytest.approx([2 / 3])
     both = {"a": by_whom, "b": torch.ones(1, 3, 2)}
@@ -124,7 +130,7 @@ def test_rows_that_exactly_one_example_lights():
 
 
 class Functional(nn.Module):
-    """A ReLU and a hardtanh that are no modules, beside a layer without a bias and a last layer."""
+    """A ReLU and a hardtanh as functions, a layer without a bias and a last layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,8 +142,8 @@ class Functional(nn.Module):
         return self.last(torch.nn.functional.hardtanh(self.second(torch.sigmoid(hidden)), 0, 1))
 
 
-def test_which_layers_have_a_gate_is_read_off_the_graph():
-    """Whatever the order of the modules, functions too; not before a sigmoid, without a bias, nor the last layer."""
+def test_gated_layers_are_read_from_the_graph():
+    """In any order of the modules, also for functions; not before a sigmoid, without a bias, nor the last layer."""
     network = Functional()
     before = [p.clone() for p in network.parameters()]
     assert gated_biases(network, (4,)) == ("first.bias", "second.bias")
@@ -163,7 +169,7 @@ def test_a_percentile_counts_equal_ones_half():
     assert percentile(1.0, [math.nan]) is None
 
 
-def test_who_adds_a_layer_changes_the_architecture_and_who_chooses_values_does_not():
+def test_added_layers_change_the_architecture_and_chosen_values_do_not():
     for server, model, changed in (
         (Imprint(), "cnn", True),
         (TrapWeights(), "mlp", False),
@@ -175,7 +181,7 @@ def test_who_adds_a_layer_changes_the_architecture_and_who_chooses_values_does_n
 
 @pytest.mark.parametrize("server", [None, QuantileRows(), Imprint(bins=16), Imprint(bins=16, form="cumulative")])
 def test_the_statistics_of_a_batch_against_one_example_at_a_time(server):
-    """By a backward pass of each example, over all weights; the loss is the mean cross-entropy."""
+    """By a backward pass for each example, over all weights; the loss is the mean cross-entropy."""
     network = honest("mlp") if server is None else sent(server, "mlp")
     found = seen_of(network, X, Y)
     norms: dict[str, list[float]] = {n: [] for n in weight_names(network.model)}
@@ -197,22 +203,22 @@ def test_the_statistics_of_a_batch_against_one_example_at_a_time(server):
     assert found["lit_alone"] == pytest.approx(max(float((c == 1).sum() / (c > 0).sum()) for c in counts))
 
 
-def test_in_pieces_it_is_the_same(monkeypatch):
+def test_chunks_give_the_same_statistics(monkeypatch):
     whole = seen_of(honest("mlp"), X, Y)
     monkeypatch.setattr(stage, "AT_ONCE", 1)
     assert seen_of(honest("mlp"), X, Y) == pytest.approx(whole)
 
 
-def test_a_network_that_mixes_its_batch_has_no_single_gradients():
-    """Batch normalisation in train mode: the loss and the rows remain."""
+def test_a_network_that_mixes_its_batch_has_no_example_gradients():
+    """Batch normalisation in train mode: only the loss and the rows remain."""
     network = honest("convnet")
     network = dataclasses.replace(network, model=network.model.train())
     found = seen_of(network, X, Y)
     assert [name for name, value in found.items() if math.isnan(value)] == ["d_snr", "lit_alone"]
 
 
-def test_an_imprint_shows_by_its_rows_and_a_sparse_one_by_who_lights_them():
-    """As was planned with: parallel rows; .92 and .03 of the rows lit by one example alone, B = 32."""
+def test_an_imprint_shows_in_its_rows_and_a_sparse_one_in_its_activations():
+    """As planned: parallel rows; .92 and .03 of the rows are activated by only one example, B = 32."""
     found = {form: seen_of(sent(Imprint(bins=64, form=form), "cnn"), X, Y) for form in ("sparse", "cumulative")}
     assert all(each["rows_alike"] == pytest.approx(1, abs=1e-4) for each in found.values())
     assert found["sparse"]["lit_alone"] > 0.8
@@ -238,7 +244,7 @@ def found_of(cell) -> Conspicuous:
     )
 
 
-def test_a_cell_of_a_lying_server_has_all_statistics_and_an_honest_one_none():
+def test_only_cells_of_a_malicious_server_have_statistics():
     cell = cell_of(attack="quantile_rows")
     found = found_of(cell).found
     assert tuple(found) == STATISTICS
@@ -256,8 +262,8 @@ def test_honest_models_are_differentiated_by_the_engine_of_the_cell():
         assert stage._fresh(cell, 0).engine == engine
 
 
-def test_what_is_missing_has_a_reason():
-    """Of one example nothing that compares several; a sigmoid network has no row that is dark."""
+def test_missing_statistics_have_a_reason():
+    """One example has no comparisons; a sigmoid network has no inactive rows."""
     alone = found_of(cell_of(attack="trap", leak_batch=1))
     for name in ("d_snr", "lit_alone"):
         assert alone.found[name] == {"value": None, "percentile": None, "honest_median": None}
@@ -271,7 +277,7 @@ def test_what_is_missing_has_a_reason():
 
 
 def test_after_training_the_honest_model_is_the_trained_one(monkeypatch, capsys, tmp_path):
-    """From the command line at two rounds: the last counts, the honest rows are one model's, and table and page say so."""
+    """From the command line at two rounds: the last round counts, the honest rows are one model's, and table and page report it."""
     asked = "--dataset digits --attack trap --model mlp --protocol live --train-rounds 1 --leak-rounds 0,1 --victims 3"
     asked += " --taps type-1 --leak-batch 8 --local-iterations 1 --quiet --json"
     code, out, err = called(monkeypatch, capsys, "run", *asked.split(), "--out", str(tmp_path / "run"))
@@ -287,5 +293,5 @@ def test_after_training_the_honest_model_is_the_trained_one(monkeypatch, capsys,
     json.loads(json.dumps(found, allow_nan=False))
 
 
-def test_a_summary_without_a_lie_says_nothing():
+def test_an_honest_server_has_no_statistics_in_the_summary():
     assert conspicuous(Summary()) == conspicuous(Summary(conspicuous=None)) == []

@@ -1,4 +1,4 @@
-"""The embedded sets: real, counted, split as published, and what may be a victim."""
+"""The embedded sets: real data, published counts and splits, and which examples may be victims."""
 
 import dataclasses
 
@@ -58,7 +58,7 @@ def test_the_threshold_of_faces_is_the_planned_one():
     assert float(distances.quantile(0.001)) == pytest.approx(0.132, abs=0.002)
 
 
-def test_numbers_can_be_turned_back_into_their_units():
+def test_numbers_can_be_converted_back_to_their_units():
     """The first record of the Wisconsin table has a mean radius of 17.99 and a mean texture of 10.38."""
     data = load_dataset("cancer", offline=True)[2]
     assert [f.name for f in data.features[:2]] == ["mean radius", "mean texture"]

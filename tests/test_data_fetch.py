@@ -22,7 +22,7 @@ SHA = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`; a name in `cuts` breaks off after so many bytes, once each; logs (path, Range, status)."""
+    """Serves `files`; a name in `cuts` is cut once after each of these numbers of bytes; logs (path, Range, status)."""
 
     daemon_threads = True
 
@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[: cuts.pop(0)] if cuts else body)
 
     def log_message(self, *_: object) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_server_that_ignores_range_sends_all_again(server, target):
     assert target.read_bytes() == CONTENT and statuses(server) == [200]
 
 
-def test_a_part_that_is_whole_already_is_taken(server, target):
+def test_a_complete_part_is_used(server, target):
     target.parent.mkdir()
     target.with_name("a.bin.part").write_bytes(CONTENT)
     download([server.url + "a.bin"], target, SHA)
@@ -133,7 +133,7 @@ def test_a_part_of_another_file_is_started_over(server, target, stale):
     assert target.read_bytes() == CONTENT and only_file(target)
 
 
-def test_a_wrong_checksum_deletes_what_came(server, target):
+def test_a_wrong_checksum_deletes_the_download(server, target):
     server.files["a.bin"] = b"something else"
     with pytest.raises(InputError, match=r"a\.bin: http.*a\.bin: wrong checksum: .* what came was deleted") as caught:
         download([server.url + "a.bin"], target, SHA)
@@ -147,14 +147,14 @@ def test_the_next_mirror_is_tried(server, target):
     assert target.read_bytes() == CONTENT and statuses(server) == [404, 200, 200]
 
 
-def test_what_one_mirror_began_the_next_ends(server, target):
+def test_the_next_mirror_resumes_a_partial_download(server, target):
     server.files["first/a.bin"] = CONTENT
     server.cuts["first/a.bin"] = [400_000, 0, 0, 0, 0]
     download([server.url + "first/a.bin", server.url + "a.bin"], target, SHA, sleep=lambda _: None)
     assert target.read_bytes() == CONTENT and server.log[-1] == ("a.bin", "bytes=400000-", 206)
 
 
-def test_every_mirrors_failure_is_told_in_one_line(server, target):
+def test_failures_of_all_mirrors_are_reported_in_one_line(server, target):
     closed = Server()
     closed.server_close()
     urls = [server.url + "none", closed.url + "a.bin"]
@@ -163,8 +163,9 @@ def test_every_mirrors_failure_is_told_in_one_line(server, target):
     assert "\n" not in str(caught.value)
 
 
-def test_a_silent_server_is_left_after_the_timeout(target):
-    with Server() as silent, pytest.raises(InputError, match=r"timed out|stalled"):  # It listens and never answers.
+def test_a_silent_server_is_abandoned_after_the_timeout(target):
+    # It accepts connections and never responds.
+    with Server() as silent, pytest.raises(InputError, match=r"timed out|stalled"):
         download([silent.url + "a.bin"], target, SHA, timeout=0.2, sleep=lambda _: None)
 
 
@@ -172,7 +173,7 @@ def origin(server: Server, **fields: str) -> Origin:
     return Origin(layouts=("tiny/raw",), marker="*", megabytes=1.0, mirrors=(server.url,), **fields)
 
 
-def test_only_what_is_missing_or_wrong_is_fetched(server, tmp_path):
+def test_only_missing_or_wrong_files_are_fetched(server, tmp_path):
     source, root = tmp_path / "source", tmp_path / "root"
     source.mkdir()
     form = tiny_idx(source)
@@ -197,7 +198,7 @@ def archive(folder: Path, top: str) -> bytes:
     return stream.getvalue()
 
 
-def test_an_archive_is_unpacked_and_damage_is_mended(server, tmp_path):
+def test_an_archive_is_unpacked_and_damage_is_repaired(server, tmp_path):
     source, root = tmp_path / "source", tmp_path / "root"
     source.mkdir()
     form = tiny_faces(source)
@@ -260,7 +261,7 @@ LINK, DEVICE, FILE = tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.REGTYPE
         ([("raw/a", FILE, 9_000), ("raw/b", FILE, 2_000)], 10_000, 9, "more than 10,000 bytes or 9 files"),
     ],
 )
-def test_an_archive_holds_plain_files_and_no_more_than_it_may(entries, most, files, words, tmp_path, monkeypatch):
+def test_an_archive_contains_only_plain_files_up_to_a_limit(entries, most, files, words, tmp_path, monkeypatch):
     monkeypatch.setattr("leakbench.data.unpack.MOST_FILES", files)
     form, path = tiny_idx(tmp_path), tmp_path / "some.tgz"
     with tarfile.open(path, mode="w:gz") as packed:

@@ -1,4 +1,4 @@
-"""From a name to a folder: where sets are looked for, what is said where there is none, what is never written to."""
+"""From a name to a folder: where sets are searched, the message if none is found, folders that are never written to."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from leakbench.errors import AbsentError, InputError
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch, tmp_path) -> None:
-    """No data folder but what a test makes; a fresh cache; no network."""
+    """Allow only data folders that a test makes, a fresh cache, and no network."""
     monkeypatch.delenv("LEAKBENCH_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(find, "fetch_origin", no_network)
@@ -28,7 +28,7 @@ def no_network(*_: object) -> Path:
 
 
 def own_recipe(folder: Path, form: dict, layout: str = "tiny/raw", marker: str = "*.gz") -> str:
-    """Write a recipe of the user's own; return its path."""
+    """Write a user's recipe; return its path."""
     recipe = {
         "title": "tiny",
         "cite": "this test",
@@ -44,7 +44,7 @@ def own_recipe(folder: Path, form: dict, layout: str = "tiny/raw", marker: str =
 
 @pytest.fixture
 def tiny(tmp_path) -> str:
-    """A user's own idx set below `data`, and the path of its recipe."""
+    """Write a user's idx set below `data`; return the path of its recipe."""
     raw = tmp_path / "data/tiny/raw"
     raw.mkdir(parents=True)
     form = tiny_idx(raw)
@@ -58,7 +58,7 @@ def test_a_data_folder_or_the_sets_own_folder(tmp_path, tiny, given):
     assert (name, data.name, recipe.title, len(data.train_targets)) == ("tiny", "tiny", "tiny", 6)
 
 
-def test_the_order_of_the_places(tmp_path, tiny, monkeypatch):
+def test_the_order_of_searched_folders(tmp_path, tiny, monkeypatch):
     places = [tmp_path / "given", tmp_path / "environment", tmp_path / "cache/leakbench/data"]
     for place in places:
         shutil.copytree(tmp_path / "data", place)
@@ -70,7 +70,7 @@ def test_the_order_of_the_places(tmp_path, tiny, monkeypatch):
         shutil.rmtree(place / "tiny")
 
 
-def test_offline_and_absent_says_where_and_how_and_what_works(tmp_path, monkeypatch):
+def test_missing_data_offline_are_reported_with_places_and_alternatives(tmp_path, monkeypatch):
     (tmp_path / "given").mkdir()
     (tmp_path / "environment").mkdir()
     monkeypatch.setenv("LEAKBENCH_DATA", str(tmp_path / "environment"))
@@ -86,15 +86,15 @@ def test_offline_and_absent_says_where_and_how_and_what_works(tmp_path, monkeypa
         assert part in line
 
 
-def test_a_fetch_that_fails_says_the_same_and_why():
+def test_a_failed_fetch_reports_the_same_and_the_reason():
     with pytest.raises(
         InputError, match=r"^dataset 'mnist': not in .*; no network in this test; name the folder .* LEAKBENCH_DATA"
     ):
         load_dataset("mnist")
 
 
-def test_an_own_recipe_without_mirrors_says_where_it_was_looked_for(tmp_path, tiny, monkeypatch):
-    """Nothing is said of a download, since there is no address."""
+def test_a_user_recipe_without_mirrors_reports_the_searched_folders(tmp_path, tiny, monkeypatch):
+    """A download is not suggested, since there is no address."""
     monkeypatch.setattr(find, "fetch_origin", fetch_origin)
     fields = yaml.safe_load(Path(tiny).read_text())
     fields["origin"]["mirrors"] = []
@@ -107,7 +107,7 @@ def test_an_own_recipe_without_mirrors_says_where_it_was_looked_for(tmp_path, ti
     assert "name the folder that holds it with --data-dir" in text
 
 
-def test_what_is_fetched_goes_to_the_users_cache(tmp_path, tiny, monkeypatch):
+def test_fetched_files_go_to_the_users_cache(tmp_path, tiny, monkeypatch):
     def fetch(form, origin, root, progress):
         progress("a", 1, 2)
         return Path(shutil.copytree(tmp_path / "data", root)) / "tiny/raw"
@@ -141,7 +141,7 @@ def test_a_relative_cache_home_is_ignored_as_the_convention_says(tmp_path, monke
 
 
 @pytest.mark.parametrize("told", ["--data-dir", "$LEAKBENCH_DATA"])
-def test_a_data_folder_that_is_not_there_is_named(tmp_path, monkeypatch, told):
+def test_a_missing_data_folder_is_named(tmp_path, monkeypatch, told):
     given = tmp_path / "none" if told == "--data-dir" else None
     monkeypatch.setenv("LEAKBENCH_DATA", str(tmp_path / "none"))
     with pytest.raises(InputError, match=r"^.{9,15}: no folder .*none") as caught:
@@ -169,7 +169,7 @@ def test_a_folder_without_permission_is_named(tmp_path, tiny):
         raw.chmod(0o755)
 
 
-def test_one_missing_file_is_an_error_and_not_another_place(tmp_path, tiny):
+def test_one_missing_file_is_an_error_and_no_other_folder_is_searched(tmp_path, tiny):
     shutil.copytree(tmp_path / "data", tmp_path / "cache/leakbench/data")
     (tmp_path / "data/tiny/raw/train_labels.gz").unlink()
     with pytest.raises(InputError, match=r"data/tiny/raw/train_labels\.gz: missing"):
@@ -188,7 +188,7 @@ def test_the_data_folder_is_never_written_to_and_decoded_faces_are_kept(tmp_path
     assert len(list((tmp_path / "cache/leakbench/decoded").iterdir())) == 1
 
 
-def test_an_unwritable_cache_is_told_and_not_fatal(tmp_path, monkeypatch):
+def test_an_unwritable_cache_is_reported_and_not_fatal(tmp_path, monkeypatch):
     photographs = tmp_path / "faces"
     photographs.mkdir()
     accepted = tiny_faces(photographs).accepted
@@ -206,7 +206,7 @@ def test_unknown_names_are_refused():
         load_dataset("none.yaml")
 
 
-def test_list_says_the_state_of_each_set(tmp_path):
+def test_list_shows_the_state_of_each_set(tmp_path):
     (tmp_path / "adult").mkdir()
     (tmp_path / "adult/adult.data").write_text("")
     rows = {row["name"]: row for row in commands.list_datasets(tmp_path)}
@@ -216,7 +216,7 @@ def test_list_says_the_state_of_each_set(tmp_path):
     assert rows["cifar10"]["state"] == "absent" and rows["cifar10"]["megabytes"] == 170.5
 
 
-def test_verify_tells_each_file(tmp_path, tiny):
+def test_verify_reports_each_file(tmp_path, tiny):
     rows = commands.verify_dataset(tiny, tmp_path / "data")
     assert [row["ok"] for row in rows] == [True] * 4 and rows[0]["expected"] == rows[0]["got"]
     (tmp_path / "data/tiny/raw/test_images.gz").write_bytes(b"damaged")
@@ -228,7 +228,7 @@ def test_verify_tells_each_file(tmp_path, tiny):
         commands.verify_dataset("mnist")
 
 
-def test_fetch_takes_what_is_right_and_fetches_what_is_not(tmp_path, tiny, monkeypatch):
+def test_fetch_keeps_right_files_and_downloads_the_others(tmp_path, tiny, monkeypatch):
     monkeypatch.setattr(commands, "fetch_origin", lambda form, origin, root, progress: root / "fetched")
     assert commands.fetch_dataset("faces") is None
     assert commands.fetch_dataset(tiny, tmp_path / "data") == tmp_path / "data/tiny/raw"

@@ -33,7 +33,7 @@ def pack(array: np.ndarray) -> bytes:
 
 
 def tiny_idx(folder, **changed: bytes) -> Idx:
-    """Write four idx files (or `changed` bytes in their place) with right checksums; return their format."""
+    """Write four idx files (with `changed` bytes for some) with right checksums; return their format."""
     rng = np.random.default_rng(0)
     arrays = [rng.integers(0, high, shape, np.uint8) for shape, high in (((6, 4, 4), 256), ((6,), 2)) * 2]
     contents = {role: changed.get(role, pack(a)) for role, a in zip(ROLES, arrays, strict=True)}
@@ -71,7 +71,7 @@ def test_a_missing_file_among_several_is_named(tmp_path):
     assert form.check(tmp_path)[3].got == ""
 
 
-def test_a_folder_in_a_files_place_cannot_be_read(tmp_path):
+def test_a_folder_with_the_name_of_a_file_cannot_be_read(tmp_path):
     form = tiny_idx(tmp_path)
     (tmp_path / "test_labels.gz").unlink()
     (tmp_path / "test_labels.gz").mkdir()
@@ -97,20 +97,20 @@ def test_a_right_checksum_of_a_wrong_file_is_one_clear_line(tmp_path, content, w
 
 
 class Bomb:
-    """Raises AssertionError when it is unpickled by an unpickler that runs what it reads."""
+    """Raises AssertionError if an unpickler executes it."""
 
     def __reduce__(self):
         return exec, ("raise AssertionError('a pickle was run')",)
 
 
 def tiny_cifar(folder, names: bytes) -> CifarPython:
-    """Write a file of class names, which is read first, and no batches: the tests on the real files read these."""
+    """Write a file of class names, which is read first, and no batches, which are tested with the real files."""
     (folder / "batches.meta").write_bytes(names)
     batch = File(file="data_batch_1", sha256="0" * 64)
     return CifarPython(train=(batch,), test=batch, names=File(file="batches.meta", sha256=sha(names)))
 
 
-def test_a_pickle_is_not_run_even_where_its_checksum_is_right(tmp_path):
+def test_a_pickle_is_not_executed_even_with_a_right_checksum(tmp_path):
     bomb = pickle.dumps({b"label_names": Bomb()}, protocol=2)
     with pytest.raises(InputError, match=r"batches\.meta: not a CIFAR batch: .*no business with"):
         tiny_cifar(tmp_path, bomb)(tmp_path)
@@ -160,8 +160,8 @@ def test_faces_of_people_with_enough_photographs(tmp_path):
     assert set(level.round().int().tolist()) <= {5 * i * 3 + d for i in range(1, 9) for d in (-1, 0, 1)}
 
 
-def test_no_victim_and_no_public_picture_are_of_one_person(tmp_path):
-    """Of Ann, Bob and Zoe the first and the third may be victims; Bob's test picture alone is public."""
+def test_victims_and_public_pictures_show_different_people(tmp_path):
+    """Ann, Bob and Zoe: the first and the third may be victims; only Bob's test picture is public."""
     data = tiny_faces(tmp_path)(tmp_path)
     assert sorted(set(data.train_targets[data.victims].tolist())) == [0, 2]
     assert len(data.victims) == int((data.train_targets != 1).sum())
@@ -169,7 +169,7 @@ def test_no_victim_and_no_public_picture_are_of_one_person(tmp_path):
     assert torch.equal(data.public_inputs, data.test_inputs[data.test_targets == 1])
 
 
-def test_decoded_faces_are_kept_and_damage_is_mended(tmp_path):
+def test_decoded_faces_are_cached_and_damage_is_repaired(tmp_path):
     photographs, kept = tmp_path / "photographs", tmp_path / "kept"
     photographs.mkdir()
     form, told = tiny_faces(photographs), []
@@ -184,7 +184,7 @@ def test_decoded_faces_are_kept_and_damage_is_mended(tmp_path):
     assert [p.name for p in kept.iterdir()] == [file.name] and told == []
 
 
-def test_a_cache_that_cannot_be_written_is_told_once_and_not_fatal(tmp_path):
+def test_an_unwritable_cache_is_reported_once_and_not_fatal(tmp_path):
     photographs = tmp_path / "photographs"
     photographs.mkdir()
     (tmp_path / "kept").write_text("a file where the folder should be")
@@ -211,7 +211,7 @@ def test_no_photographs_at_all_are_refused(tmp_path):
     assert not form.check(tmp_path / "nowhere")[0].ok
 
 
-def test_a_photograph_that_is_none_is_named(tmp_path):
+def test_a_file_that_is_not_a_photograph_is_named(tmp_path):
     album = tmp_path / "Ann_A"
     album.mkdir()
     (album / "Ann_A_0001.jpg").write_bytes(b"no picture")
@@ -237,7 +237,7 @@ def test_an_unknown_category_is_no_column_and_labels_lose_their_dot(tmp_path):
     test = "|1x3 Cross validator\n" + "".join(r.replace("50K\n", "50K.\n") for r in rows)
     form = adult(tmp_path, data, test)
     whole = form(tmp_path)
-    # One value for each other category that these rows have, and none for "?".
+    # One value for each other category in these rows, and none for "?".
     assert whole.class_names == ("<=50K", ">50K") and whole.shape == (6 + 8,)
     assert len(whole.train_targets) == 12 and len(whole.test_targets) == 4
     [work] = [f for f in whole.features if f.name == "workclass"]
@@ -245,7 +245,7 @@ def test_an_unknown_category_is_no_column_and_labels_lose_their_dot(tmp_path):
     assert torch.equal(whole.train_inputs[:, work.start], whole.train_targets.float())
 
 
-def test_a_table_that_is_none_is_named(tmp_path):
+def test_a_file_that_is_not_a_table_is_named(tmp_path):
     with pytest.raises(InputError, match=r"adult\.data: not a table of 15 columns"):
         adult(tmp_path, "one, two\n", ROW)(tmp_path)
 

@@ -1,4 +1,4 @@
-"""The real sets, where they are on this machine: published counts, ranges, and pixels in their places."""
+"""The real sets, if available on this machine: published counts, ranges, and pixels in their places."""
 
 from pathlib import Path
 
@@ -72,8 +72,8 @@ def test_lfw(data_dir, cache):
     assert (people["George_W_Bush"], people["Colin_Powell"], people["Tony_Blair"]) == (530, 236, 144)
     assert list(people) == sorted(people)
     assert (len(data.victims), len(data.public_targets)) == (1393, 292)
-    assert not set(data.train_targets[data.victims].tolist()) & set(data.public_targets.tolist())  # Other people.
-    again = load("lfw", data_dir, cache)  # From what was kept the first time.
+    assert not set(data.train_targets[data.victims].tolist()) & set(data.public_targets.tolist())  # Different people.
+    again = load("lfw", data_dir, cache)  # From the cache of the first reading.
     assert torch.equal(data.train_inputs, again.train_inputs) and torch.equal(data.test_inputs, again.test_inputs)
     assert len(list(Path(cache).rglob("*.npz"))) == 1
 

@@ -89,7 +89,7 @@ def origin(**changed) -> Origin:
     return construct(Origin, {**fields, **changed})
 
 
-def test_every_tail_of_a_layout_is_looked_at_longest_first():
+def test_every_tail_of_a_layout_is_searched_longest_first():
     assert origin().candidates == ("a/b/c", "b/c", "c", "d", ".")
 
 

@@ -1,4 +1,4 @@
-"""Recorded sizes: those of the data, and enough for every number that needs no example."""
+"""Recorded sizes equal those of the data, and suffice for every number that needs no example."""
 
 import dataclasses
 

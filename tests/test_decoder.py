@@ -1,4 +1,4 @@
-"""The decoder: a variational autoencoder in closed form where there is one, what it learns, and the search of its latent."""
+"""The decoder: a variational autoencoder against closed forms, the result of its training, and the search in its latent space."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ SIDES = Sides(6, 16, 2)
 
 
 def examples(count: int = 120, seed: int = 0) -> Tensor:
-    """Six numbers in [0, 1] that two numbers decide."""
+    """Return six numbers in [0, 1] that depend on two numbers."""
     rng = generator(seed, "examples")
     factors, mix = torch.randn(count, 2, generator=rng), torch.randn(2, 6, generator=generator(0, "mix"))
     return (2 * factors @ mix).sigmoid()
@@ -59,7 +59,7 @@ def test_the_divergence_is_that_of_normal_distributions(seed: int, size: int) ->
 
 
 def test_the_loss_is_minus_the_evidence_bound_at_the_best_variance() -> None:
-    """The density of all inputs under one variance, least at the one that is minimised over, and the divergence."""
+    """The density of all inputs under one variance, minimal at the minimising variance, and the divergence."""
     net, x = vae(), examples(20)
     noise = torch.randn(20, 2, generator=generator(1, "noise"))
     mean, log_variance = net.encode(x)
@@ -89,8 +89,8 @@ def test_shapes_of_pictures_and_tables(shape: tuple[int, ...], double: bool) -> 
     torch.testing.assert_close(space.decode(z[1:, :2]), x[1:, :2])
 
 
-def test_it_is_the_training_that_is_described() -> None:
-    """Written out once more: weights, shuffles and noise drawn in the same order, and the rate along half a cosine."""
+def test_training_follows_its_description() -> None:
+    """Written out again: weights, shuffles and noise drawn in the same order, and the rate along half a cosine."""
     x, rng = examples(10), generator(0, "t")
     sides = [(6, 16), (16, 16), (16, 4), (2, 16), (16, 16), (16, 6)]
     layers = [nn.Linear(*side) for side in sides]
@@ -123,8 +123,8 @@ def test_it_is_the_training_that_is_described() -> None:
         torch.testing.assert_close(one, expected.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_it_learns_what_the_mean_does_not_say() -> None:
-    """Of examples that two numbers decide it draws those it did not see with a tenth of the mean's squared error."""
+def test_it_learns_more_than_the_mean() -> None:
+    """If two numbers determine the examples, it draws unseen ones with a tenth of the mean's squared error."""
     known, fresh = examples(400), examples(100, seed=1)
     space = Decoder(latent=2, hidden=32, epochs=60, batch=20, learning_rate=3e-3)(view(known))
     for x in (known, fresh):
@@ -190,7 +190,7 @@ RUN = ["run", "--quiet", "--json", "--candidates", "12", "--train-rounds", "0"]
 
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
-    """Return the trainings that are done, one entry each; they are kept in a folder of this test."""
+    """Return a list with one entry for each training; decoders are cached in a folder of this test."""
     monkeypatch.setenv("LEAKBENCH_FITS", str(tmp_path / "fits"))
     done: list[int] = []
 
@@ -216,7 +216,7 @@ def times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     ],
 )
 def test_from_the_command_line_it_is_learned_once(dataset, more, times, tmp_path, monkeypatch, capsys):
-    """For a single example, a batch and a table; of a live run the rehearsal has learned it already."""
+    """For a single example, a batch and a table; in a live run the rehearsal has learned it already."""
     line = (*RUN, "--dataset", dataset, "--attack", str(tmp_path / "mine.yaml"), *more)
     code, out, _ = called(monkeypatch, capsys, *line, "--out", str(tmp_path / "run"))
     assert code == 0
@@ -224,5 +224,5 @@ def test_from_the_command_line_it_is_learned_once(dataset, more, times, tmp_path
     for shown in json.loads(out)["taps"].values():
         assert shown["failures"] == 0
         assert shown["fit_public"] > 100
-    if dataset == "digits":  # The public mean gets .25.
+    if dataset == "digits":  # The public mean has .25.
         assert next(iter(json.loads(out)["taps"].values()))["rmse"] < 0.22

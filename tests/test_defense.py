@@ -1,4 +1,4 @@
-"""Clips against closed forms, noise against its standard deviation, and what is refused."""
+"""Clips against closed forms, noise against its standard deviation, and refusals."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ CLOCK = Clock(0, 0, 1, 1)
 
 
 def signal(*norms: tuple[float, float], averaged: int = 1) -> Signal:
-    """One lane whose members have tensors `a` (3, 4) and `b` (7) of the given norms."""
+    """Return one lane whose members have tensors `a` (3, 4) and `b` (7) of the given norms."""
     rng = torch.Generator().manual_seed(3)
     a, b = torch.randn(1, len(norms), 3, 4, generator=rng), torch.randn(1, len(norms), 7, generator=rng)
     wanted = torch.tensor(norms)
@@ -42,7 +42,7 @@ def signal(*norms: tuple[float, float], averaged: int = 1) -> Signal:
 
 
 def norms(signal: Signal) -> list[float]:
-    """The norms of `a` and `b` of each member, one after the other."""
+    """Return the norms of `a` and `b` of each member."""
     return [float(signal.grads[n][0, m].norm()) for m in range(signal.members) for n in ("a", "b")]
 
 
@@ -55,8 +55,8 @@ def test_whole_clip_scales_all_tensors_alike() -> None:
     assert clipped.facts[-1].norm == 2.5
 
 
-def test_layer_clip_bounds_each_tensor_and_owns_up_to_sqrt_m() -> None:
-    """Each tensor is cut to C by itself; over M = 2 tensors a member is bounded by sqrt(2) C."""
+def test_layer_clip_bounds_each_tensor_and_reports_sqrt_m() -> None:
+    """Each tensor is clipped to C separately; over M = 2 tensors a member is bounded by sqrt(2) C."""
     clipped = ClipLayers(2.0)(signal((3.0, 4.0), (0.3, 4.0)), CLOCK, None)
     assert norms(clipped) == pytest.approx([2.0, 2.0, 0.3, 2.0])
     assert clipped.facts[-1].norm == pytest.approx(math.sqrt(2) * 2.0)
@@ -66,15 +66,15 @@ def test_layer_clip_bounds_each_tensor_and_owns_up_to_sqrt_m() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(0.01, 100), st.floats(0, 1000), st.floats(0, 1000))
-def test_no_member_exceeds_what_the_clip_says(bound: float, a: float, b: float) -> None:
-    """Whatever comes in, what a clip reports to the ledger holds."""
+def test_no_member_exceeds_the_reported_bound(bound: float, a: float, b: float) -> None:
+    """The bound that a clip reports to the ledger holds for any gradients."""
     for part in (ClipWhole(bound), ClipLayers(bound)):
         clipped = part(signal((a, b)), CLOCK, None)
         assert math.hypot(*norms(clipped)) <= clipped.facts[-1].norm * (1 + 1e-5)
 
 
 def test_an_infinite_clip_changes_nothing() -> None:
-    """A bound far above every norm leaves the gradients bit for bit."""
+    """A bound far above every norm keeps the gradients bit-identical."""
     before = signal((3.0, 4.0), (1.0, 2.0))
     for part in (ClipWhole(1e9), ClipLayers(1e9)):
         after = part(before, CLOCK, None)
@@ -83,11 +83,11 @@ def test_an_infinite_clip_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("to", "expected"), [("each", 6.0), ("sum", 6.0 / 20), ("mean", 6.0)])
 def test_noise_has_the_standard_deviation_of_its_placement(to: str, expected: float) -> None:
-    """On 4 members that are means of 5: sigma S = 2 * 3 on each, 6 / 20 where the sum over 20 gets 6, 6 on the mean."""
+    """On 4 members that are means of 5: sigma S = 2 * 3 on each, 6 / 20 if the sum over 20 gets 6, 6 on the mean."""
     big = Signal({"a": torch.zeros(2, 4, 20_000)}, averaged=5, sensitivity=torch.tensor([3.0, 3.0]))
     noised = GaussianNoise(2.0, to)(big, CLOCK, generators(0, "noise", [(0,), (1,)]))  # type: ignore[arg-type]
     assert float(noised.grads["a"].std()) == pytest.approx(expected, rel=0.02)
-    total = noised.grads["a"].sum(1) * 5  # the sum over all 20 items
+    total = noised.grads["a"].sum(1) * 5  # The sum over all 20 items.
     on_sum = {"each": 6.0 * 5 * 2, "sum": 6.0, "mean": 6.0 * 20}[to]
     assert float(total.std()) == pytest.approx(on_sum, rel=0.02)
     fact = noised.facts[-1]
@@ -113,7 +113,7 @@ def test_zero_multiplier_is_no_noise() -> None:
 
 
 def test_l2_max_is_the_largest_layer_norm_of_the_batch() -> None:
-    """Of members with layer norms (1, 2), (3, 0.5) clipped at 4: S = 3; clipped at 2: S = 2."""
+    """Members with layer norms (1, 2), (3, 0.5), clipped at 4: S = 3; clipped at 2: S = 2."""
     for bound, expected in ((4.0, 3.0), (2.0, 2.0)):
         for layers in ((1.0, 2.0), (3.0, 0.5)), ((2.0, 1.0), (0.5, 3.0)):
             after = L2Max()(ClipLayers(bound)(signal(*layers), CLOCK, None), CLOCK, None)
@@ -135,7 +135,7 @@ def test_l2_max_released_does_not_clip_and_takes_the_mean() -> None:
 
 
 def test_noise_and_l2_max_need_a_clip() -> None:
-    """Without a clip the scale of noise means nothing, unless the recipe says so; then no epsilon follows."""
+    """Without a clip the scale of noise has no meaning, unless the recipe says so; then no epsilon follows."""
     bare = signal((3.0, 4.0))
     with pytest.raises(InputError, match="no clip before it"):
         GaussianNoise(1.0, "each")(bare, CLOCK, generators(0, "noise", [(0,)]))
@@ -155,7 +155,7 @@ def test_a_clip_is_positive_and_finite(norm: float) -> None:
         ClipWhole(norm=norm)
 
 
-def test_the_mean_divides_by_what_it_is_told() -> None:
+def test_the_mean_divides_by_the_expected_size() -> None:
     """A Poisson batch of 3 with an expected size of 5 is divided by 5."""
     merged = Signal({"a": torch.ones(1, 3, 2)}).mean(5)
     assert merged.averaged == 5
@@ -175,8 +175,8 @@ def test_facts_come_from_the_real_transforms() -> None:
     assert facts_of(on_mean, FEDERATION)["batch"][1].std == 24.0 * 5
 
 
-def test_no_generators_no_noise() -> None:
-    """What an attacker runs on a guess is the clip alone."""
+def test_without_generators_there_is_no_noise() -> None:
+    """On a guess, an attacker runs only the clip."""
     defense = resolve("defenses", Defense, "fed_cdp")[1]
     before = signal((30.0, 40.0))
     after = apply(defense.stations.example, before, CLOCK, None)
@@ -185,7 +185,7 @@ def test_no_generators_no_noise() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Decaying:
-    """Noise that falls from 6 to 6 / rounds; it keeps to the slot and states its fact."""
+    """Noise that falls from 6 to 6 / rounds; it accepts the slot and declares its fact."""
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         return GaussianNoise(6.0 * (1 - clock.round / clock.rounds), "sum")(signal, clock, rngs)
@@ -193,22 +193,22 @@ class Decaying:
 
 @dataclasses.dataclass(frozen=True)
 class Silent:
-    """A transform that scales the gradients and states no fact."""
+    """A transform that scales the gradients and declares no fact."""
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         return dataclasses.replace(signal, grads={n: 1000 * g for n, g in signal.grads.items()})
 
 
 def test_decaying_noise_is_a_phase_a_round() -> None:
-    """Over three rounds the multiplier is 6, 4, 2: a phase each."""
+    """Over three rounds the multiplier is 6, 4, 2: one phase for each."""
     defense = Defense(title="t", cite="c", unit="example", example=(ClipWhole(4.0),), batch=(Decaying(),))
     blocks = phases(defense, probe(FEDERATION))
     assert [b.facts["batch"][0].std for b in blocks] == pytest.approx([24.0, 16.0, 8.0])
     assert [(b.rounds, b.local_iterations, b.ends) for b in blocks] == [(1, 4, True)] * 3
 
 
-def test_a_scale_that_falls_within_a_round_is_seen() -> None:
-    """A part that reads the local iteration alone: 6, 4.5, 3, 1.5 over L = 4."""
+def test_a_scale_that_falls_within_a_round_is_accounted() -> None:
+    """A part that depends only on the local iteration: 6, 4.5, 3, 1.5 over L = 4."""
 
     @dataclasses.dataclass(frozen=True)
     class Within:
@@ -229,15 +229,15 @@ class Widening:
         return ClipWhole(1.0 + clock.local_iteration)(signal, clock, rngs)
 
 
-def test_a_clip_that_widens_is_a_phase_each() -> None:
-    """Over four local iterations from 1 to 4: the ledger hears of each."""
+def test_a_widening_clip_has_a_phase_for_each_bound() -> None:
+    """Over four local iterations from 1 to 4: the ledger gets each bound."""
     defense = Defense(title="t", cite="c", unit="example", example=(Widening(),))
     assert [b.facts["example"][0].norm for b in phases(defense, probe(FEDERATION))] == [1.0, 2.0, 3.0, 4.0]
 
 
 @dataclasses.dataclass(frozen=True)
 class Waning:
-    """Noise that halves with each use, by what it remembers."""
+    """Noise that halves with each use, through its memory."""
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         uses = signal.memory.get("uses", torch.zeros(signal.lanes, 1))
@@ -245,16 +245,16 @@ class Waning:
         return noisy.remembering("uses", uses + 1)
 
 
-def test_noise_that_wanes_by_memory_has_no_epsilon() -> None:
-    """The ledger sees the first use only; a second look on what it left tells that the noise moves."""
+def test_noise_that_depends_on_memory_has_no_epsilon() -> None:
+    """The ledger sees only the first use; a second use with the resulting memory shows that the noise changes."""
     defense = Defense(title="t", cite="c", unit="example", example=(ClipWhole(4.0),), batch=(Waning(),))
     found = facts_of(defense, FEDERATION)
     assert found["batch"][0].reason == "the noise over the bound moves with what the defense remembers"
     assert calibrated(found, "example", 5)[0] == ()
 
 
-def test_a_silent_transform_is_held_against_the_defense() -> None:
-    """Gradients that change without a fact become a fact of their own, and no epsilon follows."""
+def test_a_transform_without_a_fact_removes_the_epsilon() -> None:
+    """A change of gradients without a fact becomes a separate fact, and no epsilon follows."""
     defense = Defense(
         title="t", cite="c", unit="example", example=(ClipWhole(4.0), Silent()), batch=(GaussianNoise(6.0, "sum"),)
     )
@@ -275,7 +275,7 @@ def test_a_clip_at_the_client_calibrates_noise_at_the_server() -> None:
 
 
 def test_contradictions_in_a_recipe_are_refused() -> None:
-    """A claim for another unit; noise at the server that would depend on how many updates arrive."""
+    """A claim for another unit; noise at the server that would depend on the number of updates."""
     with pytest.raises(ValueError, match="claim"):
         Defense(title="t", cite="c", unit="client", claim=MomentsClaim(unit="example", noise_multiplier=6.0))
     with pytest.raises(ValueError, match="server"):
@@ -283,8 +283,8 @@ def test_contradictions_in_a_recipe_are_refused() -> None:
 
 
 @pytest.mark.parametrize("to", ["sum", "mean"])
-def test_one_noise_for_the_members_of_a_poisson_batch_stands_at_the_batch_station(to: str) -> None:
-    """At the example station each member carries its share of it: of an empty batch there would be none."""
+def test_one_noise_for_a_poisson_batch_belongs_to_the_batch_station(to: str) -> None:
+    """At the example station each member would carry a share of it: an empty batch would have none."""
     noise = GaussianNoise(1.0, to)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="example: a noise for the sum of a Poisson batch"):
         Defense(title="t", cite="c", unit="example", example=(ClipWhole(1.0), noise), batches="poisson")
@@ -301,13 +301,13 @@ def test_one_noise_for_the_members_of_a_poisson_batch_stands_at_the_batch_statio
         ({"client": (ClipQuantile(1.0), QuantileNoise(1.0, "sum", 5.0))}, "a share of noise"),
     ],
 )
-def test_parts_that_mean_nothing_where_they_stand_are_refused(stations: dict[str, Any], words: str) -> None:
+def test_parts_at_the_wrong_station_are_refused(stations: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Defense(title="t", cite="c", unit="client", **stations)
 
 
-def test_memory_of_single_examples_passes_a_clients_noise_by() -> None:
-    """AdaClip's mean of examples, remembered, reaches the client's update around the noise that guards a whole client."""
+def test_memory_of_single_examples_bypasses_a_clients_noise() -> None:
+    """AdaClip's remembered mean of examples affects the client's update after the noise that protects a whole client."""
     defense = Defense(
         title="t",
         cite="c",
@@ -320,8 +320,8 @@ def test_memory_of_single_examples_passes_a_clients_noise_by() -> None:
     assert why.startswith("what is remembered of single examples")
 
 
-def test_the_ledger_and_the_training_read_the_same_clock() -> None:
-    """A schedule within the round, at the client: what is drawn has the strength that the ledger was told."""
+def test_the_ledger_and_the_training_use_the_same_schedule() -> None:
+    """A schedule within the round, at the client: the drawn noise has the strength that the ledger got."""
     rising = Linear(1.0, 9.0, "iteration")
     defense = Defense(title="t", cite="c", unit="client", client=(ClipWhole(1.0), GaussianNoise(rising, "each")))
     told = phases(defense, probe(FEDERATION))[-1].facts["client"][1].std
@@ -337,7 +337,7 @@ def test_the_ledger_and_the_training_read_the_same_clock() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Undeclared:
-    """Noise that states no fact; deviation 0 changes nothing."""
+    """Noise that declares no fact; deviation 0 changes nothing."""
 
     deviation: float
 
@@ -358,7 +358,7 @@ def test_noise_that_states_no_fact_is_not_called_no_noise() -> None:
 
 @pytest.mark.parametrize("name", names("defenses"))
 def test_every_recipe_states_facts(name: str) -> None:
-    """No recipe of the catalog breaks on the shapes of a model with and without biases."""
+    """No catalog recipe fails on the shapes of a model with and without biases."""
     defense = resolve("defenses", Defense, name)[1]
     found = facts_of(defense, dataclasses.replace(FEDERATION, batch=2))
     assert set(found) == {"example", "batch", "client", "server"}
@@ -377,7 +377,7 @@ def test_every_recipe_states_facts(name: str) -> None:
     ],
 )
 def test_a_claim_of_another_unit_is_refused(unit: str, claim: str, tmp_path: Path) -> None:
-    """An epsilon for clients beside one for examples is no comparison."""
+    """An epsilon for clients cannot be compared with one for examples."""
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(f"title: t\ncite: c\nunit: {unit}\nclaim: {{{claim}}}\n")
     other = {"client": "example", "example": "client"}[unit]

@@ -1,4 +1,4 @@
-"""Clips that adapt and Flower's wrappers: updates against hand-computed sequences, noise at its place, facts, dropout, resuming."""
+"""Adaptive clips and Flower's wrappers: updates against sequences by hand, places of noise, facts, dropout, resuming."""
 
 import dataclasses
 import itertools
@@ -53,7 +53,7 @@ def one_thread() -> Iterator[None]:
 
 
 def members(*norms: float, memory: Parameters | None = None) -> Signal:
-    """One lane whose members have tensors `a` (3, 4) and `b` (7) that are .6 and .8 of the given norm."""
+    """Return one lane whose members have tensors `a` (3, 4) and `b` (7) with .6 and .8 of the given norms."""
     rng = torch.Generator().manual_seed(3)
     wanted = torch.tensor(norms)
     a, b = torch.randn(1, len(norms), 12, generator=rng), torch.randn(1, len(norms), 7, generator=rng)
@@ -95,7 +95,7 @@ def test_at_the_server_the_cohort_counts() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.floats(0.01, 100), st.lists(st.floats(0, 1000), min_size=1, max_size=5))
 def test_quantile_clip_is_the_whole_clip_at_the_remembered_bound(at: float, norms: list[float]) -> None:
-    """The closed form: the same bits as `clip_whole` up to rounding; zero stays zero and does not vote."""
+    """The closed form: equal to `clip_whole` up to rounding; zero stays zero and does not count."""
     before = members(*norms, memory={"clip_bound": torch.full((1, 1), at)})
     found, expected = ClipQuantile(initial=7.0)(before, CLOCK, None), ClipWhole(at)(before, CLOCK, None)
     for name in before.grads:
@@ -125,7 +125,7 @@ def test_adaclip_step_by_step() -> None:
 
 
 def test_released_adaclip_step_by_step() -> None:
-    """v is measured from the m after its step, and s takes v itself. beta = .5, v within [.25, 4], s starts at 1.
+    """v is measured from m after its step, and s takes v itself. beta = .5, v within [.25, 4], s starts at 1.
 
     g = 3: w = 3, clipped to 1. m = .5, v = (1 - .5)^2 = .25, s = .5 + .125 = .625.
     g = 5: w = 7.2, clipped: .5 + .625 = 1.125. m = .8125, v = .3125^2, raised to .25, s = .3125 + .125 = .4375.
@@ -158,10 +158,10 @@ def test_adaclip_scales_by_all_coordinates_and_averages_over_members() -> None:
     signal = Signal({"a": torch.zeros(1, 2, 2), "b": torch.tensor([[[9.0], [0.1]]])}, memory=memory)
     clip = AdaClip(multiplier=0.5, floor=0.001, ceiling=1.0)
     after = clip(signal, CLOCK, None)
-    b = (0.2 * 0.4) ** 0.5  # .2828: the first member is cut to it, the second is within.
+    b = (0.2 * 0.4) ** 0.5  # .2828: the first member is clipped to it, the second is within.
     assert after.grads["b"].flatten().tolist() == pytest.approx([b, 0.1])
     assert float(after.memory["adaclip.mean.b"]) == pytest.approx(0.01 * (b + 0.1) / 2)
-    variances = (b**2 - 0.25 * b**2, 0.001)  # The second, .01 - .02, is raised to the floor.
+    variances = (b**2 - 0.25 * b**2, 0.001)  # The second one, .01 - .02, is raised to the floor.
     assert float(after.memory["adaclip.deviation.b"]) == pytest.approx((0.9 * 0.04 + 0.1 * sum(variances) / 2) ** 0.5)
 
 
@@ -209,19 +209,19 @@ def test_shares_add_up_to_the_servers_noise() -> None:
         means = signal.mean(m).grads["a"]
         assert float(means.std()) == pytest.approx(6 / 8, rel=0.02)
         assert abs(float(means.mean())) < 4 * 0.75 / (rounds * size) ** 0.5
-        assert float((means / 0.75).pow(4).mean()) == pytest.approx(3, rel=0.05)  # as a Gaussian's
+        assert float((means / 0.75).pow(4).mean()) == pytest.approx(3, rel=0.05)  # As a Gaussian's.
 
 
-def test_the_count_of_a_batch_is_noised_by_its_own_size() -> None:
-    """s_b = m / 20 by default: at the batch station m is the batch's, whatever the cohort is; z_delta follows from it."""
+def test_noise_on_the_count_of_a_batch_depends_on_the_batch_size() -> None:
+    """s_b = m / 20 by default: at the batch station m is the batch's size, not the cohort's; z_delta follows from it."""
     clipped = ClipQuantile(2.0)(members(1.0, 2.0, 3.0, 4.0), CLOCK, None)
     noised = QuantileNoise(multiplier=0.3, to="sum")(clipped.mean(), Clock(0, 0, 1, 1, cohort=1000), None)
     told = f"the noise of the count of norms, 0.2, is in it (the values alone have {(0.3**-2 - 0.4**-2) ** -0.5:.4g})"
     assert noised.facts[-1].reason == told
 
 
-def test_a_quantile_clip_is_counted_by_its_own_bound() -> None:
-    """What is noised in its units is worth its multiplier, whatever clip came before."""
+def test_noise_of_a_quantile_clip_counts_in_units_of_its_bound() -> None:
+    """Noise in units of its bound has its own multiplier, after any earlier clip."""
     narrow = ClipWhole(0.5)(members(1.0, 4.0), CLOCK, None)
     assert [f.rescales for f in ClipQuantile(2.0)(narrow, CLOCK, None).facts if f.kind == "clip"] == [False, True]
 
@@ -246,8 +246,11 @@ def test_quantile_noise_has_its_two_standard_deviations(to: str) -> None:
     assert after.facts[-1].std == pytest.approx(6.0 if to == "sum" else 3.0)
 
 
-def test_the_released_step_has_the_wrong_sign_and_noises_at_its_end() -> None:
-    """All of 4 clipped at .1: the text's C rises to .1 e^.1, the released falls to .1 e^-.1, and its noise has that scale."""
+def test_the_released_step_has_the_wrong_sign_and_its_noise_uses_the_new_bound() -> None:
+    """All of 4 clipped at .1.
+
+    The text's C rises to .1 e^.1, the released code's falls to .1 e^-.1, and its noise has that scale.
+    """
     clock = Clock(0, 0, 1, 1, cohort=4)
     big = {"a": torch.ones(1, 4, 20_000)}
     clipped = ClipQuantile(initial=0.1)(Signal(big), clock, None)
@@ -303,7 +306,7 @@ def start() -> Parameters:
 
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_an_infinite_clip_and_no_noise_are_plain_fedavg(name: str) -> None:
-    """Two rounds end at the parameters of FedAvg; AdaClip's way to its coordinates and back rounds."""
+    """Two rounds give the parameters of FedAvg; AdaClip's change of coordinates has rounding errors."""
     plain, found = rounds_of(defense())[-1], rounds_of(defense(**NEUTRAL[name]))[-1]
     for p in plain.parameters:
         torch.testing.assert_close(found.parameters[p], plain.parameters[p], rtol=1e-4, atol=2e-6)
@@ -328,7 +331,10 @@ FEDERATION = Federation(3, 4, 20, clients=40, clients_per_round=16, local_iterat
     ],
 )
 def test_the_ledger_sees_the_noise_of_values_and_count_together(name: str, z: float) -> None:
-    """Noise over bound on the sum of m = 16 is z, whoever adds it; an adaptive one says that the count's is in it."""
+    """Noise over bound on the sum of m = 16 is z, for clients and server.
+
+    An adaptive noise reports that it includes the count's.
+    """
     _, recipe = resolve("defenses", Defense, name)
     done = facts_of(recipe, FEDERATION)
     noises, why = calibrated(done, recipe.unit, 4)
@@ -340,7 +346,7 @@ def test_the_ledger_sees_the_noise_of_values_and_count_together(name: str, z: fl
 
 
 @pytest.mark.parametrize("name", ["quantile", "quantile_client", "flower_adaptive_server_as_released"])
-def test_where_the_count_is_bare_no_epsilon_follows(name: str) -> None:
+def test_no_epsilon_follows_from_a_count_without_noise(name: str) -> None:
     _, recipe = resolve("defenses", Defense, name)
     noises, why = calibrated(facts_of(recipe, FEDERATION), recipe.unit, 4)
     assert noises == ()
@@ -349,14 +355,14 @@ def test_where_the_count_is_bare_no_epsilon_follows(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["adaclip", "adaclip_client"])
 def test_noises_of_adaclip_do_not_add_up(name: str) -> None:
-    """The squares of each released member go into s, so each stands alone: 6, not 6 sqrt(m)."""
+    """The squares of each released member enter s, so each noise counts alone: 6, not 6 sqrt(m)."""
     _, recipe = resolve("defenses", Defense, name)
     noises, why = calibrated(facts_of(recipe, FEDERATION), recipe.unit, 4)
     assert why == ""
     assert [(n.std / n.bound, n.alone) for n in noises] == [(6.0, True)]
 
 
-def test_values_get_what_the_count_leaves() -> None:
+def test_noise_on_values_complements_noise_on_the_count() -> None:
     """Both together are worth z: (z_delta^-2 + (2 s_b)^-2)^(-1/2); settings of the reference: z = 6, m = 100 gives 7.5."""
     assert value_multiplier(6.0, 5.0, "") == pytest.approx(7.5)
     both = (value_multiplier(1.0, 0.7, "") ** -2 + 1.4**-2) ** -0.5
@@ -398,8 +404,8 @@ def test_without_a_count_there_is_nothing_to_adapt_to(part: Transform) -> None:
     ],
 )
 @pytest.mark.parametrize("between", [L2Max(), ClipWhole(1.0), GaussianNoise(1.0, "each")])
-def test_nothing_stands_between_the_clip_and_its_noise(part: Transform, name: str, between: Transform) -> None:
-    """Else the restated bound would hide what the other did to the scale."""
+def test_no_part_may_be_between_a_clip_and_its_noise(part: Transform, name: str, between: Transform) -> None:
+    """Otherwise the restated bound would hide the other part's effect on the scale."""
     with pytest.raises(InputError, match=f"^{name}: another part .* put it right after clip_quantile"):
         apply((ClipQuantile(1.0), between, part), members(2.0), CLOCK, None)
 
@@ -422,8 +428,8 @@ def test_wrong_fields_are_refused(part: type, fields: dict[str, object], words: 
 
 
 @pytest.mark.parametrize("part", [ShareOfNoise(1.0), AdaClip(multiplier=1.0)])
-def test_noise_after_what_has_no_scale_is_refused(part: Transform) -> None:
-    """A share needs a clip before it; after AdaClip, whose noise has a shape, another has no scale."""
+def test_noise_without_a_scale_is_refused(part: Transform) -> None:
+    """A share needs an earlier clip; after AdaClip, whose noise has a shape, another noise has no scale."""
     with pytest.raises(InputError, match="no clip before it"):
         apply((part, GaussianNoise(1.0, "each")), members(1.0), CLOCK, None)
 
@@ -431,8 +437,8 @@ def test_noise_after_what_has_no_scale_is_refused(part: Transform) -> None:
 CLIENTS_ADAPT = {"client": (ClipQuantile(0.05),), "server": (AdaptClip(),)}
 
 
-def test_what_adapts_goes_on_after_a_break() -> None:
-    """Three rounds at once, and one, a break, and two more: the same bits, bound and noise included."""
+def test_adaptive_clips_resume_after_an_interruption() -> None:
+    """Three rounds at once, and one round, an interruption and two more: bit-identical, including bound and noise."""
     for stations in (CLIENTS_ADAPT, NEUTRAL["quantile"], {"example": (AdaClip(multiplier=0.1),)}):
         some = defense(**stations)
         whole = rounds_of(some, 3)
@@ -445,8 +451,8 @@ def test_what_adapts_goes_on_after_a_break() -> None:
         assert any(not torch.equal(t, whole[2].memory[n]) for n, t in whole[0].memory.items())
 
 
-def test_all_clipped_the_bound_rises_from_round_to_round() -> None:
-    """Updates are far above .05: C = .05 e^.1, .05 e^.2, and the model moves by at most C of its round."""
+def test_the_bound_rises_every_round_if_all_are_clipped() -> None:
+    """Updates are far above .05: C = .05 e^.1, .05 e^.2, and the model moves by at most its round's C."""
     states = rounds_of(defense(**CLIENTS_ADAPT), 2)
     assert [float(s.memory["clip_bound"]) for s in states] == pytest.approx([0.05 * math.e**0.1, 0.05 * math.e**0.2])
     assert length(states[0].parameters, start()) <= 0.05 * 1.0001
@@ -456,14 +462,14 @@ def length(after: Parameters, before: Parameters) -> float:
     return float(torch.cat([(after[n] - before[n]).flatten() for n in before]).norm())
 
 
-def test_example_bounds_go_from_iteration_to_iteration_and_as_the_clients_mean_to_the_next_round() -> None:
+def test_example_bounds_carry_over_iterations_and_their_mean_over_rounds() -> None:
     """L = 3 iterations in which every gradient is clipped: C e^.3 after a round, at every client."""
     states = rounds_of(defense(unit="example", example=(ClipQuantile(1e-3),), batch=(AdaptClip(),)), 2)
     assert [float(s.memory["clip_bound"]) for s in states] == pytest.approx([1e-3 * math.e**0.3, 1e-3 * math.e**0.6])
 
 
-def test_a_live_attacker_meets_the_bound_of_its_round(tmp_path: Path) -> None:
-    """At round 1 the server has sent C e^.1, and the leaked updates have exactly that length."""
+def test_a_live_attacker_uses_the_bound_of_its_round(tmp_path: Path) -> None:
+    """At round 1 the server sent C e^.1, and the leaked updates have exactly that length."""
     path = tmp_path / "adaptive.yaml"
     path.write_text(ADAPTIVE.replace("{quantile_noise: {multiplier: 1.0, to: sum}}, ", ""))
     request = Request(
@@ -491,13 +497,13 @@ def test_a_live_attacker_meets_the_bound_of_its_round(tmp_path: Path) -> None:
 
 
 def came(states: list[Round]) -> list[int]:
-    """How many clients' updates entered each round."""
+    """The number of clients' updates in each round."""
     totals = [0, *(int(s.counts.rounds.sum()) for s in states)]
     return [b - a for a, b in itertools.pairwise(totals)]
 
 
-def test_clients_drop_out_by_themselves() -> None:
-    """Probability 0 keeps all, 1 none, .2 a fifth less."""
+def test_clients_drop_out_independently() -> None:
+    """Probability 0 keeps all clients, 1 none, .2 a fifth less."""
     everyone = torch.arange(10_000)
     assert torch.equal(drop_out(everyone, 0.0, generator(0, "dropout", 0)), everyone)
     assert len(drop_out(everyone, 1.0, generator(0, "dropout", 0))) == 0
@@ -505,7 +511,7 @@ def test_clients_drop_out_by_themselves() -> None:
 
 
 def test_a_round_that_aborts_changes_and_releases_nothing() -> None:
-    """Of 6 rounds with dropout .3 some abort: model, memory and counts stay; in the others all 3 clients take part."""
+    """Of 6 rounds with dropout .3 some abort: model, memory and counts stay; all 3 clients take part in the others."""
     states = rounds_of(defense(**CLIENTS_ADAPT, on_dropout="abort"), 6, dropout=0.3)
     assert set(came(states)) == {0, 3}
     weights, memory = [start(), *(s.parameters for s in states)], [{}, *(s.memory for s in states)]
@@ -519,8 +525,8 @@ def test_a_round_that_aborts_changes_and_releases_nothing() -> None:
     assert int(none.counts.updates.sum()) == int(none.counts.uses.sum()) == 0
 
 
-def test_a_round_that_continues_adds_up_who_is_left_over_the_expected_cohort() -> None:
-    """Noise of 1 by each client of who is left, over K_t = 3: sqrt(left) / 3 in every coordinate."""
+def test_a_continued_round_divides_the_remaining_sum_by_the_expected_cohort() -> None:
+    """Each remaining client adds noise of 1, over K_t = 3: sqrt(left) / 3 in every coordinate."""
     loud = (ClipWhole(1e-6), GaussianNoise(1e6, "each"))
     states = rounds_of(defense(client=loud), 6, dropout=0.4)
     weights = [start(), *(s.parameters for s in states)]
@@ -531,7 +537,7 @@ def test_a_round_that_continues_adds_up_who_is_left_over_the_expected_cohort() -
 
 
 def test_the_same_clients_are_drawn_whether_they_fail_or_not() -> None:
-    """The first round of which nobody failed is the round that there is without dropout."""
+    """A first round in which no client failed equals the round without dropout."""
     plain = rounds_of(defense(), 1)[0]
     for dropout in (1e-9, 0.0):
         assert all(
@@ -545,7 +551,7 @@ def cell(**asked: object) -> Cell:
 
 
 def test_dropout_is_part_of_the_identity_where_it_is_not_zero(tmp_path: Path) -> None:
-    """What on_dropout says matters only then."""
+    """on_dropout matters only then."""
     hashes = []
     for kind in ("continue", "abort"):
         path = tmp_path / kind / "mine.yaml"
@@ -558,8 +564,8 @@ def test_dropout_is_part_of_the_identity_where_it_is_not_zero(tmp_path: Path) ->
         cell(dropout=1.5)
 
 
-def test_noise_of_clients_who_may_be_missing_is_not_counted_on() -> None:
-    """Each client's 6 C stand alone against q = 1 where others may drop out; the rest stands."""
+def test_noise_of_clients_that_may_drop_out_does_not_count() -> None:
+    """Each client's 6 C counts alone against q = 1 if others may drop out; the rest is unchanged."""
 
     def valid(name: str, dropout: float) -> tuple[float | None, float | None, str]:
         some = cell(defense=name, dropout=dropout)
@@ -578,8 +584,8 @@ def test_noise_of_clients_who_may_be_missing_is_not_counted_on() -> None:
     assert valid("flower_fixed_client", 0.2) == valid("flower_fixed_client", 0.0)
 
 
-def test_a_gradient_passes_through_what_adapts() -> None:
-    """An attacker unrolls the clip: the released gradient is differentiable in the one that came in, with no NaN at zero."""
+def test_adaptive_clips_are_differentiable() -> None:
+    """An attacker unrolls the clip: the released gradient is differentiable in the input gradient, with no NaN at zero."""
     for part in (ClipQuantile(1.0), AdaClip(multiplier=1.0)):
         g = torch.tensor([[[3.0, 4.0], [0.0, 0.0]]], requires_grad=True)
         after = part(Signal({"a": g}, memory={}), CLOCK, None)

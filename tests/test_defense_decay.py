@@ -28,11 +28,11 @@ from leakbench.recipe import construct, resolve
 from leakbench.rng import generators
 from leakbench.types import Clock, Signal
 
-PAPER = Federation(rounds=100, batch=5, examples_per_client=500)  # K_t, N and L are the paper's by default
+PAPER = Federation(rounds=100, batch=5, examples_per_client=500)  # K_t, N and L are the paper's by default.
 
 
 def at(step: int, iteration: int = 0) -> Clock:
-    """A moment of the paper's 100 rounds of 100 local iterations."""
+    """Return a moment of the paper's 100 rounds of 100 local iterations."""
     return Clock(step, iteration, 100, 100)
 
 
@@ -41,7 +41,7 @@ def by_round(decay: Decay) -> list[float]:
 
 
 def multiplier(name: str) -> Decay:
-    """The schedule of a recipe of the catalog, wherever its noise stands."""
+    """Return the schedule of a catalog recipe, at any station."""
     defense = resolve("defenses", Defense, name)[1]
     [noise] = [t for t in (*defense.example, *defense.batch) if isinstance(t, GaussianNoise)]
     assert callable(noise.multiplier)
@@ -53,15 +53,15 @@ def multiplier(name: str) -> Decay:
     [
         (Linear(), 15.0, 15 - 10.15 / 2, 15 - 10.15 * 0.99, 4.85),
         (Staircase(), 15.0, 15 - 1.015 * 5, 15 - 1.015 * 9, 4.85),
-        (StaircaseReleased(), 15.0, 9.0, 4.0, 4.0),  # floor(-5.075) = -6 and floor(-10.05) = -11
+        (StaircaseReleased(), 15.0, 9.0, 4.0, 4.0),  # floor(-5.075) = -6 and floor(-10.05) = -11.
         (Exponential(), 15.0, math.sqrt(15 * 4.85), 15 * (4.85 / 15) ** 0.99, 4.85),
-        (Cyclic(), 15.0, 7.5, 7.5 * (1 - math.cos(math.pi / 100)), 15.0),  # the next cycle would begin at T
+        (Cyclic(), 15.0, 7.5, 7.5 * (1 - math.cos(math.pi / 100)), 15.0),  # The next cycle would begin at T.
         (Cyclic(end=4.85), 15.0, 9.925, 4.85 + 5.075 * (1 - math.cos(math.pi / 100)), 15.0),
         (QuarterCosine(), 15.0, 15 * math.cos(0.62), 15 * math.cos(1.2276), 15 * math.cos(1.24)),
     ],
 )
 def test_a_schedule_at_its_first_middle_and_last_round_and_at_its_end(decay, first, middle, last, end) -> None:
-    """15 first, and the stated 4.85 at t = T, which the last round t = T - 1 has not reached."""
+    """15 first, and the stated 4.85 at t = T, which the last round t = T - 1 does not reach."""
     assert [decay(at(t)) for t in (0, 50, 99, 100)] == pytest.approx([first, middle, last, end])
 
 
@@ -119,7 +119,7 @@ def test_the_epsilon_schedules_are_those_of_the_accounting_script() -> None:
             assert found == pytest.approx(top / epsilon, rel=1e-6)
 
 
-def test_the_budget_of_the_tables_is_spent_in_the_printed_round() -> None:
+def test_the_budget_of_the_tables_is_exceeded_in_the_printed_round() -> None:
     """Table 8, MNIST: .823 at q = .01, 100 steps a round, is passed in round 95, 95, 96; the text's sigmas never pass it.
 
     Own sum of the Rényi divergences at integer orders, in closed form (Mironov, Talwar and Zhang 2019, equation 30), and
@@ -151,7 +151,7 @@ def test_the_budget_of_the_tables_is_spent_in_the_printed_round() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_schedule_is_ever_negative_or_above_its_start(data) -> None:
-    """At every moment of any run, also at t = T, and of a run of no rounds at all."""
+    """At every moment of any run, also at t = T, and for a run without rounds."""
     rounds, iterations = data.draw(st.integers(0, 50)), data.draw(st.integers(1, 50))
     moment = Clock(data.draw(st.integers(0, rounds)), data.draw(st.integers(0, iterations - 1)), rounds, iterations)
     start = data.draw(st.floats(2.0, 50.0))
@@ -173,8 +173,8 @@ def test_noise_has_the_standard_deviation_of_its_moment() -> None:
         assert noised.facts[-1].std == pytest.approx(2 * sigma)
 
 
-def test_a_schedule_that_stands_still_is_the_plain_number() -> None:
-    """Bit for bit, and so a recipe's plain number stays what it was."""
+def test_a_constant_schedule_equals_the_plain_number() -> None:
+    """Bit-identical, so a recipe's plain number keeps its meaning."""
     zero = Signal({"a": torch.zeros(1, 2, 50)}, sensitivity=torch.ones(1))
     for to in ("each", "sum", "mean"):
         still, plain = (
@@ -185,7 +185,7 @@ def test_a_schedule_that_stands_still_is_the_plain_number() -> None:
     assert GaussianNoise(6, "sum").multiplier == 6.0
 
 
-def test_the_ledger_hears_of_the_least_noise_of_a_training() -> None:
+def test_the_ledger_gets_the_least_noise_of_a_training() -> None:
     """Clip 4 and sigma 15 to 4.85 by rounds: 4 times the sigma of round 99."""
     defense = Defense(
         title="t", cite="c", unit="example", example=(ClipWhole(4.0),), batch=(GaussianNoise(Linear(), "sum"),)

@@ -1,4 +1,4 @@
-"""Forms of clip and noise side by side: shared layers against flat and layer-wise, Laplace noise, recipes and their siblings."""
+"""Variants of clip and noise compared: shared layers against flat and layer-wise, Laplace noise, recipes and their variants."""
 
 import math
 
@@ -24,7 +24,7 @@ RECIPES = {name: resolve("defenses", Defense, name)[1] for name in names("defens
 
 
 def signal(*norms: float) -> Signal:
-    """One member whose tensors have the given norms."""
+    """Return one member whose tensors have the given norms."""
     return Signal({f"p{i}": torch.full((1, 1, 4), n / 2) for i, n in enumerate(norms)})
 
 
@@ -33,7 +33,7 @@ def norms(signal: Signal) -> list[float]:
 
 
 def test_shared_layers_keep_the_whole_within_its_bound() -> None:
-    """C = 4 over 4 tensors: 2 each, so 4 together, where the layer-wise clip at 4 lets 8 through."""
+    """C = 4 over 4 tensors: 2 each, so 4 together; the layer-wise clip at 4 allows 8."""
     before = signal(10.0, 20.0, 30.0, 1.0)
     assert norms(ClipLayersShared(4.0)(before, CLOCK, None)) == pytest.approx([2.0, 2.0, 2.0, 1.0])
     assert norms(ClipLayers(4.0)(before, CLOCK, None)) == pytest.approx([4.0, 4.0, 4.0, 1.0])
@@ -45,7 +45,7 @@ def test_shared_layers_keep_the_whole_within_its_bound() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(0.01, 100), st.lists(st.floats(0, 1000), min_size=1, max_size=6))
-def test_no_member_exceeds_a_shared_bound_and_small_ones_stay(bound: float, sizes: list[float]) -> None:
+def test_no_member_exceeds_a_shared_bound_and_small_members_are_unchanged(bound: float, sizes: list[float]) -> None:
     before = signal(*sizes)
     after = ClipLayersShared(bound)(before, CLOCK, None)
     assert math.hypot(*norms(after)) <= bound * (1 + 1e-5)
@@ -72,7 +72,7 @@ def test_laplace_noise_is_laplace() -> None:
 
 
 @pytest.mark.parametrize("part", [LaplaceNoise(0.0), GaussianNoise(0.0, "each", uncalibrated=True)])
-def test_no_scale_no_noise_and_no_generators_no_noise(part) -> None:
+def test_without_a_scale_or_generators_there_is_no_noise(part) -> None:
     before = signal(3.0, 4.0)
     for made, rngs in ((part, generators(0, "noise", [(0,)])), (LaplaceNoise(1.0), None)):
         after = made(before, CLOCK, rngs)
@@ -80,7 +80,7 @@ def test_no_scale_no_noise_and_no_generators_no_noise(part) -> None:
 
 
 def test_no_epsilon_follows_from_laplace_noise() -> None:
-    """Not behind an L2 clip either."""
+    """Also not behind an L2 clip."""
     defense = Defense(title="t", cite="c", unit="example", example=(ClipWhole(4.0), LaplaceNoise(1.0)))
     noises, why = calibrated(facts_of(defense, FEDERATION), "example", FEDERATION.batch)
     assert noises == ()
@@ -103,7 +103,7 @@ def test_a_wrong_scale_is_refused_in_one_line(fields, message) -> None:
         ("noise_laplace_as_released", 0.01 * math.sqrt(2)),
     ],
 )
-def test_random_noise_has_its_recipes_standard_deviation(name: str, std: float) -> None:
+def test_noise_has_the_standard_deviation_of_its_recipe(name: str, std: float) -> None:
     """A variance of .01 in the text; a standard deviation, or a Laplace scale, of .01 in the released notebook."""
     defense = RECIPES[name]
     [part] = (*defense.example, *defense.client)
@@ -117,8 +117,8 @@ def stations(name: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("name", [n for n in RECIPES if n.endswith("_flat")])
-def test_a_flat_sibling_differs_in_the_form_of_its_clip_alone(name: str) -> None:
-    """Same sigma, same C, same places: only clip_layers has become clip_whole."""
+def test_a_flat_variant_differs_only_in_its_clip(name: str) -> None:
+    """Same sigma, same C, same places: only clip_layers became clip_whole."""
     layered = stations(name.removesuffix("_flat"))
     assert any(isinstance(t, ClipLayers) for s in layered for t in s)
     flattened = [tuple(ClipWhole(t.norm) if isinstance(t, ClipLayers) else t for t in s) for s in layered]
@@ -158,7 +158,7 @@ def test_a_recipe_without_a_guarantee_says_why(name: str, word: str) -> None:
 
 
 def test_every_recipe_that_differs_from_its_text_says_so() -> None:
-    """What is named after Algorithm 1, a released code or a sibling has a note."""
+    """Recipes named after Algorithm 1, released code or a variant have a note."""
     marks = ("_algorithm1", "_as_released", "_valid", "_flat")
     assert all(len(d.note) > 60 for n, d in RECIPES.items() if any(mark in n for mark in marks))
     texts = [p.read_text(encoding="utf-8") for p in catalog_folder("defenses").glob("*.yaml")]

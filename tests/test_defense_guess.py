@@ -1,4 +1,4 @@
-"""What an attacker who knows a defense runs on its guess, by the choices that show in what leaked."""
+"""An attacker that knows a defense runs it on its guess with the choices that the observed update shows."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ from leakbench.types import Clock, Signal
 NOW = Clock(0, 0, 1, 1)
 
 
-def test_what_did_not_leak_is_zero_in_every_member():
+def test_coordinates_that_did_not_leak_are_zero_in_every_member():
     seen = {"a": torch.tensor([[0.0, 2.0], [3.0, 0.0]]), "b": torch.tensor([[-1.0], [0.0]])}
     signal = Signal({"a": torch.ones(2, 3, 2), "b": torch.ones(2, 3, 1)})
     found = Surviving(seen)(signal, NOW, None).grads
@@ -38,7 +38,7 @@ def test_what_did_not_leak_is_zero_in_every_member():
     "transform",
     [PruneThreshold(share=0.5), PruneThresholdReleased(share=0.5), PruneRandom(share=0.5), Soteria(share=0.5)],
 )
-def test_who_chooses_is_replaced_by_its_choice_unless_noise_hid_it(transform):
+def test_selecting_parts_are_replaced_by_their_selection_unless_noise_hides_it(transform):
     assert isinstance(transform, Chooses)
     seen, noisy = {"a": torch.tensor([[0.0, 1.0]])}, {"a": torch.tensor([[0.1, 1.0]])}
     assert on_a_guess(Stations(example=(transform,)), seen).example == (Surviving(seen),)
@@ -46,7 +46,7 @@ def test_who_chooses_is_replaced_by_its_choice_unless_noise_hid_it(transform):
     assert surviving(transform, noisy) is transform
 
 
-def test_who_chooses_nothing_stays():
+def test_parts_without_a_selection_stay():
     clip = Stations(batch=(ClipWhole(norm=1.0),))
     assert on_a_guess(clip, {"a": torch.zeros(1, 2)}) == clip
 
@@ -54,8 +54,8 @@ def test_who_chooses_nothing_stays():
 @pytest.mark.parametrize(
     ("defense", "tap"), [("prune_threshold", "type-1"), ("dssgd", "type-1"), ("soteria", "type-1")]
 )
-def test_at_the_truth_the_guess_is_what_leaked(defense, tap):
-    """To the last bits, though a random choice was made; an oblivious guess differs."""
+def test_the_guess_at_the_truth_equals_the_leak(defense, tap):
+    """Up to rounding, although a random choice was made; an oblivious guess differs."""
     cell = resolve_cell(
         Request(defense=defense, attack="cpl", dataset="digits", victims=3, candidates=5, taps=(tap,), leak_batch=1),
         None,
@@ -72,8 +72,8 @@ def test_at_the_truth_the_guess_is_what_leaked(defense, tap):
     assert any((update == 0).any() for update in view.update.values())
 
 
-def test_pruned_digits_come_back_to_who_knows_the_pruning():
-    """90 % of the coordinates are gone: whitened, knowing the mask, against whitened without."""
+def test_an_adaptive_attacker_reconstructs_pruned_digits():
+    """90 % of the coordinates are missing: whitened search with the mask against one without."""
     cell = resolve_cell(
         Request(defense="prune_threshold", attack="cpl", dataset="digits", victims=4, candidates=5, taps=("type-2",)),
         None,

@@ -1,4 +1,4 @@
-"""The median clip of Geyer et al. and the one they released, against closed forms; neither carries a guarantee."""
+"""The median clip of Geyer et al. and their released one, against closed forms; neither has a guarantee."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ FEDERATION = Federation(rounds=2, batch=5, examples_per_client=20, clients=30, c
 
 
 def signal(*norms: tuple[float, float]) -> Signal:
-    """One lane whose members have tensors `a` (2, 3) and `b` (5) of the given norms."""
+    """Return one lane whose members have tensors `a` (2, 3) and `b` (5) of the given norms."""
     wanted = torch.tensor(norms)
     a = (wanted[:, 0] / math.sqrt(6))[None, :, None, None].expand(1, -1, 2, 3)
     b = (wanted[:, 1] / math.sqrt(5))[None, :, None].expand(1, -1, 5)
@@ -43,7 +43,7 @@ def test_the_whole_update_is_clipped_at_the_median_of_the_norms() -> None:
     assert after.sensitivity.tolist() == pytest.approx([5.0])
 
 
-def test_the_median_of_an_even_number_lies_in_between() -> None:
+def test_the_median_of_an_even_number_is_the_middle() -> None:
     """Of norms 1, 2, 4 and 9 it is 3."""
     after = ClipMedian()(signal((1.0, 0.0), (2.0, 0.0), (4.0, 0.0), (9.0, 0.0)), CLOCK, None)
     assert norms(after)[::2] == pytest.approx([1.0, 2.0, 3.0, 3.0])
@@ -51,7 +51,7 @@ def test_the_median_of_an_even_number_lies_in_between() -> None:
 
 @pytest.mark.parametrize("part", [ClipMedian(), ClipInverted()])
 def test_equal_members_and_a_member_alone_stay_as_they_are(part: Transform) -> None:
-    """Each is its own median, so that neither form does anything; and zeros stay zeros, not NaN."""
+    """Each is its own median, so neither form changes anything; zeros stay zeros, not NaN."""
     for before in (signal((3.0, 4.0), (3.0, 4.0), (3.0, 4.0)), signal((30.0, 40.0)), signal((0.0, 0.0), (0.0, 0.0))):
         after = part(before, CLOCK, None)
         assert all(torch.allclose(before.grads[n], after.grads[n]) for n in before.grads)
@@ -59,7 +59,7 @@ def test_equal_members_and_a_member_alone_stay_as_they_are(part: Transform) -> N
 
 @pytest.mark.parametrize("part", [ClipMedian(), ClipInverted()])
 def test_lanes_have_their_own_medians(part: Transform) -> None:
-    """Two problems side by side come out as each alone."""
+    """Two problems together give the same results as each alone."""
     one, two = signal((1.0, 2.0), (3.0, 1.0), (9.0, 9.0)), signal((5.0, 5.0), (0.1, 0.1), (2.0, 7.0))
     both = part(Signal({n: torch.cat([one.grads[n], two.grads[n]]) for n in one.grads}), CLOCK, None)
     for lane, alone in enumerate((one, two)):
@@ -70,7 +70,7 @@ def test_lanes_have_their_own_medians(part: Transform) -> None:
 
 
 def test_the_released_clip_is_inverted_and_by_tensor() -> None:
-    """Tensor `a` has norms .5, 2, 10, `b` 8, 4, 0: medians 2 and 4. What is below is scaled up, what is above passes."""
+    """Tensor `a` has norms .5, 2, 10, `b` 8, 4, 0: medians 2 and 4. Smaller norms are scaled up, larger ones pass."""
     after = ClipInverted()(signal((0.5, 8.0), (2.0, 4.0), (10.0, 0.0)), CLOCK, None)
     assert norms(after) == pytest.approx([2.0, 8.0, 2.0, 4.0, 10.0, 0.0])
     assert after.sensitivity is not None
@@ -80,7 +80,7 @@ def test_the_released_clip_is_inverted_and_by_tensor() -> None:
 
 
 def test_the_released_clip_bounds_nothing() -> None:
-    """A thousand times the largest update comes out a thousand times as large."""
+    """A thousand times the largest update is released a thousand times as large."""
     for factor in (1.0, 1000.0):
         after = ClipInverted()(signal((1.0, 1.0), (1.0, 1.0), (5.0 * factor, 5.0 * factor)), CLOCK, None)
         assert norms(after)[-1] == pytest.approx(5.0 * factor)
@@ -96,7 +96,7 @@ def test_geyers_noise_has_the_median_as_its_scale() -> None:
 
 
 def test_the_released_noise_has_a_scale_for_each_tensor() -> None:
-    """Medians 2 and 6 at sigma 1: a standard deviation of 2 and of 6 on the sums; without generators none."""
+    """Medians 2 and 6 at sigma 1: a standard deviation of 2 and of 6 on the sums; without generators no noise."""
     a, b = torch.zeros(1, 4, 40_000), torch.zeros(1, 4, 40_000)
     a[..., 0], b[..., 0] = 2.0, 6.0
     part, before = ClipInverted(noise_multiplier=1.0), Signal({"a": a, "b": b})
@@ -108,7 +108,7 @@ def test_the_released_noise_has_a_scale_for_each_tensor() -> None:
 
 
 def test_an_attacker_can_differentiate_through_the_median() -> None:
-    """One update alone is its own median: its derivative is 1, not that of a clip at a constant."""
+    """A single update is its own median: its derivative is 1, not that of a clip at a constant."""
     g = torch.tensor([[[3.0, 4.0]]], requires_grad=True)
     out = ClipMedian()(Signal({"a": g}), CLOCK, None).grads["a"]
     (slope,) = torch.autograd.grad(out.sum(), g)
@@ -116,14 +116,14 @@ def test_an_attacker_can_differentiate_through_the_median() -> None:
 
 
 def held(*server: Transform, client: Sequence[Transform] = ()) -> tuple[int, str]:
-    """Return how many noises of a server the ledger counts, and why none."""
+    """Return how many noises of a server the ledger counts, or why none."""
     defense = Defense(title="t", cite="c", unit="client", client=tuple(client), server=server)
     noises, why = calibrated(facts_of(defense, FEDERATION), "client", FEDERATION.batch)
     return len(noises), why
 
 
-def test_neither_form_has_a_guarantee_and_a_later_clip_does_not_bring_it_back() -> None:
-    """One update moves the median and with it all others, so that a clip of each at C bounds their sum no more."""
+def test_neither_form_has_a_guarantee_even_with_a_later_clip() -> None:
+    """One update moves the median and with it all others, so a later clip of each at C does not bound their sum."""
     noise = GaussianNoise(1.0, "sum")
     assert held(ClipWhole(4.0), noise) == (1, "")
     for part, word in ((ClipMedian(), "median"), (ClipInverted(1.0), "inverted")):
@@ -131,11 +131,11 @@ def test_neither_form_has_a_guarantee_and_a_later_clip_does_not_bring_it_back() 
             found, why = held(*server)
             assert found == 0
             assert word in why
-    assert held(GaussianNoise(1.0, "sum", uncalibrated=True), ClipMedian())[0] == 0  # noise before any clip
+    assert held(GaussianNoise(1.0, "sum", uncalibrated=True), ClipMedian())[0] == 0  # Noise before any clip.
 
 
-def test_noise_at_the_clients_outlives_a_median_at_the_server() -> None:
-    """What each client has noised stays so; the server's own noise, scaled by the median, adds nothing to it."""
+def test_noise_at_the_clients_counts_before_a_median_at_the_server() -> None:
+    """Each client's noise remains; the server's own noise, scaled by the median, adds nothing to it."""
     own = (ClipWhole(4.0), GaussianNoise(1.0, "each"))
     for part in (ClipMedian(), ClipInverted(1.0)):
         assert held(part, GaussianNoise(1.0, "sum"), client=own)[0] == 1

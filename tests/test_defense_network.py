@@ -1,4 +1,4 @@
-"""Defenses that reach beyond the gradient: Soteria's masks, PRECODE's bottleneck, and aggregation that shows only sums."""
+"""Defenses beyond the gradient: Soteria's masks, PRECODE's bottleneck, and aggregation that shows only sums."""
 
 import dataclasses
 import math
@@ -61,7 +61,7 @@ def far(a: Parameters, b: Parameters) -> float:
 
 
 def slow_scores(model: nn.Sequential, x: Tensor) -> Tensor:
-    """|d r_i / d x| / (r_i + 0.1) of one input, feature by feature, by plain autograd."""
+    """Return |d r_i / d x| / (r_i + 0.1) of one input, feature by feature, by plain autograd."""
     leaf = x.clone().requires_grad_()
     r = model[:-1](leaf[None])[0]
     norms = [torch.autograd.grad(r[i], leaf, retain_graph=True)[0].norm() for i in range(len(r))]
@@ -69,7 +69,7 @@ def slow_scores(model: nn.Sequential, x: Tensor) -> Tensor:
 
 
 def slow_kept(scores: Tensor, share: float) -> Tensor:
-    """The released rule: what is strictly below the percentile goes; linear interpolation, written out."""
+    """The released rule: features strictly below the percentile are removed; linear interpolation, written out."""
     ordered = scores.abs().sort().values
     place = share * (len(ordered) - 1)
     low, high = math.floor(place), math.ceil(place)
@@ -77,7 +77,7 @@ def slow_kept(scores: Tensor, share: float) -> Tensor:
 
 
 def masked(station: str, share: float, net: Network, given: Examples) -> Signal:
-    """What leaves the station that holds Soteria."""
+    """Return the output of the station with Soteria."""
     plain_signal = example_signal(net, given, 0)
     signal = plain_signal if station == "example" else plain_signal.mean()
     local = Local(net, given.inputs[:, 0], given.targets[:, 0], given.weights[:, 0])
@@ -87,7 +87,7 @@ def masked(station: str, share: float, net: Network, given: Examples) -> Signal:
 @pytest.mark.parametrize("name", ["lenet_cpl", "cnn", "mlp"])
 @pytest.mark.parametrize("share", [0.01, 0.6])
 def test_soteria_masks_what_a_slow_loop_masks(name: str, share: float) -> None:
-    """Two lanes of two examples: at `example` each its own columns, at `batch` those of the summed scores."""
+    """Two lanes of two examples: at `example` each has its own columns, at `batch` those of the summed scores."""
     model, given = plain(name), examples(2, 2)
     net = network(model)
     each, batch = masked("example", share, net, given), masked("batch", share, net, given)
@@ -103,8 +103,8 @@ def test_soteria_masks_what_a_slow_loop_masks(name: str, share: float) -> None:
     assert all(torch.equal(each.grads[n], bare[n]) for n in bare if n != key)
 
 
-def test_soteria_in_every_lane_looks_at_that_lanes_network() -> None:
-    """After one local iteration each client has weights of its own, and its scores are those of its own weights."""
+def test_soteria_in_every_lane_uses_the_network_of_that_lane() -> None:
+    """After one local iteration each client has weights of its own, and its scores use its own weights."""
     model, given = plain("mlp"), examples(2, 1)
     own = {n: torch.stack([p, 2 * p]) for n, p in parameters(model).items()}
     scores = representation_scores(
@@ -126,8 +126,8 @@ def test_chunks_of_features_change_no_score() -> None:
 
 
 @pytest.mark.parametrize("station", ["example", "batch"])
-def test_no_share_is_no_defense_and_the_whole_share_leaves_one_column(station: str) -> None:
-    """Strictly below the smallest score lies nothing, strictly below the largest all but one."""
+def test_a_share_of_zero_masks_nothing_and_of_one_leaves_one_column(station: str) -> None:
+    """No score is strictly below the smallest one; all but one are strictly below the largest."""
     net, given = network(plain()), examples(1, 1)
     bare = example_signal(net, given, 0).grads
     nothing, everything = (masked(station, share, net, given).grads for share in (0.0, 1.0))
@@ -135,8 +135,8 @@ def test_no_share_is_no_defense_and_the_whole_share_leaves_one_column(station: s
     assert int((everything[list(bare)[-2]][0, 0] != 0).any(0).sum()) == 1
 
 
-def test_padding_has_no_say_in_a_shared_mask() -> None:
-    """An example of weight 0 changes nothing of the batch's mask."""
+def test_padding_does_not_change_a_shared_mask() -> None:
+    """An example of weight 0 does not change the batch's mask."""
     net, given = network(plain("mlp")), examples(1, 3)
     weights = torch.tensor([[[1.0, 1.0, 0.0]]])
     other = given.inputs.clone()
@@ -160,8 +160,8 @@ def test_a_layer_can_be_named() -> None:
         Soteria(share=0.5, layer="9")(signal, CLOCK, None)
 
 
-def test_an_attacker_who_knows_soteria_differentiates_through_its_mask() -> None:
-    """On a guess the mask is a constant: finite gradients, and none to a masked column's share of the distance."""
+def test_an_adaptive_attacker_differentiates_through_soterias_mask() -> None:
+    """On a guess the mask is constant: finite gradients, and none for a masked column's part of the distance."""
     net, given = network(plain()), examples(2, 1)
     stations = Stations(example=(Soteria(share=0.6),))
     x, y = given.inputs[:, None], given.targets[:, None]
@@ -178,8 +178,8 @@ def test_an_attacker_who_knows_soteria_differentiates_through_its_mask() -> None
     assert not answer[key].transpose(1, 2)[zero].any()
 
 
-def test_soteria_belongs_before_noise_and_where_examples_are() -> None:
-    """Behind a noise its mask would show the bare examples; at the server there are none; a convolution has no columns."""
+def test_soteria_must_be_before_noise_and_at_a_client() -> None:
+    """After a noise its mask would show the plain examples; at the server there are none; a convolution has no columns."""
     net, given = network(plain()), examples(1, 1)
     local = Local(net, given.inputs[:, 0], given.targets[:, 0])
     signal = dataclasses.replace(example_signal(net, given, 0), local=local)
@@ -196,21 +196,21 @@ def test_soteria_belongs_before_noise_and_where_examples_are() -> None:
 
 
 @pytest.mark.parametrize("share", [1.01, -0.1, math.nan])
-def test_a_share_is_a_share(share: float) -> None:
+def test_a_share_must_be_between_0_and_1(share: float) -> None:
     """1.01, -0.1 and NaN are refused when the part is built."""
     with pytest.raises(ValueError, match="share"):
         Soteria(share=share)
 
 
 @pytest.mark.parametrize("station", ["client", "server"])
-def test_soteria_stands_only_within_a_local_iteration(station: str) -> None:
-    """A recipe that puts it elsewhere is refused in one line."""
+def test_soteria_is_accepted_only_within_a_local_iteration(station: str) -> None:
+    """A recipe with Soteria at another station is refused in one line."""
     with pytest.raises(ValueError, match="expected at the example or the batch station"):
         Defense(title="t", cite="c", unit="example", **{station: (Soteria(share=0.5),)})  # type: ignore[arg-type]
 
 
-def test_the_ledger_hears_of_a_mask_that_mixes_a_batch() -> None:
-    """An example's own mask before the clip breaks nothing; one for the whole batch does, and no epsilon follows."""
+def test_a_mask_that_mixes_a_batch_has_no_epsilon() -> None:
+    """An example's own mask before the clip breaks nothing; a mask for the whole batch does, and no epsilon follows."""
     model = build("mlp", (9,), 2, torch.Generator())
     federation = Federation(1, 5, 20, clients=30, clients_per_round=10, local_iterations=1)
     probe = Probe(network(model), (9,), 2, federation)
@@ -232,7 +232,7 @@ def bottleneck(width: int = 8, beta: float = 1e-3, name: str = "lenet_cpl") -> V
 
 
 def unsampled(model: VariationalBottleneck) -> nn.Sequential:
-    """The same network without sampling: the encoder's half that gives the mean, then the decoder."""
+    """The same network without sampling: the encoder's half for the mean, then the decoder."""
     width = model.draws
     half = nn.Linear(model.encoder.in_features, width)
     half.load_state_dict({"weight": model.encoder.weight[:width], "bias": model.encoder.bias[:width]})
@@ -275,8 +275,8 @@ def test_the_gradient_is_that_of_the_entropy_and_beta_times_the_divergence() -> 
             torch.testing.assert_close(found[name][0, member], g, rtol=1e-4, atol=1e-6)
 
 
-def test_the_mean_gradient_carries_the_penalty_and_the_draws_too() -> None:
-    """Without an example station one backward pass does the batch; it is the mean of the examples' gradients."""
+def test_the_mean_gradient_contains_the_penalty_and_the_draws() -> None:
+    """Without an example station one backward pass computes the batch; it is the mean of the examples' gradients."""
     net, given = network(bottleneck(beta=0.5)), examples(2, 3)
     given = dataclasses.replace(given, draws=drawn(net, given.weights, generators(0, "draws", [(0,), (1,)])))
     each = example_signal(net, given, 0).mean().grads
@@ -286,7 +286,7 @@ def test_the_mean_gradient_carries_the_penalty_and_the_draws_too() -> None:
 
 
 def test_only_the_new_layers_are_new() -> None:
-    """What the network had keeps its weights; the bottleneck's are uniform within 1 / sqrt(fan-in), drawn from the generator."""
+    """The network's own layers keep their weights; the bottleneck's are uniform within 1 / sqrt(fan-in), from the generator."""
     before, model = plain(), bottleneck()
     assert torch.equal(model.classifier.weight, before[-1].weight)
     assert torch.equal(model.features[0].weight, before[0].weight)
@@ -307,7 +307,7 @@ def test_draws_are_standard_normal_one_for_each_example_and_iteration() -> None:
     assert (torch.corrcoef(draws.flatten(0, 2)) - torch.eye(24)).abs().max() < 0.1
 
 
-def test_what_a_lane_draws_does_not_depend_on_the_lanes_beside_it() -> None:
+def test_draws_of_a_lane_do_not_depend_on_other_lanes() -> None:
     """Alone, or padded to the larger Poisson batch of another lane."""
     net = network(bottleneck())
     weights = torch.tensor([[[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]], [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]])
@@ -320,14 +320,14 @@ def test_what_a_lane_draws_does_not_depend_on_the_lanes_beside_it() -> None:
 
 
 def test_no_generators_and_plain_networks_draw_nothing() -> None:
-    """An attacker's guess goes through the mean; a network that samples nothing takes nothing."""
+    """An attacker's guess uses the mean; a network without sampling draws nothing."""
     weights = torch.ones(1, 1, 1)
     assert drawn(network(bottleneck()), weights, None) is None
     assert drawn(network(plain()), weights, generators(0, "draws", [(0,)])) is None
 
 
 def test_accuracy_is_deterministic_and_needs_no_draw() -> None:
-    """Twice the same; the logits are those of the mean."""
+    """Two evaluations are equal; the logits are those of the mean."""
     net, given = network(bottleneck()), examples(1, 20)
     inputs, labels = given.inputs[0, 0], given.targets[0, 0].argmax(-1)
     first = accuracy(net.model, net.parameters, inputs, labels)
@@ -335,7 +335,7 @@ def test_accuracy_is_deterministic_and_needs_no_draw() -> None:
     assert first[0] == float((unsampled(net.model)(inputs).argmax(1) == labels).float().mean())  # type: ignore[arg-type]
 
 
-def test_a_leak_is_drawn_anew_for_each_victim_and_the_same_at_every_tap() -> None:
+def test_draws_differ_between_victims_and_agree_between_leakage_points() -> None:
     """Two victims with the same example leak differently; type-2 and type-1 of one example are the same gradient."""
     net, given = network(bottleneck()), examples(1, 1)
     x, y = (t[:, None].expand(2, *[-1] * (t.dim())) for t in (given.inputs, given.targets))
@@ -351,7 +351,7 @@ def test_a_leak_is_drawn_anew_for_each_victim_and_the_same_at_every_tap() -> Non
 
 
 def test_the_draws_do_not_hide_the_features_of_one_example() -> None:
-    """The bottleneck's first layer has a bias: its weights' gradient over its bias's is the features, whatever was drawn."""
+    """The bottleneck's first layer has a bias: its weights' gradient over its bias's is the features, for any draws."""
     model, given = bottleneck(), examples(1, 1)
     draws = generators(0, "leak draws", [(0,)])
     x, y = given.inputs[:, None], given.targets[:, None]
@@ -362,7 +362,7 @@ def test_the_draws_do_not_hide_the_features_of_one_example() -> None:
 
 
 def test_training_draws_from_its_own_generators() -> None:
-    """The draws move the model, the same seed gives the same rounds, and noise elsewhere leaves them as they are."""
+    """The draws change the model, the same seed gives the same rounds, and noise elsewhere does not change the draws."""
     _, recipe, digits = load_dataset("digits")
     plain_model = build("mlp", digits.shape, digits.classes, generator(0, "model"))
     model = extended((Precode(8),), plain_model, digits.shape, digits.classes, generator(0, "model extension"))
@@ -404,7 +404,7 @@ def cell(**asked: object) -> Cell:
 
 
 def test_both_networks_of_a_cell_get_the_bottleneck() -> None:
-    """The trained and the leaking one; the rest of their weights is that of a cell without the defense."""
+    """The trained and the leaking network; the rest of their weights equals that of a cell without the defense."""
     with_it, without = cell(defense="precode"), cell(defense="none")
     for trained in (True, False):
         model, weights = fresh_network(with_it, trained)
@@ -416,8 +416,8 @@ def test_both_networks_of_a_cell_get_the_bottleneck() -> None:
 # Secure aggregation
 
 
-def test_under_secure_aggregation_type_0_is_the_mean_update_and_what_global_shows() -> None:
-    """Over a whole cell: the mean of the single clients' updates; type-1 stays one client's."""
+def test_under_secure_aggregation_type_0_and_global_show_the_mean_update() -> None:
+    """For a whole cell: the mean of the single clients' updates; type-1 stays one client's update."""
     some = cell(defense="secure_aggregation")
     model, weights = fresh_network(some, trained=False)
     sent, everyone = Sent(Network(model, weights)), torch.arange(3)
@@ -450,7 +450,7 @@ def test_without_it_type_0_is_one_clients_update() -> None:
     assert draw_victims(some, "type-0", 0, hand_out(some)).indices.shape == (3, 1, 1, 2)
 
 
-def test_the_sum_carries_every_clients_noise() -> None:
+def test_the_sum_contains_the_noise_of_every_client() -> None:
     """sigma C = 24 by each of K = 5 clients: 24 / sqrt(5) on the mean update, in gradient units 1 / learning rate of that."""
     some = cell(defense="secure_aggregation_sdp_client")
     model, weights = fresh_network(some, trained=False)
@@ -462,7 +462,7 @@ def test_the_sum_carries_every_clients_noise() -> None:
 
 
 def test_the_live_protocol_counts_the_clients_behind_a_sum() -> None:
-    """5 victims' sums of 5 clients are more clients than there are; without secure aggregation they are not."""
+    """5 victims' sums of 5 clients need more clients than there are; without secure aggregation they do not."""
     asked = {"victims": 5, "protocol": "live", "leak_batch": 2}
     with pytest.raises(InputError, match="5 need 25 clients in the live protocol"):
         cell(defense="secure_aggregation", **asked)
@@ -470,8 +470,8 @@ def test_the_live_protocol_counts_the_clients_behind_a_sum() -> None:
     assert cell(defense="secure_aggregation", taps=("type-1",), **asked).settings.victims == 5
 
 
-def test_a_server_that_sees_no_update_clips_none() -> None:
-    """Under secure aggregation the server can add noise to the sum and nothing else; a clip belongs to the client."""
+def test_a_server_that_sees_only_sums_cannot_clip_updates() -> None:
+    """Under secure aggregation the server can only add noise to the sum; a clip belongs to the client."""
     secure = {"title": "t", "cite": "c", "unit": "client", "aggregation": "secure"}
     with pytest.raises(ValueError, match="it sees no single update"):
         Defense(server=(ClipWhole(1.0), GaussianNoise(1.0, "sum")), **secure)  # type: ignore[arg-type]
@@ -481,7 +481,7 @@ def test_a_server_that_sees_no_update_clips_none() -> None:
 
 
 def test_secure_aggregation_trains_as_plain_aggregation_does() -> None:
-    """It changes who sees what, not the sum: the same rounds bit for bit."""
+    """It changes what the observers see, not the sum: bit-identical rounds."""
     _, recipe, digits = load_dataset("digits")
     handed = recipe.federation.partition(digits.train_targets, 4, 20, generator(0, "partition"))
     federation = Federation(1, 4, 20, clients=4, clients_per_round=2, local_iterations=2, learning_rate=0.1)

@@ -1,4 +1,4 @@
-"""NbAFL and priority-based noise: closed forms, slow references, what is selected, and what is refused."""
+"""NbAFL and priority-based noise: closed forms, slow references, selections, and refusals."""
 
 import dataclasses
 import math
@@ -37,7 +37,7 @@ def network(name: str = "mlp_256", shape: tuple[int, ...] = (1, 4, 5), classes: 
 
 
 def signal(net: Network, lanes: int = 3, shape: tuple[int, ...] = (1, 4, 5), scale: float = 0.05) -> Signal:
-    """Updates of a few clients, with 12 examples each, half of whose inputs are zero."""
+    """Return updates of a few clients, with 12 examples each, half of whose inputs are zero."""
     rng = generator(1, "signal")
     grads = {n: scale * torch.randn(lanes, 1, *p.shape, generator=rng) for n, p in net.parameters.items()}
     inputs = torch.rand(lanes, 12, *shape, generator=rng) * (torch.rand(lanes, 12, *shape, generator=rng) < 0.5)
@@ -66,9 +66,8 @@ def test_the_uplink_noise_is_equation_4():
     clock = dataclasses.replace(CLOCK, rounds=25, examples_per_client=800)
     assert math.isclose(C_01, 3.10751, abs_tol=1e-5)
     assert calibration().uplink(clock, 60.0) == pytest.approx(C_01 * 25 * 0.05 / 60)
-    assert uplink_std(30.0, 10, 2 * 1.0 / 50, 100.0) == pytest.approx(
-        2 * 1.0 * 10 * 30 / (50 * 100)
-    )  # FederatedScope's
+    # FederatedScope's value.
+    assert uplink_std(30.0, 10, 2 * 1.0 / 50, 100.0) == pytest.approx(2 * 1.0 * 10 * 30 / (50 * 100))
     assert calibration(exposures=5).uplink(clock, 60.0) == pytest.approx(C_01 * 5 * 0.05 / 60)
     assert calibration(exposures=50).uplink(clock, 60.0) == calibration().uplink(clock, 60.0)
     assert calibration(sensitivity="whole").uplink(clock, 60.0) == pytest.approx(C_01 * 25 * 40 / 60)
@@ -84,7 +83,7 @@ def test_the_downlink_noise_is_equation_5():
 
 @pytest.mark.parametrize("members", [5, 1])
 def test_the_downlink_noise_is_on_the_mean(members):
-    """Whether the 5 expected updates arrive or one of them is watched: the sum carries sigma_D * K_t."""
+    """If the 5 expected updates arrive or only one is observed: the sum has noise of sigma_D * K_t."""
     clock = dataclasses.replace(CLOCK, rounds=10, clients=9, examples_per_client=1)
     server = NbaflDownlink(calibration(epsilon=100.0, exposures=3))
     before = Signal({"a": torch.zeros(2, members, 40_000)})
@@ -95,7 +94,7 @@ def test_the_downlink_noise_is_on_the_mean(members):
 
 
 def test_weights_are_clipped_by_their_norm_not_updates():
-    """What was sent has norm 20.4 or so: at C = 1 every upload has norm 1 exactly, at C = 1e9 updates keep their bits."""
+    """The sent weights have norm 20.4 or so: at C = 1 every upload has norm 1 exactly, at C = 1e9 updates are bit-identical."""
     net = network()
     before = signal(net)
     tight = clip_weights(before, 1.0)
@@ -107,14 +106,14 @@ def test_weights_are_clipped_by_their_norm_not_updates():
 
 @settings(max_examples=20, deadline=None)
 @given(st.floats(0.01, 100), st.floats(0, 100))
-def test_two_uploads_differ_by_at_most_what_the_ledger_is_told(norm, scale):
+def test_two_uploads_differ_by_at_most_the_accounted_bound(norm, scale):
     after = clip_weights(signal(network(), scale=scale), norm)
     between = [sum(float((g[0] - g[i]).square().sum()) for g in after.grads.values()) ** 0.5 for i in (1, 2)]
     assert max(between) <= after.facts[-1].norm * (1 + 1e-4)
 
 
 def test_variance_is_equation_6():
-    """Sum over j of the variance of two points, on weights that each client has for itself."""
+    """The sum over j of the variance of two points, on weights that each client has for itself."""
     net = network()
     before = signal(net)
     name = "1.weight"
@@ -126,7 +125,7 @@ def test_variance_is_equation_6():
     ("name", "shared"), [("mlp_256", True), ("mlp", True), ("mlp_sigmoid", True), ("mlp_256", False), ("mlp", False)]
 )
 def test_sensitivity_equals_two_loops(name, shared):
-    """Every client and feature: add r to a whole column of its own weights, count its right answers again."""
+    """For every client and feature: add r to a whole column of its own weights, count the right predictions again."""
     net, std = network(name), 8.0
     before = signal(net, scale=0.2)
     if not shared:
@@ -150,7 +149,7 @@ def test_sensitivity_equals_two_loops(name, shared):
     torch.testing.assert_close(fast.double(), slow, rtol=0, atol=1e-6)
 
 
-def test_central_is_the_same_for_everybody_and_highest_in_the_middle():
+def test_central_importance_is_equal_for_all_clients_and_highest_in_the_middle():
     net = network(shape=(1, 5, 5))
     found = Central()(signal(net, shape=(1, 5, 5)), 1.0)
     assert found.argmax(1).tolist() == [12, 12, 12]
@@ -161,7 +160,7 @@ def test_central_is_the_same_for_everybody_and_highest_in_the_middle():
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 100), st.integers(1, 60), st.integers(1, 4))
 def test_exactly_the_floor_of_the_share_is_chosen_and_the_ends_are_disjoint(percent, features, values):
-    """Whatever the ties."""
+    """For any ties."""
     importance = torch.randint(values, (3, features), generator=generator(features, "importance")).float()
     least, most = (chosen(importance, percent / 100, which, rngs()) for which in ("least", "most"))
     for mask in (least, most):
@@ -174,8 +173,8 @@ def test_exactly_the_floor_of_the_share_is_chosen_and_the_ends_are_disjoint(perc
             assert importance[lane][most[lane]].min() >= importance[lane][~most[lane]].max()
 
 
-def test_equal_importances_stand_in_a_random_order():
-    """Else the first rows of a picture would always be the least important."""
+def test_equal_importances_have_a_random_order():
+    """Otherwise the first rows of a picture would always be the least important."""
     picked = [
         chosen(torch.zeros(1, 100), 0.1, "least", generators(s, "noise", [(0,)])).nonzero()[:, 1] for s in range(20)
     ]
@@ -253,7 +252,7 @@ def test_without_clip_and_noise_it_is_federated_averaging(client):
 
 
 def test_an_empty_cohort_uploads_no_clipped_weights():
-    """Nobody is there to clip: the model stays as it is, although its norm is above C."""
+    """No client clips, so the model is unchanged, although its norm is above C."""
     data = load_dataset("digits", None)[2]
     federation = Federation(
         rounds=6, batch=4, examples_per_client=10, clients=40, clients_per_round=1, local_iterations=1
@@ -305,8 +304,8 @@ def test_the_facts_are_the_clip_the_mask_and_the_smallest_noise():
 
 
 @pytest.mark.parametrize("name", ["nbafl", "priority_public_valid"])
-def test_the_valid_epsilon_rests_on_twice_the_clip(name):
-    """sigma / (2 C) = c L / (m epsilon), or c L / epsilon where the whole 2 C is taken."""
+def test_the_valid_epsilon_uses_twice_the_clip(name):
+    """sigma / (2 C) = c L / (m epsilon), or c L / epsilon if the whole 2 C is used."""
     cell = resolve_cell(Request(defense=name), None)
     found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None)
     f = cell.settings.federation
@@ -317,7 +316,7 @@ def test_the_valid_epsilon_rests_on_twice_the_clip(name):
 
 @pytest.mark.parametrize("name", ["priority_variance", "priority_sensitivity"])
 @pytest.mark.parametrize("dataset", ["faces", "digits", "cancer"])
-def test_a_private_mask_has_no_epsilon_and_the_recipe_brings_its_model(name, dataset):
+def test_a_private_mask_has_no_epsilon_and_the_recipe_has_its_model(name, dataset):
     cell = resolve_cell(Request(defense=name, dataset=dataset), None)
     assert (cell.settings.model, cell.settings.leak_model) == ("mlp_256", "mlp_sigmoid")
     found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None)
@@ -333,7 +332,7 @@ def test_a_convolution_has_no_input_features(options):
     assert "\n" not in str(raised.value)
 
 
-def test_sensitivity_says_which_models_it_takes():
+def test_sensitivity_names_the_supported_models():
     class Other(nn.Module):
         def __init__(self):
             super().__init__()
@@ -396,7 +395,7 @@ def test_a_transform_at_the_wrong_station_is_refused(station, step):
         construct(Defense, {"title": "t", "cite": "c", "unit": "client", station: [{step: fields}]})
 
 
-def test_without_what_a_client_has_nothing_can_be_ranked_or_clipped():
+def test_ranking_and_clipping_need_the_data_of_a_client():
     bare = dataclasses.replace(signal(network()), local=None)
     with pytest.raises(InputError, match="only a client can rank"):
         priority(Variance())(bare, CLOCK, None)
@@ -408,7 +407,7 @@ def test_the_network_of_the_paper_has_203530_parameters():
     assert sum(p.numel() for p in network(shape=(1, 28, 28), classes=10).parameters.values()) == 203_530
 
 
-def test_the_summary_says_which_networks_were_used():
+def test_the_summary_names_the_used_networks():
     asked = resolve_cell(Request(defense="priority_variance", dataset="digits", model="mlp"), None)
     assert network_notes(asked) == {
         "model": "mlp is trained, not the defense's mlp_256",

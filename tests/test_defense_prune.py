@@ -1,4 +1,4 @@
-"""Pruning against a slow reference, its random choice against its chances, and what the ledger makes of it."""
+"""Pruning against a slow reference, its random choice against its probabilities, and its effect on the ledger."""
 
 import math
 
@@ -25,7 +25,7 @@ FEDERATION = Federation(rounds=2, batch=5, examples_per_client=20, clients=30, c
 
 
 def signal(lanes: int = 1, members: int = 2, seed: int = 3) -> Signal:
-    """Tensors `a` (3, 4) and `b` (8): 20 coordinates."""
+    """Return tensors `a` (3, 4) and `b` (8): 20 coordinates."""
     rng = torch.Generator().manual_seed(seed)
     a, b = torch.randn(lanes, members, 3, 4, generator=rng), torch.randn(lanes, members, 8, generator=rng)
     return Signal({"a": a, "b": b}, sensitivity=torch.full((lanes,), 2.0))
@@ -38,7 +38,7 @@ def flat(signal: Signal) -> torch.Tensor:
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0, 0.999), st.integers(0, 1000))
 def test_the_smallest_coordinates_of_each_member_go(share: float, seed: int) -> None:
-    """Of n = 20 the floor(20 share) smallest become zero over both tensors together; the others stay bit for bit."""
+    """With n = 20, the floor(20 share) smallest over both tensors become zero; the others are bit-identical."""
     before = signal(lanes=2, seed=seed)
     after = PruneThreshold(share)(before, CLOCK, None)
     old, new = flat(before), flat(after)
@@ -61,7 +61,7 @@ def test_to_prune_nothing_is_the_identity(part: Transform) -> None:
 
 
 def test_equal_coordinates_stay_and_nan_is_not_hidden() -> None:
-    """A tie at the threshold keeps all that tie; what is NaN before stays NaN, so that a failure is seen."""
+    """A tie at the threshold keeps all tied coordinates; NaN stays NaN, so that a failure is visible."""
     ones = Signal({"a": torch.ones(1, 1, 10)})
     assert torch.equal(PruneThreshold(0.5)(ones, CLOCK, None).grads["a"], ones.grads["a"])
     broken = Signal({"a": torch.tensor([[[1.0, math.nan, 3.0, 4.0]]])})
@@ -70,14 +70,14 @@ def test_equal_coordinates_stay_and_nan_is_not_hidden() -> None:
 
 
 def test_the_released_threshold_is_the_last_examples() -> None:
-    """Sorted magnitudes of the last example: 1, 2, 3, 4. At share .5 index 2 is 3, and what is 3 or less goes everywhere."""
+    """Sorted magnitudes of the last example: 1, 2, 3, 4. At share .5 index 2 is 3, and magnitudes up to 3 are pruned everywhere."""
     first, last = [10.0, -3.5, 3.0, 0.5], [4.0, -1.0, 2.0, 3.0]
     after = PruneThresholdReleased(0.5)(Signal({"a": torch.tensor([[first, last]])}), CLOCK, None)
     assert after.grads["a"].tolist() == [[[10.0, -3.5, 0.0, 0.0], [4.0, 0.0, 0.0, 0.0]]]
 
 
 def test_a_random_choice_has_its_size_and_stays_above_the_threshold() -> None:
-    """A tenth of 20 coordinates are 2; where fewer are above the threshold, these alone."""
+    """A tenth of 20 coordinates are 2; if fewer are above the threshold, only these."""
     before = signal(lanes=3)
     lanes = generators(0, "noise", [(0,), (1,), (2,)])
     old, new = flat(before), flat(PruneRandom(0.1, threshold=0.5)(before, CLOCK, lanes))
@@ -91,16 +91,16 @@ def test_a_random_choice_has_its_size_and_stays_above_the_threshold() -> None:
 
 
 def test_every_coordinate_above_the_threshold_has_the_same_chance() -> None:
-    """2 of 10, of which 4 are above it: each of the four is drawn half the time, however large, the others never."""
+    """2 of 10 are chosen, with 4 above it: each of the four is drawn half the time at any size, the others never."""
     g = torch.tensor([1.0, 0.1, 100.0, 0.1, 2.0, 0.1, 0.1, -5.0, 0.1, 0.1])
     many = Signal({"a": g.expand(1, 4000, 10)})
     kept = PruneRandom(0.2, threshold=0.5)(many, CLOCK, generators(0, "noise", [(0,)])).grads["a"][0] != 0
     shares = kept.float().mean(0)
-    assert (shares[g.abs() > 0.5] - 0.5).abs().max() < 0.05  # more than 6 standard errors
+    assert (shares[g.abs() > 0.5] - 0.5).abs().max() < 0.05  # More than 6 standard errors.
     assert shares[g.abs() < 0.5].max() == 0
 
 
-def test_the_choice_is_the_lanes_own_and_without_generators_the_threshold_stays() -> None:
+def test_the_choice_is_drawn_for_each_lane_and_without_generators_only_the_threshold_acts() -> None:
     """Same generator, same choice; other lanes do not matter; the deterministic part keeps all above the threshold."""
     both, part = signal(lanes=2), PruneRandom(0.3, threshold=0.2)
     alone = Signal({n: g[1:] for n, g in both.grads.items()}, sensitivity=torch.ones(1))
@@ -111,8 +111,8 @@ def test_the_choice_is_the_lanes_own_and_without_generators_the_threshold_stays(
     assert torch.equal(still, flat(both) * (flat(both).abs() > 0.2))
 
 
-def test_noise_falls_on_what_is_sent_and_on_nothing_else() -> None:
-    """Standard deviation .5 on the kept half of 40,000 coordinates, exact zeros on the others; none without generators."""
+def test_noise_is_added_only_to_sent_coordinates() -> None:
+    """Standard deviation .5 on the kept half of 40,000 coordinates, exact zeros on the others; no noise without generators."""
     before = Signal({"a": torch.ones(1, 2, 40_000)})
     part = PruneRandom(0.5, noise=0.5)
     after = part(before, CLOCK, generators(0, "noise", [(0,)])).grads["a"]
@@ -122,21 +122,21 @@ def test_noise_falls_on_what_is_sent_and_on_nothing_else() -> None:
     assert torch.equal(part(before, CLOCK, None).grads["a"], before.grads["a"])
 
 
-def test_an_attacker_can_differentiate_through_what_is_kept() -> None:
+def test_an_attacker_can_differentiate_through_kept_coordinates() -> None:
     g = torch.tensor([[[1.0, -2.0, 3.0, -4.0]]], requires_grad=True)
     out = PruneThreshold(0.5)(Signal({"a": g}), CLOCK, None).grads["a"]
     assert torch.autograd.grad(out.sum(), g)[0].tolist() == [[[0.0, 0.0, 1.0, 1.0]]]
 
 
 def ledger(*example: Transform) -> tuple[int, str]:
-    """Return how many noises of the example station the ledger counts, and why none."""
+    """Return how many noises of the example station the ledger counts, or why none."""
     defense = Defense(title="t", cite="c", unit="example", example=example)
     noises, why = calibrated(facts_of(defense, FEDERATION), "example", FEDERATION.batch)
     return len(noises), why
 
 
-def test_pruning_brings_no_guarantee_and_a_members_own_takes_none() -> None:
-    """Before the clip, between clip and noise, or after the noise; the last example's threshold takes it unless it comes after."""
+def test_pruning_adds_no_guarantee_and_a_members_own_pruning_removes_none() -> None:
+    """Before the clip, between clip and noise, or after the noise; the last example's threshold breaks it unless it comes after."""
     clip, noise = ClipWhole(4.0), GaussianNoise(1.0, "each")
     loose = GaussianNoise(1.0, "each", uncalibrated=True)
     for part in (PruneThreshold(0.5), PruneRandom(0.5, threshold=0.1)):
@@ -153,7 +153,7 @@ def test_pruning_brings_no_guarantee_and_a_members_own_takes_none() -> None:
 
 
 def test_noise_on_the_chosen_coordinates_alone_is_no_guarantee() -> None:
-    """Not even behind a clip: which coordinates are sent is read off the private gradient."""
+    """Also not behind a clip: which coordinates are sent depends on the private gradient."""
     part = PruneRandom(0.5, noise=1.0)
     for order in ((part,), (ClipWhole(4.0), part), (part, ClipWhole(4.0), GaussianNoise(1.0, "each"))):
         found, why = ledger(*order)
@@ -163,7 +163,7 @@ def test_noise_on_the_chosen_coordinates_alone_is_no_guarantee() -> None:
 
 @pytest.mark.parametrize("part", [PruneThreshold, PruneThresholdReleased])
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, math.nan, math.inf, "half"])
-def test_a_share_that_is_none_is_refused_in_one_line(part, share) -> None:
+def test_an_invalid_share_is_refused_in_one_line(part, share) -> None:
     with pytest.raises(InputError, match=r"^share: [^\n]*$"):
         construct(part, {"share": share})
 

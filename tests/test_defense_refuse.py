@@ -1,4 +1,4 @@
-"""A client that refuses: whom, what it leaves untouched, what that costs a guarantee, and what an attacker makes of it."""
+"""A client that refuses suspicious models: which, what it leaves unchanged, the effect on a guarantee, and on the attacker."""
 
 import dataclasses
 import json
@@ -59,7 +59,7 @@ def signal(network: Network, lanes: int = 1, members: int = 8, weights: Tensor |
 
 
 def refused(part: RefuseConspicuous, before: Signal) -> list[bool]:
-    """Say of each lane whether it is zero; what is not zero is bit for bit what it was."""
+    """Say for each lane whether it is zero; other lanes must be bit-identical to before."""
     after = part(before, CLOCK, None)
     found = []
     for lane in range(before.lanes):
@@ -78,7 +78,7 @@ def test_an_honest_model_is_not_refused(model: str) -> None:
 @pytest.mark.parametrize("form", ["sparse", "cumulative"])
 @pytest.mark.parametrize("members", [1, 8])
 def test_an_imprint_is_refused_by_its_rows(form: str, members: int) -> None:
-    """Both forms, in every lane; who does not look at rows sees the sparse one by whom its rows are lit, of a large batch alone."""
+    """Both forms, in every lane; without the check of rows the sparse one is detected by activations, only for a large batch."""
     before = signal(imprinted(form=form), 2, members)
     assert refused(RefuseConspicuous(), before) == [True, True]
     blind = RefuseConspicuous(rows_alike=None, d_snr=None, lit_alone=0.75)
@@ -102,8 +102,8 @@ def test_each_lane_is_judged_by_its_own_network_and_batch() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(8, 12), st.integers(0, 50), st.sampled_from(["rows_alike", "d_snr", "lit_alone"]))
-def test_a_threshold_is_of_what_the_measure_says(members: int, seed: int, name: str) -> None:
-    """Just below the batch's statistic it is refused, just above it is not, whatever the other two."""
+def test_a_threshold_applies_to_its_measure(members: int, seed: int, name: str) -> None:
+    """Just below the batch's statistic it is refused, just above it is not, for any values of the other two."""
     before = signal(honest(), members=members, seed=seed)
     assert before.local is not None
     value = seen_of(honest(), before.local.inputs[0], before.local.targets[0].argmax(1))[name]
@@ -126,8 +126,8 @@ def test_padding_is_no_example() -> None:
     assert all(not g.any() for g in part(nobody, CLOCK, None).grads.values())
 
 
-def test_what_is_not_a_number_is_not_sent_where_it_is_refused() -> None:
-    """A NaN does not pass as zero times NaN; where nothing can be judged by it, it stays, so that a failure is seen."""
+def test_nan_is_not_sent_by_a_refusing_client() -> None:
+    """NaN does not pass as zero times NaN; if nothing can be judged by it, it stays, so that a failure is visible."""
     before = signal(imprinted())
     broken = {n: torch.full_like(g, torch.nan) for n, g in before.grads.items()}
     after = RefuseConspicuous()(dataclasses.replace(before, grads=broken), CLOCK, None)
@@ -138,7 +138,7 @@ def test_what_is_not_a_number_is_not_sent_where_it_is_refused() -> None:
     assert all(g.isnan().all() for g in after.grads.values())
 
 
-def test_it_stands_first_among_single_examples() -> None:
+def test_a_refusal_must_be_the_first_part_at_the_example_station() -> None:
     before, part = signal(honest()), RefuseConspicuous()
     with pytest.raises(InputError, match="put it at the example station"):
         part(before.mean(), CLOCK, None)
@@ -171,7 +171,7 @@ def test_a_wrong_field_is_refused_in_one_line(fields: dict[str, float], message:
 
 
 def ledger(part: RefuseConspicuous, unit: str = "example") -> tuple[int, str]:
-    """Return how many noises the ledger counts after a refusal, a clip and noise of the unit, and why none."""
+    """Return how many noises the ledger counts after a refusal, a clip and noise of the unit, or why none."""
     bounded = (ClipWhole(4.0), GaussianNoise(1.0, "each"))
     steps = {"example": (part, *bounded)} if unit == "example" else {"example": (part,), "client": bounded}
     noises, why = calibrated(
@@ -181,7 +181,7 @@ def ledger(part: RefuseConspicuous, unit: str = "example") -> tuple[int, str]:
 
 
 def test_a_refusal_by_the_batch_breaks_an_examples_guarantee_and_no_clients() -> None:
-    """One example can silence the others of its batch, past any clip; a client's own update is bounded whatever it does."""
+    """One example can silence the others of its batch despite any clip; a client's own update stays bounded."""
     found, why = ledger(RefuseConspicuous())
     assert found == 0
     assert "one example can decide whether all others are sent" in why
@@ -189,7 +189,7 @@ def test_a_refusal_by_the_batch_breaks_an_examples_guarantee_and_no_clients() ->
     assert ledger(RefuseConspicuous(), "client") == (1, "")
 
 
-def test_a_refusal_by_the_weights_alone_tells_nothing_of_the_data() -> None:
+def test_a_refusal_by_the_weights_alone_reveals_no_data() -> None:
     assert ledger(RefuseConspicuous(d_snr=None, lit_alone=None)) == (1, "")
 
 
@@ -200,7 +200,7 @@ def view(network: Network, part: RefuseConspicuous, x: Tensor, y: Tensor) -> Vie
     return View("type-1", network, update, x.shape[1], SHAPE, CLASSES, 0.1, knowledge=told, stations=stations)
 
 
-def test_on_a_guess_nothing_is_refused_that_was_sent() -> None:
+def test_a_guess_is_not_refused_if_the_update_was_sent() -> None:
     """The victims' batches pass; a guess that would be refused still shows its gradient, with derivatives."""
     (x, y), network = examples(2, 8), honest()
     part = RefuseConspicuous(rows_alike=None, lit_alone=None, d_snr=1.5)
@@ -210,7 +210,9 @@ def test_on_a_guess_nothing_is_refused_that_was_sent() -> None:
     one_sided = x.clone()
     one_sided[:, 1:] *= 0
     labels = one_hot(torch.zeros(2, 8, dtype=torch.int64), CLASSES)
-    labels[:, 1:] = torch.softmax(network.model(torch.zeros(1, *SHAPE)), 1).detach()  # Whose gradients are zero.
+    labels[:, 1:] = torch.softmax(
+        network.model(torch.zeros(1, *SHAPE)), 1
+    ).detach()  # Examples whose gradients are zero.
     assert all(not u.any() for u in seen.respond(one_sided, labels).values())
     leaf = one_sided.requires_grad_()
     guess = seen.respond(leaf, labels, by_what_leaked=True)
@@ -220,8 +222,8 @@ def test_on_a_guess_nothing_is_refused_that_was_sent() -> None:
     assert torch.autograd.grad(sum(g.square().sum() for g in guess.values()), leaf)[0].any()
 
 
-def test_on_a_guess_what_was_refused_shows_nothing() -> None:
-    """Lane by lane: an update of zeros says nothing of the examples, and a guess shows as little."""
+def test_a_guess_of_a_refused_update_shows_nothing() -> None:
+    """Lane by lane: an update of zeros shows nothing of the examples, and neither does a guess."""
     seen = {"a": torch.tensor([[0.0, 0.0], [0.0, 2.0]]), "b": torch.zeros(2, 3)}
     stations = Stations(example=(RefuseConspicuous(),))
     (guessed,) = on_a_guess(stations, seen).example
@@ -235,8 +237,8 @@ def test_on_a_guess_what_was_refused_shows_nothing() -> None:
     assert all(not u.any() and not again[n].any() for n, u in lied.update.items())
 
 
-def test_rows_with_quantiles_for_biases_are_seen_by_whom_they_are_lit_alone() -> None:
-    """Nothing of their weights is conspicuous; about 1 / e of what is lit, more in a small batch, is lit by one alone."""
+def test_rows_with_quantile_biases_are_detected_only_by_activations() -> None:
+    """Their weights are inconspicuous; about 1 / e of the active rows, more in a small batch, are activated by only one example."""
     network = QuantileRows()(honest("mlp_1000"), PUBLIC, Knowledge(examples=8), generator(0, "server"))[0]
     before = signal(network)
     assert refused(RefuseConspicuous(lit_alone=None), before) == [False]
@@ -244,7 +246,9 @@ def test_rows_with_quantiles_for_biases_are_seen_by_whom_they_are_lit_alone() ->
 
 
 @pytest.mark.parametrize("knows", ["oblivious", "defense"])
-def test_from_the_command_line_an_imprint_reads_nothing(monkeypatch, capsys, tmp_path, knows: str) -> None:
+def test_a_refused_imprint_reconstructs_nothing_from_the_command_line(
+    monkeypatch, capsys, tmp_path, knows: str
+) -> None:
     asked = "--dataset cancer --attack imprint --leak-model mlp --leak-batch 8 --victims 3 --train-rounds 1 --clients 4"
     asked += f" --clients-per-round 2 --local-iterations 2 --taps type-2,type-1 --knows {knows} --quiet --json"
     found = {}
@@ -263,8 +267,8 @@ def test_from_the_command_line_an_imprint_reads_nothing(monkeypatch, capsys, tmp
     assert found["refuse_conspicuous"]["conspicuous"]["rows_alike"]["value"] == pytest.approx(1, abs=1e-3)
 
 
-def test_loki_is_refused_where_the_imprint_is() -> None:
-    """With one client they are the same function, and a client sees the same of both."""
+def test_loki_is_refused_like_the_imprint() -> None:
+    """With one client they are the same function, and a client sees the same for both."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
     network = Network(model, parameters(model))

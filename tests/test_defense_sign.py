@@ -1,4 +1,4 @@
-"""signSGD as a defense, and the attacker who knows it."""
+"""signSGD as a defense, and an adaptive attacker against it."""
 
 import dataclasses
 import math
@@ -34,8 +34,8 @@ GRADS = {"a": torch.tensor([[[0.5, -2.0, 0.0]], [[1e-20, 3.0, -1e9]]]), "b": tor
 BESIDE = Local(None, torch.zeros(2, 1, 1), torch.zeros(2, 1, 1))  # type: ignore[arg-type]
 
 
-def test_signs_and_what_bounds_them():
-    """Of p = 4 coordinates the norm is at most 2 sizes."""
+def test_signs_and_their_bound():
+    """For p = 4 coordinates the norm is at most 2 sizes."""
     after = Sign(size=0.5)(Signal(GRADS, local=BESIDE), NOW, None)
     assert after.grads["a"].tolist() == [[[0.5, -0.5, 0.0]], [[0.5, 0.5, -0.5]]]
     assert after.grads["b"].flatten().tolist() == [0.0, 0.5]
@@ -45,7 +45,7 @@ def test_signs_and_what_bounds_them():
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10_000), st.floats(1e-3, 1e3), st.floats(1e-3, 10))
-def test_a_sign_is_blind_to_length_and_keeps_within_its_bound(seed, length, size):
+def test_signs_ignore_length_and_stay_within_their_bound(seed, length, size):
     g = {
         n: torch.randn(2, 3, *shape, generator=torch.Generator().manual_seed(seed))
         for n, shape in {"a": (5,), "b": (2, 2)}.items()
@@ -65,7 +65,7 @@ def test_a_size_is_positive(size):
 
 
 def ledger(**stations):
-    """Return the epsilons of signs and noise of a fixed multiple of their bound."""
+    """Return the epsilons of signs with noise at a fixed multiple of their bound."""
     some = resolve_cell(Request(dataset="digits", victims=1, candidates=5, train_rounds=2), None)
     claim = MomentsClaim(unit="example", noise_multiplier=2.0)
     defense = Defense(title="t", cite="c", unit="example", claim=claim, batches="poisson", **stations)
@@ -73,7 +73,7 @@ def ledger(**stations):
 
 
 def test_noise_over_the_bound_of_signs_has_the_epsilon_of_a_clip():
-    """Whatever the size and whatever clip came before, since a sign may be longer than what was clipped."""
+    """For any size and after any clip, since a sign vector may be longer than the clipped gradient."""
     noise = (GaussianNoise(2.0, "sum"),)
     clipped = ledger(example=(ClipWhole(4.0),), batch=noise)
     assert clipped.valid is not None
@@ -84,8 +84,8 @@ def test_noise_over_the_bound_of_signs_has_the_epsilon_of_a_clip():
     assert "noise" in bare.reason
 
 
-def test_at_the_server_no_bound_is_stated():
-    """There the ledger's probe has one coordinate of each tensor."""
+def test_signs_at_the_server_state_no_bound():
+    """The ledger's probe has only one coordinate of each tensor there."""
     after = Sign()(dataclasses.replace(Signal(GRADS), local=None), NOW, None)
     assert after.facts[0].norm == math.inf
     assert "how many coordinates" in after.facts[0].reason
@@ -107,7 +107,7 @@ def test_a_soft_sign_has_the_signs_and_the_closed_form():
     )
 
 
-def test_who_knows_runs_the_soft_sign_and_sees_signs_only_where_they_are():
+def test_an_adaptive_attacker_runs_the_soft_sign_only_on_signs():
     stations = Stations(example=(Sign(size=2.0),))
     assert isinstance(stations.example[0], Chooses)
     seen = {"a": torch.tensor([[2.0, -2.0]]), "b": torch.tensor([[0.0]])}
@@ -122,7 +122,7 @@ def test_who_knows_runs_the_soft_sign_and_sees_signs_only_where_they_are():
 
 @dataclasses.dataclass(frozen=True)
 class Laplace:
-    """Noise whose law is known and no Gaussian's, of which a likelihood tells what the attacker compares by."""
+    """Noise with a known non-Gaussian law, whose likelihood the attacker uses for comparison."""
 
     scale: float
 
@@ -134,8 +134,8 @@ class Laplace:
 
 
 @pytest.mark.parametrize("before", [(), (Sign(),)])
-def test_a_transform_with_a_law_of_its_own_is_judged_by_it(before):
-    """In the search as in the posterior, of a likelihood that neither has heard of; what cannot explain is passed over."""
+def test_a_transform_is_judged_by_its_own_law(before):
+    """In the search and in the posterior, with a likelihood that neither knows; parts without one are skipped."""
     view, inputs, targets = seen_by("oblivious", "type-2")
     view = dataclasses.replace(
         view, stations=Stations(client=(*before, Laplace(0.5))), update=view.respond(inputs, targets)
@@ -185,7 +185,7 @@ def test_the_likelihood_of_signs_is_logistic_and_finds_the_truth(tap, station):
     torch.testing.assert_close(again, values["truth"], rtol=1e-4, atol=1e-2)
 
 
-def test_who_does_not_know_compares_gradients_with_signs():
+def test_an_oblivious_attacker_compares_gradients_with_signs():
     view, inputs, targets = seen_by("oblivious", "type-2")
     guess = view.respond(inputs, targets, by_what_leaked=True)
     torch.testing.assert_close(Likelihood()(guess, view.update, view), SquaredL2()(guess, view.update, view) / 2e-6)

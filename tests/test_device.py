@@ -1,4 +1,4 @@
-"""Where a cell computes: chosen by itself, said, and without tensors of two devices mixed; on a GPU as on the CPU."""
+"""The device of a cell: chosen automatically, reported, without operations between two devices; on a GPU as on the CPU."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_auto_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> No
         assert device_of("cpu") == torch.device("cpu")
 
 
-def test_what_is_asked_for_and_not_there_is_refused() -> None:
+def test_a_missing_device_is_refused() -> None:
     with pytest.raises(InputError, match="'cuda:77' cannot be used"):
         device_of("cuda:77")
     with pytest.raises(InputError, match="device: 'cpu:1': all cores are one device, which is cpu"):
@@ -64,7 +64,7 @@ def test_what_is_asked_for_and_not_there_is_refused() -> None:
     assert str(device_of("cpu:0")) == "cpu"
 
 
-def test_a_gpu_computes_in_whole_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_uses_full_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "zeros", lambda *_, device: torch.empty(0))
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.allow_tf32
@@ -78,8 +78,8 @@ def test_a_gpu_computes_in_whole_single_precision(monkeypatch: pytest.MonkeyPatc
         products.allow_tf32, convolutions.allow_tf32 = before
 
 
-def test_a_cell_on_the_cpu_is_the_same_whether_asked_for_or_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The identity of what was measured on CPUs stays, and so does what scripts measure."""
+def test_a_cell_on_the_cpu_is_the_same_by_request_or_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The identity of measurements on CPUs stays, and so do results of scripts."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     found, asked = cell(device="auto"), cell(device="cpu")
     assert found.hash == asked.hash == cell().hash
@@ -101,7 +101,7 @@ LINE = [
 ]
 
 
-def test_another_device_than_the_cpu_is_said(
+def test_a_device_other_than_the_cpu_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stops(*_: object) -> None:
@@ -130,8 +130,8 @@ CELLS = {
 
 
 @pytest.mark.parametrize("given", CELLS.values(), ids=CELLS)
-def test_no_tensors_of_two_devices_meet(given: dict[str, Any], tmp_path: Path) -> None:
-    """The whole of a cell on a device that is the CPU under another name: nothing is mixed, and the rows are the same bits."""
+def test_no_operation_mixes_two_devices(given: dict[str, Any], tmp_path: Path) -> None:
+    """A whole cell on a device that is the CPU under another name: no operation mixes devices, and the rows are bit-identical."""
     some = cell(**{"iterations": 1, "taps": ("type-1",), **given})
     expected = rows_of(some, tmp_path / "cpu")
     with Elsewhere():
@@ -139,8 +139,8 @@ def test_no_tensors_of_two_devices_meet(given: dict[str, Any], tmp_path: Path) -
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
-def test_what_is_mixed_is_found() -> None:
-    """The device that is none takes what CUDA takes, and no more."""
+def test_operations_on_two_devices_are_found() -> None:
+    """The fake device accepts what CUDA accepts, and no more."""
     with Elsewhere():
         far = torch.arange(6.0).reshape(2, 3).to(FAR)
         assert (far.sum(1) * torch.tensor(2.0)).tolist() == [6.0, 24.0]
@@ -160,8 +160,8 @@ def test_what_is_mixed_is_found() -> None:
 
 @pytest.mark.cuda
 @needs_gpu
-def test_an_attack_on_a_gpu_breaks_as_many_as_on_the_cpu(tmp_path: Path) -> None:
-    """20 undefended faces by CPL: the same are broken but for what rounding decides, and the command says where it ran."""
+def test_an_attack_on_a_gpu_reconstructs_as_many_as_on_the_cpu(tmp_path: Path) -> None:
+    """CPL on 20 undefended faces: the same victims are reconstructed up to rounding, and the command reports its device."""
     some = resolve_cell(
         Request(attack="cpl", victims=20, iterations=100, leak_batch=1, train_rounds=0, taps=("type-2",)), None
     )
@@ -176,8 +176,8 @@ def test_an_attack_on_a_gpu_breaks_as_many_as_on_the_cpu(tmp_path: Path) -> None
 @pytest.mark.cuda
 @needs_gpu
 @pytest.mark.parametrize("defense", ["none", "fed_cdp_valid"])
-def test_training_on_a_gpu_goes_where_it_goes_on_the_cpu(defense: str) -> None:
-    """The same batches and the same noise: after three rounds weights differ by rounding alone."""
+def test_training_on_a_gpu_equals_training_on_the_cpu(defense: str) -> None:
+    """The same batches and the same noise: after three rounds weights differ only by rounding."""
     device_of("cuda")
     plain = cell(defense=defense, protocol="live", train_rounds=3, clients=6, clients_per_round=4, batch=3)
     states = []

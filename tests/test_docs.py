@@ -1,4 +1,4 @@
-"""The pages of docs/: their commands print what they show, their blocks are the program's words, their links lead somewhere."""
+"""The pages of docs/: commands print what the pages show, generated blocks are current, links lead to files and headings."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ PARTS = re.MULTILINE | re.DOTALL
 
 @pytest.fixture
 def leakbench(monkeypatch, capsys, tmp_path):
-    """Call the command line in a folder of its own, at the width of the pages."""
+    """Call the command line in a separate folder, at the width of the pages."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     return lambda *arguments: called(monkeypatch, capsys, *arguments)
@@ -53,8 +53,8 @@ def test_the_tutorial_prints_what_it_shows(leakbench):
 
 
 @pytest.mark.docs
-def test_what_is_added_works_as_written(leakbench, monkeypatch, tmp_path):
-    """The parts are found by their entry points, which pip would take from pyproject.toml."""
+def test_the_additions_of_the_page_work_as_written(leakbench, monkeypatch, tmp_path):
+    """Entry points find the parts; pip would read them from pyproject.toml."""
     page = (HOME / "docs" / "adding.md").read_text(encoding="utf-8")
     project = tomllib.loads(re.search(r'```toml title="pyproject.toml"\n(.*?)```', page, re.DOTALL)[1])
     points = project["project"]["entry-points"]["leakbench.parts"]
@@ -97,13 +97,13 @@ def test_prose_is_plain_and_fits(page):
         r"^[ ]*```.*?^[ ]*```$|^<!-- \w+ -->.*?^<!-- end -->$|^\|[^\n]*$", "", page.read_text("utf-8"), flags=PARTS
     )
     assert hard_phrases(without) == []
-    if page.name == "answers.md":  # A script writes it: an answer is a line.
+    if page.name == "answers.md":  # A script writes it: one answer per line.
         return
     lines = [line for line in without.splitlines() if not line.startswith(("    ", "![", "<img"))]
     assert [line for line in lines if len(line) > 100] == []
 
 
-def test_blocks_hold_what_they_are_of():
+def test_blocks_show_their_source():
     assert "Wilson's" in blocks.BLOCKS["columns"]()
     assert "| [Figures 5 to 8 of priority-based noise" in blocks.BLOCKS["reproduced"]()
     assert all(f"fed_alpha_cdp_table_{n}.md" in blocks.BLOCKS["epsilons"]() for n in ("6", "7", "8_rounds"))
@@ -115,7 +115,7 @@ def test_blocks_hold_what_they_are_of():
 
 
 def test_the_counts_of_verdicts_are_those_of_the_index():
-    """One is counted on the pages, the other from the rows."""
+    """The pages give one count, the rows the other."""
     index = (HOME / "results" / "README.md").read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     of_rows = {
         line.split(" | ")[0].replace("](", "](../results/"): line.split(" | ")[1:7]
@@ -140,7 +140,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
 
 
 def headings(page: Path) -> set[str]:
-    """Return the anchors that GitHub and MkDocs make of a page's headings."""
+    """Return the anchors that GitHub and MkDocs generate for a page's headings."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -157,7 +157,7 @@ def headings(page: Path) -> set[str]:
         ("changelog.md", "docs/index.md", "index.md"),
     ],
 )
-def test_a_link_of_a_checkout_becomes_one_of_the_site(page, link, expected):
+def test_links_of_a_checkout_become_links_of_the_site(page, link, expected):
     assert links.within_the_site(f"[x]({link})", page) == f"[x]({expected})"
     assert links.within_the_site(f"`[x]({link})`", page) == f"`[x]({link})`"
 
@@ -176,7 +176,7 @@ def test_every_recipe_has_a_page_with_its_parts_and_its_text():
 
 
 @pytest.mark.parametrize("name", names("attacks"))
-def test_the_command_of_an_attack_fits_what_it_needs(name):
+def test_the_command_of_an_attack_has_the_options_it_needs(name):
     attack = resolve("attacks", Attack, name)[1]
     command = recipes.command_of(name, attack)
     assert ("--leak-batch 1" in command) == attack.needs.alone
@@ -184,7 +184,7 @@ def test_the_command_of_an_attack_fits_what_it_needs(name):
 
 
 def test_every_defense_has_its_recorded_epsilons():
-    """Words of a recipe may change without them; what acts may not."""
+    """A recipe's text may change without them; its parts may not."""
     assert [name for name, _, row in overview() if row is None] == [], "`python results/defenses.py` records them"
     defense = resolve("defenses", Defense, "fed_cdp")[1]
     assert _hash(dataclasses.replace(defense, note="other words", printed_by="me")) == _hash(defense)
@@ -202,13 +202,13 @@ def test_lines_are_alike_up_to_rounding_and_in_order():
 
 
 @pytest.mark.docs
-def test_updates_of_ones_own_and_probes_work_as_written(leakbench):
+def test_external_updates_and_probes_work_as_written(leakbench):
     assert len(follow("own_updates.md", leakbench)) == 2
     sys.modules.pop("mine", None)
     assert len(follow("probe.md", leakbench)) == 1
 
 
-def test_the_numbers_of_the_malformed_inputs_are_those_of_the_corpus():
+def test_the_page_gives_the_size_of_the_malformed_corpus():
     from tests.bad.corpus import KINDS  # noqa: PLC0415
     from tests.reliability.readers import READERS  # noqa: PLC0415
 

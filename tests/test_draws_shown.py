@@ -1,4 +1,4 @@
-"""What a sampling network drew shows in the gradient of one example: PRECODE's bottleneck, read by who knows the defense."""
+"""The gradient of one example shows the draws of a sampling network: an adaptive attacker reads them from PRECODE's bottleneck."""
 
 import dataclasses
 
@@ -37,7 +37,7 @@ def sampling() -> Network:
 
 
 def leaked(batch: int = 1, knows: bool = True, tap: str = "type-2") -> tuple[View, Tensor, Tensor]:
-    """Return the view of three victims behind a bottleneck, their inputs, and what was drawn for each."""
+    """Return the view of three victims behind a bottleneck, their inputs, and the draws of each."""
     net = sampling()
     generator = torch.Generator().manual_seed(5)
     x = torch.rand(3, 1, 1, batch, *SHAPE, generator=generator)
@@ -48,8 +48,8 @@ def leaked(batch: int = 1, knows: bool = True, tap: str = "type-2") -> tuple[Vie
     return View(tap, net, update, batch, SHAPE, CLASSES, 0.1, knowledge=told), x[:, 0, 0], draws[:, 0, 0]
 
 
-def test_the_gradient_of_one_example_tells_what_was_drawn() -> None:
-    """Two biased linear layers: the quotient of their gradients is what entered them."""
+def test_the_gradient_of_one_example_shows_the_draws() -> None:
+    """Two biased linear layers: the quotient of their gradients is their input."""
     view, _, draws = leaked()
     torch.testing.assert_close(view.drawn(), draws, rtol=1e-2, atol=1e-3)
     torch.testing.assert_close(view.drawn(torch.tensor([2, 0])), draws[[2, 0]], rtol=1e-2, atol=1e-3)
@@ -57,8 +57,8 @@ def test_the_gradient_of_one_example_tells_what_was_drawn() -> None:
     torch.testing.assert_close(whole.drawn(), draws, rtol=1e-2, atol=1e-3)
 
 
-def test_who_knows_the_defense_guesses_with_what_was_drawn() -> None:
-    """The truth then gives the very gradient; the mean, which everybody else guesses with, does not."""
+def test_an_adaptive_attacker_guesses_with_the_draws() -> None:
+    """The truth then gives exactly the gradient; the mean, which other attackers use, does not."""
     view, x, _ = leaked()
     labels = torch.stack([u for n, u in view.update.items() if n == "classifier.bias"])[0].argmin(1)
     y = one_hot(labels, CLASSES).float()[:, None]
@@ -71,8 +71,8 @@ def test_who_knows_the_defense_guesses_with_what_was_drawn() -> None:
         torch.testing.assert_close(g, view.respond(x, y)[name])
 
 
-def test_what_mixes_or_hides_draws_tells_none() -> None:
-    """Two examples, a noise, no knowledge; a gradient of zeros says zero."""
+def test_mixed_or_hidden_draws_are_not_read() -> None:
+    """Two examples, noise, no knowledge; a gradient of zeros gives zero."""
     view, _, _ = leaked()
     noisy = Stations(example=(GaussianNoise(multiplier=0.1, to="each", uncalibrated=True),))
     others = (leaked(2, tap="type-1")[0], leaked(knows=False)[0], dataclasses.replace(view, stations=noisy))
@@ -82,15 +82,15 @@ def test_what_mixes_or_hides_draws_tells_none() -> None:
         with pytest.raises(TypeError, match="does not show what was drawn"):
             other.drawn()
     behind = dataclasses.replace(view, stations=Stations(client=noisy.example))
-    assert behind.reads_draws  # What acts behind the tap has not acted yet.
+    assert behind.reads_draws  # Stations after the leakage point have not acted yet.
     faint = dataclasses.replace(view, update={n: u * 1e-25 for n, u in view.update.items()})
     torch.testing.assert_close(faint.drawn(), view.drawn(), rtol=1e-3, atol=1e-4)
     dark = dataclasses.replace(view, update={n: torch.zeros_like(u) for n, u in view.update.items()})
     assert not dark.drawn().any()
 
 
-def test_candidates_are_ranked_with_each_victims_draws_and_looks_stay_apart() -> None:
-    """The truth among ten comes first for each victim, by one look and by two whose draws differ."""
+def test_candidates_are_ranked_with_the_draws_of_each_observation() -> None:
+    """The truth among ten comes first for each victim, with one observation and with two whose draws differ."""
     one, x, _ = leaked()
     generator = torch.Generator().manual_seed(8)
     labels = next(u for n, u in one.update.items() if n == "classifier.bias").argmin(1)
@@ -117,7 +117,7 @@ def test_candidates_are_ranked_with_each_victims_draws_and_looks_stay_apart() ->
 
 @dataclasses.dataclass
 class Grey:
-    """Answers grey pictures of class 0."""
+    """Returns grey pictures of class 0."""
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         return answered(
@@ -140,8 +140,8 @@ def answered(inputs: Tensor, labels: Tensor) -> Reconstruction:
     )
 
 
-def test_an_answer_is_judged_with_what_was_drawn():
-    """The truth misses nothing of what leaked for who reads the draws; for others the mean is apart."""
+def test_a_reconstruction_is_judged_with_the_draws():
+    """The truth matches the leak exactly for an attacker that reads the draws; for others the mean differs."""
     view, x, _ = leaked()
     labels = next(u for n, u in view.update.items() if n == "classifier.bias").argmin(1)[:, None]
     told, length = missed(view, answered(x, labels))
@@ -150,7 +150,7 @@ def test_an_answer_is_judged_with_what_was_drawn():
     assert (blind > 1e-4 * length).all()
 
 
-def test_draws_that_cannot_be_read_are_doubted_and_others_not():
+def test_only_unreadable_draws_cause_doubts():
     view, _, _ = leaked()
     leak_ = AutoLeak(stages=(Stage(method=Grey()),))
     rngs = generators(0, "v", [(v,) for v in range(3)])

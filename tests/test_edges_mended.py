@@ -1,6 +1,6 @@
-"""Degenerate numbers that once went on quietly, or ended in a traceback: each has a stated answer or is refused in one line.
+"""Degenerate numbers that were once ignored or caused a traceback: each has a stated result or is refused in one line.
 
-The whole grid of them is `tests/reliability/edges.py`.
+The whole grid is in `tests/reliability/edges.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CLOCK = Clock(0, 0, 1, 1)
 
 
 def signal(value: float) -> Signal:
-    """One lane of two members: the first is `value` throughout, over two tensors of 8 and 4 coordinates; the second is 1."""
+    """Return one lane of two members: the first is `value` throughout, over two tensors of 8 and 4 coordinates; the second is 1."""
     grads = {"a": torch.ones(1, 2, 2, 4), "b": torch.ones(1, 2, 4)}
     for g in grads.values():
         g[:, 0] = value
@@ -41,8 +41,8 @@ def signal(value: float) -> Signal:
 
 @pytest.mark.parametrize("value", [1e20, 1e25, 1e35])
 @pytest.mark.parametrize("part", [ClipWhole(1.0), ClipLayers(1.0), ClipQuantile(1.0)])
-def test_a_gradient_whose_square_overflows_is_clipped_and_not_erased(part: Any, value: float) -> None:
-    """Its direction stays; the lengths of others keep their bits."""
+def test_a_gradient_whose_square_overflows_is_clipped(part: Any, value: float) -> None:
+    """Its direction stays; the lengths of others are bit-identical."""
     after = part(signal(value), CLOCK, None)
     plain = part(signal(1.0), CLOCK, None)
     for name in ("a", "b"):
@@ -59,7 +59,7 @@ def test_lengths_are_those_of_torch_where_they_are_finite() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_not_finite_stays_so_and_touches_no_other_member(value: float) -> None:
+def test_infinite_members_stay_infinite_and_change_no_other_member(value: float) -> None:
     after = scale_by_norm(ClipWhole(1.0), signal(value), CLOCK)
     assert after.grads["a"][:, 0].isnan().all()
     assert torch.equal(after.grads["a"][:, 1], scale_by_norm(ClipWhole(1.0), signal(1.0), CLOCK).grads["a"][:, 1])
@@ -67,7 +67,7 @@ def test_what_is_not_finite_stays_so_and_touches_no_other_member(value: float) -
 
 @pytest.mark.parametrize("norm", [1e-16, 1e-30])
 def test_a_bound_below_what_single_precision_can_square_is_refused(norm: float) -> None:
-    """A gradient of 1e-25 a coordinate had no length in single precision, and passed a clip at 1e-30 as it was."""
+    """A gradient of 1e-25 in each coordinate had no length in single precision, and passed a clip at 1e-30 unchanged."""
     with pytest.raises(InputError, match="norm: value error, expected at least 1e-15"):
         construct(ClipWhole, {"norm": norm})
 
@@ -77,7 +77,7 @@ def test_the_sign_of_nan_is_nan() -> None:
     assert after.grads["a"][:, 0].isnan().all() and (after.grads["a"][:, 1] == 1).all()
 
 
-def test_a_bound_that_adapts_stays_within_what_can_be_clipped_at() -> None:
+def test_an_adaptive_bound_stays_in_the_range_of_clips() -> None:
     for value, bound in ((1.0, 1e-15), (100.0, 1e30)):
         counted = ClipQuantile(2.0 if value == 1 else 1.0)(Signal({"a": torch.full((1, 2, 1), value)}), CLOCK, None)
         after = AdaptClip(target=0.5, learning_rate=1e30)(counted, Clock(0, 0, 1, 1, cohort=2), None)
@@ -97,7 +97,7 @@ def test_recipes_that_contradict_themselves_are_refused(step: dict[str, Any], sa
 
 
 @pytest.mark.parametrize("compose", [basic, advanced, zcdp])
-def test_no_step_of_no_noise_costs_nothing(compose: Any) -> None:
+def test_zero_steps_without_noise_cost_nothing(compose: Any) -> None:
     assert compose((Mechanism(0.0, 0.5, 0),), 1e-5) == 0.0
     assert compose((Mechanism(0.0, 0.5, 1),), 1e-5) == math.inf
 
@@ -109,7 +109,7 @@ def test_no_step_of_no_noise_costs_nothing(compose: Any) -> None:
 def test_little_noise_or_few_draws_do_not_fill_the_memory(
     sigma: float, rate: float, steps: int, sampling: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """These asked for terabytes of losses, or for so many that the system ended the process; and nothing is told below `rate`."""
+    """These asked for terabytes of losses, or for so many that the system killed the process; below `rate` nothing is revealed."""
     kappas = [0.0, 0.001, 0.5, 1.0]
     gammas = reconstruction_robustness(kappas, (Mechanism(sigma, rate, steps, sampling),))
     assert gammas.tolist() == pytest.approx(kappas, abs=2 * rate + 1e-6) and (gammas >= kappas).all()
@@ -136,10 +136,10 @@ def test_a_learning_rate_beyond_single_precision_is_refused(
 
 
 @pytest.mark.parametrize("attack", ["spear", "cpl", "fishing_feature", "quantile_rows"])
-def test_training_that_diverged_is_said_and_its_leak_is_no_failed_attack(
+def test_diverged_training_is_reported_and_not_called_a_failed_attack(
     attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before, the table said that the attack had failed; SPEAR ended in LAPACK's error."""
+    """Before, the table reported that the attack had failed; SPEAR ended with LAPACK's error."""
     options = ("--learning-rate", "1e30", "--protocol", "live", "--leak-rounds", "last", "--attack", attack)
     code, out, _ = called(monkeypatch, capsys, "run", *SMALL, *options, "--out", str(tmp_path / "r"))
     assert code == 0
@@ -174,7 +174,7 @@ def small() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
         ({"truth": math.nan}, r"truth: inputs reach out of \[0, 1\]"),
     ],
 )
-def test_updates_of_ones_own_that_are_not_finite_are_refused(given: dict[str, float], says: str) -> None:
+def test_external_updates_that_are_not_finite_are_refused(given: dict[str, float], says: str) -> None:
     model, update = small()
     update = {n: u * given.get("scale", 1.0) for n, u in update.items()}
     truth = (torch.full((1, 1, 1, 4, 4), given.get("truth", 0.5)), torch.zeros(1, 1, dtype=torch.int64))

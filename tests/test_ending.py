@@ -1,4 +1,4 @@
-"""A command that is told to end does so in seconds, with the line that says how to go on, whatever it is doing just then."""
+"""A command that gets a signal ends in seconds, during any work, with the line that explains how to resume."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ with ending.listening():
 
 
 def told(program: str, folder: Path, *numbers: signal.Signals) -> tuple[int, str, str, float]:
-    """Run a program, send it signals once it has begun; return (exit code, stdout, stderr, seconds from then on)."""
+    """Run a program, send it signals after its start; return (exit code, stdout, stderr, seconds since the signals)."""
     process = subprocess.Popen(
         [sys.executable, "-c", f"{START} import time\n{program}"],
         cwd=folder,
@@ -81,7 +81,7 @@ def test_it_cleans_up_and_a_second_signal_does_not_disturb_that(number: signal.S
 
 
 @pytest.mark.parametrize("number", ending.SIGNALS)
-def test_what_does_not_listen_ends_in_time_with_its_line(number: signal.Signals, tmp_path: Path) -> None:
+def test_code_that_ignores_signals_ends_in_time_with_its_line(number: signal.Signals, tmp_path: Path) -> None:
     code, _, err, seconds = told(DEAF, tmp_path, number)
     assert (code, err) == (INTERRUPTED, f"leakbench: {SAID}\n")
     assert seconds < 5
@@ -89,7 +89,7 @@ def test_what_does_not_listen_ends_in_time_with_its_line(number: signal.Signals,
 
 @pytest.mark.parametrize("number", ending.SIGNALS)
 def test_a_signal_that_another_thread_got_wakes_the_first(number: signal.Signals, tmp_path: Path) -> None:
-    """As the system may give one, of two that come at once."""
+    """As the system may deliver one of two simultaneous signals."""
     other = (
         "import threading\n"
         f"threading.Thread(target=lambda: time.sleep(1) or signal.pthread_kill(threading.get_ident(), {number})).start()\n"
@@ -99,8 +99,8 @@ def test_a_signal_that_another_thread_got_wakes_the_first(number: signal.Signals
     assert seconds < 10
 
 
-def test_an_import_is_not_broken_off_but_ended_with_all(tmp_path: Path) -> None:
-    """PyTorch's, where Python calls C++ that calls Python, would abort."""
+def test_an_import_is_not_interrupted_but_ends_with_the_process(tmp_path: Path) -> None:
+    """Interrupting the import of PyTorch, in which Python calls C++ that calls Python, would abort."""
     text = "import time\nprint('begun', flush=True)\ntry:\n    time.sleep(60)\nfinally:\n    print('broken off')\n"
     (tmp_path / "waits_for_ever.py").write_text(text)
     code, out, err, _ = told(IMPORTING, tmp_path, signal.SIGTERM)
@@ -113,5 +113,5 @@ def test_a_signal_that_was_ignored_stays_so(tmp_path: Path) -> None:
     assert told(program, tmp_path, signal.SIGHUP)[:3] == (0, "done\n", "")
 
 
-def test_seconds_leave_room_below_what_is_promised() -> None:
+def test_the_grace_period_is_below_the_promised_seconds() -> None:
     assert ending.SECONDS < 5

@@ -1,4 +1,4 @@
-"""The fast engine is the reference: gradients, gradients of gradients, clips and whole rounds, in float64."""
+"""The fast engine equals the reference: gradients, gradients of gradients, clips and whole rounds, in float64."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def made(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     torch.manual_seed(0)
     if name == "tanh":
         return nn.Sequential(nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, CLASSES, bias=False)).double(), (7,)
-    if name == "convnet_no_norm":  # Narrow: 2,904,970 parameters of each of twelve examples take seconds.
+    if name == "convnet_no_norm":  # Narrow: 2,904,970 parameters for each of twelve examples take seconds.
         return convnet(name, shape, CLASSES, norm=False, width=4).double(), shape
     return MODELS[name].builder(shape, CLASSES).double(), shape
 
@@ -72,7 +72,7 @@ def examples(shape: tuple[int, ...], rng: torch.Generator, steps: int = 1) -> Ex
     def uniform(*sizes: int) -> Tensor:
         return torch.rand(sizes, generator=rng, dtype=torch.float64)
 
-    # Soft targets that need not add up to one, and one example of padding.
+    # Soft targets whose sum need not be one, and one example of padding.
     weights = torch.ones(LANES, steps, MEMBERS, dtype=torch.float64)
     weights[0, :, -1] = 0
     inputs = uniform(LANES, steps, MEMBERS, *shape).requires_grad_()
@@ -121,18 +121,18 @@ def check_gradients(model: nn.Module, shape: tuple[int, ...], shared: bool) -> N
 @pytest.mark.parametrize(
     "layers, places",
     [
-        # 14 x 13 -> 12 x 11 -> 6 x 5 -> 4 x 3 -> 2 x 1: of the second convolution a column is left over, before it more.
+        # 14 x 13 -> 12 x 11 -> 6 x 5 -> 4 x 3 -> 2 x 1: one column of the second convolution is unused, and more before it.
         ((nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)), (12 * 8, 4 * 2)),
-        # Only a ReLU may come after the pool that follows it: of other activations the largest is not that of the largest.
+        # Only a ReLU may follow the pool: with other activations the largest output is not that of the largest input.
         ((nn.Conv2d(2, 3, 3), nn.GELU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)), (12 * 8, 4 * 2)),
-        # A stride that leaves a row over, before a convolution that pads.
+        # A stride with an unused row, before a convolution that pads.
         ((nn.Conv2d(2, 3, 3, stride=2), nn.Conv2d(3, 4, 3, padding=1)), (6 * 6, 6 * 6)),
-        # Behind one that pads, only what the pool leaves over of its answer can go, and nothing before it.
+        # After a padding layer, only outputs that the pool does not use can be omitted, and nothing before it.
         ((nn.Conv2d(2, 3, 3, padding=1), nn.MaxPool2d(3, 2), nn.Conv2d(3, 4, 2, 3)), (14 * 13, 2 * 2)),
         ((nn.Conv2d(2, 3, 2), nn.MaxPool2d(2, padding=1), nn.Conv2d(3, 4, 2, 3)), (13 * 12, 2 * 2)),
     ],
 )
-def test_places_that_nothing_reads_are_left_away_and_no_others(
+def test_only_unused_positions_are_omitted(
     layers: tuple[nn.Module, ...], places: tuple[int, ...], shared: bool
 ) -> None:
     body = nn.Sequential(*layers, nn.Flatten()).double()
@@ -157,7 +157,7 @@ def flattened(sides: tuple[int, ...], before: bool) -> nn.Module:
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("sides", SIDES)
-def test_what_is_flattened_lies_as_pytorch_lays_it(sides: tuple[int, ...], before: bool, shared: bool) -> None:
+def test_flattened_inputs_have_the_order_of_pytorch(sides: tuple[int, ...], before: bool, shared: bool) -> None:
     model = flattened(sides, before)
     assert chained(model).takes(sides)
     check_gradients(model, sides, shared)
@@ -170,7 +170,7 @@ def test_the_derivative_by_inputs_and_targets_in_one_pass_is_that_of_torch_func(
 
 
 @pytest.mark.parametrize("sides", SIDES)
-def test_so_is_it_by_what_is_flattened(sides: tuple[int, ...]) -> None:
+def test_the_derivative_by_flattened_inputs_is_that_of_torch_func(sides: tuple[int, ...]) -> None:
     check_once(flattened(sides, before=True), sides, merged=True)
 
 
@@ -193,8 +193,8 @@ def check_once(model: nn.Module, shape: tuple[int, ...], merged: bool) -> None:
 
 
 @pytest.mark.parametrize("searched", ["inputs", "weights"])
-def test_what_is_differentiated_by_the_weights_too_takes_the_way_that_can(searched: str) -> None:
-    """The one pass knows no derivative by the weights, which must not be lost without a word."""
+def test_derivatives_by_the_weights_use_the_general_path(searched: str) -> None:
+    """The single pass has no derivative by the weights, which must not be lost silently."""
     model, shape = made("lenet_cpl")
     rng = torch.Generator().manual_seed(3)
     parameters, some = sent(model, True, rng), examples(shape, rng)
@@ -243,7 +243,7 @@ def test_norms_and_weighted_sums_are_those_of_the_gradients_one_by_one(name: str
     parameters, some = sent(model, False, rng), examples(shape, rng)
     theirs = reference(model, parameters, False, some)
     factors = {n: torch.rand(LANES, MEMBERS, generator=rng, dtype=torch.float64) for n in theirs}
-    for norms_first in (False, True):  # A sum goes by the gradients where they are there already, and else not.
+    for norms_first in (False, True):  # A sum uses the gradients if they are computed already.
         for layer in chained(model).gradient(parameters, False, *some.at(0)):
             if norms_first:
                 for n, norm in layer.norms().items():
@@ -319,7 +319,7 @@ def test_an_update_of_two_iterations_is_that_of_the_reference(station: str, name
             assert torch.allclose(found.sensitivity, expected.sensitivity)
         for n, g in expected.grads.items():
             assert torch.allclose(found.grads[n], g, rtol=1e-6, atol=1e-9 * float(g.detach().abs().max())), n
-    # Who unrolls the update differentiates it by the examples, of which none is padding.
+    # An attacker that unrolls the update differentiates it by the examples, without padding.
     whole = dataclasses.replace(some, weights=torch.ones_like(some.weights))
     pulled = []
     for engine, alone in (("fast", True), ("fast", False), ("reference", True)):
@@ -343,7 +343,7 @@ def test_a_network_is_a_chain_for_examples_that_its_layers_take_and_activations_
     assert not chained(nn.Sequential(nn.Conv2d(2, 3, 3))).takes((2, 3, 3))  # Logits are rows.
 
 
-def test_a_layer_that_stands_twice_acts_twice() -> None:
+def test_a_layer_used_twice_acts_twice() -> None:
     twice, pool = nn.Tanh(), nn.MaxPool2d(2)
     model = nn.Sequential(
         nn.Conv2d(2, 3, 3), twice, pool, nn.Conv2d(3, 4, 3), twice, pool, nn.Flatten(), nn.Linear(8, CLASSES)
@@ -351,7 +351,7 @@ def test_a_layer_that_stands_twice_acts_twice() -> None:
     check_gradients(model.double(), (2, 14, 13), shared=True)
 
 
-def test_a_layer_in_which_code_of_somebodys_own_runs_is_no_step_of_a_chain() -> None:
+def test_a_layer_with_user_code_is_not_part_of_a_chain() -> None:
     def of(layer: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 3), layer, nn.Linear(3, 2))
 
@@ -368,8 +368,8 @@ def test_a_layer_in_which_code_of_somebodys_own_runs_is_no_step_of_a_chain() -> 
         handle.remove()
 
 
-def test_a_cell_by_either_engine_finds_the_same_but_for_rounding(tmp_path: Path) -> None:
-    """L-BFGS without a line search makes of float32's rounding 1 to 4 % of the RMSE in twenty evaluations, by machine."""
+def test_both_engines_agree_up_to_rounding(tmp_path: Path) -> None:
+    """L-BFGS without a line search turns float32's rounding into 1 to 4 % of the RMSE in twenty evaluations, by machine."""
     found = {}
     for engine in ("fast", "reference"):
         out = str(tmp_path / engine)
@@ -377,12 +377,12 @@ def test_a_cell_by_either_engine_finds_the_same_but_for_rounding(tmp_path: Path)
         CliRunner().invoke(commands, [*asked.split(), "--out", out, "--engine", engine], catch_exceptions=False)
         [rows] = Path(out).rglob("rows.parquet")
         found[engine] = torch.tensor(pd.read_parquet(rows)["rmse"].to_numpy())
-    assert bool((found["reference"] < 0.32).all())  # On their way from noise, whose RMSE is above 1.
+    assert bool((found["reference"] < 0.32).all())  # Searches that start from noise have an RMSE above 1.
     torch.testing.assert_close(found["fast"], found["reference"], rtol=0.1, atol=0.0)
 
 
-def test_behind_merged_noise_the_mean_is_still_known_as_one_of_a_batch() -> None:
-    """By its size the batch station scales the noise that it declares on the sum."""
+def test_merged_noise_keeps_the_size_of_the_batch() -> None:
+    """The batch station scales the declared noise of the sum by the batch size."""
     rng = torch.Generator().manual_seed(9)
     model, shape = made("mlp")
     network, some = Network(model, sent(model, True, rng)), examples(shape, rng)
@@ -399,7 +399,7 @@ def test_behind_merged_noise_the_mean_is_still_known_as_one_of_a_batch() -> None
     assert scale == pytest.approx(float((apart - found[1]).std()), rel=0.1)
 
 
-def test_noise_behind_the_mean_is_that_of_the_members_and_none_of_the_padding() -> None:
+def test_noise_on_the_mean_excludes_padding() -> None:
     rng = torch.Generator().manual_seed(6)
     model, shape = made("mlp")
     network = Network(model, sent(model, True, rng))
@@ -414,7 +414,7 @@ def test_noise_behind_the_mean_is_that_of_the_members_and_none_of_the_padding() 
             still = client_update(network, read, 1.0, stations, CLOCK, None).grads
             seen.append(torch.cat([(went[n] - still[n]).detach().flatten(1) for n in went], 1))
     noise = {alone: torch.stack(t) for alone, t in drawn.items()}  # (trials, lanes, numbers)
-    # Lane 0 has one example of padding: three of four draw.
+    # Lane 0 has one example of padding: three of four draw noise.
     for lane, count in enumerate((3, 4, 4)):
         expected = 0.1 * 2.0 * count**0.5 / MEMBERS
         for alone in (True, False):
@@ -423,12 +423,12 @@ def test_noise_behind_the_mean_is_that_of_the_members_and_none_of_the_padding() 
             assert float(there.std()) == pytest.approx(expected, rel=0.005)
             assert abs(float(there.mean())) < 0.01 * expected
             assert float((there**4).mean() / there.var() ** 2) == pytest.approx(3, abs=0.05)
-    # Drawn anew for each lane and each number.
+    # Drawn independently for each lane and each number.
     flat = noise[False].reshape(40, LANES, -1)
     assert abs(float(torch.corrcoef(flat[0])[0, 1])) < 0.05
 
 
-def test_what_needs_an_example_alone_is_not_merged() -> None:
+def test_parts_that_need_single_examples_are_not_merged() -> None:
     clip, noise = ClipLayers(norm=1.0), GaussianNoise(multiplier=1.0, to="each")
     assert merges((clip, noise)) and merges((clip, L2Max())) and merges((noise,))
     assert not merges(())
@@ -476,7 +476,7 @@ def tied() -> nn.Module:
         lambda: nn.Linear(3, 2),
     ],
 )
-def test_what_is_no_chain_of_known_layers_is_left_to_torch_func(build: Callable[[], nn.Module]) -> None:
+def test_unknown_networks_use_torch_func(build: Callable[[], nn.Module]) -> None:
     assert chain_of(build()) is None
 
 

@@ -1,4 +1,4 @@
-"""Pieces of work side by side: in order, whole, with the first error raised, and the count of threads as it was."""
+"""Parallel chunks: in order, complete, with the first error raised, and the number of threads restored."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_pieces_run_on_threads_of_their_own_and_answer_in_order(two_threads: None) -> None:
+def test_chunks_run_on_separate_threads_and_return_in_order(two_threads: None) -> None:
     together = threading.Barrier(2, timeout=10)
 
     def piece(number: int) -> tuple[int, int]:
-        together.wait()  # Breaks where one piece waits for another's end.
+        together.wait()  # Breaks if one chunk waits for another's end.
         return number, torch.get_num_threads()
 
     assert side_by_side([partial(piece, n) for n in range(4)]) == [(n, 1) for n in range(4)]
@@ -54,7 +54,7 @@ def test_pieces_run_on_threads_of_their_own_and_answer_in_order(two_threads: Non
     assert fresh == [2]
 
 
-def test_an_error_of_a_piece_is_raised_and_the_threads_are_as_before(two_threads: None) -> None:
+def test_an_error_of_a_chunk_is_raised_and_threads_are_restored(two_threads: None) -> None:
     def fails() -> int:
         raise ValueError("this one")
 
@@ -64,7 +64,7 @@ def test_an_error_of_a_piece_is_raised_and_the_threads_are_as_before(two_threads
 
 
 @given(st.integers(1, 200), st.integers(1, 50))
-def test_pieces_cover_all_lanes_once_and_none_is_too_large(count: int, size: int) -> None:
+def test_chunks_cover_all_lanes_once_within_the_size_limit(count: int, size: int) -> None:
     found = pieces_of(count, size)
     assert [i for where in found for i in range(count)[where]] == list(range(count))
     lengths = [where.stop - where.start for where in found]
@@ -72,7 +72,7 @@ def test_pieces_cover_all_lanes_once_and_none_is_too_large(count: int, size: int
     assert max(lengths) - min(lengths) <= 1
 
 
-def test_threads_share_no_network_whose_own_code_runs() -> None:
+def test_threads_do_not_share_networks_with_user_code() -> None:
     class Elsewhere:
         def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
             return signal
@@ -84,13 +84,13 @@ def test_threads_share_no_network_whose_own_code_runs() -> None:
     assert not runs_apart(sent, Stations(client=(Elsewhere(),)), (3,))
     assert not runs_apart(Network(other, parameters(other)), Stations(), (3,))
     assert not runs_apart(Network(chain, parameters(chain), engine="reference"), Stations(), (3,))
-    # On rows of three numbers a linear layer acts on each row: code of the network's own.
+    # On rows of three numbers, a linear layer acts on each row: the network's own code.
     assert not runs_apart(sent, Stations(), (2, 3))
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9))
 def test_shares_cover_all_lanes_once_and_none_is_empty(count: int, size: int, threads: int) -> None:
-    """Also of fewer lanes than threads, of which each fills the caches alone."""
+    """Also for fewer lanes than threads, each of which fills the caches alone."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(torch, "get_num_threads", lambda: threads)
         found = shares_of(count, size)
@@ -98,7 +98,7 @@ def test_shares_cover_all_lanes_once_and_none_is_empty(count: int, size: int, th
     assert all(share.start < share.stop for share in found) and len(found) <= threads
 
 
-def test_a_cut_says_which_pieces_and_with_how_many_threads(two_threads: None) -> None:
+def test_a_cut_gives_chunks_and_threads(two_threads: None) -> None:
     assert Cut(None).pieces(7) == Cut(None).shares(7) == [slice(0, 7)]
     assert Cut(2).pieces(8) == pieces_of(8, 2) and Cut(2).shares(8) == shares_of(8, 2)
     one = [torch.get_num_threads]
@@ -125,7 +125,7 @@ def test_lanes_within_a_budget() -> None:
     assert lanes_within(100, 1, most=64) == 64 and lanes_within(100, 30, most=64) == 3
 
 
-def test_small_pieces_have_one_thread_each_and_few_lanes_one_piece(two_threads: None) -> None:
+def test_small_chunks_have_one_thread_and_few_lanes_one_chunk(two_threads: None) -> None:
     counts = side_by_side([torch.get_num_threads], 1)
     assert (counts, torch.get_num_threads()) == ([1], 2)
     assert side_by_side([torch.get_num_threads]) == [2]
@@ -157,7 +157,7 @@ def test_searches_in_shares_find_what_they_find_together(
 
 
 @pytest.mark.parametrize("lanes", [[0, 1, 2], [1, 2], [2], [2, 1], [0, 2], [1, 1], []])
-def test_what_some_victims_leaked_is_theirs_whether_they_are_neighbours_or_not(lanes: list[int]) -> None:
+def test_the_leak_of_some_victims_does_not_depend_on_their_positions(lanes: list[int]) -> None:
     model = nn.Sequential(nn.Linear(3, 2))
     update = {n: torch.randn(3, *p.shape) for n, p in model.named_parameters()}
     view = View("type-2", Network(model, parameters(model)), update, 1, (3,), 2, 0.1)
@@ -165,6 +165,6 @@ def test_what_some_victims_leaked_is_theirs_whether_they_are_neighbours_or_not(l
         assert torch.equal(some, torch.stack([update[name][i] for i in lanes]) if lanes else update[name][:0])
 
 
-def test_what_the_environment_says_of_memory_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_limit_of_the_environment_applies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
     assert not memory.keep_freed_memory()

@@ -1,4 +1,4 @@
-"""Factors on a defense's noise and clips: what they reach, what they refuse, what is said of them."""
+"""Factors on a defense's noise and clips: which numbers they scale, what they refuse, and the reports."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ def valid(some: Cell) -> float:
     return found.valid
 
 
-def test_half_the_noise_halves_every_deviation_and_costs_more() -> None:
+def test_half_the_noise_halves_every_deviation_and_raises_epsilon() -> None:
     plain, half = cell(defense="fed_cdp_valid"), cell(defense="fed_cdp_valid", noise_factor=0.5)
     before, after = ([f.std for f in facts(some) if f.kind == "noise"] for some in (plain, half))
     assert before
@@ -46,7 +46,7 @@ def test_half_the_noise_halves_every_deviation_and_costs_more() -> None:
 
 
 @pytest.mark.parametrize("name", ["fed_alpha_cdp_linear", "fed_alpha_cdp_staircase", "fed_alpha_cdp_cyclic"])
-def test_a_factor_reaches_a_schedule_in_every_round(name: str) -> None:
+def test_a_factor_scales_a_schedule_in_every_round(name: str) -> None:
     plain, half = cell(defense=name, train_rounds=4), cell(defense=name, train_rounds=4, noise_factor=0.5)
     now = plain.defense.clock(plain.settings.federation, 0)
     for round_number in range(4):
@@ -66,7 +66,7 @@ def test_a_factor_reaches_a_schedule_in_every_round(name: str) -> None:
     "name", ["fed_cdp", "fed_alpha_cdp", "fed_sdp_server", "fed_cdp_valid", "fed_cdp_layers_valid", "adaclip"]
 )
 def test_a_wider_clip_widens_the_noise_that_is_calibrated_to_it_and_keeps_epsilon(name: str) -> None:
-    """AdaClip's clip is of scaled coordinates and has no fixed norm to be widened."""
+    """AdaClip clips scaled coordinates and has no fixed norm that could be widened."""
     if name == "adaclip":
         with pytest.raises(InputError, match="clip-factor: the clip of adaclip is not a fixed norm"):
             cell(defense=name, clip_factor=2.0)
@@ -80,7 +80,7 @@ def test_a_wider_clip_widens_the_noise_that_is_calibrated_to_it_and_keeps_epsilo
     assert found[0] == found[1]
 
 
-def test_both_factors_together_are_said_and_the_paper_prints_nothing_of_them() -> None:
+def test_both_factors_are_reported_and_have_no_printed_epsilon() -> None:
     both = cell(defense="fed_sdp_server", noise_factor=0.1, clip_factor=3)
     assert both.names["defense"] == "fed_sdp_server (noise x 0.1, clip x 3)"
     assert both.defense.printed == {}
@@ -109,7 +109,7 @@ def test_a_factor_of_one_changes_no_number() -> None:
         ({"noise_factor": 2.0, "epsilon": 1.0, "defense": "fed_cdp_valid"}, "noise-factor: got --epsilon too"),
     ],
 )
-def test_what_no_factor_reaches_is_refused(asked: dict[str, object], said: str) -> None:
+def test_defenses_that_no_factor_scales_are_refused(asked: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
         cell(**asked)
 
@@ -122,7 +122,7 @@ def test_numbers_at_the_ends_of_the_range_are_finite(factor: float) -> None:
         assert found.valid is not None and math.isfinite(found.valid) and curve and all(map(math.isfinite, curve))
 
 
-def test_hardly_any_noise_has_no_curve_of_epsilons(tmp_path: Path) -> None:
+def test_very_little_noise_has_no_curve_of_epsilons(tmp_path: Path) -> None:
     own = {"title": "t", "cite": "c", "unit": "example"}
     steps = [{"clip_layers": {"norm": 4.0}}, {"gaussian_noise": {"multiplier": 1e-12, "to": "sum"}}]
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({**own, "example": steps}))

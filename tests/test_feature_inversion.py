@@ -1,4 +1,4 @@
-"""Features that entered a fully connected layer, read from gradients, and inputs that are searched behind them."""
+"""Features that enter a fully connected layer are read from gradients, and inputs are searched that have these features."""
 
 import dataclasses
 from typing import Any
@@ -54,7 +54,7 @@ def network(activation: type[nn.Module] = nn.Sigmoid, bias: bool = True, classes
 
 
 def view(model: nn.Module, examples: int = 1, labels: tuple[int, ...] | None = None, **changes) -> View:
-    """Return what leaks of V victims, who share a network."""
+    """Return the leak of V victims that share a network."""
     x, y = truth(examples, labels)
     classes = changes.pop("classes", CLASSES)
     empty = {n: p.new_zeros(V, *p.shape) for n, p in model.named_parameters()}
@@ -64,7 +64,7 @@ def view(model: nn.Module, examples: int = 1, labels: tuple[int, ...] | None = N
 
 
 def precode_view(seed: int = 0) -> View:
-    """Return what leaks behind a bottleneck that draws."""
+    """Return the leak behind a bottleneck that draws random numbers."""
     model = Precode(width=8)(network(nn.Tanh), SHAPE, CLASSES, torch.Generator().manual_seed(seed)).double().eval()
     x, y = truth()
     blind = View(
@@ -79,7 +79,7 @@ def precode_view(seed: int = 0) -> View:
 
 
 def entering(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return what enters the last layer of a sequence."""
+    """Return the input of the last layer of a sequence."""
     return model[:-1](inputs.flatten(0, 1)).reshape(*inputs.shape[:2], -1).detach()
 
 
@@ -94,11 +94,11 @@ def test_fully_connected_layers_are_found_in_the_order_in_which_they_run():
     assert found[0].names == ("features.0.weight", "features.0.bias")
     vit = build("vit_tiny", (3, 32, 32), 10, torch.Generator().manual_seed(0))
     only = fully_connected(Network(vit, parameters(vit)), (3, 32, 32))
-    assert [a.last for a in only] == [True]  # The others read one vector per token.
+    assert [a.last for a in only] == [True]  # The others get one vector for each token.
 
 
 class Twice(nn.Module):
-    """A network one of whose linear layers runs twice."""
+    """A network with a linear layer that runs twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def test_layers_that_run_twice_or_are_not_trained_are_left_out():
 
 
 class Tied(nn.Module):
-    """A network two of whose layers have the same weight; `called` says whether both are layers or one is a function."""
+    """A network with one weight in two layers; `called` says whether both are layers or one is a function."""
 
     def __init__(self, called: bool) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def test_a_weight_that_is_used_twice_is_not_read(model):
     torch.testing.assert_close(read(leaked, layer, generators()).entered[0, :, 0], entered[0])
 
 
-def test_a_last_layer_whose_weight_is_used_twice_leaves_nothing_to_read():
+def test_a_last_layer_whose_weight_is_used_twice_shows_no_features():
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Linear(5, 5), nn.Sigmoid(), nn.Linear(5, 5))
     model[4].weight = model[2].weight
     assert [layer.name for layer in fully_connected(Network(model, parameters(model)), SHAPE)] == ["1."]
@@ -161,7 +161,7 @@ def test_a_last_layer_whose_weight_is_used_twice_leaves_nothing_to_read():
 
 
 def test_a_network_with_hooks_is_run_by_its_own_code():
-    """A chain would leave the hooks out."""
+    """A chain would omit the hooks."""
     model = network()
     layer = readable(view(model))
     assert Front.of(Network(model, parameters(model)), layer, SHAPE).chain is not None
@@ -183,8 +183,8 @@ def test_with_a_bias_features_derivatives_and_labels_are_exact(activation):
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
-def test_without_a_bias_one_root_is_exact(classes):
-    """Two classes leave several roots; more classes tell them apart."""
+def test_one_root_is_exact_without_a_bias(classes):
+    """With two classes there are several roots; more classes identify the right one."""
     model = network(nn.ReLU, bias=False, classes=classes)
     labels = truth()[1] % classes
     x = truth()[0]
@@ -206,17 +206,17 @@ def test_a_clip_of_the_whole_gradient_hides_no_feature_and_one_by_layers_is_left
     torch.testing.assert_close(found.entered[0], entering(model, truth()[0]))
     assert torch.equal(found.labels[0], truth()[1])
     assert readable(view(model, stations=Stations(example=(ClipLayers(norm=0.01),)))) is None
-    # Without a bias the length of the features follows only from the length of the gradient, which the clip has changed.
+    # Without a bias the length of the features follows only from the length of the gradient, which the clip changed.
     assert readable(view(network(bias=False), stations=Stations(example=(ClipWhole(norm=0.01),)))) is None
 
 
-def test_features_are_not_read_where_they_do_not_show():
+def test_features_are_not_read_from_unsuitable_updates():
     model = network()
     assert readable(view(model, noise=0.1)) is None
     assert readable(dataclasses.replace(view(model, examples=2), local_steps=2, batch=1)) is None
     assert readable(view(model, examples=5)) is None  # As many examples as classes.
     mlp = nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES)).double()
-    assert readable(view(mlp)) is None  # Nothing lies before the layer: its input is the example.
+    assert readable(view(mlp)) is None  # No layer comes before this one: its input is the example.
     attack = FeatureInversion(start=Constant(value=0.5), descent=LbfgsDescent())
     with pytest.raises(InputError, match="feature_inversion reads the input"):
         attack((view(model, noise=0.1),), generators())
@@ -250,7 +250,7 @@ def test_the_front_has_the_gradients_that_leaked(make, engine):
         torch.testing.assert_close(gradient, leaked.update[name], rtol=1e-3, atol=1e-6)
 
 
-def test_behind_a_bottleneck_it_succeeds_where_the_sign_rule_reads_wrong_labels():
+def test_a_bottleneck_is_inverted_although_the_sign_rule_reads_wrong_labels():
     leaked = precode_view()
     x, y = truth()
     start = Constant(value=0.5, deviation=0.1)
@@ -265,7 +265,7 @@ def test_behind_a_bottleneck_it_succeeds_where_the_sign_rule_reads_wrong_labels(
     assert float(missed[1].max()) < 0.02
 
 
-def test_a_victim_whose_features_do_not_show_is_not_answered_and_not_called_stuck():
+def test_a_victim_without_features_has_no_reconstruction_and_is_not_called_stuck():
     leaked = view(network())
     blank = {n: torch.cat([u[:1] * 0, u[1:]]) for n, u in leaked.update.items()}
     found = FeatureInversion(start=Constant(value=0.5), descent=LbfgsDescent(), stop=Iterations(limit=3))(
@@ -282,10 +282,10 @@ INVERSION = FeatureInversion(start=Constant(value=0.5), descent=LbfgsDescent(), 
 
 @pytest.mark.parametrize("first", ["right", "wrong"])
 @pytest.mark.parametrize("wrong", [3.0, torch.nan])
-def test_the_candidate_of_least_value_is_the_answer_in_any_order(
+def test_the_candidate_of_least_value_is_chosen_in_any_order(
     first: str, wrong: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two candidates for the features one is far off, or could not be read; its label is another."""
+    """One of two candidates for the features is wrong, or could not be read; its label differs."""
     leaked = view(network())
 
     def two(*arguments: Any) -> Features:
@@ -304,7 +304,7 @@ def test_the_candidate_of_least_value_is_the_answer_in_any_order(
 
 
 class Doubled:
-    """A space whose coordinates are the inputs, with an energy of 7."""
+    """The identity, with an energy of 7."""
 
     def decode(self, z: Tensor) -> Tensor:
         return z
@@ -314,7 +314,7 @@ class Doubled:
 
 
 @pytest.mark.parametrize("sharpness", [None, (1.0, 100.0)])
-def test_the_value_is_that_of_the_docstring_with_weights_that_fade(sharpness: tuple[float, float] | None) -> None:
+def test_the_value_follows_its_docstring(sharpness: tuple[float, float] | None) -> None:
     """Half way the gradients' weight of 3 is halved, the prior's is a third, and the sharpness is 10; a tensor of zeros counts
     by its distance."""
     leaked = view(network(nn.ReLU))
@@ -346,7 +346,7 @@ def test_the_value_is_that_of_the_docstring_with_weights_that_fade(sharpness: tu
 def test_searches_whose_value_changes_are_not_cut_into_chunks(
     sharpness: tuple[float, float] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All searches of a value that depends on the share of the iterations that are done read the same share."""
+    """The value depends on the share of finished iterations, which must be the same for all searches."""
     calls: list[Any] = []
     monkeypatch.setattr(feature_inversion, "cut_of", lambda views: calls.append(views) or Cut(None))
     dataclasses.replace(INVERSION, sharpness=sharpness)((view(network(nn.ReLU)),), generators())
@@ -367,7 +367,7 @@ def reconstruction(inputs: Tensor, labels: Tensor) -> Reconstruction:
 
 @dataclasses.dataclass
 class Fixed:
-    """Reconstructs the same inputs, whatever leaked."""
+    """Always reconstructs the same inputs."""
 
     inputs: Tensor
     labels: Tensor
@@ -377,7 +377,7 @@ class Fixed:
 
 
 def at_a_kink() -> tuple[View, Fixed, Fixed]:
-    """Return what leaks at a kink, a good reconstruction beyond it and a bad one before it.
+    """Return the leak at a kink, a good reconstruction beyond it and a bad one before it.
 
     The last unit is inactive while the first pixel is darker than the second. If it is active, it dominates the gradients of
     the first layer, since its weight in the last layer is large.
@@ -399,7 +399,7 @@ def at_a_kink() -> tuple[View, Fixed, Fixed]:
 
 
 def test_on_a_network_with_kinks_the_features_choose_among_the_reconstructions():
-    """A good reconstruction beyond a kink misses the gradients by more than a bad one, and the features by less."""
+    """A good reconstruction beyond a kink has a larger gradient distance than a bad one, and a smaller feature distance."""
     leaked, good, bad = at_a_kink()
     far = [float(apart / length) for apart, length in (missed(leaked, each((leaked,), ())) for each in (good, bad))]
     assert far[0] > 10 * far[1]
@@ -414,7 +414,7 @@ def test_on_a_network_with_kinks_the_features_choose_among_the_reconstructions()
 
 
 def test_a_reconstruction_whose_gradient_is_exact_is_kept():
-    """A network with kinks changes nothing about what is taken for right."""
+    """Kinks do not change which reconstructions count as exact."""
     leaked, good, bad = at_a_kink()
     inversion = FeatureInversion(start=Constant(value=0.5), descent=LbfgsDescent(inner=1), stop=Iterations(limit=1))
     exact = Fixed(good.inputs - torch.tensor([0.002, 0.0, 0.0, 0.0]).double().reshape(1, 2, 2), good.labels)
@@ -455,7 +455,7 @@ def test_several_candidates_are_judged_by_the_likeliest():
     assert (right < wrong).all()
 
 
-def test_a_victim_whose_features_do_not_show_is_not_judged_by_them():
+def test_a_victim_without_features_is_not_judged_by_them():
     leaked = view(network(nn.ReLU))
     blank = dataclasses.replace(leaked, update={n: torch.cat([u[:1] * 0, u[1:]]) for n, u in leaked.update.items()})
     x, y = truth()
@@ -472,7 +472,7 @@ def test_a_victim_whose_features_do_not_show_is_not_judged_by_them():
         pytest.param(lambda: view(network(nn.ReLU), noise=0.1), id="noise"),
     ],
 )
-def test_features_do_not_choose_where_they_are_not_exact_or_gradients_do_not_jump(leaked):
+def test_features_choose_only_if_they_are_exact_and_gradients_jump(leaked):
     shown = leaked()
     x, y = truth(shown.examples, (0, 2, 3) if shown.examples == 3 else None)
     assert features_posterior(shown, x, y) is None

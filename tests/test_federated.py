@@ -1,4 +1,4 @@
-"""The vectorised federation against plain loops, its sampling, and what every leakage point shows."""
+"""The vectorised federation equals plain loops; its sampling; what every leakage point shows."""
 
 import dataclasses
 import math
@@ -82,7 +82,7 @@ def test_local_training_is_plain_sgd(per_example: bool) -> None:
             torch.testing.assert_close(net.parameters[name] - 0.3 * mean.grads[name][lane, 0], w, rtol=1e-4, atol=1e-6)
 
 
-def test_padding_is_silent() -> None:
+def test_padding_changes_nothing() -> None:
     """An example of weight 0 changes nothing, not even through its noise."""
     net, (x, y) = network(), data(1, 1, 3)
     defense = Stations(example=(ClipWhole(1.0), GaussianNoise(1.0, "each")))
@@ -99,8 +99,8 @@ def test_padding_is_silent() -> None:
 
 
 @pytest.mark.parametrize("real", [0, 1, 2, 3])
-def test_noise_of_nobody_does_not_enter_the_sum(real: int) -> None:
-    """Of a Poisson batch padded to 3, expected 2: the noise of each who is there, on the mean std / 2 * sqrt(real)."""
+def test_noise_of_padding_does_not_enter_the_sum(real: int) -> None:
+    """A Poisson batch padded to 3, expected 2: each real example adds noise, on the mean std / 2 * sqrt(real)."""
     net, (x, y) = network(), data(40, 1, 3)
     weights = (torch.arange(3) < real).float().expand(40, 1, 3)
     noise = GaussianNoise(1.0, "each")
@@ -115,7 +115,7 @@ def test_noise_of_nobody_does_not_enter_the_sum(real: int) -> None:
 
 
 def test_an_example_of_weight_zero_has_no_gradient() -> None:
-    """So a scale that is taken from the batch does not hear of padding; at the end of all lanes it is not computed at all."""
+    """A scale taken from the batch therefore ignores padding; padding at the end of all lanes is not computed at all."""
     net, (x, y) = network(), data(1, 1, 3)
     grads = example_signal(net, Examples(x, y, torch.tensor([[[1.0, 0.0, 1.0]]]), 2), 0).grads
     assert all(float(g[:, 1].abs().max()) == 0 for g in grads.values())
@@ -126,7 +126,7 @@ def test_an_example_of_weight_zero_has_no_gradient() -> None:
 
 
 def test_batches_are_drawn_as_they_are_named() -> None:
-    """fixed: B distinct positions anew; split: each position once a pass; poisson: about B, padding marked."""
+    """fixed: B distinct positions in each batch; split: each position once a pass; poisson: about B, padding marked."""
     rngs = generators(0, "batches", [(i,) for i in range(3)])
     fixed = draw_batches("fixed", 20, 50, 5, rngs).positions
     assert fixed.shape == (3, 50, 5)
@@ -150,7 +150,7 @@ def test_clients_are_drawn_as_they_are_named() -> None:
 
 
 def run(defense: Defense, rounds: int = 2, seed: int = 0, start_after: int | None = None) -> list[Parameters]:
-    """Train on the embedded digits; with `start_after`, through a checkpoint of that round."""
+    """Train on the embedded digits; with `start_after`, resume from a checkpoint of that round."""
     _, recipe, digits = load_dataset("digits")
     model = build("mlp", digits.shape, digits.classes, generator(0, "model"))
     partition = recipe.federation.partition(digits.train_targets, 6, 20, generator(0, "partition"))
@@ -176,8 +176,11 @@ def far(a: Parameters, b: Parameters) -> float:
     return max(float((a[n] - b[n]).abs().max()) for n in a)
 
 
-def test_rounds_are_plain_fedavg_and_the_ledger_counts_who_was_in_them() -> None:
-    """Two rounds one client after the other: sums over Poisson batches by B, over the cohort by K_t; counts of whom was drawn."""
+def test_rounds_are_plain_fedavg_and_the_ledger_counts_their_clients() -> None:
+    """Two rounds, one client after the other: sums over Poisson batches by B, over the cohort by K_t.
+
+    The ledger counts the drawn clients.
+    """
     _, recipe, digits = load_dataset("digits")
     model = build("mlp", digits.shape, digits.classes, generator(0, "model"))
     net = Network(model, parameters(model))
@@ -215,35 +218,35 @@ def test_rounds_are_plain_fedavg_and_the_ledger_counts_who_was_in_them() -> None
 
 @pytest.mark.parametrize("station", ["example", "batch", "client", "server"])
 def test_infinite_clip_and_zero_noise_are_fedavg(station: str) -> None:
-    """At every station: the same rounds as without any defense."""
+    """At every station, the rounds equal those without a defense."""
     steps = (ClipWhole(1e9), GaussianNoise(0.0, "sum"))
     assert far(run(UNDEFENDED)[-1], run(dataclasses.replace(UNDEFENDED, **{station: steps}))[-1]) < 1e-5  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("station", ["example", "batch", "client", "server"])
 def test_noise_reaches_the_model_and_moves_no_data(station: str) -> None:
-    """Tiny noise at any station moves the model a little; were the draws of clients or batches moved, it would move a lot."""
+    """Tiny noise at any station moves the model a little; if it changed the draws of clients or batches, it would move a lot."""
     steps = (ClipWhole(1e3), GaussianNoise(1e-7, "each"))
     moved = far(run(UNDEFENDED)[-1], run(dataclasses.replace(UNDEFENDED, **{station: steps}))[-1])  # type: ignore[arg-type]
     assert 1e-6 < moved < 1e-2
 
 
-def test_same_seed_same_rounds_other_seed_others() -> None:
-    """Bit for bit."""
+def test_the_seed_determines_the_rounds() -> None:
+    """Bit-identical."""
     defense = resolve("defenses", Defense, "fed_cdp")[1]
     assert far(run(defense)[-1], run(defense)[-1]) == 0
     assert far(run(defense)[-1], run(defense, seed=1)[-1]) > 0
 
 
-def test_a_checkpoint_goes_on_to_the_same_rounds() -> None:
-    """Training through a checkpoint after the first round gives the same later rounds, bit for bit."""
+def test_a_checkpoint_resumes_to_the_same_rounds() -> None:
+    """Training resumed from a checkpoint after the first round gives bit-identical later rounds."""
     defense = resolve("defenses", Defense, "fed_sdp_server")[1]
     whole, resumed = run(defense, rounds=3), run(defense, rounds=3, start_after=0)
     assert all(far(a, b) == 0 for a, b in zip(whole, resumed, strict=True))
 
 
 def test_server_noise_on_the_sum_is_divided_by_the_cohort() -> None:
-    """sigma C on the sum of K_t = 3 updates: the global model moves by noise of sigma C / 3 more than without."""
+    """sigma C on the sum of K_t = 3 updates: noise of sigma C / 3 is added to the global model."""
     loud = dataclasses.replace(UNDEFENDED, server=(ClipWhole(1e-6), GaussianNoise(3e6, "sum")))
     moved = run(loud, rounds=1)[0]
     quiet = run(dataclasses.replace(loud, server=loud.server[:1]), rounds=1)[0]
@@ -253,7 +256,7 @@ def test_server_noise_on_the_sum_is_divided_by_the_cohort() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_rounds_do_not_depend_on_how_many_clients_run_side_by_side(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each client has its own noise, and the largest of all their sensitivities scales the server's, in whichever chunk."""
+    """Each client has its own noise, and the largest of all their sensitivities scales the server's, in any chunk."""
     client = (ClipWhole(1.0), L2Max(), GaussianNoise(0.1, "each"))
     defense = dataclasses.replace(UNDEFENDED, client=client, server=(GaussianNoise(0.1, "sum"),))
     together = run(defense)
@@ -262,7 +265,7 @@ def test_rounds_do_not_depend_on_how_many_clients_run_side_by_side(chunk: int, m
 
 
 def test_clients_of_a_network_whose_own_code_runs_share_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its parameters are swapped meanwhile."""
+    """Its parameters are swapped during a run."""
     threaded: list[bool] = []
     plain = simulate.side_by_side
     monkeypatch.setattr(simulate, "side_by_side", lambda work: threaded.append(True) or plain(work))
@@ -273,8 +276,8 @@ def test_clients_of_a_network_whose_own_code_runs_share_no_thread(monkeypatch: p
     assert threaded == [True]
 
 
-def test_a_client_draws_its_noise_from_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not from the one by which its batches are drawn, say."""
+def test_a_client_draws_its_noise_from_a_separate_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It differs, for example, from the stream of the batches."""
     seen: list[int] = []
     plain = simulate.client_update
 
@@ -299,7 +302,7 @@ def test_a_client_draws_its_noise_from_a_stream_of_its_own(monkeypatch: pytest.M
 
 @dataclasses.dataclass(frozen=True)
 class Watching:
-    """A transform that keeps the times at which it acted."""
+    """A transform that records the times at which it acted."""
 
     seen: list[Clock]
 
@@ -308,16 +311,16 @@ class Watching:
         return signal
 
 
-def test_every_station_is_told_the_time() -> None:
-    """In the second of two rounds, the batch station in each of three local iterations, the server at the last; and the cohort."""
+def test_every_station_gets_the_time() -> None:
+    """In the second of two rounds: the batch station in each of three local iterations, the server at the last; and the cohort."""
     seen: dict[str, list[Clock]] = {"example": [], "batch": [], "server": []}
     run(dataclasses.replace(UNDEFENDED, **{station: (Watching(at),) for station, at in seen.items()}))  # type: ignore[arg-type]
     assert seen["example"] == seen["batch"] == [Clock(t, step, 2, 3, 3, 6, 20) for t in range(2) for step in range(3)]
     assert seen["server"] == [Clock(t, 2, 2, 3, 3, 6, 20) for t in range(2)]
 
 
-def test_accuracy_is_over_all_examples_and_no_answer_is_wrong() -> None:
-    """1,200 examples whose inputs are their logits: every third right, the NaN among them of class 0 not; the mean loss."""
+def test_accuracy_is_over_all_examples_and_nan_is_wrong() -> None:
+    """1,200 examples whose inputs are their logits: every third is right, except a NaN of class 0 among them; the mean loss."""
     logits = torch.zeros(1200, 3)
     logits[:, 0] = 1.0
     targets = torch.arange(1200) % 3
@@ -329,7 +332,7 @@ def test_accuracy_is_over_all_examples_and_no_answer_is_wrong() -> None:
 
 
 def taps(defense: Defense, steps: int = 1, cohort: int = 1, noise: bool = True) -> dict[str, Parameters]:
-    """What leaks of two victims at every tap."""
+    """Return the leaks of two victims at every leakage point."""
     net = network()
     x, y = data(2 * cohort, steps, 3)
     x, y = x.reshape(2, cohort, steps, 3, 1, 12, 12), y.reshape(2, cohort, steps, 3, 4)
@@ -340,8 +343,8 @@ def taps(defense: Defense, steps: int = 1, cohort: int = 1, noise: bool = True) 
     return found
 
 
-def test_what_acts_before_a_tap() -> None:
-    """The figure of `leakbench.federated.leakage`: a method of what is there, and the names of where it may be."""
+def test_stations_before_a_leakage_point_act_on_it() -> None:
+    """Draw the figure of `leakbench.federated.leakage`: stations and leakage points by name."""
     clip = ClipWhole(1.0)
     every = Stations((clip,), (clip,), (clip,), (clip,))
     assert every.before("type-2") == Stations(example=(clip,))
@@ -351,7 +354,7 @@ def test_what_acts_before_a_tap() -> None:
 
 
 def test_undefended_taps_are_gradients() -> None:
-    """type-2 is the first example's gradient, types 1 and 0 the batch's, in gradient units whatever the learning rate."""
+    """type-2 is the first example's gradient, types 1 and 0 are the batch's, in gradient units for any learning rate."""
     net, (x, y) = network(), data(2, 1, 3)
     found = taps(UNDEFENDED)
     for victim in range(2):
@@ -375,8 +378,8 @@ def test_undefended_taps_are_gradients() -> None:
         ("fed_sdp_server", ("type-0",)),
     ],
 )
-def test_noise_is_seen_from_its_station_on(name: str, noised: tuple[str, ...]) -> None:
-    """Each defense's noise is in the taps behind its station and in no other."""
+def test_noise_appears_after_its_station(name: str, noised: tuple[str, ...]) -> None:
+    """Each defense's noise appears at the leakage points after its station, and at no other."""
     defense = resolve("defenses", Defense, name)[1]
     real, bare = taps(defense), taps(defense, noise=False)
     for tap in real:
@@ -384,7 +387,7 @@ def test_noise_is_seen_from_its_station_on(name: str, noised: tuple[str, ...]) -
 
 
 def test_type_0_shows_the_noise_of_the_sum() -> None:
-    """fed_sdp_server adds 24 to the sum: one update of lr * L in gradient units carries 24 / 0.1 of it."""
+    """fed_sdp_server adds 24 to the sum: one update of lr * L in gradient units contains 24 / 0.1 of it."""
     defense = resolve("defenses", Defense, "fed_sdp_server")[1]
     real, bare = taps(defense)["type-0"], taps(defense, noise=False)["type-0"]
     noise = torch.cat([(real[n] - bare[n]).flatten() for n in real])
@@ -392,7 +395,7 @@ def test_type_0_shows_the_noise_of_the_sum() -> None:
 
 
 def test_the_global_tap_is_behind_the_server() -> None:
-    """fed_sdp_server adds 24 to the sum of K = 2 updates: their mean, in gradient units, carries 24 / 2 / 0.1."""
+    """fed_sdp_server adds 24 to the sum of K = 2 updates: their mean, in gradient units, contains 24 / 2 / 0.1."""
     defense = resolve("defenses", Defense, "fed_sdp_server")[1]
     real, bare = (taps(defense, cohort=2, noise=noise)["global"] for noise in (True, False))
     noise = torch.cat([(real[n] - bare[n]).flatten() for n in real])
@@ -421,8 +424,8 @@ def test_the_global_tap_is_the_mean_update_of_the_cohort() -> None:
 
 @pytest.mark.parametrize("name", names("defenses"))
 @pytest.mark.parametrize("tap", ["type-2", "type-1", "type-0"])
-def test_the_truth_answers_what_leaked(name: str, tap: str) -> None:
-    """Who knows the defense and guesses the truth sees, up to the noise, exactly what leaked: over L = 2 iterations too."""
+def test_the_truth_reproduces_the_leak(name: str, tap: str) -> None:
+    """The true guess of an attacker that knows the defense equals the leak up to the noise, also over L = 2 iterations."""
     defense = resolve("defenses", Defense, name)[1]
     stations = defense.stations
     if tap == "type-2" and any(isinstance(t, PruneThresholdReleased) for t in stations.example):
@@ -439,8 +442,8 @@ def test_the_truth_answers_what_leaked(name: str, tap: str) -> None:
         torch.testing.assert_close(answer[n], update[n], rtol=1e-4, atol=1e-6)
 
 
-def test_lanes_of_a_view_are_the_victims_asked_for() -> None:
-    """respond on a subset, with a set of parameters for each victim, uses that victim's parameters."""
+def test_lanes_of_a_view_are_the_requested_victims() -> None:
+    """respond on a subset, with separate parameters for each victim, uses that victim's parameters."""
     net, (x, y) = network(), data(2, 1, 1)
     own = {n: torch.stack([p, 2 * p]) for n, p in net.parameters.items()}
     lanes = Network(net.model, own, shared=False)
@@ -451,8 +454,8 @@ def test_lanes_of_a_view_are_the_victims_asked_for() -> None:
         torch.testing.assert_close(second[n][0], update[n][1], rtol=1e-4, atol=1e-6)
 
 
-def test_a_guess_is_put_through_the_defense_as_it_was_when_it_leaked() -> None:
-    """A transform that changes over the rounds is told the round of the leak."""
+def test_a_guess_passes_the_defense_of_the_round_of_the_leak() -> None:
+    """A transform that changes over rounds gets the round of the leak."""
     net, (x, y) = network(), data(1, 2, 3)
     seen: list[Clock] = []
     view = View(
@@ -472,7 +475,7 @@ def test_a_guess_is_put_through_the_defense_as_it_was_when_it_leaked() -> None:
 
 
 @pytest.mark.parametrize(("clients", "took_part"), [(1_000_000, 200), (1_000_000, 700_000), (9_999, 3), (10_000, 0)])
-def test_a_checkpoint_holds_the_counts_of_clients_that_took_part(clients: int, took_part: int) -> None:
+def test_a_checkpoint_contains_the_counts_of_clients_that_took_part(clients: int, took_part: int) -> None:
     rounds = torch.zeros(clients, dtype=torch.int64)
     rounds[torch.randperm(clients)[:took_part]] = torch.randint(1, 9, (took_part,))
     counts = Counts(torch.tensor([1, 0, 2]), torch.tensor([4, 0, 5]), rounds)

@@ -1,4 +1,4 @@
-"""What is learned once is kept by the hash of what it was learned of, found again bit for bit, and good for nothing else."""
+"""A learned fit is cached by the hash of its training inputs, read back bit-identical, and used for nothing else."""
 
 import dataclasses
 import json
@@ -53,7 +53,7 @@ SMALL = Decoder(hidden=8, latent=2, epochs=2, batch=10)
 
 
 def seen(seed: int = 0) -> View:
-    """Four victims of a small network, and thirty public examples."""
+    """Return four victims of a small network, and thirty public examples."""
     rng = generator(seed, "view")
     model = nn.Sequential(nn.Linear(5, 4), nn.Sigmoid(), nn.Linear(4, 2))
     with torch.no_grad():
@@ -106,15 +106,15 @@ OTHERS: dict[str, tuple[Callable[[View], View], str]] = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_whatever_a_fit_reads_is_another_origin(what: str) -> None:
+def test_every_input_of_a_fit_changes_its_origin(what: str) -> None:
     view = seen()
     change, name = OTHERS[what]
     before, after = origin(view), origin(change(view))
     assert [key for key in before if before[key] != after[key]] == [name]
 
 
-def test_what_it_does_not_read_is_the_same_origin() -> None:
-    """The victims, how many they are, the batch beside a type-2 gradient, and the clock of no defense."""
+def test_unused_inputs_do_not_change_the_origin() -> None:
+    """The victims, their number, the batch of a type-2 gradient, and the clock without a defense."""
     view = seen()
     for other in (
         view.of(torch.tensor([2, 0])),
@@ -128,14 +128,17 @@ def test_what_it_does_not_read_is_the_same_origin() -> None:
     assert origin(view, ridge=1.0) != origin(view, ridge=2.0)
 
 
-def test_another_pytorch_is_another_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_pytorch_changes_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     before = origin(seen())
     monkeypatch.setattr(torch, "__version__", "0.0.0")
     assert [key for key, value in origin(seen()).items() if before[key] != value] == ["torch"]
 
 
-def test_the_code_of_a_fit_is_what_its_part_imports() -> None:
-    """Of the package of attacks what the learner runs, by hand, and no other part; the rest of it is no reason to learn anew."""
+def test_the_code_of_a_fit_includes_the_imports_of_its_part() -> None:
+    """In the package of attacks: by hand, the code that the learner runs and no other part.
+
+    Other code does not require a new fit.
+    """
     read = {name.rpartition(".")[2] for name in sources("leakbench.attack.methods.lmmse")}
     assert {"lmmse", "linear_map", "ridge", "public", "public_gradients", "looks"} <= read
     assert read.isdisjoint({"null", "autoleak", "attack", "space_whitened", "vae", "learning_to_invert"})
@@ -155,7 +158,7 @@ def test_the_code_of_a_fit_is_what_its_part_imports() -> None:
         ("import torch\nfrom leakbench.attacker import x\nfrom . import y", []),
     ],
 )
-def test_a_part_of_ones_own_counts_with_what_it_imports(
+def test_a_user_part_counts_with_its_imports(
     line: str, read: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -174,7 +177,7 @@ def test_a_part_without_a_source_is_refused(module: str) -> None:
 
 
 @pytest.mark.parametrize("stations", [Stations(), NOISY, CLIPPED])
-def test_taps_between_which_nothing_acts_are_one_origin_and_leak_the_same(stations: Stations) -> None:
+def test_leakage_points_without_a_station_between_them_share_an_origin(stations: Stations) -> None:
     one = dataclasses.replace(seen(), stations=stations)
     other = dataclasses.replace(one, tap="type-1")
     assert origin(one) == origin(other)
@@ -183,8 +186,8 @@ def test_taps_between_which_nothing_acts_are_one_origin_and_leak_the_same(statio
         assert torch.equal(a, b)
 
 
-def test_what_acts_behind_a_tap_does_not_draw_before_it() -> None:
-    """One origin is one fit: the numbers that a learner's noise takes are those of the stations before the tap."""
+def test_stations_after_a_leakage_point_do_not_change_its_draws() -> None:
+    """One origin is one fit: the learner's noise comes from the stations before the leakage point."""
     one = dataclasses.replace(seen(), stations=NOISY)
     other = dataclasses.replace(one, stations=dataclasses.replace(NOISY, batch=NOISY.example))
     assert origin(one) == origin(other)
@@ -193,8 +196,8 @@ def test_what_acts_behind_a_tap_does_not_draw_before_it() -> None:
     assert torch.equal(*drawn)
 
 
-def test_a_station_between_two_taps_makes_them_two_origins() -> None:
-    """There the length of a step counts too, since it is the update that is clipped."""
+def test_a_station_between_two_leakage_points_separates_their_origins() -> None:
+    """Then the length of a step counts too, since the update is clipped."""
     one = dataclasses.replace(seen(), stations=Stations(client=(ClipWhole(0.1),)))
     assert origin(one) == origin(seen())
     other = dataclasses.replace(one, tap="type-1")
@@ -227,7 +230,7 @@ LEARNERS: dict[str, Callable[[View], torch.Tensor]] = {
 
 @dataclasses.dataclass
 class Counting:
-    """A store that counts how often a part is asked to learn."""
+    """A store that counts the trainings of parts."""
 
     store: FitStore
     times: int = 0
@@ -241,7 +244,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_what_was_kept_answers_bit_for_bit_and_is_not_learned_again(name: str, tmp_path: Path) -> None:
+def test_a_cached_fit_is_bit_identical_and_not_learned_again(name: str, tmp_path: Path) -> None:
     view, ask = seen(), LEARNERS[name]
     plain = ask(view)
     first, again, gone = (Counting(FitStore(tmp_path)) for _ in range(3))
@@ -256,7 +259,7 @@ def test_what_was_kept_answers_bit_for_bit_and_is_not_learned_again(name: str, t
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_what_was_learned_of_something_else_is_refused_in_one_line(name: str) -> None:
+def test_a_fit_of_another_origin_is_refused_in_one_line(name: str) -> None:
     view, ask, held = seen(), LEARNERS[name], []
 
     def wrong(origin: Origin, fit: Callable[[], Fitted]) -> Fitted:
@@ -271,7 +274,7 @@ def test_what_was_learned_of_something_else_is_refused_in_one_line(name: str) ->
         assert "\n" not in str(error.value)
 
 
-def test_the_decoder_is_of_the_public_examples_alone() -> None:
+def test_the_decoder_depends_only_on_the_public_examples() -> None:
     store = Counting(FitStore(None))
     view = dataclasses.replace(seen(), fits=store)
     for other in (view, moved(view), dataclasses.replace(view, stations=CLIPPED, noise=0.1, tap="type-1")):
@@ -283,7 +286,7 @@ def test_the_decoder_is_of_the_public_examples_alone() -> None:
     assert store.times == 2
 
 
-def test_taps_under_the_same_stations_learn_once() -> None:
+def test_leakage_points_after_the_same_stations_learn_once() -> None:
     store = Counting(FitStore(None))
     view = dataclasses.replace(seen(), fits=store, noise=0.1, stations=NOISY)
     for tap in ("type-2", "type-1", "type-0"):
@@ -294,8 +297,8 @@ def test_taps_under_the_same_stations_learn_once() -> None:
 MATCHING = {"labels": "last_layer", "distance": "squared_l2", "descent": "lbfgs", "stop": {"iterations": {"limit": 2}}}
 
 
-def test_a_search_says_what_its_parts_learned(tmp_path: Path) -> None:
-    """A start, a space, both; of a worst case over several the same start counts once."""
+def test_a_search_reports_the_fits_of_its_parts(tmp_path: Path) -> None:
+    """A start, a space, or both; in an ensemble of several searches the same start counts once."""
     view = dataclasses.replace(seen(), fits=FitStore(tmp_path))
     start, public = LmmseStart(public=20), {"public_mean": {}}
     small = {"decoder": dataclasses.asdict(SMALL)}
@@ -363,7 +366,7 @@ def of_another(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, flip, empty, headless, mistold, of_another, Path.unlink])
-def test_a_damaged_file_is_learned_anew_and_replaced(damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_damaged_file_is_learned_again_and_replaced(damage: Callable[[Path], None], tmp_path: Path) -> None:
     assert asked_of(tmp_path, one())[1] == 1
     [path] = tmp_path.iterdir()
     damage(path)
@@ -377,7 +380,7 @@ def test_a_damaged_file_is_learned_anew_and_replaced(damage: Callable[[Path], No
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_write_that_is_cut_short_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def dying(self: Path, target: Path) -> Path:
         raise KeyboardInterrupt
 
@@ -388,7 +391,7 @@ def test_a_write_that_is_cut_short_leaves_no_file(tmp_path: Path, monkeypatch: p
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_is_told_once_and_does_without(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported_once_and_not_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     told: list[str] = []
     store = FitStore(tmp_path / "file" / "fits", warn=told.append)
@@ -399,8 +402,8 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_does_without(tmp_path:
     assert "\n" not in told[0]
 
 
-def test_the_longest_unused_go_when_the_room_is_taken(tmp_path: Path) -> None:
-    """Of files of some 10 kB, three in 40 kB; what was just read stays."""
+def test_the_least_recently_used_fits_are_removed_when_space_is_short(tmp_path: Path) -> None:
+    """Files of some 10 kB, three in 40 kB; the file just read stays."""
     for name in "abc":
         asked_of(tmp_path, one(name=name, size=800), room=45_000)
     files = sorted(tmp_path.iterdir())
@@ -421,8 +424,8 @@ def test_the_longest_unused_go_when_the_room_is_taken(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == left
 
 
-def test_only_fits_make_room_and_what_was_left_half_written_goes(tmp_path: Path) -> None:
-    """Another's tensors in the folder stay, and so does what somebody may be writing now."""
+def test_only_fits_and_stale_temporary_files_are_removed(tmp_path: Path) -> None:
+    """Tensors of other programs in the folder stay, and so do files that may be written now."""
     mine, old, now = (
         tmp_path / name for name in ("my_model.safetensors", ".a.safetensors.x.tmp", ".b.safetensors.y.tmp")
     )
@@ -436,13 +439,12 @@ def test_only_fits_make_room_and_what_was_left_half_written_goes(tmp_path: Path)
     assert mine.exists()
     assert now.exists()
     assert not old.exists()
-    assert (
-        len([p for p in tmp_path.iterdir() if p.suffix == ".safetensors"]) == 5
-    )  # Four fits of five, and the other's.
+    # Four fits of five, and the other program's file.
+    assert len([p for p in tmp_path.iterdir() if p.suffix == ".safetensors"]) == 5
 
 
 @pytest.mark.parametrize("told", [{"seconds": float("nan")}, {"seconds": -1.0}, {"public": 0}])
-def test_a_fit_that_says_what_cannot_be_is_learned_anew(tmp_path: Path, told: dict[str, float]) -> None:
+def test_an_impossible_fit_is_learned_again(tmp_path: Path, told: dict[str, float]) -> None:
     asked_of(tmp_path, one(name="a"))
     (path,) = tmp_path.iterdir()
     with safe_open(path, framework="pt") as file:
@@ -481,7 +483,7 @@ LINE = [
 
 @pytest.fixture
 def learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
-    """Return the fits that are made, one entry each; they are kept in a folder of this test."""
+    """Return a list with one entry for each training; fits are cached in a folder of this test."""
     monkeypatch.setenv("LEAKBENCH_FITS", str(tmp_path / "fits"))
     made: list[int] = []
     linear_map = lmmse.linear_map
@@ -508,7 +510,7 @@ def test_another_run_does_not_learn_again(learned, tmp_path, monkeypatch, capsys
     assert all(tap["fit_seconds"] > 0 for tap in taps.values())
 
 
-def test_who_does_not_learn_says_so(tmp_path, monkeypatch, capsys):
+def test_an_attack_that_does_not_learn_reports_it(tmp_path, monkeypatch, capsys):
     line = (*LINE, "--attack", "identification", "--taps", "type-2")
     code, out, _ = called(monkeypatch, capsys, *line, "--out", str(tmp_path / "run"))
     assert code == 0
@@ -525,8 +527,8 @@ def go(cell: Cell, folder: Path, progress: Callable[..., None] = lambda *_: None
     return pd.read_parquet(folder / "rows.parquet")
 
 
-def test_killed_between_two_chunks_it_goes_on_with_the_same_fit(learned, tmp_path, monkeypatch):
-    """Six victims in chunks of two: one fit for all of them, for the run that was cut short and for the one that was not."""
+def test_a_run_killed_between_two_chunks_resumes_with_the_same_fit(learned, tmp_path, monkeypatch):
+    """Six victims in chunks of two: one fit for all of them, for the interrupted run and for the uninterrupted one."""
     monkeypatch.setattr(stage_attack, "_chunk", lambda *_: 2)
     request = Request(
         attack="lmmse", dataset="digits", taps=("type-2",), victims=6, networks=1, candidates=20, train_rounds=0
@@ -548,8 +550,8 @@ def test_killed_between_two_chunks_it_goes_on_with_the_same_fit(learned, tmp_pat
 
 @pytest.mark.parametrize("dataset", ["digits", "faces", "cancer"])
 @pytest.mark.parametrize("method", [Lmmse(), LearningToInvert(), Decoder()])
-def test_no_victim_is_among_what_a_fit_reads(dataset: str, method: Method) -> None:
-    """By content, of all that may be attacked and all that a part which learns is handed."""
+def test_a_fit_reads_no_victim(dataset: str, method: Method) -> None:
+    """By content, for all possible victims and all inputs of a part that learns."""
     cell = resolve_cell(Request(attack="lmmse", dataset=dataset, taps=("type-2",), victims=3), None)
     needs = dataclasses.replace(cell.attack, method=Lmmse(public=method.public))
     cell = dataclasses.replace(cell, attack=needs)

@@ -1,4 +1,4 @@
-"""`leakbench flower`: somebody's app from its folder to the table, and what is refused."""
+"""`leakbench flower`: from a user's app folder to the table, and refusals."""
 
 import json
 import os
@@ -20,11 +20,12 @@ NOISY = 'defense="fed_sdp_client_valid"'
 
 @pytest.fixture
 def flower(monkeypatch, capsys, tmp_path):
-    """Call the command on the example's app, or another."""
+    """Call the command on the example app, or another one."""
 
     def call(*more, app=APP, model="digits_app.task:build", shape="1,8,8"):
         monkeypatch.setattr(sys, "path", list(sys.path))
-        monkeypatch.setenv("COLUMNS", "140")  # Workers of pytest-xdist have 80, in which the table does not fit.
+        # Workers of pytest-xdist have 80 columns, which are too few for the table.
+        monkeypatch.setenv("COLUMNS", "140")
         words = (
             "--model",
             model,
@@ -48,11 +49,11 @@ def measured(flower, *more):
     return {row["tap"]: row for row in json.loads(out)}
 
 
-def test_a_bare_app_leaks_everywhere(flower, tmp_path):
+def test_an_undefended_app_leaks_everywhere(flower, tmp_path):
     found = measured(flower)
     assert list(found) == ["type-2", "type-1", "type-0"]
     for row in found.values():
-        # The app's clients hold digits of all, public ones among them.
+        # The app's clients hold digits of all examples, also public ones.
         note = "1 of the 450 public examples of 'digits' are true examples and left out, since an attacker has no private ones"
         lines = row["note"].split("\n")
         assert (row["round"], row["victims"], row["examples"], lines[0]) == (1, 3, 1, note)
@@ -83,12 +84,12 @@ def test_a_second_run_replaces_the_first(flower, tmp_path):
     assert {path for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
 
-def test_a_defended_app_leaks_inside_the_client_alone(flower):
+def test_a_defended_app_leaks_only_inside_the_client(flower):
     found = measured(flower, "--run-config", NOISY, "--defense", "fed_sdp_client_valid")
     assert {tap: row["measured"]["asr"] for tap, row in found.items()} == {"type-2": 1, "type-1": 0, "type-0": 0}
 
 
-def test_the_table_says_what_each_point_leaks(flower):
+def test_the_table_shows_the_leak_of_each_point(flower):
     code, out, err = flower("--rounds", "2", "--leak-rounds", "last", "--attack", "cpl_grey")
     assert code == 0, err
     assert out.startswith("RECONSTRUCTS: 3 of 3 images from 3 client updates (baseline guess: 0 of 3)\n")
@@ -100,7 +101,7 @@ def test_the_table_says_what_each_point_leaks(flower):
 
 @pytest.fixture
 def silent(tmp_path):
-    """The example's app without the line `observe`, under another name."""
+    """Write the example app without the line `observe`, under another name."""
     app = tmp_path / "silent"
     shutil.copytree(APP, app, ignore=shutil.ignore_patterns("__pycache__"))
     (app / "digits_app").rename(app / "silent_app")
@@ -110,7 +111,7 @@ def silent(tmp_path):
     return app
 
 
-def test_an_app_that_observes_nothing_has_answers_without_scores(flower, silent):
+def test_an_app_without_observe_has_reconstructions_without_scores(flower, silent):
     code, out, err = flower("--rounds", "1", "--json", "--batch", "1", app=silent, model="silent_app.task:build")
     assert code == 0, err
     found = {row["tap"]: row for row in json.loads(out)}
@@ -172,7 +173,7 @@ server = ServerApp(server_fn=server_fn)
 
 @pytest.mark.filterwarnings("ignore")
 def test_an_app_of_the_older_kind_with_numbered_arrays(flower, tmp_path):
-    """Its server asks clients from several threads."""
+    """Its server queries clients from several threads."""
     (tmp_path / "old_app.py").write_text(OLD, encoding="utf-8")
     project = '[tool.flwr.app.components]\nserverapp = "old_app:server"\nclientapp = "old_app:client"\n'
     (tmp_path / "pyproject.toml").write_text(
@@ -212,14 +213,14 @@ def test_an_app_of_the_older_kind_with_numbered_arrays(flower, tmp_path):
         ((), {"app": HOME}, "tool.flwr.app.components has no 'serverapp'"),
     ],
 )
-def test_what_does_not_fit_is_one_line(flower, more, options, says):
+def test_options_that_do_not_fit_are_refused_in_one_line(flower, more, options, says):
     code, _, err = flower("--rounds", "1", *more, **options)
     [line] = [line for line in err.splitlines() if line.startswith("leakbench: ")]
     assert code == 2 and says in line, line
     assert "Traceback" not in err
 
 
-def test_the_page_prints_what_it_shows(monkeypatch, capsys, tmp_path):
+def test_the_commands_of_the_page_print_its_output(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -228,10 +229,10 @@ def test_the_page_prints_what_it_shows(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.flower
-def test_a_deployment_on_loopback_is_what_runs_in_process():
+def test_a_deployment_on_loopback_equals_the_run_in_process():
     """SuperLink, two SuperNodes, two runs of two rounds: bits, attacks and weights, which the script checks itself.
 
-    The environment in which Flower lies need not be the active one.
+    The environment with Flower need not be the active one.
     """
     command = [sys.executable, str(HOME / "examples" / "flower" / "deploy.py"), "--rounds", "2"]
     paths = os.pathsep.join([str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])

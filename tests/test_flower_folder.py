@@ -1,4 +1,4 @@
-"""The folder `--out` of `leakbench flower`: what an earlier run left there is replaced, anything else is left alone and refused."""
+"""The folder `--out` of `leakbench flower`: files of an earlier run are replaced, all others are kept and refused."""
 
 import shutil
 
@@ -19,14 +19,14 @@ def everything(folder):
 
 
 def cleared(folder):
-    """Remove what a run left, as the next run does."""
+    """Remove the files of a run, as the next run does."""
     for path in leak_files(folder):
         path.unlink()
 
 
 @pytest.fixture
 def leaks(tmp_path):
-    """What a run leaves, with what a killed one does."""
+    """Return the files of a run, including those of a killed one."""
     folder = tmp_path / "leaks"
     for tap in TAPS:
         write_leak(folder, Leak(tap, 1, 2**63, 0, ONE, ONE))
@@ -35,13 +35,13 @@ def leaks(tmp_path):
     return folder
 
 
-def test_what_a_run_left_is_removed(leaks):
+def test_files_of_an_earlier_run_are_removed(leaks):
     cleared(leaks)
     assert not any(path.is_file() for path in leaks.rglob("*"))
     assert all(read_leaks(leaks, tap) == [] for tap in TAPS)
 
 
-def test_one_round_is_read_alone_and_what_was_sent_but_once(tmp_path, monkeypatch):
+def test_only_the_requested_round_is_read_and_sent_arrays_once(tmp_path, monkeypatch):
     for number in (1, 2, 12):
         for node in (1, 2):
             write_leak(tmp_path, Leak("type-1", number, node, node, ONE, ONE))
@@ -54,13 +54,13 @@ def test_one_round_is_read_alone_and_what_was_sent_but_once(tmp_path, monkeypatc
         read_leaks(tmp_path / "none", "type-1")
 
 
-def test_a_folder_that_is_not_there_or_empty_will_do(tmp_path):
+def test_a_missing_or_empty_folder_is_accepted(tmp_path):
     cleared(tmp_path / "none")
     cleared(tmp_path)
     assert not (tmp_path / "none").exists()
 
 
-def test_answers_to_nothing_are_a_runs_own(leaks):
+def test_empty_reconstructions_belong_to_a_run(leaks):
     save_file({}, leaks / "rebuilt.safetensors")
     cleared(leaks)
     assert not (leaks / "rebuilt.safetensors").exists()
@@ -79,7 +79,7 @@ def test_answers_to_nothing_are_a_runs_own(leaks):
         ".hidden",
     ],
 )
-def test_what_is_not_a_runs_own_is_refused_and_nothing_is_removed(leaks, name):
+def test_other_files_are_refused_and_nothing_is_removed(leaks, name):
     (leaks / name).parent.mkdir(exist_ok=True)
     (leaks / name).write_bytes(b"mine")
     before = everything(leaks)
@@ -88,7 +88,7 @@ def test_what_is_not_a_runs_own_is_refused_and_nothing_is_removed(leaks, name):
     assert everything(leaks) == before
 
 
-def test_arrays_of_somebody_else_are_refused_under_any_name(leaks):
+def test_arrays_of_other_programs_are_refused_under_any_name(leaks):
     for name in ("rebuilt.safetensors", "type-2/round00001-node2.safetensors"):
         before = (leaks / name).read_bytes() if (leaks / name).exists() else None
         save_file(ONE, leaks / name)
@@ -106,7 +106,7 @@ def test_a_link_is_not_followed(leaks, tmp_path):
     assert len(list((tmp_path / "elsewhere").iterdir())) == 1
 
 
-def test_a_file_in_the_stead_of_the_folder_is_one_line(tmp_path):
+def test_a_file_instead_of_the_folder_is_refused_in_one_line(tmp_path):
     (tmp_path / "file").write_bytes(b"mine")
     with pytest.raises(InputError, match="is a file, expected a folder"):
         leak_files(tmp_path / "file")
@@ -121,7 +121,7 @@ def test_a_file_in_the_stead_of_the_folder_is_one_line(tmp_path):
         (None, "cannot be read as safetensors"),
     ],
 )
-def test_a_leak_of_a_strangers_is_refused_by_its_name(leaks, header, says):
+def test_an_unknown_leak_is_refused_by_name(leaks, header, says):
     path = leaks / "type-1" / "round00001-node9.safetensors"
     path.write_bytes(b"no safetensors") if header is None else save_file(ONE, path, header)
     with pytest.raises(InputError, match=f"{path.name}: .*{says}"):

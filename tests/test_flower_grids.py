@@ -1,4 +1,7 @@
-"""Flower's strategies without an engine: one client after another, or all by the vectorised trainer; the taps at the server."""
+"""Flower's strategies without an engine: one client after another, or all by the vectorised trainer.
+
+Leakage points at the server.
+"""
 
 import dataclasses
 
@@ -65,7 +68,7 @@ def size(leak):
 
 
 @pytest.mark.parametrize("make", [lambda n: InProcessGrid(client(), n), vectorised], ids=["in process", "vectorised"])
-def test_a_strategy_trains_what_a_plain_loop_trains(make):
+def test_a_strategy_equals_a_plain_training_loop(make):
     reference = plain(5, 3)
     assert apart(reference, {n: p.detach().numpy() for n, p in network().named_parameters()}) > 0.01
     assert apart(reference, trained(make(5), fed_avg(5), 3)) < 1e-6
@@ -83,10 +86,10 @@ def test_a_share_of_noise_is_divided_by_the_clients_of_the_round(tmp_path):
     drawn = np.concatenate(
         [(leak.arrays["1.weight"] - leak.sent["1.weight"]).ravel() for leak in read_leaks(tmp_path, "type-0")]
     )
-    assert drawn.std() == pytest.approx(0.01 / 5, rel=0.2)  # And the clipped update itself.
+    assert drawn.std() == pytest.approx(0.01 / 5, rel=0.2)  # Including the clipped update itself.
 
 
-def test_a_tap_counts_a_round_as_the_message_names_it_else_by_itself(tmp_path):
+def test_a_leakage_point_uses_the_round_of_the_message_or_counts(tmp_path):
     grid = TapGrid(InProcessGrid(client(), 1), tmp_path)
     for number in (5, 7, None):
         list(grid.send_and_receive([asked(number=number)]))
@@ -101,7 +104,7 @@ def test_defenses_inside_the_local_steps_run_vectorised(tmp_path):
     assert all(size(leak) > 5 * bound for leak in read_leaks(tmp_path, "type-0"))
 
 
-def test_messages_that_send_other_arrays_are_trained_apart():
+def test_messages_with_different_arrays_are_trained_separately():
     grid, first = vectorised(2), network().state_dict()
     second = {n: p + 0.1 for n, p in first.items()}
     replies = list(grid.send_and_receive([asked(2, arrays=first), asked(3, arrays=second)]))
@@ -113,7 +116,7 @@ def test_messages_that_send_other_arrays_are_trained_apart():
         assert reply.content["metrics"]["num-examples"] == 6
 
 
-def test_each_client_answers_with_its_own_update():
+def test_each_client_replies_with_its_own_update():
     both = vectorised(2).send_and_receive([asked(2), asked(3)])
     for node, reply in zip((2, 3), both, strict=True):
         [alone] = vectorised(2).send_and_receive([asked(node)])
@@ -122,7 +125,7 @@ def test_each_client_answers_with_its_own_update():
         assert reply.metadata.src_node_id == node
 
 
-def test_what_cannot_be_vectorised_is_refused():
+def test_apps_that_cannot_be_vectorised_are_refused():
     with pytest.raises(InputError, match="server station"):
         vectorised(2, "flower_fixed_server")
     with pytest.raises(InputError, match="batch normalisation in train mode"):
@@ -144,7 +147,7 @@ def test_other_messages_go_to_the_app():
 
 
 def test_clients_keep_their_state_and_no_record_of_others():
-    """A strategy sends one content to all; what one client writes into it is not what the next reads."""
+    """A strategy sends one content to all; records that one client writes into it are not visible to the next."""
     app = ClientApp()
     seen = []
 
@@ -172,14 +175,14 @@ def test_messages_can_be_pushed_and_pulled(tmp_path):
     assert [leak.node for leak in read_leaks(tmp_path, "type-0")] == [2, 3]
 
 
-def test_a_node_that_is_none_and_no_client_are_refused():
+def test_an_unknown_node_and_zero_clients_are_refused():
     with pytest.raises(InputError, match="dst_node_id: got 9, expected one of 2 nodes from 2"):
         InProcessGrid(client(), 2).answer(asked(9))
     with pytest.raises(InputError, match="clients: got 0"):
         InProcessGrid(client(), 0)
 
 
-def test_what_a_client_raises_is_raised():
+def test_exceptions_of_a_client_are_raised():
     def broken(client, number):
         raise ZeroDivisionError("mine")
 
@@ -202,7 +205,7 @@ def test_what_a_client_raises_is_raised():
     ],
     ids=["server, fixed", "client, fixed", "server, adaptive"],
 )
-def test_flower_s_own_wrappers_are_seen_on_arrival_and_from_within(wrap, mods, arriving_clipped, tmp_path):
+def test_flower_wrappers_are_observed_at_the_server_and_inside(wrap, mods, arriving_clipped, tmp_path):
     grid = TapGrid(InProcessGrid(client(UpdateTapMod(tmp_path), *mods), 3), tmp_path)
     within = wrap(ProbeStrategy(fed_avg(3), tmp_path, "behind"))
     trained(grid, ProbeStrategy(within, tmp_path, "before"))
@@ -216,7 +219,7 @@ def test_flower_s_own_wrappers_are_seen_on_arrival_and_from_within(wrap, mods, a
     assert all(size(leak) == pytest.approx(0.01, rel=1e-3) for leak in behind)
 
 
-def test_a_probe_of_one_s_own_is_told_before_the_replies_are_aggregated():
+def test_a_user_probe_is_called_before_replies_are_aggregated():
     told = []
     strategy = ProbeStrategy(fed_avg(2), lambda number, sent, replies: told.append((number, list(sent), len(replies))))
     trained(InProcessGrid(client(), 2), strategy, 2)
@@ -224,7 +227,7 @@ def test_a_probe_of_one_s_own_is_told_before_the_replies_are_aggregated():
     assert told == [(1, names, 2), (2, names, 2)]
 
 
-def test_a_probe_writes_each_round_s_replies_beside_what_was_sent_in_it(tmp_path):
+def test_a_probe_writes_replies_and_sent_arrays_of_each_round(tmp_path):
     trained(TapGrid(InProcessGrid(client(), 2), tmp_path), ProbeStrategy(fed_avg(2), tmp_path, "before"), 2)
     for number in (1, 2):
         arrived, before = (read_leaks(tmp_path, tap, number) for tap in ("type-0", "before"))
@@ -233,8 +236,8 @@ def test_a_probe_writes_each_round_s_replies_beside_what_was_sent_in_it(tmp_path
             assert all(a.tobytes() == other.sent[n].tobytes() for n, a in one.sent.items())
 
 
-def test_an_app_that_waits_for_more_clients_than_there_are_is_told(monkeypatch):
-    """FedAvg waits for two, and in one process nobody comes."""
+def test_an_app_that_waits_for_too_many_clients_is_reported(monkeypatch):
+    """FedAvg waits for two clients, and in one process no second one connects."""
     monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: None)
     state = ArrayRecord(network().state_dict())
     with pytest.raises(InputError, match=r"clients: got 1, fewer than the app waits for"):

@@ -1,4 +1,4 @@
-"""Without flwr all of leakbench works but leakbench.flower, which says in one line how it is installed."""
+"""Without flwr everything works except leakbench.flower, whose error explains in one line how to install it."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ INSTALL = "pip install 'leakbench[flower]'"
 
 @pytest.fixture
 def without_flwr(monkeypatch):
-    """Hide flwr, and what was imported with it."""
+    """Hide flwr and the modules that imported it."""
     for name in [n for n in sys.modules if n == "flwr" or n.startswith(("flwr.", "leakbench.flower."))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "flwr", None)
@@ -52,14 +52,14 @@ def test_the_command_says_it_and_exits_with_2(without_flwr, tmp_path, monkeypatc
     assert err.count("\n") == 1 and INSTALL in err
 
 
-def test_a_name_that_is_none_is_an_attribute_error(without_flwr):
+def test_an_unknown_name_is_an_attribute_error(without_flwr):
     import leakbench.flower  # noqa: PLC0415
 
     with pytest.raises(AttributeError, match="no attribute 'DefenceMod'"):
         _ = leakbench.flower.DefenceMod
 
 
-def test_observe_needs_no_flwr_and_does_nothing_where_nobody_listens(without_flwr):
+def test_observe_needs_no_flwr_and_does_nothing_without_a_probe(without_flwr):
     from leakbench.flower import observe  # noqa: PLC0415
 
     model, losses = nn.Linear(3, 2), []
@@ -68,7 +68,7 @@ def test_observe_needs_no_flwr_and_does_nothing_where_nobody_listens(without_flw
 
 
 def test_the_command_line_imports_no_flwr():
-    """In a process of its own, where an import of flwr or ray is an error."""
+    """In a separate process in which an import of flwr or ray is an error."""
     script = (
         "import sys\n"
         "sys.modules['flwr'] = sys.modules['ray'] = None\n"

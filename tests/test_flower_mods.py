@@ -1,4 +1,4 @@
-"""What happens inside a Flower client: the defense on its update, the taps beside it, the probe of its steps."""
+"""Inside a Flower client: the defense on its update, the leakage points around it, the probe of its steps."""
 
 import dataclasses
 from pathlib import Path
@@ -42,7 +42,7 @@ def run(sink, *mods, clients=2, rounds=1, **options):
     return trained(TapGrid(grid, sink), fed_avg(clients), rounds, options.get("build", network))
 
 
-def test_what_arrives_is_to_the_bit_what_left_and_the_inner_tap_is_bare(tmp_path):
+def test_the_received_update_is_the_sent_one_and_the_inner_point_is_undefended(tmp_path):
     run(tmp_path, UpdateTapMod(tmp_path), DefenseMod(NOISE), UpdateTapMod(tmp_path, "bare"), clients=3, rounds=2)
     left, arrived, bare = (read_leaks(tmp_path, tap) for tap in ("type-1", "type-0", "bare"))
     assert [(leak.round, leak.partition) for leak in left] == [(r, p) for r in (1, 2) for p in range(3)]
@@ -54,7 +54,7 @@ def test_what_arrives_is_to_the_bit_what_left_and_the_inner_tap_is_bare(tmp_path
         assert all((a != inner.arrays[n]).any() for n, a in leak.arrays.items())
 
 
-def test_the_clip_binds_on_the_whole_update_and_leaves_a_small_one(tmp_path):
+def test_the_clip_bounds_the_whole_update_and_keeps_a_small_one(tmp_path):
     run(tmp_path, UpdateTapMod(tmp_path), DefenseMod(CLIP), UpdateTapMod(tmp_path, "bare"))
     for leak, inner in zip(read_leaks(tmp_path, "type-1"), read_leaks(tmp_path, "bare"), strict=True):
         assert norm(update(inner)) > 0.1
@@ -65,7 +65,7 @@ def test_the_clip_binds_on_the_whole_update_and_leaves_a_small_one(tmp_path):
         assert all(np.allclose(a, inner.arrays[n], atol=1e-7) for n, a in leak.arrays.items())
 
 
-def test_buffers_pass_as_they_are_and_count_for_no_norm(tmp_path):
+def test_buffers_are_unchanged_and_do_not_count_in_the_norm(tmp_path):
     def build():
         return network(batch_norm=True)
 
@@ -89,7 +89,7 @@ def test_named_buffers_pass_too(tmp_path):
     assert [n for n, a in leak.arrays.items() if a.tobytes() == inner.arrays[n].tobytes()] == ["1.bias"]
 
 
-def test_noise_is_of_the_seed_the_round_and_the_client(tmp_path):
+def test_noise_depends_on_the_seed_the_round_and_the_client(tmp_path):
     def noise(folder, seed):
         run(folder, UpdateTapMod(folder), DefenseMod(NOISE, seed=seed), rounds=2, given=lambda c, r: batches(0, 1))
         return {(leak.round, leak.partition): update(leak)["1.weight"] for leak in read_leaks(folder, "type-1")}
@@ -129,7 +129,7 @@ def test_the_noise_has_the_recipe_s_size(tmp_path):
         ("secure_aggregation", ["secaggplus_mod"]),
     ],
 )
-def test_what_no_mod_can_do_is_refused_with_what_to_use(recipe, says):
+def test_unsupported_recipes_are_refused_with_an_alternative(recipe, says):
     with pytest.raises(InputError) as raised:
         DefenseMod(recipe)
     assert all(word in str(raised.value) for word in [repr(recipe), *says]), str(raised.value)
@@ -158,8 +158,8 @@ def test_a_share_of_noise_is_divided_by_the_cohort(tmp_path):
     assert 0.001 < drawn.std() < 0.003  # A tenth of .01, and the clipped update itself.
 
 
-def test_a_schedule_of_noise_goes_by_the_rounds_that_there_are():
-    """Rounds are counted from 0 there: of 4 the second stands at a quarter of the line from 16 to 8, which is 14."""
+def test_a_noise_schedule_uses_the_number_of_rounds():
+    """Rounds are counted from 0 there: the second of 4 is at a quarter of the line from 16 to 8, which is 14."""
 
     def sent(multiplier, **given):
         clip = dataclasses.replace(CLIP, client=(ClipWhole(norm=0.01), GaussianNoise(multiplier=multiplier, to="each")))
@@ -174,7 +174,7 @@ def test_a_schedule_of_noise_goes_by_the_rounds_that_there_are():
     assert not np.allclose(sent(14.0), sent(12.0), atol=1e-3)
 
 
-def test_an_error_passes_and_is_no_leak(tmp_path):
+def test_an_error_reply_passes_and_is_not_a_leak(tmp_path):
     def failing(message, context, call_next):
         return Message(Error(code=1, reason="no data"), reply_to=message)
 
@@ -183,7 +183,7 @@ def test_an_error_passes_and_is_no_leak(tmp_path):
     assert not read_leaks(tmp_path, "type-1") and not read_leaks(tmp_path, "type-2")
 
 
-def test_other_arrays_than_were_sent_are_an_error():
+def test_arrays_that_were_not_sent_are_an_error():
     def renamed(message, context, call_next):
         reply = call_next(message, context)
         arrays = reply.content["arrays"]
@@ -195,8 +195,8 @@ def test_other_arrays_than_were_sent_are_an_error():
         grid.answer(asked())
 
 
-def test_rounds_are_counted_where_no_message_says_them(tmp_path):
-    """Once a message, however many mods ask."""
+def test_rounds_are_counted_if_messages_do_not_name_them(tmp_path):
+    """Once for each message, for any number of mods."""
     grid = InProcessGrid(client(UpdateTapMod(tmp_path), DefenseMod(NOISE), UpdateTapMod(tmp_path, "bare")), 1)
     for _ in range(3):
         grid.answer(asked(number=None))
@@ -204,7 +204,7 @@ def test_rounds_are_counted_where_no_message_says_them(tmp_path):
     assert [leak.round for leak in read_leaks(tmp_path, "bare")] == [1, 2, 3]
 
 
-def test_evaluation_is_left_alone(tmp_path):
+def test_evaluation_is_unchanged(tmp_path):
     seen = []
     app = client(UpdateTapMod(tmp_path), DefenseMod(NOISE), StepProbeMod(tmp_path))
 
@@ -242,14 +242,14 @@ def test_the_probe_shows_examples_whose_mean_is_the_step(tmp_path):
     assert dict(leak.said) == said and leak.partition == 0
 
 
-def test_without_observe_steps_are_heard_by_the_names_that_were_sent(tmp_path):
+def test_steps_without_observe_are_recorded_by_the_sent_names(tmp_path):
     run(tmp_path, StepProbeMod(tmp_path), clients=1, observes=False, optimizer=torch.optim.Adam)
     [leak] = read_leaks(tmp_path, "type-2")
     assert {name for name in leak.arrays} == {f"step0/{name}" for name, _ in network().named_parameters()}
     assert (leak.said["optimizer"], leak.said["local-steps"]) == ("Adam", "2")
 
 
-def test_the_probe_changes_nothing_and_leaves_no_ear(tmp_path):
+def test_the_probe_changes_nothing_and_leaves_no_hook(tmp_path):
     with_probe = run(tmp_path, StepProbeMod(tmp_path), clients=2, rounds=2)
     before = len(read_leaks(tmp_path, "type-2"))
     without = run(tmp_path / "other", clients=2, rounds=2)
@@ -258,7 +258,7 @@ def test_the_probe_changes_nothing_and_leaves_no_ear(tmp_path):
     assert not _global_optimizer_pre_hooks
 
 
-def test_steps_of_other_threads_are_not_heard(tmp_path):
+def test_steps_of_other_threads_are_not_recorded(tmp_path):
     def beside(client, number):
         other = nn.Linear(2, 2)
         other(torch.ones(1, 2)).sum().backward()
@@ -280,7 +280,7 @@ def test_batch_normalisation_shows_no_single_example(tmp_path):
 
 
 def test_mods_are_attached_around_an_app_s_own(tmp_path):
-    """The first outermost; the app's own stay inside."""
+    """The first is the outermost; the app's own stay inside."""
     order = []
 
     def noting(name):
@@ -295,7 +295,7 @@ def test_mods_are_attached_around_an_app_s_own(tmp_path):
     assert order == ["first", "second", "own"]
 
 
-def test_a_leak_is_written_whole_and_the_model_once(tmp_path):
+def test_a_leak_is_written_atomically_and_the_model_once(tmp_path):
     run(tmp_path, UpdateTapMod(tmp_path), clients=5)
     files = sorted(path.relative_to(tmp_path).as_posix() for path in Path(tmp_path).rglob("*") if path.is_file())
     assert len([name for name in files if name.startswith("sent/")]) == 1

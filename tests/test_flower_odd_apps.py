@@ -1,4 +1,4 @@
-"""Flower apps that fail, diverge or train unusually: what a user's own code does is one line; no score stands without a note."""
+"""Flower apps that fail, diverge or train unusually: errors of user code are one line; unusual scores have a note."""
 
 import errno
 import json
@@ -38,7 +38,7 @@ def odd(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def rows(odd):
-    """Return {tap: row} of a case that can be attacked."""
+    """Return {leakage point: row} of a case that can be attacked."""
 
     def call(case="", *more, **options):
         code, out, err = odd(case, *more, **options)
@@ -56,7 +56,7 @@ def refused(answer):
     return line
 
 
-def test_an_app_of_no_case_leaks_without_a_note(rows):
+def test_a_normal_app_leaks_without_a_note(rows):
     for row in rows().values():
         assert (row["victims"], row["note"], row["measured"]["asr"]) == (3, "", 1)
 
@@ -71,7 +71,7 @@ def test_an_app_of_no_case_leaks_without_a_note(rows):
         ("short", "model: its parameter '3.bias' (3,) is not among the arrays that a client answers with"),
     ],
 )
-def test_what_the_app_raises_is_one_line(odd, case, says):
+def test_an_exception_of_the_app_is_one_line(odd, case, says):
     assert says in refused(odd(case, only=-1 if case == "short" else 1))
 
 
@@ -83,17 +83,17 @@ def test_what_the_app_raises_is_one_line(odd, case, says):
         ("odd_app:build_too_large", "shape: the model fails on an input of (1, 1, 4, 4): RuntimeError"),
     ],
 )
-def test_what_the_builder_raises_is_one_line(odd, model, says):
+def test_an_exception_of_the_builder_is_one_line(odd, model, says):
     assert says in refused(odd(model=model))
 
 
-def test_debug_shows_where_in_the_app(odd, monkeypatch):
+def test_debug_shows_the_place_in_the_app(odd, monkeypatch):
     with pytest.raises(ValueError, match="its client 1 failed") as raised:
         odd("raises", "--debug", only=1)
     assert str(raised.value.__cause__) == "no such file"
 
 
-def test_an_older_strategy_that_goes_on_without_replies_hides_no_error(odd, tmp_path):
+def test_an_older_strategy_that_continues_without_replies_hides_no_error(odd, tmp_path):
     shutil.copytree(APP, tmp_path / "older", ignore=shutil.ignore_patterns("__pycache__"))
     project = tmp_path / "older" / "pyproject.toml"
     text = project.read_text(encoding="utf-8").replace("odd_app:server", "odd_app:older")
@@ -120,19 +120,19 @@ def test_lazy_layers_are_shown_an_input(rows):
 @pytest.mark.parametrize(
     ("case", "says"), [("empty", "their batches are empty"), ("idle", "no step was heard of them")]
 )
-def test_a_client_without_examples_is_left_out_which_is_said(rows, case, says):
+def test_a_client_without_examples_is_left_out_with_a_note(rows, case, says):
     for row in rows(case, only=1).values():
         assert (row["victims"], row["note"]) == (2, f"1 of 3 clients left out: {says}")
         assert row["measured"]["asr"] == 1
 
 
-def test_where_all_batches_are_empty_nothing_is_scored(rows):
+def test_empty_batches_are_not_scored(rows):
     for row in rows("empty").values():
         assert (row["victims"], row["measured"]) == (0, None)
         assert row["note"] == "3 of 3 clients left out: their batches are empty"
 
 
-def test_a_disk_that_is_full_is_no_failure_of_the_app(odd, monkeypatch, tmp_path):
+def test_a_full_disk_is_not_reported_as_a_failure_of_the_app(odd, monkeypatch, tmp_path):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -167,7 +167,7 @@ def test_inputs_out_of_the_unit_interval_and_odd_numbers_are_one_line(odd, case,
     assert says in refused(odd(case, *more))
 
 
-def test_a_client_of_numbers_that_are_not_finite_is_left_out_which_is_said(rows):
+def test_a_client_with_infinite_numbers_is_left_out_with_a_note(rows):
     for row in rows("nan", only=1).values():
         assert row["victims"] == 2
         assert row["note"] == "1 of 3 clients left out: numbers that are not finite, in the observed inputs (inputs/0)"
@@ -178,14 +178,14 @@ def test_a_client_of_numbers_that_are_not_finite_is_left_out_which_is_said(rows)
     ("case", "where"),
     [("nan", "the observed inputs (inputs/0)"), ("weights", "the weights that were sent (1.weight)")],
 )
-def test_where_no_client_has_finite_numbers_nothing_is_scored(rows, case, where):
+def test_clients_without_finite_numbers_are_not_scored(rows, case, where):
     for row in rows(case).values():
         assert (row["victims"], row["measured"], row["distance"]) == (0, None, None)
         assert row["note"] == f"3 of 3 clients left out: numbers that are not finite, in {where}"
 
 
 @pytest.mark.parametrize("case", ["poisoned", "far"])
-def test_an_update_that_is_not_finite_is_left_out_though_gradients_are_fine(rows, case):
+def test_an_infinite_update_is_left_out_although_its_gradients_are_finite(rows, case):
     found = rows(case, only=1)
     assert (found["type-2"]["victims"], found["type-2"]["note"]) == (3, "")
     for tap in ("type-1", "type-0"):
@@ -208,7 +208,7 @@ def odd_network():
 
 
 def attacked(rows, case, **config):
-    """Return the notes under type-1, which stand under type-0 too and not under type-2, that no optimizer has passed."""
+    """Return the notes at type-1, which type-0 has too, and type-2 has not, since its gradients precede the optimizer."""
     found = rows(case, **config)
     assert (found["type-2"]["note"], found["type-2"]["measured"]["asr"]) == ("", 1)
     assert found["type-1"]["note"] == found["type-0"]["note"]
@@ -217,7 +217,7 @@ def attacked(rows, case, **config):
 
 @pytest.mark.parametrize("case", ["nesterov", "momentum", "dampening", "betas"])
 def test_the_first_step_of_momentum_is_read_exactly(rows, tmp_path, case):
-    """With Nesterov's it is 1.9 gradients long; Adam's averages begin with the second step."""
+    """With Nesterov's momentum it is 1.9 gradients long; Adam's averages begin with the second step."""
     assert attacked(rows, case) == [""]
     seen = trace_at(tmp_path / "out", "type-1", 1, odd_network(), (1, 4, 4), 3, TrainingOptions(), 3)
     for leak, update in zip(read_leaks(tmp_path / "out", "type-2"), seen.view.update["1.weight"], strict=True):
@@ -243,13 +243,13 @@ DIFFERS = "the truth's own gradient differs from the update by"
         ("slower", {"steps": 3}, "learning rates 0.025, 0.05, 0.1 are taken for 0.1"),
     ],
 )
-def test_steps_that_are_not_unrolled_as_they_were_are_said_and_contradicted_by_the_truth(rows, case, config, ignored):
+def test_steps_that_cannot_be_unrolled_exactly_have_a_note(rows, case, config, ignored):
     notes = attacked(rows, case, **config)
     assert notes[0] == ignored and notes[1].startswith(DIFFERS)
 
 
 def test_uneven_batches_are_one_step_of_all_at_the_sum_of_the_rates(rows, tmp_path):
-    """Two small steps at the rate r along means of gradients are a step along their mean at 2 r."""
+    """Two small steps at the rate r along means of gradients are one step along their mean at 2 r."""
     found = rows("uneven", steps=2, batch=2)
     assert "batches of [2, 3] are taken for one step of all" in found["type-1"]["note"]
     training = trace_at(tmp_path / "out", "type-1", 1, odd_network(), (1, 4, 4), 3, TrainingOptions(), 3).training
@@ -257,15 +257,15 @@ def test_uneven_batches_are_one_step_of_all_at_the_sum_of_the_rates(rows, tmp_pa
 
 
 @pytest.mark.parametrize("only", [0, 1])
-def test_those_are_attacked_side_by_side_who_are_most(rows, tmp_path, only):
+def test_the_largest_group_of_equal_clients_is_attacked_together(rows, tmp_path, only):
     found = rows("larger", only=only, batch=2)
     assert (found["type-1"]["victims"], found["type-0"]["victims"]) == (2, 2)
     seen = trace_at(tmp_path / "out", "type-1", 1, odd_network(), (1, 4, 4), 3, TrainingOptions(), 3)
     assert (seen.view.victims, seen.training.batch, seen.left_out) == (2, 2, 1)
 
 
-def test_a_round_is_told_as_it_is_counted_from_zero(rows, tmp_path):
-    """By which schedules of noise go, and what an attack draws."""
+def test_the_attack_gets_the_round_counted_from_zero(rows, tmp_path):
+    """Schedules of noise and the attack's draws depend on it."""
     rows("", **{"num-server-rounds": 2})
     for number in (1, 2):
         seen = trace_at(tmp_path / "out", "type-1", number, odd_network(), (1, 4, 4), 3, TrainingOptions(), 3)
@@ -288,12 +288,12 @@ def test_autoleak_is_suited_to_the_network(rows):
         assert (row["measured"]["asr"], row["measured"]["label_accuracy"]) == (1, 1)
 
 
-def test_buffers_that_are_no_numbers_of_floating_point_are_borne(rows):
+def test_integer_buffers_are_accepted(rows):
     for row in rows("masked", model="odd_app:build_masked").values():
         assert (row["victims"], row["note"], row["measured"]["asr"]) == (3, "", 1)
 
 
-def test_the_gradient_of_a_step_with_a_closure_is_heard(rows, tmp_path):
+def test_the_gradient_of_a_step_with_a_closure_is_recorded(rows, tmp_path):
     for row in rows("closure").values():
         assert (row["victims"], row["note"], row["measured"]["asr"]) == (3, "", 1)
     for leak in read_leaks(tmp_path / "out", "type-2"):
@@ -301,8 +301,8 @@ def test_the_gradient_of_a_step_with_a_closure_is_heard(rows, tmp_path):
         assert abs(step - one).max() < 1e-6 and leak.said["local-steps"] == "1"
 
 
-def test_batches_that_normalise_each_other_are_attacked_so(rows):
-    """In train mode, as the observed model was: the truth then fits the update, by running statistics it does not."""
+def test_batch_normalisation_is_attacked_in_train_mode(rows):
+    """In train mode, as the observed model was: the truth then matches the update; with running statistics it does not."""
     words = {"model": "odd_app:build_mixing", "attack": "cpl", "batch": 2}
     few = ("--iterations", "2", "--victims", "1")
     heard, told = (rows("mixing", *few, *more, **words) for more in ((), ("--victim-mode", "eval")))

@@ -1,4 +1,4 @@
-"""A card whose verdicts do not follow from its numbers, that says a thing twice or lies in no place of a card, is refused."""
+"""A card is refused if its verdicts do not follow from its numbers, if it repeats a field, or if its path is not a card's."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ ENOUGH = {
 
 
 def hidden(card: dict[str, Any], changes: dict[str, Any], cell: int = 2, networks: int = 5, attack: str = "") -> None:
-    """Make the first point of a cell, by default the aware attacker's in the paper protocol, one with no leak found."""
+    """Make the first point of a cell, by default the adaptive attacker's in the paper protocol, one with no leak found."""
     card["attack"]["name"] = attack or card["attack"]["name"]
     point = card["cells"][cell]["points"][0]
     live = card["cells"][cell]["protocol"] == "live"
@@ -95,7 +95,7 @@ def hidden(card: dict[str, Any], changes: dict[str, Any], cell: int = 2, network
 
 
 def _by_network(share: float, victims: int, networks: int) -> list[int]:
-    """Return how many of `victims` are counted on each network, spread as evenly as they can be."""
+    """Return how many of `victims` are counted on each network, spread as evenly as possible."""
     right = round(share * victims)
     return [len(range(first, right, networks)) for first in range(networks)]
 
@@ -125,8 +125,8 @@ def test_no_leak_found_is_refused_with_less_evidence(
         read_card(forged(tmp_path, lambda card: hidden(card, changes, **how)))
 
 
-def test_a_card_of_an_earlier_version_is_read_with_the_words_of_today(tmp_path: Path) -> None:
-    """Its `protected` was shown by ten victims of one network, so that it is inconclusive."""
+def test_a_card_of_an_earlier_version_is_read_with_current_verdicts(tmp_path: Path) -> None:
+    """Its `protected` was based on ten victims of one network, so it is inconclusive."""
 
     def earlier(card: dict[str, Any]) -> None:
         for cell in card["cells"]:
@@ -153,7 +153,7 @@ def test_a_card_of_an_earlier_version_is_read_with_the_words_of_today(tmp_path: 
         (lambda card: card["asked"].update(protocols=["live", "live"]), "asked.protocols: live appears twice"),
     ],
 )
-def test_nothing_stands_twice(change: Callable[[Any], None], says: str, tmp_path: Path) -> None:
+def test_repeated_fields_are_refused(change: Callable[[Any], None], says: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=says):
         read_card(forged(tmp_path, change))
 
@@ -161,9 +161,7 @@ def test_nothing_stands_twice(change: Callable[[Any], None], says: str, tmp_path
 @pytest.mark.parametrize(
     "name", ["none.json", "cancer/None.JSON", "cancer/none.json.bak", "cancer/deep/none.json", "a/b/c/x.json"]
 )
-def test_a_card_in_no_place_of_one_is_not_left_out_silently(
-    name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_a_card_at_a_wrong_path_is_reported(name: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     forged(tmp_path, lambda _: None)
     stray = tmp_path / name
     stray.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +172,7 @@ def test_a_card_in_no_place_of_one_is_not_left_out_silently(
     assert str(stray) in err and "DATASET/DEFENSE.json" in err
 
 
-def test_what_is_no_card_may_lie_beside(tmp_path: Path) -> None:
+def test_other_files_next_to_cards_are_ignored(tmp_path: Path) -> None:
     forged(tmp_path, lambda _: None)
     for name in ("README.md", "cancer/notes.txt", "cancer/.none.json.1.tmp"):
         (tmp_path / name).write_text("x")
@@ -188,8 +186,8 @@ def test_what_is_no_card_may_lie_beside(tmp_path: Path) -> None:
         (None, "the card does not say which rates are excluded"),
     ],
 )
-def test_the_page_says_which_rate_the_evidence_excludes(excluded: float | None, says: str, tmp_path: Path) -> None:
-    """That of the run, which counts victims by network; a card from before has none."""
+def test_the_page_shows_the_rate_that_the_evidence_excludes(excluded: float | None, says: str, tmp_path: Path) -> None:
+    """The run computed it by network; older cards have none."""
 
     def change(fields: Any) -> None:
         for cell in fields["cells"]:
@@ -201,7 +199,7 @@ def test_the_page_says_which_rate_the_evidence_excludes(excluded: float | None, 
     assert "| inconclusive |" not in page and says in page
 
 
-def test_a_card_cannot_exclude_what_it_measured(tmp_path: Path) -> None:
+def test_a_card_cannot_exclude_its_measured_rate(tmp_path: Path) -> None:
     def change(fields: Any) -> None:
         point = fields["cells"][0]["points"][0]
         point["excluded"] = max(point["asr"][0], point["identified"][0]) - 0.05

@@ -1,4 +1,4 @@
-"""The first page, the Dockerfile and the landing page: their sizes, their commands, and that they print what the page shows."""
+"""The first page, the Dockerfile and the landing page: their sizes, their commands, and that the output matches the page."""
 
 import json
 import re
@@ -17,7 +17,7 @@ README = (HOME / "README.md").read_text(encoding="utf-8")
 
 
 def commands() -> list[str]:
-    """Return the two commands of the first page, which `.ci/run` runs word for word."""
+    """Return the two commands of the first page, which `.ci/run` runs literally."""
     return [line for line in README.splitlines() if line.startswith("python3 -m venv ")]
 
 
@@ -40,15 +40,15 @@ def test_the_dockerfile_runs_the_commands_of_the_first_page_without_root():
     assert "FROM python:3.12-slim" in dockerfile
 
 
-def test_the_image_leaves_out_what_git_leaves_out():
-    """A folder of runs has private data, and an environment of this machine would not work in the image."""
+def test_the_image_ignores_what_git_ignores():
+    """Run folders contain private data, and an environment of this machine would not work in the image."""
     ignored = (HOME / ".gitignore").read_text(encoding="utf-8").split()
     left_out = (HOME / ".dockerignore").read_text(encoding="utf-8").split()
     assert {name.rstrip("/").removeprefix("**/") for name in ignored} <= {n.removeprefix("**/") for n in left_out}
 
 
 def test_no_page_installs_from_an_index():
-    """Extras such as `leakbench[flower]` add to an installation that is there."""
+    """Extras such as `leakbench[flower]` add to an existing installation."""
     pages = [HOME / "README.md", *(HOME / "docs").glob("*.md"), *(HOME / "examples").rglob("*.yml")]
     found = {page.name for page in pages if re.search(r"pip install leakbench", page.read_text(encoding="utf-8"))}
     assert found == set()
@@ -69,7 +69,7 @@ def test_the_figure_of_the_first_page_is_small_and_wide():
     assert width > 1000 and width > 2 * height
 
 
-def test_the_recipes_of_the_first_page_are_read(monkeypatch, capsys, tmp_path):
+def test_the_recipes_of_the_first_page_exist(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     recipes = [text for language, _, text in BLOCK.findall(README) if language == "yaml"]
     assert len(recipes) == 2 and all(len(text.splitlines()) <= 10 for text in recipes)
@@ -91,7 +91,7 @@ def test_the_lines_of_python_run_as_written(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.docs
-def test_the_first_run_prints_what_the_first_page_shows(monkeypatch, capsys, tmp_path):
+def test_the_first_run_prints_the_output_of_the_first_page(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     ((_, _, text),) = [block for block in BLOCK.findall(README) if block[0] == "console"]
@@ -107,7 +107,7 @@ def test_the_first_run_prints_what_the_first_page_shows(monkeypatch, capsys, tmp
 
 @pytest.mark.docs
 @pytest.mark.parametrize(("page", "number"), [("auditing.md", 2), ("servers.md", 2)])
-def test_a_page_prints_what_it_shows(page, number, monkeypatch, capsys, tmp_path):
+def test_the_commands_of_a_page_print_its_output(page, number, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     assert len(follow(page, lambda *arguments: called(monkeypatch, capsys, *arguments))) == number

@@ -1,4 +1,4 @@
-"""`leakbench frontier`: the choice of a setting, its recipe, its figure; what was measured is not measured again."""
+"""`leakbench frontier`: the choice of a setting, its recipe, its figure; measured points are not measured again."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ ASKED = json.dumps({"dataset": "cancer", "taps": ["type-1"], "leak_batch": 1, "s
 
 
 def row(defense: str, factor: float | None, accuracy: float, identified: float, **changed: Any) -> dict[str, Any]:
-    """Return a row with an interval of .02 around the accuracy, of 20 victims among 1,000 candidates."""
+    """Return a row with an interval of .02 around the accuracy, for 20 victims among 1,000 candidates."""
     name = defense if factor is None else f"{defense}, x {factor:g}"
     plain = {"row": name, "cell": name, "defense": defense, "factor": factor or 1.0, "noise": factor is not None}
     shares = {"trained_accuracy": accuracy, "identified": identified, "asr": 0.0, "label_ranked": 0.5}
@@ -98,13 +98,13 @@ def test_the_most_accurate_setting_without_a_significant_leak_is_chosen() -> Non
     assert "does not exclude identification of up to 0.070 of the victims" in said
 
 
-def test_a_failed_attack_is_no_reason_against_a_setting_and_an_untrained_one_is_none_for_it() -> None:
+def test_a_failed_attack_does_not_exclude_a_setting_and_an_untrained_attack_does_not_support_it() -> None:
     found = rows(row("a", 0.1, 0.9, 0.0, verdict="attack failed"), row("b", 0.1, math.nan, 0.0))
     assert list(refusals(found) == "") == [True, False]
     assert "The verdict on this setting is `attack failed`." in answer_of(found, chosen(found))
 
 
-def test_ties_go_to_the_smaller_epsilon_then_to_more_noise_and_what_is_not_told_apart_is_named() -> None:
+def test_ties_go_to_the_smaller_epsilon_then_to_more_noise_and_are_named() -> None:
     found = rows(
         row("a", 0.1, 0.90, 0.0, epsilon_valid=None),
         row("b", 0.1, 0.90, 0.0, epsilon_valid=9.0),
@@ -122,7 +122,7 @@ def test_ties_go_to_the_smaller_epsilon_then_to_more_noise_and_what_is_not_told_
     assert chosen(equal).best["factor"] == 0.3  # type: ignore[index]
 
 
-def test_what_the_setting_does_not_hide_is_said() -> None:
+def test_remaining_leaks_of_the_setting_are_reported() -> None:
     found = rows(
         row(
             "a",
@@ -141,7 +141,7 @@ def test_what_the_setting_does_not_hide_is_said() -> None:
     assert "is not a guarantee" in said
 
 
-def test_where_nothing_qualifies_that_is_the_answer() -> None:
+def test_the_answer_may_be_that_no_setting_qualifies() -> None:
     found = rows(row("a", 0.1, 0.9, 0.4, verdict="identifies"), row("b", 0.1, 0.8, 0.2, verdict="identifies"))
     choice = chosen(found)
     assert choice.best is None
@@ -154,14 +154,14 @@ def test_where_nothing_qualifies_that_is_the_answer() -> None:
     ("victims", "candidates", "high"), [(20, 1000, 0.0), (50, 1000, 1 / 50), (30, 426, 1 / 30), (10, 2, 8 / 10)]
 )
 def test_the_null_interval_is_that_of_the_binomial_distribution(victims: int, candidates: int, high: float) -> None:
-    """Of 20 at 1 / 1,000 none is found with a probability of .98; of 50 with .951, less than .975."""
+    """Of 20 at 1 / 1,000, zero are found with a probability of .98; of 50 with .951, less than .975."""
     low, found = null_interval(Tap(victims=victims, candidates=candidates))
     assert found == pytest.approx(high)
     assert low == pytest.approx(0.2 if candidates == 2 else 0.0)
 
 
 def test_the_most_noise_that_reaches_an_accuracy() -> None:
-    """By its mean: an interval that ends above it is no accuracy."""
+    """By its mean: the upper end of the interval does not count as its accuracy."""
     found = rows(
         row("none", None, 0.95, 1.0),
         *(row("a", f, y, 0.0, epsilon_valid=e) for f, y, e in ((0.01, 0.95, 90.0), (0.1, 0.885, 9.0), (1.0, 0.5, 1.0))),
@@ -172,7 +172,7 @@ def test_the_most_noise_that_reaches_an_accuracy() -> None:
 
 
 def numbers(value: Any) -> Any:
-    """Return a description with twelve digits of each number, as a recipe has them."""
+    """Return a description with twelve digits of each number, as in a recipe."""
     if isinstance(value, float):
         return float(f"{value:.12g}")
     if isinstance(value, dict):
@@ -195,7 +195,7 @@ def test_a_recipe_is_read_back_as_it_was_written(name: str, tmp_path: Path) -> N
 
 @dataclasses.dataclass(frozen=True)
 class Own:
-    """A part that no catalog has."""
+    """A part that is not in the catalog."""
 
     step: float = 0.5
 
@@ -204,8 +204,8 @@ class Own:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_part_of_ones_own_has_the_name_of_its_entry_point(named: bool, tmp_path: Path, monkeypatch: Any) -> None:
-    """Without one the page is written and says why there is no recipe, and one that lay there is gone."""
+def test_a_user_part_has_the_name_of_its_entry_point(named: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    """Without one the page is written and explains why there is no recipe, and an old recipe is deleted."""
     found = rows(row("none", None, 0.9, 1.0), row("fed_cdp_valid", 0.1, 0.8, 0.0))
     defense = dataclasses.replace(resolve("defenses", Defense, "fed_cdp_valid")[1], client=(Own(0.25),))
     monkeypatch.setattr("leakbench.frontier.write.measured_defense", lambda best: defense)
@@ -230,7 +230,8 @@ def test_a_schedule_times_a_factor_is_written_as_the_same_noise(curve: str, tmp_
     defense = louder(resolve("defenses", Defense, f"fed_alpha_cdp_{curve}")[1], 0.1)
     path = tmp_path / "again.yaml"
     path.write_text(recipe_text(defense, ""))
-    assert ("factor" in path.read_text()) == (curve == "staircase_as_released")  # Whose whole steps do not grow.
+    # A schedule whose whole steps do not grow.
+    assert ("factor" in path.read_text()) == (curve == "staircase_as_released")
     again = load(Defense, path)
     now, then = ([t.multiplier for t in (*d.example, *d.batch) if hasattr(t, "multiplier")] for d in (defense, again))
     assert isinstance(now[0], Scaled)
@@ -273,7 +274,7 @@ TINY = (
 def test_a_point_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also after the rows were lost, since the cells lie in --runs; one more factor measures one more point."""
+    """Also after the rows were lost, since the cells are in --runs; one more factor measures one more point."""
     monkeypatch.chdir(tmp_path)
     count: list[str] = []
     plain = engine.measured
@@ -297,10 +298,8 @@ def test_a_point_is_measured_once(
     assert "rows of other sizes (seeds 2, asked 1)" in err
 
 
-def test_what_does_not_fit_is_left_out_of_all_and_an_error_where_it_was_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A network of pictures for a table; and a budget that one noise keeps within and a tenth of it does not."""
+def test_unsuitable_defenses_are_left_out_and_refused_if_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of pictures for a table; and a budget that one noise meets and a tenth of it does not."""
     monkeypatch.setattr(
         engine, "measured", lambda point, _, asked, *rest: [row(point.defense, point.factor, 0.9, 0.0, asked=asked)]
     )
@@ -323,7 +322,7 @@ def test_what_does_not_fit_is_left_out_of_all_and_an_error_where_it_was_named(
         engine.frontier(request, (str(own),), (1.0,), *places, True)
 
 
-def test_a_factor_is_tried_where_it_reaches_noise() -> None:
+def test_a_factor_is_tried_if_it_scales_noise() -> None:
     request = Request(dataset="cancer", knows="defense", taps=("type-1",), victims=2, clients=4, train_rounds=1)
     many = {
         name: len(points_of(dataclasses.replace(request, defense=name), (1.0, 0.1), None))
@@ -367,8 +366,8 @@ def test_wrong_input_is_one_line(
     assert said in err
 
 
-def test_the_page_says_at_its_top_what_the_answer_does_not_say() -> None:
-    """Settings without a row, and left out; what one seed's interval is of; that one test set chose and tells."""
+def test_the_page_begins_with_the_limits_of_the_answer() -> None:
+    """Settings without a row or left out; that an interval is for one seed; that one test set is used to choose and to report."""
     two = rows(row("none", None, 0.9, 1.0), row("a", 1.0, 0.5, 0.0), row("b", 0.1, 0.5, 0.0))
     top = page_of(two, chosen(two), "f").partition("![")[0]
     assert "Not measured: 2 of the 5 settings of the grid" in top
@@ -387,10 +386,10 @@ def test_the_page_says_at_its_top_what_the_answer_does_not_say() -> None:
     ("found", "victims", "candidates", "p"),
     [(6, 200, 426, 9e-6), (11, 400, 426, 5e-9), (4, 300, 1000, 2.6e-4), (5, 1000, 1000, 3.6e-3), (0, 30, 426, 1.0)],
 )
-def test_identification_is_told_from_chance_by_an_exact_test(
+def test_identification_is_compared_with_chance_by_an_exact_test(
     found: int, victims: int, candidates: int, p: float
 ) -> None:
-    """What few victims hide many show; chance reaches as many, and not only more, with this probability."""
+    """Many victims show what few hide; the p-value includes the probability of equality."""
     tap = Tap(identified=found / victims, victims=victims, candidates=candidates)
     assert told_from_chance(tap) == pytest.approx(p, rel=0.06)
     for before in ("inconclusive", "reconstructs"):
@@ -400,8 +399,8 @@ def test_identification_is_told_from_chance_by_an_exact_test(
     assert math.isnan(told_from_chance(tap.replaced(identified=None)))
 
 
-def test_a_point_is_trained_with_each_seed_behind_the_same_noise_and_told_of_all_of_them(tmp_path: Path) -> None:
-    """Its accuracy is the seeds' mean, its identification the many victims', each epsilon against who it is against."""
+def test_a_point_combines_trainings_with_all_seeds_at_the_same_noise(tmp_path: Path) -> None:
+    """Its accuracy is the seeds' mean, its identification uses the many victims, each epsilon names its observer."""
     sizes: dict[str, Any] = {"victims": 2, "candidates": 9, "iterations": 2, "clients": 4, "clients_per_round": 2}
     more: dict[str, Any] = {"local_iterations": 9, "train_rounds": 2, "leak_batch": 1, "taps": ("type-1",)}
     request = Request(dataset="cancer", knows="defense", seed=5, **sizes, **more)
@@ -426,7 +425,7 @@ def test_a_point_is_trained_with_each_seed_behind_the_same_noise_and_told_of_all
     assert found["identified"] == told[3].taps["type-1"].identified
 
 
-def test_all_victims_there_are_are_tried_and_rounds_are_trained_where_the_noise_follows_from_them() -> None:
+def test_all_available_victims_are_used_and_rounds_follow_if_the_noise_depends_on_them() -> None:
     request = Request(
         dataset="cancer", knows="defense", taps=("type-1",), victims=2, clients=4, leak_batch=1, train_rounds=2
     )
@@ -437,7 +436,7 @@ def test_all_victims_there_are_are_tried_and_rounds_are_trained_where_the_noise_
     assert made == {"fed_cdp_valid": (426, 0), ROUNDS: (426, 2)}
 
 
-def test_what_is_printed_of_a_schedule_is_its_noise_times_the_factor() -> None:
+def test_the_printed_noise_of_a_schedule_includes_the_factor() -> None:
     plain = resolve("defenses", Defense, "fed_alpha_cdp_exponential")[1]
     before, after = (sigma_of(d).split() for d in (plain, louder(plain, 0.1)))
     assert (before[0], after[0]) == ("exponential", "exponential")
@@ -485,10 +484,10 @@ def test_the_figure_is_the_same_for_the_same_rows_and_follows_dark_pages(tmp_pat
     svg = (tmp_path / "one.svg").read_text()
     assert "viewBox" in svg
     assert "prefers-color-scheme: dark" in svg
-    assert "fill: #ffffff" in svg  # what the rule for dark pages speaks of
+    assert "fill: #ffffff" in svg  # Selectors of the rule for dark pages.
 
 
-def test_labels_keep_their_distance_their_order_and_their_room() -> None:
+def test_labels_keep_distance_order_and_limits() -> None:
     assert spread([0.5, 0.2], 0.1, 0.0, 1.0) == [0.5, 0.2]
     assert spread([1.0, 1.0, 0.99], 0.1, 0.0, 1.0) == pytest.approx([0.9, 1.0, 0.8])
     assert spread([0.0, 0.0], 0.1, 0.0, 1.0) == pytest.approx([0.0, 0.1])
@@ -503,8 +502,8 @@ def test_no_two_lines_look_alike() -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_page_is_made_of_its_rows(name: str) -> None:
-    """Its recipe, too, is that of the setting it names, and eight defenses or more stand on it."""
+def test_a_page_is_rendered_from_its_rows(name: str) -> None:
+    """Its recipe, too, is that of the named setting, and the page has eight defenses or more."""
     found = store_of(RESULTS / f"{name}.csv").read()
     choice = chosen(main_rows(found))
     assert page_of(found, choice, name) == (RESULTS / f"{name}.md").read_text()
@@ -516,10 +515,8 @@ def test_a_page_is_made_of_its_rows(name: str) -> None:
         assert numbers(describe(kept)) == numbers(describe(measured))
 
 
-def test_where_nothing_can_be_measured_what_was_asked_is_refused_once(
-    tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
-    """It is not a row of each defense that says so."""
+def test_a_request_that_cannot_be_measured_is_refused_once(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    """The refusal is not repeated in the row of each defense."""
     given = ["frontier", "--dataset", "cancr", "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
     code, out, err = called(monkeypatch, capsys, *given)
     assert (code, out) == (2, "")
@@ -549,7 +546,7 @@ def test_a_setting_that_keeps_less_than_half_of_what_is_learned_is_not_recommend
         assert "use `a`" not in answer
 
 
-def test_without_an_undefended_training_the_answer_says_that_usefulness_was_not_checked() -> None:
+def test_the_answer_reports_a_missing_undefended_training() -> None:
     main = main_rows(rows(row("a", 1.0, 0.61, 0.0), row("b", 1.0, 0.59, 0.0)))
     choice = chosen(main)
     assert choice.qualified == 1
@@ -587,7 +584,7 @@ def test_the_setting_meets_the_epsilon_against_the_required_observer(
     assert ("with a valid epsilon of at most" in answer) == (most is not None)
     if best is None:
         assert "No usable setting has an epsilon this small" in answer
-    if most in (None, 0.5):  # With a chosen setting, and without.
+    if most in (None, 0.5):  # With and without a chosen setting.
         draw(main_rows(found, wanted), choice, tmp_path / "figure")
     page = page_of(found, choice, "f")
     assert f"--max-epsilon {most:g}" in page if most is not None else "--max-epsilon" not in page.rpartition("Sizes")[2]
@@ -603,7 +600,7 @@ def test_the_page_has_the_answer_for_each_largest_epsilon_and_observer() -> None
     assert "no: leak" in page and "| yes |" in page
 
 
-def test_an_observer_at_another_leakage_point_is_answered_from_its_own_rows() -> None:
+def test_the_answer_for_another_leakage_point_uses_its_own_rows() -> None:
     here = row("a", 1.0, 0.85, 0.0, epsilon_tap=3.0)
     there = row("a", 1.0, 0.85, 0.4, point="type-2", verdict="identifies", identify_p=0.0, epsilon_tap=3.0)
     found = rows(UNDEFENDED, here, {**UNDEFENDED, "point": "type-2"}, there)

@@ -1,4 +1,4 @@
-"""What users rely on does not change unnoticed: commands, Python functions, recipes, file formats; earlier run folders are read."""
+"""The public interface does not change unnoticed: commands, Python functions, recipes, file formats; old run folders are read."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def recorded(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_commands_python_functions_and_recipes_are_those_recorded() -> None:
+def test_commands_python_functions_and_recipes_equal_the_record() -> None:
     kept = {name: tree for name, tree in recorded(frozen_commands.RECORDED).items() if name != "parts"}
     changed = list(differences(kept, frozen_commands.current()))
     assert not changed, "\n".join([f"see {frozen_commands.COMMAND}", *changed])
 
 
-def test_file_formats_are_those_recorded(tmp_path: Path) -> None:
+def test_file_formats_equal_the_record(tmp_path: Path) -> None:
     changed = list(differences(recorded(frozen_files.RECORDED), frozen_files.current(tmp_path)))
     assert not changed, "\n".join([f"see {frozen_files.COMMAND}", *changed])
 
 
-def test_what_is_removed_renamed_or_changed_is_named() -> None:
+def test_removed_renamed_and_changed_entries_are_named() -> None:
     kept = {"run": {"--seed": "integer, default 0", "--json": "flag"}, "asr": "number"}
     now = {"run": {"--seeds": "integer, default 0", "--json": "flag"}, "asr": "null"}
     assert list(differences(kept, now)) == ["run --seed: removed or renamed", "run --seeds: not recorded yet"]
@@ -73,7 +73,7 @@ def test_recording_adds_and_does_not_remove(tmp_path: Path, capsys: pytest.Captu
 
 
 def first_format(folder: Path) -> None:
-    """Turn a run folder into one of the first format: no checksum of the manifest, no version and no verdicts of the rows."""
+    """Turn a run folder into the first format: no checksum of the manifest, no version and no verdicts in the rows."""
     path = folder / "rows.parquet"
     rows = pq.read_table(path)
     rows = rows.drop_columns([name for name in ("network", "verdict") if name in rows.column_names])
@@ -88,7 +88,7 @@ def first_format(folder: Path) -> None:
 @pytest.mark.parametrize("change", [None, first_format], ids=["format of 0.1", "first format"])
 @pytest.mark.parametrize("name", OLD)
 def test_an_old_run_folder_is_read(name: str, change: Callable[[Path], None] | None, call: Call) -> None:
-    """By every command that reads one; nothing is measured."""
+    """Every command that reads run folders reads it; nothing is measured."""
     folder = Path(shutil.copytree(OLD_RUNS / name, name))
     if change is not None:
         change(folder)

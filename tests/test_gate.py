@@ -1,4 +1,4 @@
-"""`leakbench gate`: a weakened defense fails, an unchanged one passes, and what it says stands in a pull request and in JUnit."""
+"""`leakbench gate`: a weakened defense fails, an unchanged one passes; reports for pull requests and JUnit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "github" / "leakage.yml"
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[Any, ...], Path]]:
-    """Return the folder of this module's recipes, and its runs by what was requested."""
+    """Return the folder of this module's recipes, and its runs by request."""
     return tmp_path_factory.mktemp("recipes"), {}
 
 
@@ -46,7 +46,7 @@ def runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Runs:
-    """Return a run of a cell behind noise of that sigma, in a folder of its own.
+    """Return a run of a cell behind noise of that sigma, in a separate folder.
 
     A cell is measured once for all tests, and copied. With `again` it is measured again.
     """
@@ -91,13 +91,13 @@ def test_an_unchanged_defense_passes_and_a_hundredth_of_the_noise_fails(runs: Ru
     now, then = pd.read_parquet(weak / "rows.parquet"), kept_of(before)[0]
     broke = now["victim"][(now["identified"] == 1) & (then["identified"] != 1)]
     assert found.victims == tuple(sorted(broke)) and len(found.victims) > 5
-    # And a defense that got better passes.
+    # An improved defense passes too.
     assert all(check.holds for check in gate(runs(1.0), file_of(weak), Limits()))
 
 
 @pytest.mark.long
-def test_twenty_seeds_each_way(runs: Runs) -> None:
-    """An unchanged defense at another seed of its noise cannot be had (a seed draws the victims too): the same cell again."""
+def test_twenty_seeds_pass_unchanged_and_fail_weakened(runs: Runs) -> None:
+    """Other noise for the same victims is impossible (a seed draws the victims too), so the same cell runs again."""
     for seed in range(20):
         before = file_of(runs(1.0, seed))
         assert all(check.holds for check in gate(runs(1.0, seed, again=True), before, Limits())), seed
@@ -112,8 +112,8 @@ def test_a_folder_and_its_file_are_the_same_baseline(runs: Runs) -> None:
     assert path.stat().st_size < 4000
 
 
-def test_who_sees_less_of_each_gradient_is_another_attacker(runs: Runs) -> None:
-    """Else a defense would seem better because the attack was made weaker."""
+def test_an_attacker_that_sees_less_of_each_gradient_is_different(runs: Runs) -> None:
+    """Otherwise a weaker attack would make a defense seem better."""
     before, now = runs(1.0, observations=3), runs(1.0)
     for baseline in (before, file_of(before)):
         with pytest.raises(
@@ -122,7 +122,7 @@ def test_who_sees_less_of_each_gradient_is_another_attacker(runs: Runs) -> None:
             gate(now, baseline, Limits())
 
 
-def test_what_changed_of_the_system_is_said(runs: Runs) -> None:
+def test_changes_of_the_system_are_reported(runs: Runs) -> None:
     now = runs(1.0, **{"leak-model": "lenet_dlg_relu", "learning-rate": 0.5})
     checks = by_name(gate(now, runs(1.0), Limits()))
     assert {name: check.said for name, check in checks.items() if "system" in check.said} == {
@@ -131,7 +131,7 @@ def test_what_changed_of_the_system_is_said(runs: Runs) -> None:
     }
 
 
-def test_a_baseline_of_before_settings_were_kept_is_held_against_and_says_so(runs: Runs) -> None:
+def test_an_old_baseline_without_settings_is_compared_with_a_note(runs: Runs) -> None:
     folder = runs(1.0)
     kept = baseline_of(folder)
     del kept["settings"], kept["checksum"]
@@ -142,14 +142,14 @@ def test_a_baseline_of_before_settings_were_kept_is_held_against_and_says_so(run
     assert "of an earlier version; write it again" in checks["settings"].said
 
 
-def test_few_victims_say_so(runs: Runs) -> None:
+def test_few_victims_are_reported(runs: Runs) -> None:
     checks = by_name(gate(runs(0.01, victims=3), runs(1.0, victims=3), Limits()))
     assert checks["type-2 identified"].holds
     assert checks["type-2 identified"].said.endswith("3 victims are too few to see a rise")
 
 
 def tampered(folder: Path, name: str, **changes: Any) -> Path:
-    """Write a baseline file of a run with some columns, or other fields, changed, as if they had been measured so."""
+    """Write a baseline file of a run with changed columns or other fields, as if measured so."""
     kept = baseline_of(folder)
     del kept["checksum"]
     for key, value in changes.items():
@@ -160,8 +160,8 @@ def tampered(folder: Path, name: str, **changes: Any) -> Path:
     return path
 
 
-def test_a_rise_is_told_by_the_sign_test_of_one_side_shared_by_all_that_is_looked_at(runs: Runs) -> None:
-    """Of 10 victims and two measures 5 % / 2 takes six who rise and none who falls: 2^-6 < .025 < 2^-5; five say so."""
+def test_a_rise_is_found_by_a_corrected_one_sided_sign_test(runs: Runs) -> None:
+    """With 10 victims and two measures at 5 % / 2, six gains without a loss are needed: 2^-6 < .025 < 2^-5; five are not enough."""
     folder = runs(1.0, victims=10)
     for rose in (5, 6):
         now = tampered(folder, f"now{rose}", success=[i < rose for i in range(10)], identified=[0.0] * 10)
@@ -171,7 +171,7 @@ def test_a_rise_is_told_by_the_sign_test_of_one_side_shared_by_all_that_is_looke
         assert ("not by enough victims to tell it from chance (6 of 10" in check.said) is (rose == 5)
 
 
-def test_a_figure_that_was_changed_in_a_baseline_is_refused(runs: Runs) -> None:
+def test_a_changed_number_in_a_baseline_is_refused(runs: Runs) -> None:
     folder = runs(1.0)
     path = tampered(folder, "changed")
     kept = json.loads(path.read_text(encoding="utf-8"))
@@ -179,12 +179,12 @@ def test_a_figure_that_was_changed_in_a_baseline_is_refused(runs: Runs) -> None:
     path.write_text(json.dumps({**kept, "epsilon": 0.1}), encoding="utf-8")
     with pytest.raises(InputError, match=f"^baseline: {path}: checksum: does not fit the rest"):
         kept_of(path)
-    del kept["checksum"]  # As in those from before there were checksums.
+    del kept["checksum"]  # As in files older than checksums.
     path.write_text(json.dumps(kept), encoding="utf-8")
     kept_of(path)
 
 
-def test_a_leakage_point_that_is_left_out_fails_and_one_that_is_new_is_said(runs: Runs) -> None:
+def test_a_missing_leakage_point_fails_and_a_new_one_is_reported(runs: Runs) -> None:
     one, both = runs(1.0), runs(1.0, **{"taps": "type-2,type-1", "leak-batch": 1})
     missing, more = by_name(gate(one, both, Limits()))["type-1@0"], by_name(gate(both, one, Limits()))["type-1@0"]
     assert (missing.holds, missing.said) == (False, "in the baseline, not in the run")
@@ -197,8 +197,8 @@ def test_another_attack_is_no_baseline(runs: Runs) -> None:
         gate(folder, tampered(folder, "other", attack="cpl 00000000"), Limits())
 
 
-def test_max_epsilon_is_of_the_valid_one_and_fails_without_any(runs: Runs) -> None:
-    """Whose claim is small and whose valid epsilon is none or large does not pass."""
+def test_max_epsilon_limits_the_valid_epsilon_and_fails_without_one(runs: Runs) -> None:
+    """A small claim does not help if the valid epsilon is none or large."""
     folder = runs(1.0)
     for epsilon, holds in ((None, False), (9.0, False), (7.0, True)):
         check = by_name(gate(tampered(folder, f"eps{epsilon}", epsilon=epsilon), folder, Limits(max_epsilon=8.0)))[
@@ -209,14 +209,14 @@ def test_max_epsilon_is_of_the_valid_one_and_fails_without_any(runs: Runs) -> No
     assert baseline_of(folder)["epsilon"] == manifest["epsilon"]["valid"]
 
 
-def test_limits_hold_whatever_the_baseline(runs: Runs) -> None:
+def test_limits_apply_with_any_baseline(runs: Runs) -> None:
     run = runs(0.01)
     rows = pd.read_parquet(run / "rows.parquet")
     asr = float(rows["success"].mean())
     checks = by_name(gate(run, run, Limits(max_asr=asr, min_accuracy=0.5, max_epsilon=8.0)))
     assert checks["type-2 max-asr"].holds
     assert not by_name(gate(run, run, Limits(max_asr=asr - 0.01)))["type-2 max-asr"].holds
-    # Nothing was trained, so there is no accuracy, and no epsilon that would follow.
+    # Without training there is no accuracy, and no valid epsilon.
     assert not checks["min-accuracy"].holds and "nothing was trained" in checks["min-accuracy"].said
     assert checks["max-epsilon"].said.endswith("at most 8 is allowed")
 
@@ -250,7 +250,7 @@ def test_from_the_command_line(
 def test_the_example_of_a_workflow_runs_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On the baseline that its first lines say how to write; with a hundredth of the noise the gate is the step that fails."""
+    """On the baseline from its first lines; with a hundredth of the noise the gate is the step that fails."""
     monkeypatch.chdir(tmp_path)
     steps = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))["jobs"]["gate"]["steps"]
     commands = [shlex.split(step["run"]) for step in steps if step.get("run", "").startswith("leakbench ")]
@@ -281,7 +281,7 @@ def test_the_example_of_a_workflow_runs_as_written(
         ('{"leakbench baseline": 1, "examples": 2, "rows": {}}', "dataset is missing"),
     ],
 )
-def test_what_is_no_baseline_is_one_line(
+def test_files_that_are_not_baselines_are_refused_in_one_line(
     text: str | None,
     says: str,
     runs: Runs,
@@ -314,8 +314,8 @@ def test_wrong_limits_are_one_line(
     assert says in err
 
 
-def test_words_of_others_stay_words() -> None:
-    """In Markdown and in XML, of a folder's name as of a point's."""
+def test_untrusted_text_is_escaped() -> None:
+    """In Markdown and in XML, for names of folders and of leakage points."""
     checks = [Check("type-2 <b>", False, "a | b & <script>", (1,))]
     page = markdown(checks, "<i>run</i>")
     assert "<" not in page and "a \\| b &amp; &lt;script>" in page

@@ -1,4 +1,4 @@
-"""The products of long rows: a plain product as the slow reference, blocks and types."""
+"""The products of long rows equal a plain product, for all block sizes and types."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from leakbench.gram import BLOCK, gram_of
 
 @settings(max_examples=10, deadline=None)
 @given(n=st.integers(0, 7), p=st.sampled_from([0, 1, 5, BLOCK, BLOCK + 1, 2 * BLOCK + 3]), exact=st.booleans())
-def test_it_is_the_plain_product_whatever_the_blocks(n: int, p: int, exact: bool) -> None:
+def test_it_equals_the_plain_product_for_any_blocks(n: int, p: int, exact: bool) -> None:
     rows = torch.randn(n, p, generator=torch.Generator().manual_seed(p))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("leakbench.gram.SOME", 3)
@@ -22,8 +22,8 @@ def test_it_is_the_plain_product_whatever_the_blocks(n: int, p: int, exact: bool
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_what_single_precision_loses_within_a_block_is_kept_where_it_is_asked_for(exact: bool) -> None:
-    """1 + 2^-30 over two coordinates of a block: single precision has no such number; over two blocks it is kept either way."""
+def test_double_precision_keeps_what_single_precision_loses_within_a_block(exact: bool) -> None:
+    """1 + 2^-30 over two coordinates of a block: single precision cannot represent it; over two blocks it is kept either way."""
     within, across = torch.zeros(2, 1, 2 * BLOCK)
     within[0, 0] = across[0, 0] = 1.0
     within[0, 1] = across[0, BLOCK] = 2.0**-15

@@ -1,4 +1,4 @@
-"""What the defense's deterministic part does to a guess can be differentiated, and at the truth it is what leaked."""
+"""The defense's deterministic part is differentiable in a guess, and at the truth it gives the leak."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ NOW = Clock(0, 0, 1, 1)
 
 
 def seen(defense: str, *transforms) -> tuple[View, Tensor, Tensor]:
-    """Return (what an attacker who knows the defense sees of a digit in float64, the digit, its label)."""
+    """Return (an adaptive attacker's view of a digit in float64, the digit, its label)."""
     cell = resolve_cell(
         Request(defense=defense, knows="defense", dataset="digits", victims=1, candidates=5, taps=("type-2",)), None
     )
@@ -33,8 +33,8 @@ def seen(defense: str, *transforms) -> tuple[View, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("clip", [ClipWhole(norm=1.0), ClipLayers(norm=1.0), ClipLayersShared(norm=1.0)])
-def test_a_clip_has_the_derivative_of_a_scale_above_its_bound_and_none_of_its_own_below(clip):
-    """Against finite differences; along the gradient itself it is zero where the clip binds."""
+def test_a_clip_is_differentiated_as_a_scale_above_its_bound_and_as_the_identity_below(clip):
+    """Against finite differences; along the gradient itself it is zero if the clip is active."""
     signal = {"above": torch.tensor([[[3.0, 4.0]]]).double(), "below": torch.tensor([[[0.01]]]).double()}
 
     def clipped(above: Tensor, below: Tensor) -> tuple[Tensor, ...]:
@@ -47,8 +47,8 @@ def test_a_clip_has_the_derivative_of_a_scale_above_its_bound_and_none_of_its_ow
 
 
 @pytest.mark.parametrize("clip", [ClipWhole(norm=1e-2), ClipLayers(norm=1e-2)])
-def test_a_guess_is_matched_through_a_clip_that_binds(clip):
-    """At the truth nothing is left; beside it the derivative of the distance by a pixel is that of finite differences."""
+def test_a_guess_is_matched_through_an_active_clip(clip):
+    """At the truth the distance is zero; elsewhere its derivative by a pixel equals finite differences."""
     view, inputs, targets = seen("none", clip)
     plain = dataclasses.replace(view, stations=Stations()).respond(inputs, targets)
     assert all(g.norm() > 1e-2 for g in plain.values())
@@ -56,7 +56,7 @@ def test_a_guess_is_matched_through_a_clip_that_binds(clip):
     def distance(x: Tensor) -> Tensor:
         return SquaredL2()(view.respond(x, targets, by_what_leaked=True), view.update, view).sum()
 
-    # The leak itself was taken in single precision.
+    # The leak itself has single precision.
     assert distance(inputs) < 1e-9 < 1e-3 * SquaredL2()(plain, view.update, view)
     guess = (0.5 * inputs + 0.2).requires_grad_()
     (slope,) = torch.autograd.grad(distance(guess), guess)
@@ -66,8 +66,8 @@ def test_a_guess_is_matched_through_a_clip_that_binds(clip):
         torch.testing.assert_close(slope.flatten()[pixel], by_hand.detach(), rtol=1e-5, atol=1e-10)
 
 
-def test_precode_runs_by_what_it_drew_for_who_knows_it_and_by_its_mean_for_others():
-    """What leaked has draws in it: the truth gives it to who reads them, and to nobody else; each time the same answer."""
+def test_precode_uses_its_draws_for_adaptive_attackers_and_its_mean_for_others():
+    """The leak contains draws: the truth reproduces it only for an attacker that reads them, each time with the same result."""
     view, inputs, targets = seen("precode")
     told, again, blind = (
         v.respond(inputs, targets, by_what_leaked=True)

@@ -1,4 +1,4 @@
-"""The answer of a run in its first lines: each verdict from rows built by hand, then accuracy and epsilon."""
+"""The result of a run in its first lines: each verdict from rows built by hand, then accuracy and epsilon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLANNED = Federation(rounds=5, batch=2, examples_per_client=4)
 
 
 def rows(victims: int = 100, batch: int = 1, networks: int = 5, **changes: Any) -> pd.DataFrame:
-    """Rows of an attack on images that finds nothing, one for each example."""
+    """Return rows of an attack on images that finds nothing, one for each example."""
     which = np.repeat(np.arange(victims), batch)
     plain = {
         "tap": "type-1", "round": 0, "victim": which, "batch": which, "member": np.tile(np.arange(batch), victims),
@@ -43,7 +43,7 @@ def first(count: int, value: Any = True, other: Any = False, of: int = 100) -> l
 
 
 def summary(**taps: pd.DataFrame) -> dict[str, Any]:
-    """The summary of these leakage points, whose names have no hyphen here."""
+    """Return the summary of these leakage points, whose names have no hyphen here."""
     points = {f"type-{name[-1]}": tap_summary(group, 1.0, STRONG).as_dict() for name, group in taps.items()}
     return {"taps": points, "notes": {}}
 
@@ -121,12 +121,12 @@ def test_the_worst_leakage_point_comes_first_and_the_others_have_a_short_line_ea
     ]
 
 
-def test_a_reason_that_is_the_first_finding_s_too_is_said_once() -> None:
+def test_a_reason_shared_with_the_first_finding_is_printed_once() -> None:
     found = headline_of(summary(at_2=rows(victims=10), at_1=rows(victims=10), at_0=rows(victims=10)))
     assert found.lines()[1] == "server-side update (type-0) and example gradient (type-2): inconclusive: as above"
 
 
-def test_a_warning_of_several_leakage_points_is_said_once() -> None:
+def test_a_warning_of_several_leakage_points_is_printed_once() -> None:
     said = ["type-1: too few", "type-1@20: too few", "type-0: another", "training: loss rose", "nothing was learned"]
     assert warnings(Summary(warnings=said)) == [
         "client update (type-1) and client update (type-1) after 20 rounds: too few",
@@ -176,7 +176,7 @@ def test_a_guarantee_is_a_sentence_of_its_own() -> None:
         ("global@40", {}, "from the global update after 40 rounds"),
     ],
 )
-def test_the_place_says_what_the_attacker_read(name: str, changes: dict[str, Any], place: str) -> None:
+def test_the_leakage_point_names_what_the_attacker_read(name: str, changes: dict[str, Any], place: str) -> None:
     of = summary(at_1=rows(**ALL))
     of["taps"] = {name: of["taps"]["type-1"] | changes}
     assert headline_of(of).findings[0].place == place
@@ -243,7 +243,7 @@ def test_without_a_defense_there_is_no_epsilon() -> None:
     assert headline_of(of).epsilon == "Epsilon: none (no defense)"
 
 
-def test_a_failed_attack_on_an_own_update_says_whether_it_came_closer_than_the_baseline() -> None:
+def test_a_failed_attack_on_an_external_update_is_compared_with_the_baseline() -> None:
     closer = rows(victims=1, rmse=0.144, null_rmse=0.275)
     found = headline_of(summary(at_1=closer), external=True).findings[0]
     assert found.beside.endswith("closer than the baseline guess: median RMSE 0.1440 against 0.2750")
@@ -256,6 +256,6 @@ def test_limits_are_rounded_up() -> None:
     assert "reconstruct up to 4 % of the images" in headline_of(summary(at_1=rows(victims=90))).findings[0].line
 
 
-def test_of_points_without_a_leak_the_one_that_excludes_least_comes_first() -> None:
+def test_points_without_a_leak_begin_with_the_one_that_excludes_least() -> None:
     found = headline_of(summary(at_1=rows(victims=90), at_2=rows(victims=10)))
     assert [finding.points for finding in found.findings] == [("type-2",), ("type-1",)]

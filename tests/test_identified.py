@@ -1,4 +1,4 @@
-"""Identification by what a defense selected, by the nearest neighbour of the reconstruction, and the choice between the two."""
+"""Identification by a defense's selection, by the nearest neighbour of the reconstruction, and the choice between both."""
 
 import dataclasses
 import math
@@ -31,7 +31,9 @@ VICTIMS = 12
 
 
 def shown(transform: Transform, batch: int = 1, observations: int = 1, knows: bool = True) -> tuple[View, Tensor]:
-    """What `VICTIMS` clients of digits send behind a transform at the client station, with candidates; where each victim is."""
+    """Return the updates of `VICTIMS` digit clients after a transform at the client station, candidates,
+    and each victim's position.
+    """
     asked = Request(dataset="digits", attack="identification", victims=VICTIMS, train_rounds=0, leak_batch=batch)
     some = resolve_cell(dataclasses.replace(asked, candidates=200, observations=observations), None)
     some = dataclasses.replace(some, defense=dataclasses.replace(some.defense, client=(transform,)))
@@ -56,14 +58,14 @@ def share(view: View, own: Tensor) -> float:
         PruneThreshold(0.9),
     ],
 )
-def test_the_victim_is_found_by_what_was_sent(transform: Transform) -> None:
+def test_the_sent_coordinates_identify_the_victim(transform: Transform) -> None:
     view, own = shown(transform)
     assert selects(view)
     assert share(view, own) == 1.0
 
 
 def test_an_attacker_that_does_not_know_the_selection_is_misled_by_short_gradients() -> None:
-    """The squared distance over all coordinates, of which nine tenths are missing, prefers candidates with short gradients."""
+    """The squared distance over all coordinates, nine tenths of which are missing, prefers candidates with short gradients."""
     view, own = shown(PruneRandom(0.1, 0.0001), knows=False)
     assert not selects(view)
     assert share(view, own) < 0.5
@@ -74,14 +76,14 @@ def test_in_a_batch_the_sent_coordinates_rank_above_chance() -> None:
     assert share(view, own) > 0.25
 
 
-def test_releases_with_selections_of_their_own_add_their_scores() -> None:
+def test_scores_of_releases_with_different_selections_add_up() -> None:
     view, _ = shown(PruneRandom(0.1, 0.0001))
     rest = dataclasses.replace(view, update={n: u.roll(1, 0) for n, u in view.update.items()})
     both = Candidates()((view, rest), ()).scores
     torch.testing.assert_close(both, Candidates()((view,), ()).scores + Candidates()((rest,), ()).scores)
 
 
-def test_only_selections_are_left_out_where_a_candidate_is_one_of_a_batch() -> None:
+def test_only_selections_are_ignored_for_a_candidate_in_a_batch() -> None:
     view, _ = shown(PruneThreshold(0.5))
     clip = ClipWhole(1.0)
     view = dataclasses.replace(view, stations=dataclasses.replace(view.stations, client=(PruneThreshold(0.5), clip)))
@@ -89,7 +91,10 @@ def test_only_selections_are_left_out_where_a_candidate_is_one_of_a_batch() -> N
 
 
 def test_the_mask_likelihood_is_that_of_the_most_likely_probabilities() -> None:
-    """Six coordinates of eight could be sent and three were: 3 log(1/2) + 3 log(1/2); nothing outside was, which is certain."""
+    """Six of eight coordinates could be sent and three were: 3 log(1/2) + 3 log(1/2).
+
+    The others were not sent, which is certain.
+    """
     sent = torch.tensor([[1, 1, 1, 0, 0, 0, 0, 0]]).bool()
     could = torch.tensor(
         [[1, 1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1], [1] * 8, [0] * 8]
@@ -132,7 +137,7 @@ def test_the_nearest_candidate_of_any_member_of_the_batch_comes_first() -> None:
     assert certain(found, PUBLIC, CANDIDATES).tolist() == [True, True, False, False]
 
 
-def test_a_picture_that_has_nothing_to_do_with_the_candidates_is_certain_about_once_in_201() -> None:
+def test_an_unrelated_picture_is_certain_about_once_in_201() -> None:
     """Sharp, shrunk towards the mean, and the mean itself."""
     others = pictures(4000, 3)[:, None]
     sure = certain(nearest(others, CANDIDATES), PUBLIC, CANDIDATES).double().mean()
@@ -142,7 +147,7 @@ def test_a_picture_that_has_nothing_to_do_with_the_candidates_is_certain_about_o
         assert certain(nearest(dull, CANDIDATES), PUBLIC, CANDIDATES).double().mean() < 5 / 201
 
 
-def test_copies_of_candidates_among_the_public_examples_and_twins_do_not_make_it_certain() -> None:
+def test_copies_of_candidates_and_duplicates_do_not_make_it_certain() -> None:
     inputs = CANDIDATES[:10, None] + 0.01
     copies = torch.cat([PUBLIC, CANDIDATES[5:6]])
     assert certain(nearest(inputs, CANDIDATES), copies, CANDIDATES).all()
@@ -151,7 +156,7 @@ def test_copies_of_candidates_among_the_public_examples_and_twins_do_not_make_it
     assert not certain(nearest(inputs, CANDIDATES[:1]), PUBLIC, CANDIDATES[:1]).any()
 
 
-def test_each_victim_has_one_answer_so_that_chance_stays_one_in_k() -> None:
+def test_each_victim_has_one_chosen_candidate_so_chance_is_one_in_k() -> None:
     likelihood, reconstruction = (
         Ranking(torch.tensor([[1.0, 0.0], [1.0, 0.0]])),
         Ranking(torch.tensor([[0.0, 1.0]] * 2)),
@@ -159,8 +164,8 @@ def test_each_victim_has_one_answer_so_that_chance_stays_one_in_k() -> None:
     assert chosen(likelihood, reconstruction, torch.tensor([True, False])).scores.tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
-def test_other_members_of_the_batch_among_the_candidates_are_no_wrong_answer() -> None:
-    """The victim of lane 0 is candidate 1, its fellow candidate 2; the fellow's higher score does not count."""
+def test_other_batch_members_among_the_candidates_are_not_wrong() -> None:
+    """The victim of lane 0 is candidate 1, the other batch member is candidate 2; the latter's higher score does not count."""
     labels = torch.zeros(2, 2, dtype=torch.int64)
     examples = torch.tensor([[11, 12], [10, 19]])
     real = Truth(
@@ -177,8 +182,8 @@ def test_other_members_of_the_batch_among_the_candidates_are_no_wrong_answer() -
     assert rows["identified_by_reconstruction"].isna().all() and math.isnan(rows["identified_by_likelihood"][1])
 
 
-def test_a_reconstruction_of_a_batch_that_explains_what_leaked_is_believed_unless_noise_hides_it() -> None:
-    """The truth with a little error explains it; the public mean, a wrong picture and the truth behind strong noise do not."""
+def test_a_reconstruction_that_explains_the_leak_is_trusted_unless_noise_hides_it() -> None:
+    """The truth with a small error explains it; the public mean, a wrong picture and the truth behind strong noise do not."""
     view, _ = shown(PruneThreshold(0.0), batch=2)
     some = pictures_of_digits(VICTIMS * 3).reshape(VICTIMS, 3, *view.shape)
     real, wrong = some[:, :2], some[:, 1:]
@@ -194,8 +199,8 @@ def test_a_reconstruction_of_a_batch_that_explains_what_leaked_is_believed_unles
     assert not explains((dataclasses.replace(seen, update=noisy),), answer, public).any()
 
 
-def test_what_a_reconstruction_explains_is_at_least_99_percent_and_all_members() -> None:
-    """Of what the public mean leaves unexplained; a member without a label lacks an answer."""
+def test_a_reconstruction_must_explain_99_percent_and_all_members() -> None:
+    """At least 99 % of what the public mean leaves unexplained; a member without a label counts as missing."""
     view, _ = shown(PruneThreshold(0.0))
     real, public = pictures_of_digits(VICTIMS).reshape(VICTIMS, 1, *view.shape), pictures_of_digits(100)
     labels = torch.zeros(VICTIMS, 1, dtype=torch.int64)

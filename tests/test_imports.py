@@ -1,4 +1,4 @@
-"""Every module of leakbench can be imported alone: what modules import as they are read goes round in no circle."""
+"""Every module of leakbench can be imported alone: imports at module level have no cycles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def named(folder: Path) -> dict[str, Path]:
 
 
 def imported(body: list[ast.stmt]) -> Iterator[str]:
-    """Yield what statements import as they are read, functions left out: module.name, of which either may be a module."""
+    """Yield the imports of module-level statements, without functions: module.name, either of which may be a module."""
     for statement in body:
         if isinstance(statement, ast.ImportFrom) and statement.module:
             yield from (f"{statement.module}.{alias.name}" for alias in statement.names)
@@ -34,9 +34,9 @@ def imported(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def read_first(modules: Mapping[str, Path]) -> dict[str, set[str]]:
-    """Return {module: those that are read before it}: a module of another package comes after that package's own `__init__`.
+    """Return {module: modules imported before it}: a module of another package comes after that package's `__init__`.
 
-    Packages that a module lies in have begun when it is read, and wait for it.
+    The packages that contain a module started before it, and wait for it.
     """
     before = {}
     for name, path in modules.items():
@@ -49,7 +49,7 @@ def read_first(modules: Mapping[str, Path]) -> dict[str, set[str]]:
 
 
 def circle(before: Mapping[str, set[str]]) -> list[str]:
-    """Return the modules of a circle in order, empty where there is none."""
+    """Return the modules of a cycle in order, or an empty list."""
     done, way = set[str](), list[str]()
 
     def walk(name: str) -> list[str]:
@@ -66,14 +66,14 @@ def circle(before: Mapping[str, set[str]]) -> list[str]:
     return next(filter(None, (walk(name) for name in sorted(before))), [])
 
 
-def test_no_imports_go_round_in_a_circle() -> None:
+def test_imports_have_no_cycles() -> None:
     modules = named(HOME)
     assert len(modules) > 150
     assert not circle(read_first(modules))
 
 
-def test_a_circle_is_seen(tmp_path: Path) -> None:
-    """Through a package's `__init__` too; a package that reads its own modules is none."""
+def test_a_cycle_is_found(tmp_path: Path) -> None:
+    """Through a package's `__init__` too; a package that imports its own modules is not a cycle."""
     files = {
         "__init__.py": "",
         "one/__init__.py": "from leakbench.one.inner import a",
@@ -90,7 +90,7 @@ def test_a_circle_is_seen(tmp_path: Path) -> None:
     assert set(circle(read_first(named(tmp_path)))) == {"leakbench.one", "leakbench.one.inner", "leakbench.two"}
 
 
-def test_the_package_is_the_command_line_too() -> None:
-    """Where the script is not on the path, as inside of a scheduler's job."""
+def test_the_package_can_be_run_as_the_command_line() -> None:
+    """If the script is not on the path, as in a scheduler's job."""
     done = subprocess.run([sys.executable, "-m", "leakbench", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("leakbench, version ")

@@ -1,4 +1,4 @@
-"""The recipe of Inverting Gradients against its loop written out for one victim, and what it rebuilds."""
+"""The recipe of Inverting Gradients against its loop written out for one victim, and its reconstructions."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def rngs(victims: int) -> Generators:
 
 
 def leaked(victims: int, dtype: torch.dtype) -> tuple[View, Tensor]:
-    """Digits and their gradients at a sigmoid LeNet, in float64 and the digits (V, 1, *s)."""
+    """Return digits and their gradients at a sigmoid LeNet, in float64, and the digits (V, 1, *s)."""
     data = load_dataset("digits")[2]
     model = build("lenet_cpl", data.shape, data.classes, generator(0, "leak model"))
     network = Network(model, parameters(model))
@@ -48,7 +48,7 @@ def leaked(victims: int, dtype: torch.dtype) -> tuple[View, Tensor]:
 
 
 def one_by_one(view: View, victim: int, start: Tensor, limit: int) -> list[float]:
-    """Its authors' loop: standardised pixels, cost `sim`, signed gradients, Adam, decay, box; the model sees plain pixels."""
+    """Its authors' loop: standardised pixels, cost `sim`, signed gradients, Adam, decay, box; the model gets plain pixels."""
     assert view.public is not None
     assert view.labels is not None
     mean, deviation = (m.double() for m in channel_moments(view.public))
@@ -79,7 +79,7 @@ def one_by_one(view: View, victim: int, start: Tensor, limit: int) -> list[float
 
 
 def test_the_recipe_follows_its_authors_loop() -> None:
-    """Three digits in float64: every cost of 16 iterations, in which the rate falls three times, as of one victim alone."""
+    """Three digits in float64: every cost of 16 iterations, with three decays of the rate, equals that of one victim alone."""
     view, _ = leaked(3, torch.float64)
     attack = method("inverting_gradients", 16)
     answer = attack((view,), rngs(3))
@@ -88,8 +88,8 @@ def test_the_recipe_follows_its_authors_loop() -> None:
     torch.testing.assert_close(answer.trajectory, slow, rtol=1e-6, atol=1e-9)
 
 
-def test_it_rebuilds_digits() -> None:
-    """Undefended: in 150 iterations closer to nearly every digit than the public mean is, with every label right."""
+def test_it_reconstructs_digits() -> None:
+    """Undefended: after 150 iterations nearly every digit is closer than the public mean, with every label right."""
     view, x = leaked(6, torch.float32)
     assert view.public is not None
     answer = method("inverting_gradients_short", 150)((view,), rngs(6))
@@ -102,7 +102,7 @@ def test_it_rebuilds_digits() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_variants_differ_in_what_their_names_say(variant: str) -> None:
+def test_variants_differ_as_their_names_say(variant: str) -> None:
     """In the labels; in iterations and the weight of the prior."""
     plain, other = (resolve("attacks", Attack, "inverting_gradients" + v)[1] for v in ("", variant))
     assert isinstance(plain.method, GradientMatching)

@@ -1,4 +1,4 @@
-"""Whether a network's derivatives jump, read off what autograd records."""
+"""Whether a network's derivatives jump, read from autograd's graph."""
 
 import pytest
 import torch
@@ -11,14 +11,14 @@ SMOOTH = {"lenet_dlg", "lenet_cpl", "lenet_dlg_gelu", "lenet_cpl_gelu", "mlp_sig
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_of_every_network(name):
+def test_kinks_of_every_network(name):
     """Sigmoids and GELUs are smooth; all others have ReLUs."""
     shape = (123,) if name.startswith("mlp") else (3, 32, 32)
     assert kinked(build(name, shape, 10, torch.Generator()), shape) is (name not in SMOOTH)
 
 
 class Written(nn.Module):
-    """A network that calls a function and no module of it."""
+    """A network that calls functions and no modules."""
 
     def __init__(self, function) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class Written(nn.Module):
         (lambda x: x, False),
     ],
 )
-def test_of_functions(function, expected):
+def test_kinks_of_functions(function, expected):
     assert kinked(Written(function), (3,)) is expected
 
 
-def test_the_network_stays_as_it_was():
-    """Also its mode, its statistics and its derivatives; and without derivatives switched on."""
+def test_the_network_is_unchanged():
+    """Including its mode, its statistics and its derivatives; also with derivatives off."""
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""--knows: every attack told of the defense or not, whatever its recipe says."""
+"""--knows makes every attack adaptive or oblivious, against its recipe."""
 
 import json
 from pathlib import Path
@@ -22,12 +22,12 @@ def cell(**asked):
     )
 
 
-def test_the_words_are_those_of_a_recipe():
+def test_the_words_equal_those_of_a_recipe():
     told = {resolve("attacks", Attack, name)[1].knows for name in names("attacks")}
     assert told == set(KNOWS)
 
 
-def test_said_is_said_in_the_identity_the_manifest_and_the_recipe():
+def test_the_word_is_in_the_identity_the_manifest_and_the_recipe():
     plain, told = cell(attack="dlg"), cell(attack="dlg", knows="defense")
     assert plain.attack.knows == "oblivious" != told.attack.knows
     assert plain.hash != told.hash
@@ -35,12 +35,12 @@ def test_said_is_said_in_the_identity_the_manifest_and_the_recipe():
     assert {**describe(told.attack), "knows": "oblivious"} == describe(plain.attack)
 
 
-def test_who_asks_for_what_the_recipe_says_gets_the_same_cell():
+def test_the_word_of_the_recipe_gives_the_same_cell():
     assert cell(attack="whitened", knows="defense").hash == cell(attack="whitened").hash
 
 
 @pytest.mark.parametrize("knows", KNOWS)
-def test_the_view_is_that_of_one_who_was_told_so(knows):
+def test_the_view_follows_the_word(knows):
     some = cell(attack="whitened" if knows == "oblivious" else "dlg", defense="fed_cdp_valid", knows=knows)
     view = view_of(
         some, "type-2", 0, draw_victims(some, "type-2", 0, hand_out(some)), torch.arange(1), _sent(some, None, None)
@@ -48,8 +48,8 @@ def test_the_view_is_that_of_one_who_was_told_so(knows):
     assert view.knowledge.defense is bool(view.stations.example) is (knows == "defense")
 
 
-def test_the_oblivious_recipe_is_whitened_and_one_word():
-    """So that what it measured before can be measured again by that word."""
+def test_the_oblivious_recipe_equals_whitened_with_one_word():
+    """That word alone repeats its earlier measurements."""
     one, other = (resolve("attacks", Attack, name)[1] for name in ("whitened", "whitened_oblivious"))
     assert one.method == other.method
     assert (one.knows, other.knows) == ("defense", "oblivious")
@@ -63,7 +63,7 @@ def test_another_word_is_refused(word, said):
         cell(knows=word)
 
 
-def test_the_table_says_what_was_told(tmp_path: Path):
+def test_the_table_shows_what_the_attacker_knows(tmp_path: Path):
     tiny = "run --dataset digits --attack cpl --defense prune_threshold --taps type-1 --leak-batch 1 --victims 1 --train-rounds 0"
     command = [*f"{tiny} --candidates 5 --iterations 1 --json --quiet --knows defense".split(), "--out", str(tmp_path)]
     found = CliRunner().invoke(commands, command, standalone_mode=False, catch_exceptions=False)

@@ -1,4 +1,4 @@
-"""Labels of a batch as counts, repeats included; and labels that the threat model grants."""
+"""Labels of a batch as counts, with repeats; and labels that the threat model grants."""
 
 import dataclasses
 import itertools
@@ -30,7 +30,7 @@ from leakbench.types import Clock, Network
 
 
 def seen(model: nn.Module, x: Tensor, y: Tensor, classes: int, public: Public | None) -> View:
-    """What leaks of batches x (V, B, *s) with labels y (V, B)."""
+    """Return the leak of batches x (V, B, *s) with labels y (V, B)."""
     network = Network(model, parameters(model))
     targets = one_hot(y, classes).to(x)
     leaked = leak("type-1", network, x[:, None, None], targets[:, None, None], 0.1, Stations(), Clock(0, 0, 1, 1), None)
@@ -41,7 +41,7 @@ def seen(model: nn.Module, x: Tensor, y: Tensor, classes: int, public: Public | 
 @given(st.lists(st.floats(-2, 6), min_size=3, max_size=3), st.integers(1, 5))
 @settings(max_examples=50, deadline=None)
 def test_rounded_counts_are_the_nearest(wanted: list[float], total: int) -> None:
-    """Integers from 0 that sum to the total, none nearer: against all of them."""
+    """Integers from 0 that have the total as their sum, none nearer: compared with all of them."""
     real = torch.tensor([wanted], dtype=torch.float64)
     found = rounded(real, total)
     every = [c for c in itertools.product(range(total + 1), repeat=3) if sum(c) == total]
@@ -54,8 +54,8 @@ def test_rounded_counts_are_the_nearest(wanted: list[float], total: int) -> None
 @pytest.mark.parametrize("bias", [True, False])
 @given(seed=st.integers(0, 1000), batch=st.integers(1, 12))
 @settings(max_examples=15, deadline=None)
-def test_counts_are_exact_where_the_features_are_known(bias: bool, seed: int, batch: int) -> None:
-    """Batches of one input, which is public too, under labels drawn with repeats: every count is right, whatever the weights."""
+def test_counts_are_exact_for_known_features(bias: bool, seed: int, batch: int) -> None:
+    """Batches of one input, which is public too, under labels drawn with repeats: every count is right, at any weights."""
     rng = torch.Generator().manual_seed(seed)
     model = nn.Linear(6, 5, bias=bias).double()
     nn.init.normal_(model.weight, generator=rng)
@@ -66,8 +66,8 @@ def test_counts_are_exact_where_the_features_are_known(bias: bool, seed: int, ba
     assert torch.equal(counts, one_hot(y, 5).sum(1).long())
 
 
-def test_with_a_bias_the_mean_probability_is_all_that_is_needed() -> None:
-    """Other inputs than the public ones, but E[p] - db by hand: the slow form, unrounded up to the rounding."""
+def test_with_a_bias_only_the_mean_probability_is_needed() -> None:
+    """Inputs differ from the public ones, but E[p] - db by hand: the slow form, exact up to rounding."""
     rng = generator(0, "counts")
     model = nn.Linear(6, 3).double()
     x, y = torch.rand(5, 8, 6, generator=rng, dtype=torch.float64), torch.randint(3, (5, 8), generator=rng)
@@ -78,8 +78,8 @@ def test_with_a_bias_the_mean_probability_is_all_that_is_needed() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_what_is_expected_of_public_examples_is_no_defended_gradient(bias: bool) -> None:
-    """The counts are read off the plain gradients of public examples, whatever stations the attacker knows of."""
+def test_expected_gradients_of_public_examples_are_undefended(bias: bool) -> None:
+    """The counts use the plain gradients of public examples, for any stations that the attacker knows."""
     model = nn.Linear(6, 3, bias=bias)
     nn.init.normal_(model.weight, generator=generator(0, "weights"))
     x = torch.rand(6, generator=generator(0, "input")).expand(2, 4, 6)
@@ -106,7 +106,7 @@ def test_without_a_bias_it_is_least_squares() -> None:
 
 
 def test_repeats_among_faces_at_random_weights() -> None:
-    """Sixteen batches of eight digits with repeats, each batch right, where the lowest rows alone miscount some."""
+    """Sixteen batches of eight digits with repeats are all right; the lowest rows alone miscount some."""
     data = load_dataset("digits")[2]
     model = build("lenet_cpl", data.shape, data.classes, generator(0, "leak model"))
     chosen = torch.randint(len(data.train_targets), (16, 8), generator=generator(0, "chosen"))
@@ -115,7 +115,7 @@ def test_repeats_among_faces_at_random_weights() -> None:
     true = y.sort(1).values
     assert torch.equal(LastLayerCounts()(view, ()).targets.argmax(-1), true)
     assert (LastLayer()(view, ()).targets.argmax(-1) != true).any(1).any()
-    del view.update[list(view.update)[-1]]  # the last bias
+    del view.update[list(view.update)[-1]]  # The last bias.
     right = (LastLayerCounts()(view, ()).targets.argmax(-1) == true).all(1)
     assert right.float().mean() >= 0.9
 
@@ -143,7 +143,7 @@ RECIPE = (
 @pytest.mark.parametrize("tap", ["type-2", "type-1"])
 @pytest.mark.parametrize("labels", ["given", "last_layer"])
 def test_labels_are_shown_only_to_an_attack_that_is_granted_them(tap: str, labels: str, tmp_path: Path) -> None:
-    """The true ones of just these victims, in order of use; else none, and the knowledge says which."""
+    """The true labels of exactly these victims, in order of use; otherwise none, and the knowledge says which."""
     (tmp_path / "mine.yaml").write_text(RECIPE.format(labels=labels))
     asked = Request(attack=str(tmp_path / "mine.yaml"), dataset="digits", victims=4, train_rounds=0, candidates=9)
     cell = resolve_cell(asked, None)

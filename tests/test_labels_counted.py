@@ -1,4 +1,4 @@
-"""Labels of a batch counted by the expected shares: rounded to whole examples, scored beside the public shares."""
+"""Labels of a batch counted by the expected shares: rounded to whole examples, scored against the public shares."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("with_pages")
 
 
 def largest_remainder(shares: list[float], many: int) -> list[int]:
-    """Hamilton's rule, step by step."""
+    """Apply Hamilton's rule step by step."""
     wanted = [many * share for share in shares]
     counts = [int(w) for w in wanted]
     order = sorted(range(len(wanted)), key=lambda c: counts[c] - wanted[c])
@@ -34,7 +34,7 @@ def largest_remainder(shares: list[float], many: int) -> list[int]:
 
 @given(seed=st.integers(0, 10_000), classes=st.integers(2, 12), many=st.integers(2, 30))
 @settings(max_examples=80, deadline=None)
-def test_as_counted_by_hand(seed: int, classes: int, many: int) -> None:
+def test_counts_equal_those_by_hand(seed: int, classes: int, many: int) -> None:
     rng = generator(seed, "shares")
     shares = torch.rand(1, classes, generator=rng, dtype=torch.float64)
     shares /= shares.sum()
@@ -46,8 +46,8 @@ def test_as_counted_by_hand(seed: int, classes: int, many: int) -> None:
     assert float(counted(3 * shares, labels)) == pytest.approx(overlap)
 
 
-def test_what_is_no_answer() -> None:
-    """Shares that are not finite are right of nothing; a class that is not thought of gets no example; below 0 is 0."""
+def test_invalid_shares_count_nothing() -> None:
+    """Shares that are not finite have nothing right; a class without a share gets no example; values below 0 count as 0."""
     labels = torch.tensor([[0, 0, 1]])
     nan, inf = torch.nan, torch.inf
     for shares, right in (
@@ -57,8 +57,8 @@ def test_what_is_no_answer() -> None:
         assert float(counted(torch.tensor([shares]), labels)) == pytest.approx(right)
 
 
-def test_true_shares_are_all_right_and_rows_stand_on_the_first_of_a_batch() -> None:
-    """Beside public labels of one class; of a single example nothing is counted."""
+def test_true_shares_are_all_right_and_are_in_the_first_row_of_a_batch() -> None:
+    """Compared with public labels of one class; for a single example nothing is counted."""
     labels = torch.tensor([[0, 2], [1, 1]])
     truth = Truth(torch.arange(2), torch.zeros(2, 2, 3), labels, torch.arange(4).reshape(2, 2), torch.tensor([0, 1]))
     shares = torch.nn.functional.one_hot(labels, 3).float().mean(1)
@@ -84,7 +84,7 @@ def test_true_shares_are_all_right_and_rows_stand_on_the_first_of_a_batch() -> N
 def test_a_run_counts_the_labels_of_its_batches(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Without a defense nearly all of five are counted right; at a noise that hides everything as many as without the leak."""
+    """Without a defense nearly all of five are counted right; at very strong noise as many as without the leak."""
     recipe = tmp_path / "flat.yaml"
     recipe.write_text(
         "title: t\ncite: c\nunit: example\n"

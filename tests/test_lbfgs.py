@@ -8,13 +8,13 @@ from leakbench.attack.search.lbfgs import Lbfgs
 
 
 def rugged(points: Tensor, shift: Tensor) -> Tensor:
-    """A non-convex function (v, d) -> (v,), another one for each victim."""
+    """Return a non-convex function (v, d) -> (v,) that differs between victims."""
     x = points - shift
     return (x.square() * torch.linspace(0.5, 4, x.shape[1], dtype=x.dtype)).sum(1) + (3 * x).sin().sum(1)
 
 
 def slow_reference(start: Tensor, shift: Tensor, outer: int) -> tuple[list[float], Tensor, int]:
-    """The values of every evaluation, the end point and the number of evaluations of torch's own optimiser."""
+    """Return the values of every evaluation, the end point and the number of evaluations of torch's own optimiser."""
     x = start.clone().requires_grad_()
     optimiser = torch.optim.LBFGS([x])
     seen: list[float] = []
@@ -36,7 +36,7 @@ def test_every_victim_follows_torch() -> None:
     rng = torch.Generator().manual_seed(1)
     start = torch.randn(10, 7, generator=rng, dtype=torch.float64) * torch.arange(1, 11)[:, None]
     shift = torch.randn(10, 7, generator=rng, dtype=torch.float64)
-    start[3] = shift[3] * 0 + 1e-12  # another curvature from the first step on
+    start[3] = shift[3] * 0 + 1e-12  # The curvature differs from the first step on.
     seen: list[list[float]] = [[] for _ in range(10)]
 
     def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,7 +62,7 @@ def test_every_victim_follows_torch() -> None:
         torch.testing.assert_close(search.points[victim], end, rtol=1e-3, atol=1e-5)
 
 
-def test_a_step_too_short_to_matter_ends_it_by_its_length() -> None:
+def test_a_search_ends_when_a_step_is_too_short() -> None:
     """On 50 x^2 from 1 at rate .1 the first move is -100 / 100 * .1: below a tolerance of .2, though its direction is 100 long."""
     searches = []
 
@@ -89,8 +89,8 @@ def test_a_step_too_short_to_matter_ends_it_by_its_length() -> None:
     assert [int(s.iterations) for s in searches] == [1, 4]
 
 
-def test_a_step_ends_where_nothing_changes_any_more() -> None:
-    """Of 1e-5 x^2 a short step changes less than the tolerance while the gradient is far from zero: it ends as torch's does."""
+def test_a_search_ends_when_the_value_no_longer_changes() -> None:
+    """On 1e-5 x^2 a short step changes less than the tolerance while the gradient is far from zero: it ends as torch's does."""
     x = torch.ones(3, dtype=torch.float64, requires_grad=True)
     reference = torch.optim.LBFGS([x], lr=0.01)
     count = 0
@@ -139,7 +139,7 @@ def test_history_wraps_around() -> None:
         torch.testing.assert_close(search.points[0], x.detach(), rtol=1e-8, atol=1e-10)
 
 
-def test_who_is_done_leaves_and_the_others_do_not_notice() -> None:
+def test_finished_victims_leave_without_changing_the_others() -> None:
     """Dropping victims changes nothing for those that stay."""
     start = torch.linspace(-3, 3, 12, dtype=torch.float64).reshape(4, 3)
     shift = torch.zeros(4, 3, dtype=torch.float64)
@@ -159,7 +159,7 @@ def test_who_is_done_leaves_and_the_others_do_not_notice() -> None:
 
 
 def test_directions_are_those_of_the_recursion_over_the_pairs() -> None:
-    """Nocedal and Wright, Algorithm 7.4, on histories of other lengths, one of them full and turned over, to 1e-9."""
+    """Nocedal and Wright, Algorithm 7.4, on histories of different lengths, one of them full and wrapped around, to 1e-9."""
     rng = torch.Generator().manual_seed(11)
     curvature = torch.rand(3, 40, generator=rng, dtype=torch.float64) * 9 + 0.1
     ends = torch.tensor([3, 7, 16])
@@ -193,8 +193,8 @@ def recursion(gradient: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     return q
 
 
-def test_who_has_no_direction_of_descent_stays_for_ever() -> None:
-    """One gradient's square is below the least change that counts (1e-9), though it is above the least gradient (1e-7)."""
+def test_a_victim_without_a_descent_direction_never_moves_again() -> None:
+    """One gradient's square is below the least change that counts (1e-9), although the gradient is above its limit (1e-7)."""
 
     def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
         slope = torch.tensor([[1e-6], [1.0]], dtype=torch.float64)[lanes]

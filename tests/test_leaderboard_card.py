@@ -1,4 +1,4 @@
-"""A card: measured by one command, written small, read strictly, and its commands run the cells whose hashes it has."""
+"""A card is measured by one command, written compactly, read strictly, and its commands run the cells of its hashes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def card(measured_card: tuple[Path, Card]) -> Card:
     return measured_card[1]
 
 
-def test_the_command_writes_the_card_into_its_place(
+def test_the_command_writes_the_card_to_its_path(
     card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -46,17 +46,17 @@ def test_the_command_writes_the_card_into_its_place(
     assert keys == sorted(keys) and path.stat().st_size < 10_000
 
 
-def test_a_card_says_what_was_measured(card: Card) -> None:
+def test_a_card_contains_the_measurements(card: Card) -> None:
     assert [(cell.attacker, cell.protocol) for cell in card.cells] == [("oblivious", "paper"), ("aware", "paper")]
     point = card.cells[0].points[0]
     assert (point.name, point.victims, point.candidates, point.chance) == ("type-2", 10, 20, 0.05)
     assert point.asr is not None and point.asr[1] <= point.asr[0] <= point.asr[2]
-    # Nothing was trained, so that there is no accuracy; unmeasured is not zero.
+    # Without training there is no accuracy; unmeasured is not zero.
     assert card.accuracy.value is None and card.accuracy.rounds == 0
     assert card.epsilon.valid is None and card.epsilon.reason
     assert card.epsilon.audited.trials == 100
     assert card.settings["rounds"] == 0 and card.settings["victims"] == 10
-    # Neither a day nor a place on this machine.
+    # Neither a date nor a path of this machine.
     assert not re.search(r"20\d\d-\d\d", text_of(card)) and "/tmp" not in text_of(card)
 
 
@@ -71,7 +71,7 @@ def hash_by(command: str) -> str:
     return prepare(Request(**given), None).hash
 
 
-def test_a_command_runs_the_cell_that_stands_beside_it_whatever_is_asked() -> None:
+def test_each_command_runs_the_cell_of_its_hash() -> None:
     numbers = {"victims": 3, "candidates": 7, "leak_batch": 2, "observations": 2, "train_rounds": 3, "clients": 9}
     numbers |= {"clients_per_round": 4, "local_iterations": 2, "batch": 3, "seed": 5}
     asked = Asked(
@@ -92,7 +92,7 @@ def test_the_commands_on_a_card_run_its_cells(card: Card) -> None:
     assert shlex.split(card.epsilon.audited.command)[-2:] == ["--trials", "100"]
 
 
-def test_a_card_reads_as_it_was_written(card: Card, tmp_path: Path) -> None:
+def test_a_card_is_read_back_unchanged(card: Card, tmp_path: Path) -> None:
     path = write_card(tmp_path, card)
     assert path == tmp_path / "digits" / "sign.json" == path_of(tmp_path, card)
     assert read_card(path) == card and text_of(read_card(path)) == path.read_text(encoding="utf-8")
@@ -136,7 +136,7 @@ def _set(*place: Any) -> Callable[[dict[str, Any]], None]:
         (_set("asked", "victims", "10"), "victims"),
     ],
 )
-def test_what_is_no_card_is_refused_in_one_line(
+def test_files_that_are_not_cards_are_refused_in_one_line(
     card: Card,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -153,21 +153,21 @@ def test_what_is_no_card_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "1", "{", '{"a": 1, "a": 2}', "[" * 100_000, " " * 1_000_001])
-def test_what_is_no_json_of_a_card_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_json_of_a_card_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"x\.json"):
         read_card(path)
 
 
-def test_a_field_that_stands_twice_is_refused(card: Card, tmp_path: Path) -> None:
+def test_a_repeated_field_is_refused(card: Card, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(text_of(card).replace('"threat":', '"threat": "none",\n "threat":'), encoding="utf-8")
     with pytest.raises(InputError, match="'threat' appears twice"):
         read_card(path)
 
 
-def test_a_card_in_another_place_is_refused(card: Card, tmp_path: Path) -> None:
+def test_a_card_at_another_path_is_refused(card: Card, tmp_path: Path) -> None:
     (tmp_path / "faces").mkdir()
     (tmp_path / "faces" / "sign.json").write_text(text_of(card), encoding="utf-8")
     with pytest.raises(InputError, match=r"sign on digits, expected at digits/sign\.json"):
@@ -186,11 +186,11 @@ def test_a_card_in_another_place_is_refused(card: Card, tmp_path: Path) -> None:
         ("A. Author, NeurIPS 2017, section 4", ""),
     ],
 )
-def test_the_link_is_what_the_citation_says_and_nothing_guessed(cite: str, link: str) -> None:
+def test_the_link_comes_from_the_citation(cite: str, link: str) -> None:
     assert link_of(cite) == link
 
 
-def test_options_beside_a_check_and_a_card_of_nothing_are_refused(
+def test_extra_options_of_a_check_and_a_missing_recipe_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -211,7 +211,7 @@ def test_options_beside_a_check_and_a_card_of_nothing_are_refused(
 
 
 def test_failures_are_the_worst_of_a_card_s_median(card: Card) -> None:
-    """Of batches of three: the median over all examples, around which lies the interval of the victims' medians."""
+    """Batches of three: the median over all examples, which the interval of the victims' medians contains."""
     point = card.cells[0].points[0]
     tap = {
         f"{name}{end}": 0.5

@@ -1,4 +1,4 @@
-"""A card repeats, and one that was tampered with fails by the name of what was changed."""
+"""A card can be repeated; the check of a tampered card fails and names the change."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_card_of_other_cells_fails_by_name_before_anything_is_run(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_card_of_another_release_is_of_the_same_cells_unless_a_behaviour_changed(card: Card) -> None:
+def test_a_card_of_another_release_has_the_same_cells_unless_a_behaviour_changed(card: Card) -> None:
     older = dataclasses.replace(card, made_with={**card.made_with, "leakbench": "0.0.1"})
     names = (card.defense.name, card.dataset.name, card.attack.name)
     assert list(identity_differences(older, asking(card.asked, *names, None))) == []
@@ -106,7 +106,7 @@ def test_a_card_of_another_release_is_of_the_same_cells_unless_a_behaviour_chang
 def test_a_stale_card_names_the_behaviours_that_changed_and_how_to_measure_it_again(
     card: Card, tmp_path: Path, no_measuring: Callable[..., Card], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In place of the hashes, which all differ; what else is not of these cells follows."""
+    """The message replaces the hashes, which all differ; other differences follow."""
     accounting, training = SHARED["accounting"], SHARED["leakage"]
     monkeypatch.setitem(SHARED, "accounting", accounting + 1)
     monkeypatch.setitem(SHARED, "leakage", training + 1)
@@ -118,7 +118,7 @@ def test_a_stale_card_names_the_behaviours_that_changed_and_how_to_measure_it_ag
     assert first == line and second.startswith("settings.clients: the card has 7, here it is ")
 
 
-def test_other_sizes_than_the_hashes_are_of_fail(card: Card, tmp_path: Path, no_measuring: Callable[..., Card]) -> None:
+def test_sizes_that_do_not_match_the_hashes_fail(card: Card, tmp_path: Path, no_measuring: Callable[..., Card]) -> None:
     fewer = dataclasses.replace(card, asked=dataclasses.replace(card.asked, victims=9))
     found = [line.partition(":")[0] for line in check(fewer, Execution(tmp_path, None, QUIET), no_measuring)]
     assert found[0] == "settings.victims" and {"cells.oblivious.paper.hash", "cells.aware.paper.hash"} <= set(found)
@@ -157,7 +157,7 @@ def _identified(card: Card, value: float) -> Card:
     )
 
 
-def test_on_the_same_machine_numbers_agree_to_rounding_elsewhere_to_their_intervals(card: Card) -> None:
+def test_numbers_must_agree_to_rounding_or_on_other_machines_to_their_intervals(card: Card) -> None:
     one = _identified(card, 0.5)
     for other, here, there in ((0.5001, 0, 0), (0.55, 2, 0), (0.61, 2, 2)):
         again = _identified(card, other)
@@ -167,7 +167,7 @@ def test_on_the_same_machine_numbers_agree_to_rounding_elsewhere_to_their_interv
 
 
 @pytest.mark.parametrize(("value", "refused"), [(0.39, 2), (0.41, 0), (0.59, 0), (0.61, 2)])
-def test_elsewhere_a_number_lies_in_the_interval_by_both_ends(card: Card, value: float, refused: int) -> None:
+def test_on_other_machines_both_ends_of_the_interval_count(card: Card, value: float, refused: int) -> None:
     wide = with_points(card, lambda p: dataclasses.replace(p, identified=(value, 0.0, 1.0)))
     assert len(list(differences(_elsewhere(wide), _identified(card, 0.5)))) == refused
     assert len(list(differences(_elsewhere(_identified(card, 0.5)), wide))) == refused
@@ -175,10 +175,10 @@ def test_elsewhere_a_number_lies_in_the_interval_by_both_ends(card: Card, value:
 
 @pytest.mark.parametrize("end", [1, 2])
 @pytest.mark.parametrize("field", ["asr", "identified", "label_ranked"])
-def test_an_interval_that_its_share_does_not_give_is_refused_when_it_is_read(
+def test_an_interval_that_does_not_follow_from_its_share_is_refused(
     card: Card, tmp_path: Path, field: str, end: int
 ) -> None:
-    """By either end: within [0, 1] every number that is measured again would lie."""
+    """At either end: every repeated number would be in [0, 1]."""
 
     def move(fields: dict[str, Any]) -> None:
         share = fields["cells"][0]["points"][0][field]
@@ -189,7 +189,7 @@ def test_an_interval_that_its_share_does_not_give_is_refused_when_it_is_read(
         read_card(path)
 
 
-def test_the_accuracy_s_interval_is_of_its_examples(card: Card, tmp_path: Path) -> None:
+def test_the_interval_of_the_accuracy_follows_from_its_examples(card: Card, tmp_path: Path) -> None:
     low, high = (round(end, 4) for end in wilson(50, 100))
     for examples, refused in ((100, False), (1000, True)):
         path = changed(card, tmp_path, lambda f, n=examples: f["accuracy"].update(value=[0.5, low, high], examples=n))
@@ -200,7 +200,7 @@ def test_the_accuracy_s_interval_is_of_its_examples(card: Card, tmp_path: Path) 
             assert read_card(path).accuracy.value == (0.5, low, high)
 
 
-def test_whoever_says_another_machine_gains_no_verdict_and_no_wide_interval(card: Card) -> None:
+def test_claiming_another_machine_gains_no_verdict_and_no_wide_interval(card: Card) -> None:
     """A card that calls a leak inconclusive, with shares of 0 and intervals from 0 to 1; the honest one measures it again."""
     honest = with_points(card, lambda p: dataclasses.replace(p, asr=(0.9, 0.6, 0.98), verdict="reconstructs"))
     said = with_points(card, lambda p: dataclasses.replace(p, asr=(0.0, 0.0, 1.0), verdict="inconclusive"))
@@ -208,7 +208,7 @@ def test_whoever_says_another_machine_gains_no_verdict_and_no_wide_interval(card
     assert fields == {"asr", "verdict"}
 
 
-def test_what_has_no_interval_is_near_elsewhere_and_words_are_free_there(card: Card) -> None:
+def test_on_other_machines_numbers_without_an_interval_must_be_close(card: Card) -> None:
     def spent(of: Card, valid: float) -> Card:
         return dataclasses.replace(
             of, epsilon=dataclasses.replace(of.epsilon, valid=valid), warnings=(f"{valid} it is",)
@@ -218,6 +218,6 @@ def test_what_has_no_interval_is_near_elsewhere_and_words_are_free_there(card: C
     assert [d.partition(":")[0] for d in differences(one, spent(card, 1.01))] == ["warnings.0"]
     assert not list(differences(one, _elsewhere(spent(card, 1.04))))
     assert [d.partition(":")[0] for d in differences(one, _elsewhere(spent(card, 1.06)))] == ["epsilon.valid"]
-    # That there is none is no number that could be near.
+    # A missing number is not close to any number.
     none = dataclasses.replace(card, epsilon=dataclasses.replace(card.epsilon, valid=None))
     assert [d.partition(":")[0] for d in differences(one, _elsewhere(none))] == ["epsilon.valid"]

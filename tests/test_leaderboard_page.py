@@ -1,4 +1,4 @@
-"""The page: ranked by what the attacker who knows the defense gets; accuracy, guarantees and what was not measured are shown."""
+"""The page ranks defenses by the adaptive attacker's success; it shows accuracy, guarantees and missing measurements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ranks(*cards: Card) -> list[tuple[int | None, str]]:
     return [(each.rank, each.card.defense.name) for each in standings(cards)]
 
 
-def test_where_no_leak_was_found_comes_first_then_the_least_leak_then_accuracy(card: Card) -> None:
+def test_defenses_without_a_leak_come_first_then_the_least_leak_then_accuracy(card: Card) -> None:
     found = ranks(
         everywhere(card, "none", 1.0, 1.0, 0.9, "reconstructs"),
         everywhere(card, "half", 0.0, 0.55, 0.5, "identifies"),
@@ -42,13 +42,13 @@ def test_where_no_leak_was_found_comes_first_then_the_least_leak_then_accuracy(c
     assert found == [(1, "better"), (2, "shown"), (3, "unshown"), (4, "half"), (5, "none")]
 
 
-def test_equals_share_a_rank_and_the_next_is_as_far_behind_as_there_are(card: Card) -> None:
-    # Leaks of .0550 and .0556 are one to two digits.
+def test_ties_share_a_rank_and_the_next_rank_skips_them(card: Card) -> None:
+    # Leaks of .0550 and .0556 are equal at two digits.
     one, other = (everywhere(card, name, 0.0, share, 0.5) for name, share in (("one", 0.199), ("other", 0.2)))
     assert ranks(everywhere(card, "worse", 0.5, 0.5, 0.9), other, one) == [(1, "one"), (1, "other"), (3, "worse")]
 
 
-def test_what_is_not_measured_everywhere_has_no_rank(card: Card) -> None:
+def test_defenses_with_missing_measurements_have_no_rank(card: Card) -> None:
     whole = everywhere(card, "whole", 1.0, 1.0, 0.9, "reconstructs")
     of_paper = dataclasses.replace(
         everywhere(card, "of_paper", 0.0, 0.1, 0.9, "no leak found"),
@@ -66,7 +66,7 @@ def test_one_inconclusive_point_is_enough_to_be_not_clear(card: Card) -> None:
     assert [standings([each])[0].clear for each in (clear, mixed)] == [True, False]
 
 
-def test_without_a_leak_the_more_accurate_defense_is_first_and_one_that_learned_nothing_has_no_rank(
+def test_without_a_leak_accuracy_decides_and_a_model_at_chance_has_no_rank(
     card: Card,
 ) -> None:
     at = card.accuracy.majority
@@ -75,7 +75,7 @@ def test_without_a_leak_the_more_accurate_defense_is_first_and_one_that_learned_
         everywhere(card, "clear_high", 0.0, 0.1, at + 0.5, "no leak found"),
         everywhere(card, "leaks", 0.0, 0.55, 0.9, "identifies"),
         everywhere(card, "nothing", 0.0, 0.1, at, "no leak found"),
-        # One right answer more than the majority class gives is chance.
+        # One right prediction more than the majority class is chance.
         everywhere(card, "lucky", 0.0, 0.2, at + 1 / card.accuracy.examples, "no leak found"),
         everywhere(card, "less", 0.5, 0.5, at - 0.05, "reconstructs"),
     )
@@ -90,7 +90,7 @@ def test_without_a_leak_the_more_accurate_defense_is_first_and_one_that_learned_
     assert "With 3 the network is undertrained." in page
 
 
-def test_the_oblivious_attacker_ranks_nobody(card: Card) -> None:
+def test_the_oblivious_attacker_does_not_change_ranks(card: Card) -> None:
     first = everywhere(card, "first", 0.0, 0.1, 0.5, "no leak found")
     worse = everywhere(card, "worse", 0.5, 0.5, 0.5, "reconstructs")
     aware = {c.protocol: c.points for c in worse.cells}
@@ -100,24 +100,24 @@ def test_the_oblivious_attacker_ranks_nobody(card: Card) -> None:
     assert ranks(worse, dataclasses.replace(first, cells=swapped)) == [(1, "first"), (2, "worse")]
 
 
-def test_above_chance_is_nothing_for_who_guesses_and_everything_for_who_has_all(card: Card) -> None:
+def test_excess_over_chance_is_0_for_guessing_and_1_for_full_success(card: Card) -> None:
     def point(asr: float, identified: float, verdict: str = "inconclusive") -> float:
         return above_chance(everywhere(card, "x", asr, identified, 0.5, verdict).cells[0].points[:1])
 
     assert (point(0.0, 0.1), point(1.0, 1.0), point(0.0, 1.0)) == (0.0, 1.0, 0.5)
     assert point(0.0, 0.55) == pytest.approx(0.25)
-    # Whoever is rebuilt is known, even where the ranking misses all.
+    # A reconstructed victim is identified, even if the ranking misses it.
     assert (point(1.0, 0.0), point(0.5, 0.0), point(0.5, 1.0)) == (1.0, 0.5, 0.75)
-    # Below chance is not better than chance; what chance has where no leak was found does not count.
+    # Below chance is not better than chance; chance results do not count if no leak was found.
     assert (point(0.0, 0.0), point(0.0, 0.3, "no leak found")) == (0.0, 0.0)
     silent = with_points(card, lambda p: dataclasses.replace(p, asr=None, identified=None, verdict="inconclusive"))
     assert above_chance(silent.cells[0].points) == 1.0
-    # Of several rounds the one in which most leaked counts.
+    # With several rounds, the one that leaks most counts.
     several = [p for share in (0.1, 0.55) for p in everywhere(card, "x", 0.0, share, 0.5).cells[0].points[:1]]
     assert above_chance(several) == pytest.approx(0.25)
 
 
-def test_only_cards_of_one_size_are_ranked_beside_each_other(card: Card) -> None:
+def test_only_cards_of_the_same_size_are_ranked_together(card: Card) -> None:
     larger = dataclasses.replace(card, asked=dataclasses.replace(card.asked, victims=20))
     other = dataclasses.replace(card, defense=dataclasses.replace(card.defense, name="other"))
     assert [len(group) for group in comparable([card, other, larger])] in ([2, 1], [1, 2])
@@ -125,16 +125,16 @@ def test_only_cards_of_one_size_are_ranked_beside_each_other(card: Card) -> None
     assert page.count("| rank | defense | accuracy |") == 2 and "another size" in page
 
 
-def test_no_guarantee_shows_its_reason_and_the_threat_and_protocols_stand_over_the_table(card: Card) -> None:
+def test_reasons_for_no_guarantee_and_the_threat_model_are_shown(card: Card) -> None:
     reason = card.epsilon.reason.removeprefix("none: ")
     for page in (markdown_of([card], "cards"), html_of([card], "cards")):
         assert f"none: {reason}" in page and f"threat: {card.threat}" in page
         assert "not trained" in page and "not measured everywhere" in page and "cards/digits/sign.json" in page
-    # Of ten digits each is about a tenth of the test examples.
+    # Each of ten digits is about a tenth of the test examples.
     assert "450 test examples, majority class 0.102" in markdown_of([card], "cards")
 
 
-def test_words_of_a_card_stay_words(card: Card) -> None:
+def test_text_of_a_card_is_escaped(card: Card) -> None:
     evil = "<script>alert(1)</script> | x [here](https://evil.example) `y`"
     bad = dataclasses.replace(card, warnings=(evil,), dataset=dataclasses.replace(card.dataset, title=evil))
     page, html = markdown_of([bad], "cards"), html_of([bad], "cards")
@@ -150,7 +150,7 @@ def test_blocks_in_both_forms() -> None:
     )
 
 
-def test_warnings_say_what_leaks_what_is_not_as_claimed_and_what_the_evidence_lacks(card: Card) -> None:
+def test_warnings_name_leaks_violated_claims_and_missing_evidence(card: Card) -> None:
     leaks = everywhere(card, "x", 0.5, 1.0, 0.5, "reconstructs")
     weaker = tuple(
         dataclasses.replace(
@@ -177,7 +177,7 @@ def test_warnings_say_what_leaks_what_is_not_as_claimed_and_what_the_evidence_la
     )
 
 
-def test_a_card_of_another_release_is_not_stale_by_that(card: Card) -> None:
+def test_a_card_of_another_release_is_not_stale(card: Card) -> None:
     assert stale(dataclasses.replace(card, made_with={**card.made_with, "leakbench": "0.0.1"})) == []
 
 
@@ -190,9 +190,7 @@ def test_a_card_of_another_defense_attack_or_data_set_is_stale(card: Card, what:
     assert stale(of(name="of_nobody")) == [f"its {what} is not in the catalog"]
 
 
-def test_the_page_names_stale_cards_under_its_title_by_their_reasons(
-    card: Card, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_names_stale_cards_and_reasons_under_its_title(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Stale" not in markdown_of([card], "cards")
     gone, changed = (
         dataclasses.replace(card, defense=dataclasses.replace(card.defense, **fields))
@@ -212,8 +210,8 @@ def test_the_page_names_stale_cards_under_its_title_by_their_reasons(
     assert all(text in pages[1] for text in ("Stale cards", "its defense is not in the catalog: digits/of_nobody."))
 
 
-def test_the_published_page_is_what_the_published_cards_render() -> None:
-    """Else `leakbench leaderboard` was not run after a card, or a recipe of one, has changed."""
+def test_the_published_page_is_rendered_from_the_published_cards() -> None:
+    """It fails if `leakbench leaderboard` was not run after a change of a card or its recipe."""
     cards = read_cards(recipe.catalog_folder("leaderboard"))
     page = (ROOT / "results" / "leaderboard.md").read_text(encoding="utf-8")
     assert page == markdown_of(cards, "../leaderboard")

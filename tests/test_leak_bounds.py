@@ -1,4 +1,4 @@
-"""The bounds and the floor of a leakage point: of the noise that was really seen, and never below what it allows."""
+"""The bounds and the floor of a leakage point follow from the observed noise, and are never too strict."""
 
 import dataclasses
 import json
@@ -44,12 +44,12 @@ def of(some: Cell, rounds: int = 0) -> dict[str, Guard]:
 
 
 def leaking(some: Cell) -> Network:
-    """The sigmoid LeNet of 10 tensors, four convolutions and a linear layer with biases; live, the network that is trained."""
+    """The sigmoid LeNet has 10 tensors, four convolutions and a linear layer with biases; in live runs, the trained network."""
     return Network(*fresh_network(some, trained=some.settings.protocol == "live"))
 
 
-def test_the_noise_is_that_of_the_network_that_leaks() -> None:
-    """fed_cdp, sigma 6, clipped layer by layer: over sqrt(10) for the LeNet, whatever is trained; sqrt(B) noises in a batch."""
+def test_the_noise_is_that_of_the_leaking_network() -> None:
+    """fed_cdp, sigma 6, clipped by layers: over sqrt(10) for the LeNet, for any trained network; sqrt(B) noises in a batch."""
     found = of(cell(defense="fed_cdp", leak_batch=5))
     assert found["type-2"].sigma == pytest.approx(6 / 10**0.5)
     assert found["type-1"].sigma == pytest.approx(6 * (5 / 10) ** 0.5)
@@ -57,13 +57,13 @@ def test_the_noise_is_that_of_the_network_that_leaks() -> None:
     assert found["type-1"].before == ()
 
 
-def test_the_commonest_label_is_that_of_the_public_or_of_the_victims() -> None:
-    """Half of the public examples are faces, but all who may be victims are: who knows that names every label."""
+def test_the_commonest_label_is_from_public_examples_or_possible_victims() -> None:
+    """Half of the public examples are faces, but all possible victims are: an attacker that knows this predicts every label."""
     assert of(cell(dataset="faces"))["type-2"].commonest == 1.0
 
 
-def test_no_noise_no_bound() -> None:
-    """fed_cdp_valid adds it after type-2; fed_sdp_server after type-1; without a defense there is none."""
+def test_without_noise_there_is_no_bound() -> None:
+    """fed_cdp_valid adds it after type-2; fed_sdp_server after type-1; without a defense there is no noise."""
     assert of(cell(defense="fed_cdp_valid"))["type-2"].reason.startswith("none: noise is added after this tap")
     assert of(cell(defense="fed_sdp_server"))["type-1"].reason == "none: trusts the server"
     assert of(cell(defense="fed_alpha_cdp"))["type-2"].reason.startswith("none: data-dependent sensitivity")
@@ -87,8 +87,8 @@ FIELDS = [bound.field for bound in BOUNDS]
 SURE = Guard(sigma=2.0, reason="", unit="example", before=(), commonest=0.1, related="")
 
 
-def test_each_bound_starts_from_its_own_null() -> None:
-    """ASR from the null attacker's upper limit, identification from 1 / k, labels from the commonest, members from 1 %."""
+def test_each_bound_starts_from_its_own_baseline() -> None:
+    """ASR from the baseline's upper limit, identification from 1 / k, labels from the commonest, members from 1 %."""
     found, absent = bounded(MEASURED, table(10, 1), SURE)
     expected = gaussian_robustness([0.2, 1e-3, 0.1, 0.1, 0.01], 0.5)
     assert [found[f] for f in FIELDS] == pytest.approx(expected.tolist())
@@ -112,7 +112,7 @@ def test_uses_of_one_example_are_counted() -> None:
     assert bounded(MEASURED.replaced(batch=4), rows, whole)[0]["seen"]["releases"] == 1
 
 
-def test_where_there_is_no_bound_the_reason_stands() -> None:
+def test_a_missing_bound_has_a_reason() -> None:
     found, absent = bounded(MEASURED, table(5, 1), dataclasses.replace(SURE, sigma=None, reason="none: no clip"))
     assert [found[f] for f in (*FIELDS, "seen")] == [None] * 6
     assert set(absent.values()) == {"none: no clip"}
@@ -122,7 +122,7 @@ def test_where_there_is_no_bound_the_reason_stands() -> None:
     assert absent == dict.fromkeys(others, "none: alike")
 
 
-def test_the_model_of_the_live_protocol_has_seen_its_data() -> None:
+def test_the_model_of_the_live_protocol_depends_on_its_data() -> None:
     """Leaks of round 3 come after three rounds of released models; those of round 0 after none."""
     some = cell(defense="fed_cdp_valid", protocol="live", train_rounds=5, leak_rounds=("0", "3"))
     assert of(some, 0)["type-1"].before == ()
@@ -133,7 +133,7 @@ def test_the_model_of_the_live_protocol_has_seen_its_data() -> None:
     assert later > bounded(MEASURED, table(5, 1), of(some, 0)["type-1"])[0]["identified_bound"]
 
 
-def test_clients_of_few_labels_give_each_other_away() -> None:
+def test_clients_with_few_labels_have_no_label_bound() -> None:
     some = cell(defense="fed_cdp", protocol="live", train_rounds=5)
     few = dataclasses.replace(some.settings.federation, partition=Shards())
     alike = dataclasses.replace(some, settings=dataclasses.replace(some.settings, federation=few))
@@ -143,7 +143,7 @@ def test_clients_of_few_labels_give_each_other_away() -> None:
 
 
 def test_a_measurement_above_its_bound_is_a_violation() -> None:
-    """All ten identified where .0048 is the most: the numbers, on the terminal and the page."""
+    """All ten are identified although the bound is .0048: the numbers, on the terminal and the page."""
     rows = table(10, 1, identified=1.0)
     tap = MEASURED.replaced(identified=1.0)
     tap = tap.replaced(**bounded(tap, rows, SURE)[0])
@@ -159,7 +159,7 @@ def test_a_measurement_above_its_bound_is_a_violation() -> None:
 
 
 @pytest.mark.parametrize("measure", ["success", "label_guess"])
-def test_each_measurement_is_held_against_its_own_bound(measure: str) -> None:
+def test_each_measurement_is_compared_with_its_own_bound(measure: str) -> None:
     rows = table(40, 1, **{measure: True if measure == "success" else 0})
     told = float((rows["label_guess"] == 0).mean())
     tap = MEASURED.replaced(asr=float(rows["success"].mean()), label_accuracy=told)
@@ -168,7 +168,7 @@ def test_each_measurement_is_held_against_its_own_bound(measure: str) -> None:
 
 
 def test_labels_ranked_right_too_often_are_a_violation() -> None:
-    """28 of 40, where a noise of sigma 2 allows .22: as a defense shows whose real noise is a tenth of what it says."""
+    """28 of 40, where noise of sigma 2 allows .22: as for a defense whose real noise is a tenth of the declared one."""
     rows = table(40, 1, label_ranked=[1.0] * 28 + [0.0] * 12)
     tap = MEASURED.replaced(label_ranked=0.7, **bounded(MEASURED, rows, SURE)[0])
     (found,) = violations("type-2", tap, rows)
@@ -176,9 +176,9 @@ def test_labels_ranked_right_too_often_are_a_violation() -> None:
     assert "example gradient (type-2): label ranked 0.70 (at least 0.53" in lines_of(Summary(violations=[found]))[0]
 
 
-def test_many_bounds_share_one_chance_of_luck() -> None:
-    """Five of ten above a bound of .2 at one leakage point and alone would be an error in one run of forty; nine points are nine
-    chances."""
+def test_many_bounds_share_one_error_rate() -> None:
+    """Five of ten above a bound of .2 at one leakage point and alone would be a false alarm in one run of forty; nine points have
+    nine chances."""
     rows = table(10, 1, identified=[1.0] * 6 + [0.0] * 4)
     held = {name: None for name in FIELDS} | {"identified_bound": 0.25}
     tap = MEASURED.replaced(identified=0.6, **held)
@@ -188,8 +188,8 @@ def test_many_bounds_share_one_chance_of_luck() -> None:
     assert found.low == pytest.approx(binomtest(6, 10).proportion_ci(method="exact").low)
 
 
-def test_a_found_members_rate_is_held_against_its_own_bound() -> None:
-    """All of forty found at 1 % false positives, where a noise of sigma 2 allows 3.4 %; none where no rate could be shown."""
+def test_the_rate_of_found_members_is_compared_with_its_own_bound() -> None:
+    """All of forty found at 1 % false positives, where noise of sigma 2 allows 3.4 %; none if no rate was computed."""
     rows = table(40, 1, member_found=1.0)
     tap = MEASURED.replaced(member_tpr=1.0, **bounded(MEASURED, rows, SURE)[0])
     (found,) = violations("type-2", tap, rows)
@@ -202,8 +202,8 @@ def test_no_two_bounds_share_a_name() -> None:
         assert len({getattr(bound, what) for bound in BOUNDS}) == len(BOUNDS)
 
 
-def test_luck_is_no_violation() -> None:
-    """One of ten, where the bound is .0048: it happens in one run of twenty, and Wilson's limit would call it proof."""
+def test_chance_is_not_a_violation() -> None:
+    """One of ten above a bound of .0048 happens in one run of twenty, and Wilson's limit would call it a violation."""
     rows = table(10, 1, identified=[1.0] + [0.0] * 9)
     tap = MEASURED.replaced(identified=0.1, **bounded(MEASURED, rows, SURE)[0])
     assert wilson(1, 10)[0] > (tap.identified_bound or 0.0)
@@ -224,8 +224,8 @@ NOISY = [(name, tap) for name in ("fed_cdp", "fed_cdp_algorithm1", "fed_cdp_vali
 
 
 @pytest.mark.parametrize(("name", "tap"), NOISY)
-def test_the_noise_of_the_floor_is_what_the_stations_add(name: str, tap: str) -> None:
-    """What leaks, less what would leak without noise, measured at every point of five defenses."""
+def test_the_noise_of_the_floor_equals_the_added_noise(name: str, tap: str) -> None:
+    """The leak minus the noiseless leak, measured at every point of five defenses."""
     some = cell(defense=name, leak_batch=3, clients=4, clients_per_round=4)
     model, weights = fresh_network(some, trained=False)
     victims = draw_victims(some, tap, 0, hand_out(some))
@@ -243,8 +243,8 @@ def test_the_noise_of_the_floor_is_what_the_stations_add(name: str, tap: str) ->
         assert float(noise.std()) == pytest.approx(expected, rel=0.03)
 
 
-def test_where_no_floor_is_defined() -> None:
-    """Noise scaled by the data; noise of one local iteration that the next is run with."""
+def test_defenses_without_a_floor() -> None:
+    """Noise scaled by the data; noise of one local iteration that changes the next one."""
     some = cell(defense="fed_alpha_cdp")
     assert str(noise_std(leak_facts(some, leaking(some), 0), "type-2", 5, 1, 1, 0.05)).startswith(
         "none: data-dependent"
@@ -257,7 +257,7 @@ def test_where_no_floor_is_defined() -> None:
 
 @pytest.mark.parametrize("public", [torch.full((5, 1, 8, 8), 0.5), torch.rand(1, 1, 8, 8)])
 def test_public_pictures_that_are_all_alike_give_no_floor(public: torch.Tensor) -> None:
-    """Constant ones, or a single one: their deviation is no prior."""
+    """With constant pictures, or a single one, their deviation is not a prior."""
     some = cell(defense="noise_gaussian", taps=("type-2",))
     targets = torch.zeros(len(public), dtype=torch.int64)
     alike = dataclasses.replace(some.data, test_inputs=public, test_targets=targets, public=None)
@@ -269,7 +269,7 @@ def test_public_pictures_that_are_all_alike_give_no_floor(public: torch.Tensor) 
 
 
 def test_every_defense_has_a_bound_or_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole catalog; and its floor, here of one victim and few probes, is at most what a guess of the prior's mean misses."""
+    """For the whole catalog; the floor, here for one victim and few probes, is at most the error of the prior's mean."""
     monkeypatch.setattr("leakbench.limits.floor.VICTIMS", 1)
     monkeypatch.setattr("leakbench.limits.floor.PROBES", 4)
     for entry in list_kind("defenses"):
@@ -304,14 +304,14 @@ def test_a_run_prints_its_bounds(tmp_path: Path) -> None:
     assert curve.tolist() == pytest.approx([tap["asr_bound"], 1.0])
 
 
-def test_what_was_seen_survives_the_summary() -> None:
+def test_facts_are_kept_in_the_summary() -> None:
     seen = Seen(1.5, 2, (Mechanism(6.0, 0.05, 40, "visible"),))
     summary = {"taps": {"type-1@3": {"seen": json.loads(json.dumps(dataclasses.asdict(seen)))}, "type-2@3": {}}}
     assert seen_at(Summary.of(summary)) == {"type-1@3": seen}
 
 
 def test_the_bound_never_falls_with_the_threshold() -> None:
-    """Five batches of two, the first hits all in two batches: below and above that the curve only rises."""
+    """Five batches of two, the first succeeds for both examples in two batches: below and above that the curve only rises."""
     rows = table(5, 2, null_rmse=[0.1, 0.9, 0.2, 0.9, 0.9, 0.3, 0.9, 0.9, 0.4, 0.9])
     curve = bound_curve(rows, Seen(1.0, 1), np.linspace(0, 1, 51))
     assert (np.diff(curve) >= 0).all()
@@ -319,8 +319,8 @@ def test_the_bound_never_falls_with_the_threshold() -> None:
     assert curve[-1] == 1.0
 
 
-def test_labels_that_were_granted_are_held_against_no_bound(tmp_path: Path) -> None:
-    """Told, not leaked: otherwise every valid guarantee would look broken."""
+def test_given_labels_are_not_compared_with_a_bound(tmp_path: Path) -> None:
+    """They were given, not leaked: otherwise every valid guarantee would seem violated."""
     asked = {"dataset": "digits", "defense": "fed_cdp_valid", "attack": "cpl_oracle_labels", "train_rounds": 0}
     cell = resolve_cell(Request(**asked, victims=10, iterations=1, taps=("type-1",), leak_batch=1, candidates=20), None)
     with open_run(tmp_path / "run", identity(cell, "test")) as run:

@@ -1,4 +1,4 @@
-"""Which victims, which network, which numbers and which generators a leakage point hands to its attacker."""
+"""Victims, network, numbers and generators that a leakage point gives to its attacker."""
 
 import dataclasses
 from pathlib import Path
@@ -31,7 +31,7 @@ from leakbench.types import Clock, Generators, Network, Parameters
 
 
 def live(**asked: object) -> Cell:
-    """Four clients of the digits, each with L = 2 iterations of B = 2."""
+    """Return four clients of the digits, each with L = 2 iterations of B = 2."""
     federation = {"clients": 4, "clients_per_round": 4, "local_iterations": 2, "batch": 2, "train_rounds": 1}
     named = {
         "attack": "cpl",
@@ -45,13 +45,13 @@ def live(**asked: object) -> Cell:
 
 
 def paper(**asked: object) -> Cell:
-    """One update of B = 2 digits a victim."""
+    """Return one update of B = 2 digits for each victim."""
     named = {"attack": "cpl", "dataset": "digits", "victims": 3, "train_rounds": 0, "leak_batch": 2}
     return resolve_cell(Request(**{**named, **asked}), None)  # type: ignore[arg-type]
 
 
 def sent(cell: Cell, scale: float = 1.0) -> Sent:
-    """The first weights, or a multiple of them."""
+    """Return the initial weights, or a multiple of them."""
     model, weights = fresh_network(cell, trained=True)
     return Sent(Network(model, {n: scale * w for n, w in weights.items()}))
 
@@ -64,7 +64,7 @@ def same(a: Parameters, b: Parameters) -> bool:
     return all(torch.equal(a[n], b[n]) for n in b)
 
 
-def test_joined_rounds_hand_over_a_view_of_each_round() -> None:
+def test_joined_rounds_give_a_view_of_each_round() -> None:
     """Each with its own network and moment, both of the same victims."""
     some = live(join_rounds=True)
     joined = Leak(some, hand_out(some), {0: sent(some), 1: sent(some, 0.5)}, "type-1")
@@ -79,7 +79,7 @@ def test_joined_rounds_hand_over_a_view_of_each_round() -> None:
 
 
 def test_the_victims_of_joined_rounds_are_those_of_the_first() -> None:
-    """Their batches are drawn anew in each round, so that it matters which."""
+    """Each round draws other batches, so it matters which round is used."""
     some = live(join_rounds=True)
     handed = hand_out(some)
     first, second = (draw_victims(some, "type-1", number, handed).indices for number in (0, 1))
@@ -88,8 +88,8 @@ def test_the_victims_of_joined_rounds_are_those_of_the_first() -> None:
     assert not torch.equal(first, second)
 
 
-def test_only_an_update_that_is_read_as_weights_is_rounded() -> None:
-    """By the step that two local iterations take, after the leak; a gradient keeps every bit, as it does at type-2."""
+def test_only_updates_read_from_weights_are_rounded() -> None:
+    """Rounded by the step of two local iterations, after the leak; a gradient is not rounded, as at type-2."""
     exact, read = live(), live(reads="weights")
     given, victims = sent(exact), draw_victims(exact, "type-1", 0, hand_out(exact))
     length = 2 * exact.settings.federation.learning_rate
@@ -108,13 +108,13 @@ def test_only_an_update_that_is_read_as_weights_is_rounded() -> None:
 
 
 def attackable(cell: Cell, first: int, last: int) -> Cell:
-    """The same cell, of whose examples only some may be victims."""
+    """Return the same cell, with only some examples as possible victims."""
     return dataclasses.replace(cell, data=dataclasses.replace(cell.data, victims=torch.arange(first, last)))
 
 
 @pytest.mark.parametrize("tap", ["type-2", "type-1"])
-def test_nobody_is_attacked_who_may_be_no_victim(tap: str) -> None:
-    """Victims and their fellows are among those who may be victims, and every victim is another one."""
+def test_only_possible_victims_are_attacked(tap: str) -> None:
+    """Victims and the other members of their batches are possible victims, and all victims differ."""
     few = attackable(paper(victims=10), 700, 730)
     drawn = draw_victims(few, tap, 0, hand_out(few)).indices
     assert drawn.shape == (10, 1, 1, 2)
@@ -122,8 +122,8 @@ def test_nobody_is_attacked_who_may_be_no_victim(tap: str) -> None:
     assert len(set(drawn[:, 0, 0, 0].tolist())) == 10
 
 
-def test_another_seed_draws_other_victims() -> None:
-    """In the paper's protocol examples, in the live one clients, of the same federation."""
+def test_different_seeds_draw_different_victims() -> None:
+    """In the paper protocol other examples, in the live one other clients, of the same federation."""
     zero, one = (draw_victims(paper(seed=seed), "type-1", 0, hand_out(paper())).indices for seed in (0, 1))
     assert not torch.isin(zero[..., 0], one[..., 0]).any()
     many = {"clients": 50, "clients_per_round": 1, "victims": 1}
@@ -134,8 +134,8 @@ def test_another_seed_draws_other_victims() -> None:
     assert owners[0] != owners[1]
 
 
-def test_another_seed_draws_other_fellows_and_other_batches() -> None:
-    """All 40 examples are victims under either seed, and both clients: what stands beside them or is used of them differs."""
+def test_different_seeds_draw_different_batch_members_and_batches() -> None:
+    """All 40 examples and both clients are victims with either seed; the other batch members or used examples differ."""
     zero, one = (attackable(paper(victims=40, seed=seed), 0, 40) for seed in (0, 1))
     handed = hand_out(zero)
     fellows = [dict(draw_victims(c, "type-1", 0, handed).indices.flatten(1).tolist()) for c in (zero, one)]
@@ -149,7 +149,7 @@ def test_another_seed_draws_other_fellows_and_other_batches() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """An attack whose scores are what it draws."""
+    """An attack whose scores are its random draws."""
 
     seen: list[Tensor]
 
@@ -159,7 +159,7 @@ class Drawing:
         return Ranking(drawn)
 
 
-def test_an_attack_draws_anew_for_each_round_and_each_victim(tmp_path: Path) -> None:
+def test_an_attack_draws_separately_for_each_round_and_victim(tmp_path: Path) -> None:
     drawing = Drawing([])
     some = dataclasses.replace(live(taps=("type-1",)), attack=Attack(title="t", cite="c", method=drawing))
     with open_run(tmp_path / "run", identity(some, "test")) as run:
@@ -169,8 +169,8 @@ def test_an_attack_draws_anew_for_each_round_and_each_victim(tmp_path: Path) -> 
     assert len({tuple(row) for row in drawn.tolist()}) == 4
 
 
-def test_what_a_network_draws_is_not_the_noise_of_its_stations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each from generators of its own, one for each of two victims."""
+def test_draws_of_a_network_differ_from_the_noise_of_stations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Separate generators, one for each of two victims."""
     some, handed = live(), []
 
     def spy(*arguments: Any) -> Parameters:
@@ -183,8 +183,8 @@ def test_what_a_network_draws_is_not_the_noise_of_its_stations(monkeypatch: pyte
     assert len(numbers) == len(set(numbers)) == 4
 
 
-def test_leaks_of_the_same_bits_are_twins_only_with_as_many_examples_behind_them(tmp_path: Path) -> None:
-    """One search on the same bits for one example is not the answer for two."""
+def test_equal_leaks_share_a_search_only_with_equal_batch_sizes(tmp_path: Path) -> None:
+    """One search on the same bits for one example is not a reconstruction for two."""
     some = paper(leak_batch=1)
     lanes = torch.arange(3)
     view = view_of(some, "type-1", 0, draw_victims(some, "type-1", 0, hand_out(some)), lanes, sent(some))
@@ -196,8 +196,8 @@ def test_leaks_of_the_same_bits_are_twins_only_with_as_many_examples_behind_them
         assert _twin(run, "parts/other", (dataclasses.replace(view, batch=2),), lanes) is None
 
 
-def test_who_runs_more_stations_on_a_guess_is_no_twin(tmp_path: Path) -> None:
-    """A clip that let the update through still clips a guess; who is told of no defense has the same search at every tap."""
+def test_leaks_with_different_stations_on_a_guess_do_not_share_a_search(tmp_path: Path) -> None:
+    """A clip that kept the update still clips a guess; without knowledge of a defense the search is the same at all points."""
     some = paper(leak_batch=1)
     lanes = torch.arange(3)
     taps = [
@@ -214,8 +214,8 @@ def test_who_runs_more_stations_on_a_guess_is_no_twin(tmp_path: Path) -> None:
             assert _twin(run, "parts/other", other, lanes) == ("parts/first" if not stations.client else None)
 
 
-def test_type_2_is_the_gradient_of_the_first_example_with_what_was_drawn_for_it() -> None:
-    """Of a network that samples, in batches of 2 over 2 iterations: as behind a station that lets everything through."""
+def test_type_2_is_the_gradient_of_the_first_example_with_its_draws() -> None:
+    """For a sampling network, in batches of 2 over 2 iterations: as behind a station that changes nothing."""
     model = Precode(width=8)(
         build("mlp_256", (1, 8, 8), 10, generator(0, "model")), (1, 8, 8), 10, generator(0, "more")
     )

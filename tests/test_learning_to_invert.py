@@ -1,4 +1,7 @@
-"""Learning To Invert: the published training step by step, the defense drawn afresh, and the same network whoever stands beside."""
+"""Learning To Invert.
+
+The published training step by step, a defense drawn for each example, and a network independent of victims.
+"""
 
 import dataclasses
 import json
@@ -29,7 +32,7 @@ NOISY = Stations(example=(GaussianNoise(0.1, to="each", uncalibrated=True),))
 
 
 def view(noisy: bool = False, count: int = 40) -> View:
-    """Six victims and some public examples of a linear network at random weights; those who know the noise run it."""
+    """Return six victims and public examples of a linear network at random weights; adaptive attackers run the noise."""
     rng = generator(0, "view")
     model = nn.Sequential(nn.Linear(5, 4), nn.Sigmoid(), nn.Linear(4, 2))
     with torch.no_grad():
@@ -49,8 +52,8 @@ def weights_of(method: LearningToInvert, seen: View, seed: int = 0) -> Tensor:
     )
 
 
-def test_it_is_the_published_training() -> None:
-    """Written out once more with PyTorch's own loss and schedule: weights, shuffles and steps in the same order."""
+def test_training_follows_the_published_code() -> None:
+    """Written out again with PyTorch's own loss and schedule: weights, shuffles and steps in the same order."""
     seen, rng = view(), generator(0, "t")
     assert seen.public is not None
     net = nn.Sequential(nn.Linear(34, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 5), nn.Sigmoid())
@@ -85,7 +88,7 @@ def test_the_recipe_is_as_published() -> None:
     )
 
 
-def test_what_is_learned_depends_on_its_generator_alone() -> None:
+def test_the_result_depends_only_on_the_generator() -> None:
     seen = view(noisy=True)
     assert torch.equal(weights_of(TINY, seen), weights_of(TINY, seen))
     assert not torch.equal(weights_of(TINY, seen), weights_of(TINY, seen, seed=1))
@@ -99,8 +102,8 @@ def test_what_is_learned_depends_on_its_generator_alone() -> None:
     assert ((among.inputs > 0) & (among.inputs < 1)).all()
 
 
-def test_the_defense_is_drawn_afresh_for_each_example() -> None:
-    """On 400 equal examples: the noise's own deviation around the one gradient, and no two examples' alike."""
+def test_the_defense_is_drawn_separately_for_each_example() -> None:
+    """On 400 equal examples: the noise's own deviation around the one gradient, different for all examples."""
     seen = view(noisy=True)
     assert seen.public is not None
     same = Public(seen.public.inputs[:1].expand(400, 5), seen.public.labels[:1].expand(400))
@@ -113,7 +116,7 @@ def test_the_defense_is_drawn_afresh_for_each_example() -> None:
 
 
 def test_it_learns_and_beats_the_public_mean() -> None:
-    """Ten times nearer, in the mean square, than the mean of the public examples; of public examples themselves."""
+    """A tenth of the public mean's squared error; tried on the public examples themselves."""
     seen = view(count=200)
     assert seen.public is not None
     inverter = dataclasses.replace(TINY, hidden=64, epochs=60).trained(seen, seen.public, generator(0, "t"))
@@ -123,7 +126,7 @@ def test_it_learns_and_beats_the_public_mean() -> None:
 
 
 @pytest.mark.long
-def test_who_learns_with_the_noise_answers_better_under_it() -> None:
+def test_learning_with_noise_improves_reconstructions_under_noise() -> None:
     noisy = view(noisy=True, count=150)
     method = dataclasses.replace(TINY, hidden=64, epochs=40)
     aware, oblivious = (
@@ -165,7 +168,7 @@ def test_a_diverged_model_gives_no_answer() -> None:
     assert TINY((seen,), ()).inputs.isnan().all()
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_unsuitable_inputs_are_refused() -> None:
     seen = view()
     for views, said in (
         ((seen, seen), "one look at one round, got several"),
@@ -218,4 +221,4 @@ def test_from_the_command_line(protocol, defense, tmp_path, monkeypatch, capsys)
     assert code == 0
     [shown] = json.loads(out)["taps"].values()
     assert shown["failures"] == 0
-    assert shown["rmse"] < 0.3  # The public mean gets .27.
+    assert shown["rmse"] < 0.3  # The public mean has .27.

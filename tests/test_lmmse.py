@@ -1,4 +1,4 @@
-"""The linear estimate: the posterior mean where everything is Gaussian, ridge regression in its other form everywhere else."""
+"""The linear estimate: the posterior mean for Gaussian data, and ridge regression in its dual form for all other data."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ class Seen(nn.Module):
 def seen(
     model: nn.Module, x: Tensor, labels: Tensor, public: Public, noise: float | None = None, seed: int = 0
 ) -> View:
-    """A view of victims x (V, d), with noise of that deviation on what leaked."""
+    """Return a view of victims x (V, d), with noise of that deviation on the leak."""
     network = Network(model, parameters(model))
     view = View(
         "type-1", network, {}, 1, tuple(x.shape[1:]), 1 + int(public.labels.max().clamp_min(1)), 0.1, public=public
@@ -63,7 +63,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def small(seed: int = 0, noise: float | None = 0.05, count: int = 20) -> View:
-    """Five victims and `count` public examples of a network of two layers, in float64."""
+    """Return five victims and `count` public examples of a network of two layers, in float64."""
     model = nn.Sequential(nn.Linear(6, 4), nn.Sigmoid(), nn.Linear(4, 3)).double()
     with torch.no_grad():
         for weights in model.parameters():
@@ -75,7 +75,7 @@ def small(seed: int = 0, noise: float | None = 0.05, count: int = 20) -> View:
 
 
 def gradients(view: View, some: Public) -> list[Tensor]:
-    """{tensor: gradients (n, size)}, one example at a time."""
+    """Return {tensor: gradients (n, size)}, one example at a time."""
     found = []
     for x, y in zip(some.inputs, some.labels, strict=True):
         held = {n: p.clone().requires_grad_() for n, p in view.network.parameters.items()}
@@ -91,7 +91,7 @@ def estimate(view: View, ridge: float | None = None) -> Tensor:
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000), noise=st.floats(0.01, 10))
-def test_it_is_ridge_regression_on_gradients(seed: int, noise: float) -> None:
+def test_it_equals_ridge_regression_on_gradients(seed: int, noise: float) -> None:
     """(A^T A + n s^2 I)^-1 A^T X over coordinates, where the code solves (A A^T + n s^2 I)^-1 over examples."""
     view = small(seed, noise)
     assert view.public is not None
@@ -104,7 +104,7 @@ def test_it_is_ridge_regression_on_gradients(seed: int, noise: float) -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1000), ridge=st.floats(1e-5, 1e-1))
-def test_without_noise_every_tensor_counts_alike(seed: int, ridge: float) -> None:
+def test_without_noise_every_tensor_has_equal_weight(seed: int, ridge: float) -> None:
     """Each tensor's centred gradients at a root mean square of 1, the ridge a share of the mean of |a_i|^2."""
     view = small(seed, None)
     assert view.public is not None
@@ -123,7 +123,7 @@ def test_without_noise_every_tensor_counts_alike(seed: int, ridge: float) -> Non
 
 
 def gaussian(noise: float | None, rows: int = 3) -> tuple[View, Tensor, Tensor, Tensor, Tensor]:
-    """(view, G, m, S, x): 200 victims x from N(m, S) that leak G x + noise; 60 public examples of exactly that m and S."""
+    """Return (view, G, m, S, x): 200 victims x from N(m, S) that leak G x + noise; 60 public examples with exactly that m and S."""
     matrix, root, mean = random(rows, 5, seed=1), random(5, 5, seed=2), random(5, seed=3)
     z = random(60, 5, seed=4)
     z = z - z.mean(0)
@@ -135,8 +135,8 @@ def gaussian(noise: float | None, rows: int = 3) -> tuple[View, Tensor, Tensor, 
 
 
 @pytest.mark.parametrize(("noise", "wrong"), [(0.01, (0.3,)), (0.3, (0.01, 9.0)), (5.0, (0.1, 150.0))])
-def test_where_everything_is_gaussian_it_is_the_posterior_mean(noise: float, wrong: tuple[float, ...]) -> None:
-    """E[x | y] = m + S G^T (G S G^T + s^2 I)^-1 (y - G m), the best there is; another noise than the true one does worse."""
+def test_for_gaussian_data_it_is_the_posterior_mean(noise: float, wrong: tuple[float, ...]) -> None:
+    """E[x | y] = m + S G^T (G S G^T + s^2 I)^-1 (y - G m), the optimum; a wrong noise does worse."""
     view, g, mean, covariance, x = gaussian(noise)
     y = flat(view.update)
     gain = covariance @ g.T @ torch.linalg.inv(g @ covariance @ g.T + noise**2 * torch.eye(len(g)).double())
@@ -148,16 +148,16 @@ def test_where_everything_is_gaussian_it_is_the_posterior_mean(noise: float, wro
         assert best < (estimate(dataclasses.replace(view, noise=told)) - x).square().mean()
 
 
-def test_without_noise_a_map_that_can_be_inverted_is() -> None:
+def test_without_noise_an_invertible_map_is_inverted() -> None:
     view, *_, x = gaussian(None, rows=5)
     torch.testing.assert_close(estimate(view, 1e-12), x, rtol=0, atol=1e-4)
     torch.testing.assert_close(estimate(view), x, rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize("seed", (0, 1, 5, 8))
-def test_the_ridge_is_what_leaving_out_each_example_says(seed: int) -> None:
-    """Refitted without each of them in turn, means and all, over all ridges that are tried; of eight examples,
-    so that what each adds to the means decides too.
+def test_the_ridge_minimises_the_leave_one_out_error(seed: int) -> None:
+    """Refitted without each of them in turn, including means, over all candidate ridges; with eight examples,
+    for which each example's effect on the means matters too.
     """
     a, slope = random(8, 9, seed=seed) * 10.0 ** -torch.arange(9), random(9, 3, seed=seed + 10)
     x = a @ slope + 0.03 * random(8, 3, seed=seed + 20)
@@ -184,8 +184,11 @@ def test_the_first_examples_decide_the_ridge(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("noise", [0.1, None])
-def test_looks_add_up(noise: float | None) -> None:
-    """Two looks of noise s on one gradient are one of s / sqrt(2) on their mean; without noise the second says nothing new."""
+def test_observations_add_up(noise: float | None) -> None:
+    """Two observations with noise s of one gradient equal one with s / sqrt(2) of their mean.
+
+    Without noise the second adds nothing.
+    """
     first, second = small(noise=noise), small(noise=noise)
     second = dataclasses.replace(second, update={n: u + 0.1 * random(*u.shape) for n, u in first.update.items()})
     mean = {n: (u + second.update[n]) / 2 for n, u in first.update.items()}
@@ -195,7 +198,7 @@ def test_looks_add_up(noise: float | None) -> None:
     torch.testing.assert_close(both, estimate(once), rtol=1e-6, atol=1e-8)
 
 
-def test_the_fit_reads_nothing_that_leaked() -> None:
+def test_the_fit_does_not_read_the_leak() -> None:
     view = small()
     alone = {n: u[2:3] for n, u in view.update.items()}
     among, by_itself = Lmmse()((view,), ()), Lmmse()((dataclasses.replace(view, update=alone),), ())
@@ -207,7 +210,7 @@ def test_the_fit_reads_nothing_that_leaked() -> None:
 
 
 def test_the_deterministic_part_of_a_known_defense_runs_on_public_gradients() -> None:
-    """Of gradients clipped to a length of 1/100, in the units in which they leaked."""
+    """Gradients are clipped to a length of 1/100, in the units of the leak."""
     stations = Stations(example=(ClipWhole(0.01),))
     aware = dataclasses.replace(small(noise=1e-4), stations=stations)
     assert aware.public is not None
@@ -230,7 +233,7 @@ def test_public_gradients_that_do_not_differ_leave_the_public_mean() -> None:
     torch.testing.assert_close(answer, one.inputs.expand(5, -1))
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_unsuitable_inputs_are_refused() -> None:
     view = small()
     for other, said in (
         (dataclasses.replace(view, batch=2), "reads what one example leaks, got 2"),
@@ -267,8 +270,8 @@ def digits(attack: str = "lmmse") -> View:
     return view_of(cell, "type-2", 0, victims, torch.arange(3), _sent(cell, None, None))  # type: ignore[arg-type]
 
 
-def test_more_public_examples_change_nothing_for_who_reads_few() -> None:
-    """The first 256 are those that every other attack sees."""
+def test_more_public_examples_do_not_change_attacks_that_read_few() -> None:
+    """The first 256 are those that every other attack gets."""
     few, more = digits("cpl").public, digits().public
     assert few is not None
     assert more is not None
@@ -281,7 +284,7 @@ def test_more_public_examples_change_nothing_for_who_reads_few() -> None:
     assert torch.equal(public_examples(cell).inputs, few.inputs)
 
 
-def test_as_a_start_it_is_the_same_estimate_and_nearer_than_the_public_mean() -> None:
+def test_the_start_is_the_same_estimate_and_closer_than_the_public_mean() -> None:
     fields = {"labels": "last_layer", "start": "lmmse", "distance": "squared_l2", "descent": "lbfgs"}
     near = construct(GradientMatching, {**fields, "stop": {"iterations": {"limit": 1}}})
     far = construct(GradientMatching, {**fields, "start": "public_mean", "stop": {"iterations": {"limit": 1}}})
@@ -318,7 +321,7 @@ claim: {none: {reason: noise without a clip}}
 
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("options", [("--taps", "type-2"), ("--taps", "type-2,type-0", "--leak-batch", "1")])
-def test_from_the_command_line_it_beats_the_null(noisy, options, tmp_path, monkeypatch, capsys):
+def test_from_the_command_line_it_beats_the_baseline(noisy, options, tmp_path, monkeypatch, capsys):
     recipe = tmp_path / "noisy.yaml"
     recipe.write_text(NOISY)
     defense = str(recipe) if noisy else "none"
@@ -346,7 +349,7 @@ def test_a_leak_of_several_is_refused_before_anything_runs(options, said, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_search_from_it_runs_from_the_command_line(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_search_from_the_estimate_runs_from_the_command_line(tmp_path: Path, monkeypatch, capsys) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "title: mine\ncite: none\nknows: defense\nmethod:\n  gradient_matching:\n    labels: last_layer\n"
@@ -371,8 +374,8 @@ def test_a_search_from_it_runs_from_the_command_line(tmp_path: Path, monkeypatch
     assert "type-1 shows" in err
 
 
-def test_looks_at_one_release_are_read_as_their_mean() -> None:
-    """Of two looks the estimate is that of one whose update is their mean and whose noise is less by sqrt(2)."""
+def test_observations_of_one_release_are_averaged() -> None:
+    """With two observations the estimate is that of one with their mean and noise smaller by sqrt(2)."""
     first = small(noise=0.3)
     second = dataclasses.replace(first, update={name: u + 0.1 for name, u in first.update.items()})
     mean = dataclasses.replace(first, update={name: u + 0.05 for name, u in first.update.items()}, noise=0.3 / 2**0.5)

@@ -1,4 +1,4 @@
-"""One writer at a time, also where one begins just as another ends."""
+"""Only one writer at a time, also if one starts just as another ends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from leakbench.errors import BusyError
 from leakbench.locks import locked
 
 
-def test_a_lock_whose_holder_has_just_removed_it_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a third process could lock a file of the same name beside it."""
+def test_a_lock_file_just_removed_by_its_holder_is_not_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a third process could lock another file of the same name at the same time."""
     folder, hold = tmp_path / "run", fcntl.flock
 
     def too_late(lock: IO[str], how: int) -> None:
@@ -27,7 +27,7 @@ def test_a_lock_whose_holder_has_just_removed_it_is_no_lock(tmp_path: Path, monk
     assert (folder / ".lock").exists()
 
 
-def test_what_another_holds_is_refused_and_stays(tmp_path: Path) -> None:
+def test_a_lock_of_another_process_is_refused_and_stays(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with locked(folder):
         with pytest.raises(BusyError, match="another leakbench is writing"), locked(folder):

@@ -1,4 +1,4 @@
-"""A run's figures in a tracker: which, at what step, and one line where the tracker is not there."""
+"""A run's figures in a tracker: which, at what step, and one line if the tracker is not installed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL += [
 ]
 
 
-def test_what_has_no_number_is_left_out() -> None:
+def test_figures_without_a_number_are_left_out() -> None:
     tap = {"round": 3, "asr": 0.5, "null_asr": 0.1, "rmse": None, "null_rmse": 0.2, "identified": None}
     summary = {"taps": {"type-1@3": tap}, "epsilon": {"claimed": None, "valid": 2.5}, "rounds": 2}
     found = list(figures_of(Summary.of(summary), pd.DataFrame({"round": [0, 1], "accuracy": [0.25, float("nan")]})))
@@ -53,7 +53,7 @@ def test_what_has_no_number_is_left_out() -> None:
         ("wandb", "log: wandb is not installed; pip install wandb"),
     ],
 )
-def test_a_tracker_that_is_not_there_is_one_line(
+def test_a_missing_tracker_is_refused_in_one_line(
     tracker: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(log, "find_spec", lambda name: None)
@@ -65,7 +65,7 @@ def test_a_tracker_that_is_not_there_is_one_line(
 def test_mlflow_gets_the_cell_and_the_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """In its stead stands what notes the calls."""
+    """A stub module records the calls."""
     noted: dict[str, Any] = {"metrics": {}}
 
     @contextmanager
@@ -92,7 +92,7 @@ def test_mlflow_gets_the_cell_and_the_figures(
 def test_wandb_gets_rising_steps_and_the_verdicts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A module in its place records the calls; offline, a run of W&B has no address."""
+    """A stub module records the calls; an offline run of W&B has no address."""
     recorded: dict[str, Any] = {"steps": [], "summary": {}, "finished": 0}
 
     def log_step(numbers: dict[str, float], step: int) -> None:
@@ -119,7 +119,7 @@ def test_wandb_gets_rising_steps_and_the_verdicts(
     assert recorded["summary"] == {"type-2/verdict": point["verdict"]}
 
 
-def test_tensorboard_reads_what_was_written(
+def test_tensorboard_reads_the_written_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     pytest.importorskip("tensorboard")

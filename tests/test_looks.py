@@ -1,4 +1,4 @@
-"""Repeated looks: n noises on one gradient of the same examples, from the command line to the bounds."""
+"""Repeated observations: n noises on one gradient of the same examples, from the command line to the bounds."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ LANES = torch.arange(3)
 
 
 def cell(**asked: Any) -> Cell:
-    """Three digits, each behind an update of two."""
+    """Return three digits, each behind an update of two."""
     plain = {
         "attack": "cpl",
         "dataset": "digits",
@@ -64,8 +64,8 @@ def flat(view: View) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("tap", ["type-2", "type-1", "type-0"])
-def test_the_first_look_is_what_a_single_one_sees(tap: str) -> None:
-    """Bit for bit; the others are of the same inputs with noise of their own, all different."""
+def test_the_first_observation_equals_a_single_one(tap: str) -> None:
+    """Bit-identical; the others have the same inputs with separate noise, all different."""
     (alone,) = views(cell(), tap)
     first, *others = views(cell(observations=4), tap)
     assert torch.equal(flat(first), flat(alone))
@@ -75,8 +75,8 @@ def test_the_first_look_is_what_a_single_one_sees(tap: str) -> None:
     assert all(view.network is first.network for view in others)
 
 
-def test_the_noise_of_n_looks_averages_out() -> None:
-    """What is left of it around the gradient has 1 / sqrt(n) of the deviation that the defense adds."""
+def test_the_noise_of_n_observations_averages_out() -> None:
+    """The remaining noise around the gradient has 1 / sqrt(n) of the deviation that the defense adds."""
     some = cell(observations=25)
     shown = tuple(aware(view, some) for view in views(some))
     ((mean, n),) = averaged(shown)
@@ -91,7 +91,7 @@ def test_the_noise_of_n_looks_averages_out() -> None:
 
 @given(n=st.integers(1, 4), rounds=st.integers(1, 3))
 @settings(max_examples=15, deadline=None)
-def test_looks_at_a_release_go_together_and_rounds_do_not(n: int, rounds: int) -> None:
+def test_observations_of_a_release_are_merged_and_rounds_are_not(n: int, rounds: int) -> None:
     view = View("type-2", Network(torch.nn.Linear(2, 2), {}), {"w": torch.ones(1, 2)}, 1, (2,), 2, 0.1)
     later = [dataclasses.replace(view, clock=dataclasses.replace(view.clock, round=t)) for t in range(rounds)]
     all_of_them = tuple(v for v in later for _ in range(n))
@@ -102,7 +102,7 @@ def test_looks_at_a_release_go_together_and_rounds_do_not(n: int, rounds: int) -
 
 
 def test_log_scores_add() -> None:
-    """The ranking by the mean is the sum of the rankings by each look, as if nothing were known of sufficient statistics."""
+    """The ranking by the mean equals the sum of the rankings by each observation, without assuming sufficient statistics."""
     some = cell(observations=5)
     shown = candidates(some, draw_victims(some, "type-2", 0, hand_out(some)))[0]
     told = tuple(dataclasses.replace(aware(v, some), candidates=shown) for v in views(some))
@@ -112,8 +112,8 @@ def test_log_scores_add() -> None:
 
 
 @pytest.mark.parametrize("defense", ["fed_cdp", "prune_random_50"])
-def test_a_guess_is_held_against_every_look(defense: str, tmp_path: Path) -> None:
-    """Its response, worked out once where the looks allow it, is that of every view by itself."""
+def test_a_guess_is_compared_with_every_observation(defense: str, tmp_path: Path) -> None:
+    """Its response, computed once if the observations allow it, equals that of every view by itself."""
     recipe = tmp_path / "prune_random_50.yaml"
     recipe.write_text("title: t\ncite: c\nunit: example\nexample:\n- prune_random: {share: 0.5}\n")
     some = cell(defense=str(recipe) if defense.startswith("prune") else defense, observations=3)
@@ -125,10 +125,10 @@ def test_a_guess_is_held_against_every_look(defense: str, tmp_path: Path) -> Non
     torch.testing.assert_close(torch.stack(distances), torch.stack(slow))
 
 
-def test_where_nothing_is_drawn_several_looks_are_refused(
+def test_several_observations_without_noise_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """In one line; at a tap before the noise one look is taken and the summary says why."""
+    """In one line; at a leakage point before the noise there is one observation, and the summary says why."""
     options = ["run", "--dataset", "digits", "--train-rounds", "0", "--out", str(tmp_path / "run")]
     code, _, said = called(monkeypatch, capsys, *options, "--observations", "3")
     assert code != 0
@@ -143,7 +143,7 @@ def test_where_nothing_is_drawn_several_looks_are_refused(
     assert not random_at(cell(defense="none"), "type-2")
 
 
-def test_a_network_that_samples_is_looked_at_again() -> None:
+def test_a_sampling_network_can_be_observed_repeatedly() -> None:
     """PRECODE draws in every pass, without any noise on a gradient."""
     some = cell(defense="precode", observations=2)
     assert random_at(some, "type-2")
@@ -151,8 +151,8 @@ def test_a_network_that_samples_is_looked_at_again() -> None:
     assert not torch.equal(flat(one), flat(other))
 
 
-def test_what_is_drawn_is_worked_out_once_a_cell_and_tap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cell that is changed, by its hash or not, is asked anew."""
+def test_the_check_for_draws_runs_once_for_each_cell_and_leakage_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is computed again for a changed cell, with an equal or a different hash."""
     asked, probe = [], looks_module.probe
 
     def counted(*arguments: Any) -> Any:
@@ -172,13 +172,13 @@ def test_what_is_drawn_is_worked_out_once_a_cell_and_tap(monkeypatch: pytest.Mon
     assert len(asked) <= 3
 
 
-def test_one_look_leaves_the_identity_as_it_was() -> None:
+def test_one_observation_does_not_change_the_identity() -> None:
     assert cell().hash == cell(observations=1).hash
     assert cell().hash != cell(observations=2).hash
 
 
-def test_n_looks_are_n_releases_and_leave_1_over_root_n_of_the_noise() -> None:
-    """Two rounds of three looks are six; the floor of 16 looks is that at a quarter of the noise."""
+def test_n_observations_are_n_releases_with_noise_over_root_n() -> None:
+    """Two rounds of three observations are six; the floor of 16 observations is that at a quarter of the noise."""
     sure = Guard(sigma=2.0, reason="", unit="example", before=(), commonest=0.1, related="")
     assert together([sure], 3).views == 3
     assert together([sure, dataclasses.replace(sure, sigma=None, reason="none: x")], 3).views == 6
@@ -189,13 +189,13 @@ def test_n_looks_are_n_releases_and_leave_1_over_root_n_of_the_noise() -> None:
     assert often.rmse < once.rmse  # type: ignore[operator]
 
 
-def test_more_looks_are_fewer_victims_side_by_side() -> None:
+def test_more_observations_mean_fewer_victims_at_once() -> None:
     few, many = (leak_of(cell(observations=n)) for n in (1, 2000))
     assert _chunk(many, many.victims()) < _chunk(few, few.victims())
 
 
-def test_restarts_of_a_stage_take_room_as_those_of_a_search_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five hundred at once in autoleak as by themselves, in a GB."""
+def test_restarts_of_a_stage_take_memory_like_those_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five hundred at once in autoleak as alone, in a GB."""
     monkeypatch.setattr(stage_attack, "memory_budget", lambda device: 10**9)
     plain = leak_of(cell(attack="whitened"))
     search = dataclasses.replace(plain.cell.attack.method, restarts=500)  # type: ignore[type-var]
@@ -209,10 +209,13 @@ def test_restarts_of_a_stage_take_room_as_those_of_a_search_do(monkeypatch: pyte
     assert room(staged) == room(search) < room(plain.cell.attack.method)
 
 
-def test_looks_from_the_command_line(
+def test_observations_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Digits behind one flat noise: the bound is of all looks, more are identified, and a single look is pointed out."""
+    """Digits behind one flat noise.
+
+    The bound counts all observations, more are identified, and a single observation is pointed out.
+    """
     run = runs_behind_flat_noise(monkeypatch, capsys, tmp_path)
     options = "--attack identification --victims 40 --candidates 40 --taps type-2 --observations"
     found = {n: run(str(n), *options.split(), str(n))[0] for n in (1, 60)}
@@ -229,7 +232,7 @@ def test_looks_from_the_command_line(
     assert found[1]["violations"] == found[60]["violations"] == []
 
 
-def test_the_attacks_that_search_take_several_looks(
+def test_searches_accept_several_observations(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for attack, steps in (("whitened", ["--iterations", "2"]), ("analytic_fc", [])):
@@ -242,8 +245,8 @@ def test_the_attacks_that_search_take_several_looks(
         assert [tap["observations"] for tap in json.loads(out)["taps"].values()] == [3]
 
 
-def test_joined_rounds_are_looked_at_several_times_each() -> None:
-    """A view of each look at each round, the rounds in order."""
+def test_joined_rounds_are_observed_several_times_each() -> None:
+    """A view for each observation of each round, the rounds in order."""
     some = cell(protocol="live", leak_rounds=("0", "1"), join_rounds=True, observations=2, train_rounds=1, clients=4,
                 clients_per_round=4, local_iterations=1, batch=2)  # fmt: skip
     network = Network(*fresh_network(some, trained=True))

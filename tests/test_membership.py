@@ -1,4 +1,4 @@
-"""Membership: how often a member is ranked above who is none, as theory says, and what is no evidence."""
+"""Membership: how often a member is ranked above an absent example, as theory says, and inputs that give no evidence."""
 
 import json
 import math
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.usefixtures("with_pages")
 
 
 def alone(scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """Membership where nobody stands behind an update but the victim."""
+    """Return the membership scores for updates of single victims."""
     return membership(scores, own, torch.zeros(scores.shape, dtype=torch.bool))
 
 
 def likelihoods(victims: int, k: int, std: float, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """(scores (V, k), own (V,), gradients (k, 6)) of victims behind noise, by -|y - g|^2."""
+    """Return (scores (V, k), own (V,), gradients (k, 6)) of victims behind noise, by -|y - g|^2."""
     rng = generator(seed, "membership")
     gradients = torch.randn(k, 6, generator=rng)
     own = torch.arange(victims) % k
@@ -41,16 +41,16 @@ def likelihoods(victims: int, k: int, std: float, seed: int = 0) -> tuple[Tensor
 
 
 @pytest.mark.parametrize("std", [0.5, 2.0, 10.0])
-def test_of_two_candidates_the_member_comes_first_as_often_as_noise_allows(std: float) -> None:
-    """Within one update: Phi(d / (2 s)), the binomial's range of 1 in 10,000."""
+def test_the_rate_for_two_candidates_equals_the_theory_of_the_noise(std: float) -> None:
+    """Within one update: Phi(d / (2 s)), within the binomial's range of 1 in 10,000."""
     scores, own, gradients = likelihoods(4000, 2, std)
     distance = float((gradients[0] - gradients[1]).norm())
     low, high = binom.interval(0.9999, 4000, norm.cdf(distance / (2 * std)))
     assert low <= float(alone(scores, own)[0].sum()) <= high
 
 
-def test_against_the_mean_over_all_pairs() -> None:
-    """With k candidates the mean over the others of the same Phi."""
+def test_the_auc_equals_the_mean_over_all_pairs() -> None:
+    """With k candidates, the mean over the others of the same Phi."""
     scores, own, gradients = likelihoods(20_000, 40, 2.0)
     pairs = norm.cdf(torch.cdist(gradients, gradients).numpy() / 4.0)
     expected = (pairs.sum(1) - 0.5) / 39
@@ -58,8 +58,8 @@ def test_against_the_mean_over_all_pairs() -> None:
     assert float(above.mean()) == pytest.approx(float(expected.mean()), abs=0.01)
 
 
-def test_noise_alone_tells_no_member() -> None:
-    """AUC 1/2 and 1 % found, to within what chance allows of 5,000 victims and 1,000 candidates."""
+def test_pure_noise_identifies_no_member() -> None:
+    """AUC 1/2 and 1 % found, within the chance range of 5,000 victims and 1,000 candidates."""
     scores = torch.randn(5000, 1000, generator=generator(0, "noise"))
     above, found = alone(scores, torch.randint(1000, (5000,), generator=generator(0, "own")))
     assert float(above.mean()) == pytest.approx(0.5, abs=4 * math.sqrt(1 / 12 / 5000))
@@ -69,8 +69,8 @@ def test_noise_alone_tells_no_member() -> None:
 
 @given(seed=st.integers(0, 1000), k=st.integers(2, 140), levels=st.integers(1, 50))
 @settings(max_examples=50, deadline=None)
-def test_as_counted_one_by_one(seed: int, k: int, levels: int) -> None:
-    """The slow reference, with ties and fellows among the candidates."""
+def test_results_equal_a_slow_count(seed: int, k: int, levels: int) -> None:
+    """The slow reference, with ties and other batch members among the candidates."""
     rng = generator(seed, "slow")
     scores = torch.randint(levels, (3, k), generator=rng).float()
     own, members = torch.randint(k, (3,), generator=rng), torch.rand(3, k, generator=rng) < 0.1
@@ -91,8 +91,8 @@ def test_as_counted_one_by_one(seed: int, k: int, levels: int) -> None:
 
 @given(k=st.integers(100, 400))
 @settings(max_examples=20, deadline=None)
-def test_of_who_was_not_there_at_most_one_in_a_hundred_is_found(k: int) -> None:
-    """Each of k + 1 that are ranked by nothing, one after the other in the stead of the victim."""
+def test_at_most_one_in_a_hundred_absent_examples_is_found(k: int) -> None:
+    """Each of k + 1 candidates with random scores takes the victim's place in turn."""
     scores = torch.arange(float(k + 1)).expand(k + 1, k + 1)
     found = alone(scores, torch.arange(k + 1))[1]
     assert float(found.mean()) <= 0.01
@@ -100,14 +100,14 @@ def test_of_who_was_not_there_at_most_one_in_a_hundred_is_found(k: int) -> None:
 
 
 def test_scores_that_are_not_finite_are_the_lowest() -> None:
-    """All of them: nobody is told apart; the own alone: last; another's alone: below the own."""
+    """If all are, no candidate is distinguished; if only the own score is, it is last; if another's is, it is below the own."""
     nan, inf = torch.nan, torch.inf
     scores = torch.tensor([[nan, nan, nan], [nan, 0.0, 1.0], [0.0, nan, inf], [0.0, 0.0, -1.0]])
     assert alone(scores, torch.zeros(4, dtype=torch.int64))[0].tolist() == [0.5, 0.0, 1.0, 0.75]
 
 
-def test_a_fellow_of_the_batch_is_no_false_alarm() -> None:
-    """Examples 7 and 9 stand behind the update; 9, who scores higher than the victim 7, is left out."""
+def test_another_batch_member_is_not_a_false_positive() -> None:
+    """Examples 7 and 9 are in the update; 9, which scores higher than the victim 7, is left out."""
     labels = torch.zeros(1, 2, dtype=torch.int64)
     truth = Truth(torch.zeros(1), torch.zeros(1, 2, 3), labels, torch.tensor([[7, 9]]), torch.tensor([1]))
     ranking, shown = Ranking(torch.tensor([[0.0, 1.0, 2.0, -1.0]])), torch.tensor([3, 7, 9, 4])
@@ -133,7 +133,7 @@ def test_the_summary_is_over_victims() -> None:
 
 
 def test_the_interval_of_a_mean() -> None:
-    """Student's for .4, .6, .4, .6; of equal values, which show no spread, Wilson's; of nothing all there is."""
+    """Student's for .4, .6, .4, .6; Wilson's for equal values, which have no spread; everything for no values."""
     half = 3.182446 * 0.115470 / 2
     assert mean_interval([0.4, 0.6, 0.4, 0.6]) == pytest.approx((0.5, 0.5 - half, 0.5 + half), abs=1e-5)
     assert mean_interval([1.0] * 5) == (1.0, *wilson(5, 5))
@@ -142,10 +142,10 @@ def test_the_interval_of_a_mean() -> None:
     assert mean_interval([])[1:] == (0.0, 1.0)
 
 
-def test_every_run_tells_members(
+def test_every_run_reports_membership(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Beside an attack that searches, at noise that leaves little; the bound starts from 1 %; few candidates show no rate."""
+    """With an attack that searches, at strong noise; the bound starts from 1 %; few candidates give no rate."""
     recipe = tmp_path / "flat.yaml"
     recipe.write_text(
         "title: t\ncite: c\nunit: example\n"

@@ -29,7 +29,7 @@ def reordered(reconstruction: Tensor, order: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("cycle", [(1, 2, 0), (2, 0, 1), (0, 1, 2)])
 def test_match_undoes_a_cycle_of_three(cycle: tuple[int, ...]) -> None:
-    # A cycle of two is its own inverse and would hide an order applied the wrong way round.
+    # A cycle of two is its own inverse and would hide an inverse permutation.
     truth = pictures(2, 3, 1, 4, 4)
     reconstruction = truth[:, list(cycle)]
     assert rmse(reordered(reconstruction, match(reconstruction, truth)), truth).max() == 0
@@ -49,8 +49,8 @@ def test_match_is_one_to_one_and_least_in_total() -> None:
     assert match(reconstruction, truth).tolist() == [list(best)]
 
 
-def test_match_goes_by_the_squared_error() -> None:
-    """Two errors of .51 have a lower MSE than one of 1 beside none, and a higher RMSE in total."""
+def test_match_minimises_the_squared_error() -> None:
+    """Two errors of .51 have a lower MSE than errors of 1 and 0, and a higher RMSE in total."""
     truth = torch.tensor([[[0.0, 0.0], [0.5, 0.1]]])
     reconstruction = torch.tensor([[[0.5, 0.1], [1.0, 0.0]]])
     assert match(reconstruction, truth).tolist() == [[0, 1]]
@@ -58,12 +58,12 @@ def test_match_goes_by_the_squared_error() -> None:
     assert crossed[0] < crossed[1]
 
 
-def test_match_leaves_the_worst_truth_to_no_answer() -> None:
+def test_match_assigns_the_worst_truth_to_a_missing_reconstruction() -> None:
     truth = torch.tensor([[[0.0], [1.0], [0.5]]])
     reconstruction = torch.tensor([[[torch.nan], [0.5], [0.4]]])
     order = match(reconstruction, truth)
     assert sorted(order[0].tolist()) == [0, 1, 2]
-    assert order[0].tolist() == [2, 0, 1]  # no answer goes where a finite one would gain least
+    assert order[0].tolist() == [2, 0, 1]  # The missing reconstruction is assigned where a finite one would gain least.
     assert rmse(reordered(reconstruction, order), truth).isnan().tolist() == [[False, True, False]]
 
 
@@ -82,7 +82,7 @@ def test_scores_are_taken_on_clamped_pixels() -> None:
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_one_bad_pixel_is_no_answer(bad: float) -> None:
+def test_one_nan_pixel_means_no_reconstruction(bad: float) -> None:
     truth = pictures(1, 2, 3, 16, 16)
     reconstruction = truth.clone()
     reconstruction[0, 1, 2, 15, 15] = bad
@@ -112,7 +112,7 @@ def test_ssim_equals_scikit_image(shape: tuple[int, ...]) -> None:
     noise = pictures(60, 2, *shape, seed=1) - 0.5
     strength = torch.linspace(0, 1, 60).reshape(60, 1, 1, 1, 1)
     reconstruction = (truth + strength * noise).clamp(0, 1)
-    reconstruction[0] = 0.25  # a constant picture has no variance
+    reconstruction[0] = 0.25  # A constant picture has no variance.
     ours = ssim(reconstruction, truth).flatten()
     pairs = zip(truth.flatten(0, 1), reconstruction.flatten(0, 1), strict=True)
     theirs = [
@@ -131,7 +131,7 @@ def test_ssim_equals_scikit_image(shape: tuple[int, ...]) -> None:
     assert torch.allclose(ssim(truth, truth), torch.ones(60, 2, dtype=torch.float64))
 
 
-def test_scores_that_a_shape_does_not_have() -> None:
+def test_scores_that_are_not_defined_for_a_shape() -> None:
     assert undefined((3, 32, 32)) == {} and undefined((1, 11, 11)) == {}
     assert "smaller than the 11x11 window" in undefined((1, 8, 8))["ssim"] and "lpips" not in undefined((1, 8, 8))
     assert set(undefined((30,))) == {"ssim", "lpips"}
@@ -149,7 +149,7 @@ def test_pairwise_rmse_is_exact_for_near_duplicates() -> None:
 
 
 def test_success_threshold_of_three_known_points() -> None:
-    examples = torch.tensor([[0.0], [0.1], [0.4]])  # distances .1, .3, .4
+    examples = torch.tensor([[0.0], [0.1], [0.4]])  # Distances .1, .3, .4.
     assert success_threshold(examples, seeded(), quantile=0.5) == pytest.approx(0.3)
     repeated = examples[[0, 0, 0, 1, 1, 2]]
     assert success_threshold(repeated, seeded(), quantile=0.5) == pytest.approx(0.3)
@@ -168,7 +168,7 @@ def test_success_threshold_is_of_three_thousand_examples_at_most() -> None:
     assert success_threshold(examples, seeded()) == success_threshold(examples, seeded(), 3000)
 
 
-def test_success_threshold_refuses_what_has_no_distance() -> None:
+def test_success_threshold_refuses_examples_without_distances() -> None:
     with pytest.raises(ValueError, match="got 1 distinct"):
         success_threshold(torch.zeros(5, 2), seeded())
     with pytest.raises(ValueError, match="not finite"):
@@ -186,7 +186,7 @@ def test_success_threshold_is_quick() -> None:
     examples = pictures(3000, 3072)
     start = time.process_time()
     success_threshold(examples, seeded())
-    assert time.process_time() - start < 8  # seconds of CPU time; about a second of wall time on two idle cores
+    assert time.process_time() - start < 8  # Seconds of CPU time; about a second of wall time on two idle cores.
 
 
 def backbone(folder: Path) -> Path:
@@ -200,7 +200,7 @@ def backbone(folder: Path) -> Path:
     return file.rename(folder / f"squeezenet1_1-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}.pth")
 
 
-def test_lpips_says_why_it_is_absent(tmp_path: Path) -> None:
+def test_lpips_reports_why_it_is_absent(tmp_path: Path) -> None:
     reason = "n/a: backbone weights not found; pass --lpips-weights DIR"
     assert load_lpips(None) == reason == load_lpips(tmp_path) == load_lpips(tmp_path / "no such folder")
     file = backbone(tmp_path)
@@ -222,7 +222,7 @@ def test_lpips_with_a_random_backbone(tmp_path: Path) -> None:
     distance = score(other, truth)
     assert distance.shape == (2, 3) and bool((distance > 0).all())
 
-    # The same weights through lpips itself, fed as its own documentation asks: three channels in [-1, 1].
+    # The same weights in lpips itself, with the inputs of its documentation: three channels in [-1, 1].
     with pytest.warns(UserWarning):
         network = lpips.LPIPS(net="squeeze", pnet_rand=True, verbose=False)
     weights = torch.load(file, weights_only=True)

@@ -64,22 +64,22 @@ def torchvision_resnet18(norm: Callable[[int], nn.Module]) -> nn.Module:
     return model
 
 
-def test_mlp_600_is_the_released_one() -> None:
-    """784-600-100-10 without biases (Geyer et al.), weights of deviation 1 / sqrt(fan in) cut at two deviations."""
+def test_mlp_600_equals_the_released_network() -> None:
+    """784-600-100-10 without biases (Geyer et al.), weights of deviation 1 / sqrt(fan in) truncated at two deviations."""
     weights = parameters(build("mlp_600", (1, 28, 28), 10, generator(0, "model")))
     assert [tuple(w.shape) for w in weights.values()] == [(600, 784), (100, 600), (10, 100)]
     assert sum(w.numel() for w in weights.values()) == 531_400
     for weight in weights.values():
         deviation = weight.shape[1] ** -0.5
         assert 1.9 * deviation < float(weight.abs().max()) <= 2 * deviation
-        # A normal that is cut at two deviations has .88 of its deviation left.
+        # A normal distribution truncated at two deviations has .88 of its deviation.
         assert float(weight.std()) == pytest.approx(0.88 * deviation, rel=0.05)
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("norm", ["batch", "group"])
-def test_resnet18_is_torchvisions(norm: str, mode: str) -> None:
-    """Its weights under torchvision's names, its running statistics too: the same outputs in both modes, and 11,173,962 weights."""
+def test_resnet18_equals_torchvisions(norm: str, mode: str) -> None:
+    """torchvision's weights and running statistics by name: the same outputs in both modes, and 11,173,962 weights."""
     ours = build(f"resnet18_{norm}_norm", (3, 32, 32), 10, generator(0, "model"))
     theirs = torchvision_resnet18(nn.BatchNorm2d if norm == "batch" else lambda channels: nn.GroupNorm(32, channels))
     for name, buffer in ours.named_buffers():
@@ -95,7 +95,7 @@ def test_resnet18_is_torchvisions(norm: str, mode: str) -> None:
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-4)
 
 
-def test_resnet18_starts_as_torchvisions_does() -> None:
+def test_resnet18_is_initialised_like_torchvisions() -> None:
     """Convolutions of variance 2 / fan-out, scales one, shifts zero, the last layer within 1 / sqrt(fan-in)."""
     ours = parameters(build("resnet18_batch_norm", (3, 32, 32), 10, generator(0, "model")))
     theirs = parameters(torchvision_resnet18(nn.BatchNorm2d))
@@ -104,7 +104,7 @@ def test_resnet18_starts_as_torchvisions_does() -> None:
     assert all(torch.equal(p, theirs[n]) for n, p in ours.items() if "bn" in n)
 
 
-def test_convnet_is_the_published_one() -> None:
+def test_convnet_equals_the_published_network() -> None:
     """Eight convolutions of 64, 128, 128, 256 x 5 with batch norm, pooled by 3 twice, layer by layer in torch."""
     widths = (64, 128, 128, 256, 256, 256, 256, 256)
     layers: list[nn.Module] = []
@@ -124,7 +124,7 @@ def test_convnet_is_the_published_one() -> None:
     assert sum(p.numel() for p in bare.parameters()) == 2_904_970 - 2 * sum(widths)
 
 
-def test_a_block_of_the_transformer_is_torchs_layer() -> None:
+def test_a_block_of_the_transformer_equals_torchs_layer() -> None:
     """Pre-norm, GELU, four times as wide inside: torch.nn.TransformerEncoderLayer with the same weights."""
     mine = initialise(Block(12, 3), torch_default, generator(0, "model")).eval()
     theirs = nn.TransformerEncoderLayer(12, 3, 48, 0.0, "gelu", 1e-6, batch_first=True, norm_first=True).eval()
@@ -139,10 +139,10 @@ def test_a_block_of_the_transformer_is_torchs_layer() -> None:
 
 
 def test_the_transformer_sees_patches_and_their_places() -> None:
-    """Where all positions are alike it does not matter where a patch lies, where they are not it does; ViT-Ti's count."""
+    """With equal positional embeddings the place of a patch does not matter, with different ones it does; ViT-Ti's count."""
     net = small("vit_tiny")
     x = torch.rand(1, *SHAPE, generator=generator(0, "inputs"))
-    moved = x.roll(4, -1)  # By one patch.
+    moved = x.roll(4, -1)  # Shifted by one patch.
     alike = {**net.parameters, "patches.positions": torch.zeros(1, 10, 12)}
     torch.testing.assert_close(*(functional_call(net.model, alike, (z,)) for z in (x, moved)), rtol=1e-4, atol=1e-5)
     placed = {**net.parameters, "patches.positions": torch.randn(1, 10, 12, generator=generator(0, "positions"))}
@@ -155,7 +155,7 @@ def test_the_transformer_sees_patches_and_their_places() -> None:
 
 @pytest.mark.parametrize("name", ["lenet_dlg", "lenet_cpl"])
 def test_lenets_differ_in_their_activation_alone(name: str) -> None:
-    """The same weights from the same generator under one initialisation; the outputs are not the same."""
+    """The same weights from the same generator under one initialisation; different outputs."""
     x = torch.rand(1, 1, 28, 28, generator=generator(0, "inputs"))
     several = [build(name + s, (1, 28, 28), 10, generator(0, "model"), "uniform:0.5") for s in ("", "_relu", "_gelu")]
     first = parameters(several[0])
@@ -168,8 +168,8 @@ def test_lenets_differ_in_their_activation_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(SMALL))
-def test_lanes_are_a_loop(name: str) -> None:
-    """Two lanes with weights of their own, three examples each: one backward pass after the other."""
+def test_lanes_equal_a_loop(name: str) -> None:
+    """Two lanes with separate weights, three examples each, equal one backward pass after the other."""
     double = torch.float64
     net, other, (x, y) = small(name, 0, double), small(name, 1, double), data(2, 3, double)
     both = {n: torch.stack([p, other.parameters[n]]) for n, p in net.parameters.items()}
@@ -186,7 +186,9 @@ def test_lanes_are_a_loop(name: str) -> None:
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("name", list(SMALL))
 def test_a_gradient_can_be_matched(name: str, mode: str) -> None:
-    """The squared distance of two leaks, differentiated by the guess: finite, and a finite difference at one pixel (float64)."""
+    """The squared distance of two leaks has a finite derivative by the guess,
+    equal to a finite difference at one pixel (float64).
+    """
     net, (x, y) = small(name, dtype=torch.float64), data(1, 3, torch.float64)
     net = dataclasses.replace(net, model=net.model.train(mode == "train"))
     truth = leak("type-1", net, x[:, None], y[:, None], 0.1, Stations(), CLOCK, None)
@@ -207,11 +209,11 @@ def test_a_gradient_can_be_matched(name: str, mode: str) -> None:
     assert float(expected) != 0
 
 
-# First weights
+# Initial weights
 
 
-def test_first_weights_are_the_generators_alone() -> None:
-    """Another state of torch's own generator changes nothing, of ours everything that is drawn."""
+def test_initial_weights_depend_only_on_the_generator() -> None:
+    """The state of torch's own generator changes nothing; ours changes everything that is drawn."""
     for name in MODELS:
         drawn = []
         for seed, own in ((0, 0), (1, 0), (0, 1)):
@@ -242,16 +244,16 @@ def test_an_initialisation_has_the_spread_of_its_formula(init: str, std: float, 
     assert {v for n, p in parameters(normed).items() if "bn1" in n for v in p.tolist()} == {0.0, 1.0}
 
 
-def test_torchs_own_is_torchs_own() -> None:
-    """As far as the layers of torch itself reach."""
+def test_torch_initialisation_equals_torchs_default() -> None:
+    """For the layers that torch itself initialises."""
     mine = initialise(nn.Sequential(nn.Conv2d(3, 64, 5), nn.Linear(50, 400)), torch_default, generator(0, "model"))
     for layer, plain in zip(mine, (nn.Conv2d(3, 64, 5), nn.Linear(50, 400)), strict=True):
         for drawn, theirs in zip(parameters(layer).values(), parameters(plain).values(), strict=True):
             assert float(drawn.abs().max()) == pytest.approx(float(theirs.abs().max()), rel=0.06)
 
 
-def test_each_network_has_its_own_way() -> None:
-    """`default` is the very same draw as the rule that the network names."""
+def test_each_network_has_a_default_initialisation() -> None:
+    """`default` gives the same draw as the rule that the network names."""
     for name, own in (("cnn", "xavier"), ("lenet_cpl", "uniform:0.5"), ("lenet_cpl_relu", "torch"), ("mlp", "xavier")):
         one, two = (parameters(build(name, (1, 28, 28), 10, generator(0, "m"), init)) for init in ("default", own))
         assert all(torch.equal(p, two[n]) for n, p in one.items()), name
@@ -260,7 +262,7 @@ def test_each_network_has_its_own_way() -> None:
 @given(st.floats(1e-3, 100))
 @settings(max_examples=20, deadline=None)
 def test_uniform_stays_within_its_bound(bound: float) -> None:
-    """Its plain name asks for the same."""
+    """The short name means the same."""
     name, rule = rule_of(f"uniform:{bound}")
     assert rule is not None
     drawn = initialise(nn.Sequential(nn.Linear(9, 5)), rule, generator(0, "model"))
@@ -289,7 +291,7 @@ def test_another_initialisation_is_refused(text: str) -> None:
     ],
 )
 def test_a_shape_that_does_not_fit_is_refused(name: str, shape: tuple[int, ...], words: str) -> None:
-    """One line with the network, what came and what it takes."""
+    """One line with the network, the given shape and the accepted ones."""
     with pytest.raises(InputError, match=f"^model: '{name}' .*{words}") as raised:
         build(name, shape, 3, generator(0, "model"))
     assert "\n" not in str(raised.value)
@@ -297,8 +299,8 @@ def test_a_shape_that_does_not_fit_is_refused(name: str, shape: tuple[int, ...],
 
 @pytest.mark.parametrize("name", list(MODELS))
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 64, 64)])
-def test_every_network_takes_the_usual_pictures(name: str, shape: tuple[int, ...]) -> None:
-    """On the shapes alone, without numbers; patches of 8 do not cut 28."""
+def test_every_network_accepts_the_usual_pictures(name: str, shape: tuple[int, ...]) -> None:
+    """Shapes only, without numbers; patches of 8 do not divide 28."""
     if name == "vit_tiny_patch8" and shape[1] % 8:
         with pytest.raises(InputError, match="multiples of 8"):
             MODELS[name].builder(shape, 7)

@@ -1,4 +1,4 @@
-"""Victims of a leak from random weights are spread over several draws of the first weights."""
+"""Victims of a leak at random weights are spread over several draws of the initial weights."""
 
 import shutil
 from pathlib import Path
@@ -39,13 +39,13 @@ def measured(some: Cell, folder: Path) -> tuple[pd.DataFrame, dict[str, torch.Te
     return read_rows(folder / "rows.parquet"), load_file(folder / "reconstructions.safetensors"), summary
 
 
-def test_by_default_five_networks_and_never_more_than_victims() -> None:
+def test_the_default_is_five_networks_and_at_most_one_for_each_victim() -> None:
     assert [cell(victims=v).settings.networks for v in (1, 3, 5, 10)] == [1, 3, 5, 5]
     assert cell(victims=10, networks=2).settings.networks == 2
     assert cell(victims=2, protocol="live", leak_rounds=("0",), train_rounds=1).settings.networks == 1
 
 
-def test_one_network_is_the_same_cell_as_before_there_were_several() -> None:
+def test_one_network_keeps_the_identity_of_older_cells() -> None:
     one, several = cell(victims=10, networks=1), cell(victims=10)
     assert one.hash != several.hash
     assert cell(victims=1).hash == cell(victims=1, networks=1).hash
@@ -61,7 +61,7 @@ def test_more_networks_than_victims_and_networks_of_a_training_are_refused() -> 
         cell(networks=5, protocol="live")
 
 
-def test_each_draw_has_weights_of_its_own_and_the_first_is_that_of_one_network() -> None:
+def test_draws_have_different_weights_and_the_first_equals_one_network() -> None:
     some = cell(victims=6)
     weights = [torch.cat([p.flatten() for p in fresh_network(some, False, n)[1].values()]) for n in range(3)]
     assert not any(torch.equal(weights[a], weights[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
@@ -69,8 +69,8 @@ def test_each_draw_has_weights_of_its_own_and_the_first_is_that_of_one_network()
     assert torch.equal(weights[0], alone)
 
 
-def test_victims_take_turns_at_the_networks_and_stay_in_order(tmp_path: Path) -> None:
-    """Victim v is attacked at draw v modulo 3; those at the first draw have the rows that one network gives them."""
+def test_victims_alternate_between_networks_and_stay_in_order(tmp_path: Path) -> None:
+    """Victim v is attacked at draw v modulo 3; victims of the first draw have the same rows as with one network."""
     several, tensors, summary = measured(cell(victims=7, networks=3), tmp_path / "several")
     one, of_one, _ = measured(cell(victims=7, networks=1), tmp_path / "one")
     for tap in ("type-2", "type-1"):
@@ -87,7 +87,7 @@ def test_victims_take_turns_at_the_networks_and_stay_in_order(tmp_path: Path) ->
         assert summary["taps"][tap]["networks"] == 3
 
 
-def test_a_run_that_was_cut_short_between_networks_ends_with_the_same_rows(tmp_path: Path) -> None:
+def test_a_run_interrupted_between_networks_ends_with_the_same_rows(tmp_path: Path) -> None:
     some = cell(victims=5, networks=2)
     whole, tensors, _ = measured(some, tmp_path / "whole")
 
@@ -112,7 +112,7 @@ def test_a_run_that_was_cut_short_between_networks_ends_with_the_same_rows(tmp_p
     shutil.rmtree(folder)
 
 
-def test_rows_from_before_there_were_networks_are_of_one(tmp_path: Path) -> None:
+def test_old_rows_without_networks_belong_to_one(tmp_path: Path) -> None:
     measured(cell(victims=2), tmp_path)
     path = tmp_path / "rows.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["network"]), path)

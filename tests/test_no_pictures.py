@@ -1,4 +1,4 @@
-"""What holds of private data: with --no-pictures no example and no reconstruction lies in any file; pages may be redacted."""
+"""Files that contain private data: with --no-pictures no file contains an example or a reconstruction; pages may be redacted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folders(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 class Captured:
-    """Stands for capsys, which no fixture of a module can have."""
+    """Replaces capsys, which a module's fixture cannot use."""
 
     def readouterr(self) -> tuple[str, str]:
         return "", ""
@@ -50,7 +50,7 @@ READ = (".safetensors", ".parquet", ".html", ".json", ".npy")
 
 
 def vectors(path: Path) -> Iterator[np.ndarray]:
-    """Yield whatever numbers a file may hold in a row: arrays, columns, pictures in pages, and its bytes as floats and pixels."""
+    """Yield every sequence of numbers in a file: arrays, columns, pictures in pages, and its bytes as floats and pixels."""
     assert path.suffix in READ or path.name == ".lock", f"{path.name}: a kind of file that nobody here can look into"
     content = path.read_bytes()
     if path.suffix == ".json":
@@ -75,20 +75,20 @@ def vectors(path: Path) -> Iterator[np.ndarray]:
 
 
 def holds(folder: Path, example: np.ndarray) -> list[str]:
-    """Return the files in which a stretch of an example, of eight numbers that are not all the same, stands."""
+    """Return the files that contain a part of an example: eight numbers that are not all equal."""
     flat = example.ravel().astype(float)
     pieces = [flat[at : at + 8] for at in range(0, len(flat) - 7, 4)]
     piece = max(pieces, key=lambda p: len(set(p.round(3).tolist())))
     found = []
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        with np.errstate(invalid="ignore"):  # Bytes read as floats are anything.
+        with np.errstate(invalid="ignore"):  # Bytes read as floats can have any value.
             if any(_stands(piece, numbers) for numbers in vectors(path)):
                 found.append(path.name)
     return found
 
 
 def _stands(piece: np.ndarray, numbers: np.ndarray) -> bool:
-    """Whether the piece is among the numbers, to three digits."""
+    """Say whether the piece is among the numbers, to three digits."""
     at = np.arange(max(0, len(numbers) - len(piece) + 1))
     for place, value in enumerate(piece):
         at = at[np.abs(numbers[at + place] - value) < 0.003]
@@ -103,9 +103,8 @@ def test_no_pixel_of_truth_or_reconstruction_is_in_any_file(folders: tuple[str, 
         if name.endswith((".truth", ".reconstruction")):
             for example in array.reshape(-1, *array.shape[2:])[:2]:
                 if len(set(example.ravel().round(3).tolist())) > 4:
-                    assert "reconstructions.safetensors" in holds(
-                        kept, example
-                    )  # Else the search finds nothing at all.
+                    # Otherwise the search would find nothing in any file.
+                    assert "reconstructions.safetensors" in holds(kept, example)
                     assert holds(without, example) == []
                     searched += 1
     assert searched >= 2
@@ -140,8 +139,10 @@ def test_a_page_is_redacted(
     assert "data:image/png" not in beside.read_text(encoding="utf-8")
 
 
-def test_a_cut_run_without_pictures_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """Its pieces tell how many victims they hold, and hold no picture either."""
+def test_an_interrupted_run_without_pictures_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Its chunks record their number of victims, and contain no picture either."""
     from leakbench.experiment import stage_attack  # noqa: PLC0415
 
     words = f"run --dataset digits {SMALL} --taps type-1 --leak-batch 2 --victims 4 --candidates 5 --no-pictures --json".split()
@@ -165,10 +166,10 @@ def test_a_cut_run_without_pictures_goes_on(tmp_path: Path, monkeypatch: pytest.
     assert len(one) == 4 * 2 and one["rmse"].equals(other["rmse"])
 
 
-def test_a_run_with_pictures_is_another_cell(
+def test_a_run_with_pictures_has_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever asks for scores alone is not handed a folder with pictures."""
+    """A request for scores alone is not answered with a folder that contains pictures."""
     asked = "run --quiet --dataset digits --attack lmmse --taps type-2 --train-rounds 0 --victims 2 --candidates 5"
     words = [*asked.split(), "--out", str(tmp_path / "run")]
     assert called(monkeypatch, capsys, *words)[0] == 0
@@ -176,7 +177,7 @@ def test_a_run_with_pictures_is_another_cell(
     assert code == 2 and "holds another cell" in err
 
 
-def test_nobody_else_may_read_a_run(folders: tuple[str, Path, Path]) -> None:
+def test_only_the_owner_may_read_a_run(folders: tuple[str, Path, Path]) -> None:
     for folder in folders[1:]:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         for path in folder.iterdir():

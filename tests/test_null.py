@@ -23,7 +23,7 @@ def left_out(guess_of: object, count: int) -> Tensor:
     return torch.stack([guess_of(i, torch.tensor(other)) for i, other in enumerate(others)])  # type: ignore[operator]
 
 
-def test_the_attacker_is_never_given_the_truth() -> None:
+def test_the_baseline_never_gets_the_truth() -> None:
     expected = ["public_inputs", "public_targets", "victims", "known_labels", "eta", "rng"]
     assert list(inspect.signature(null_attack).parameters) == expected
 
@@ -33,7 +33,7 @@ def test_guesses_are_the_means_and_one_public_example() -> None:
     assert torch.allclose(null.guesses["public mean"], PUBLIC.mean(0).expand(3, 2))
     expected = torch.stack([PUBLIC[3:].mean(0), PUBLIC[:3].mean(0), PUBLIC[3:].mean(0)])
     assert torch.allclose(null.guesses["class mean"], expected)
-    assert torch.equal(null.guesses["single example"], PUBLIC[2].expand(3, 2))  # within .1 of two others
+    assert torch.equal(null.guesses["single example"], PUBLIC[2].expand(3, 2))  # Within .1 of two others.
 
 
 def test_each_public_example_is_judged_by_guesses_that_did_not_see_it() -> None:
@@ -49,7 +49,7 @@ def test_each_public_example_is_judged_by_guesses_that_did_not_see_it() -> None:
         rmse = left_out(guesser, 5)
         assert null.mean_rmse[name] == pytest.approx(float(rmse.mean()), abs=1e-6)
         assert null.success_rate[name] == pytest.approx(float((rmse <= 0.1).float().mean()))
-    assert null.success_rate["single example"] == 0.5  # two of the four others
+    assert null.success_rate["single example"] == 0.5  # Two of the four others.
     assert null.best_for_success == null.best_for_rmse == "class mean"
 
 
@@ -83,7 +83,7 @@ def test_a_class_of_one_is_judged_by_the_public_mean() -> None:
     assert null.guesses["class mean"].tolist() == [[1.0]]
 
 
-def test_few_or_no_public_examples() -> None:
+def test_the_baseline_with_few_or_no_public_examples() -> None:
     null = null_attack(PUBLIC[:1], TARGETS[:1], victims=2, known_labels=None, eta=0.1, rng=seeded())
     assert all(torch.equal(guess, PUBLIC[:1].expand(2, 2)) for guess in null.guesses.values())
     with pytest.raises(ValueError, match="public_inputs: got no example"):

@@ -1,4 +1,4 @@
-"""The suite itself: no test reaches the network, or a file of the user."""
+"""The test suite itself: no test reaches the network, or a file of the user."""
 
 import errno
 import json
@@ -75,7 +75,7 @@ def test_home_and_cache_are_not_the_user_s() -> None:
 
 @pytest.mark.skipif("LEAKBENCH_TESTS_INNER" not in os.environ, reason="run by the test of a whole session")
 def test_inner_session_writes() -> None:
-    """Write where a careless test would, in a session of its own, which the next test starts."""
+    """Write to places where a careless test would, in a separate session, which the next test starts."""
     assert "LEAKBENCH_DATA" not in os.environ
     cache = user_cache()
     assert cache is not None

@@ -1,4 +1,4 @@
-"""Every option is validated before any data set is looked for: on a machine without data, the message names the option."""
+"""Every option is validated before any data set is searched: without data, the message names the option."""
 
 import json
 import re
@@ -69,7 +69,7 @@ NO_BAD_VALUE = {
 """Parameters that are flags."""
 
 ELSEWHERE = {
-    # Without these, the base command is another; their values are tested where the option is.
+    # Without these, the base command would be a different one; their values are tested with the option itself.
     ("reproduce", "page"),
     ("frontier", "page"),
     ("attack", "afters"),
@@ -101,12 +101,12 @@ Refused = Callable[..., str]
 
 
 class Looked(Exception):
-    """A data set was looked for."""
+    """A data set was searched."""
 
 
 @pytest.fixture
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Return a function that calls a command in a folder without data, and returns the line with which it is refused."""
+    """Return a function that calls a command in a folder without data, and returns the line of the refusal."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LEAKBENCH_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -114,7 +114,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def look(*_: object) -> Path:
         raise Looked("a data set was looked for")
 
-    # Imported before: a module that is first imported meanwhile would keep the replacement.
+    # Imported before: a module first imported during the test would keep the replacement.
     for module in (find, data_commands):
         monkeypatch.setattr(module, "find_folder", look)
     Path("a_file").write_text("", encoding="utf-8")
@@ -145,7 +145,7 @@ def cases() -> list[tuple[str, click.Option]]:
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_the_base_command_looks_for_data_where_it_needs_them(
+def test_the_base_command_searches_for_data(
     name: str, refused: Refused, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Otherwise the test below would show nothing."""
@@ -156,7 +156,7 @@ def test_the_base_command_looks_for_data_where_it_needs_them(
 
 
 @pytest.mark.parametrize(("name", "option"), [pytest.param(n, o, id=f"{n} {o.opts[0]}") for n, o in cases()])
-def test_a_bad_value_is_named_before_data_are_looked_for(name: str, option: click.Option, refused: Refused) -> None:
+def test_a_bad_value_is_named_before_data_are_searched(name: str, option: click.Option, refused: Refused) -> None:
     assert option.name is not None
     if (name, option.name) in ELSEWHERE:
         pytest.skip("the option makes another command of it")
@@ -194,7 +194,7 @@ def test_a_bad_value_is_named_before_data_are_looked_for(name: str, option: clic
         ("--stop-at-delta 1e-5", "stop-at-delta: got it without --stop-at-epsilon"),
     ],
 )
-def test_options_that_do_not_fit_the_sizes_are_named_before_data_are_looked_for(
+def test_options_that_do_not_fit_the_sizes_are_named_before_data_are_searched(
     words: str, named: str, refused: Refused
 ) -> None:
     assert f"leakbench: {named}" in refused("run", "--dataset", "mnist", *words.split())
@@ -213,8 +213,8 @@ def test_numbers_are_checked_first_also_for_a_recipe_that_records_no_sizes(
     assert named in refused(command, "--dataset", "mine.yaml", *words.split())
 
 
-def test_options_of_a_card_s_last_cell_are_named_before_data_are_looked_for(refused: Refused) -> None:
-    """The live protocol is planned after the paper's."""
+def test_options_of_a_cards_last_cell_are_named_before_data_are_searched(refused: Refused) -> None:
+    """The live protocol is planned after the paper protocol."""
     line = refused("card", "fed_cdp_valid", "mnist", "--leak-rounds", "101")
     assert "leak-rounds: got 101" in line
 
@@ -223,7 +223,7 @@ def test_options_of_a_card_s_last_cell_are_named_before_data_are_looked_for(refu
 def test_epsilons_need_no_data(
     defense: str, refused: Refused, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`refused` lets no data set be found."""
+    """`refused` makes every search for data fail."""
     code, out, err = called(monkeypatch, capsys, "epsilon", "--defense", defense, "--dataset", "mnist", "--json")
     assert (code, err) == (0, "")
     assert (json.loads(out)["valid"] is None) == (defense == "none")

@@ -1,4 +1,4 @@
-"""The oracle that is told what the model answers to the victims."""
+"""An oracle gives the attacker the model's logits for the victims."""
 
 import json
 
@@ -14,7 +14,7 @@ from tests.command_line import called
 
 
 def view(victims: int, shared: bool, logits: torch.Tensor | None) -> View:
-    """A linear model of 3 inputs and 2 classes, f(x) = W x, with W of the number v + 1 for victim v where it is not shared."""
+    """Return a linear model of 3 inputs and 2 classes, f(x) = W x, with W = v + 1 for victim v if it is not shared."""
     model = nn.Linear(3, 2, bias=False).double()
     held = {"weight": torch.ones(2, 3).double()}
     if not shared:
@@ -24,8 +24,8 @@ def view(victims: int, shared: bool, logits: torch.Tensor | None) -> View:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_it_is_the_squared_distance_of_logits(shared):
-    """Guesses of ones for victims 2 and 0, of two examples: logits 3 (or 3 (v + 1)) in both classes beside 1: 4 (3 s - 1)^2."""
+def test_the_prior_is_the_squared_distance_of_logits(shared):
+    """Guesses of ones for victims 2 and 0, two examples: logits 3 (or 3 (v + 1)) in both classes against 1: 4 (3 s - 1)^2."""
     seen = view(3, shared, torch.ones(3, 2, 2).double())
     found = OracleLogits(weight=0.5)(torch.ones(2, 2, 3).double(), seen, torch.tensor([2, 0]))
     scale = torch.tensor([1.0, 1.0] if shared else [3.0, 1.0]).double()
@@ -37,8 +37,8 @@ def test_without_the_logits_it_is_refused():
         OracleLogits(weight=1.0)(torch.ones(1, 2, 3).double(), view(1, True, None), torch.tensor([0]))
 
 
-def test_a_run_says_that_the_logits_were_given_and_holds_no_bound_against_it(tmp_path, monkeypatch, capsys):
-    """Zero at the truth: with its logits the search ends with a smaller distance than CPL's; knowledge and bounds name it."""
+def test_a_run_reports_given_logits_and_has_no_bound(tmp_path, monkeypatch, capsys):
+    """Zero at the truth: with its logits the search ends closer than CPL; knowledge and bounds name the oracle."""
     line = "run --dataset digits --defense fed_cdp --victims 2 --iterations 2 --train-rounds 0 --taps type-2 --json --quiet"
     found = {}
     for attack in ("cpl", "cpl_oracle_logits"):

@@ -1,4 +1,4 @@
-"""An update of one's own: files, what does not fit, the view of an attacker, the command, the probe in a training loop."""
+"""External updates: files, refusals, the attacker's view, the command, the probe in a training loop."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def normed() -> nn.Module:
 
 
 @pytest.mark.parametrize("made", [build, normed])
-def test_the_view_answers_the_truth_with_the_update(made: Callable[[], nn.Module]) -> None:
-    """What is seen is what leakbench's own clients would have sent, of several steps too, by the running statistics."""
+def test_the_truth_reproduces_the_update(made: Callable[[], nn.Module]) -> None:
+    """The leak equals an update of leakbench's own clients, also for several steps, with running statistics."""
     model, (x, y) = made().eval(), batch(6)
     one = Trace(model, [gradient(model, x, y)], SHAPE, CLASSES, Training(6)).view
     targets = nn.functional.one_hot(y, CLASSES).float()[None]
@@ -68,7 +68,7 @@ def test_several_updates_are_attacked_together_and_scored() -> None:
     torch.testing.assert_close(alone.answer.inputs, found.answer.inputs[:1], atol=1e-6, rtol=0)
 
 
-def test_one_candidate_identifies_nobody() -> None:
+def test_one_candidate_gives_no_identification() -> None:
     model, (x, y) = build(), batch(1)
     given: dict[str, Any] = {"shape": SHAPE, "classes": CLASSES, "attack": "analytic_fc", "truth": (x[None], y[None])}
     summary = leakbench.attack_update(model, gradient(model, x, y), **given).summary
@@ -76,7 +76,7 @@ def test_one_candidate_identifies_nobody() -> None:
 
 
 @pytest.mark.docs
-def test_the_loops_of_other_programs_are_attacked(
+def test_training_loops_of_other_programs_are_attacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     subprocess.run([sys.executable, EXAMPLES / "plain_pytorch.py", tmp_path], check=True)
@@ -152,7 +152,7 @@ def test_finished_runs_are_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyP
         leakbench.read(tmp_path / "empty")
 
 
-# What does not fit: each is one line that names the field, exit code 2, and nothing is written.
+# Unsuitable input: each is one line that names the field, with exit code 2, and nothing is written.
 
 MODELS = """
 from torch import nn
@@ -234,7 +234,7 @@ WRONG: list[tuple[str, list[str], Callable[[Path], Any]]] = [
 
 
 @pytest.mark.parametrize(("says", "changed", "act"), WRONG, ids=[f"{i}" for i in range(len(WRONG))])
-def test_what_does_not_fit_is_one_line(
+def test_unsuitable_input_is_refused_in_one_line(
     says: str,
     changed: list[str],
     act: Callable[[Path], Any],

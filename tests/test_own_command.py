@@ -1,4 +1,4 @@
-"""`leakbench attack`: what it writes and leaves alone, what it says of an interruption and of memory that does not suffice."""
+"""`leakbench attack`: files that it writes or keeps, and its messages on interruption and lack of memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gradient(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a model and the files of one victim, in which the command is called."""
+    """Return a folder with a model and the files of one victim; the command runs there."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, 10))
     x, y = torch.rand(1, *SHAPE), torch.tensor([3])
@@ -50,7 +50,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def attacked(monkeypatch: pytest.MonkeyPatch, capsys: Any, *flags: str, **changed: str) -> tuple[int, str, str]:
-    """Call `leakbench attack` with these options in the place of the usual ones; "" leaves one out."""
+    """Call `leakbench attack` with these options instead of the usual ones; "" omits an option."""
     given = {"model": "command_models:build", "shape": "1,8,8", "classes": "10", "attack": "cpl", "iterations": "2"}
     given |= {name: f"{name}.safetensors" for name in ("before", "update", "truth")} | changed
     words = [word for name, value in given.items() if value for word in (f"--{name}", value)]
@@ -62,7 +62,7 @@ def held(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", ["before", "update", "truth", "another"])
-def test_no_file_that_is_there_is_overwritten(
+def test_existing_files_are_not_overwritten(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "another.safetensors").write_bytes(b"mine")
@@ -73,7 +73,7 @@ def test_no_file_that_is_there_is_overwritten(
     assert held(place) == before
 
 
-def test_answers_do_not_go_among_the_updates_of_a_folder(
+def test_reconstructions_are_not_written_into_the_folder_of_updates(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "sent").mkdir()
@@ -98,8 +98,8 @@ def test_answers_do_not_go_among_the_updates_of_a_folder(
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_attacked(
     out: str, why: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the name that was given, and without a folder left behind."""
-    if "shut" in out:  # Which does not stop everybody who runs tests.
+    """The message uses the given name, and no folder is left behind."""
+    if "shut" in out:  # The superuser may write anyway.
 
         def shut(*_: Any, **named: Any) -> Any:
             raise PermissionError(errno.EACCES, why, f"{named['dir']}/.answers.safetensors.abc.tmp")
@@ -131,7 +131,7 @@ def test_an_attack_that_is_interrupted_before_its_first_save_leaves_nothing(
     assert not (place / "found").exists()
 
 
-def test_what_is_said_of_an_interruption_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_on_interruption_depends_on_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = "interrupted; `leakbench attack` keeps nothing and starts over; with --out FOLDER it can be resumed"
     for words, wanted in (
         (["run", "--out", "attack"], SAID),
@@ -146,7 +146,7 @@ def test_what_is_said_of_an_interruption_is_the_commands(monkeypatch: pytest.Mon
         assert said() == wanted
 
 
-def test_a_lack_of_memory_names_only_options_of_its_command(
+def test_a_memory_error_names_only_options_of_its_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def lacking(**_: Any) -> None:
@@ -165,10 +165,10 @@ def test_a_lack_of_memory_names_only_options_of_its_command(
     assert lines["report"] == f"{enough} end other programs, or take a machine with more\n"
 
 
-def test_without_a_truth_a_folder_has_its_page_and_answers(
+def test_without_a_truth_a_folder_has_its_page_and_reconstructions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is scored, which is no damage: the page is written again, and whoever reads runs beside it is not stopped."""
+    """Missing scores are not damage: the page is written again, and commands that read the runs next to it do not fail."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     (tmp_path / "truthless.py").write_text(
         "from torch import nn\ndef build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n", encoding="utf-8"
@@ -183,7 +183,7 @@ def test_without_a_truth_a_folder_has_its_page_and_answers(
     assert called(monkeypatch, capsys, "runs", ".")[0] == 0
 
 
-def test_what_rebuilds_private_data_is_for_its_owner_alone(
+def test_only_the_owner_may_read_reconstructions(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_files(place / "heard", {"truth.safetensors": {"inputs": torch.zeros(1)}})
@@ -193,7 +193,7 @@ def test_what_rebuilds_private_data_is_for_its_owner_alone(
     assert {oct(path.stat().st_mode & 0o077) for path in files} == {"0o0"}
 
 
-def test_a_folder_of_answers_is_no_run(
+def test_a_folder_of_reconstructions_is_not_a_run(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert attacked(monkeypatch, capsys, out="found")[0] == 0
@@ -203,7 +203,7 @@ def test_a_folder_of_answers_is_no_run(
         assert (code, out, err.count("\n")) == (2, "", 1) and is_none in err, line
 
 
-def test_the_table_says_what_a_success_is(
+def test_the_table_defines_success(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = attacked(monkeypatch, capsys, "-v", dataset="digits")
@@ -213,10 +213,10 @@ def test_the_table_says_what_a_success_is(
     assert re.search(r"^success is an RMSE of at most 0\.1$", attacked(monkeypatch, capsys, "-v")[1], re.M)
 
 
-def test_limits_of_the_attack_are_obeyed_and_said(
+def test_limits_of_the_attack_are_applied_and_reported(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A budget that is over at once leaves one iteration and says so; wrong limits are one line."""
+    """A budget that ends at once leaves one iteration and reports it; wrong limits are one line."""
     code, _, err = attacked(monkeypatch, capsys, attack="inverting_gradients", iterations="", budget="0.001")
     assert code == 0
     assert err.startswith("estimated at most ") and "for 1 victim; of --budget 0.001 no time is left" in err
@@ -229,10 +229,10 @@ def test_limits_of_the_attack_are_obeyed_and_said(
         assert err.startswith(f"leakbench: {option}: got ")
 
 
-def test_the_answer_comes_first(
+def test_the_verdict_comes_first(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At 80 columns: the verdict and its evidence, then the table; what was not tried only where no leak is stated."""
+    """At 80 columns: the verdict and its evidence, then the table; the part not tried appears only if no leak is stated."""
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = attacked(monkeypatch, capsys, iterations="")
     assert code == 0
@@ -253,7 +253,7 @@ def test_the_answer_comes_first(
     assert code == 0 and out.startswith("NOT SCORED: 1 reconstruction, but no true examples to compare with.")
 
 
-def test_a_baseline_guess_within_the_threshold_is_told_apart(
+def test_a_baseline_guess_within_the_threshold_is_reported(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = attacked(monkeypatch, capsys, iterations="", success="rmse<=0.9")

@@ -1,4 +1,4 @@
-"""What a probe keeps, takes for the start, says of a truth that contradicts what was heard, and never does to a training."""
+"""The probe records, sets the start, reports a truth that contradicts the record, and never changes a training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ entropy = nn.functional.cross_entropy
 
 
 def heard(size: int, observe: bool = True) -> Probe:
-    """Return what a probe hears of one step."""
+    """Return the probe's record of one step."""
     model, (x, y) = build(), batch(size)
     with leakbench.probe(model) as probe:
         if observe:
@@ -53,7 +53,7 @@ def test_a_second_save_leaves_nothing_of_the_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["before.safetensors", "truth.safetensors", "example/00007.safetensors", "example/x.npz"]
 )
-def test_a_save_replaces_no_file_of_somebody_else(name: str, tmp_path: Path) -> None:
+def test_a_save_replaces_no_file_of_another_program(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     if name.endswith(".npz"):
         (tmp_path / name).write_bytes(b"mine")
@@ -66,7 +66,7 @@ def test_a_save_replaces_no_file_of_somebody_else(name: str, tmp_path: Path) -> 
 
 
 def contradicted(train: Callable[[nn.Module, Tensor, Tensor], Any], observed: slice = slice(4)) -> tuple[str, str]:
-    """Return what a probe and `attack_update` warn of after a step by whatever gradient `train` leaves."""
+    """Return the warnings of a probe and of `attack_update` after a step along the gradient that `train` leaves."""
     model, (x, y) = build(), batch(8)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     with leakbench.probe(model) as probe:
@@ -109,7 +109,7 @@ def undivided(model: nn.Module, x: Tensor, y: Tensor) -> None:
         (lambda m, x, y: entropy(m(x), y).backward(), slice(4, 8), "was it changed, or are the weights"),
     ],
 )
-def test_a_truth_that_contradicts_what_was_heard_is_warned_of(train: Any, observed: slice, says: str) -> None:
+def test_a_truth_that_contradicts_the_record_causes_a_warning(train: Any, observed: slice, says: str) -> None:
     by_probe, by_update = contradicted(train, observed)
     assert by_probe == by_update
     assert bool(by_probe) == bool(says)
@@ -123,7 +123,7 @@ def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 
 
 def apart(probe: Probe, tap: str = "type-1") -> float:
-    """Return by how much of its length what leaked differs from what the truth answers."""
+    """Return the relative difference between the leak and the update that the truth gives."""
     seen, _ = probe._points(AttackerOptions("cpl")(), None, None, 10, None)[tap]
     assert seen.inputs is not None and seen.labels is not None
     return float(distance_to_truth(seen.view, seen.inputs, seen.labels)[0].max())
@@ -135,8 +135,8 @@ def normed() -> nn.Module:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_start_is_what_the_first_step_finds(training: bool) -> None:
-    """Not what stood there when the block was entered; and the end is what the last step left."""
+def test_the_start_is_the_state_before_the_first_step(training: bool) -> None:
+    """Not the weights at the start of the block; the end is after the last step."""
     model, (x, y) = normed().train(training), batch(4)
     sent = {name: t + (0.1 if t.is_floating_point() else 0) for name, t in model.state_dict().items()}
     with leakbench.probe(model) as probe:
@@ -156,8 +156,8 @@ def test_the_start_is_what_the_first_step_finds(training: bool) -> None:
         assert apart(probe, "type-2") < 1e-5
 
 
-def test_buffers_are_those_that_were_sent() -> None:
-    """The forward pass of the first step has moved them by then."""
+def test_buffers_are_the_sent_ones() -> None:
+    """The forward pass of the first step has changed them by then."""
     model, (x, y) = normed(), batch(4)
     sent = {name: t.detach().clone() for name, t in model.state_dict().items()}
     with leakbench.probe(model) as probe:
@@ -167,7 +167,7 @@ def test_buffers_are_those_that_were_sent() -> None:
     same(probe.before, sent)
 
 
-def test_within_the_block_it_is_of_the_steps_so_far(tmp_path: Path) -> None:
+def test_within_the_block_the_record_contains_the_steps_so_far(tmp_path: Path) -> None:
     model, (x, y) = build(), batch(6)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -209,7 +209,7 @@ def test_victims_are_one_or_more(victims: int) -> None:
 def trained(
     observe: Callable[[Probe, Tensor, Tensor], None] | None, model: nn.Module
 ) -> tuple[Probe | None, dict[str, Tensor]]:
-    """Return what a probe heard of two steps that draw random numbers, and the model's state after them."""
+    """Return the probe's record of two steps that draw random numbers, and the model's state after them."""
     x, y = batch(4)
     torch.manual_seed(3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -224,7 +224,7 @@ def trained(
 
 
 def hard(logits: Tensor, y: Tensor) -> Tensor:
-    """A loss that no vmap takes, since it reads a number."""
+    """A loss that vmap does not support, since it reads a number."""
     loss = entropy(logits, y)
     return loss if loss.item() > 0 else 2 * loss
 
@@ -265,8 +265,8 @@ def failing(logits: Tensor, y: Tensor) -> Tensor:
         lambda probe, x, y: probe.observe({"x": x}, None, None),
     ],
 )
-def test_no_training_is_another_by_a_probe(made: Callable[[], nn.Module], observe: Any) -> None:
-    """It goes on to the same weights, buffers and random numbers, whatever it is shown."""
+def test_a_probe_does_not_change_the_training(made: Callable[[], nn.Module], observe: Any) -> None:
+    """Weights, buffers and random numbers are the same for any observed batch."""
     _, wanted = trained(None, made())
     model = made()
     probe, found = trained(observe, model)
@@ -275,7 +275,7 @@ def test_no_training_is_another_by_a_probe(made: Callable[[], nn.Module], observ
 
 
 @pytest.mark.parametrize("made", [build, instanced, Counting])
-def test_single_examples_are_shown_of_networks_that_write_buffers(made: Callable[[], nn.Module]) -> None:
+def test_networks_that_write_buffers_have_example_gradients(made: Callable[[], nn.Module]) -> None:
     probe, _ = trained(lambda probe, x, y: probe.observe(x, y, entropy), made())
     assert probe is not None and (probe.observed.note, len(next(iter(probe.examples.values())))) == ("", 4)
 
@@ -291,7 +291,7 @@ def test_single_examples_are_shown_of_networks_that_write_buffers(made: Callable
         (lambda p, x, y: p.observe(x, y[:1], entropy), r"got \(4, 1, 8, 8\) and \(1\), expected tensors"),
     ],
 )
-def test_what_could_not_be_observed_is_said_after_the_training(observe: Any, says: str) -> None:
+def test_missing_observations_are_reported_after_the_training(observe: Any, says: str) -> None:
     probe, _ = trained(observe, build())
     assert probe is not None
     with pytest.raises(InputError, match=f"probe: observe could not show a batch: TypeError: {says}"):
@@ -299,7 +299,7 @@ def test_what_could_not_be_observed_is_said_after_the_training(observe: Any, say
 
 
 @pytest.mark.parametrize("loss", [hard, failing])
-def test_why_single_examples_have_no_gradients_is_said(loss: Any) -> None:
+def test_missing_example_gradients_are_explained(loss: Any) -> None:
     model, (x, y) = build(), batch(4)
     with leakbench.probe(model) as probe:
         probe.observe(x, y, loss)
@@ -312,7 +312,7 @@ def test_why_single_examples_have_no_gradients_is_said(loss: Any) -> None:
     assert list(found) == ["type-1"] and found["type-1"].summary is not None
 
 
-def test_instance_normalisation_is_heard_in_its_mode() -> None:
+def test_instance_normalisation_is_recorded_in_its_mode() -> None:
     model, (x, y) = instanced(), batch(4)
     model[2].p = 0.0
     each = []
@@ -346,7 +346,7 @@ class Odd(torch.optim.SGD):
                     p.sub_(group["rate"] * p.grad)
 
 
-def test_a_step_that_cannot_be_heard_is_made() -> None:
+def test_a_step_that_cannot_be_recorded_is_still_made() -> None:
     model, (x, y) = build(), batch(2)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     with leakbench.probe(model) as probe:
@@ -378,7 +378,7 @@ def test_labels_of_ones_and_zeros_are_classes() -> None:
         shown(0.9 * alone + 0.01).leak()
 
 
-def test_a_lazy_network_is_heard_once_it_has_shapes() -> None:
+def test_a_lazy_network_is_recorded_once_it_has_shapes() -> None:
     torch.manual_seed(1)
     model, (x, y) = nn.Sequential(nn.Flatten(), nn.LazyLinear(16), nn.Sigmoid(), nn.Linear(16, CLASSES)), batch(2)
     with leakbench.probe(model) as probe:
@@ -390,8 +390,8 @@ def test_a_lazy_network_is_heard_once_it_has_shapes() -> None:
 
 
 @pytest.mark.parametrize("loss", [entropy, lambda logits, y: entropy(logits, (y + 1) % CLASSES)])
-def test_adams_steps_by_rounding_alone_contradict_nothing(loss: Any) -> None:
-    """A bias before a batch normalisation has no gradient but its rounding, of which Adam makes a step; another loss does."""
+def test_steps_of_adam_from_rounding_contradict_nothing(loss: Any) -> None:
+    """A bias before a batch normalisation has only rounding as its gradient, which Adam turns into a step; another loss does."""
     model, (x, y) = normed(), batch(6)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
     with leakbench.probe(model) as probe:

@@ -1,5 +1,5 @@
-"""Any network: layers out of order, heads that are not the last module, frozen, scalar and tied parameters, both modes of batch
-normalisation; what cannot be attacked is said, and so is what was assumed and is not so."""
+"""Any network: layers in any order, heads that are not the last module, frozen, scalar and tied parameters, both modes of batch
+normalisation; the reports on unsupported networks and on wrong assumptions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FrozenBody(nn.Module):
 
 
 class Tokens(nn.Module):
-    """A first linear layer that a row of the picture enters, and not all of it."""
+    """A first linear layer that gets single rows of the picture."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Attention(nn.Module):
 
 
 class Shifted(nn.Module):
-    """One that takes the mean off in itself, so that its first layer is not fed the input."""
+    """A layer that subtracts the mean, so that the first linear layer does not get the input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ def made(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 @pytest.mark.parametrize("build", [HeadFirst, SpareHead, Tanh, Scaled, FrozenHead, Shifted, convolved])
-def test_one_example_comes_back(build: Callable[[], nn.Module]) -> None:
+def test_one_example_is_reconstructed(build: Callable[[], nn.Module]) -> None:
     model, (x, y) = made(build), examples(1)
     found = leakbench.attack_update(
         model, gradient(model, x, y), shape=SHAPE, classes=CLASSES, truth=(x[None], y[None]), iterations=40
@@ -154,7 +154,7 @@ def test_one_example_comes_back(build: Callable[[], nn.Module]) -> None:
     "build", [HeadFirst, SpareHead, Tanh, Scaled, FrozenHead, FrozenBody, Tokens, Attention, Shifted, convolved, normed]
 )
 @pytest.mark.parametrize("attack", ["autoleak", "analytic_fc", "rows", "inverting_gradients_short"])
-def test_each_attack_answers_or_says_why_not(build: Callable[[], nn.Module], attack: str) -> None:
+def test_each_attack_reconstructs_or_explains_why_not(build: Callable[[], nn.Module], attack: str) -> None:
     model, (x, y) = made(build).eval(), examples(1)
     given: dict[str, Any] = {"shape": SHAPE, "classes": CLASSES, "truth": (x[None], y[None]), "attack": attack}
     given |= {} if attack in ("analytic_fc", "rows") else {"iterations": 2}
@@ -173,7 +173,7 @@ def test_the_truth_explains_the_update(build: Callable[[], nn.Module]) -> None:
     assert float(distance_to_truth(seen.view, x[None], y[None])[0]) < 1e-5
 
 
-def test_layers_stand_in_the_order_in_which_they_run() -> None:
+def test_layers_have_the_order_in_which_they_run() -> None:
     model = made(SpareHead)
     model._modules["head"], model._modules["body"] = model._modules["body"], model._modules["head"]
     model = made(HeadFirst)
@@ -187,7 +187,7 @@ def test_layers_stand_in_the_order_in_which_they_run() -> None:
     assert [name for name, _ in made(HeadFirst).named_children()] == ["head", "body"]
 
 
-def test_the_users_model_stays_as_it_is() -> None:
+def test_the_users_model_is_unchanged() -> None:
     model, (x, y) = made(normed), examples(2)
     model.train()
     before = {name: t.clone() for name, t in model.state_dict().items()}
@@ -197,7 +197,7 @@ def test_the_users_model_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("build", [HeadFirst, Tanh, FrozenHead])
-def test_how_labels_are_read_is_said(build: Callable[[], nn.Module]) -> None:
+def test_the_method_of_reading_labels_is_reported(build: Callable[[], nn.Module]) -> None:
     model, (x, y) = made(build), examples(1)
     seen = Trace(model, [gradient(model, x, y)], SHAPE, CLASSES, Training())
     expected = {HeadFirst: "", Tanh: COUNTED, FrozenHead: SEARCHED}[build]
@@ -223,7 +223,7 @@ def said_of(model: nn.Module, update: dict[str, Tensor], x: Tensor, y: Tensor, h
     return "\n".join(assumptions(seen, AttackerOptions("cpl")()))
 
 
-def test_what_was_assumed_and_is_not_so_is_said() -> None:
+def test_wrong_assumptions_are_reported() -> None:
     model, (x, y) = made(HeadFirst), examples(4)
     right = gradient(model, x, y)
     assert "differs from the update" not in said_of(model, right, x, y, Training(4))
@@ -298,9 +298,9 @@ def instanced(keeping: bool = True) -> nn.Module:
 
 @pytest.mark.parametrize(("size", "tap", "frozen"), [(4, "type-1", False), (1, "type-2", False), (4, "type-1", True)])
 def test_instance_normalisation_in_either_mode(size: int, tap: str, frozen: bool) -> None:
-    """Which takes each input alone, so that single examples have gradients in both."""
+    """It normalises each input separately, so single examples have gradients in both modes."""
     model, (x, y) = made(instanced), examples(size)
-    model[0].bias.requires_grad_(not frozen)  # By which engine gradients are computed.
+    model[0].bias.requires_grad_(not frozen)  # The engine for gradients.
     kept = {name: t.clone() for name, t in model.named_buffers()}
     found = {}
     for mode in ("train", "eval"):
@@ -334,7 +334,7 @@ def test_instance_normalisation_in_train_mode_is_attacked_for_several_victims(at
     assert all(torch.equal(t, kept[name]) for name, t in model.named_buffers())
 
 
-def test_instance_normalisation_that_keeps_nothing_has_one_mode() -> None:
+def test_instance_normalisation_without_statistics_has_one_mode() -> None:
     model, (x, y) = made(lambda: instanced(False)), examples(2)
     for mode in ("train", "eval"):
         seen = Trace(model, [gradient(model, x, y)], SHAPE, CLASSES, Training(2, mode=mode))

@@ -1,4 +1,4 @@
-"""Numbers of an update at the ends of their range, numbers of half precision, and files of arrays from strangers."""
+"""Updates with extreme numbers, half precision, and untrusted array files."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def called_on(update: dict[str, Tensor], folder: Path, patch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("attack", ["autoleak", "cpl", "inverting_gradients_short", "analytic_fc"])
-def test_an_update_that_no_search_can_square_is_said_and_written_whole(
+def test_an_update_with_overflowing_squares_is_reported_and_written(
     attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its distance is infinite, which JSON cannot hold."""
+    """Its distance is infinite, which JSON cannot represent."""
     update = {n: g * 1e30 for n, g in gradient(build(), *batch(1)).items()}
     given = ["--attack", attack, *([] if attack == "analytic_fc" else ["--iterations", "2"])]
     code, out, err = called_on(update, tmp_path, monkeypatch, capsys, *given, "--json", "--quiet", "--out", "found")
@@ -68,12 +68,12 @@ def test_an_update_that_no_search_can_square_is_said_and_written_whole(
     assert (tmp_path / "found" / "report.html").is_file()
 
 
-def test_a_large_update_is_told_by_how_much() -> None:
+def test_the_size_of_a_large_update_is_reported() -> None:
     model, (x, y) = build(), batch(1)
     update = {n: g * 1e17 for n, g in gradient(model, x, y).items()}
     seen = Trace(model, [update], SHAPE, CLASSES, Training(), None, "type-1", (x[None], y[None]))
     assert "the update is 1e+17 times it" in "".join(contradiction(seen, AttackerOptions("cpl")()))
-    for times in (1e30, 1e-30):  # Whose squares single precision has not.
+    for times in (1e30, 1e-30):  # Squares outside of single precision's range.
         view = dataclasses.replace(
             seen.view, update={n: (g.double() * times / 1e17).float() for n, g in seen.view.update.items()}
         )
@@ -82,10 +82,10 @@ def test_a_large_update_is_told_by_how_much() -> None:
         )
 
 
-def test_a_zero_update_shows_nothing_and_is_written_whole(
+def test_a_zero_update_shows_nothing_and_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The closed form has no distance there, which JSON cannot hold."""
+    """The closed form has no distance there, which JSON cannot represent."""
     update = {n: g * 0 for n, g in gradient(build(), *batch(1)).items()}
     code, out, err = called_on(
         update, tmp_path, monkeypatch, capsys, "--attack", "analytic_fc", "--json", "--out", "found"
@@ -108,7 +108,7 @@ def test_zero_updates_among_others_are_counted() -> None:
     assert "".join(contradiction(seen, attacker)) == ""
 
 
-def test_one_of_several_truths_that_is_wrong_is_told() -> None:
+def test_a_wrong_truth_among_several_is_reported() -> None:
     model, (x, y) = build(), batch(3)
     updates = [gradient(model, x[i : i + 1], y[i : i + 1]) for i in (0, 1, 0)]
     seen = Trace(model, updates, SHAPE, CLASSES, Training(), None, "type-1", (x[:, None], y[:, None]))
@@ -116,8 +116,8 @@ def test_one_of_several_truths_that_is_wrong_is_told() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "share"), [(torch.bfloat16, "0.39%"), (torch.float16, "0.05%")])
-def test_half_precision_is_said(dtype: torch.dtype, share: str) -> None:
-    """Its rounding contradicts no truth; a sum does, in these numbers too."""
+def test_half_precision_is_reported(dtype: torch.dtype, share: str) -> None:
+    """Its rounding does not contradict the truth; a sum does, also in half precision."""
     model, (x, y) = build(), batch(4)
     right = {n: g.to(dtype).float() for n, g in gradient(model, x, y).items()}
     attacker, truth = AttackerOptions("cpl")(), (x[None], y[None])
@@ -135,8 +135,8 @@ def test_half_precision_is_said(dtype: torch.dtype, share: str) -> None:
     assert not any(name in line for one in (exact, signs) for line in assumptions(one, attacker))
 
 
-def test_weights_of_half_precision_are_said() -> None:
-    """What they round of an update is as long as it is small beside them."""
+def test_weights_of_half_precision_are_reported() -> None:
+    """The rounding of weights is large compared with a small update."""
     model, (x, y) = build().bfloat16(), batch(4)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     for p, g in zip(model.parameters(), gradient(build(), x, y).values(), strict=True):
@@ -175,23 +175,22 @@ def test_a_small_step_of_float32_weights_contradicts_nothing() -> None:
 @pytest.mark.parametrize(
     ("times", "said"), [(0.0, True), (0.3, True), (0.7, False), (1.0, False), (1.6, False), (3.0, True)]
 )
-def test_noise_that_is_not_the_told_defense_s_is_said(times: float, said: bool, tmp_path: Path) -> None:
-    """By its length, which over 1,210 numbers is known to 2 %: from twice on, or half, it is another's."""
+def test_noise_of_a_different_defense_is_reported(times: float, said: bool, tmp_path: Path) -> None:
+    """By its length, which is known to 2 % for 1,210 numbers: a factor of two is reported as another noise."""
     told_of = tmp_path / "mine.yaml"
     stations = "client: [{clip_whole: {norm: 100.0}}, {gaussian_noise: {multiplier: 0.001, to: each}}]"
     told_of.write_text(f"title: mine\ncite: nobody\nunit: client\n{stations}\n", encoding="utf-8")
     model, (x, y) = build(), batch(2)
     rng = torch.Generator().manual_seed(4)
-    update = {
-        n: -g + times * 0.1 * torch.randn(g.shape, generator=rng) for n, g in gradient(model, x, y).items()
-    }  # The learning rate is 1.
+    # The learning rate is 1.
+    update = {n: -g + times * 0.1 * torch.randn(g.shape, generator=rng) for n, g in gradient(model, x, y).items()}
     seen = Trace(model, [update], SHAPE, CLASSES, Training(2, 1, 1.0), None, "type-1", (x[None], y[None]))
     line = "".join(contradiction(seen, AttackerOptions("autoleak", str(told_of))()))
     assert ("was it applied, with these numbers" in line) == said, line
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
-def test_labels_are_whole_numbers(dtype: torch.dtype) -> None:
+def test_labels_must_be_integers(dtype: torch.dtype) -> None:
     model, (x, y) = build(), batch(1)
     given: dict[str, Any] = {"shape": SHAPE, "classes": CLASSES, "attack": "analytic_fc"}
     with pytest.raises(InputError, match=rf"truth: labels are \(1,\) of {dtype}, expected whole numbers"):
@@ -252,10 +251,8 @@ def test_an_archive_that_cannot_be_read_is_one_line(act: Callable[[Path], None],
 
 
 @pytest.mark.parametrize(("factor", "said"), [(0.0, True), (0.05, True), (1.0, False), (40.0, True)])
-def test_a_defense_that_was_not_applied_as_its_recipe_says_is_contradicted_by_the_truth(
-    factor: float, said: bool
-) -> None:
-    """A bare gradient that is said to be defended would look like no leak: an attacker that knows the defense trusts its noise."""
+def test_the_truth_contradicts_a_defense_that_was_not_applied(factor: float, said: bool) -> None:
+    """An undefended gradient declared as defended would seem not to leak: an adaptive attacker trusts the declared noise."""
     model, (x, y) = build(), batch(1)
     attacker = AttackerOptions("cpl", defense="fed_sdp_client_valid", knows="defense")()
     clean = gradient(model, x, y)
@@ -268,7 +265,7 @@ def test_a_defense_that_was_not_applied_as_its_recipe_says_is_contradicted_by_th
     assert ("its noise makes it" in line) == said, line
 
 
-def test_arrays_of_numpy_are_taken_from_python_as_from_files() -> None:
+def test_numpy_arrays_are_accepted_from_python_and_files() -> None:
     model, (x, y) = build(), batch(1)
     clean = gradient(model, x, y)
     arrays = {n: g.numpy() for n, g in clean.items()}
@@ -278,10 +275,10 @@ def test_arrays_of_numpy_are_taken_from_python_as_from_files() -> None:
     assert torch.equal(leakbench.attack_update(model, arrays, before=weights, **asked).answer.inputs, one)  # type: ignore[arg-type]
 
 
-# What a budget did, and answers that are none.
+# Effects of a budget, and missing reconstructions
 
 
-def test_a_search_for_which_a_budget_left_no_time_is_not_called_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_without_time_is_not_reported_as_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = list[str]()
     begin = Searches.begin
 
@@ -322,7 +319,7 @@ def test_fewer_candidates_because_of_a_budget_are_printed(monkeypatch: pytest.Mo
     assert whole.summary is not None and whole.summary["candidates"] == 453 and "because" not in str(whole)
 
 
-def test_an_answer_that_is_no_number_is_not_called_a_reconstruction(tmp_path: Path) -> None:
+def test_nan_is_not_called_a_reconstruction(tmp_path: Path) -> None:
     nothing = {name: torch.zeros_like(p) for name, p in build().named_parameters()}
     given = {"shape": SHAPE, "classes": CLASSES, "attack": "analytic_fc"}
     with pytest.warns(UserWarning, match="zero everywhere"):
@@ -333,7 +330,7 @@ def test_an_answer_that_is_no_number_is_not_called_a_reconstruction(tmp_path: Pa
     assert "ATTACK FAILED: the attack analytic_fc made no reconstruction." in page and "pictures below" not in page
 
 
-def test_python_prints_and_warns_of_what_the_command_does() -> None:
+def test_python_prints_and_warns_like_the_command() -> None:
     nothing = {name: torch.zeros_like(p) for name, p in build().named_parameters()}
     given = {"shape": SHAPE, "classes": CLASSES, "attack": "analytic_fc"}
     with pytest.warns(UserWarning, match="the update is zero everywhere, which leaks nothing"):
@@ -346,8 +343,8 @@ def test_python_prints_and_warns_of_what_the_command_does() -> None:
         leakbench.attack_update(build(), long, **given)
 
 
-def test_an_attack_that_iterations_limit_says_so_as_runs_do() -> None:
-    """The update is of another example, so that nothing is found."""
+def test_an_attack_limited_by_iterations_reports_it() -> None:
+    """The update belongs to another example, so nothing is found."""
     x, y = batch(2)
     seen = Trace(
         build(), [gradient(build(), x[:1], y[:1])], SHAPE, CLASSES, Training(), truth=(x[None, 1:], y[None, 1:])
@@ -402,7 +399,7 @@ def test_arguments_of_another_type_are_refused_in_one_line(changed: dict[str, An
     assert "\n" not in str(refused.value)
 
 
-def test_a_threshold_is_taken_in_the_words_of_the_command() -> None:
+def test_a_threshold_may_use_the_words_of_the_command() -> None:
     x, y = batch(1)
     given = {"shape": list(SHAPE), "classes": CLASSES, "attack": "analytic_fc", "truth": (x, y), "success": "rmse<=0.2"}
     found = leakbench.attack_update(build(), gradient(build(), x, y), **given)

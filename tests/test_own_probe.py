@@ -1,5 +1,5 @@
-"""The probe in a training loop: what it hears is what autograd says, of plain loops, Opacus and Lightning; what is no sum of
-gradients is refused."""
+"""The probe in a training loop records autograd's gradients, in plain loops, Opacus and Lightning; it refuses steps that are not
+sums of gradients."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 
 
 def explained(probe: Probe, tap: str = "type-1", normalise: tuple[float, float] | None = None) -> float:
-    """Return by how much of its length what leaked differs from what the truth answers."""
+    """Return the relative difference between the leak and the update that the truth gives."""
     seen, _ = probe._points(AttackerOptions("cpl")(), None, None, 10, normalise)[tap]
     assert seen.inputs is not None and seen.labels is not None
     return float(distance_to_truth(seen.view, seen.inputs, seen.labels)[0].max())
 
 
-def test_gradients_are_autograds_and_are_attacked() -> None:
+def test_gradients_equal_autograds_and_are_attacked() -> None:
     model, (x, y) = build(), batch(4)
     wanted, each = gradient(model, x, y), [gradient(model, x[i : i + 1], y[i : i + 1]) for i in range(4)]
     optimizer, other = torch.optim.SGD(model.parameters(), lr=0.1), nn.Linear(2, 2)
@@ -75,8 +75,8 @@ def test_microbatches_of_one_step_are_one_batch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:type-1")
-def test_examples_of_which_not_all_were_observed_have_no_truth() -> None:
-    """As where each example's gradient is Opacus's, and `observe` is called on one of two physical batches."""
+def test_partly_observed_steps_have_no_truth() -> None:
+    """As if each example's gradient is Opacus's, and `observe` is called on one of two physical batches."""
     model, (x, y) = build(), batch(4)
     each = [gradient(model, x[i : i + 1], y[i : i + 1]) for i in range(4)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -122,7 +122,7 @@ def test_several_steps_are_unrolled(optimizer: Callable[..., torch.optim.Optimiz
         ),
     ],
 )
-def test_steps_that_nobody_unrolls_are_refused_and_the_first_is_attacked(
+def test_steps_that_cannot_be_unrolled_are_refused_and_the_first_is_attacked(
     made: Callable[[list[nn.Parameter]], torch.optim.Optimizer], says: str
 ) -> None:
     model = build()
@@ -146,7 +146,7 @@ def test_a_rate_that_moves_is_refused() -> None:
         probe.leak()
 
 
-def test_what_was_added_ends_with_the_steps_that_were_asked_for() -> None:
+def test_hooks_are_removed_after_the_requested_steps() -> None:
     one, model = build(), build()
     with leakbench.probe(one) as alone:
         loop(one, torch.optim.SGD(one.parameters(), lr=0.1), alone, 2)
@@ -171,7 +171,7 @@ def test_two_optimizers_of_one_step() -> None:
     same(probe.gradient, wanted)
 
 
-def test_a_closure_is_heard_once() -> None:
+def test_a_closure_is_recorded_once() -> None:
     model, (x, y) = build(), batch(2)
     wanted, optimizer = gradient(model, x, y), torch.optim.LBFGS(model.parameters(), max_iter=3)
 
@@ -192,7 +192,7 @@ def test_a_closure_is_heard_once() -> None:
     same(probe.gradient, wanted)
 
 
-def test_batch_normalisation_in_train_mode_is_taken_as_it_was() -> None:
+def test_batch_normalisation_in_train_mode_is_kept() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Sigmoid(), nn.Flatten(), nn.Linear(144, CLASSES))
     model[1].running_mean += 0.5
@@ -203,7 +203,7 @@ def test_batch_normalisation_in_train_mode_is_taken_as_it_was() -> None:
     assert model.training
 
 
-def test_normalised_inputs_are_told_or_refused() -> None:
+def test_normalised_inputs_must_be_declared() -> None:
     model, (x, y) = build(), batch(2)
     fed = (x - 0.5) / 0.25
     with leakbench.probe(model) as probe:
@@ -217,7 +217,7 @@ def test_normalised_inputs_are_told_or_refused() -> None:
     assert summary is not None and summary["asr"] == 1.0
 
 
-def test_what_was_heard_goes_through_files(tmp_path: Path) -> None:
+def test_the_record_is_saved_and_read_back(tmp_path: Path) -> None:
     model = build()
     with leakbench.probe(model) as probe:
         loop(model, torch.optim.SGD(model.parameters(), lr=0.1), probe, 1)
@@ -234,7 +234,7 @@ def test_what_was_heard_goes_through_files(tmp_path: Path) -> None:
     assert '<h2 id="gallery">Originals and reconstructions' in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
-def test_nothing_heard_is_said() -> None:
+def test_an_empty_record_is_reported() -> None:
     with leakbench.probe(build()) as probe:
         pass
     with pytest.raises(InputError, match="probe: no optimizer of PyTorch stepped"):
@@ -261,8 +261,8 @@ def test_nothing_heard_is_said() -> None:
     "ignore:.*poisson_sampling",
     "ignore:type-1. the truth's own gradient",
 )
-def test_single_examples_gradients_are_opacuss() -> None:
-    """Which a second pass by `observe` may not disturb; behind them steps what is clipped and noisy."""
+def test_example_gradients_equal_those_of_opacus() -> None:
+    """`observe`'s second pass may not disturb them; the following steps use the clipped and noisy gradient."""
     opacus = pytest.importorskip("opacus")
     model, (x, y) = build(), batch(4)
     each = [gradient(model, x[i : i + 1], y[i : i + 1]) for i in range(4)]
@@ -294,7 +294,7 @@ def test_single_examples_gradients_are_opacuss() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_step_of_lightning_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_lightning_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """It computes gradients within the optimizer's step, by a closure."""
     lightning = pytest.importorskip("lightning")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -334,7 +334,7 @@ def test_a_step_of_lightning_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     assert explained(probe) < 1e-5
 
 
-def test_lightning_is_heard() -> None:
+def test_lightning_is_recorded() -> None:
     pytest.importorskip("lightning")
     script = Path(__file__).parent.parent / "examples" / "own_update" / "lightning_probe.py"
     told = subprocess.run(

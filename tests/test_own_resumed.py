@@ -1,4 +1,4 @@
-"""An interrupted attack on an external update resumes from its folder and answers bit-identically; searches end once converged."""
+"""An interrupted attack on an external update resumes from its folder with bit-identical results; converged searches end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOME = Path(__file__).parent.parent
 
 
 class Kept(dict[str, dict[str, Tensor]]):
-    """A store that interrupts the attack, like Ctrl-C, at a write of a number of its own."""
+    """A store that interrupts the attack, like Ctrl-C, at a write with a given number."""
 
     def __init__(self, left: int | None = None) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def assert_same(found: Any, wanted: Any) -> None:
 
 @pytest.mark.parametrize("attack", ["cpl", "inverting_gradients", "whitened_public"])
 def test_an_attack_resumes_bit_identically_from_every_save(attack: str) -> None:
-    """The folder is lost to the process after each of its saves in turn, also between two saves of one search."""
+    """The attack is interrupted after each of its saves in turn, also between two saves of one search."""
     point = seen_and_attacker(attack=attack)
     kept = Kept()
     wanted = attack_trace(*point, Reporter(quiet=True), kept)
@@ -95,7 +95,7 @@ def test_an_attack_resumes_bit_identically_from_every_save(attack: str) -> None:
 
 
 def test_the_stages_and_the_check_of_autoleak_resume() -> None:
-    """Its searches of the victims, and those of public examples behind noise, where nothing certifies an answer."""
+    """Searches of the victims, and of public examples behind noise, where nothing certifies a reconstruction."""
     point = seen_and_attacker(defense="noise_gaussian")
     kept = Kept()
     wanted = attack_trace(*point, Reporter(quiet=True), kept)
@@ -109,8 +109,8 @@ def test_the_stages_and_the_check_of_autoleak_resume() -> None:
         assert_same(attack_trace(*point, Reporter(quiet=True), broken), wanted)
 
 
-def test_a_resumed_search_says_at_which_share_of_its_iterations() -> None:
-    """Interrupted after its second save of four iterations; one that was complete does not resume."""
+def test_a_resumed_search_reports_its_finished_share_of_iterations() -> None:
+    """Interrupted after its second save of four iterations; a complete one does not resume."""
     point, broken = seen_and_attacker(attack="inverting_gradients"), Kept(2)
     with pytest.raises(KeyboardInterrupt):
         attack_trace(*point, Reporter(quiet=True), broken)
@@ -127,7 +127,7 @@ def test_a_resumed_search_says_at_which_share_of_its_iterations() -> None:
 
 
 def test_a_search_from_another_start_is_not_resumed() -> None:
-    """What was kept of one seed says nothing about another."""
+    """The saved state of one seed does not apply to another."""
     kept = Kept()
     attack_trace(*seen_and_attacker(attack="cpl", seed=1), Reporter(quiet=True), kept)
     found = attack_trace(*seen_and_attacker(attack="cpl"), Reporter(quiet=True), kept)
@@ -135,7 +135,7 @@ def test_a_search_from_another_start_is_not_resumed() -> None:
 
 
 def test_a_folder_resumes_only_the_same_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its partial answer is in the folder meanwhile; a damaged part is searched again; another update is refused."""
+    """The folder contains its partial result; a damaged part is searched again; another update is refused."""
     point, names = seen_and_attacker(attack="cpl"), AttackerOptions(attack="cpl").names
     wanted = attack_traces({"type-1": point}, tmp_path / "whole", names, "test", reporter=Reporter(quiet=True))
     writes = iter(range(100))
@@ -173,7 +173,7 @@ def test_a_folder_resumes_only_the_same_attack(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_command_that_is_killed_resumes(number: signal.Signals, tmp_path: Path) -> None:
-    """The process ends after its first saves; the same command then writes what one that was left alone writes."""
+    """The process ends after its first saves; the same command then writes the same files as an uninterrupted one."""
     model = build()
     x, y = batch(1)
     save_file(gradient(model, x, y), tmp_path / "update.safetensors")
@@ -204,11 +204,11 @@ def test_a_command_that_is_killed_resumes(number: signal.Signals, tmp_path: Path
     assert all(torch.equal(files[0][key], files[1][key]) for key in files[1])
 
 
-# When a search has converged.
+# Convergence of a search
 
 
 class Method:
-    """A search with a descent, 1,200 iterations and nothing else."""
+    """Return a search with a descent, 1,200 iterations and nothing else."""
 
     def __init__(self, descent: Any) -> None:
         self.descent, self.stop = descent, Iterations(limit=1200)
@@ -249,14 +249,14 @@ def test_a_search_by_a_schedule_has_converged_if_a_lower_rate_does_not_improve_i
 
 
 def test_the_usual_share_of_a_search_is_what_it_takes_until_it_converges() -> None:
-    """Half of the iterations of L-BFGS, and a quarter more than the first chance of Adam to converge."""
+    """Half of the iterations of L-BFGS, and a quarter more than Adam's first possible convergence."""
     assert usual_share(Method(LbfgsDescent())) == 0.5
     assert usual_share(Method(AdamDescent())) == pytest.approx(1.25 * 550 / 1200)
     assert usual_share(Method(AdamDescent(milestones=()))) == 1.0
 
 
-def test_a_converged_search_ends_and_its_neighbours_go_on() -> None:
-    """Two parabolas, one of which has reached its end after the first steps: the other is searched as if alone."""
+def test_a_converged_search_ends_and_the_others_continue() -> None:
+    """One of two parabolas reached its minimum after the first steps: the other is searched as if alone."""
     rng = torch.Generator().manual_seed(0)
     start, scale = torch.randn(2, 6, generator=rng), torch.tensor([[1.0], [1e-30]])
 
@@ -279,7 +279,7 @@ def test_the_winning_search_is_named() -> None:
     assert attack_trace(*seen_and_attacker(attack="cpl"), Reporter(quiet=True)).note == ""
 
 
-def test_names_of_searches_are_words() -> None:
+def test_names_of_searches_are_readable() -> None:
     methods = [stage.method for stage in AttackerOptions()().attack.method.stages]
     assert [search_name(method) for method in methods] == [
         "analytic fc",
@@ -292,7 +292,7 @@ def test_names_of_searches_are_words() -> None:
     ]
 
 
-# Budget and estimate.
+# Budget and estimate
 
 
 @pytest.mark.parametrize(
@@ -304,13 +304,13 @@ def test_a_budget_is_seconds_or_has_a_unit(given: Any, wanted: float | None) -> 
 
 
 @pytest.mark.parametrize("given", ["0", 0, -1.0, "1 hour", "", "60 s m", float("nan"), float("inf")])
-def test_what_is_no_budget_is_refused(given: Any) -> None:
+def test_an_invalid_budget_is_refused(given: Any) -> None:
     with pytest.raises(InputError, match="budget: got"):
         seconds("budget", given)
 
 
 def test_the_estimate_counts_every_evaluation_of_every_search() -> None:
-    """A clock that moves by one second at each reading: a trial takes the same for each search, whatever the machine."""
+    """A clock that moves by one second at each reading: a trial takes equally long for each search, on any machine."""
     now = [0.0]
 
     def clock() -> float:
@@ -326,7 +326,7 @@ def test_the_estimate_counts_every_evaluation_of_every_search() -> None:
     assert several == pytest.approx([2 * (30 * 20 + 1), 2 * (1000 + 1), 2 * (100 * 20 + 1), 2 * (100 * 20 + 1)])
 
 
-def test_a_budget_is_taken_from_python_and_refused_in_one_line() -> None:
+def test_python_accepts_a_budget_and_refuses_an_invalid_one_in_one_line() -> None:
     model = build()
     x, y = batch(1)
     update = gradient(model, x, y)
@@ -338,7 +338,7 @@ def test_a_budget_is_taken_from_python_and_refused_in_one_line() -> None:
     assert time.monotonic() - began < 30
 
 
-def test_an_attack_that_a_budget_stopped_says_what_it_means() -> None:
+def test_an_attack_stopped_by_its_budget_is_not_called_evidence() -> None:
     """No victim is within an RMSE of 1e-6 after one iteration: the sentence does not call this evidence."""
     seen, attacker = seen_and_attacker(attack="inverting_gradients", iterations=300, budget=1e-6, success=1e-6)
     found = attack_trace(seen, attacker, Reporter(quiet=True))
@@ -358,9 +358,9 @@ def test_the_command_has_a_budget_and_can_be_quiet() -> None:
 
 
 def test_the_bound_of_an_attack_never_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the searches report, in the order in which they run: the end of the work only comes nearer.
+    """For any reports of the searches, in the order in which they run, the predicted end only comes nearer.
 
-    The trial predicts 1,000 s a search, so that the bound falls on a machine of any speed.
+    The trial predicts 1,000 s for each search, so that the bound falls on a machine of any speed.
     """
     monkeypatch.setattr("leakbench.external.attack.search_costs", lambda *_: [1000.0] * 2)
     seen, attacker = seen_and_attacker(defense="noise_gaussian")

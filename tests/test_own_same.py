@@ -1,4 +1,4 @@
-"""An update of one's own and the benchmark's own run: the same attack on the same gradient answers the same."""
+"""An attack on an external update and on a benchmark run give the same result for the same gradient."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cell_of(tmp_path: Path, attack: str, defense: dict[str, Any] | None, tap: st
 
 
 def holding(view: View) -> nn.Module:
-    """Return the cell's network with the weights that were sent."""
+    """Return the cell's network with the sent weights."""
     model = copy.deepcopy(view.network.model)
     model.load_state_dict(view.network.parameters, strict=False)
     return model
@@ -72,10 +72,10 @@ def holding(view: View) -> nn.Module:
         ("autoleak", NOISY, "type-1", 2),
     ],
 )
-def test_the_same_gradient_has_the_same_answer_to_the_bit(
+def test_the_same_gradient_has_a_bit_identical_reconstruction(
     attack: str, defense: dict[str, Any] | None, tap: str, batch: int, tmp_path: Path
 ) -> None:
-    """Of the run's own rows too: what is rebuilt, labels, the distances; identification has other candidates."""
+    """Also in the run's own rows: reconstructions, labels, distances; identification has other candidates."""
     cell, name = cell_of(tmp_path, attack, defense, tap, batch)
     with open_run(tmp_path / "run", identity(cell, "test")) as run:
         execute(cell, run, Reporter(quiet=True))
@@ -103,8 +103,8 @@ def test_the_same_gradient_has_the_same_answer_to_the_bit(
     pd.testing.assert_frame_equal(found.rows[alike], rows[alike])
 
 
-def test_a_clients_defense_is_told_in_the_units_of_its_update(tmp_path: Path) -> None:
-    """The clip acts on what was added to the weights, and its noise is seen divided by the learning rate."""
+def test_a_clients_defense_is_in_the_units_of_its_update(tmp_path: Path) -> None:
+    """The clip acts on the change of weights, and its noise appears divided by the learning rate."""
     cell, name = cell_of(tmp_path, "autoleak", AT_CLIENT, "type-1", 2)
     with open_run(tmp_path / "run", identity(cell, "test")) as run:
         leak = Leak(cell, hand_out(cell), {0: _sent(cell, run, 0, "type-1")}, "type-1")

@@ -1,4 +1,4 @@
-"""The attacker of an external update: its random numbers, what it knows, and what its reconstructions are scored against."""
+"""The attacker of an external update: its random numbers, its knowledge, and the truth for its scores."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def attacked(updates: list[dict[str, Tensor]], **given: Any) -> Any:
 
 
 @pytest.mark.parametrize(("dataset", "candidates"), [(None, VICTIMS), ("digits", VICTIMS + 450)])
-def test_every_victim_is_told_from_all_candidates(dataset: str | None, candidates: int) -> None:
-    """Its own place among them is where it was shuffled to."""
+def test_every_victim_is_ranked_among_all_candidates(dataset: str | None, candidates: int) -> None:
+    """Its position among them is shuffled."""
     found = attacked(gradients(), dataset=dataset)
     assert (found.summary["candidates"], found.summary["identified"]) == (candidates, 1.0)
 
@@ -68,8 +68,8 @@ def test_victims_are_identified_by_the_reconstruction_too_and_pictures_recognise
     assert unnamed["recognised"] is None and unnamed["identified_by_reconstruction"] == 1.0
 
 
-def test_candidates_are_ranked_by_what_clients_do_whatever_the_attack_knows(tmp_path: Path) -> None:
-    """As in every run. By gradients that nobody clipped the shortest stands behind every clipped one."""
+def test_candidates_are_ranked_by_defended_gradients_for_every_attack(tmp_path: Path) -> None:
+    """As in every run. With unclipped gradients, the shortest candidate would be chosen for every clipped one."""
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(CLIP), encoding="utf-8")
     given = {"attack": "cpl", "knows": "oblivious", "iterations": 1}
     found = attacked(gradients(1e-3), defense=str(tmp_path / "mine.yaml"), **given)
@@ -79,7 +79,7 @@ def test_candidates_are_ranked_by_what_clients_do_whatever_the_attack_knows(tmp_
     assert untold.summary["identified"] == pytest.approx(1 / VICTIMS)
 
 
-def test_an_oblivious_attack_is_told_of_no_defense(tmp_path: Path) -> None:
+def test_an_oblivious_attack_does_not_get_the_defense(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(CLIP), encoding="utf-8")
     seen = Trace(build(), gradients(1e-3), SHAPE, CLASSES, Training(), tap="type-2")
     oblivious, aware = (
@@ -90,16 +90,16 @@ def test_an_oblivious_attack_is_told_of_no_defense(tmp_path: Path) -> None:
     assert aware.knowledge.defense and len(aware.stations.example) == 1
 
 
-def test_what_an_attack_draws_is_of_its_seed_and_the_victim() -> None:
+def test_draws_of_an_attack_depend_on_its_seed_and_the_victim() -> None:
     given = {"attack": "inverting_gradients_short", "iterations": 1}
     one, again, other = (attacked(gradients(), seed=seed, **given).answer.inputs for seed in (1, 1, 2))
     assert torch.equal(one, again)
-    assert ((one - other).abs().flatten(1).amax(1) > 0.5).all()  # A made-up public pool of another seed changes .01.
+    assert ((one - other).abs().flatten(1).amax(1) > 0.5).all()  # A synthetic public set from another seed changes .01.
     twice = attacked([gradients()[0]] * VICTIMS, truth=None, **given).answer.inputs
     assert not torch.isclose(twice[0], twice[1], atol=1e-3).all()
 
 
-def test_the_threshold_of_success_is_the_data_s_or_what_was_asked() -> None:
+def test_the_success_threshold_is_the_data_sets_or_the_requested_one() -> None:
     digits = attacked(gradients(), dataset="digits").rows["eta"]
     data = of_digits().data
     assert data is not None
@@ -108,8 +108,8 @@ def test_the_threshold_of_success_is_the_data_s_or_what_was_asked() -> None:
     assert set(attacked(gradients(), dataset="digits", success=0.2).rows["eta"]) == {0.2}
 
 
-def test_made_up_pictures_are_no_black_ones() -> None:
-    """The attacker of no gradient answers with the nearest to all of them, whose distance stands in the rows."""
+def test_synthetic_pictures_are_not_black() -> None:
+    """The baseline guess is the picture closest to all of them, and its distance is in the rows."""
     x, _ = batch(VICTIMS)
     null = attacked(gradients()).rows["null_rmse"]
     black = x.square().mean((1, 2, 3)).sqrt()
@@ -117,7 +117,7 @@ def test_made_up_pictures_are_no_black_ones() -> None:
 
 
 def of_digits() -> Attacker:
-    """The attacker with the public examples of digits."""
+    """Return the attacker with the public examples of digits."""
     who = AttackerOptions("analytic_fc", dataset="digits")
     return who.with_public(who())
 
@@ -127,8 +127,8 @@ def public_digits(n: int) -> tuple[Tensor, Tensor]:
     return public.inputs[:n], public.labels[:n]
 
 
-def test_a_truth_among_the_public_examples_is_none_of_them() -> None:
-    """Else each victim had a twin among the candidates, and what is fitted on public examples had seen it."""
+def test_victims_are_removed_from_the_public_examples() -> None:
+    """Otherwise each victim would have a copy among the candidates, and fits on public examples would have used it."""
     model, (x, y) = build(), public_digits(VICTIMS)
     updates = [gradient(model, x[i : i + 1], y[i : i + 1]) for i in range(VICTIMS)]
     rounded = (x[:, None] + 5e-5).clamp_max(1.0)
@@ -146,7 +146,7 @@ def test_a_truth_among_the_public_examples_is_none_of_them() -> None:
     assert not list(overlap(private, attacker))
 
 
-def test_without_any_public_example_left_there_is_no_attacker() -> None:
+def test_an_attacker_without_public_examples_is_refused() -> None:
     public = Public(*public_digits(3))
     kept, left_out = without_truth(public, public.inputs[:2, None] + 5e-4)
     assert (kept is public, left_out) == (True, 0)

@@ -1,4 +1,4 @@
-"""Partitions: no client holds an example twice, examples are handed out evenly, labels spread as each method says."""
+"""Partitions: no client gets an example twice, examples are distributed evenly, labels as each method says."""
 
 import time
 
@@ -48,7 +48,7 @@ def test_every_method_is_even_and_repeats_nothing_within_a_client(method, sizes,
 
 
 @pytest.mark.parametrize("method", [Iid(), Shards(), Dirichlet(alpha=0.5)])
-def test_the_generator_decides(method):
+def test_partitions_depend_on_the_generator(method):
     targets = labels(500, 10)
     same = [method(targets, 30, 40, seeded(1)).indices for _ in range(2)]
     assert torch.equal(*same)
@@ -62,7 +62,7 @@ def test_copies_of_a_written_partition():
 
 
 def test_shards_give_the_simulators_labels():
-    """50,000 examples of 10 equal classes, 100 clients of 500: 200 shards of one label each, two a client."""
+    """50,000 examples of 10 equal classes, 100 clients of 500: 200 shards of one label each, two for each client."""
     targets = torch.arange(10).repeat(5000)
     partition = Shards()(targets, 100, 500, seeded())
     kinds = [len(set(targets[row].tolist())) for row in partition.indices]
@@ -92,7 +92,7 @@ def test_iid_and_large_alpha_follow_the_population_small_alpha_does_not():
 
 
 def test_iid_is_uniform():
-    """Each of 20 examples comes to client 0 (4 of 20) in a fifth of 2,000 draws; and no less in a later pass."""
+    """Each of 20 examples is assigned to client 0 (4 of 20) in a fifth of 2,000 draws; also in a later pass."""
     hits = torch.zeros(2, 20)
     for seed in range(2000):
         rows = Iid()(torch.zeros(20, dtype=torch.int64), 7, 4, seeded(seed)).indices
@@ -121,7 +121,7 @@ def test_paper_copies_of_lfw_and_cancer():
 @given(
     methods, st.tuples(st.integers(2, 60), st.integers(1, 6)), st.integers(1, 40), st.integers(1, 20), st.integers(0, 9)
 )
-def test_lists_that_are_dealt_again_are_those_that_were_kept(method, sizes, clients, half, seed):
+def test_recomputed_partitions_equal_the_stored_ones(method, sizes, clients, half, seed):
     n, classes = sizes
     each = min(2 * half, n - n % 2)
     kept = method(labels(n, classes, seed), clients, each, seeded(seed))

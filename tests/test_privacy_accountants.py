@@ -41,7 +41,7 @@ POISSON = [
     (0.01, 6.0, 100, 0.084058, 0.056128, 0.049620),
     (1 / 120, 6.0, 10000, 0.683606, 0.541168, 0.492481),
     (0.008, 6.0, 10000, 0.655941, 0.517770, 0.471044),
-    # dp-accounting says 8.972869: the series by which it has orders that are no integers, here 3.6, ends early.
+    # dp-accounting gives 8.972869: its series for orders that are not integers, here 3.6, ends early.
     (300 / 2267, 6.0, 6000, 9.794204, 8.963832, 8.336943),
     (300 / 36631, 6.0, 1000, 0.215226, 0.154201, 0.138585),
     (400 / 426, 6.0, 300, 16.812392, 15.671342, 14.658513),
@@ -68,14 +68,14 @@ POISSON = [
 # Gaussian, q = 1, steps = 1, delta = .01 (NbAFL's calibration): sigma, tight conversion, analytic Gaussian.
 GAUSSIAN = [(3.107511, 0.641510, 0.508632), (0.388439, 9.823197, 8.598043), (0.06215, 175.529279, 165.942715)]
 
-# A use that shows: q = .1, sigma = 6; steps, epsilon (exact mixture over the number of uses).
+# A visible use: q = .1, sigma = 6; steps, epsilon (exact mixture over the number of uses).
 VISIBLE = [(100, 2.415728), (800, 7.225094), (60, 1.910234), (7920, 30.501930), (10, 0.946031), (3, 0.649730)]
 
 SIGMAS = st.floats(1.5, 20.0)
 
 
 def one(*fields: Any) -> Mechanisms:
-    """A training in which every step is the same."""
+    """Return a training in which every step is the same."""
     return (Mechanism(*fields),)
 
 
@@ -101,20 +101,20 @@ def test_reference_table(row: tuple[float, float, int, float, float, float]) -> 
         (1e-7, 1.0, 20.5, 1.761247679618404e-13),
         (1e-4, 3.0, 10.5, 6.170391570853692e-9),
         (0.01, 0.95, 3.5, 0.0003735884158722785),
-        # Where a huge number stands beside one that is too small for any float.
+        # A huge number next to one that is too small for a float.
         (1e-6, 2.0, 100.5, 1.427271429839389e-11),
         (1e-6, 0.03, 1.01, 0.02371250485257509),
-        # Closed forms: an integer order, and far apart, where one use that is certain would have told everything.
+        # Closed forms: an integer order, and a large distance, at which one certain use would have revealed everything.
         (0.2, 0.01, 2, 2 * math.log(0.2) + 1e4),
         (1e-3, 1e6, 3, 1.5e-18),
     ],
 )
-def test_divergences_of_any_order(q: float, sigma: float, order: float, expected: float) -> None:
+def test_divergences_of_all_orders_equal_references(q: float, sigma: float, order: float, expected: float) -> None:
     assert by_quadrature(q, sigma, order) == pytest.approx(expected, rel=1e-9, abs=0.0)
 
 
 @pytest.mark.parametrize("order", [1.1, 1.5, 7.5])
-def test_a_fixed_sample_pays_for_a_replacement_and_never_more_than_who_is_in_every_one(order: float) -> None:
+def test_fixed_size_sampling_costs_a_replacement_and_at_most_full_participation(order: float) -> None:
     fixed, poisson = Mechanism(2.0, 0.1, 1, "fixed"), Mechanism(2.0, 0.1, 1)
     assert _divergence(poisson, order) == by_quadrature(0.1, 2.0, order)
     assert _divergence(fixed, order) == min(by_quadrature(0.1, 1.0, order), order / 8)
@@ -124,8 +124,8 @@ def test_a_fixed_sample_pays_for_a_replacement_and_never_more_than_who_is_in_eve
 
 @settings(deadline=None)
 @given(st.floats(1e-4, 0.999), st.floats(0.015, 50.0), st.integers(2, 12))
-def test_by_quadrature_integer_orders_are_their_closed_forms(q: float, sigma: float, order: int) -> None:
-    """Which lose digits where they add little to 1."""
+def test_quadrature_at_integer_orders_equals_closed_forms(q: float, sigma: float, order: int) -> None:
+    """Those lose digits if they add little to 1."""
     closed = float(divergences((Mechanism(sigma, q, 1),), (order,))[0, 0])
     assert by_quadrature(q, sigma, order) == pytest.approx(closed, rel=1e-9, abs=1e-14)
 
@@ -153,14 +153,14 @@ def analytic_gaussian(sigma: float, delta: float) -> float:
 
 @pytest.mark.parametrize(("sigma", "steps"), [(1.0, 1), (6.0, 1), (6.0, 100), (0.3, 1), (30.0, 2500), (1e4, 1)])
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
-def test_without_sampling_all_are_the_analytic_gaussian(sigma: float, steps: int, sampling: str) -> None:
+def test_without_sampling_all_accountants_equal_the_analytic_gaussian(sigma: float, steps: int, sampling: str) -> None:
     exact = analytic_gaussian(sigma / math.sqrt(steps), DELTA)
     assert pld(one(sigma, 1.0, steps, sampling), DELTA) == pytest.approx(exact, abs=1e-3)
     assert rdp(one(sigma, 1.0, steps, sampling), DELTA) >= exact - 1e-9
 
 
 def fixed_size_delta(sigma: float, q: float, shift: float, epsilon: float) -> float:
-    """H of one sum of fixed size by summing densities: the unit at 1, in its place another at `shift`, zero-out."""
+    """Return H of one sum of fixed size by summing densities: the unit at 1, its replacement at `shift`, zero-out."""
     x = np.linspace(-3 - 12 * sigma, 3 + 12 * sigma, 100_001)
     other, unit, zero = (stats.norm.pdf(x, m, sigma) for m in (shift, 1.0, 0.0))
     loss = (1 - q) * other + q * unit - math.exp(epsilon) * ((1 - q) * other + q * zero)
@@ -168,7 +168,7 @@ def fixed_size_delta(sigma: float, q: float, shift: float, epsilon: float) -> fl
 
 
 @pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.1), (6.0, 0.1), (2.0, 0.5), (1.5, 0.01)])
-def test_fixed_size_is_the_worst_neighbour_and_the_poisson_pair_is_not(sigma: float, q: float) -> None:
+def test_fixed_size_uses_the_worst_neighbour_unlike_the_poisson_pair(sigma: float, q: float) -> None:
     epsilon = pld(one(sigma, q, 1, "fixed"), DELTA)
     assert fixed_size_delta(sigma, q, -1.0, epsilon) == pytest.approx(DELTA, rel=5e-3)
     for shift in (-0.5, 0.0, 0.5, 1.0):
@@ -179,7 +179,7 @@ def test_fixed_size_is_the_worst_neighbour_and_the_poisson_pair_is_not(sigma: fl
 @pytest.mark.parametrize(
     ("sigma", "q", "steps", "epsilon"), [(6.0, 0.1, 100, 0.7226), (6.0, 0.01, 10000, 0.7039), (1.0, 0.1, 100, 18.055)]
 )
-def test_fixed_size_lies_between_poisson_and_replace_one(sigma: float, q: float, steps: int, epsilon: float) -> None:
+def test_fixed_size_is_between_poisson_and_replace_one(sigma: float, q: float, steps: int, epsilon: float) -> None:
     value = pld(one(sigma, q, steps, "fixed"), DELTA)
     assert value == pytest.approx(epsilon, abs=1e-3)
     assert pld(one(sigma, q, steps), DELTA) < value < pld(one(sigma / 2, q, steps), DELTA)
@@ -188,7 +188,7 @@ def test_fixed_size_lies_between_poisson_and_replace_one(sigma: float, q: float,
 
 @pytest.mark.parametrize("sigma", [0.05, 0.1, 1.0])
 def test_a_visible_use_with_hardly_any_noise_is_the_analytic_gaussian(sigma: float) -> None:
-    """Of a hundred uses, each sure: the shift is 10 / sigma."""
+    """For a hundred certain uses: the shift is 10 / sigma."""
     assert visible_epsilon(sigma, np.eye(1, 101, 100)[0], DELTA) == pytest.approx(
         gaussian_epsilon(10 / sigma, DELTA), rel=1e-6
     )
@@ -253,7 +253,7 @@ def test_impossible_mechanisms_are_refused(field: dict[str, float]) -> None:
         Mechanism(**fields)
 
 
-def test_what_an_accountant_cannot_do_is_refused() -> None:
+def test_unsupported_mechanisms_are_refused() -> None:
     with pytest.raises(InputError, match="poisson"):
         moments_2017(one(6.0, 0.1, 10, "fixed"), DELTA)
     with pytest.raises(InputError, match="visible"):
