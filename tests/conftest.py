@@ -73,7 +73,7 @@ def _is_wanted(config: pytest.Config, mark: str) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Skip the tests that need published data if there is no published data."""
+    """Skip the tests that need published data if the data are missing."""
     if not os.environ.get("LEAKBENCH_DATA"):
         for item in items:
             if item.get_closest_marker("data"):

@@ -19,7 +19,7 @@ __all__ = ["FAR", "Elsewhere"]
 FAR = torch.device("meta")
 
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
-"""What takes indices of the CPU on every device."""
+"""Operations that take indices of the CPU on every device."""
 
 
 class Far(torch.Tensor):

@@ -57,7 +57,7 @@ def client(
 
 
 def fed_avg(clients: int) -> FedAvg:
-    """Return FedAvg of this many clients, all of which train."""
+    """Return FedAvg of this many clients, which all train."""
     return FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
 
 

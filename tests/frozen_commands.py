@@ -42,7 +42,7 @@ RECORDED = Path(__file__).with_suffix(".json")
 COMMAND = "python -m tests.frozen_commands"
 
 Tree: TypeAlias = Mapping[str, Any]
-"""Mappings within mappings, whose leaves are texts."""
+"""Nested mappings whose leaves are texts."""
 
 CATALOG = ("attacks", "defenses", "datasets")
 
@@ -50,10 +50,10 @@ NULL = "null"
 """A leaf that is never a difference: whether a small run has a number can depend on the processor's rounding."""
 
 PROSE = ("title", "cite", "note")
-"""Fields of a recipe that change nothing that is computed."""
+"""Fields of a recipe that do not change any result."""
 
 RETURNED = (Audit, Comparison, Epsilons, Pictures, Probe, Swept)
-"""Classes of what the public functions return, next to `leakbench.Result`."""
+"""Classes of the results of public functions, next to `leakbench.Result`."""
 
 WORDS = {
     "aims of bench": AIMS,

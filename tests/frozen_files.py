@@ -46,7 +46,7 @@ ROOT = Path(__file__).parent.parent
 
 CELL = {"dataset": "digits", "attack": "analytic_fc", "leak_model": "mlp_sigmoid", "taps": ["type-2"]}
 CELL |= {"victims": 2, "candidates": 5, "train_rounds": 0, "networks": 1}
-"""The first cell: images, a closed form, first weights, no defense."""
+"""The first cell: images, a closed form, initial weights, no defense."""
 
 LIVE = """--dataset cancer --attack identification --defense fed_cdp_valid --protocol live --leak-rounds 0,last --train-rounds 1
 --clients 4 --clients-per-round 2 --local-iterations 2 --taps type-2,type-1 --victims 2 --candidates 5 --networks 1"""
@@ -57,12 +57,12 @@ TABLE |= {"quick": {"victims": 1}, "rows": [{"name": "one", "claim": {"asr": 1.0
 
 OWN = """--model tests.own_network:build --shape 1,8,8 --classes 10 --tap type-2 --attack cpl --iterations 2
 --update update.safetensors --truth truth.safetensors"""
-"""An update of a user's own network."""
+"""An external update, of a user's network."""
 
 CARDS = ("cancer/fed_cdp_valid", "faces/none")
 
 BY_NAME = ("computed", "notes", "observations", "versions")
-"""Mappings whose keys depend on the installed packages, on what a run lacks or on the number of victims."""
+"""Mappings whose keys depend on the installed packages, on missing numbers or on the number of victims."""
 
 
 def current(folder: Path) -> dict[str, Any]:

@@ -31,7 +31,7 @@ KEPT = Path(__file__).with_suffix(".json")
 COMMAND = "python -m tests.golden_cells"
 
 FIRST = {"train_rounds": 0, "taps": ("type-2",), "victims": 4, "candidates": 20}
-"""What most of the cells share: one example's gradient at first weights."""
+"""Settings shared by most cells: one example's gradient at initial weights."""
 
 CELLS: dict[str, dict[str, Any]] = {
     "none, cpl": {**FIRST, "attack": "cpl", "iterations": 12},
@@ -100,18 +100,18 @@ SHARES = (
     *("label_accuracy", "label_ranked", "recognised", "null_recognised"),
     *("excluded_asr", "excluded_identified", "excluded_recognised"),
 )
-"""Counts of victims and what follows from them, which are equal."""
+"""Counts of victims and numbers that follow from counts; these must be equal."""
 
 SEARCHED = ("rmse", "psnr", "ssim")
-"""Medians of what a search reconstructs, which another processor's rounding moves by some percent."""
+"""Medians of a search's reconstructions, which differ by some percent between processors."""
 
 OTHERS = ("null_rmse", "asr_bound", "identified_bound", "rmse_floor", "eta")
 
 TOLERANCES = {"shares": 1e-6, "searched": 0.1, "others": 0.01, "epsilon": 1e-4}
-"""Relative tolerances; shares have it as an absolute one."""
+"""Relative tolerances; for shares, absolute ones."""
 
 ABSOLUTE = 1e-3
-"""Absolute tolerance of what is no share and no epsilon."""
+"""Absolute tolerance of numbers other than shares and epsilons."""
 
 
 def cell_of(name: str) -> Cell:

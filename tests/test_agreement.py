@@ -13,7 +13,7 @@ from leakbench.measure.statistics import difference_interval, mean_interval, pro
 from leakbench.reproduce.agreement import LEVEL, agreement, holm, mean_test
 
 HALF = 0.0005
-"""Half of the third digit, to which papers print."""
+"""Half of the third digit, the last one that papers print."""
 
 EXAMPLES = 10_000
 

@@ -148,7 +148,7 @@ def test_a_stage_that_would_begin_after_the_end_is_skipped() -> None:
 
 
 JUDGED = 4
-"""Ticks that an ensemble takes to judge the answers of its stages, which the clock does not stop."""
+"""Ticks in which an ensemble judges the reconstructions of its stages; the clock does not stop this."""
 
 
 def worst_case(*limits: int) -> AutoLeak:

@@ -232,7 +232,7 @@ def scored(members: int = 1) -> pd.DataFrame:
 
 
 def test_rows_and_summary() -> None:
-    """Of the three victims with a known value, 1, 0 and 1/2 are right."""
+    """The three victims with a known value count as 1, 0 and 1/2 right."""
     rows = scored()
     assert rows["attribute_work"].tolist() == pytest.approx([1.0, 0.0, 0.5, np.nan], nan_ok=True)
     assert rows["null_attribute_work"].tolist() == [0.6] * 4

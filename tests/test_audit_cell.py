@@ -55,11 +55,11 @@ AT_LEAST = (
     *("adaclip", "adaclip_as_released", "adaclip_client", "nbafl", "priority_public_valid", "priority_sensitivity"),
     *("quantile", "quantile_valid", "quantile_client", "quantile_client_valid"),
 )
-"""Of these the ledger leaves noise out that it cannot prove to add up, or takes the worst of all states of a memory."""
+"""For these the ledger ignores noise that it cannot prove to add up, or uses the worst state of a memory."""
 
 
 IN_MEMORY = ("priority_sensitivity", "quantile", "quantile_client")
-"""What breaks their guarantee passes from one use to the next, so that one release alone does not show it."""
+"""Their guarantee breaks from one use to the next, which a single release does not show."""
 
 
 @pytest.mark.parametrize("name", WHOLE_CATALOG)

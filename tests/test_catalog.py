@@ -207,7 +207,7 @@ APART = DEAR | alike()
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in APART)) for n in names("defenses")])
 def test_a_defense_runs(name, tmp_path):
-    """With two search steps, each of which computes the defense's effect on a guess."""
+    """With two search steps; each step computes the defense's effect on a guess."""
     summary, rows = run_tiny(tmp_path / "run", defense=name, attack="inverting_gradients")
     assert summary["cell"]["defense"] == name
     assert summary["rounds"] == 1

@@ -148,7 +148,7 @@ def test_what_is_learned_depends_on_the_seed_alone() -> None:
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_unsuitable_inputs_are_refused() -> None:
     with pytest.raises(InputError, match="public: got no public example, which 'decoder' needs"):
         Decoder()(dataclasses.replace(view(examples()), public=None))
     search = {"labels": "last_layer", "start": "uniform", "distance": "likelihood", "descent": "lbfgs"}

@@ -40,7 +40,7 @@ from leakbench.types import Clock, Local, Network, Parameters, Signal
 
 CLOCK = Clock(0, 0, 1, 1)
 BATCH = Local(Network(nn.Identity(), {}), torch.zeros(1), torch.zeros(1))
-"""At a client's stations a signal has something beside it, at the server it has not."""
+"""At a client's stations a signal has local data, at the server it has none."""
 
 
 @pytest.fixture(autouse=True)

@@ -104,7 +104,7 @@ def test_soteria_masks_what_a_slow_loop_masks(name: str, share: float) -> None:
 
 
 def test_soteria_in_every_lane_uses_the_network_of_that_lane() -> None:
-    """After one local iteration each client has weights of its own, and its scores use its own weights."""
+    """After one local iteration each client has different weights, and its scores use these weights."""
     model, given = plain("mlp"), examples(2, 1)
     own = {n: torch.stack([p, 2 * p]) for n, p in parameters(model).items()}
     scores = representation_scores(
@@ -179,7 +179,7 @@ def test_an_adaptive_attacker_differentiates_through_soterias_mask() -> None:
 
 
 def test_soteria_must_be_before_noise_and_at_a_client() -> None:
-    """After a noise its mask would show the plain examples; at the server there are none; a convolution has no columns."""
+    """After a noise its mask would show the plain examples; the server has no examples; a convolution has no columns."""
     net, given = network(plain()), examples(1, 1)
     local = Local(net, given.inputs[:, 0], given.targets[:, 0])
     signal = dataclasses.replace(example_signal(net, given, 0), local=local)

@@ -125,7 +125,7 @@ def test_variance_is_equation_6():
     ("name", "shared"), [("mlp_256", True), ("mlp", True), ("mlp_sigmoid", True), ("mlp_256", False), ("mlp", False)]
 )
 def test_sensitivity_equals_two_loops(name, shared):
-    """For every client and feature: add r to a whole column of its own weights, count the right predictions again."""
+    """For every client and feature: add r to a whole column of the client's weights, count the right predictions again."""
     net, std = network(name), 8.0
     before = signal(net, scale=0.2)
     if not shared:

@@ -145,7 +145,7 @@ def test_only_unused_positions_are_omitted(
 
 
 SIDES = [(7,), (4, 3), (3, 3), (2, 3, 4), (2, 2, 3, 3), (1, 2, 1, 3, 2)]
-"""Of rows, series of time, pictures, films and more."""
+"""Inputs: rows, time series, pictures, films and more."""
 
 
 def flattened(sides: tuple[int, ...], before: bool) -> nn.Module:

@@ -90,7 +90,7 @@ def test_threads_do_not_share_networks_with_user_code() -> None:
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9))
 def test_shares_cover_all_lanes_once_and_none_is_empty(count: int, size: int, threads: int) -> None:
-    """Also for fewer lanes than threads, each of which fills the caches alone."""
+    """Also for fewer lanes than threads, where each lane fills the caches alone."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(torch, "get_num_threads", lambda: threads)
         found = shares_of(count, size)

@@ -80,7 +80,7 @@ ENOUGH = {
     "rmse": [0.2, 0.1, 0.3],
     "verdict": "no leak found",
 }
-"""The numbers of a point at which 100 victims stayed hidden."""
+"""The numbers of a point with no success among 100 victims."""
 
 
 def hidden(card: dict[str, Any], changes: dict[str, Any], cell: int = 2, networks: int = 5, attack: str = "") -> None:

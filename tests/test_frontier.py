@@ -205,7 +205,7 @@ class Own:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_user_part_has_the_name_of_its_entry_point(named: bool, tmp_path: Path, monkeypatch: Any) -> None:
-    """Without one the page is written and explains why there is no recipe, and an old recipe is deleted."""
+    """Without one the page explains why a recipe is missing, and an old recipe is deleted."""
     found = rows(row("none", None, 0.9, 1.0), row("fed_cdp_valid", 0.1, 0.8, 0.0))
     defense = dataclasses.replace(resolve("defenses", Defense, "fed_cdp_valid")[1], client=(Own(0.25),))
     monkeypatch.setattr("leakbench.frontier.write.measured_defense", lambda best: defense)
@@ -263,7 +263,7 @@ def test_the_recipe_is_the_measured_cells_defense(tmp_path: Path) -> None:
 
 
 ROUNDS = "nbafl"
-"""A defense whose noise follows from how many rounds there are."""
+"""A defense whose noise depends on the number of rounds."""
 
 TINY = (
     *("frontier", "--dataset", "cancer", "--victims", "2", "--candidates", "9", "--iterations", "2", "--clients", "4"),
@@ -525,7 +525,7 @@ def test_a_request_that_cannot_be_measured_is_refused_once(tmp_path: Path, capsy
 
 
 UNDEFENDED = row("none", None, 0.9, 1.0, identify_p=0.0, verdict="reconstructs", epsilon_valid=None, epsilon_tap=None)
-"""Learns .3 above the commonest class, .6: a usable setting has an accuracy of at least .75."""
+"""It is .3 above the commonest class at .6, so a usable setting has an accuracy of at least .75."""
 
 
 @pytest.mark.parametrize(("accuracy", "usable"), [(0.76, True), (0.74, False)])

@@ -12,7 +12,7 @@ from plain import hard_phrases
 from leakbench.cli import commands
 
 OTHER_WORDS = r"\b(?:picture|pictures|rebuild|rebuilt|data sets?|looks?|told|stands?|lies?)\b"
-"""Words that have a standard word of the field instead."""
+"""Words that must be replaced with the field's standard word."""
 
 
 def _walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -59,7 +59,7 @@ def test_the_help_of_a_command_begins_with_one_line(path: tuple[str, ...]) -> No
     first, _, rest = text.partition("\n")
     assert first[0].isupper(), first
     assert first.endswith("."), first
-    assert not rest or rest.startswith("\n"), "the first sentence is a paragraph of its own"
+    assert not rest or rest.startswith("\n"), "the first sentence must be a separate paragraph"
     _plain(text)
     _plain(COMMANDS[path].epilog or "")
 

@@ -65,7 +65,7 @@ def test_the_sent_coordinates_identify_the_victim(transform: Transform) -> None:
 
 
 def test_an_attacker_that_does_not_know_the_selection_is_misled_by_short_gradients() -> None:
-    """The squared distance over all coordinates, nine tenths of which are missing, prefers candidates with short gradients."""
+    """Nine tenths of the coordinates are missing: the squared distance over all of them prefers candidates with short gradients."""
     view, own = shown(PruneRandom(0.1, 0.0001), knows=False)
     assert not selects(view)
     assert share(view, own) < 0.5

@@ -21,7 +21,7 @@ def named(folder: Path) -> dict[str, Path]:
 
 
 def imported(body: list[ast.stmt]) -> Iterator[str]:
-    """Yield the imports of module-level statements, without functions: module.name, either of which may be a module."""
+    """Yield the imports of module-level statements, without functions: `module.name`, where `name` may be a module."""
     for statement in body:
         if isinstance(statement, ast.ImportFrom) and statement.module:
             yield from (f"{statement.module}.{alias.name}" for alias in statement.names)

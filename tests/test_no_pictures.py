@@ -51,7 +51,7 @@ READ = (".safetensors", ".parquet", ".html", ".json", ".npy")
 
 def vectors(path: Path) -> Iterator[np.ndarray]:
     """Yield every sequence of numbers in a file: arrays, columns, pictures in pages, and its bytes as floats and pixels."""
-    assert path.suffix in READ or path.name == ".lock", f"{path.name}: a kind of file that nobody here can look into"
+    assert path.suffix in READ or path.name == ".lock", f"{path.name}: a kind of file that this test cannot read"
     content = path.read_bytes()
     if path.suffix == ".json":
         yield np.array([float(number) for number in re.findall(r"-?\d+\.\d+(?:e-?\d+)?", content.decode())])

@@ -18,7 +18,7 @@ from tests.offline import BEFORE
 
 ROOT = Path(__file__).parent.parent
 ELSEWHERE = "192.0.2.1"
-"""An address that is nobody's (RFC 5737)."""
+"""A reserved address without a host (RFC 5737)."""
 
 CHILD = f"""
 import socket

@@ -74,7 +74,7 @@ ELSEWHERE = {
     ("frontier", "page"),
     ("attack", "afters"),
 }
-"""(command, parameter) that leaves nothing of the base command to check."""
+"""(command, parameter) after which the base command has nothing to check."""
 
 GIVEN = {
     "run": ["--dataset", "mnist"],
@@ -90,7 +90,7 @@ GIVEN = {
         *("--classes", "10", "--dataset", "mnist", "--attack", "cpl"),
     ],
 }
-"""{command that reads a data set: arguments with which it would look for the data of MNIST}."""
+"""{command that reads a data set: arguments with which it would search for the data of MNIST}."""
 
 MODELS = """
 from torch import nn

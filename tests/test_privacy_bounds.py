@@ -1,4 +1,4 @@
-"""Reconstruction robustness: published values, closed forms, slow references, and properties that any error curve has."""
+"""Reconstruction robustness: published values, closed forms, slow references, and properties of every error curve."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ KAPPAS = np.array([0.1, 0.01, 1e-3])
     ],
 )
 def test_reference_values(mechanism: Mechanism, expected: tuple[float, ...]) -> None:
-    """As measured with other code; to the digits that were written down."""
+    """Measured with other code; equal to the digits that were written down."""
     assert reconstruction_robustness(KAPPAS, (mechanism,)) == pytest.approx(expected, rel=4e-3)
 
 
@@ -39,7 +39,7 @@ def test_reference_values(mechanism: Mechanism, expected: tuple[float, ...]) -> 
     st.sampled_from(["poisson", "fixed", "visible"]),
 )
 def test_without_sampling_it_is_the_closed_form(kappa: float, sigma: float, steps: int, sampling: str) -> None:
-    """q = 1: Phi(Phi^-1(kappa) + sqrt(steps) / sigma), however it is sampled."""
+    """q = 1: Phi(Phi^-1(kappa) + sqrt(steps) / sigma), for any sampling."""
     found = reconstruction_robustness(kappa, (Mechanism(sigma, 1.0, steps, sampling),))  # type: ignore[arg-type]
     assert float(found) == pytest.approx(float(ndtr(ndtri(kappa) + math.sqrt(steps) / sigma)), abs=1e-12)
 
@@ -55,7 +55,7 @@ def test_one_poisson_step(sigma: float, rate: float) -> None:
 
 
 def test_two_poisson_steps_by_brute_force() -> None:
-    """Every cell of a fine grid over both outputs, the best likelihood ratios first."""
+    """Every cell of a fine grid over both outputs, in order of the likelihood ratio."""
     sigma, rate = 0.8, 0.3
     x = np.arange(-8.0, 9.5, 0.02)
     null = np.diff(ndtr(x))
@@ -71,7 +71,7 @@ def test_two_poisson_steps_by_brute_force() -> None:
 @pytest.mark.parametrize("sigma", [0.6, 1.5])
 @pytest.mark.parametrize("rate", [0.05, 0.4])
 def test_one_fixed_size_step_covers_its_worst_instances(sigma: float, rate: float) -> None:
-    """The stand-in opposite to the unit (told by a threshold), and alike to it with the roles of the two exchanged."""
+    """The replacement is opposite to the unit (distinguished by a threshold), and parallel to it with the two roles exchanged."""
     s, found = 1 / sigma, reconstruction_robustness(KAPPAS, (Mechanism(sigma, rate, 1, "fixed"),))
 
     def mixed(kappa: float, here: tuple[float, float], there: tuple[float, float], sign: float) -> float:
@@ -89,7 +89,7 @@ def test_one_fixed_size_step_covers_its_worst_instances(sigma: float, rate: floa
 
 @pytest.mark.parametrize("kappa", [0.3, 0.05, 0.01])
 def test_one_visible_use_spends_its_errors_where_the_unit_is(kappa: float) -> None:
-    """Used with q = .2 and seen to be: the best split of kappa between the two cases."""
+    """Used with q = .2 and visible: the best split of kappa between the two cases."""
     sigma, rate = 0.7, 0.2
 
     def missed(used: float) -> float:
@@ -102,8 +102,8 @@ def test_one_visible_use_spends_its_errors_where_the_unit_is(kappa: float) -> No
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
-def test_releases_beside_are_composed(sampling: str) -> None:
-    """At q near 1 what is beside adds up in squares; at any q it never lowers the curve."""
+def test_other_releases_are_composed(sampling: str) -> None:
+    """At q near 1 other releases add up in squares; at any q they never lower the curve."""
     near = Mechanism(3.0, 1 - 1e-9, 4, sampling)  # type: ignore[arg-type]
     together = gaussian_robustness(KAPPAS, math.sqrt(4 / 9 + 1 / 4))
     assert reconstruction_robustness(KAPPAS, (near, Mechanism(2.0, 1.0, 1))) == pytest.approx(together, rel=3e-3)
@@ -126,8 +126,8 @@ def test_it_is_an_error_curve(sigma: float, rate: float, steps: int, sampling: s
     assert (curve >= levels).all()
     assert (np.diff(curve) >= -1e-9).all()
     assert (np.diff(curve, 2) <= 1e-6).all()
-    if sampling != "fixed":  # there the stand-in moves the output as well
-        # Epsilons end at 50, so that at kappa = 0 itself the bound may be loose.
+    if sampling != "fixed":  # The replacement moves the output as well.
+        # Epsilons end at 50, so at kappa = 0 itself the bound may be loose.
         assert (curve[1:] <= gaussian_robustness(levels, math.sqrt(steps) / sigma)[1:] + 2e-3).all()
 
 
@@ -141,7 +141,7 @@ def test_more_steps_and_less_noise_reveal_more() -> None:
 
 @pytest.mark.parametrize(("sigma", "k", "reached"), [(6.0, 10, 0.128), (1.0, 10, 0.341), (1.0, 100, 0.083)])
 def test_the_best_attack_on_orthogonal_candidates_comes_close(sigma: float, k: int, reached: float) -> None:
-    """One of k orthogonal gradients of length 1 in noise of sigma, named by the largest correlation: no more than gamma(1/k)."""
+    """One of k orthogonal gradients of length 1 in noise of sigma, chosen by the largest correlation: at most gamma(1/k)."""
     seen = np.random.default_rng(0).normal(0, sigma, (40_000, k))
     seen[:, 0] += 1
     success = float((seen.argmax(1) == 0).mean())
@@ -149,15 +149,15 @@ def test_the_best_attack_on_orthogonal_candidates_comes_close(sigma: float, k: i
     assert success <= float(Seen(sigma, 1).robustness(1 / k)) < 1.2 * reached
 
 
-def test_what_was_seen_adds_up() -> None:
-    """Releases of one kind are steps; the training before them is composed."""
+def test_observed_releases_add_up() -> None:
+    """Releases of one kind count as steps; the earlier training is composed with them."""
     assert Seen(2.0, 9).robustness(KAPPAS) == pytest.approx(gaussian_robustness(KAPPAS, 1.5))
     trained = Mechanism(2.0, 1.0, 7)
     assert Seen(2.0, 9, (trained,)).robustness(KAPPAS) == pytest.approx(gaussian_robustness(KAPPAS, 2.0))
     assert Seen(0.0, 1, (Mechanism(1.0, 0.1, 5),)).robustness(KAPPAS).tolist() == [1.0, 1.0, 1.0]
 
 
-def test_nothing_seen_and_no_noise() -> None:
+def test_bounds_without_releases_and_without_noise() -> None:
     for silent in (Mechanism(1.0, 0.0, 9), Mechanism(1.0, 0.5, 0), Mechanism(math.inf, 0.5, 9)):
         assert reconstruction_robustness(KAPPAS, (silent,)).tolist() == pytest.approx(KAPPAS.tolist())
     for bare in (Mechanism(0.0, 0.5, 1), Mechanism(0.02, 0.5, 300), Mechanism(0.02, 0.5, 300, "visible")):
@@ -165,13 +165,13 @@ def test_nothing_seen_and_no_noise() -> None:
 
 
 @pytest.mark.parametrize("kappa", [-0.1, 1.1, math.nan])
-def test_a_kappa_that_is_no_probability_is_refused(kappa: float) -> None:
+def test_a_kappa_that_is_not_a_probability_is_refused(kappa: float) -> None:
     with pytest.raises(InputError, match="kappa"):
         reconstruction_robustness(kappa, (Mechanism(1.0, 1.0, 1),))
 
 
-def test_releases_that_tell_for_certain_are_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shift of 400 beside a sampled training: one for every kappa that is not zero, at once."""
+def test_releases_that_reveal_with_certainty_are_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shift of 400 with a sampled training gives a bound of 1 for every kappa that is not zero, at once."""
 
     def never(*_: object) -> None:
         raise AssertionError("composed")
@@ -184,9 +184,9 @@ def test_releases_that_tell_for_certain_are_not_composed(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
 @pytest.mark.parametrize(("sigma", "q", "steps"), [(0.001, 0.01, 1), (0.1, 1e-5, 10_000), (1.0, 0.01, 10_000)])
-def test_what_never_happens_without_the_unit_never_happens_with_it(
+def test_an_event_impossible_without_the_unit_stays_impossible(
     sampling: str, sigma: float, q: float, steps: int
 ) -> None:
-    """The probability that the grid of losses does not hold is no chance of a guess that is never right."""
+    """The probability outside of the grid of losses must not count as the success of a guess that is never right."""
     bounds = reconstruction_robustness([0.0, 1e-9], (Mechanism(sigma, q, steps, sampling),))  # type: ignore[arg-type]
     assert bounds[0] == 0 < bounds[1]

@@ -1,4 +1,4 @@
-"""What papers claim: every cell of Table 6 and Table 7 of Wei et al., TPDS 2023."""
+"""The papers' claims: every cell of Table 6 and Table 7 of Wei et al., TPDS 2023."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ FEDERATIONS = {
     "cancer": (3, 4, 400),
 }
 
-# Printed, but of cancer: .138 (Fed-CDP) and .147 (Fed-SDP) are printed, and follow from no recipe in the paper.
+# Printed values, except for cancer: .138 (Fed-CDP) and .147 (Fed-SDP) are printed, and follow from no recipe in the paper.
 TABLE_6 = {
     "example": {"mnist": 0.823, "cifar10": 0.823, "lfw": 0.636, "adult": 0.276, "cancer": 0.1467},
     "client": {"mnist": 0.854, "cifar10": 0.854, "lfw": 0.668, "adult": 0.303, "cancer": 0.2065},
@@ -73,7 +73,7 @@ def test_cancer_without_the_extra_round() -> None:
     )
 
 
-def test_the_formula_has_its_numbers() -> None:
+def test_the_formula_gives_its_known_values() -> None:
     claimed = MomentsClaim(unit="example", noise_multiplier=6.0)(schedule("mnist"))
     expected = "moments accountant (Abadi et al. 2016), old conversion: q=0.01, sigma=6, 10000 steps, delta=1e-05"
     assert claimed.formula == expected

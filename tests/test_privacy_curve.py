@@ -45,12 +45,12 @@ def by_rounds(sigmas: list[float], rounds: int = 1) -> tuple[Phase, ...]:
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 @pytest.mark.parametrize(("q", "sigma"), [(0.01, 6.0), (0.1, 1.0), (0.5, 0.4), (0.9, 20.0), (1.0, 2.0)])
-def test_divergences_are_dp_accountings(q: float, sigma: float, sampling: str) -> None:
+def test_divergences_equal_those_of_dp_accounting(q: float, sigma: float, sampling: str) -> None:
     mechanism = Mechanism(sigma, q, 1, sampling)  # type: ignore[arg-type]
     accountant = RdpAccountant(INTEGER_ORDERS)
     accountant.compose(mechanism.event())
     expected = np.asarray(accountant.rdp)
-    if sampling == "fixed":  # Nobody pays more than who is in every sample.
+    if sampling == "fixed":  # No unit pays more than one in every sample.
         expected = np.minimum(expected, np.array(INTEGER_ORDERS) / (2 * sigma**2))
     assert divergences((mechanism,))[0] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
@@ -63,7 +63,7 @@ def test_a_visible_use_is_the_mixture_of_its_presence() -> None:
 
 
 @pytest.mark.parametrize(("q", "sigma"), [(0.1, 1.0), (0.01, 3.0), (0.3, 0.5), (1.0, 1.0)])
-def test_sampling_without_replacement_is_dp_accountings(q: float, sigma: float) -> None:
+def test_sampling_without_replacement_equals_dp_accounting(q: float, sigma: float) -> None:
     orders = range(2, 33)
     accountant = RdpAccountant(orders, dp_accounting.NeighboringRelation.REPLACE_ONE)
     accountant.compose(
@@ -72,7 +72,7 @@ def test_sampling_without_replacement_is_dp_accountings(q: float, sigma: float) 
     assert without_replacement(q, sigma, orders) == pytest.approx(np.asarray(accountant.rdp), rel=1e-9)
 
 
-def test_conversions_are_those_of_their_papers() -> None:
+def test_conversions_equal_those_of_their_papers() -> None:
     orders = (2, 3, 5, 17, 64)
     total = np.array([0.02, 0.03, 0.06, 0.2, 0.9])
     for delta in (1e-5, 0.3):
@@ -99,18 +99,18 @@ def test_ten_thousand_noise_levels_are_quick() -> None:
     assert (np.diff(old) >= 0).all()
 
 
-def test_the_curve_ends_where_the_accountants_do() -> None:
+def test_the_curve_ends_at_the_epsilons_of_the_accountants() -> None:
     tight, old = (epsilon_curve(by_rounds([6.0], 100), "example", MNIST, DELTA, which) for which in ("tight", "old"))  # type: ignore[arg-type]
     mechanism = (Mechanism(6.0, 0.01, 10000),)
     assert tight.shape == (100,)
     assert tight[-1] == pytest.approx(rdp(mechanism, DELTA), abs=1e-3)
     assert old[-1] == pytest.approx(moments_2017(mechanism, DELTA), abs=5e-4)
     printed = epsilon_curve(by_rounds([6.0], 100), "example", MNIST, DELTA, "old", (*range(2, 64), 128, 256, 512))
-    assert printed[10] == pytest.approx(0.285, abs=5e-4)  # Wei et al., TPDS 2023, Table 7, whose orders are sparser
+    assert printed[10] == pytest.approx(0.285, abs=5e-4)  # Wei et al., TPDS 2023, Table 7, whose orders are sparser.
     assert old[10] < printed[10]
 
 
-def test_a_round_costs_what_its_noise_does() -> None:
+def test_the_cost_of_a_round_follows_from_its_noise() -> None:
     sigmas = [15 - 0.1015 * t for t in range(100)]
     after = spent(by_rounds(sigmas), "example", MNIST)
     each = divergences([Mechanism(s, 0.01, 1) for s in sigmas])
@@ -121,7 +121,7 @@ def test_a_round_costs_what_its_noise_does() -> None:
 
 
 def test_phases_inside_a_round_alternate() -> None:
-    """Two halves of every round: after each round both have been paid for, not the first half of all rounds."""
+    """Two halves of every round: after each round both have been counted, not the first half of all rounds."""
     first, second = ({"example": (CLIP,), "batch": (Fact("noise", std=4 * s),)} for s in (12.0, 6.0))
     halves = (Phase(first, 100, 50, False, 100), Phase(second, 100, 50, True, 100))
     after = spent(halves, "example", MNIST)
@@ -151,7 +151,7 @@ def test_rounds_within_a_budget(conversion: str) -> None:
     assert rounds_within(np.array([0.1, math.nan, 0.2]), 1.0) == 1
 
 
-def test_where_there_is_no_guarantee_there_is_no_curve() -> None:
+def test_without_a_guarantee_there_is_no_curve() -> None:
     bare = (Phase({"example": (CLIP,)}, 100, 100, True, 100),)
     with pytest.raises(InputError, match="no epsilon after any round: none: no noise"):
         epsilon_curve(bare, "example", MNIST)
@@ -164,7 +164,7 @@ def test_where_there_is_no_guarantee_there_is_no_curve() -> None:
 # Sequences of mechanisms
 
 
-def test_the_order_of_mechanisms_is_free_and_equal_ones_add_up() -> None:
+def test_the_order_of_mechanisms_does_not_matter_and_equal_ones_add_up() -> None:
     a, b = Mechanism(6.0, 0.1, 30), Mechanism(3.0, 0.05, 20)
     halves = (dataclasses.replace(a, steps=15), b, dataclasses.replace(a, steps=15))
     for accountant in (moments_2017, rdp, pld):
@@ -179,7 +179,7 @@ def test_the_order_of_mechanisms_is_free_and_equal_ones_add_up() -> None:
     assert gathered(halves) == (a, b)
 
 
-def test_two_gaussians_are_one_with_less_noise() -> None:
+def test_two_gaussians_equal_one_with_less_noise() -> None:
     together = Mechanism(1 / math.hypot(1 / 3, 1 / 4), 1.0, 1)
     several = (Mechanism(3.0, 1.0, 1), Mechanism(4.0, 1.0, 1))
     assert pld(several, DELTA) == pytest.approx(pld((together,), DELTA), abs=1e-3)
@@ -187,7 +187,7 @@ def test_two_gaussians_are_one_with_less_noise() -> None:
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
-def test_two_halves_at_almost_the_same_noise_cost_what_the_whole_does(sampling: str) -> None:
+def test_two_halves_with_almost_equal_noise_cost_as_much_as_the_whole(sampling: str) -> None:
     whole = pld((Mechanism(6.0, 0.1, 100, sampling),), DELTA)  # type: ignore[arg-type]
     halves = tuple(Mechanism(s, 0.1, 50, sampling) for s in (6.0, 6.0 + 1e-9))  # type: ignore[arg-type]
     assert pld(halves, DELTA) == pytest.approx(whole, abs=2e-3)
@@ -211,7 +211,7 @@ def test_many_noise_levels_are_an_upper_bound() -> None:
         assert len(below) == mechanism.steps
 
 
-def test_one_step_without_noise_is_enough_for_infinity() -> None:
+def test_one_step_without_noise_makes_epsilon_infinite() -> None:
     quiet = (Mechanism(6.0, 0.1, 100), Mechanism(0.0, 0.1, 1))
     assert all(accountant(quiet, DELTA) == math.inf for accountant in (moments_2017, rdp, pld))
     assert divergences(quiet, (2,))[1, 0] == math.inf

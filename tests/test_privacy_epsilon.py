@@ -1,4 +1,4 @@
-"""The valid epsilon of a defense as executed, for every observer, and every reason why there is none."""
+"""The valid epsilon of a defense as executed, for every observer, and every reason for its absence."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ AT_CLIENT = {"client": (CLIP, ON_EACH)}
 
 
 def throughout(facts: dict[str, tuple[Fact, ...]], schedule: Schedule) -> tuple[Phase, ...]:
-    """One phase for the whole training."""
+    """Return one phase for the whole training."""
     if schedule.rounds == 0:
         return ()
     return (Phase(facts, schedule.rounds, schedule.local_iterations, True, schedule.clients_per_round),)
@@ -61,7 +61,7 @@ def valid(facts: dict[str, tuple[Fact, ...]], unit: Any, **changes: Any) -> Epsi
 
 
 def test_fed_cdp_on_mnist() -> None:
-    """Participation in all 100 rounds costs .601; the draw gives one client 10 of them on average."""
+    """Participation in all 100 rounds costs .601; the draw selects one client in 10 of them on average."""
     answer = valid(FED_CDP, "example")
     assert answer.without_draw == pytest.approx(0.601, abs=2e-3)
     assert answer.valid is not None
@@ -77,7 +77,7 @@ def test_fed_cdp_on_mnist() -> None:
     assert answer.by_tap["type-2"].reason.startswith("none: noise is added after this tap")
 
 
-def test_an_observer_that_sees_every_use_gets_no_amplification() -> None:
+def test_visible_uses_have_no_amplification() -> None:
     """100 uses cost 8.00; their number in 100 participations is binomial(10,000, .01), which costs 8.245."""
     tap = valid(AT_EXAMPLE, "example", largest={"uses": 100, "example": 9}).by_tap["type-2"]
     assert tap.without_draw == pytest.approx(8.245, abs=2e-3)
@@ -88,21 +88,21 @@ def test_an_observer_that_sees_every_use_gets_no_amplification() -> None:
     assert every.valid == pytest.approx(8.245, abs=2e-3)
 
 
-def test_what_a_run_counts_moves_the_realised_figure_only() -> None:
+def test_counts_of_a_run_change_only_the_realised_epsilon() -> None:
     before = valid(FED_CDP, "example")
     after = valid(FED_CDP, "example", largest={"example": 17})
     assert (after.valid, after.without_draw) == (before.valid, before.without_draw)
     assert (before.realised, before.realised_count) == (None, None)
     assert after.realised_count == 17
     assert after.realised == pytest.approx(pld((Mechanism(6.0, 0.01, 1700),), 1e-5), rel=1e-6)
-    assert after.realised > after.valid  # 10 are expected
+    assert after.realised > after.valid  # 10 are expected.
     client = valid(AT_CLIENT, "client", largest={"client": 13}, client_sampling="fixed").by_tap["type-1"]
     assert client.realised == pytest.approx(pld((Mechanism(6.0, 1.0, 13),), 1e-5), rel=1e-6)
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_who_sees_more_is_not_guarded_better(sampling: str) -> None:
-    """type-2 sees each example's noise alone, type-1 their sum: its epsilon is never the smaller."""
+def test_an_observer_that_sees_more_has_no_smaller_epsilon(sampling: str) -> None:
+    """type-2 shows each example's noise alone, type-1 their sum: its epsilon is never smaller."""
     taps = valid(AT_EXAMPLE, "example", batch_sampling=sampling).by_tap
     at_two, at_one = taps["type-2"].valid, taps["type-1"].valid
     assert at_two is not None and at_one is not None
@@ -128,7 +128,7 @@ def test_batches_of_fixed_size_and_from_a_split() -> None:
     assert valid(FED_CDP, "example", batch_sampling="split", local_iterations=250).steps == 30
 
 
-def test_own_noise_of_each_example() -> None:
+def test_own_noise_of_each_example_adds_up_in_fixed_batches_only() -> None:
     fixed = valid(AT_EXAMPLE, "example", batch_sampling="fixed")
     assert fixed.sigma_effective == pytest.approx(6 * math.sqrt(5))
     poisson = valid(AT_EXAMPLE, "example")
@@ -138,8 +138,8 @@ def test_own_noise_of_each_example() -> None:
     assert valid({"example": (CLIP, ON_EACH, PRUNING)}, "example", batch_sampling="fixed").sigma_effective == 6.0
 
 
-def test_noise_that_was_pruned_adds_to_no_later_noise() -> None:
-    """Pruning what is noisy is post-processing of it, but bounds nothing that a later noise could guard."""
+def test_pruned_noise_does_not_add_to_later_noise() -> None:
+    """Pruning noisy gradients is post-processing, but gives no bound that a later noise could use."""
     pruned = {"client": (CLIP, ON_EACH, PRUNING), "server": (Fact("noise", std=96.0),)}
     alone = {"client": (CLIP, ON_EACH, PRUNING)}
     found, once = (valid(facts, "client") for facts in (pruned, alone))
@@ -158,7 +158,7 @@ def test_noises_of_both_stations_add_up() -> None:
 
 
 def test_a_split_has_as_many_passes_as_the_steps_need() -> None:
-    """A split of 500 into batches of 300 has one batch a pass, and each participation starts a new one."""
+    """A split of 500 into batches of 300 has one batch a pass, and each participation starts a new split."""
     split = dataclasses.replace(MNIST, rounds=10, local_iterations=1, batch=300, batch_sampling="split")
     assert split.passes() == 1
     assert dataclasses.replace(split, local_iterations=3).passes() == 3
@@ -182,21 +182,21 @@ def test_noise_scaled_by_noisy_members_leaves_each_member_its_own_noise(station:
         # The scale is set at one station and used by the noise of the next.
         ({"example": (CLIP, ON_EACH, L2_MAX), "batch": (ON_SUM,)}, "example", 6.0),
         ({"client": (CLIP, ON_EACH), "server": (L2_MAX, ON_SUM)}, "client", 6.0),
-        # After the batch is merged, a scale is a function of the noisy mean: post-processing.
+        # After the batch is averaged, a scale is a function of the noisy mean: post-processing.
         ({"example": (CLIP, ON_EACH), "batch": (L2_MAX, ON_EACH)}, "example", 6 * math.sqrt(5)),
-        # One noise for the sum, and a scale that reads each member: nothing protects a single member.
+        # One noise for the sum, and a scale that depends on each member: nothing protects a single member.
         ({"example": (CLIP, ON_SUM, L2_MAX, ON_SUM)}, "example", None),
         ({"server": (CLIP, ON_SUM, MEDIAN, ON_SUM)}, "client", None),
     ],
 )
-def test_what_a_data_dependent_scale_after_noise_leaves(facts: Any, unit: Any, left: float | None) -> None:
+def test_a_data_dependent_scale_after_noise_keeps_the_earlier_noise(facts: Any, unit: Any, left: float | None) -> None:
     answer = valid(facts, unit, batch_sampling="fixed", client_sampling="fixed")
     assert answer.sigma_effective == (left if left is None else pytest.approx(left))
     assert (answer.valid is None) == (left is None)
 
 
 def test_the_smallest_of_clips_in_a_row_bounds_until_noise_is_added() -> None:
-    """Clips at 4 and 9 bound by 4, at 4 and 2 by 2; after a noise the next clip counts alone."""
+    """Clips at 4 and 9 bound by 4, clips at 4 and 2 by 2; after a noise only the next clip counts."""
     for other, bound in ((9.0, 4.0), (2.0, 2.0)):
         in_a_row = {"example": (CLIP, Fact("clip", norm=other)), "batch": (ON_SUM,)}
         assert [n.bound for n in calibrated(in_a_row, "example", 5)[0]] == [bound]
@@ -263,7 +263,7 @@ def test_fed_sdp_at_the_client() -> None:
         ({**FED_SDP, "example": (CLIP,)}, "example", "none: the only noise is at the server station"),
     ],
 )
-def test_why_there_is_none(facts: dict[str, tuple[Fact, ...]], unit: str, reason: str) -> None:
+def test_reasons_for_no_epsilon(facts: dict[str, tuple[Fact, ...]], unit: str, reason: str) -> None:
     answer = valid(facts, unit)
     assert answer.valid is None
     assert answer.accountant is answer.steps is answer.q is answer.sigma_effective is None
@@ -277,14 +277,14 @@ def test_a_clip_after_a_data_dependent_scale_calibrates_again() -> None:
     assert valid({**FED_CDP, "client": (PRIORITY,)}, "example").without_draw == pytest.approx(0.601, abs=2e-3)
 
 
-def test_no_round() -> None:
+def test_training_without_a_round() -> None:
     claim = MomentsClaim(unit="example", noise_multiplier=6.0)
     answer = epsilon((), "example", claim, dataclasses.replace(MNIST, rounds=0))
     assert (answer.claimed, answer.valid, answer.reason) == (None, None, "no round was trained")
     assert {tap.reason for tap in answer.by_tap.values()} == {"no round was trained"}
 
 
-def test_claimed_and_valid_stand_side_by_side() -> None:
+def test_claimed_and_valid_epsilons_are_reported_together() -> None:
     answer = epsilon(throughout(FED_CDP, MNIST), "example", MomentsClaim(unit="example", noise_multiplier=6.0), MNIST)
     assert answer.claimed == pytest.approx(0.8227, abs=5e-4)
     assert answer.claimed_formula.startswith("moments accountant")
@@ -339,8 +339,8 @@ def test_an_impossible_delta_or_unit_is_refused() -> None:
         epsilon((), "round", NOTHING, MNIST)  # type: ignore[arg-type]
 
 
-def test_what_the_server_does_to_each_update_leaves_a_client_its_own_noise() -> None:
-    """Noise of 24 at every client against a bound of 4: sqrt(100) of them add up, but not through a clip of each update."""
+def test_server_side_clips_of_updates_keep_the_noise_of_each_client() -> None:
+    """Noise of 24 at every client against a bound of 4: sqrt(100) of them add up, unless each update is clipped afterwards."""
     assert valid(AT_CLIENT, "client", client_sampling="fixed").sigma_effective == pytest.approx(60.0)
     for after in (CLIP, PRUNING, L2_MAX):
         assert valid(
@@ -360,32 +360,32 @@ COUNTED = Fact("noise", std=24.0, only=True)
     [
         # One example decides which coordinates of the others' mean are sent.
         ({"example": (CLIP,), "batch": (PRUNING, ON_SUM)}, "example", "acts on the mean of a batch"),
-        # A faint noise first must not switch the warnings off.
+        # A weak noise before it must not switch the warnings off.
         ({"client": (CLIP, FAINT, RAW, ON_EACH)}, "client", "private data"),
         ({"client": (BARE, CLIP, ON_EACH)}, "client", "private norms"),
     ],
 )
-def test_what_no_noise_covers(facts: dict[str, tuple[Fact, ...]], unit: Any, why: str) -> None:
+def test_parts_that_noise_does_not_protect(facts: dict[str, tuple[Fact, ...]], unit: Any, why: str) -> None:
     answer = valid(facts, unit, client_sampling="fixed")
     assert answer.valid is None
     assert why in answer.reason
 
 
-def test_noise_after_what_tells_of_all_members_does_not_count() -> None:
-    """Every update has its own faint noise; after the median only that still guards it, whatever the server adds."""
+def test_noise_after_a_part_that_depends_on_all_members_does_not_count() -> None:
+    """Every update has its own weak noise; after the median only that noise protects it, for any noise of the server."""
     answer = valid({"client": (CLIP, FAINT), "server": (TOLD, CLIP, ON_SUM)}, "client", client_sampling="fixed")
     assert answer.sigma_effective == pytest.approx(0.01 / 4)
 
 
 def test_a_clip_in_other_coordinates_replaces_the_bound() -> None:
-    """A clip at .1 before one at 4 that moves or rescales: the noise of 24 is worth 6, not 240."""
+    """A clip at .1 before one at 4 that moves or rescales: the noise of 24 counts as 6, not as 240."""
     small, moving = Fact("clip", norm=0.1), Fact("clip", norm=4.0, rescales=True)
     assert valid({"server": (small, moving, ON_SUM)}, "client").sigma_effective == pytest.approx(6.0)
     assert valid({"server": (moving, small, ON_SUM)}, "client").sigma_effective == pytest.approx(240.0)
 
 
-def test_nothing_adds_to_noise_that_guards_another_release_too() -> None:
-    """24 for values and count together; 4,000 more on the values leave the count where it was."""
+def test_other_noise_does_not_add_to_noise_shared_with_another_release() -> None:
+    """24 for values and count together; 4,000 more on the values do not protect the count."""
     loud = Fact("noise", std=4000.0)
     for server in ((CLIP, COUNTED, loud), (CLIP, loud, COUNTED)):
         assert valid({"server": server}, "client").sigma_effective == pytest.approx(6.0)

@@ -34,8 +34,8 @@ def examples(batch: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     [Stations(), Stations(example=(ClipWhole(0.05),)), Stations(example=(ClipLayers(0.01),)), Stations(batch=(ClipWhole(0.01),))],
 )  # fmt: skip
 @pytest.mark.parametrize(("tap", "batch"), [("type-2", 1), ("type-1", 3)])
-def test_against_an_explicit_jacobian(stations: Stations, tap: str, batch: int) -> None:
-    """tr(J^T J) / (std^2 d) of the released gradient with regard to the first example alone."""
+def test_information_equals_an_explicit_jacobian(stations: Stations, tap: str, batch: int) -> None:
+    """tr(J^T J) / (std^2 d) of the released gradient with regard to the first example."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(8, 3)).double()
     view = view_of(model, (1, 5, 5), tap, stations, batch)
@@ -70,7 +70,7 @@ def test_the_closed_form_of_a_linear_model() -> None:
     assert found.tolist() == pytest.approx((exact / (0.25 * 6)).tolist(), rel=0.03)
 
 
-def test_noise_divides_and_the_generator_decides() -> None:
+def test_noise_divides_the_information_and_the_generator_determines_it() -> None:
     model = build("mlp_sigmoid", (9,), 3, torch.Generator().manual_seed(1)).double()
     view, (x, y) = view_of(model, (9,), "type-2", Stations()), examples(1, (9,))
 
@@ -83,7 +83,7 @@ def test_noise_divides_and_the_generator_decides() -> None:
 
 
 def test_each_lane_has_its_own_parameters() -> None:
-    """Two victims at two models are as each alone."""
+    """Two victims at two models give the same values as each alone."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(9, 4), nn.Sigmoid(), nn.Linear(4, 3)).double()
     shared, (x, y) = view_of(model, (9,), "type-2", Stations()), examples(1, (9,))
@@ -97,19 +97,19 @@ def test_each_lane_has_its_own_parameters() -> None:
 
 
 @pytest.mark.parametrize(("std", "floor"), [(0.01, 0.040), (0.1, 0.235), (1.0, 0.288)])
-def test_floors_that_were_measured_before(std: float, floor: float) -> None:
-    """A gradient clipped at 4 of the paper's CNN on 28 x 28 had tr(J^T J) / d = .061; the prior's deviation is .289."""
+def test_floors_equal_earlier_measurements(std: float, floor: float) -> None:
+    """A gradient of the paper's CNN on 28 x 28, clipped at 4, had tr(J^T J) / d = .061; the prior's deviation is .289."""
     assert rmse_floor(0.0613 / std**2, 1 / 12) == pytest.approx(floor, abs=6e-4)
 
 
-def test_floors_at_their_ends() -> None:
+def test_floors_at_extreme_values() -> None:
     assert rmse_floor(4.0) == 0.5
     assert rmse_floor(0.0, 0.25) == 0.5
     assert rmse_floor(0.0) == math.inf
 
 
 @pytest.mark.parametrize(("std", "probes"), [(0.0, 3), (-1.0, 3), (math.nan, 3), (1.0, 0)])
-def test_what_does_not_fit_is_refused(std: float, probes: int) -> None:
+def test_invalid_numbers_are_refused(std: float, probes: int) -> None:
     model = build("mlp_sigmoid", (9,), 3, torch.Generator())
     x, y = examples(1, (9,))
     with pytest.raises(InputError, match=r"^(std|probes): got"):

@@ -1,4 +1,4 @@
-"""The Fisher-information floor of a Gaussian prior: closed forms, explicit Jacobians, the scalar floor, simulated answers."""
+"""The Fisher-information floor of a Gaussian prior: closed forms, explicit Jacobians, the scalar floor, simulations."""
 
 import dataclasses
 import math
@@ -45,7 +45,7 @@ def drawn(seed: int, *shape: int) -> Tensor:
 )
 @pytest.mark.parametrize(("tap", "batch"), [("type-2", 1), ("type-1", 3)])
 def test_information_against_an_explicit_jacobian(stations: Stations, tap: str, batch: int) -> None:
-    """The mean of J^T J of the released gradient with regard to the first example alone."""
+    """The mean of J^T J of the released gradient with regard to the first example."""
     view, (x, y) = view_of(network(), tap, stations, batch), examples(batch)
 
     def released(first: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def test_each_lane_has_its_own_parameters() -> None:
 
 @pytest.mark.parametrize("rank", [3, 6, 8])
 def test_the_closed_form_of_a_linear_release(rank: int) -> None:
-    """Of y = A x + noise the posterior's covariance is S - S A^T (A S A^T + std^2 I)^{-1} A S, S = W W^T."""
+    """For y = A x + noise, the posterior's covariance is S - S A^T (A S A^T + std^2 I)^{-1} A S, S = W W^T."""
     release, root, std = drawn(0, 4, 6), drawn(1, 6, rank), 0.7
     cov = root @ root.T
     inner = release @ cov @ release.T + std**2 * torch.eye(4)
@@ -82,7 +82,7 @@ def test_the_closed_form_of_a_linear_release(rank: int) -> None:
 
 
 def test_the_best_linear_answer_to_a_linear_release_attains_it() -> None:
-    """Simulated: z + noise answered by the posterior's mean has the floor's error on average, another answer more."""
+    """In a simulation, the posterior mean of z + noise has the floor's error on average, another estimate a larger one."""
     release, root, std = drawn(0, 4, 6), drawn(1, 6, 6), 0.7
     x = drawn(2, 40_000, 6) @ root.T
     seen = x @ release.T + std * drawn(3, 40_000, 4)
@@ -93,7 +93,7 @@ def test_the_best_linear_answer_to_a_linear_release_attains_it() -> None:
     assert float((seen @ gain.T * 0.8 - x).square().mean()) ** 0.5 > 1.01 * floor
 
 
-def test_it_is_the_scalar_floor_where_every_feature_is_told_alike() -> None:
+def test_it_equals_the_scalar_floor_for_equal_features() -> None:
     """W = .2 I and J^T J = .03 I."""
     found = prior_floors(0.03 * torch.eye(7), 0.2 * torch.eye(7), [0.01, 0.1, 1.0])
     assert found == pytest.approx([rmse_floor(0.03 / std**2, 0.04) for std in (0.01, 0.1, 1.0)])
@@ -102,7 +102,7 @@ def test_it_is_the_scalar_floor_where_every_feature_is_told_alike() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 7), st.floats(0.01, 1.0))
 def test_properties(seed: int, rank: int, std: float) -> None:
-    """It falls with the noise, never exceeds the prior's deviation and tends to it, and more that leaks lowers it."""
+    """It falls as the noise falls, never exceeds the prior's deviation and converges to it, and a larger leak lowers it."""
     release, root = drawn(seed, 3, 5), drawn(seed + 1, 5, rank)
     known, alone = release.T @ release, float(root.square().sum() / 5) ** 0.5
     found = prior_floors(known, root, [std, 2 * std, 1e6])
@@ -114,7 +114,7 @@ def test_properties(seed: int, rank: int, std: float) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.01, 1.0))
-def test_the_scalar_floor_of_one_deviation_is_never_above(seed: int, std: float) -> None:
+def test_the_scalar_floor_of_one_deviation_is_never_larger(seed: int, std: float) -> None:
     """The mean of inverses is at least the inverse of the mean."""
     release = drawn(seed, 3, 5)
     known = release.T @ release
@@ -126,7 +126,7 @@ def test_the_scalar_floor_of_one_deviation_is_never_above(seed: int, std: float)
 def test_a_covariance_may_raise_or_lower_the_scalar_floor_of_its_pixel_variance(
     leaks: tuple[float, float], above: bool
 ) -> None:
-    """Where only what is known beforehand leaks, knowing the variances' mean alone bounds less, and otherwise more."""
+    """If only variables that are known beforehand leak, using only the mean of variances gives a lower floor, else a higher one."""
     root = torch.diag(torch.tensor([1.99, 0.01]).sqrt())
     (found,) = prior_floors(torch.diag(torch.tensor(leaks)), root, [0.5])
     scalar = rmse_floor(sum(leaks) / (2 * 0.5**2), 1.0)
@@ -134,7 +134,7 @@ def test_a_covariance_may_raise_or_lower_the_scalar_floor_of_its_pixel_variance(
 
 
 def test_too_few_inputs_raise_the_floor() -> None:
-    """The floor of the mean information is at most the root mean square of each one's floor."""
+    """The floor of the mean information is at most the root mean square of the single floors."""
     each = [drawn(s, 2, 5) for s in range(4)]
     grams = [a.T @ a for a in each]
     alone = [prior_floors(g, torch.eye(5), [0.3])[0] for g in grams]
@@ -153,7 +153,9 @@ def test_too_few_inputs_raise_the_floor() -> None:
         (torch.eye(3), torch.eye(3), [math.nan], "stds: got"),
     ],
 )
-def test_what_does_not_fit_is_refused(information: Tensor, root: Tensor, stds: list[float], says: str) -> None:
+def test_inconsistent_shapes_and_numbers_are_refused(
+    information: Tensor, root: Tensor, stds: list[float], says: str
+) -> None:
     with pytest.raises(InputError, match=f"^{says}"):
         prior_floors(information, root, stds)
 

@@ -1,4 +1,4 @@
-"""The mixture over a random draw of clients: closed forms, dp-accounting, and real draws of the federation's own code."""
+"""The mixture over a random draw of clients: closed forms, dp-accounting, and draws by the federation's own code."""
 
 import math
 from typing import Any
@@ -58,7 +58,7 @@ def schedule_of(name: str, **changes: Any) -> Schedule:
 
 
 def fed_cdp(schedule: Schedule) -> Epsilon:
-    """Fed-CDP with a flat clip and noise of 6 times its bound on the sum of a batch."""
+    """Return Fed-CDP with a flat clip and noise of 6 times its bound on the sum of a batch."""
     phase = Phase(
         {"example": (CLIP,), "batch": (NOISE,)},
         schedule.rounds,
@@ -70,14 +70,14 @@ def fed_cdp(schedule: Schedule) -> Epsilon:
 
 
 def delta_after(times: int, at: float) -> float:
-    """Delta of exactly `times` participations of 100 local iterations with q = .01, by dp-accounting."""
+    """Return delta of exactly `times` participations of 100 local iterations with q = .01, by dp-accounting."""
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     if times:
         accountant.compose(Mechanism(6.0, 0.01, 100 * times).event())
     return float(accountant.get_delta(at))
 
 
-# What the issue's independent computation and this one agree on, and what the draw is worth.
+# Values on which an independent computation and this one agree, and the gain from the draw.
 @pytest.mark.parametrize(
     ("name", "valid", "without"), [("mnist", 0.577, 2.01), ("lfw", 1.885, 5.95), ("cancer", 1.059, 1.095)]
 )
@@ -104,7 +104,7 @@ def test_delta_is_the_mean_over_all_numbers_of_participations(name: str) -> None
 def test_real_draws_of_the_example_with_the_most_copies(name: str, trials: int) -> None:
     """The federation's own partition and draws: mean delta at the valid epsilon is at most the stated one, with 99.9 %.
 
-    The same draws show that the epsilon of the mean number of participations is too small where that number varies.
+    The same draws show that the epsilon of the mean number of participations is too small if that number varies.
     """
     examples, rounds, _, own, partitioner = FEDERATIONS[name]
     rng = generator(0, "partition")
@@ -121,7 +121,7 @@ def test_real_draws_of_the_example_with_the_most_copies(name: str, trials: int) 
     valid = fed_cdp(schedule_of(name)).valid
     mean_only = pld((Mechanism(6.0, 0.01, 10 * rounds * COPIES[name]),), DELTA)
     assert valid is not None
-    # Delta is convex in the number of participations here, so that interpolation never understates it.
+    # Delta is convex in the number of participations here, so interpolation never underestimates it.
     knots = np.unique(np.linspace(drawn_counts.min(), drawn_counts.max(), 16).astype(int))
 
     def mean_and_error(at: float) -> tuple[float, float]:
@@ -139,7 +139,7 @@ def test_real_draws_of_the_example_with_the_most_copies(name: str, trials: int) 
 
 
 @pytest.mark.parametrize("draw", ["fixed", "poisson"])
-def test_where_everyone_takes_part_the_draw_is_worth_nothing(draw: str) -> None:
+def test_the_draw_gains_nothing_if_all_clients_take_part(draw: str) -> None:
     found = fed_cdp(schedule_of("cancer", clients=100, most_copies=1, copies=1.0, client_sampling=draw))
     assert found.valid == found.without_draw == pytest.approx(pld((Mechanism(6.0, 0.01, 300),), DELTA), abs=1e-9)
 
@@ -176,7 +176,7 @@ def test_the_number_of_participations_has_the_mean_of_the_draw(draw: str) -> Non
     assert whole @ np.arange(whole.size) == pytest.approx(42.0)
 
 
-def test_every_accountant_of_a_mixture_is_an_upper_bound_of_the_same() -> None:
+def test_every_accountant_of_a_mixture_is_an_upper_bound() -> None:
     mixture = Mixture((Mechanism(6.0, 0.01, 60), Mechanism(5.0, 0.01, 40)), 1000, 9, 100, "fixed", 100)
     exact, renyi = pld((mixture,), DELTA), rdp((mixture,), DELTA)
     assert exact < renyi < 1.2 * exact
@@ -187,7 +187,7 @@ def test_every_accountant_of_a_mixture_is_an_upper_bound_of_the_same() -> None:
         moments_2017((mixture,), DELTA)
 
 
-def test_a_mixture_tells_as_much_as_its_most_revealing_mechanism() -> None:
+def test_a_mixture_reveals_as_much_as_its_most_revealing_mechanism() -> None:
     silent, loud = Mechanism(math.inf, 0.5, 1), Mechanism(2.0, 0.1, 1)
     assert not Mixture((silent, loud), 10, 2, 5, "fixed", 3).idle
     assert Mixture((silent, silent), 10, 2, 5, "fixed", 3).idle
@@ -209,7 +209,7 @@ def test_more_copies_and_larger_cohorts_are_never_better() -> None:
     assert at() <= at(client_sampling="poisson")
 
 
-def test_without_the_draw_a_poisson_cohort_may_hold_every_copy() -> None:
+def test_a_visible_poisson_cohort_may_contain_every_copy() -> None:
     found = fed_cdp(schedule_of("cancer", client_sampling="poisson", clients_per_round=5, most_copies=20, copies=20.0))
     assert found.without_draw == pytest.approx(pld((Mechanism(6.0, 0.01, 6000),), DELTA), rel=1e-6)
     capped = fed_cdp(schedule_of("cancer", clients_per_round=5, most_copies=20, copies=20.0))
@@ -217,7 +217,7 @@ def test_without_the_draw_a_poisson_cohort_may_hold_every_copy() -> None:
 
 
 def test_a_reconstruction_bound_uses_the_same_mixture() -> None:
-    """Where the number of participations is certain it is the plain Gaussian's; a random number lies between its ends."""
+    """If the number of participations is certain it equals the plain Gaussian's; for a random number it is between the extremes."""
     sure = Mixture((Mechanism(4.0, 1.0, 1),), 10, 10, 3, "fixed", 5)
     assert reconstruction_robustness(0.1, (sure,)) == pytest.approx(
         float(gaussian_robustness(0.1, math.sqrt(15) / 4)), rel=1e-4
@@ -238,14 +238,14 @@ def test_an_audit_that_draws_participations_stays_below_the_valid_epsilon(sampli
     assert 0.45 * valid < family < valid
 
 
-def test_uses_that_show_are_counted_over_the_draw() -> None:
+def test_visible_uses_are_counted_over_the_draw() -> None:
     mixture = Mixture((Mechanism(5.0, 0.1, 20, "visible"),), 20, 10, 4, "fixed", 3)
     found = uses_of(mixture)
     assert found is not None
     sigma, uses = found
     assert sigma == 5.0
     assert uses.sum() == pytest.approx(1.0)
-    assert uses @ np.arange(uses.size) == pytest.approx(3 * 2 * 2.0)  # rounds, mean participations, mean uses of each
+    assert uses @ np.arange(uses.size) == pytest.approx(3 * 2 * 2.0)  # Rounds, mean participations, mean uses of each.
     assert uses_of(Mixture((Mechanism(5.0, 0.1, 20),), 20, 10, 4, "fixed", 3)) is None
 
 
@@ -261,19 +261,19 @@ def test_uses_that_show_are_counted_over_the_draw() -> None:
         ),
     ],
 )
-def test_participations_are_worded(changes: dict[str, Any], words: str) -> None:
+def test_participations_are_described(changes: dict[str, Any], words: str) -> None:
     plain = {"clients_per_round": 1, "copies": 1.0, "most_copies": 1}
     assert words in fed_cdp(schedule_of("cancer", **{**plain, **changes})).reason
 
 
 def part_of(sigma: float, rounds: int) -> Part:
-    """Rounds in which a unit takes part at most once each, with probability .5."""
+    """Return rounds in which a unit takes part at most once each, with probability .5."""
     one = (Mechanism(sigma, 1.0, 1),)
     return Part(rounds, (Mechanism(sigma, 0.5, rounds),), (Mechanism(sigma, 1.0, rounds),), one, rounds)
 
 
-def test_the_realised_count_is_of_the_rounds_with_the_least_noise() -> None:
-    """Three participations, two of which can be in the two rounds with noise 1."""
+def test_realised_counts_fall_in_the_rounds_with_the_least_noise() -> None:
+    """Only two of three participations can be in the two rounds with noise 1."""
     released = Released((part_of(3.0, 4), part_of(1.0, 2)), "", "client")
     assert released.realised(3) == (Mechanism(1.0, 1.0, 2), Mechanism(3.0, 1.0, 1))
     assert released.realised(1) == (Mechanism(1.0, 1.0, 1), Mechanism(3.0, 1.0, 0))
@@ -293,8 +293,8 @@ def test_noises_of_a_part_add_up_in_squares_and_the_strongest_part_counts() -> N
     assert multiplier(noises[:1] + noises[2:], lambda each: each.std) == 4.0
 
 
-def test_what_a_stretch_releases_depends_on_the_clients_that_hold_the_unit() -> None:
-    """Three copies of an example; a client is held by itself."""
+def test_releases_of_a_stretch_depend_on_the_clients_that_hold_the_unit() -> None:
+    """An example has three copies; a client has one."""
     schedule = schedule_of("cancer", clients=20, clients_per_round=4, copies=3.0, most_copies=3)
     some, every = (Stretch((Phase({}, 5, 100, True, cohort),), 0, 5) for cohort in (4, 20))
     once, sampled, both = (

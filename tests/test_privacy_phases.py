@@ -1,4 +1,4 @@
-"""A training in phases: noise and draws that change, secure aggregation, every reason, and what a claim leaves out."""
+"""Training in phases: noise and draws that change, secure aggregation, every reason, and limits of a claim."""
 
 import dataclasses
 import math
@@ -55,7 +55,7 @@ def at_client(sigma: float) -> Facts:
 
 
 def every_round(*facts: Facts, cohorts: tuple[int, ...] = ()) -> tuple[Phase, ...]:
-    """Return a training of which each round does something else."""
+    """Return a training whose rounds all differ."""
     sizes = cohorts or (10,) * len(facts)
     return tuple(Phase(f, 1, 10, True, size) for f, size in zip(facts, sizes, strict=True))
 
@@ -77,7 +77,7 @@ def test_each_phase_has_its_own_noise() -> None:
 
 
 @pytest.mark.parametrize("unit", ["example", "client"])
-def test_equal_phases_are_one(unit: str) -> None:
+def test_equal_phases_are_merged(unit: str) -> None:
     facts = {**on_batch(6.0), "server": (CLIP, Fact("noise", std=24.0))}
     whole = valid((Phase(facts, 4, 10, True, 10),), unit)
     halves = (Phase(facts, 4, 3, False, 10), Phase(facts, 4, 7, True, 10))
@@ -85,18 +85,17 @@ def test_equal_phases_are_one(unit: str) -> None:
     assert whole.valid is not None
     copies = {"copies": 14.0, "most_copies": 20}
     assert valid(every_round(*[facts] * 4), unit, **copies) == valid(halves, unit, **copies)
-    assert (
-        valid(every_round(*[facts] * 4), "example", **copies).steps == 80
-    )  # 4 rounds of 20 / 10 participations and 10 iterations
+    # 4 rounds of 20 / 10 participations and 10 iterations.
+    assert valid(every_round(*[facts] * 4), "example", **copies).steps == 80
 
 
-def test_a_clients_update_is_released_where_the_round_ends() -> None:
+def test_a_clients_update_is_released_at_the_end_of_the_round() -> None:
     first, last = at_server(1.0), at_server(6.0)
     answer = valid((Phase(first, 4, 3, False, 10), Phase(last, 4, 7, True, 10)), "client")
     assert (answer.sigma_effective, answer.steps) == (6.0, 4)
 
 
-def test_cohorts_that_grow() -> None:
+def test_growing_cohorts() -> None:
     phases = every_round(*[at_server(2.0)] * 4, cohorts=(10, 20, 30, 40))
     answer = valid(phases, "client", client_sampling="poisson")
     assert answer.valid == pytest.approx(pld(tuple(Mechanism(2.0, q, 1) for q in (0.1, 0.2, 0.3, 0.4)), DELTA))
@@ -118,7 +117,7 @@ def test_a_client_sends_at_most_one_update_in_every_round() -> None:
     assert seen["type-1"].parts == expected
 
 
-def test_only_who_sees_the_servers_noise_is_told_of_it() -> None:
+def test_only_observers_after_the_server_have_its_noise() -> None:
     facts = {**at_client(4.0), **at_server(4.0)}
     seen = observations((Phase(facts, 4, 10, True, 10),), "client", SMALL)
     assert isinstance(seen["type-1"], Released) and isinstance(seen["type-0"], Released)
@@ -126,14 +125,14 @@ def test_only_who_sees_the_servers_noise_is_told_of_it() -> None:
     assert "trusted" not in seen["type-1"].sentence
 
 
-def test_of_the_noises_that_guard_something_else_besides_the_weakest_for_its_bound_counts() -> None:
+def test_the_noise_that_is_weakest_for_its_bound_counts() -> None:
     noises = [Noise("server", std, True, bound, 0, False, True) for std, bound in ((4.0, 1.0), (6.0, 3.0), (1.0, 0.1))]
     assert _counted([*noises, Noise("server", 0.1, True, 1.0, 1, False, False)]) == (noises[1],)
     assert _counted(plain := [dataclasses.replace(noise, only=False) for noise in noises]) == tuple(plain)
 
 
 def test_realised_participations_fall_in_the_rounds_with_the_least_noise() -> None:
-    """A run does not count in which rounds: at most one a round for one copy, and at most `most_copies` for several."""
+    """A run does not count in which rounds: at most one for each round and copy, and at most `most_copies` for several."""
     phases = every_round(*map(on_batch, (8.0, 6.0, 4.0, 2.0)))
     twice = valid(phases, "example", largest={"example": 2})
     assert twice.realised == pytest.approx(pld((Mechanism(2.0, 0.1, 10), Mechanism(4.0, 0.1, 10)), DELTA), rel=1e-6)
@@ -142,8 +141,8 @@ def test_realised_participations_fall_in_the_rounds_with_the_least_noise() -> No
 
 
 @pytest.mark.parametrize("changed", ["batch", "client"])
-def test_what_a_client_does_to_its_noisy_sum_keeps_others_noise_out(changed: str) -> None:
-    """Secure aggregation: noises add up only in sums that enter the aggregate as they are."""
+def test_parts_after_the_noise_of_a_client_exclude_the_noise_of_others(changed: str) -> None:
+    """Secure aggregation: noises add up only in sums that enter the aggregate unchanged."""
     facts = {**on_batch(6.0), **({"client": (CLIP,)} if changed == "client" else {})}
     if changed == "batch":
         facts["batch"] = (*facts["batch"], Fact("other"))
@@ -160,7 +159,7 @@ def test_a_split_is_used_at_the_least_noise_of_its_round() -> None:
     assert "at the least noise of its round" in answer.reason
 
 
-def test_who_sees_each_use_sees_the_least_noise_of_its_round() -> None:
+def test_visible_uses_count_at_the_least_noise_of_their_round() -> None:
     halves = (Phase(at_example(8.0), 4, 5, False, 10), Phase(at_example(6.0), 4, 5, True, 10))
     tap = valid(halves, "example", batch_sampling="fixed").by_tap["type-2"]
     assert (tap.sigma_effective, tap.steps, tap.q) == (6.0, 4, 0.1)
@@ -170,7 +169,7 @@ def test_who_sees_each_use_sees_the_least_noise_of_its_round() -> None:
     assert valid(leaving, "client").by_tap["type-1"].reason == "none: trusts the server, from round 3 on"
 
 
-def test_one_phase_without_a_guarantee_leaves_none() -> None:
+def test_one_phase_without_a_guarantee_removes_it() -> None:
     bare = every_round(on_batch(6.0), on_batch(6.0), on_batch(0.0), on_batch(6.0))
     answer = valid(bare, "example")
     assert answer.valid is None
@@ -228,7 +227,7 @@ def test_the_server_sees_only_the_sum_of_updates() -> None:
     assert "a server that reads it before is trusted" in server.reason
 
 
-def test_the_noise_of_other_clients_counts_for_an_example_where_it_simply_adds() -> None:
+def test_noise_of_other_clients_counts_for_an_example_if_it_adds() -> None:
     once: dict[str, Any] = {"local_iterations": 1, "secure_aggregation": True}
     phases = (Phase(on_batch(6.0), 4, 1, True, 10),)
     tap = valid(phases, "example", **once).by_tap["type-0"]
@@ -245,7 +244,7 @@ def test_the_noise_of_other_clients_counts_for_an_example_where_it_simply_adds()
         assert why in tap.reason
 
 
-# Why there is none, and what a claim leaves out
+# Reasons for no epsilon, and limits of a claim
 
 
 @pytest.mark.parametrize(
@@ -257,7 +256,7 @@ def test_the_noise_of_other_clients_counts_for_an_example_where_it_simply_adds()
         ({"client": (CLIP, Fact("noise", each=True))}, "client", "none: no noise: at the client station it is mult"),
     ],
 )
-def test_why_there_is_none(facts: Facts, unit: str, reason: str) -> None:
+def test_reasons_for_no_epsilon(facts: Facts, unit: str, reason: str) -> None:
     answer = valid((Phase(facts, 4, 10, True, 10),), unit)
     assert answer.valid is None
     assert answer.reason.startswith(reason)
@@ -277,7 +276,7 @@ def test_a_training_as_claimed_has_no_caveat() -> None:
     assert caveats(at_server(6.0), "client", sdp, client_sampling="poisson") == ()
 
 
-def test_what_a_claim_leaves_out() -> None:
+def test_limits_of_a_claim() -> None:
     layers = {"example": (Fact("clip", norm=4 * math.sqrt(3)),), "batch": (Fact("noise", std=24.0),)}
     assert caveats(layers, "example", CLAIM) == (
         "the claim counts noise of 6 times one unit's bound, here it is at least 3.464: a clip layer by layer bounds 3 "
@@ -302,7 +301,7 @@ def test_what_a_claim_leaves_out() -> None:
     )
 
 
-def test_a_clip_may_say_what_it_does_not_bound() -> None:
+def test_a_clip_may_declare_what_it_does_not_bound() -> None:
     said = Fact("clip", norm=4 * math.sqrt(3), reason="layer by layer")
     assert caveats({"example": (said,), "batch": (Fact("noise", std=24.0),)}, "example", CLAIM)[0] == "layer by layer"
     scale = Fact("scale", reason="l2-max")
@@ -314,7 +313,7 @@ def test_a_clip_may_say_what_it_does_not_bound() -> None:
 # Claims
 
 
-def test_a_claim_with_a_decay_runs_over_the_whole_sequence() -> None:
+def test_a_claim_with_a_decay_covers_the_whole_sequence() -> None:
     claim = construct(MomentsClaim, {"unit": "client", "noise_multiplier": {"linear": {"start": 15.0, "end": 9.0}}})
     claimed = claim(SMALL)
     assert [m.noise_multiplier for m in claimed.mechanisms] == pytest.approx([15.0, 13.5, 12.0, 10.5])
@@ -325,7 +324,7 @@ def test_a_claim_with_a_decay_runs_over_the_whole_sequence() -> None:
         construct(MomentsClaim, {"unit": "client", "noise_multiplier": "linea"})
 
 
-def test_no_round_no_claim() -> None:
+def test_without_a_round_there_is_no_claim() -> None:
     none = dataclasses.replace(SMALL, rounds=0)
     for claim in (
         CompositionClaim(unit="example", composition="basic", noise_multiplier=6.0),
@@ -347,7 +346,7 @@ def test_without_noise_nothing_finite_is_claimed() -> None:
     assert valid((Phase(at_server(6.0), 4, 10, True, 10),), "client", FlowerClaim(noise_multiplier=0.0)).claimed is None
 
 
-def test_nbafl_divides_its_epsilon_by_the_exposures() -> None:
+def test_nbafl_divides_its_epsilon_by_the_number_of_exposures() -> None:
     claimed = NbaflClaim(epsilon=8.0, exposures=4)(SMALL)
     assert claimed.epsilon == 8.0
     assert NbaflClaim(epsilon=8.0, exposures=4).noise_multiplier == pytest.approx(4 * math.sqrt(2 * math.log(125)) / 8)

@@ -1,4 +1,4 @@
-"""Where a changed line of the accounting would go unseen by its laws: which draws count, what a sentence says and when."""
+"""Details of the accounting that general laws do not check: which draws count, and the text and condition of each sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from leakbench.privacy.observers import observations
 from leakbench.types import Fact
 
 
-def test_only_the_root_of_the_tensors_is_put_down_to_layers() -> None:
+def test_only_a_factor_of_root_tensors_is_attributed_to_layers() -> None:
     layers = {"example": (Fact("clip", norm=4 * 2.5),), "batch": (Fact("noise", std=24.0),)}
     (said,) = caveats(layers, "example", CLAIM)
     assert said == "the claim counts noise of 6 times one unit's bound, here it is at least 2.4"
@@ -39,25 +39,25 @@ def test_rates_that_differ_by_rounding_are_the_same(off: float, said: int) -> No
     assert len([*_sampling((claimed,), (found,), "client", SMALL)]) == said
 
 
-def test_stretches_that_go_on_are_one_of_all_their_rounds() -> None:
-    """Three of a round each, in whose phases the rounds stand too."""
+def test_consecutive_stretches_are_merged() -> None:
+    """Three stretches of one round each, whose phases also contain the rounds."""
     [one] = stretches(every_round(*[on_batch(6.0)] * 4), SMALL)
     assert (one.first, one.rounds, [phase.rounds for phase in one.phases]) == (0, 4, [4])
 
 
-def test_a_fixed_split_is_passed_through_as_often_as_the_steps_have_it() -> None:
+def test_the_passes_of_a_fixed_split_follow_from_the_steps() -> None:
     split = dataclasses.replace(SMALL, batch_sampling="split", local_iterations=20)
     assert split.passes() == 2
 
 
-def test_a_client_s_update_is_guarded_by_what_ends_its_round() -> None:
-    """Of two blocks of a round the first releases nothing of the client's."""
+def test_a_clients_update_is_protected_by_the_last_phase_of_its_round() -> None:
+    """The first of two blocks of a round releases nothing of the client's update."""
     bare, last = Phase({}, 4, 3, False, 10), Phase(at_server(6.0), 4, 7, True, 10)
     assert not isinstance(observations((bare, last), "client", SMALL)["global"], str)
     assert isinstance(observations((bare, last), "example", SMALL)["global"], str)
 
 
-def test_a_clip_at_infinity_is_none_before_which_noise_stands() -> None:
+def test_noise_before_an_infinite_clip_is_noise_without_a_clip() -> None:
     noise = Fact("noise", std=24.0)
     said = [_unbounded(noise, math.inf, (Fact("clip", norm=norm),)) for norm in (math.inf, 4.0)]
     assert said[0] == "noise without a clip: 24 against no bound"
@@ -68,13 +68,13 @@ def test_a_printed_curve_has_a_delta_for_each_round() -> None:
     assert GeyerClaim(noise_multiplier=1.0).deltas(SMALL).shape == (4,)
 
 
-def test_many_faint_samples_are_not_silent() -> None:
-    """10,000 of noise 2e4 and q = 1/2 together are nearly one Gaussian shift of .0025."""
+def test_many_weak_samples_are_counted() -> None:
+    """10,000 releases with noise 2e4 and q = 1/2 together are nearly one Gaussian shift of .0025."""
     faint = float(reconstruction_robustness(0.1, (Mechanism(2e4, 0.5, 10_000),)))
     assert faint == pytest.approx(float(gaussian_robustness(np.asarray(0.1), 0.0025)), abs=1e-4) and faint > 0.1003
 
 
-def test_uses_from_a_fixed_split_are_not_drawn() -> None:
+def test_uses_from_a_fixed_split_are_not_random() -> None:
     split = valid(every_round(*[at_example(6.0)] * 4), "example", batch_sampling="split").by_tap["type-2"]
     drawn = valid(every_round(*[at_example(6.0)] * 4), "example").by_tap["type-2"]
     assert "from a fixed split" in split.reason and "each draws it with q=0.1" in drawn.reason
@@ -82,7 +82,7 @@ def test_uses_from_a_fixed_split_are_not_drawn() -> None:
 
 
 @pytest.mark.parametrize("given", [1.5, 1.0])
-def test_a_number_above_the_range_is_its_end(given: float) -> None:
+def test_a_number_above_the_range_is_clamped(given: float) -> None:
     columns = layout()
     truth = torch.zeros(1, 1, columns.width)
     for feature in columns.features:
@@ -92,13 +92,13 @@ def test_a_number_above_the_range_is_its_end(given: float) -> None:
     assert float(table_scores(answer, truth, columns).feature_accuracy.mean()) == 1.0
 
 
-def test_a_clients_noise_counts_as_its_own_however_it_is_stated() -> None:
+def test_the_noise_of_a_client_counts_as_its_own_in_every_form() -> None:
     once = {"client": (Fact("clip", norm=4.0), Fact("noise", std=24.0))}
     assert "counts on the noise of all 10 clients" in valid(every_round(*[once] * 4), "client").reason
 
 
-def test_a_use_that_shows_is_one_of_two_gaussians_at_every_order() -> None:
-    """Of probability 1 - q nothing is used, of q all is known of the Gaussian."""
+def test_a_visible_use_is_one_of_two_gaussians_at_every_order() -> None:
+    """With probability 1 - q nothing is used, with q all of the Gaussian is visible."""
     q, sigma, delta = 0.3, 2.0, 1e-5
     bound = min(
         math.log(1 - q + q * math.exp(a * (a - 1) / (2 * sigma**2))) / (a - 1)
@@ -110,7 +110,7 @@ def test_a_use_that_shows_is_one_of_two_gaussians_at_every_order() -> None:
     assert rdp((Mechanism(sigma, q, 1, "visible"),), delta) == pytest.approx(bound, rel=1e-9)
 
 
-def test_noise_is_too_quiet_by_coordinate_and_not_by_draw() -> None:
+def test_too_little_noise_is_judged_by_coordinate_and_not_by_draw() -> None:
     drawn = torch.randn(64, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert _pass_alone(drawn)
     drawn[:, 7] *= 0.1

@@ -1,4 +1,4 @@
-"""Every published epsilon cell that was worked through: what follows is reproduced, what does not is shown not to.
+"""Every published epsilon cell: the derivable ones are reproduced, the others are shown not to follow.
 
 Printed: Wei et al., "Securing Distributed SGD Against Gradient Leakage Threats", TPDS 2023, Tables 6, 7, 8, 11; Geyer et
 al. 2017, Table 1; the script of Flower's documentation; NbAFL's calibration (Wei et al., TIFS 2020).
@@ -22,7 +22,7 @@ from leakbench.privacy.renyi import divergences, epsilon_at, without_replacement
 from leakbench.types import Clock
 
 DELTA = 1e-5
-REFERENCE, RENYI, LOSSES = 5e-4, 1e-3, 2e-3  # how close the three columns are reproduced
+REFERENCE, RENYI, LOSSES = 5e-4, 1e-3, 2e-3  # Tolerances of the three columns.
 
 # Rounds, batch, examples of a client; 1000 clients, 100 a round, 100 local iterations: q = .01 = B / |D_i| in all five.
 FEDERATIONS = {
@@ -93,7 +93,7 @@ def test_table_6_fed_cdp(dataset: str) -> None:
 
 
 def test_table_6_cancer_does_not_follow() -> None:
-    """.138 (Fed-CDP) needs 251 to 255 steps where 300 are stated; .147 (Fed-SDP) is Fed-CDP's value of 300 steps."""
+    """.138 (Fed-CDP) needs 251 to 255 steps, but 300 are stated; .147 (Fed-SDP) is Fed-CDP's value for 300 steps."""
     example = MomentsClaim(unit="example", noise_multiplier=6.0)
     assert_three_columns(example, federation("cancer"), 0.146748, 0.100585, 0.089851)
     for steps, follows in ((250, False), (251, True), (255, True), (256, False), (300, False)):
@@ -162,12 +162,12 @@ SCRIPT: dict[str, Decay] = {
 }
 BUDGET = {"mnist": 0.823, "cifar10": 0.823, "lfw": 0.636, "adult": 0.276, "cancer": 0.138}
 
-# Printed round at which the budget is spent, and in how many rounds it really is.
+# Printed round in which the budget is spent, and the computed number of rounds.
 TABLE_8 = {
     "linear": {"mnist": (95, 95), "cifar10": (95, 95), "lfw": (55, 57), "adult": (8, 10), "cancer": (3, 3)},
     "staircase": {"mnist": (95, 95), "cifar10": (95, 95), "lfw": (55, 57), "adult": (8, 10), "cancer": (3, 3)},
     "exponential": {"mnist": (96, 96), "cifar10": (96, 96), "lfw": (55, 57), "adult": (8, 10), "cancer": (3, 3)},
-    # No code was released for this one: the paper's formula comes within two rounds, and hits two of five.
+    # No code was released for this one: the paper's formula is within two rounds, and exact for two of five.
     "cyclic": {"mnist": (80, 78), "cifar10": (80, 78), "lfw": (47, 47), "adult": (7, 8), "cancer": (3, 3)},
 }
 
@@ -176,7 +176,7 @@ CURVE_ORDERS = (2, 3, 4, *range(5, 64), 128, 256, 512)
 
 @pytest.fixture(scope="module")
 def curve() -> Callable[[str, str], np.ndarray]:
-    """Return the old conversion's epsilon after every local iteration; each sequence is worked out once."""
+    """Return the old conversion's epsilon after every local iteration; each sequence is computed once."""
     known: dict[tuple[str, int], np.ndarray] = {}
 
     def of(policy: str, dataset: str) -> np.ndarray:
@@ -194,7 +194,7 @@ def script(policy: str, schedule: Schedule) -> Mechanisms:
 
 
 def rounds_spent(curve: np.ndarray, budget: float) -> int:
-    """Return in how many rounds, the last one begun included, the local iterations lie that fit into a budget."""
+    """Return the number of rounds, including the last started one, of the local iterations that fit into a budget."""
     return math.ceil(rounds_within(curve, budget) / 100)
 
 
@@ -217,7 +217,7 @@ STATED = {"linear": Linear(), "staircase": Staircase(), "exponential": Exponenti
 
 @pytest.mark.parametrize(("policy", "after"), [("linear", 0.5748), ("staircase", 0.5355), ("exponential", 0.6372)])
 def test_the_stated_decay_never_spends_the_budget(policy: str, after: float) -> None:
-    """Sigma from 15 to 4.85, as the paper's text has it, is the reason to use the script's schedule above."""
+    """The paper's text has sigma from 15 to 4.85, which is why the script's schedule is used above."""
     claim = MomentsClaim(unit="example", noise_multiplier=STATED[policy])
     epsilon = claim(federation()).epsilon
     assert epsilon == pytest.approx(after, abs=5e-3)
@@ -225,7 +225,7 @@ def test_the_stated_decay_never_spends_the_budget(policy: str, after: float) -> 
     assert epsilon < 0.823
 
 
-# Printed round of MNIST and what is truly spent by then: tight conversion, losses; noise taken anew every 20 steps.
+# Printed round of MNIST and the epsilon spent by then: tight conversion, losses; the noise changes every 20 steps.
 SPENT = {
     "linear": (95, 0.662488, 0.604525),
     "staircase": (95, 0.664696, 0.605782),
@@ -240,7 +240,7 @@ def noise_levels(policy: str, rounds: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("policy", SPENT)
-def test_what_a_decay_truly_spends(policy: str) -> None:
+def test_the_epsilon_that_a_decay_spends(policy: str) -> None:
     rounds, tight, _ = SPENT[policy]
     levels = noise_levels(policy, rounds)
     coarse = rdp(tuple(Mechanism(sigma, 0.01, 20) for sigma in levels[::20]), DELTA)
@@ -253,10 +253,10 @@ SLOW = [pytest.param(policy, marks=pytest.mark.long) for policy in ("linear", "e
 
 
 @pytest.mark.parametrize("policy", ["staircase", *SLOW])
-def test_what_a_decay_truly_spends_by_losses(policy: str) -> None:
+def test_the_epsilon_that_a_decay_spends_by_losses(policy: str) -> None:
     rounds, _, loss = SPENT[policy]
     found = pld(tuple(Mechanism(sigma, 0.01, 20) for sigma in noise_levels(policy, rounds)[::20]), DELTA)
-    # Hundreds of noise levels are rounded down to a grid of 1 %, which leaves an upper bound.
+    # Hundreds of noise levels are rounded down to a grid of 1 %, which gives an upper bound.
     assert loss - LOSSES < found < (loss + LOSSES if policy == "staircase" else 1.01 * loss)
 
 
@@ -285,7 +285,7 @@ def test_table_11_rounds_the_epsilon_of_one_step(digits: int | None, follows: bo
         assert (sums[composition] == pytest.approx(TABLE_11[composition], abs=6e-4)) == follows
 
 
-def test_table_11_formulas_say_their_total_delta() -> None:
+def test_table_11_formulas_state_their_total_delta() -> None:
     claim = CompositionClaim(unit="example", composition="basic", noise_multiplier=6.0, digits=3)
     assert claim(federation()).formula.endswith("delta=1e-05 of each step, 0.001 in total")
     advanced = CompositionClaim(unit="example", composition="advanced", noise_multiplier=6.0, digits=3)
@@ -304,10 +304,10 @@ def test_table_11_at_a_total_delta_of_1e_5() -> None:
 
 def test_table_11_budget_of_advanced_composition_is_not_the_scripts() -> None:
     claim = CompositionClaim(unit="example", composition="advanced_2015", noise_multiplier=6.0)
-    assert claim(federation()).epsilon == pytest.approx(6.686, abs=6e-4)  # 7.450 is printed
+    assert claim(federation()).epsilon == pytest.approx(6.686, abs=6e-4)  # 7.450 is printed.
 
 
-# Printed round at which each budget is spent: base, advanced, zCDP, moments.
+# Printed round in which each budget is spent: base, advanced, zCDP, moments.
 TABLE_11_ROUNDS = {
     "linear": (97, 95, 95, 95),
     "staircase": (97, 95, 95, 95),
@@ -319,7 +319,7 @@ CYCLIC_ROUNDS = (79, 74, 78, 78)
 
 @pytest.mark.parametrize("policy", TABLE_11_ROUNDS)
 def test_table_11_rounds(policy: str, curve: Callable[[str, str], np.ndarray]) -> None:
-    """Of cyclic, for which no code was released, none follows."""
+    """For cyclic, whose code was not released, no round follows."""
     mechanisms = script(policy, federation())
     budgets = {"basic": 123.354, "advanced_2015": 7.45, "zcdp": 1.159}
     composed = [rounds_spent(composition_curve(name, mechanisms, DELTA), most) for name, most in budgets.items()]
@@ -333,7 +333,7 @@ def test_table_11_rounds(policy: str, curve: Callable[[str, str], np.ndarray]) -
 
 def test_table_11_rounds_of_the_printed_advanced_formula_do_not_follow() -> None:
     mechanisms = script("linear", federation())
-    assert rounds_spent(composition_curve("advanced", mechanisms, DELTA), 7.45) == 89  # 95 is printed
+    assert rounds_spent(composition_curve("advanced", mechanisms, DELTA), 7.45) == 89  # 95 is printed.
 
 
 # Clients, rounds, updates of all rounds, delta'; releases a round; sigma's interval; tight conversion, losses at its end.
@@ -348,7 +348,7 @@ GEYER = [
 
 
 def geyer_federation(clients: int, rounds: int, updates: int) -> Schedule:
-    # 508.5 clients a round of 10000, on average: counted in halves, since only their ratio enters.
+    # 508.5 of 10000 clients a round on average: counted in halves, since only their ratio matters.
     half = {"clients": 2 * clients, "clients_per_round": round(2 * updates / rounds)}
     return dataclasses.replace(federation(), **half, rounds=rounds)
 
@@ -365,7 +365,7 @@ def test_geyer_table_1(
     tight: float,
     loss: float,
 ) -> None:
-    """No sigma is printed; those of an interval stop exactly after the printed round, at the mean number of clients."""
+    """No sigma is printed; a sigma in an interval ends exactly after the printed round, at the mean number of clients."""
     schedule = geyer_federation(clients, rounds, updates)
     longer = dataclasses.replace(schedule, rounds=rounds + 30)
     width = high - low
@@ -383,14 +383,14 @@ def test_geyer_table_1(
     assert pld(mechanisms, delta) == pytest.approx(loss, abs=LOSSES)
 
 
-def test_the_published_agent_is_not_geyers_table_1() -> None:
-    """Sigma 1 with 30, 100 or 300 clients a round, as released, lasts 14, 70 or 926 rounds, not 11, 54 or 412."""
+def test_the_published_agent_does_not_give_geyers_table_1() -> None:
+    """The released sigma of 1 with 30, 100 or 300 clients a round lasts 14, 70 or 926 rounds, not 11, 54 or 412."""
     for clients, cohort, delta, rounds in ((100, 30, 1e-3, 14), (1000, 100, 1e-5, 70), (10000, 300, 1e-6, 926)):
         schedule = dataclasses.replace(federation(), clients=clients, clients_per_round=cohort, rounds=1000)
         assert rounds_within(GeyerClaim(noise_multiplier=1.0).deltas(schedule), delta) == rounds
 
 
-# Clients a round of 1000, z, rounds: the script; what replacing a client (z / 2) and zero-out (z) really cost, by losses.
+# Clients a round of 1000, z, rounds: the script; the true cost of replacing a client (z / 2) and of zero-out (z), by losses.
 FLOWER = [
     (100, 1.0, 100, 15.008521, 83.936917, 31.371008, 7.046629),
     (100, 2.0, 100, 6.004513, 14.053750, 7.046629, 2.337460),

@@ -1,4 +1,4 @@
-"""Long work says how far it is: within a chunk of victims too, and without changing what it finds."""
+"""Long work reports its progress, also within a chunk of victims, without changing its result."""
 
 import io
 import itertools
@@ -30,14 +30,17 @@ SMALL = {
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_a_run_tells_how_far_a_search_is(tmp_path) -> None:
-    """Three victims side by side at one tap: their count only grows, by eighths of three within the chunk, and ends at three."""
+def test_a_run_reports_the_progress_of_a_search(tmp_path) -> None:
+    """Three victims at once at one leakage point.
+
+    Their count only grows, by eighths of three within the chunk, and ends at three.
+    """
     told: list[tuple[str, float, int | None]] = []
     cell = prepare(Request(**SMALL), None)
     with open_run(tmp_path, identity(cell, "test")) as run:
@@ -51,8 +54,8 @@ def test_a_run_tells_how_far_a_search_is(tmp_path) -> None:
     assert {3 * n / 8 for n in range(1, min(most, 7) + 1)} <= set(done)
 
 
-def test_the_twins_of_autoleak_do_not_begin_anew(tmp_path) -> None:
-    """The same searches on public examples are no progress of the victims: their count never falls."""
+def test_checks_on_public_examples_do_not_restart_the_count(tmp_path) -> None:
+    """Searches on public examples are not progress of the victims: the count never falls."""
     told: list[float] = []
     cell = prepare(Request(**{**SMALL, "attack": "autoleak", "taps": ("type-2",), "defense": "noise_gaussian"}), None)
     with open_run(tmp_path, identity(cell, "test")) as run:
@@ -61,8 +64,8 @@ def test_the_twins_of_autoleak_do_not_begin_anew(tmp_path) -> None:
     assert 0 < told[1] < 3
 
 
-def test_a_watched_stop_decides_as_before() -> None:
-    """The same limit and the same victims who end; the last iteration is told by who asked for the search."""
+def test_a_watched_stop_does_not_change_the_limit() -> None:
+    """The same limit and the same finished victims; the caller of the search reports the last iteration."""
     told: list[float] = []
     plain = Iterations(limit=4)
     stop = Watched(plain, told.append)
@@ -73,8 +76,8 @@ def test_a_watched_stop_decides_as_before() -> None:
     assert isinstance(stop, Stop)
 
 
-def test_stages_follow_each_other_and_what_has_no_iterations_is_left_alone() -> None:
-    """Of n stages each is one n-th; a closed form tells nothing."""
+def test_stages_share_the_progress_and_closed_forms_report_none() -> None:
+    """Each of n stages is one n-th; a closed form reports nothing."""
     told: list[float] = []
     method = watched(resolve("attacks", Attack, "autoleak")[1].method, told.append)
     stages = [stage.method for stage in method.stages]
@@ -90,7 +93,7 @@ def test_stages_follow_each_other_and_what_has_no_iterations_is_left_alone() -> 
 
 
 def lines_of(clock: list[float], monkeypatch, calls: list[tuple[str, float, int]], **given) -> list[str]:
-    """Return the lines of a reporter whose stream is not a terminal, by a clock that is read once at each call."""
+    """Return the lines of a reporter without a terminal, by a clock that is read once at each call."""
     moments = iter(clock)
     monkeypatch.setattr("leakbench.progress.time.monotonic", lambda: next(moments))
     report = Reporter(stream=io.StringIO(), **given)
@@ -99,8 +102,8 @@ def lines_of(clock: list[float], monkeypatch, calls: list[tuple[str, float, int]
     return report.stream.getvalue().splitlines()
 
 
-def test_a_line_says_the_elapsed_time_and_the_time_that_is_left(monkeypatch) -> None:
-    """Half a victim of two in 10 s, twice: about 20 s are left; lines come now and then, and the last one always."""
+def test_a_line_shows_the_elapsed_and_the_remaining_time(monkeypatch) -> None:
+    """Half a victim of two in 10 s, twice: about 20 s are left; lines appear now and then, and always for the last one."""
     calls = [("attack", done, 2) for done in (0, 0.5, 1.0, 1.1, 2)]
     assert lines_of([0.0, 10.0, 20.0, 21.0, 40.0], monkeypatch, calls) == [
         "attack: 0 of 2",
@@ -110,8 +113,8 @@ def test_a_line_says_the_elapsed_time_and_the_time_that_is_left(monkeypatch) -> 
     ]
 
 
-def test_what_was_done_before_says_nothing_of_the_rate(monkeypatch) -> None:
-    """A training that is resumed at 90 of 100: two rounds in 20 s, eight are left; the next phase has a rate of its own."""
+def test_resumed_work_does_not_count_in_the_rate(monkeypatch) -> None:
+    """A training that resumes at 90 of 100: two rounds in 20 s, eight are left; the next phase has its own rate."""
     calls = [("train", done, 100) for done in (90, 91, 92)] + [("attack", done, 200) for done in (0, 1, 10, 20)]
     assert lines_of([0.0, 10.0, 20.0, 100.0, 130.0, 400.0, 700.0], monkeypatch, calls) == [
         "train: 90 of 100",
@@ -147,7 +150,7 @@ class Now:
 
 
 class Dated(io.StringIO):
-    """A stream that notes when each line was written."""
+    """A stream that records when each line was written."""
 
     def __init__(self, now: Now) -> None:
         super().__init__()
@@ -160,13 +163,13 @@ class Dated(io.StringIO):
 
 
 def left_in(line: str) -> int | None:
-    """Return the seconds of "about m:ss left"; None where a line has no estimate."""
+    """Return the seconds of "about m:ss left"; None if a line has no estimate."""
     found = re.search(r"about (\d+):(\d\d) left", line)
     return None if found is None else 60 * int(found[1]) + int(found[2])
 
 
 def test_an_estimate_of_the_time_left_never_grows(monkeypatch) -> None:
-    """Items of 5 to 20 s: the slowest ones measured so far count, so that a slow one later does not raise the estimate."""
+    """Items of 5 to 20 s: the slowest item so far counts, so a slow item later does not raise the estimate."""
     now = Now(monkeypatch)
     report = Reporter(stream=io.StringIO(), every=10.0)
     for done, seconds in enumerate([0, 20, 10, 5, 5, 12, 5, 20, 5, 18, 10, 10]):
@@ -179,7 +182,7 @@ def test_an_estimate_of_the_time_left_never_grows(monkeypatch) -> None:
 
 
 def test_an_estimate_that_was_too_small_is_dropped_until_the_phase_ends(monkeypatch) -> None:
-    """Two items in 10 s each, then one of 1000 s: its lines promise no time, nor do those after it; the next phase's do."""
+    """Two items in 10 s each, then one of 1000 s: its lines and later ones have no estimate; those of the next phase have one."""
     now = Now(monkeypatch)
     report = Reporter(stream=io.StringIO(), every=10.0)
     for phase in ("attack", "train"):
@@ -197,7 +200,7 @@ def test_an_estimate_that_was_too_small_is_dropped_until_the_phase_ends(monkeypa
 
 
 def test_ticks_show_the_step_and_its_time_while_the_count_does_not_move(monkeypatch) -> None:
-    """A tick a second for 25 s within one piece: a line every 10 s. The next count ends the step."""
+    """A tick a second for 25 s within one chunk: a line every 10 s. The next count ends the step."""
     now = Now(monkeypatch)
     report = Reporter(stream=io.StringIO(), every=10.0)
     report("attack", 1, 3)
@@ -215,7 +218,7 @@ def test_ticks_show_the_step_and_its_time_while_the_count_does_not_move(monkeypa
 
 
 def test_a_step_between_phases_has_a_line_once_it_takes_long(monkeypatch) -> None:
-    """Nothing for 9 s of preparation; after a phase has ended, its count is not repeated; a quiet reporter shows nothing."""
+    """No line for 9 s of preparation; the count of an ended phase is not repeated; a quiet reporter shows nothing."""
     now = Now(monkeypatch)
     report, quiet = Reporter(stream=io.StringIO()), Reporter(stream=io.StringIO(), quiet=True)
     for moment, step in ((0.0, "preparation"), (9.0, ""), (11.0, "")):
@@ -249,7 +252,7 @@ def test_a_terminal_erases_the_line_of_a_step_between_phases() -> None:
 
 
 def test_a_search_shows_that_it_runs_at_least_every_20_seconds(tmp_path, monkeypatch) -> None:
-    """Each gradient evaluation takes 6 s: also within an iteration of L-BFGS, of up to 20 of them, and in the check."""
+    """Each gradient evaluation takes 6 s: also within an iteration of L-BFGS, with up to 20 of them, and in the check."""
     now, grad = Now(monkeypatch), torch.autograd.grad
 
     def slow(*given, **named):
@@ -267,8 +270,8 @@ def test_a_search_shows_that_it_runs_at_least_every_20_seconds(tmp_path, monkeyp
     assert re.search(r"check on public examples for \d", report.stream.getvalue())
 
 
-def test_a_resumed_phase_says_where(monkeypatch) -> None:
-    """Its first line names the place; a phase that begins, and one of which all is there, do not."""
+def test_a_resumed_phase_reports_its_place(monkeypatch) -> None:
+    """Only its first line names the place; a new phase and a complete one do not."""
     now = Now(monkeypatch)
     report = Reporter(stream=io.StringIO())
     report.begin("attack", 4, 10, "victim 5")
@@ -285,8 +288,8 @@ def test_a_resumed_phase_says_where(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("networks", [1, 3])
-def test_an_interrupted_run_says_at_which_victim_it_resumes(tmp_path, monkeypatch, networks: int) -> None:
-    """Chunks of one victim, interrupted within the third one: two are there, of one network or of three."""
+def test_an_interrupted_run_reports_the_victim_at_which_it_resumes(tmp_path, monkeypatch, networks: int) -> None:
+    """Chunks of one victim, interrupted within the third: two are finished, with one network or with three."""
     monkeypatch.setattr("leakbench.experiment.stage_attack._chunk", lambda *_: 1)
     cell = prepare(Request(**{**SMALL, "networks": networks}), None)
 
@@ -306,7 +309,7 @@ def test_an_interrupted_run_says_at_which_victim_it_resumes(tmp_path, monkeypatc
 
 
 def test_an_upper_bound_never_grows(monkeypatch) -> None:
-    """100 s are set at 0; a later bound of 200 s changes nothing, one of 20 s lowers the end; past it no time is promised."""
+    """100 s are set at 0; a later bound of 200 s changes nothing, one of 20 s lowers the end; after it there is no estimate."""
     now = [0.0]
     monkeypatch.setattr("leakbench.progress.time.monotonic", lambda: now[0])
     report = Reporter(stream=io.StringIO(), every=0.0)
@@ -325,7 +328,7 @@ def test_an_upper_bound_never_grows(monkeypatch) -> None:
     ]
 
 
-def test_a_quiet_reporter_writes_nothing_but_what_is_said() -> None:
+def test_a_quiet_reporter_writes_only_messages() -> None:
     report = Reporter(quiet=True, stream=Terminal())
     for done in (0, 1):
         report("attack", done, 1)
@@ -337,7 +340,7 @@ def test_a_quiet_reporter_writes_nothing_but_what_is_said() -> None:
 
 
 def test_a_terminal_redraws_its_line_and_keeps_the_last_one() -> None:
-    """A line of its own takes the place of the progress, which starts again below it; the cursor is never hidden."""
+    """A message replaces the progress, which continues below it; the cursor is never hidden."""
     report = Reporter(stream=Terminal())
     report("attack", 0, 2)
     report.say("half as many")
@@ -368,13 +371,13 @@ def test_a_line_on_a_terminal_is_never_wider_than_it(monkeypatch) -> None:
         ([60.0, 120.0], "4 cells to measure, about 6:00 by the 2 that were measured before"),
     ],
 )
-def test_the_estimate_of_cells_is_by_those_that_were_measured(measured: list[float], line: str) -> None:
+def test_the_estimate_of_cells_uses_the_measured_ones(measured: list[float], line: str) -> None:
     assert cells_line(4, measured) == line
     assert cells_line(1, [5.0]).startswith("1 cell to measure, about 0:05")
 
 
-def test_a_later_chunk_goes_on_where_the_one_before_ended(tmp_path, monkeypatch) -> None:
-    """Three victims, two in the first chunk: the third's share of its iterations stands above the two who are done."""
+def test_a_later_chunk_continues_the_count_of_the_earlier_one(tmp_path, monkeypatch) -> None:
+    """Three victims, two in the first chunk: the third's share of iterations is added to the two finished ones."""
     monkeypatch.setattr("leakbench.experiment.stage_attack._chunk", lambda *_: 2)
     told: list[float] = []
     cell = prepare(Request(**{**SMALL, "attack": "inverting_gradients", "iterations": 2}), None)

@@ -1,4 +1,4 @@
-"""The rankings beside every attack: one table says who is asked what, with what, and what counts as right."""
+"""The rankings next to every attack: one table defines each question, its inputs, and its right answers."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -33,7 +33,7 @@ def truth(inputs: Tensor, labels: Tensor, own: Tensor) -> Truth:
     return Truth(torch.arange(len(own)), inputs, labels, labels, own)
 
 
-def test_the_parts_of_a_ranking_are_its_questions_side_by_side() -> None:
+def test_a_ranking_joins_its_questions() -> None:
     scores = torch.arange(10.0).reshape(2, 5)
     both = Ranking(scores, {"first": 2, "second": 3})
     assert torch.equal(both.of("first").scores, scores[:, :2])
@@ -44,8 +44,8 @@ def test_the_parts_of_a_ranking_are_its_questions_side_by_side() -> None:
         both.of("third")
 
 
-def test_who_could_not_be_named_is_no_wrong_answer_but_a_candidate_always_can_be() -> None:
-    """A class of no public example scores -inf; a candidate does only where the model has diverged."""
+def test_victims_without_a_public_class_are_not_counted_as_wrong() -> None:
+    """A class without a public example scores -inf; a candidate does only if the model diverged."""
     real = truth(torch.zeros(3, 1, 2), torch.tensor([[0], [1], [2]]), torch.tensor([0, 1, 2]))
     scores = torch.tensor([[1.0, 0.0, 0.0], [1.0, -torch.inf, 1.0], [0.0, 2.0, 2.0]])
     answers = {"identified": Ranking(scores), "label_ranked": Ranking(scores)}
@@ -54,7 +54,7 @@ def test_who_could_not_be_named_is_no_wrong_answer_but_a_candidate_always_can_be
     assert found.tolist() == pytest.approx([1.0, float("nan"), 0.5], nan_ok=True)
 
 
-def test_each_attribute_has_a_column_and_none_where_nothing_was_ranked() -> None:
+def test_each_attribute_has_a_column_unless_nothing_was_ranked() -> None:
     names = [f"attribute_{f.name}" for f in CATEGORIES]
     inputs = torch.zeros(2, 1, FEATURES[-1].stop)
     real = truth(inputs, torch.zeros(2, 1, dtype=torch.int64), torch.arange(2))
@@ -68,8 +68,8 @@ def test_each_attribute_has_a_column_and_none_where_nothing_was_ranked() -> None
     assert all(column.tolist() == [1.0, 0.0] for column in found.values())
 
 
-def test_the_table_is_what_rows_and_bounds_go_by() -> None:
-    """A column for each question of one, in the rows; and a bound that starts from the question's own kappa."""
+def test_rows_and_bounds_follow_the_table() -> None:
+    """The rows have a column for each question about one example; a bound starts from the question's own kappa."""
     assert set(ONE_EACH) < set(COLUMNS) and set(ONE_EACH) < set(RANKINGS)
     measured = {"candidates": 40, "null_label": 0.3, "batch": 2, "null_asr_high": 0.1}
     held = {bound.measure: bound for bound in BOUNDS}
@@ -94,7 +94,7 @@ NOTHING = torch.zeros(3, 1)
 REBUILT = Reconstruction(torch.full((3, 1, 1, 8, 8), torch.nan), *(NOTHING,) * 6, (0,), NOTHING)
 
 
-def test_each_ranking_gets_what_it_needs_and_the_attack_that_ranks_answers_its_own_question() -> None:
+def test_each_ranking_gets_its_inputs_and_a_ranking_attack_is_used_for_its_question() -> None:
     some = cell()
     views, shown = shown_of(some)
     found = asking.rankings(some, views, shown, (), REBUILT, ())
@@ -111,7 +111,7 @@ def test_each_ranking_gets_what_it_needs_and_the_attack_that_ranks_answers_its_o
 
 @dataclasses.dataclass(frozen=True)
 class Alone:
-    """Reads one example, of public ones as many as it needs."""
+    """Reads one example, and as many public ones as it needs."""
 
     needs: ClassVar[Needs] = Needs(alone=True, public=7)
 
@@ -120,8 +120,8 @@ class Alone:
         return Ranking(torch.zeros(views[0].victims, 0 if public is None else len(public.labels)))
 
 
-def test_a_line_in_the_table_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is not where it reads one example and several leaked together."""
+def test_every_line_of_the_table_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not asked if it reads one example and several leaked together."""
     line = Question("new", lambda _: Alone(), lambda real, _: {"new": real.own}, lambda _: 0.5)
     monkeypatch.setitem(RANKINGS, "new", line)
     some = cell()

@@ -1,4 +1,4 @@
-"""The recipe loader: what it builds, what it refuses and how it says so."""
+"""The recipe loader: the parts it builds, its refusals and their messages."""
 
 import dataclasses
 import importlib
@@ -54,7 +54,7 @@ def written(tmp_path: Path, text: str, name: str = "mine.yaml") -> Path:
 
 
 def test_a_recipe_becomes_parts(tmp_path: Path) -> None:
-    """Names become parts, their fields are set, what is left out has the default."""
+    """Names become parts, their fields are set, missing fields have the default."""
     name, attack = resolve("attacks", Attack, str(written(tmp_path, GOOD)))
     assert name == "mine"
     assert isinstance(attack.method, GradientMatching)
@@ -63,8 +63,8 @@ def test_a_recipe_becomes_parts(tmp_path: Path) -> None:
     assert attack.server.threat == "honest"
 
 
-def test_describe_is_plain_and_tells_parts_apart() -> None:
-    """The plain form names each part, so that two parts of equal fields have different hashes."""
+def test_describe_is_plain_and_distinguishes_parts() -> None:
+    """The plain form names each part, so two parts with equal fields have different hashes."""
     defense = construct(
         Defense, {"title": "t", "cite": "c", "unit": "example", "example": [{"clip_layers": {"norm": 4.0}}]}
     )
@@ -72,7 +72,7 @@ def test_describe_is_plain_and_tells_parts_apart() -> None:
     assert describe(defense)["example"] == [{"part": "ClipLayers", "norm": 4.0}]
 
 
-def test_an_identity_does_not_depend_on_what_a_class_is_called_or_where_it_is() -> None:
+def test_an_identity_does_not_depend_on_the_name_or_module_of_a_class() -> None:
     @part("transform.clip_layers")
     class AnotherName:
         norm: float
@@ -80,8 +80,8 @@ def test_an_identity_does_not_depend_on_what_a_class_is_called_or_where_it_is() 
     assert describe(AnotherName(4.0)) == describe(ClipLayers(norm=4.0))
 
 
-def test_what_catalog_entries_are_identified_by_are_names_of_parts() -> None:
-    """A class without a name would be known by its class name, and renaming it would make published rows stale."""
+def test_catalog_entries_are_identified_by_names_of_parts() -> None:
+    """A class without a name would be identified by its class name, and renaming it would make published rows stale."""
     unnamed = set()
 
     def look(value: object) -> None:
@@ -143,7 +143,7 @@ def test_every_named_part_is_offered_by_its_slot() -> None:
         (("cite: me", "cite: [me"), "not valid YAML"),
     ],
 )
-def test_what_is_mistyped_is_refused_by_name(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+def test_wrong_types_are_refused_by_name(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     """One line that begins with the file and names the field."""
     assert change[0] in GOOD
     path = written(tmp_path, GOOD.replace(*change))
@@ -164,21 +164,21 @@ def test_exponents_need_no_sign(tmp_path: Path, written: str, value: float) -> N
 
 
 @pytest.mark.parametrize("norm", [".nan", ".inf", "-1.0", "0"])
-def test_numbers_that_mean_nothing_are_refused(tmp_path: Path, norm: str) -> None:
-    """A clip at NaN, infinity, below or at zero."""
+def test_meaningless_numbers_are_refused(tmp_path: Path, norm: str) -> None:
+    """A clip at NaN, infinity, zero or below."""
     text = f"title: t\ncite: c\nunit: example\nexample: [{{clip_layers: {{norm: {norm}}}}}]\n"
     with pytest.raises(InputError, match=r"example\.0: clip_layers: norm: "):
         load(Defense, written(tmp_path, text))
 
 
-def test_a_list_or_a_word_is_no_recipe(tmp_path: Path) -> None:
+def test_a_list_or_a_word_is_not_a_recipe(tmp_path: Path) -> None:
     """The top of a recipe is a mapping."""
     for text in ("- a\n", "word\n", ""):
         with pytest.raises(InputError, match="expected a mapping"):
             load(Attack, written(tmp_path, text))
 
 
-def test_unknown_names_say_the_nearest() -> None:
+def test_unknown_names_suggest_the_nearest() -> None:
     """A typo in a catalog name."""
     with pytest.raises(InputError, match="did you mean 'fed_alpha_cdp'"):
         resolve("defenses", Defense, "fed_alpa_cdp")
@@ -186,7 +186,7 @@ def test_unknown_names_say_the_nearest() -> None:
         resolve("defenses", Defense, "./nowhere.yaml")
 
 
-def test_a_recipe_that_lies_here_and_not_in_the_catalog_is_named(tmp_path, monkeypatch):
+def test_a_recipe_in_the_working_folder_is_suggested(tmp_path, monkeypatch):
     (tmp_path / "defenses").mkdir()
     (tmp_path / "defenses" / "clipped.yaml").write_text("title: A clip\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)

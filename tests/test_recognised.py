@@ -1,4 +1,4 @@
-"""Recognition: known answers for pictures that a person would or would not recognise, and the distances against references."""
+"""Recognition: known results for pictures that a person would or would not recognise, and the distances against references."""
 
 import math
 
@@ -67,12 +67,12 @@ def test_most_originals_are_recognised_after_a_small_change(name: str, answers: 
         ("no answer", torch.full_like(OWN, math.nan)),
     ],
 )
-def test_what_is_not_the_original_is_not_recognised(name: str, answers: Tensor) -> None:
+def test_other_pictures_are_not_recognised(name: str, answers: Tensor) -> None:
     assert share(answers[: len(OWN)]) == 0.0, name
 
 
-def test_a_tie_is_not_recognised_and_a_copy_in_the_gallery_is_no_tie() -> None:
-    """Half way between two pictures neither is nearer. The original itself, by number or by pixels, is not among the others."""
+def test_a_tie_is_not_recognised_and_a_copy_in_the_gallery_is_not_a_tie() -> None:
+    """Half way between two pictures neither is closer. The original itself, by number or by pixels, is not among the others."""
     one, other = OWN[:1], OWN[1:2]
     numbers = torch.tensor([-1])
     answer = 0.5 * (one + other)
@@ -88,7 +88,7 @@ def test_without_another_picture_nothing_is_recognised() -> None:
 
 
 def test_both_distances_have_to_agree() -> None:
-    """Against a slow reference, for blends of a picture with another: somewhere only one of the two distances is closer."""
+    """Against a slow reference, for blends of two pictures: for some blends only one of the two distances is smaller."""
     one, other = OWN[:10].double(), OWN[10:20].double()
     alone = 0
     for n in range(10):
@@ -106,7 +106,7 @@ def test_both_distances_have_to_agree() -> None:
     assert alone
 
 
-def test_ssim_to_all_is_the_ssim_of_each_pair() -> None:
+def test_ssim_to_all_equals_the_ssim_of_each_pair() -> None:
     rng = generator(1, "pictures")
     x, y = torch.rand(3, 3, 14, 11, generator=rng).double(), torch.rand(5, 3, 14, 11, generator=rng).double()
     slow = torch.stack([ssim(x[n].expand_as(y)[None], y[None])[0] for n in range(3)])
@@ -130,14 +130,14 @@ def test_the_high_pass_removes_a_constant_and_passes_half_of_one_and_a_half_cycl
 
 
 def test_the_rows_have_each_member_of_a_batch_and_the_baseline() -> None:
-    """Members in the order of the truth; the baseline guess is the one that public data say is the best by success."""
+    """Members in the order of the truth; the baseline guess is the best one by success on public data."""
     inputs, examples = OWN[:6].reshape(3, 2, *DATA.shape), CHOSEN[:6].reshape(3, 2)
     real = Truth(torch.tensor([2, 0, 1]), inputs, torch.zeros(3, 2, dtype=torch.int64), examples, torch.zeros(3))
     ordered = inputs.clone()
     ordered[0, 1] = math.nan
     ordered[2] = ordered[2].flip(0)
     guesses = torch.zeros(6, *DATA.shape)
-    guesses[5] = inputs[0, 1]  # Of the cell's victim 2, which is in the first lane.
+    guesses[5] = inputs[0, 1]  # The cell's victim 2, which is in the first lane.
     null = NullAttack({"guess": guesses, "other": inputs.flatten(0, 1)}, {}, {}, "guess", "other")
     rows = score_recognised(ordered, real, null.guesses[null.best_for_success], GALLERY)
     assert list(rows.columns) == list(RECOGNISED_COLUMNS)
@@ -151,8 +151,8 @@ def test_the_rows_have_each_member_of_a_batch_and_the_baseline() -> None:
     assert absent.isna().all(axis=None) and len(absent) == 6
 
 
-def test_chance_is_one_in_as_many_as_there_are() -> None:
-    """Random pixels are as near to any picture as to the original: chance is 1 / (others + 1) at most."""
+def test_chance_is_one_over_the_number_of_pictures() -> None:
+    """Random pixels are as close to any picture as to the original: chance is at most 1 / (others + 1)."""
     rng = generator(2, "pictures")
     pictures, answers = torch.rand(20, 1, 11, 11, generator=rng), torch.rand(2000, 1, 11, 11, generator=rng)
     found, many = recognised(
@@ -164,7 +164,7 @@ def test_chance_is_one_in_as_many_as_there_are() -> None:
     assert (many == 19).all() and 0 < int(found.sum()) <= 2000 / 20 + 3 * math.sqrt(2000 / 20)
 
 
-def test_the_gallery_is_drawn_by_the_seed_and_compares_with_at_most_so_many() -> None:
+def test_the_gallery_depends_on_the_seed_and_has_a_maximal_size() -> None:
     first, again, other = gallery_of(DATA, 0), gallery_of(DATA, 0), gallery_of(DATA, 1)
     assert first is not None and again is not None and other is not None
     assert torch.equal(first.examples, again.examples) and not torch.equal(first.examples, other.examples)

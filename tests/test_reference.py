@@ -1,4 +1,4 @@
-"""What a server that lies may expect: closed forms against samples, figures measured elsewhere, and an error above them."""
+"""Expected success of a malicious server: closed forms against samples and other measurements, and errors above them."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from leakbench.summary.model import Tap
 
 
 @pytest.mark.parametrize(("bins", "examples"), [(16, 1), (16, 8), (256, 64)])
-def test_the_share_that_is_alone_is_that_of_balls_in_bins(bins, examples):
+def test_the_share_alone_in_a_bin_equals_that_of_balls_in_bins(bins, examples):
     drawn = torch.randint(bins, (4000, examples), generator=torch.Generator().manual_seed(0))
     alone = (drawn[:, :, None] == drawn[:, None]).sum(2) == 1
     share = alone.double().mean(1)
@@ -25,7 +25,7 @@ def test_the_share_that_is_alone_is_that_of_balls_in_bins(bins, examples):
 
 
 def test_without_a_prior_the_error_is_sigma_times_the_length():
-    """|(x, 1)| sigma, where the clamp does nothing; and half of the answers come that close."""
+    """|(x, 1)| sigma, if the clamp has no effect; half of the reconstructions are that close."""
     wide = Shrinkage(torch.zeros(400), torch.eye(400), torch.full((400,), 1e8), 1e8)
     x = 0.4 + 0.2 * torch.rand(20, 400, generator=torch.Generator().manual_seed(1))
     length = (x.square().sum(1) + 1).sqrt()
@@ -34,8 +34,8 @@ def test_without_a_prior_the_error_is_sigma_times_the_length():
     assert float(reached.mean()) == pytest.approx(0.5, abs=0.15)
 
 
-def test_the_answer_is_clamped_and_more_releases_bring_it_closer():
-    """Of black pictures a clamp takes away the half of the noise that is below zero."""
+def test_reconstructions_are_clamped_and_improve_with_more_releases():
+    """For black pictures a clamp removes the half of the noise that is below zero."""
     wide = Shrinkage(torch.zeros(400), torch.eye(400), torch.full((400,), 1e8), 1e8)
     rmse, _ = ideal(wide, torch.zeros(50, 400), 0.1, 0.05, generator(0, "r"))
     assert float(rmse.median()) == pytest.approx(0.1 / 2**0.5, rel=0.05)
@@ -45,7 +45,7 @@ def test_the_answer_is_clamped_and_more_releases_bring_it_closer():
     assert float(often) < 0.5 * float(once)
 
 
-def test_who_reads_nothing_guesses_as_the_null_attacker_does():
+def test_an_attacker_that_reads_nothing_equals_the_baseline():
     tap = Tap(null_asr=0.3, null_rmse=0.2)
     fields, notes = references("type-1", tap, Reference(None, "none: no bins", 0.0, 0.25, ""))
     assert (fields["asr_ideal"], fields["rmse_ideal"], fields["alone_expected"]) == (0.3, 0.2, None)
@@ -58,8 +58,8 @@ def row(victim, rmse, success):
     return {"victim": victim, "batch": victim, "rmse": rmse, "success": success}
 
 
-def test_more_than_may_be_expected_is_an_error():
-    """All of twenty verbatim where half are expected is one, half of them is none."""
+def test_more_success_than_expected_is_an_error():
+    """All of twenty reconstructed exactly is an error if half are expected; half of them is not."""
     tap = Tap(verbatim=1.0, alone_expected=0.5, asr=1.0)
     found = surpassed("type-1", tap, pd.DataFrame([row(v, 1e-5, True) for v in range(20)]), 0.95)
     assert [(broken.measure, broken.reference) for broken in found] == [("verbatim", "alone_expected")]
@@ -84,7 +84,7 @@ NOISY = (
 
 
 def test_a_run_has_its_references(tmp_path, monkeypatch, capsys):
-    """A lying server's run names both, or why there is none."""
+    """The run of a malicious server reports both, or the reason why one is missing."""
 
     def report(out: Path, *more: str) -> dict[str, Any]:
         code, printed, err = called(monkeypatch, capsys, "run", "--json", "--out", str(out), *more)

@@ -1,4 +1,4 @@
-"""The references of one leakage point: as many releases, as many distinct examples as an update holds, and the reasons for none."""
+"""The references of one leakage point: the number of releases, the distinct examples in an update, and reasons for no reference."""
 
 import dataclasses
 
@@ -47,7 +47,7 @@ def found(cell: Cell, partition: Partition, guard: Guard = GUARD, clients: int =
 
 
 def test_n_releases_are_noise_over_the_root_of_n(cell, partition):
-    """Four of sigma .2 are one of .1, and what `ideal` has of the victims' examples."""
+    """Four of sigma .2 equal one of .1, with the `ideal` value of the victims' examples."""
     four, one = (found(cell, partition, dataclasses.replace(GUARD, sigma=s, views=n)) for s, n in ((0.2, 4), (0.1, 1)))
     assert (four.asr, four.rmse) == (one.asr, one.rmse)
     inputs = truth(cell, "type-1", draw_victims(cell, "type-1", 0, partition))[0].flatten(2).flatten(0, 1)
@@ -61,7 +61,7 @@ def test_n_releases_are_noise_over_the_root_of_n(cell, partition):
 
 
 def indices_are(monkeypatch: pytest.MonkeyPatch, indices: Tensor) -> None:
-    """Let these be the examples (V, M) behind the victims' updates."""
+    """Set the examples (V, M) behind the victims' updates."""
     shown = torch.rand(*indices.shape, 625, generator=generator(0, "x"))
     monkeypatch.setattr(module, "truth", lambda *_: (shown, torch.zeros_like(indices), indices))
 
@@ -79,26 +79,26 @@ def indices_are(monkeypatch: pytest.MonkeyPatch, indices: Tensor) -> None:
 def test_the_law_counts_distinct_examples_of_one_client_and_of_the_victim_with_fewest(
     cell, partition, monkeypatch, clients, indices, distinct
 ):
-    """An example that two local steps use is one; of clients with blocks of their own each is by itself."""
+    """An example that two local steps use counts once; clients with separate blocks are counted separately."""
     indices_are(monkeypatch, torch.tensor(indices))
     assert found(cell, partition, clients=clients).alone == alone_in_a_bin(BINS, distinct)
 
 
 def test_more_blocks_than_clients_count_as_one_each(cell, partition, monkeypatch):
-    """Of one example a block none has company."""
+    """One example in each block shares no bin."""
     indices_are(monkeypatch, torch.tensor([[0, 1]]))
     assert found(cell, partition, clients=4).alone == 1.0
 
 
 @pytest.mark.parametrize(("many", "there"), [(2 * BINS, True), (2 * BINS + 1, False)])
-def test_the_law_ends_at_two_examples_a_bin(cell, partition, monkeypatch, many, there):
+def test_the_law_applies_up_to_two_examples_a_bin(cell, partition, monkeypatch, many, there):
     indices_are(monkeypatch, torch.arange(many)[None])
     shown = found(cell, partition)
     assert (shown.alone is not None) == there == (shown.no_alone == "")
     assert there or shown.no_alone.startswith("none: more than two examples a bin")
 
 
-def test_there_is_no_law_without_bins_and_no_reference_of_an_honest_server(cell, partition):
+def test_references_need_bins_and_a_malicious_server(cell, partition):
     bare = dataclasses.replace(sent(), secret=None)
     shown = reference(cell, bare, "type-1", 0, partition, GUARD, prior_of(cell))
     assert (shown.alone, shown.no_alone) == (None, "none: no bins that each hold what is alone in them")

@@ -1,4 +1,4 @@
-"""Before a federation is trained, the attack is tried on one victim: what does not fit is refused while nothing is lost."""
+"""Before training, the attack is tried on one victim: unsuitable requests are refused before time is spent."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def test_a_misfit_is_refused_before_training(method, said, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("attack", ["identification", "cpl"])
-def test_what_fits_is_rehearsed_once_and_trained(attack, tmp_path, monkeypatch, capsys):
+def test_a_suitable_request_is_rehearsed_once_and_trained(attack, tmp_path, monkeypatch, capsys):
     rehearsed = []
     rehearse = execute.rehearse
     monkeypatch.setattr(execute, "rehearse", lambda *given: rehearsed.append(rehearse(*given)))

@@ -110,7 +110,7 @@ def run_folder(
 
 
 def at_noise(folder: Path, multiplier: float, asr: float) -> Path:
-    """Return the folder of a run at a level of noise, whose answers are the worse the more of it there is."""
+    """Return the folder of a run at a noise level; more noise gives worse reconstructions."""
     summary = summary_of()
     name = "none" if not multiplier else f"mine (noise x {multiplier:g})"
     summary["cell"]["defense"] = name
@@ -132,7 +132,7 @@ def at_noise(folder: Path, multiplier: float, asr: float) -> Path:
 
 
 class Page(HTMLParser):
-    """Collects what a browser would load and show, and checks that every tag is closed in turn."""
+    """Collects the links and text of a page, and checks that tags are closed in order."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ def page_of(folder: Path) -> Page:
     return page
 
 
-def test_the_page_says_what_the_run_found(tmp_path: Path) -> None:
+def test_the_page_shows_the_results_of_the_run(tmp_path: Path) -> None:
     page = page_of(run_folder(tmp_path))
     shown = " ".join(page.shown.split())
     for number in ("0.85 [0.64, 0.95]", "0.05 [0.01, 0.24]", "0.0193", "0.1823", "34.3", "0.97", "25", "0.599", "8.02"):
@@ -280,7 +280,7 @@ def test_a_tile_is_at_least_96_pixels_wide_and_enlarges_pixels_by_a_whole_factor
 
 
 def test_figures_can_be_downloaded_and_the_page_works_without_a_script(tmp_path: Path) -> None:
-    """A script adds the buttons, so that none is on the page that could do nothing."""
+    """A script adds the buttons, so a page without scripts has no dead buttons."""
     html = write_report(run_folder(tmp_path)).read_text()
     assert re.findall(r'<svg class="chart" data-name="([^"]*)"', html) == ["threshold-curve", "training-curve"]
     body, script = html.split("<script>")
@@ -349,7 +349,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, harm: st
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_file_that_somebody_changed_is_refused(tmp_path: Path) -> None:
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     rows = pd.read_parquet(folder / "rows.parquet")
     rows.assign(rmse=0.0, success=True).to_parquet(folder / "rows.parquet", index=False)
@@ -374,7 +374,7 @@ def printed(summary: dict[str, Any], width: int, verbose: bool = True) -> str:
     return str(text)
 
 
-def test_a_run_without_a_training_says_for_how_many_rounds_its_epsilons_are() -> None:
+def test_a_run_without_training_names_the_rounds_of_its_epsilons() -> None:
     said = "nothing was trained (--train-rounds 0): these epsilons are for 0 rounds"
     assert said in printed({**summary_of(), "rounds": 0}, 200) and said not in printed(summary_of(), 200)
 
@@ -393,7 +393,7 @@ def test_all_columns_of_a_leakage_point_are_on_one_line_at_160_columns() -> None
     assert f"lpips at {points}: backbone weights not found" in " ".join(text.split())
 
 
-def test_a_column_of_the_terminal_is_left_out_only_where_it_has_no_number_at_all() -> None:
+def test_only_empty_columns_are_left_out_on_the_terminal() -> None:
     summary = summary_of()
     assert "LPIPS" not in printed(summary, 120)
     summary["taps"]["type-0"]["lpips"] = 0.125
@@ -409,7 +409,7 @@ def test_a_narrow_terminal_cuts_no_number(width: int) -> None:
     assert "…" not in text
 
 
-def test_the_terminal_takes_nothing_as_markup() -> None:
+def test_the_terminal_escapes_markup() -> None:
     summary = summary_of()
     summary["taps"]["type-2"].update(verdict="inconclusive", verdict_reason="[red]mine[/red]")
     summary["notes"] = {"accuracy": "[bold]none[/bold]"}
@@ -442,7 +442,7 @@ def test_the_core_table_of_records_has_their_features() -> None:
     assert "features" in text and "0.81" in text and "0.53" in text and "RMSE" not in text
 
 
-def test_warnings_are_behind_verbose() -> None:
+def test_warnings_need_verbose() -> None:
     summary = {**summary_of(), "warnings": ["type-1: it is stuck", "training diverged"]}
     assert "-v also prints 1 warning and 1 note, " in printed(summary, 100, verbose=False)
     assert "warning: client update (type-1): it is stuck" in printed(summary, 100)
@@ -477,8 +477,8 @@ def summary_with_bounds() -> dict[str, Any]:
     return summary
 
 
-def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
-    """One line for the point that has them; why the others have none is said with epsilon."""
+def test_bounds_are_below_the_table(tmp_path: Path) -> None:
+    """One line for the point that has them; the reasons for the others appear with epsilon."""
     summary = summary_with_bounds()
     summary["taps"]["type-2"]["null_rmse"] = 0.3
     line = (
@@ -498,7 +498,7 @@ def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
 
 
 def test_a_floor_above_a_guess_is_not_printed(tmp_path: Path) -> None:
-    """Who guesses without any gradient knows more than the floor's prior, so that the floor says nothing."""
+    """An attacker that guesses without a gradient knows more than the floor's prior, so the floor is not informative."""
     summary = summary_with_bounds()
     summary["taps"]["type-2"]["null_rmse"] = 0.2
     said = printed(summary, 120)
@@ -515,7 +515,7 @@ def test_fields_without_a_value_for_one_reason_share_a_line() -> None:
     assert "rmse, psnr, ssim at example gradient (type-2): the attack ranks" in printed(summary, 200)
 
 
-def test_what_is_not_as_claimed_stands_with_the_claim(tmp_path: Path) -> None:
+def test_deviations_from_the_claim_are_shown_with_the_claim(tmp_path: Path) -> None:
     """On the terminal and on the page."""
     summary = summary_of()
     summary["epsilon"]["caveats"] = ["the claim counts 8 steps, here 12 releases are accounted"]
@@ -524,7 +524,7 @@ def test_what_is_not_as_claimed_stands_with_the_claim(tmp_path: Path) -> None:
     assert "differs from the one that the claim accounts for: the claim counts 8 steps" in shown
 
 
-def test_a_reason_that_stands_nowhere_else_is_said() -> None:
+def test_a_reason_not_shown_elsewhere_is_printed() -> None:
     summary = summary_with_bounds()
     for field in ("identified_bound", "label_bound"):
         summary["taps"]["type-2"][field] = None
@@ -554,8 +554,8 @@ def test_a_broken_bound_is_an_error(tmp_path: Path) -> None:
         ((2, 5, 3), "2 x 5 x 3", " (K = 2 clients, each L = 5 local iterations of B = 3)"),
     ],
 )
-def test_a_batch_says_of_how_many_iterations_and_clients_it_is(grid: tuple[int, ...], short: str, words: str) -> None:
-    """On the page and below the terminal's table; an older summary, which does not know, says the number alone."""
+def test_a_batch_shows_its_iterations_and_clients(grid: tuple[int, ...], short: str, words: str) -> None:
+    """On the page and below the terminal's table; for an older summary without the information, only the number."""
     tap = {"batch": math.prod(grid), **dict(zip(("clients", "local_iterations", "local_batch"), grid, strict=True))}
     assert factors(Tap.model_validate(tap)) == short
     assert factors(Tap(batch=15)) == "15"

@@ -1,4 +1,4 @@
-"""The pages in a real headless browser: sortable, with downloads and a slider, readable on a phone, in the dark and aloud."""
+"""The pages in a headless browser: sorting, downloads and a slider; readable on a phone, in dark mode and with a screen reader."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SQUEEZED = """
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The page of one run, of two, and of three levels of noise given out of order."""
+    """Write the page of one run, of two, and of three noise levels given out of order."""
     folder = tmp_path_factory.mktemp("pages")
     runs = [at_noise(folder / f"at{noise:g}", noise, asr) for noise, asr in ((2.0, 0.1), (0.0, 0.9), (0.5, 0.4))]
     return {
@@ -91,7 +91,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def shown(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
-    """Open a page by name; at the end it has asked for nothing but itself and has said nothing on the console."""
+    """Open a page by name; it must have requested no other file and logged nothing on the console."""
     said: list[str] = []
     contexts = []
 
@@ -113,8 +113,8 @@ def shown(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", ["one", "two", "levels"])
-def test_a_page_can_be_read_by_everybody(shown: Any, name: str) -> None:
-    """Headings in order, a name for every picture, contrast of text, nothing that makes the page wider than a phone."""
+def test_a_page_is_accessible(shown: Any, name: str) -> None:
+    """Headings in order, a name for every picture, contrast of text, no content wider than a phone."""
     for size, scheme in ((DESKTOP, "light"), (PHONE, "dark")):
         page = shown(name, size, scheme)
         page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
@@ -127,7 +127,7 @@ def test_a_page_can_be_read_by_everybody(shown: Any, name: str) -> None:
         assert {what: ratio for what, ratio in contrasts.items() if ratio < 4.5} == {}
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
         assert page.evaluate(SQUEEZED) == []
-        # A name stands once, and what is referred to is there.
+        # Ids are unique, and references have a target.
         named = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
         assert len(named) == len(set(named))
         used = page.evaluate("[...document.querySelectorAll('use')].map((u) => u.getAttribute('xlink:href').slice(1))")
@@ -135,7 +135,7 @@ def test_a_page_can_be_read_by_everybody(shown: Any, name: str) -> None:
 
 
 def test_a_heading_sorts_by_mouse_and_by_key(shown: Any) -> None:
-    """Numbers as numbers, what has none last in either direction; the heading says which way."""
+    """Numbers are sorted as numbers, missing ones last in both directions; the heading shows the direction."""
     page = shown("one")
 
     def column() -> list[str]:
@@ -162,7 +162,7 @@ def test_a_heading_sorts_by_mouse_and_by_key(shown: Any) -> None:
 
 
 def test_the_slider_moves_pictures_and_numbers(shown: Any) -> None:
-    """From no noise to most; by the arrow keys, with the numbers of each run as in its own table."""
+    """From no noise to most; with the arrow keys, and with the numbers of each run as in its own table."""
     page = shown("levels")
     slider = page.locator("input[type=range]")
     seen = []
@@ -192,7 +192,7 @@ def test_the_slider_moves_pictures_and_numbers(shown: Any) -> None:
 @pytest.mark.parametrize("name", ["one", "two", "levels"])
 @pytest.mark.parametrize("kind", ["SVG", "PNG"])
 def test_every_figure_can_be_downloaded(shown: Any, name: str, kind: str) -> None:
-    """Charts and galleries, as a picture that needs no style sheet and has something on it."""
+    """Charts and galleries, as a picture that needs no style sheet and is not empty."""
     page = shown(name)
     figures = page.locator("svg.chart, .gallery").count()
     buttons = page.locator(".save button", has_text=kind)
@@ -233,7 +233,7 @@ def test_tables_of_first_facts_are_not_cut_off(shown: Any, name: str, size: dict
 
 
 def test_without_a_script_everything_is_on_the_page(browser: Any, pages: dict[str, Path]) -> None:
-    """Only sorting, shadows, downloads and the slider need one."""
+    """Only sorting, shadows, downloads and the slider need a script."""
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"file://{pages['one']}")

@@ -1,4 +1,4 @@
-"""Several runs on one page, how large a page may become, and audits that are kept beside a run."""
+"""Several runs on one page, the size limit of a page, and audits saved next to a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def changed(folder: Path, **fields: Any) -> Path:
     return folder
 
 
-def test_two_runs_stand_beside_each_other(tmp_path: Path) -> None:
+def test_two_runs_are_shown_side_by_side(tmp_path: Path) -> None:
     one, two = at_noise(tmp_path / "one", 0.0, 0.9), at_noise(tmp_path / "two", 2.0, 0.1)
     found = CliRunner().invoke(commands, ["report", str(one), str(two)], catch_exceptions=False)
     path = tmp_path / "compare-one-two.html"
@@ -57,7 +57,7 @@ def test_two_runs_stand_beside_each_other(tmp_path: Path) -> None:
         ({"summary": None}, "not finished"),
     ],
 )
-def test_runs_that_do_not_go_together_are_refused(tmp_path: Path, harm: dict[str, Any], said: str) -> None:
+def test_incomparable_runs_are_refused(tmp_path: Path, harm: dict[str, Any], said: str) -> None:
     one, two = at_noise(tmp_path / "one", 0.0, 0.9), at_noise(tmp_path / "two", 2.0, 0.1)
     changed(two, **harm)
     if harm.get("summary", 0) is None:
@@ -69,7 +69,7 @@ def test_runs_that_do_not_go_together_are_refused(tmp_path: Path, harm: dict[str
     assert not list(tmp_path.glob("*.html"))
 
 
-def test_the_same_run_other_victims_and_other_noise_twice(tmp_path: Path) -> None:
+def test_repeated_runs_other_victims_and_repeated_noise_are_refused(tmp_path: Path) -> None:
     one = at_noise(tmp_path / "one", 1.0, 0.9)
     with pytest.raises(InputError, match="the same run; give each once"):
         write_together([one, one])
@@ -107,7 +107,7 @@ def test_noise_of_a_recipe() -> None:
     assert noise_of({"batch": [{"multiplier": decayed}]}) == pytest.approx(1.5)
 
 
-def test_out_is_of_several_runs(tmp_path: Path) -> None:
+def test_out_needs_several_runs(tmp_path: Path) -> None:
     one = at_noise(tmp_path / "one", 1.0, 0.9)
     with pytest.raises(InputError, match="expected only with several runs"):
         CliRunner().invoke(
@@ -118,7 +118,7 @@ def test_out_is_of_several_runs(tmp_path: Path) -> None:
 
 
 def test_a_thousand_victims_stay_below_five_megabytes(tmp_path: Path) -> None:
-    """Noise in colour, which does not compress, in batches: what is not shown is said."""
+    """Colour noise, which does not compress, in batches: the page names what it omits."""
     folder = run_folder(tmp_path, shape=(3, 32, 32), victims=1000)
     page = write_report(folder).read_text()
     assert 1_000_000 < len(page) < 5_000_000
@@ -128,7 +128,7 @@ def test_a_thousand_victims_stay_below_five_megabytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (3, 224, 224), (30,)])
 @pytest.mark.parametrize(("many", "batch", "points"), [(1000, 1, 3), (1000, 50, 3), (2, 8, 40)])
-def test_as_much_is_shown_as_fits(shape: tuple[int, ...], many: int, batch: int, points: int) -> None:
+def test_a_page_shows_as_many_examples_as_fit(shape: tuple[int, ...], many: int, batch: int, points: int) -> None:
     shapes = [(many, batch, *shape)] * 2 * points
     shown, members = fitting(shapes)
     assert 1 <= shown <= 24 and 1 <= members <= 4
@@ -136,13 +136,13 @@ def test_as_much_is_shown_as_fits(shape: tuple[int, ...], many: int, batch: int,
         assert shown * members * len(shapes) * picture_bytes(shape) <= BUDGET
 
 
-def test_a_picture_takes_no_more_than_is_reckoned() -> None:
+def test_a_picture_takes_at_most_its_estimated_size() -> None:
     rng = np.random.default_rng(0)
     for shape in ((3, 32, 32), (3, 224, 200), (1, 28, 28)):
         assert len(picture(rng.random(shape))) <= 1.1 * picture_bytes(shape)
 
 
-def test_the_lines_of_victims_are_bounded_and_as_in_the_rows() -> None:
+def test_the_lines_of_victims_are_limited_and_equal_the_rows() -> None:
     rows = rows_of(POINTS, 1000)
     points = {name: rows[rows["tap"] == name] for name, _ in POINTS}
     found = victims(points)
@@ -155,7 +155,7 @@ def test_the_lines_of_victims_are_bounded_and_as_in_the_rows() -> None:
     assert {line[0] for line in found.lines} == {"type-2", "type-1", "type-0"}
 
 
-def test_of_many_rounds_some_are_shown() -> None:
+def test_a_selection_of_many_rounds_is_shown() -> None:
     arrays = {
         f"type-2.round{n}.{kind}": np.full((2, 1, 1, 4, 4), 0.5)
         for n in range(30)
@@ -168,7 +168,7 @@ def test_of_many_rounds_some_are_shown() -> None:
     assert titles[-1] == "Example gradient (type-2) after 29 rounds"
 
 
-def test_an_audit_is_kept_and_shown(tmp_path: Path) -> None:
+def test_an_audit_is_saved_and_shown(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     manifest = json.loads((folder / "manifest.json").read_text())
     assert "computed, not audited" in write_report(folder).read_text()
@@ -183,7 +183,7 @@ def test_an_audit_is_kept_and_shown(tmp_path: Path) -> None:
         write_report(folder)
 
 
-def test_an_audit_of_something_else_is_not_kept(tmp_path: Path) -> None:
+def test_an_audit_of_another_defense_is_not_saved(tmp_path: Path) -> None:
     manifest = {
         "recipes": {"defense": {"a": 1}},
         "cell": {"dataset": "faces"},

@@ -1,4 +1,4 @@
-"""`leakbench reproduce`: tables, their cells, verdicts and pages; the pages that stand in results/ say what their rows say."""
+"""`leakbench reproduce`: tables, their cells, verdicts and pages; the pages in results/ match their rows."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ WRITTEN = [name for name in TABLES if (RESULTS / f"{name}.csv").exists()]
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_page_is_made_of_its_rows(name: str) -> None:
-    """Written anew from the CSV it is the same, and a row that changes changes it."""
+def test_a_page_is_rendered_from_its_rows(name: str) -> None:
+    """Rendered again from the CSV the page is the same, and a changed row changes it."""
     rows, kept = pd.read_csv(RESULTS / f"{name}.csv"), (RESULTS / f"{name}.md").read_text()
     assert page_of(TABLES[name], rows) == kept
     assert page_of(TABLES[name], rows.assign(asr=0.123, trained_accuracy=0.123, cost_ratio=0.123)) != kept
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_rows_are_measurements_of_cells_of_the_page(name: str) -> None:
+def test_rows_belong_to_cells_of_the_page(name: str) -> None:
     rows = pd.read_csv(RESULTS / f"{name}.csv").set_index("cell")
     cells = {line.name: line for line in TABLES[name].lines}
     assert list(dict.fromkeys(rows.index)) == [row for row in cells if row in rows.index]
@@ -71,14 +71,14 @@ def test_rows_are_measurements_of_cells_of_the_page(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_row_chooses_its_cell_as_the_page_prints_it(name: str) -> None:
+def test_a_row_name_from_the_page_selects_its_cell(name: str) -> None:
     rows, cells = pd.read_csv(RESULTS / f"{name}.csv"), [line.name for line in TABLES[name].lines]
     for row, cell in zip(rows["row"], rows["cell"], strict=True):
         assert chosen(cells, row) == chosen(cells, cell) == [cell]
 
 
-def test_a_grid_is_a_row_for_each_combination() -> None:
-    """Of a list, of values with names of their own, and of several fields; the last setting the fastest, single rows between."""
+def test_a_grid_gives_a_row_for_each_combination() -> None:
+    """From a list, from named values, and from several fields; the last setting varies fastest, with single rows between."""
     each = {"data": {"digits": {"dataset": "mnist", "victims": 5}}, "batch": {"B 1": 1, 8: 8}, "attack": ["cpl", "dlg"]}
     rows: list[dict[str, Any]] = [
         {"name": "first {}", "given": {"attack": "dlg"}},
@@ -94,7 +94,7 @@ def test_a_grid_is_a_row_for_each_combination() -> None:
     ]
 
 
-def test_every_cell_of_every_page_can_be_asked_for() -> None:
+def test_every_cell_of_every_page_can_be_requested() -> None:
     for table in TABLES.values():
         for line in table.lines:
             for scale in ("quick", "full"):
@@ -103,14 +103,14 @@ def test_every_cell_of_every_page_can_be_asked_for() -> None:
                     assert request.defense in names("defenses") or Path(request.defense).is_file()
 
 
-def test_the_null_is_taken_off() -> None:
-    """ASR .6 above a null of .2: .5."""
+def test_the_baseline_is_subtracted() -> None:
+    """ASR .6 above a baseline of .2: .5."""
     row = pd.read_csv(RESULTS / "fed_alpha_cdp_table_1.csv").head(1).assign(asr=0.6, null_asr=0.2)
     assert "| 0.20 | 0.50 |" in page_of(TABLES["fed_alpha_cdp_table_1"], row)
 
 
 ACCURACY = {"trained_accuracy": 0.65, "trained_accuracy_low": 0.648, "trained_accuracy_high": 0.652}
-"""Of ten trainings."""
+"""Ten trainings."""
 
 
 def verdict_of(what: str, printed: float, row: dict[str, Any], **given: Any) -> tuple[str, str]:
@@ -130,14 +130,14 @@ def verdict_of(what: str, printed: float, row: dict[str, Any], **given: Any) -> 
 def test_an_accuracy_is_reproduced_within_the_tolerance_and_contradicted_far_from_it(
     printed: float, verdict: str
 ) -> None:
-    """The tolerance is .02 and the difference has a deviation of .007: .67 is neither near enough nor far enough."""
+    """The tolerance is .02 and the difference has a deviation of .007: .67 is neither close enough nor far enough."""
     found, reason = verdict_of("accuracy", printed, {**ACCURACY, "seeds": 10}, samples={"accuracy": 10_000})
     assert found == verdict
     assert (reason == "another network") == (verdict == "contradicted")
     assert reason.startswith("10 seeds: p = ") == (verdict == "undecided")
 
 
-def test_a_small_difference_is_reproduced_even_where_the_test_sees_it() -> None:
+def test_a_small_significant_difference_is_reproduced() -> None:
     row = {"trained_accuracy": 0.65, "trained_accuracy_low": 0.6499, "trained_accuracy_high": 0.6501, "seeds": 50}
     assert verdict_of("accuracy", 0.66, row) == ("reproduced", "")
 
@@ -189,7 +189,7 @@ def test_a_success_rate_over_five_networks_is_tested() -> None:
 
 @pytest.mark.parametrize("ours", [{"asr": 0.0, "null_asr": 0.2}, {"asr": 0.9, "null_asr": 0.2}])
 def test_the_rmse_of_a_failed_attack_gets_no_verdict(ours: dict[str, float]) -> None:
-    """Failed by the paper's word, or not better than the baseline guess."""
+    """The paper calls it failed, or it is not better than the baseline guess."""
     resilient = 1.0 if ours["asr"] else 0.0
     found = compared(
         {"row": "a", "rmse": 0.5, **ours}, {"resilient": resilient, "rmse": 0.5}, {}, "", {"rmse": 1, "resilient": 0}
@@ -207,7 +207,7 @@ def test_the_rmse_of_a_failed_attack_gets_no_verdict(ours: dict[str, float]) -> 
         (1.0, 0.0, "identifies", "different setting"),
     ],
 )
-def test_resilience_is_compared_by_the_verdict_on_the_leak(
+def test_resilience_is_compared_with_the_verdict_on_the_leak(
     printed: float, resilient: float, leak: str, verdict: str
 ) -> None:
     row = {"row": "a", "resilient": resilient, "verdict": leak, "networks": 5}
@@ -216,12 +216,12 @@ def test_resilience_is_compared_by_the_verdict_on_the_leak(
 
 
 @pytest.mark.parametrize(("printed", "verdict"), [(0.823, "reproduced"), (0.824, "contradicted")])
-def test_a_formula_is_compared_to_the_printed_digits(printed: float, verdict: str) -> None:
+def test_a_formula_is_compared_at_the_printed_digits(printed: float, verdict: str) -> None:
     assert verdict_of("epsilon", printed, {"epsilon_claimed": 0.8227})[0] == verdict
 
 
 def test_tests_of_a_page_are_corrected_together() -> None:
-    """A number that is contradicted on a page of its own is not among a hundred others."""
+    """A number contradicted on its own page is not contradicted among a hundred others."""
     row = {"row": "a", **ACCURACY, "seeds": 10}
     one = compared(row, {"accuracy": 0.665}, {}, "", {"accuracy": 3})
     others = compared(row, {"accuracy": 0.65}, {}, "", {"accuracy": 3}) * 99
@@ -229,7 +229,7 @@ def test_tests_of_a_page_are_corrected_together() -> None:
     assert decided([*one, *others])[0].verdict == "undecided"
 
 
-def test_digits_are_those_of_the_number_that_has_most() -> None:
+def test_the_number_with_the_most_digits_sets_the_digits() -> None:
     """YAML reads 1.000 as 1.0."""
     claims = [{"asr": 1.0, "iterations": 846.0}, {"asr": 0.754, "iterations": 18.4}, {"asr": 0.9}, {"rounds": 100.0}]
     assert digits_of(claims) == {"asr": 3, "iterations": 1, "rounds": 0}
@@ -261,7 +261,7 @@ def small(folder: Path) -> Table:
 
 
 def measure(table: Table, folder: Path, **asked: Any) -> tuple[list[str], pd.DataFrame]:
-    """Return (the rows that were measured now, all rows)."""
+    """Return (rows measured now, all rows)."""
     told: list[str] = []
     given = {"scale": "full", "only": "", "changed": {}, "again": False, **asked}
     rows = reproduce(
@@ -285,7 +285,7 @@ def test_a_cell_is_measured_once(tmp_path: Path) -> None:
     first = (tmp_path / "tiny.csv").read_bytes()
     assert measure(table, tmp_path)[0] == []
     assert (tmp_path / "tiny.csv").read_bytes() == first
-    # A row of `full` stands for `quick` too, and what is lost is measured again, to the same numbers.
+    # A row of `full` also serves `quick`, and a lost row is measured again, with the same numbers.
     assert measure(table, tmp_path, scale="quick")[0] == []
     (tmp_path / "tiny.csv").write_bytes(first.splitlines(keepends=True)[0] + first.splitlines(keepends=True)[2])
     told, rows = measure(table, tmp_path)
@@ -293,8 +293,8 @@ def test_a_cell_is_measured_once(tmp_path: Path) -> None:
     assert measure(table, tmp_path, again=True)[0] == ["cpl", "dlg"]
 
 
-def test_a_killed_table_goes_on_and_repeats_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed between a cell's end and its row, and in a cell."""
+def test_a_killed_table_resumes_and_repeats_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the end of a cell and its row, and in a cell."""
     from leakbench.reproduce import measure as measuring  # noqa: PLC0415
 
     table, executed = small(tmp_path), measuring.executed
@@ -319,8 +319,8 @@ def test_a_killed_table_goes_on_and_repeats_no_cell(tmp_path: Path, monkeypatch:
     pd.testing.assert_frame_equal(rows.drop(columns=times), whole.drop(columns=times))
 
 
-def test_quick_rows_take_the_place_of_no_full_ones(tmp_path: Path) -> None:
-    """Also where the full ones are of another recipe than today's; elsewhere, or at full, they are measured."""
+def test_quick_rows_do_not_replace_full_ones(tmp_path: Path) -> None:
+    """Also if the full ones have an older recipe; in other folders, or at full scale, they are measured."""
     table = small(tmp_path)
     measure(table, tmp_path, only="cpl")
     before = (tmp_path / "tiny.csv").read_bytes()
@@ -333,7 +333,7 @@ def test_quick_rows_take_the_place_of_no_full_ones(tmp_path: Path) -> None:
     assert measure(table, tmp_path / "elsewhere", only="cpl", scale="quick")[0] == ["cpl"]
 
 
-def test_what_was_found_is_of_the_published_rows(tmp_path: Path) -> None:
+def test_the_finding_describes_the_published_rows(tmp_path: Path) -> None:
     name = "fed_alpha_cdp_table_1"
     rows = pd.read_csv(RESULTS / f"{name}.csv")
     page_file = study_of(TABLES[name], tmp_path).page
@@ -344,7 +344,7 @@ def test_what_was_found_is_of_the_published_rows(tmp_path: Path) -> None:
     assert "About the published rows" not in (RESULTS / f"{name}.md").read_text(encoding="utf-8")
 
 
-def test_rows_that_were_there_are_said_to_be_kept(
+def test_kept_rows_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny(tmp_path)
@@ -354,13 +354,13 @@ def test_rows_that_were_there_are_said_to_be_kept(
     assert said[1] == ["kept: 1 rows that were there (scale quick); --again measures them too, --out FOLDER elsewhere"]
 
 
-def test_quick_is_less_and_says_so(tmp_path: Path) -> None:
+def test_quick_is_smaller_and_reports_it(tmp_path: Path) -> None:
     table = small(tmp_path)
     told, rows = measure(table, tmp_path, scale="quick")
     assert told == ["cpl"] and list(rows["victims"]) == [1] and list(rows["scale"]) == ["quick"]
     page = (tmp_path / "tiny.md").read_text()
     assert "- victims 1 for 2: cpl." in page and "- left out: dlg." in page and "Not measured yet: dlg." in page
-    # The paper's size then takes its place.
+    # Then the row of the paper's size replaces it.
     told, rows = measure(table, tmp_path)
     assert told == ["cpl", "dlg"] and list(rows["scale"]) == ["full", "full"]
     assert "Scale `quick`, smaller" not in (tmp_path / "tiny.md").read_text()
@@ -382,8 +382,8 @@ def test_a_page_has_the_claims_with_their_verdicts(tmp_path: Path) -> None:
     assert json.loads(rows["versions"].iloc[0])["torch"] and (rows["seeds"] == 1).all()
 
 
-def test_claims_of_less_work_are_of_a_different_setting(tmp_path: Path) -> None:
-    """Fewer victims are the same work, fewer iterations are not."""
+def test_claims_with_fewer_iterations_have_a_different_setting(tmp_path: Path) -> None:
+    """Fewer victims are the same setting, fewer iterations are not."""
     for quick, reason in (
         ({"victims": 1}, "one network"),
         ({"iterations": 1}, "2 networks of at least 5; scale quick: other iterations"),
@@ -409,7 +409,7 @@ def test_claims_of_cells_without_rows_are_not_measured(tmp_path: Path) -> None:
     ]
 
 
-def test_a_page_says_on_how_many_examples_numbers_were_printed(tmp_path: Path) -> None:
+def test_a_page_shows_the_number_of_examples_of_printed_numbers(tmp_path: Path) -> None:
     said = {"samples": {"asr": {"digits": 40, "mnist": 50}}, "samples_from": "its Table 9"}
     table = read_table(str(tiny(tmp_path, **said)))
     assert table.lines[0].samples == {"asr": 40}
@@ -417,7 +417,7 @@ def test_a_page_says_on_how_many_examples_numbers_were_printed(tmp_path: Path) -
     assert "Examples behind the printed numbers, from its Table 9: digits 40 (ASR)." in page_of(table, rows)
 
 
-def test_a_claim_of_one_leakage_point_is_its_own(tmp_path: Path) -> None:
+def test_a_claim_belongs_to_its_leakage_point(tmp_path: Path) -> None:
     claim = {"rmse": 0.5, "type-1": {"asr": 0.25, "rmse": 0.7}}
     row = {"name": "cpl", "given": {"taps": ["type-2", "type-1"], "leak_batch": 1}, "claim": claim}
     table = read_table(str(tiny(tmp_path, rows=[row])))
@@ -439,7 +439,7 @@ def test_numbers_are_printed_in_the_order_of_the_combinations() -> None:
 
 
 def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
-    """Of one seed Wilson's interval of the test examples, of several Student's of the seeds."""
+    """Wilson's interval over test examples for one seed, Student's over seeds for several."""
     training = {"defense": "none", "dataset": "digits", "clients": 10, "clients_per_round": 2, "local_iterations": 5}
     given = {**TINY["given"], "iterations": 1, "victims": 1, "train_rounds": 2, **training}  # type: ignore[dict-item]
     rows = [{"name": "one"}, {"name": "three", "seeds": 3}]
@@ -454,7 +454,7 @@ def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
 
 
 def test_the_accuracy_of_several_seeds_is_their_mean() -> None:
-    """By Student's interval: of three seeds 4.30 standard errors to each side."""
+    """Student's interval: for three seeds 4.30 standard errors to each side."""
     found = accuracy_of([0.5, 0.7, 0.6], 100)
     half = 4.302653 * 0.1 / math.sqrt(3)
     assert found["trained_accuracy"] == pytest.approx(0.6)
@@ -462,7 +462,7 @@ def test_the_accuracy_of_several_seeds_is_their_mean() -> None:
     assert 0.6 - found["trained_accuracy_low"] == pytest.approx(half, rel=1e-5)
 
 
-def test_rows_at_a_point_are_of_its_round_alone() -> None:
+def test_rows_at_a_point_are_only_those_of_its_round() -> None:
     rows = pd.DataFrame([{"round": r, "tap": t} for r in (1, 2) for t in ("type-1", "type-2") for _ in range(2)])
     found = rows_at(rows, {"round": 2}, "type-1@2")
     assert list(found.index) == [4, 5]
@@ -478,8 +478,8 @@ def test_rows_at_a_point_are_of_its_round_alone() -> None:
         ("attack failed", math.nan),
     ],
 )
-def test_resilient_is_that_no_leak_was_found(verdict: str, resilient: float, tmp_path: Path, monkeypatch: Any) -> None:
-    """Table 3 asks whether a defense withstands a leak: a failed attack and weak evidence are neither yes nor no."""
+def test_resilient_means_no_leak_found(verdict: str, resilient: float, tmp_path: Path, monkeypatch: Any) -> None:
+    """Table 3 asks whether a defense withstands a leak: a failed attack or weak evidence answers neither yes nor no."""
     table = small(tmp_path)
     plain = measuring.executed
 
@@ -494,7 +494,7 @@ def test_resilient_is_that_no_leak_was_found(verdict: str, resilient: float, tmp
     assert list(found["verdict"]) == [verdict]
 
 
-def test_many_cells_that_lack_are_named_together() -> None:
+def test_missing_cells_are_named_together() -> None:
     table = TABLES["fed_alpha_cdp_table_4"]
     [one] = [line for line in table.lines if line.name == "N = 100, 10 %, Fed-CDP"]
     rows = pd.DataFrame([{"row": one.name, "cell": one.name, "point": "type-2", "scale": "full"}])
@@ -503,8 +503,8 @@ def test_many_cells_that_lack_are_named_together() -> None:
     assert "N = 10000, 50 % (4 cells)" in page
 
 
-def test_the_first_of_a_sweep_that_reaches_its_aim() -> None:
-    """In the table's order, from the most noise on; by the accuracy itself, however wide its interval; or that none does."""
+def test_the_first_setting_of_a_sweep_that_reaches_its_target() -> None:
+    """In the table's order, from the most noise on; by the accuracy itself, with any interval; or none reaches it."""
     measured_at = [
         ("a", 6, 0.5, 0.95),
         ("a", 3, 0.9, 0.91),
@@ -525,8 +525,8 @@ def test_the_first_of_a_sweep_that_reaches_its_aim() -> None:
     assert (other.sweep, other.cell, other.accuracy) == ("b, c", "none of those measured", "-")
 
 
-def test_what_a_table_says_now_stands_on_the_page_and_a_cell_that_is_gone_does_not() -> None:
-    """A corrected number of a paper, beside a row that was measured before; a row of another name; an aim."""
+def test_the_page_follows_the_current_table() -> None:
+    """A corrected number of a paper next to an older measured row; a row with another name; a target."""
     table = TABLES["fed_alpha_cdp_table_10"]
     line = table.lines[0]
     old = {"cell": line.name, "point": "type-2", "claimed_accuracy": 0.1, "scale": "full", "seeds": 3}
@@ -540,8 +540,8 @@ def test_what_a_table_says_now_stands_on_the_page_and_a_cell_that_is_gone_does_n
     ]
 
 
-def test_members_without_an_answer_are_the_worst_of_their_batch() -> None:
-    """Two of three fail in each of twelve batches: no median of what did come back says how good the attack is."""
+def test_members_without_a_reconstruction_are_the_worst_of_their_batch() -> None:
+    """Two of three fail in each of twelve batches: the median of the others does not describe the attack."""
     rows = pd.DataFrame(
         [
             {
@@ -557,8 +557,8 @@ def test_members_without_an_answer_are_the_worst_of_their_batch() -> None:
     assert all(math.isinf(found[f"{name}_{end}"]) for name in ("rmse", "iterations") for end in ("low", "high"))
 
 
-def test_the_index_counts_what_the_rows_say(tmp_path: Path) -> None:
-    """Of the pages in results/, each claim once; the sums stand below."""
+def test_the_index_counts_the_verdicts_of_the_rows(tmp_path: Path) -> None:
+    """Each claim of the pages in results/ counts once; the sums are below."""
     text = (RESULTS / "README.md").read_text(encoding="utf-8")
     within = text.partition(BEGIN)[2].partition(END)[0].strip()
     assert within == index_of(RESULTS)
@@ -644,13 +644,13 @@ def test_a_wrong_table_is_named_with_its_field(changes: dict[str, Any], says: st
     assert says in str(caught.value) and "tiny.yaml" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_field_that_no_cell_has_is_named(tmp_path: Path) -> None:
+def test_an_unknown_field_of_a_cell_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="row 'cpl': unknown field 'victim' of a cell; did you mean 'victims'"):
         read_table(str(tiny(tmp_path, given={**TINY["given"], "victim": 1})))  # type: ignore[dict-item]
 
 
-def test_the_figure_of_looks_shows_its_rows() -> None:
-    """A solid line of what was measured and a dashed one of its bound for each sigma, in a panel each."""
+def test_the_figure_of_observations_shows_its_rows() -> None:
+    """For each sigma, a solid line of the measurements and a dashed one of its bound, in separate panels."""
     rows = pd.DataFrame(
         [
             {"dataset": dataset, "defense": f"clip_4_sigma_{sigma}", "observations": n, "identified": n / 200}
@@ -671,7 +671,7 @@ def test_the_figure_of_looks_shows_its_rows() -> None:
 
 
 def test_two_tables_measured_at_once_lose_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one command measures a cell, another writes the row of the next; and a page that is gone is written again."""
+    """While one command measures a cell, another one writes the next row; a deleted page is written again."""
     from leakbench.reproduce import reproduce as reproducing  # noqa: PLC0415
 
     table, plain = small(tmp_path), reproducing.measured
@@ -691,15 +691,15 @@ def test_two_tables_measured_at_once_lose_no_row(tmp_path: Path, monkeypatch: py
     assert measure(table, tmp_path)[0] == [] and page.read_bytes() == whole
 
 
-def test_a_trial_says_which_numbers_are_not_the_tables(tmp_path: Path) -> None:
-    """And the page of one's own table has its path and its seed in the command that measures it again."""
+def test_a_trial_names_the_numbers_that_differ_from_the_table(tmp_path: Path) -> None:
+    """The page of a user's table has its path and its seed in the command that measures it again."""
     table = read_table(str(tiny(tmp_path, given={**TINY["given"], "seed": 7})))  # type: ignore[dict-item]
     _, rows = measure(table, tmp_path, only="cpl", changed={"victims": 3, "iterations": 1})
     said = "- iterations 1 for 2, victims 3 for 2 (`--set iterations=1 --set victims=3`): cpl."
     page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
     assert "A trial: " in page and said in page
     assert f"`leakbench reproduce {tmp_path / 'tiny.yaml'} --only" in page and "All rows use seed 7." in page
-    # It is said of the rows that were kept too, and of no row that is no trial's.
+    # The note covers earlier rows too, but no row of the full table.
     assert said in page_of(table, RowStore(tmp_path / "tiny.csv", of_table("claims")).read())
     assert "A trial" not in page_of(table, rows.drop(columns="changed"))
     _, both = measure(table, tmp_path, only="dlg")
@@ -707,7 +707,7 @@ def test_a_trial_says_which_numbers_are_not_the_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("title", ["<script>alert(1)</script>", "a | b", "<img src=x>"])
-def test_titles_and_names_stay_words(title: str, tmp_path: Path) -> None:
+def test_titles_and_names_are_escaped(title: str, tmp_path: Path) -> None:
     row = {"name": title, "claim": {"asr": 1.0}, "because": title}
     table = read_table(str(tiny(tmp_path, title=title, text=title, found=title, cite=title, rows=[row])))
     measure(table, tmp_path)
@@ -729,7 +729,7 @@ def test_the_box_of_a_page_is_computed_from_its_rows() -> None:
     top = page_of(table, older, elsewhere=True).partition("- **Command:**")[0]
     assert f"{len(rows)} of {len(rows)} cells are stale" in top
     assert f"{len(rows)} cells were measured on one network" in top
-    assert "- **Verdict:** Leak verdicts" in top  # The answer is about the published rows.
+    assert "- **Verdict:** Leak verdicts" in top  # The box describes the published rows.
 
 
 def test_the_evidence_of_a_box_has_the_range_of_its_rows() -> None:

@@ -1,4 +1,4 @@
-"""Tables of accounting: what `leakbench reproduce` computes today is what stands in results/; verdicts, restarts, wrong input."""
+"""Tables of accounting: `leakbench reproduce` computes what is in results/; verdicts, resumed runs, wrong input."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def claim_of(table: str, name: str) -> Claim:
 
 
 def with_readings(claim: Claim, **names: bool) -> Claim:
-    """Return a claim with the readings of these names only, which are stated or not."""
+    """Return a claim with only the named readings, stated by the paper or not."""
     kept = [{**r, "stated": names[r["name"]]} for r in claim.given["readings"] if r["name"] in names]
     return dataclasses.replace(claim, given={**claim.given, "readings": kept})
 
@@ -59,7 +59,7 @@ CHEAP = {
 
 
 @pytest.mark.parametrize("table", CHEAP)
-def test_what_is_computed_is_what_stands_in_results(table: str) -> None:
+def test_computed_rows_equal_those_in_results(table: str) -> None:
     rows = committed(table)
     for name in CHEAP[table]:
         found = pd.DataFrame(computed(claim_of(table, name)))
@@ -75,8 +75,8 @@ def test_what_is_computed_is_what_stands_in_results(table: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_claim_stands_in_results_under_its_hash(name: str) -> None:
-    """A YAML line that is changed has another hash, so that its row is no longer its own."""
+def test_every_claim_is_in_results_under_its_hash(name: str) -> None:
+    """A changed YAML line has another hash, so its old row no longer belongs to it."""
     rows = committed(name)
     assert list(dict.fromkeys(rows["cell"])) == [claim.name for claim in TABLES[name].claims]
     for claim in TABLES[name].claims:
@@ -85,7 +85,7 @@ def test_every_claim_stands_in_results_under_its_hash(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_pages_are_made_of_the_rows(name: str) -> None:
+def test_pages_are_rendered_from_the_rows(name: str) -> None:
     rows, page = committed(name), (RESULTS / f"{name}.md").read_text(encoding="utf-8")
     assert accounting_page(TABLES[name], rows) == page
     assert accounting_page(TABLES[name], rows.assign(losses=0.125)) != page
@@ -95,7 +95,7 @@ def test_pages_are_made_of_the_rows(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [name for name, table in TABLES.items() if "flower" not in name and "geyer" not in name]
 )
-def test_a_reading_gives_a_number_where_its_formula_is_the_number(name: str) -> None:
+def test_a_reading_gives_a_number_if_its_formula_gives_it(name: str) -> None:
     rows, within = committed(name), TABLES[name].claims[0].given.get("within", 0)
     near = (rows["claimed"] - rows["formula"]).abs() <= within
     assert list(rows["gives"] == 1) == list(near)
@@ -124,7 +124,7 @@ def test_these_numbers_follow_from_no_reading(name: str) -> None:
 
 
 def test_verdicts_of_all_tables() -> None:
-    """Each printed number once, however many readings it has."""
+    """Each printed number counts once, with any number of readings."""
     found = {name: [claim.verdict for claim in judged(table, committed(name))] for name, table in TABLES.items()}
     words = ("reproduced", "contradicted", "different setting")
     assert {name: tuple(map(verdicts.count, words)) for name, verdicts in found.items()} == {
@@ -138,8 +138,8 @@ def test_verdicts_of_all_tables() -> None:
     }
 
 
-def test_a_number_is_reproduced_by_what_the_paper_states_and_by_nothing_else() -> None:
-    """Fed-SDP on Adult: .303 is that of T + 1 rounds; T rounds give .2919."""
+def test_only_stated_settings_reproduce_a_number() -> None:
+    """Fed-SDP on Adult: .303 follows from T + 1 rounds; T rounds give .2919."""
     claim = claim_of("fed_alpha_cdp_table_6", "Fed-SDP, adult")
     assert judge(claim) == ("contradicted", "given by 11 steps, 10 are counted; given by 'T + 1 rounds'")
     alone = with_readings(claim, **{"T rounds": True})
@@ -149,8 +149,8 @@ def test_a_number_is_reproduced_by_what_the_paper_states_and_by_nothing_else() -
     assert judge(dataclasses.replace(claim, apart="of another kind"))[0] == "different setting"
 
 
-def test_the_rounds_of_a_budget_are_those_in_which_it_is_passed() -> None:
-    """A budget that ends with a whole round is passed in the next."""
+def test_the_round_of_a_budget_is_the_one_that_exceeds_it() -> None:
+    """A budget that ends with a whole round is exceeded in the next."""
     claim = with_readings(
         claim_of("fed_alpha_cdp_table_8_rounds", "cyclic, adult"), **{"sigma as stated, q = B / |D_i|": True}
     )
@@ -160,7 +160,7 @@ def test_the_rounds_of_a_budget_are_those_in_which_it_is_passed() -> None:
     assert pd.isna(computed(never)[0]["formula"])
 
 
-def test_flowers_number_is_reproduced_where_it_is_no_less_than_the_valid_one() -> None:
+def test_flowers_number_is_reproduced_if_it_is_at_least_the_valid_one() -> None:
     claim = claim_of("flower_epsilons", "script, q = 1, z = 1, 10 rounds")
     first, second = computed(claim)
     assert (first["losses"], second["losses"]) == (pytest.approx(46.2112, abs=1e-3), pytest.approx(17.8566, abs=1e-3))
@@ -176,8 +176,8 @@ def test_flowers_number_is_reproduced_where_it_is_no_less_than_the_valid_one() -
         computed(dataclasses.replace(claim, given={**claim.given, "program": "scirpt"}))
 
 
-def test_flowers_number_is_held_against_privacy_losses_and_no_looser_bound() -> None:
-    """Between the two of them it is no less than what is spent."""
+def test_flowers_number_is_compared_with_privacy_losses() -> None:
+    """A number between the two is not below the spent epsilon."""
     claim = claim_of("flower_epsilons", "accountant, Poisson, q = .1, z = 1, 100 rounds")
     [row] = computed(claim)
     assert row["losses"] < 7.7 < row["renyi"]
@@ -187,7 +187,7 @@ def test_flowers_number_is_held_against_privacy_losses_and_no_looser_bound() -> 
     assert judge(below)[0] == "contradicted"
 
 
-def test_the_losses_of_a_round_are_those_of_all_its_steps() -> None:
+def test_the_losses_of_a_round_include_all_its_steps() -> None:
     claim = with_readings(
         claim_of("fed_alpha_cdp_table_8_rounds", "cyclic, adult"), **{"sigma as stated, q = B / |D_i|": True}
     )
@@ -243,12 +243,12 @@ def test_a_claim_is_computed_once(tmp_path: Path) -> None:
     assert told_by(table, tmp_path) == [] and (tmp_path / "small.csv").read_bytes() == before
     assert list(pd.read_csv(tmp_path / "small.csv")["cell"].unique()) == ["a", "b"]
     assert told_by(table, tmp_path, only="a", again=True) == ["a"]
-    # A line that says something else is computed anew, and it alone; so is one of another version.
+    # Only a changed line, or a line of another version, is computed again.
     other = small(tmp_path, rows=[{"name": "a", "printed": 5.3}, {"name": "b", "printed": 5.5}])
     assert told_by(other, tmp_path) == ["b"]
 
 
-def test_another_version_computes_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_computes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = small(tmp_path)
     assert told_by(table, tmp_path) == ["a", "b"]
     monkeypatch.setattr("leakbench.reproduce.accounting.table.versions", lambda: {"dp-accounting": "9"})
@@ -282,7 +282,7 @@ def test_the_command_computes_and_writes(
     page.unlink()
     code, out, _ = called(monkeypatch, capsys, *given, "--page")
     assert (code, out) == (0, f"page: {page}\n") and "# A small table" in page.read_text()
-    # Both scales are the same numbers: nothing is computed for the other.
+    # Both scales have the same numbers: nothing is computed for the other.
     code, out, _ = called(monkeypatch, capsys, *given, "--only", "a", "--scale", "full")
     assert code == 0 and "a, one client" not in out
     code, _, err = called(monkeypatch, capsys, *given, "--set", "victims=2")

@@ -1,4 +1,4 @@
-"""Tables of pictures, of costs and of curves: what their figures and verdicts are made of."""
+"""Tables of pictures, of costs and of curves: the sources of their figures and verdicts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def table_of(folder: Path, **body: Any) -> Table:
 
 
 def measure(table: Table, folder: Path, only: str = "") -> tuple[list[str], pd.DataFrame]:
-    """Return (the rows that were measured now, all rows)."""
+    """Return (rows measured now, all rows)."""
     told: list[str] = []
     here = Execution(folder / "runs", None, Reporter(quiet=True))
     rows = reproduce(table, "full", only, {}, folder, here, lambda row: told.append(row["row"]))
@@ -49,7 +49,7 @@ def measure(table: Table, folder: Path, only: str = "") -> tuple[list[str], pd.D
 
 
 def run_of(shape: tuple[int, ...], errors: list[float], eta: float = 0.1) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Return rows and tensors of a run that leaked so many examples at type-2 and type-1; the rows are not in order."""
+    """Return rows and tensors of a run that leaked this many examples at type-2 and type-1; the rows are not in order."""
     truth = torch.rand(shape, generator=torch.Generator().manual_seed(0))
     tensors = {f"{tap}.round0.truth": truth for tap in ("type-1", "type-2")}
     tensors |= {f"{tap}.round0.reconstruction": truth + 2 * (tap == "type-1") for tap in ("type-1", "type-2")}
@@ -62,7 +62,7 @@ def run_of(shape: tuple[int, ...], errors: list[float], eta: float = 0.1) -> tup
     return pd.DataFrame(rows[::-1]), tensors
 
 
-def test_pictures_are_the_first_that_were_drawn_with_their_errors() -> None:
+def test_pictures_are_the_first_drawn_examples_with_their_errors() -> None:
     rows, tensors = run_of((2, 2, 1, 3, 3), [0.05, 0.2, 0.1, 0.3])
     first, second = shown_of("lfw, 32 wide, Fed-SDP", rows, tensors, 3)
     assert (first.group, first.method, first.point, first.batch) == ("lfw, 32 wide", "Fed-SDP", "type-2", 2)
@@ -74,26 +74,26 @@ def test_pictures_are_the_first_that_were_drawn_with_their_errors() -> None:
     assert np.all(second.tiles[0].pixels == 1)  # Clamped.
 
 
-def test_an_answer_that_is_no_number_is_no_picture() -> None:
+def test_a_reconstruction_of_nan_has_no_picture() -> None:
     rows, tensors = run_of((1, 1, 3, 3, 3), [0.5])
     tensors["type-2.round0.reconstruction"] = torch.full((1, 1, 3, 3, 3), math.nan)
     [tile] = shown_of("lfw", rows, tensors, 1)[0].tiles
     assert tile.pixels is None
 
 
-def test_what_is_no_picture_is_refused() -> None:
+def test_data_without_pictures_are_refused() -> None:
     rows, tensors = run_of((2, 1, 7), [0.5, 0.5])
     with pytest.raises(InputError, match=r"row 'adult': type-1 leaks examples of shape \(7,\), no pictures"):
         shown_of("adult", rows, tensors, 1)
 
 
-def test_a_line_of_pictures_is_of_the_same_examples(tmp_path: Path) -> None:
-    """A tile for the truth and for each method; what lacks at a point is left blank."""
+def test_a_line_of_pictures_shows_the_same_examples(tmp_path: Path) -> None:
+    """A tile for the truth and for each method; tiles missing at a point are blank."""
     rows, tensors = run_of((2, 1, 1, 3, 3), [0.05, 0.2])
     one, other = (shown_of(f"mnist, {method}", rows, tensors, 2) for method in ("none", "Fed-SDP"))
     draw([*one, *other[:1]], {"none": "accuracy 0.9"}, tmp_path / "a.png")
     draw(one, {}, tmp_path / "b.png")
-    # Two examples, each a column more.
+    # Two examples, each adds a column.
     assert imread(tmp_path / "a.png").shape[1] - imread(tmp_path / "b.png").shape[1] == pytest.approx(300, abs=2)
     moved = {name: tensor.flip(0) for name, tensor in tensors.items()}
     with pytest.raises(InputError, match="mnist, type-2: rows attacked other examples"):
@@ -101,8 +101,8 @@ def test_a_line_of_pictures_is_of_the_same_examples(tmp_path: Path) -> None:
     assert not (tmp_path / "c.png").exists()
 
 
-def test_a_figure_is_drawn_of_the_cells_that_are_there(tmp_path: Path) -> None:
-    """Of runs that are whole nothing is run again, not even where the figure was lost."""
+def test_a_figure_is_drawn_from_finished_cells(tmp_path: Path) -> None:
+    """A complete run is not repeated, also if the figure was lost."""
     table = table_of(
         tmp_path, rows=[{"name": "digits, cpl"}, {"name": "digits, dlg", "given": {"attack": "dlg"}}], pictures=1
     )
@@ -120,7 +120,7 @@ def test_a_figure_is_drawn_of_the_cells_that_are_there(tmp_path: Path) -> None:
 
 
 def clock(seconds: list[float]) -> Iterator[float]:
-    """Yield what a clock shows before and after pieces of work that take so long."""
+    """Yield the clock's readings before and after pieces of work with these durations."""
     now = 0.0
     for each in seconds:
         yield now
@@ -137,7 +137,7 @@ COSTS = {
 
 
 def test_a_ratio_is_the_median_over_repetitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours 2, 4 .. 12 s beside 2 s, after a first time that does not count, of 2 clients of 2 iterations: 3.5 times, 1,750 ms."""
+    """Ours 2, 4 .. 12 s against 2 s, after an ignored warm-up, for 2 clients of 2 iterations: 3.5 times, 1,750 ms."""
     took = [100.0, 1.0, *(each for own in (2.0, 4.0, 6.0, 8.0, 10.0, 12.0) for each in (own, 2.0))]
     shown = clock(took)
     monkeypatch.setattr(cost.time, "process_time", lambda: next(shown))  # type: ignore[attr-defined]
@@ -151,12 +151,12 @@ def test_a_ratio_is_the_median_over_repetitions(tmp_path: Path, monkeypatch: pyt
     assert (claim.claimed, claim.value, claim.verdict) == (3.3, 3.5, "no verdict")
     assert claim.reason == "another engine and machine"
     assert "| Fed-CDP | 3.30 | 3.50 [1.00, 6.00] | 1750.00 | 500.00 | 6 |" in page_of(table, rows)
-    assert measure(table, tmp_path)[0] == []  # It stands.
+    assert measure(table, tmp_path)[0] == []  # The row is kept.
     assert page_of(table, pd.read_csv(tmp_path / "tiny.csv")) == page_of(table, rows)
 
 
-def test_a_round_is_the_defense_s_own(tmp_path: Path) -> None:
-    """Gradients of examples take more than those of batches."""
+def test_the_time_of_a_round_depends_on_the_defense(tmp_path: Path) -> None:
+    """Example gradients take longer than batch gradients."""
     rows = measure(table_of(tmp_path, **{**COSTS, "rows": [{"name": "a", "given": {"defense": "precode"}}]}), tmp_path)[
         1
     ]
@@ -167,8 +167,8 @@ def curves(**accuracies: list[list[float]]) -> pd.DataFrame:
     return pd.DataFrame([{"cell": name, "accuracies": json.dumps(found)} for name, found in accuracies.items()])
 
 
-def test_an_order_is_reproduced_where_the_difference_over_seeds_is_above_0() -> None:
-    """Differences seed by seed, whose mean is 10, -10 or .1 points, of a deviation of .05 points over ten seeds."""
+def test_an_order_is_reproduced_if_the_difference_over_seeds_is_positive() -> None:
+    """Differences seed by seed with a mean of 10, -10 or .1 points and a deviation of .05 points over ten seeds."""
     seeds = range(10)
     rows = curves(
         a=[[0.3, 0.6] for _ in seeds],
@@ -199,7 +199,7 @@ def test_an_order_is_reproduced_where_the_difference_over_seeds_is_above_0() -> 
     assert (later.low, later.high) == (whole.low, whole.high)
 
 
-def test_an_order_that_seeds_do_not_decide_says_so() -> None:
+def test_an_order_that_seeds_do_not_decide_is_reported() -> None:
     rows = curves(a=[[0.1], [0.5], [0.3]], b=[[0.5], [0.1], [0.3]], c=[[0.1], [0.1], [0.1]], d=[[0.2], [0.2], [0.2]])
     orders = (Order("a above b", ("a",), ("b",)), Order("c above d", ("c",), ("d",)))
     one, alike = decided(ordered(Rounds(1, {}, orders), rows))
@@ -224,7 +224,7 @@ def test_accuracies_of_every_seed_and_round_are_kept_and_drawn(tmp_path: Path) -
         ("noise costs", "2 seeds of at least 3")
     ]
     assert "| noise costs | points of accuracy above | > 0 |" in page_of(table, found)
-    # Nothing that was not measured is drawn.
+    # Missing measurements are not drawn.
     assert table.rounds is not None
     draw_curves(table.rounds, found.head(0), tmp_path / "none.png")
     assert (tmp_path / "none.png").is_file()

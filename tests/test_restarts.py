@@ -1,4 +1,4 @@
-"""Several searches for each victim against the same searches made one after another."""
+"""Several searches for each victim equal the same searches one after another."""
 
 import dataclasses
 from pathlib import Path
@@ -26,7 +26,7 @@ PARTS = {"labels": "last_layer", "start": "normal", "distance": "squared_l2", "d
 
 
 def view() -> View:
-    """A linear model of 12 weights and random updates of two examples each: nothing fits them, so that starts matter."""
+    """Return a linear model of 12 weights and random updates of two examples each, which nothing matches, so starts matter."""
     rng = generator(0, "linear")
     model = torch.nn.Linear(5, 2).double()
     weights = {n: torch.randn(p.shape, generator=rng, dtype=torch.float64) for n, p in model.named_parameters()}
@@ -40,7 +40,7 @@ def attack(restarts: int, **changed: object) -> GradientMatching:
 
 @pytest.mark.parametrize("labels", ["last_layer", "joint"])
 def test_three_restarts_are_the_best_of_three_searches(labels: str) -> None:
-    """Answer, labels and certainty of the best of three single searches from the same draws; the counts of all three."""
+    """Reconstruction, labels and certainty of the best of three searches from the same draws; the counts of all three."""
     together = attack(3, labels=labels)((view(),), generators(0, "attack", [(v,) for v in range(VICTIMS)]))
     rngs = generators(0, "attack", [(v,) for v in range(VICTIMS)])
     single = [attack(1, labels=labels)((view(),), rngs) for _ in range(3)]
@@ -61,11 +61,11 @@ def test_three_restarts_are_the_best_of_three_searches(labels: str) -> None:
 
 @given(st.integers(1, 4), st.integers(0, 1000))
 @settings(max_examples=30, deadline=None)
-def test_the_best_until_then_never_gets_worse(restarts: int, seed: int) -> None:
-    """Points that are their own values: each snapshot is the least value met until then, the last one the answer."""
+def test_the_best_value_so_far_never_rises(restarts: int, seed: int) -> None:
+    """Points that are their own values: each snapshot is the least value so far, the last one is the reconstruction."""
     rng = torch.Generator().manual_seed(seed)
     values = torch.rand(5, restarts * VICTIMS, generator=rng, dtype=torch.float64)
-    values[3:, 0] = torch.nan  # this search has ended
+    values[3:, 0] = torch.nan  # This search has ended.
     met = values.nan_to_num(nan=torch.inf).cummin(0).values
     none = torch.zeros(restarts * VICTIMS, dtype=torch.int64)
     spent = torch.arange(1, 6)[:, None].expand(5, restarts * VICTIMS)
@@ -81,13 +81,13 @@ def test_the_best_until_then_never_gets_worse(restarts: int, seed: int) -> None:
     assert best.spent.tolist() == [[k * restarts] * VICTIMS for k in range(1, 6)]
 
 
-def test_a_search_that_is_lost_does_not_win() -> None:
-    """One of two starts is not finite: the other answers; where both are, there is no answer."""
+def test_a_diverged_search_does_not_win() -> None:
+    """If one of two starts is not finite, the other is used; if both are not, there is no reconstruction."""
     whole = attack(2)
 
     @dataclasses.dataclass(frozen=True)
     class Lost:
-        """Normal starts, of which some victims' are not finite."""
+        """Normal starts; some are not finite."""
 
         def __call__(self, view: View, rngs: object) -> Tensor:
             start = torch.rand(VICTIMS, 2, 5, dtype=torch.float64, generator=drawn)
@@ -113,7 +113,7 @@ def test_wrong_input_is_refused() -> None:
 
 
 def test_restarts_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--iterations` is the limit of each search: three of two iterations take six."""
+    """`--iterations` limits each search: three of two iterations take six."""
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(
         "title: mine\ncite: me\nmethod:\n  gradient_matching:\n    labels: last_layer\n    start: normal\n"

@@ -1,4 +1,4 @@
-"""Published rows are measurements: some of them, drawn again each time, are measured again and lie where their intervals say."""
+"""Published rows can be repeated: a random sample is measured again, and agrees within the rows' intervals."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ RESULTS = Path(__file__).parent.parent / "results"
 DRAWN = 3
 
 MINUTES = 0.3
-"""How long a row's attack may have taken, and ten times that its whole cell, to be drawn."""
+"""Largest duration of the attack of a sampled row; its whole cell may take ten times as long."""
 
 HELD = ("asr", "rmse", "identified", "trained_accuracy")
 
 
 @pytest.mark.long
 @pytest.mark.data
-def test_rows_drawn_at_random_are_measured_again_inside_their_intervals(
+def test_a_random_sample_of_rows_repeats_within_its_intervals(
     data_dir: Path, tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
     """LEAKBENCH_DRAW=NUMBER repeats a draw."""
@@ -54,12 +54,12 @@ def test_rows_drawn_at_random_are_measured_again_inside_their_intervals(
         assert compared, told
 
 
-def test_there_are_rows_enough_to_draw_from() -> None:
+def test_there_are_enough_rows_to_sample() -> None:
     assert len(_cheap()) >= 10 * DRAWN
 
 
 def _cheap() -> set[tuple[str, str, str]]:
-    """Return (table, cell, scale) of every published cell that is soon measured again."""
+    """Return (table, cell, scale) of every published cell that can be measured quickly."""
     found = set()
     for name in table_names():
         path = RESULTS / f"{name}.csv"

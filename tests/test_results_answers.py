@@ -1,4 +1,4 @@
-"""docs/answers.md is what results/answers.py writes, and its answers follow from the rows."""
+"""docs/answers.md equals the output of results/answers.py, and its answers follow from the rows."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ def in_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(RESULTS))
 
 
-def test_the_page_is_what_the_script_writes() -> None:
+def test_the_page_equals_the_output_of_the_script() -> None:
     from answers import answers, page, read  # noqa: PLC0415
 
     found = answers(read())
@@ -32,7 +32,7 @@ def test_the_page_is_what_the_script_writes() -> None:
             assert (ROOT / "docs" / link).is_file(), link
 
 
-def test_the_figures_are_what_the_script_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figures_equal_those_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import answers  # noqa: PLC0415
 
     (tmp_path / "assets").mkdir()
@@ -49,7 +49,7 @@ def words(svg: Path) -> list[str]:
     return re.findall(r"<!-- (.*?) -->", svg.read_text(encoding="utf-8"))
 
 
-def test_other_rows_give_another_answer_on_secure_aggregation() -> None:
+def test_the_answer_on_secure_aggregation_follows_from_rows() -> None:
     from answers import secure_aggregation  # noqa: PLC0415
 
     rows = RowStore(RESULTS / "servers_secure.csv", of_table("servers")).read()
@@ -72,7 +72,7 @@ def test_a_usable_setting_without_a_leak_is_the_answer_on_mnist() -> None:
     assert fed_alpha_cdp(better, matrix).short.startswith("Partly: `fed_alpha_cdp` at noise x 0.01")
 
 
-def test_flower_is_answered_by_the_rows_of_its_wrappers() -> None:
+def test_the_answer_on_flower_follows_from_the_rows_of_its_wrappers() -> None:
     from answers import flower  # noqa: PLC0415
 
     rows = pd.read_csv(RESULTS / "flower_wrappers.csv", keep_default_na=False, na_values=[""])

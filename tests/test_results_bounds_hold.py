@@ -1,4 +1,4 @@
-"""Bounds catch a defense whose noise is a tenth of what it says, and leave one alone that keeps its word."""
+"""Bounds detect a defense whose noise is a tenth of the declared one, and accept one with the declared noise."""
 
 import re
 from pathlib import Path
@@ -18,8 +18,8 @@ RESULTS = Path(__file__).parent.parent / "results"
 
 
 @pytest.mark.parametrize("tenth", [False, True])
-def test_a_tenth_of_the_noise_is_above_its_bounds_and_the_noise_as_said_is_not(tenth, tmp_path):
-    """Flat clip at 4 and a deviation of 4 on digits: the labels alone give it away."""
+def test_only_a_tenth_of_the_declared_noise_exceeds_the_bounds(tenth, tmp_path):
+    """A flat clip at 4 and a deviation of 4 on digits: the labels alone reveal it."""
     recipe = str(RESULTS / "recipes" / "clip_4_sigma_1.yaml")
     request = Request(
         **{**GIVEN, "dataset": "digits", "defense": recipe, "victims": 60, "candidates": 100, "taps": ("type-2",)}
@@ -35,7 +35,7 @@ def test_a_tenth_of_the_noise_is_above_its_bounds_and_the_noise_as_said_is_not(t
     assert ("label_ranked" in above) if tenth else not above
 
 
-def test_every_defense_is_read_both_ways():
+def test_every_defense_is_measured_with_full_and_a_tenth_of_the_noise():
     assert len(cells()) == 3 * 2 * len(DEFENSES)
     assert {tenth for _, _, tenth in cells().values()} == {True, False}
 
@@ -56,8 +56,8 @@ def row(tenth, point="type-2", **changed):
     return {**same, "point": point, "tenth": tenth, **changed}
 
 
-def test_the_page_counts_who_is_above():
-    """Two points with a bound, of which one forbids something; what has none is left out, and what is above is named."""
+def test_the_page_counts_violations():
+    """One of two points with a bound excludes something; points without a bound are left out, violations are named."""
     open_ = {"identified_bound": 0.999, "label_ranked_bound": 1.0}
     none = {"identified_bound": None, "label_ranked_bound": None, "member_tpr_bound": None}
     rows = [

@@ -1,4 +1,4 @@
-"""The page of conspicuous models says what its rows say, and the defense's thresholds come from them."""
+"""The page of conspicuous models matches its rows, and the defense's thresholds follow from them."""
 
 import sys
 from pathlib import Path
@@ -26,15 +26,18 @@ def rows() -> pd.DataFrame:
     return pd.read_csv(RESULTS / "conspicuous.csv")
 
 
-def test_the_page_is_made_of_its_rows(made: ModuleType, rows: pd.DataFrame) -> None:
-    """Written anew from the CSV it is the same, and a row that changes changes it."""
+def test_the_page_is_rendered_from_its_rows(made: ModuleType, rows: pd.DataFrame) -> None:
+    """Rendered again from the CSV the page is the same, and a changed row changes it."""
     kept = (RESULTS / "conspicuous.md").read_text()
     assert made.page_of(rows) == kept
     assert made.page_of(rows.assign(d_snr=0.5)) != kept
 
 
-def test_thresholds_are_above_what_honest_networks_show(made: ModuleType, rows: pd.DataFrame) -> None:
-    """At or above the largest 99 % quantile, and of D-SNR and lit rows within a tenth of it, by which a lie is still seen."""
+def test_thresholds_are_above_the_statistics_of_honest_networks(made: ModuleType, rows: pd.DataFrame) -> None:
+    """At or above the largest 99 % quantile.
+
+    For D-SNR and active rows within a tenth of it, so malicious models are still detected.
+    """
     part = RefuseConspicuous()
     for name, largest in made.thresholds_from(rows).items():
         assert getattr(part, name) >= largest
@@ -46,7 +49,7 @@ def test_thresholds_are_above_what_honest_networks_show(made: ModuleType, rows: 
     assert refused[rows["server"].str.startswith("imprint")]["rows_alike"].all()
 
 
-def test_every_network_is_measured_with_its_lies(rows: pd.DataFrame) -> None:
+def test_every_network_is_measured_with_its_malicious_versions(rows: pd.DataFrame) -> None:
     pairs = {key: set(found["server"]) for key, found in rows.groupby(["dataset", "model"])}
     assert {data for data, _ in pairs} == {"mnist", "cifar10", "lfw", "adult"}
     for (_, model), servers in pairs.items():
@@ -60,8 +63,8 @@ def test_every_network_is_measured_with_its_lies(rows: pd.DataFrame) -> None:
     assert rows[rows["batch"] == 1][["d_snr", "lit_alone"]].isna().all().all()
 
 
-def test_what_is_not_refused_is_not_counted(made: ModuleType) -> None:
-    """By hand: above a threshold and large enough, above it and too small, alike rows in any batch, and nothing to see."""
+def test_accepted_models_are_not_counted(made: ModuleType) -> None:
+    """By hand: above a threshold and large enough, above it and too small, parallel rows in any batch, and nothing to detect."""
     part = RefuseConspicuous(rows_alike=0.5, d_snr=1.0, lit_alone=None)
     rows = pd.DataFrame(
         {

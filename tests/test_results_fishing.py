@@ -1,4 +1,4 @@
-"""The page of fishing says what its rows say, and its rows what was to be shown."""
+"""The page of fishing matches its rows, and the rows confirm the expected results."""
 
 import sys
 from pathlib import Path
@@ -24,8 +24,8 @@ def rows() -> pd.DataFrame:
     return pd.read_csv(RESULTS / "fishing.csv")
 
 
-def test_the_page_is_made_of_its_rows(made: ModuleType, rows: pd.DataFrame) -> None:
-    """Written anew from the CSV it is the same, and a row that changes changes it."""
+def test_the_page_is_rendered_from_its_rows(made: ModuleType, rows: pd.DataFrame) -> None:
+    """Rendered again from the CSV the page is the same, and a changed row changes it."""
     kept = (RESULTS / "fishing.md").read_text()
     assert made.page(rows) == kept
     assert made.page(rows.assign(isolated=0.5)) != kept
@@ -33,24 +33,24 @@ def test_the_page_is_made_of_its_rows(made: ModuleType, rows: pd.DataFrame) -> N
     assert set(rows["row"]) <= {made.name_of(*row) for row in made.ROWS}
 
 
-def test_the_gradient_of_the_one_is_exact(made: ModuleType, rows: pd.DataFrame) -> None:
-    """Wherever exactly one was caught; a batch with another catch has no cosine."""
+def test_the_gradient_of_a_single_caught_example_is_exact(made: ModuleType, rows: pd.DataFrame) -> None:
+    """For every batch with exactly one caught example; a batch with another catch has no cosine."""
     one = made.alone(rows)
     assert (rows.loc[one, "isolated"] >= 0.999).all()
     assert rows.loc[~one, "isolated"].isna().all()
     assert rows.loc[rows["row"].str.endswith("class, unique"), "caught"].eq(1).all()
 
 
-def test_as_many_catch_one_as_was_expected(made: ModuleType, rows: pd.DataFrame) -> None:
-    """Of a class as drawn, within four standard errors of n q (1 - q)^(n - 1)."""
+def test_the_rate_of_single_catches_equals_the_expected_one(made: ModuleType, rows: pd.DataFrame) -> None:
+    """For a class as drawn, within four standard errors of n q (1 - q)^(n - 1)."""
     for _, found in rows[rows["row"].str.endswith("class, drawn")].groupby("row"):
         expected = found["chance"].iloc[0]
         error = (expected * (1 - expected) / len(found)) ** 0.5
         assert abs(made.alone(found).mean() - expected) < 4 * error
 
 
-def test_a_line_in_numbers_worked_out_by_hand(made: ModuleType) -> None:
-    """Four batches: one without a catch, two with one of the class, one with one of another class beside it."""
+def test_a_line_equals_numbers_by_hand(made: ModuleType) -> None:
+    """Four batches: one without a catch, two with one of the class, one with an additional example of another class."""
     rows = pd.DataFrame(
         {
             "caught": [0, 1, 1, 1],

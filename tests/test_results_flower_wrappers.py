@@ -1,4 +1,4 @@
-"""The page of Flower's wrappers is written from its rows, which need no flwr to be read."""
+"""The page of Flower's wrappers is rendered from its rows, which can be read without flwr."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ def test_the_page_follows_from_its_rows():
     assert page(rows) == (RESULTS / "flower_wrappers.md").read_text(encoding="utf-8")
 
 
-def test_without_flwr_it_is_one_line(monkeypatch, capsys):
+def test_a_missing_flwr_is_refused_in_one_line(monkeypatch, capsys):
     from flower_wrappers import main  # noqa: PLC0415
 
     from leakbench.scripts import one_line  # noqa: PLC0415

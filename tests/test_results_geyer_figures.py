@@ -1,4 +1,4 @@
-"""The figures of Geyer et al.: curves are means over seeds, a dot ends what is private, and the page is that of the CSV."""
+"""The figures of Geyer et al.: curves are means over seeds, a dot ends the private part, and the page matches the CSV."""
 
 from pathlib import Path
 
@@ -32,14 +32,14 @@ def test_curves_are_means_over_seeds() -> None:
     assert list(variance.lines[0].get_ydata()) == [1, 2] and list(scale.lines[0].get_ydata()) == [2, 1]
 
 
-def test_the_page_says_what_was_cut_and_what_is_missing() -> None:
+def test_the_page_names_cut_and_missing_curves() -> None:
     page = geyer_figures.page_of(read_table("geyer_table_1"), rounds())
     assert "| dp 100 clients | 2 | 2 | 0.200 | 1.00e+00 | 2.00e+00 | 2.00e+00 | 1.00e+00 |" in page
     assert "(scale quick): non-dp 100 clients." in page
     assert "Not measured yet: dp 1000 clients; dp 10000 clients." in page
 
 
-def test_the_page_is_that_of_the_csv() -> None:
+def test_the_page_is_rendered_from_the_csv() -> None:
     csv = RESULTS / "geyer_figures.csv"
     table = read_table("geyer_table_1")
     assert geyer_figures.page_of(table, pd.read_csv(csv)) == (RESULTS / "geyer_figures.md").read_text(encoding="utf-8")

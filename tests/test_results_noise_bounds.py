@@ -1,4 +1,4 @@
-"""The page of noise against its bounds says what its rows say, and what it measures is what it says."""
+"""The page of noise against its bounds matches its rows, and its measurements follow their description."""
 
 import math
 import sys
@@ -49,7 +49,7 @@ def row(**changed: float | str) -> dict[str, float | str]:
     return {**found, "prior_one_over_f": 0.25, "prior_public": 0.2, **changed}
 
 
-def test_nothing_beyond_is_said_of_rows_within(scripts) -> None:
+def test_rows_within_their_bounds_are_not_reported_as_violations(scripts) -> None:
     said = list(scripts[2].judged(pd.DataFrame([row(), row(std=0.3)])))
     assert len(said) == 4
     assert all(line.endswith("in none of 2 rows.") for line in said)
@@ -70,14 +70,14 @@ def test_nothing_beyond_is_said_of_rows_within(scripts) -> None:
         ),
     ],
 )
-def test_what_lies_beyond_is_said(changed: dict[str, float], says: str, scripts) -> None:
+def test_violations_are_reported(changed: dict[str, float], says: str, scripts) -> None:
     rows = pd.DataFrame([row(**changed), row(std=0.3)])
     assert [line for line in scripts[2].judged(rows) if says in line]
     assert says in scripts[2].page_of(rows)
 
 
 def test_the_error_is_the_root_of_the_mean_square(scripts) -> None:
-    """Squares 1 and 3: mean 2, standard error 1, t of one degree of freedom 12.71."""
+    """Squares 1 and 3: mean 2, standard error 1, t with one degree of freedom 12.71."""
     rms, low, high = scripts[0].error_of([1.0, 3**0.5])
     assert (rms**2, low, high**2) == pytest.approx((2.0, 0.0, 2 + 12.7062), rel=1e-4)
     many = np.full(50, 0.3)
@@ -86,7 +86,7 @@ def test_the_error_is_the_root_of_the_mean_square(scripts) -> None:
     assert scripts[0].error_of([0.3])[2] == math.inf
 
 
-def test_every_recipe_makes_the_noise_of_its_row(scripts) -> None:
+def test_every_recipe_gives_the_noise_of_its_row(scripts) -> None:
     for std in scripts[0].STDS:
         recipe = RESULTS / "recipes" / f"clip_4_noise_{f'{std:g}'.replace('.', '_')}.yaml"
         cell = prepare(Request(dataset="digits", taps=("type-2",), victims=1, defense=str(recipe)), None)
@@ -96,7 +96,7 @@ def test_every_recipe_makes_the_noise_of_its_row(scripts) -> None:
 
 
 @pytest.mark.parametrize("kind", ["one_over_f", "public"])
-def test_the_root_is_the_whitening(kind: str, scripts) -> None:
+def test_the_root_equals_the_whitening(kind: str, scripts) -> None:
     like = torch.rand(20, 3, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     white = one_over_f((3, 4, 4), like) if kind == "one_over_f" else of_examples(like, 1e-4)
     z = torch.randn(1, 3, 4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -116,7 +116,7 @@ def small() -> Cell:
 
 
 def test_floors_of_a_small_set(scripts, tmp_path: Path) -> None:
-    """They rise with the noise up to the prior's deviation, and the information that was kept gives them again."""
+    """They rise with the noise up to the prior's deviation, and the stored information gives them again."""
     found = scripts[1].floors(small(), tmp_path, 2, (0.001, 0.01, 10.0))
     for name in ("one_over_f", "public"):
         low, middle, high = found[f"floor_{name}"]
@@ -148,7 +148,7 @@ def test_wrong_input_is_refused(words: list[str], says: str, scripts, monkeypatc
 
 
 @pytest.mark.skipif(not TABLE.exists(), reason="not measured yet")
-def test_the_page_is_made_of_its_rows(scripts) -> None:
+def test_the_page_is_rendered_from_its_rows(scripts) -> None:
     rows, kept = pd.read_csv(TABLE), (RESULTS / "noise_bounds.md").read_text()
     assert scripts[2].page_of(rows) == kept
     assert scripts[2].page_of(rows.assign(rms=0.001)) != kept

@@ -1,4 +1,4 @@
-"""Every page in results/ has a test that it equals what its script writes from its rows; this module has those of four pages."""
+"""Every page in results/ has a test that renders it again from its rows; this module tests four pages."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ TESTED = {
     "tableak": "test_results_tableak.py",
     "threat_matrix": "test_results_servers.py",
 }
-"""{page: the test module that writes it again from its rows}; `test_reproduce*.py` do so for the pages of all tables."""
+"""{page: the test module that renders it again from its rows}; `test_reproduce*.py` do so for the pages of all tables."""
 
 BY_HAND = {
     "defense_cost": "printed times, without a CSV",
     "peer_scorers": "its script needs checkouts of other projects; test_results_peers.py compares its counts with its CSV",
 }
-"""{page: why nothing writes it again}."""
+"""{page: why no test renders it again}."""
 
 
 def text(name: str) -> str:
     return (RESULTS / f"{name}.md").read_text(encoding="utf-8")
 
 
-def test_every_page_has_a_test_that_writes_it_again() -> None:
+def test_every_page_has_a_test_that_renders_it_again() -> None:
     assert {path.stem for path in RESULTS.glob("*.md")} == {*TESTED, *BY_HAND, *table_names()}
     assert all((ROOT / "tests" / module).is_file() for module in TESTED.values())
 
@@ -65,19 +65,21 @@ def test_every_page_has_a_test_that_writes_it_again() -> None:
         ("priority_importance", priority_importance, "page", {"least": 0.25}),
     ],
 )
-def test_a_page_is_made_of_its_rows(name: str, script: ModuleType, write: str, changed: dict[str, object]) -> None:
+def test_a_page_is_rendered_from_its_rows(
+    name: str, script: ModuleType, write: str, changed: dict[str, object]
+) -> None:
     rows = pd.read_csv(RESULTS / f"{name}.csv")
     assert getattr(script, write)(rows) == text(name)
     assert getattr(script, write)(rows.assign(**changed)) != text(name)
 
 
-def test_the_page_of_all_defenses_is_made_of_its_rows() -> None:
+def test_the_page_of_all_defenses_is_rendered_from_its_rows() -> None:
     assert defenses.page_of(recorded()) == text("defenses")
     assert defenses.page_of(recorded()[1:]) != text("defenses")
 
 
-def test_the_page_of_speed_is_made_of_its_json() -> None:
-    """And the JSON is what `leakbench bench --json` prints of these figures."""
+def test_the_page_of_speed_is_rendered_from_its_json() -> None:
+    """And the JSON equals the output of `leakbench bench --json` for these figures."""
     read = json.loads((RESULTS / "bench.json").read_text(encoding="utf-8"))
     figures = {key: figure_of(figure) if figure else Figure("", "") for key, figure in read["figures"].items()}
     found = Bench(figures, Machine(**read["machine"]), read["quick"], read["command"])

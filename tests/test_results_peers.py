@@ -1,4 +1,4 @@
-"""results/peer_scorers.csv and .md were made from the cases that there are, and agree with each other."""
+"""results/peer_scorers.csv and .md cover the current cases, and agree with each other."""
 
 import csv
 from collections import Counter
@@ -12,8 +12,8 @@ NAMES = (*MEASURES, *(f"overall {name}" for name in AVERAGED), "untouched")
 ROWS = list(csv.DictReader((RESULTS / "peer_scorers.csv").read_text(encoding="utf-8").splitlines()))
 
 
-def test_every_case_was_asked_of_every_peer() -> None:
-    """With the numbers that are expected today; a case that is added or changed makes the measurement old."""
+def test_every_case_was_given_to_every_peer() -> None:
+    """With today's expected numbers; an added or changed case makes the measurement old."""
     cases = {made.name: {str(known) for known in made.known.values()} for made in all_cases()}
     for scorer in ("leakbench", "breaching", "GradAttack", "LeakPro, modular", "LeakPro, loaders"):
         rows = [row for row in ROWS if row["scorer"] == scorer]
@@ -24,8 +24,8 @@ def test_every_case_was_asked_of_every_peer() -> None:
             assert (row["outcome"] in ("passed", "failed")) == bool(row["expected"])
 
 
-def test_rows_say_what_was_run() -> None:
-    """Each has a commit and the code; what was not run says why, and what was read instead."""
+def test_rows_name_the_code_that_was_run() -> None:
+    """Each has a commit and the code; a scorer that was not run has a reason, and what was read instead."""
     assert all(row["commit"] and row["function"] for row in ROWS)
     not_run = [row for row in ROWS if row["outcome"].startswith("not run")]
     assert not_run and all(
@@ -33,7 +33,7 @@ def test_rows_say_what_was_run() -> None:
     )
 
 
-def test_the_page_counts_what_the_table_has() -> None:
+def test_the_page_counts_the_rows_of_the_table() -> None:
     page = (RESULTS / "peer_scorers.md").read_text(encoding="utf-8")
     box = next(line for line in page.splitlines() if line.startswith("> - **Verdict:**"))
     for scorer in {row["scorer"] for row in ROWS if row["scorer"]}:

@@ -1,4 +1,4 @@
-"""The pages about servers that lie: they follow from their rows, and closed forms give what others measured."""
+"""The pages about malicious servers follow from their rows, and closed forms give results measured elsewhere."""
 
 import dataclasses
 import math
@@ -28,8 +28,8 @@ def in_results(monkeypatch):
     monkeypatch.syspath_prepend(str(RESULTS))
 
 
-def test_a_coded_candidate_is_found_as_orthogonal_signals_are(in_results):
-    """1 in 1,000 of nothing, all of much; 1.00, .52 and .016 were measured at sigma .1, .3 and 1, and .002 at 6."""
+def test_coded_candidates_are_found_like_orthogonal_signals(in_results):
+    """1 in 1,000 without signal, all with much; 1.00, .52 and .016 were measured at sigma .1, .3 and 1, and .002 at 6."""
     from ideal_server import coded  # noqa: PLC0415
 
     assert coded(0.0) == pytest.approx(1e-3, rel=1e-6)
@@ -50,7 +50,7 @@ def test_the_ideal_server_s_page_follows_from_its_rows(in_results):
     assert math.isclose(once[6.0], 0.236, abs_tol=0.005)
 
 
-def test_the_matrix_has_a_line_a_defense(in_results):
+def test_the_matrix_has_a_line_for_each_defense(in_results):
     from threat_matrix import matrix  # noqa: PLC0415
 
     rows = pd.DataFrame(
@@ -68,7 +68,7 @@ def test_the_matrix_has_a_line_a_defense(in_results):
     assert "1 of 1 defenses leak to at least one server at the client update (type-1)" in page
 
 
-def test_the_matrix_says_which_rows_are_stale_and_which_of_one_network(in_results):
+def test_the_matrix_names_stale_rows_and_rows_of_one_network(in_results):
     from threat_matrix import caution, matrix  # noqa: PLC0415
 
     table = table_of(*body_of("servers_matrix"))
@@ -81,8 +81,8 @@ def test_the_matrix_says_which_rows_are_stale_and_which_of_one_network(in_result
     assert "Measured on one network, so that the intervals do not cover others: all rows." in page
 
 
-def test_what_any_row_holds_is_counted_by_the_truth(in_results):
-    """A row that is an example, one nearly, a mixture, a dead one; of another victim nothing counts."""
+def test_examples_in_rows_are_counted_by_the_truth(in_results):
+    """Rows with an example, nearly one, a mixture, an inactive one; examples of another victim do not count."""
     from leakbench.reproduce.measure import within  # noqa: PLC0415
 
     inputs = torch.rand(2, 3, 50, generator=torch.Generator().manual_seed(0))
@@ -96,8 +96,8 @@ def test_what_any_row_holds_is_counted_by_the_truth(in_results):
     assert within(view, "0.", inputs, 0.03).tolist() == [[True, False, False], [False, False, False]]
 
 
-def test_a_layer_s_rows_hold_what_a_run_recovers(in_results):
-    """Of digits behind quantiles: what is recovered lies in some row; of an attack that reads none there is no share."""
+def test_the_rows_of_a_layer_contain_what_a_run_recovers(in_results):
+    """Digits behind quantiles: each recovered example is in some row; an attack that reads no rows has no share."""
     from leakbench.reproduce.measure import in_any_row  # noqa: PLC0415
 
     asked = Request(

@@ -1,4 +1,4 @@
-"""The page of the strongest attacker says what its rows say, and its figure is drawn from them."""
+"""The page of the strongest attacker matches its rows, and its figure is drawn from them."""
 
 import shutil
 import sys
@@ -49,7 +49,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def elsewhere(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A copy of what the script reads, so that nothing of the real one can change."""
+    """Copy the files that the script reads, so that the real ones cannot change."""
     for folder in ("results", "docs"):
         (tmp_path / folder).mkdir()
     shutil.copytree(RESULTS / "recipes", tmp_path / "results" / "recipes")
@@ -72,7 +72,7 @@ def small() -> pd.DataFrame:
     return pd.DataFrame([row("identification"), row("labels"), row("cpl", asr=0.1), row("whitened")])
 
 
-def test_the_best_attack_of_a_column_stands_under_it(scripts) -> None:
+def test_the_best_attack_of_a_column_is_below_it(scripts) -> None:
     rows = pd.DataFrame([row("cpl", asr=0.5), row("dlg", asr=0.5, victims=10), row("whitened", asr=0.3)])
     found = scripts.numbers.number(rows, "asr", 0.1)
     assert (found.who, found.value, found.guess, found.bound, found.leaks) == ("cpl", 0.5, 0.1, 0.9, True)
@@ -94,12 +94,12 @@ def test_the_best_attack_of_a_column_stands_under_it(scripts) -> None:
         ("label", {"label_accuracy": 0.35}, False),
     ],
 )
-def test_what_is_more_than_a_guess(under: str, changed: dict[str, float], leaks: bool, scripts) -> None:
+def test_results_better_than_a_guess(under: str, changed: dict[str, float], leaks: bool, scripts) -> None:
     what = {"asr": "cpl", "identified": "identification", "label": "labels"}[under]
     assert scripts.numbers.number(pd.DataFrame([row(what, **changed)]), under, 0.1).leaks is leaks
 
 
-def test_the_blocks_are_written_and_the_prose_is_kept(scripts) -> None:
+def test_blocks_are_rewritten_and_prose_is_kept(scripts) -> None:
     page = scripts.page.filled(BLANK, small())
     assert "old" not in page
     assert page.count("prose") == 4
@@ -112,7 +112,7 @@ def test_the_blocks_are_written_and_the_prose_is_kept(scripts) -> None:
     assert scripts.page.filled(page, small()) == page
 
 
-def test_what_lies_above_a_bound_is_named(scripts) -> None:
+def test_violations_of_a_bound_are_named(scripts) -> None:
     page = scripts.page.filled(BLANK, pd.DataFrame([row("cpl", violated="asr"), row("whitened")]))
     assert "Significantly above its bound: cpl, sigma 0.1 (asr), of 2 cells." in page
 
@@ -147,8 +147,8 @@ def test_every_column_has_the_noise_of_its_name(scripts) -> None:
         assert norms == ([scripts.numbers.CLIP] if sigma else [])
 
 
-def test_every_cell_can_be_asked_for(scripts) -> None:
-    """A column's cells are chosen by its name alone."""
+def test_every_cell_can_be_requested(scripts) -> None:
+    """A column's cells are selected by its name alone."""
     assert set(scripts.numbers.PICTURES) < set(scripts.main.MEASURED)
     for given in scripts.main.MEASURED.values():
         assert Request(**{**scripts.main.GIVEN, **given}).attack in names("attacks")
@@ -196,7 +196,7 @@ def test_the_face_is_the_first_victim(scripts, tmp_path: Path) -> None:
     assert [int(tile[0, 0, 0]) for tile in shown.values()] == [51, 102, 204]
 
 
-def test_the_figure_of_few_rows(scripts, tmp_path: Path) -> None:
+def test_the_figure_with_few_rows(scripts, tmp_path: Path) -> None:
     sheet = scripts.faces.Sheet(tmp_path / "faces.png")
     scripts.draw.draw(small(), sheet, tmp_path / "empty.png")
     sheet.put("whitened", 0.1, torch.ones(3, 32, 32))
@@ -206,7 +206,7 @@ def test_the_figure_of_few_rows(scripts, tmp_path: Path) -> None:
 
 
 def test_small_cells_are_measured_written_and_drawn(scripts, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the command line, on embedded digits; then again from what was kept, to the same page."""
+    """From the command line, on embedded digits; then again from the stored rows, to the same page."""
     monkeypatch.setattr(scripts.main, "GIVEN", {**scripts.main.GIVEN, "dataset": "digits", "candidates": 50})
     few = {what: {**given, "victims": 4} for what, given in scripts.main.MEASURED.items()}
     monkeypatch.setattr(scripts.main, "MEASURED", few)
@@ -250,7 +250,7 @@ def test_wrong_input_is_refused(words, says, scripts, elsewhere: Path, monkeypat
     assert sorted(elsewhere.rglob("*")) == before
 
 
-def test_nothing_is_measured_for_a_page_that_lacks_a_block(scripts, elsewhere, monkeypatch, capsys) -> None:
+def test_nothing_is_measured_for_a_page_without_a_block(scripts, elsewhere, monkeypatch, capsys) -> None:
     (elsewhere / "docs" / "strongest-attacker.md").write_text("nothing")
     monkeypatch.setattr(sys, "argv", ["results/strongest_figure.py", "--runs", str(elsewhere / "runs")])
     with pytest.raises(SystemExit, match="2"):
@@ -260,7 +260,7 @@ def test_nothing_is_measured_for_a_page_that_lacks_a_block(scripts, elsewhere, m
 
 
 @measured
-def test_the_page_is_made_of_its_rows(scripts) -> None:
+def test_the_page_is_rendered_from_its_rows(scripts) -> None:
     rows, kept = pd.read_csv(TABLE), PAGE.read_text()
     assert scripts.page.filled(kept, rows) == kept
     assert scripts.page.filled(kept, rows.assign(rmse=0.001)) != kept
@@ -269,7 +269,7 @@ def test_the_page_is_made_of_its_rows(scripts) -> None:
     assert len(kept.splitlines()) <= 200
 
 
-def test_the_links_of_the_page_lead_somewhere() -> None:
+def test_the_links_of_the_page_have_targets() -> None:
     """Into this repository."""
     linked = [part.partition(")")[0] for part in PAGE.read_text().split("](")[1:]]
     assert "../results/noise_bounds.md" in linked

@@ -1,4 +1,4 @@
-"""The page of TabLeak on Adult says what its rows say."""
+"""The page of TabLeak on Adult matches its rows."""
 
 import sys
 from pathlib import Path
@@ -39,15 +39,15 @@ def table_under(page: str, head: str) -> list[list[str]]:
     return [[cell.strip() for cell in text.strip("|").split("|")] for text in lines[:ends]]
 
 
-def test_the_page_is_made_of_its_rows(made: ModuleType, grid: dict[str, Any], rows: pd.DataFrame) -> None:
-    """Written anew from the CSV it is the same, and a row that changes changes it."""
+def test_the_page_is_rendered_from_its_rows(made: ModuleType, grid: dict[str, Any], rows: pd.DataFrame) -> None:
+    """Rendered again from the CSV the page is the same, and a changed row changes it."""
     kept = (RESULTS / "tableak.md").read_text()
     assert made.page(grid, rows) == kept
     assert made.page(grid, rows.assign(feature_accuracy=0.5)) != kept
 
 
-def test_rows_are_of_the_grid(grid: dict[str, Any], rows: pd.DataFrame) -> None:
-    """Every cell of the grid is measured and no other, with its number of victims and of records, and shares are shares."""
+def test_rows_belong_to_the_grid(grid: dict[str, Any], rows: pd.DataFrame) -> None:
+    """Exactly the cells of the grid are measured, with their numbers of victims and records; shares are between 0 and 1."""
     keys = ["network", "attack", "searches", "batch"]
     cells = [
         (n, a, s, b)
@@ -63,8 +63,8 @@ def test_rows_are_of_the_grid(grid: dict[str, Any], rows: pd.DataFrame) -> None:
         assert found.filter(regex="accuracy|match").stack().between(0, 1).all()
 
 
-def test_all_rows_of_a_batch_size_are_of_the_same_records(rows: pd.DataFrame) -> None:
-    """Whatever the network, the attack and the number of searches: the same victims, beside the same two guesses."""
+def test_all_rows_of_a_batch_size_use_the_same_records(rows: pd.DataFrame) -> None:
+    """For any network, attack and number of searches: the same victims, with the same two guesses."""
     known = ["victim", "example", *rows.filter(regex="^(random|null)_").columns]
     for _, of_size in rows.groupby("batch"):
         first, *others = [
@@ -74,10 +74,10 @@ def test_all_rows_of_a_batch_size_are_of_the_same_records(rows: pd.DataFrame) ->
             pd.testing.assert_frame_equal(other, first)
 
 
-def test_attacks_are_judged_at_the_same_number_of_searches(
+def test_attacks_are_compared_at_the_same_number_of_searches(
     made: ModuleType, grid: dict[str, Any], rows: pd.DataFrame
 ) -> None:
-    """One attack is held against another where both have the same number of searches; what is printed says that it is not."""
+    """Two attacks are compared if they have the same number of searches; the printed numbers are marked as different."""
     page = made.page(grid, rows)
     equal = table_under(page, "## Attack against attack")
     assert {(line[3], line[5]) for line in equal} == {(str(s), str(s)) for s in grid["searches"]}
@@ -91,8 +91,10 @@ def test_attacks_are_judged_at_the_same_number_of_searches(
         assert int(line[3]) == grid["victims"][int(line[1])]
 
 
-def test_a_record_without_an_answer_counts_as_wrong(made: ModuleType, grid: dict[str, Any], rows: pd.DataFrame) -> None:
-    """Failures stay in every mean as 0: one record of each batch, and all of a batch; the rest of the page does not move."""
+def test_a_record_without_a_reconstruction_counts_as_wrong(
+    made: ModuleType, grid: dict[str, Any], rows: pd.DataFrame
+) -> None:
+    """Failures stay in every mean as 0: one record of each batch, and all of a batch; the rest of the page does not change."""
     measures = ["feature_accuracy", "record_match"]
     for failed in (~rows.duplicated([*made.KEYS, "victim"]), rows["victim"] == 1):
         missing, wrong = rows.copy(), rows.copy()
@@ -108,8 +110,8 @@ def test_the_mean_and_deviation_of_batches_with_a_failure(made: ModuleType) -> N
     assert made.share(rows, "feature_accuracy") == "62.5 +- 53.0"
 
 
-def test_p_is_that_of_student_over_batches(made: ModuleType) -> None:
-    """Differences 1, 2, 3: t = 2 sqrt(3) with two degrees of freedom; none where all are alike or there is one batch."""
+def test_p_is_from_students_test_over_batches(made: ModuleType) -> None:
+    """Differences 1, 2, 3: t = 2 sqrt(3) with two degrees of freedom; none if all are equal or there is one batch."""
     t = 2 * 3**0.5
     assert made.p_of(pd.Series([1.0, 2.0, 3.0])) == f"{1 - t / (2 + t * t) ** 0.5:.3f}"
     assert made.p_of(pd.Series([10.0, 10.01, 9.99, 10.0])) == "< 0.001"

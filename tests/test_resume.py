@@ -1,4 +1,4 @@
-"""A run that is cut short, whenever and however, goes on where it stopped and ends with the same files as one that was not."""
+"""A run interrupted at any moment and in any way resumes, and ends with the same files as an uninterrupted one."""
 
 import errno
 import fcntl
@@ -64,7 +64,7 @@ MINI = Request(
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Let this process compute as its children do, who have one thread: so the same bits are the same."""
+    """Use one thread, as the child processes do: only then are results bit-identical."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -77,7 +77,7 @@ def command(folder: Path, *more: str) -> list[str]:
 
 @contextmanager
 def started(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start the run in a process of its own and hand it over once its first stage has begun."""
+    """Start the run in a separate process and return it once its first stage has begun."""
     child = subprocess.Popen(
         [sys.executable, "-c", f"{LISTENING}; from leakbench.cli import main; main()", *command(folder)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(HOME)},
@@ -99,7 +99,7 @@ def files(folder: Path) -> list[str]:
 
 
 def assert_same_results(folder: Path, expected: Path) -> None:
-    """Compare all that was measured, bit by bit; wall times alone may differ."""
+    """Compare all measurements, bit by bit; only wall times may differ."""
     assert files(folder) == files(expected)
     for name in ("rows.parquet", "rounds.parquet"):
         pd.testing.assert_frame_equal(
@@ -114,7 +114,7 @@ def assert_same_results(folder: Path, expected: Path) -> None:
 
 
 def summary_of(folder: Path) -> dict:
-    """Return the summary of a finished run without what depends on the clock and the place."""
+    """Return the summary of a finished run without the parts that depend on the clock and the folder."""
     summary = json.loads((folder / "manifest.json").read_text())["summary"]
     for tap in summary["taps"].values():
         del tap["seconds"]
@@ -123,7 +123,7 @@ def summary_of(folder: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory, one_thread) -> tuple[Path, float]:
-    """Return the folder of a run that nothing broke off, and the seconds that it took."""
+    """Return the folder of an uninterrupted run, and its duration in seconds."""
     folder = tmp_path_factory.mktemp("unbroken") / "run"
     before, sys.argv = sys.argv, ["leakbench", *command(folder, "--quiet")]
     began = time.monotonic()
@@ -153,7 +153,7 @@ def test_interrupted_once_and_killed_once_at_random(unbroken, tmp_path, monkeypa
     assert_same_results(folder, expected)
 
 
-# What follows is one small cell, in this process.
+# One small cell, in this process
 
 
 @pytest.fixture(scope="module")
@@ -172,33 +172,33 @@ def go(cell: Cell, folder: Path, progress: Callable[..., None] = lambda *_: None
 
 @pytest.fixture(scope="module")
 def whole(cell, tmp_path_factory) -> Path:
-    """Return the folder of a small run that nothing broke off."""
+    """Return the folder of a small uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     go(cell, folder)
     return folder
 
 
 class Stop:
-    """Progress that ends the run like Ctrl-C after so many pieces."""
+    """Progress that ends the run like Ctrl-C after this many chunks."""
 
     def __init__(self, pieces: int) -> None:
         self.left = pieces
 
     def __call__(self, phase: str, done: int, total: int | None) -> None:
-        self.left -= done > 0  # Nothing is finished when a stage says that it begins.
+        self.left -= done > 0  # Nothing is finished when a stage reports its start.
         if self.left == 0:
             raise KeyboardInterrupt
 
 
 def stopped(cell: Cell, folder: Path, pieces: int) -> list[Path]:
-    """Break a small run off after so many pieces; return the files of its parts."""
+    """Interrupt a small run after this many chunks; return the files of its parts."""
     with pytest.raises(KeyboardInterrupt):
         go(cell, folder, Stop(pieces))
     return sorted((folder / "parts").iterdir())
 
 
 def test_from_every_moment_at_which_the_folder_changes(cell, whole, tmp_path, monkeypatch):
-    """The folder is copied before each file is put in place, which is what a kill at that moment leaves."""
+    """The folder is copied before each file is put in place, which is the state after a kill at that moment."""
     folder, moments = tmp_path / "run", []
     replace = Path.replace
 
@@ -258,8 +258,8 @@ def test_a_damaged_file_of_a_finished_run_is_measured_again(name, cell, whole, t
     assert_same_results(tmp_path / "run", whole)
 
 
-def test_a_run_that_is_gone_on_with_by_other_means_says_so(cell, tmp_path):
-    """As after an upgrade: its rows are of both, and `versions`, of its beginning, would hide it."""
+def test_a_run_resumed_in_another_environment_reports_it(cell, tmp_path):
+    """As after an upgrade: its rows come from both versions, which `versions`, from its start, would hide."""
     begun, now, said = (
         {"torch": "2.11.0", "threads": 1, "code": "a"},
         {"torch": "2.15.0", "threads": 1, "code": "a"},
@@ -276,7 +276,7 @@ def test_a_run_that_is_gone_on_with_by_other_means_says_so(cell, tmp_path):
     assert {"code", "torch", "numpy", "leakbench", "threads"} <= set(conditions(torch.device("cpu")))
 
 
-def test_what_is_finished_is_not_done_again(cell, tmp_path):
+def test_finished_parts_are_not_repeated(cell, tmp_path):
     stopped(cell, tmp_path / "run", 4)
     kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "run/parts").iterdir() if not p.name.startswith("train")}
     assert kept
@@ -284,7 +284,7 @@ def test_what_is_finished_is_not_done_again(cell, tmp_path):
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
 
 
-def test_after_a_full_disk_it_goes_on(cell, whole, tmp_path):
+def test_a_run_resumes_after_a_full_disk(cell, whole, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
@@ -321,7 +321,7 @@ def test_a_finished_run_started_again_does_nothing(unbroken, monkeypatch, capsys
     assert (folder / "report.html").read_bytes() == page
 
 
-def test_the_same_seed_gives_the_same_and_another_seed_something_else(cell, whole, tmp_path):
+def test_the_seed_determines_the_results(cell, whole, tmp_path):
     go(cell, tmp_path / "same")
     assert_same_results(tmp_path / "same", whole)
     other = resolve_cell(Request(**{**MINI.__dict__, "seed": 1}), None)
@@ -335,8 +335,8 @@ def test_the_same_seed_gives_the_same_and_another_seed_something_else(cell, whol
 
 
 @pytest.mark.parametrize("room", [0, 1])
-def test_a_disk_without_room_for_a_first_file_and_its_checksum_is_left_as_it_was(room, cell, tmp_path, monkeypatch):
-    """After the first manifest there is room for so many files; the next one, which may be the manifest again, has none."""
+def test_a_disk_too_full_for_a_file_and_its_checksum_is_unchanged(room, cell, tmp_path, monkeypatch):
+    """After the first manifest there is space for this many files, but not for the next one, which may be the manifest again."""
     replace, left = Path.replace, iter(range(1 + room))
 
     def full(self: Path, target: Path) -> Path:

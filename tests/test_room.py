@@ -1,4 +1,4 @@
-"""A lack of memory: halve and go on, and say so; one lane that does not fit is one line."""
+"""A lack of memory: halve the chunk, continue and report it; a single lane that does not fit is refused in one line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from leakbench.types import Generators, Network
 
 
 def lacking() -> None:
-    """Ask for more than any machine has, as PyTorch does on the CPU."""
+    """Request more memory than any machine has, as PyTorch does on the CPU."""
     torch.empty(10**15)
 
 
@@ -61,7 +61,7 @@ def cublas_lacks() -> None:
 
 
 @pytest.mark.parametrize("lack", [lacking, numpy_lacks, cuda_lacks, cublas_lacks])
-def test_what_runs_out_of_memory_is_known(lack: Any) -> None:
+def test_memory_errors_are_recognised(lack: Any) -> None:
     with pytest.raises((RuntimeError, MemoryError)) as caught:
         lack()
     assert out_of_memory(caught.value)
@@ -71,8 +71,8 @@ def test_what_runs_out_of_memory_is_known(lack: Any) -> None:
     assert not out_of_memory(ImportError("No module named 'opacus'"))
 
 
-def test_lanes_are_halved_once_and_stay_so() -> None:
-    """Of ten lanes five fit: not ten, then 5 and 5; the failed work's tensors are gone before the next begins."""
+def test_lanes_are_halved_once_and_stay_halved() -> None:
+    """Five of ten lanes fit: ten fail, then 5 and 5; the failed work's tensors are freed before the next attempt."""
     tried, said = list[slice](), list[str]()
 
     def work(where: slice) -> list[int]:
@@ -89,7 +89,7 @@ def test_lanes_are_halved_once_and_stay_so() -> None:
     assert len(said) == 1
 
 
-def test_what_the_failed_work_had_made_is_gone_before_the_next() -> None:
+def test_tensors_of_failed_work_are_freed_before_the_next_attempt() -> None:
     import weakref  # noqa: PLC0415
 
     held = list[weakref.ref[torch.Tensor]]()
@@ -100,14 +100,14 @@ def test_what_the_failed_work_had_made_is_gone_before_the_next() -> None:
         large = torch.zeros(3)
         held.append(weakref.ref(large))
         around: list[Any] = [large]
-        around.append(around)  # As a pool's future and the error that it holds.
+        around.append(around)  # Like a pool's future and the error that it stores.
         lacks(1, where.stop - where.start)
 
     list(Room("victims", 4, "")(slice(0, 2), work))
     assert alive[:2] == [False, False]
 
 
-def test_an_odd_count_is_halved_up_to_one_and_one_that_lacks_is_one_line() -> None:
+def test_an_odd_count_is_halved_and_a_single_lane_is_refused_in_one_line() -> None:
     tried = list[int]()
 
     def work(where: slice) -> None:
@@ -121,8 +121,8 @@ def test_an_odd_count_is_halved_up_to_one_and_one_that_lacks_is_one_line() -> No
     assert str(caught.value) == line
 
 
-def test_two_threads_that_lack_memory_halve_once_and_say_so_once() -> None:
-    """While one of them lacks memory for ten, the other has gone on with five."""
+def test_two_threads_that_lack_memory_halve_once_and_report_once() -> None:
+    """While one of them lacks memory for ten, the other has continued with five."""
     said = list[str]()
     room = Room("victims", 10, "lower it", said.append)
 
@@ -136,7 +136,7 @@ def test_two_threads_that_lack_memory_halve_once_and_say_so_once() -> None:
     assert said == [] and room.most == 5
 
 
-def test_other_errors_are_no_lack_of_memory() -> None:
+def test_other_errors_are_not_memory_errors() -> None:
     def work(where: slice) -> None:
         raise RuntimeError("shapes differ")
 
@@ -146,7 +146,7 @@ def test_other_errors_are_no_lack_of_memory() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Narrow:
-    """A method that lacks memory for more than so many victims."""
+    """A method that lacks memory for more than this many victims."""
 
     method: Any
     room: int
@@ -154,7 +154,7 @@ class Narrow:
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Any:
         self.asked.append(views[0].victims)
-        # What was drawn before the lack must not be missing afterwards.
+        # Draws before the failure must not be missing afterwards.
         drawn = [torch.randn(3, generator=rng) for rng in rngs] if views[0].victims > self.room else []
         lacks(self.room, views[0].victims)
         assert not drawn
@@ -181,7 +181,7 @@ def ran(cell: Cell, folder: Path, stream: io.StringIO | None = None) -> None:
 
 
 def assert_same(folder: Path, expected: Path) -> None:
-    """Compare rows and tensors; products of fewer victims differ in last bits."""
+    """Compare rows and tensors; products of fewer victims differ in the last bits."""
     found, wanted = (pd.read_parquet(f / "rows.parquet") for f in (folder, expected))
     pd.testing.assert_frame_equal(found, wanted, rtol=1e-4, atol=1e-6)
     tensors, others = (load_file(f / "reconstructions.safetensors") for f in (folder, expected))
@@ -197,7 +197,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_attack_that_is_halved_answers_the_same_and_says_so(tmp_path: Path, whole: Path) -> None:
+def test_a_halved_attack_gives_the_same_result_and_reports_it(tmp_path: Path, whole: Path) -> None:
     cell, asked = narrowed(small(), 2)
     stream = io.StringIO()
     ran(cell, tmp_path / "run", stream)
@@ -211,8 +211,8 @@ def test_an_attack_that_is_halved_answers_the_same_and_says_so(tmp_path: Path, w
 
 
 @pytest.mark.parametrize("room", [1, 2, 5])
-def test_a_halved_run_that_was_killed_goes_on_to_the_same_rows(tmp_path: Path, whole: Path, room: int) -> None:
-    """Killed after a piece of two victims of what would be one of five; then there is room for `room`."""
+def test_a_killed_halved_run_resumes_to_the_same_rows(tmp_path: Path, whole: Path, room: int) -> None:
+    """Killed after a chunk of two victims of an original five; then there is memory for `room`."""
     folder = tmp_path / "run"
     cell, asked = narrowed(small(), 2)
 
@@ -232,7 +232,7 @@ def test_a_halved_run_that_was_killed_goes_on_to_the_same_rows(tmp_path: Path, w
     assert asked[0] == 3
 
 
-def test_a_damaged_piece_between_two_others_is_attacked_again_alone(tmp_path: Path, whole: Path) -> None:
+def test_only_a_damaged_chunk_is_attacked_again(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "run"
     cell, _ = narrowed(small(), 2)
 
@@ -250,10 +250,10 @@ def test_a_damaged_piece_between_two_others_is_attacked_again_alone(tmp_path: Pa
 
 
 @pytest.mark.long
-def test_half_a_piece_of_another_length_is_not_taken_for_a_whole_one(
+def test_half_a_chunk_of_another_length_is_not_used(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a piece of five the tensors are damaged; then one of two is to take its name, and dies between its two files."""
+    """The tensors of a chunk of five are damaged; then a chunk of two replaces it, and is killed between its two files."""
     folder = tmp_path / "run"
     cell, _ = narrowed(small(), 5)
 
@@ -273,13 +273,13 @@ def test_half_a_piece_of_another_length_is_not_taken_for_a_whole_one(
     assert_same(folder, whole)
 
 
-def test_a_point_that_leaks_the_same_finds_the_halves_of_the_one_before(tmp_path: Path) -> None:
+def test_a_point_with_the_same_leak_reuses_the_halved_chunks(tmp_path: Path) -> None:
     cell, asked = narrowed(small(defense="none"), 3)
     ran(cell, tmp_path / "run")
-    assert asked == [5, 3, 2, 5]  # The second point tries five once, and finds the rest.
+    assert asked == [5, 3, 2, 5]  # The second point tries five once, and reuses the rest.
 
 
-def test_one_victim_who_does_not_fit_is_one_line(
+def test_one_victim_that_does_not_fit_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(stage_attack, "_attack_chunk", lambda *_: lacking())
@@ -308,16 +308,14 @@ def test_one_victim_who_does_not_fit_is_one_line(
     ]  # fmt: skip
 
 
-def test_what_does_not_go_by_victims_is_one_line_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_memory_errors_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cli.commands, "main", lambda **_: lacking())
     code, out, err = called(monkeypatch, capsys, "run")
     assert (code, out) == (2, "")
     assert err.startswith("leakbench: memory: not enough (tried to allocate") and "--clients-per-round" in err
 
 
-def test_the_rehearsal_says_what_does_not_fit(tmp_path: Path) -> None:
+def test_the_rehearsal_reports_a_lack_of_memory(tmp_path: Path) -> None:
     cell, _ = narrowed(small(protocol="live", taps=("type-1",), train_rounds=1, batch=2, clients=6), 0)
     with pytest.raises(InputError, match="memory: not enough for one of the victims alone"):
         ran(cell, tmp_path / "run")
@@ -333,7 +331,7 @@ NOISY = Defense(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_training_that_is_halved_trains_the_same_and_says_so(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halved_training_gives_the_same_model_and_reports_it(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = dataclasses.replace(
         small(protocol="live", taps=("type-1",), clients=9, clients_per_round=7, train_rounds=2, batch=2), defense=NOISY
     )
@@ -354,7 +352,7 @@ def test_training_that_is_halved_trains_the_same_and_says_so(threads: int, monke
 
 
 def rounds_of(cell: Cell, room: int) -> tuple[dict[str, torch.Tensor], int, list[str]]:
-    """Train where there is room for so many clients; return the last model, the most that fitted and what was said."""
+    """Train with memory for this many clients; return the last model, the largest chunk and the messages."""
     said = list[str]()
     with pytest.MonkeyPatch.context() as patched:
         fitted = narrow_clients(patched, room)
@@ -366,7 +364,7 @@ def rounds_of(cell: Cell, room: int) -> tuple[dict[str, torch.Tensor], int, list
 
 
 def narrow_clients(patched: pytest.MonkeyPatch, room: int) -> list[int]:
-    """Let memory suffice for so many clients; return the list of how many fitted."""
+    """Limit memory to this many clients; return the list of sizes that fitted."""
     fitted, plain, lock = list[int](), client_update, threading.Lock()
 
     def narrow(network: Network, examples: Any, *rest: Any, **named: Any) -> Any:
@@ -380,7 +378,7 @@ def narrow_clients(patched: pytest.MonkeyPatch, room: int) -> list[int]:
     return fitted
 
 
-def test_a_run_says_what_its_training_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_reports_halved_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     narrow_clients(monkeypatch, 3)
     cell = small(protocol="live", taps=("type-1",), clients=6, clients_per_round=4, train_rounds=2, batch=2)
     stream = io.StringIO()
@@ -389,7 +387,7 @@ def test_a_run_says_what_its_training_halved(tmp_path: Path, monkeypatch: pytest
     assert stream.getvalue().splitlines() == [line]
 
 
-def test_a_client_who_does_not_fit_is_one_line() -> None:
+def test_a_client_that_does_not_fit_is_refused_in_one_line() -> None:
     cell = small(protocol="live", taps=("type-1",), clients=5, train_rounds=1, batch=2)
     with pytest.raises(InputError, match=r"not enough for one of the clients alone .*; lower --batch or --local-iter"):
         rounds_of(cell, 0)

@@ -1,4 +1,4 @@
-"""Which rows of a first layer are answered: those that explain themselves, those that agree, and no combination of others."""
+"""The choice among rows of a first layer: rows that explain themselves, rows that agree, and no combination of others."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ RNGS = generators(0, "v", [(v,) for v in range(4)])
 
 
 def slow(vectors: Tensor, certainty: Tensor, many: int, sure: float, apart: float) -> Tensor:
-    """Of one victim, by least squares on the vectors themselves."""
+    """Choose for one victim, by least squares on the vectors themselves."""
     chosen = torch.full_like(certainty, -torch.inf)
     taken: list[int] = []
     for row in certainty.argsort(descending=True).tolist():
@@ -38,8 +38,8 @@ def slow(vectors: Tensor, certainty: Tensor, many: int, sure: float, apart: floa
 
 
 @pytest.mark.parametrize(("many", "sure", "apart"), [(3, torch.inf, 0.1), (9, torch.inf, 0.1), (9, 6.0, 0.4)])
-def test_the_choice_is_that_of_least_squares(many, sure, apart):
-    """Of vectors in few dimensions, with exact combinations and a copy among them; what is sure is taken in any span."""
+def test_the_choice_equals_that_of_least_squares(many, sure, apart):
+    """Vectors in few dimensions, with exact combinations and a copy; certain rows are chosen in any span."""
     rng = generator(0, "vectors")
     vectors = torch.randn(4, 12, 7, generator=rng).double()
     vectors[:, 3], vectors[:, 5] = vectors[:, 0] + 2 * vectors[:, 1], vectors[:, 2]
@@ -54,19 +54,19 @@ def test_the_choice_is_that_of_least_squares(many, sure, apart):
 
 
 def rows_of(shown: View) -> tuple[Tensor, Tensor]:
-    """Return what each row holds (V, k, d), and where it has a gradient (V, k)."""
+    """Return the content of each row (V, k, d), and whether it has a gradient (V, k)."""
     weight, bias = shown.update["1.weight"], shown.update["1.bias"]
     return (weight / bias[..., None]).nan_to_num(0.0, 0.0, 0.0), bias.abs() > 1e-6 * bias.abs().amax(1, keepdim=True)
 
 
 def lit(shown: View, x: Tensor) -> Tensor:
-    """Return (V, M, k): who lights which row."""
+    """Return (V, M, k): which examples activate which row."""
     sent = shown.network.parameters
     return x.flatten(2) @ sent["1.weight"].T + sent["1.bias"] > 0
 
 
-def test_a_row_that_one_example_lights_explains_its_bias_and_a_mixture_does_not():
-    """By the rows that the truth lights, in double precision; the gradient of the example's label, over M."""
+def test_a_row_activated_by_one_example_explains_its_bias_and_a_mixture_does_not():
+    """By the rows that the truth activates, in double precision; the gradient of the example's label, over M."""
     shown, x = view(honest(), 4)
     network = shown.network.model.double()
     sent = dataclasses.replace(shown.network, model=network, parameters=parameters(network))
@@ -82,8 +82,8 @@ def test_a_row_that_one_example_lights_explains_its_bias_and_a_mixture_does_not(
     assert (unexplained(other, "1.", found)[(many == 1) & there] > 1e-3).double().mean() > 0.98
 
 
-def test_what_is_not_one_gradient_leaves_nothing_explained():
-    """A clip, a network that samples."""
+def test_changed_gradients_explain_no_row():
+    """A clip, or a sampling network."""
     shown, x = view(honest(), 4)
     y = one_hot(torch.arange(4).expand(4, 1, 1, -1) % CLASSES, CLASSES)
     clip = Stations(example=(ClipWhole(norm=1e-3),))
@@ -96,8 +96,8 @@ def test_what_is_not_one_gradient_leaves_nothing_explained():
 
 
 @pytest.mark.parametrize("many", [12, 20])
-def test_all_that_any_row_holds_is_answered(many):
-    """Of an honest layer, where each example that is alone in a row is so in one or two: no mixture takes its place."""
+def test_every_example_in_a_row_is_reconstructed(many):
+    """In an honest layer an example is alone in only one or two rows: no mixture replaces it."""
     shown, x = view(honest(), many)
     found, there = rows_of(shown)
     held = right(x, found.where(there[..., None], torch.nan).reshape(4, -1, *SHAPE))
@@ -106,8 +106,8 @@ def test_all_that_any_row_holds_is_answered(many):
     assert torch.equal(answered, held)
 
 
-def test_a_combination_of_answers_is_none():
-    """Under a clip, where only rows that agree are sure: none of the rest lies in the span of what was answered before it."""
+def test_a_combination_of_reconstructions_is_rejected():
+    """Under a clip, where only rows that agree are certain: no other reconstruction is in the span of earlier ones."""
     shown, x = view(honest(), 8)
     y = one_hot(torch.arange(8).expand(4, 1, 1, -1) % CLASSES, CLASSES)
     stations = Stations(example=(ClipWhole(norm=1e-3),))
@@ -124,7 +124,7 @@ def test_a_combination_of_answers_is_none():
 
 
 def planted(many: int, rows: Tensor) -> View:
-    """Return a view of so many examples whose first layer's gradient holds these rows (n, d) and no others."""
+    """Return a view of this many examples whose first layer's gradient has exactly these rows (n, d)."""
     shown, _ = view(honest(), many, 1)
     layer = {name: torch.zeros_like(shown.update[f"1.{name}"]) for name in ("weight", "bias")}
     layer["weight"][0, : len(rows)], layer["bias"][0, : len(rows)] = rows, 1.0
@@ -135,22 +135,22 @@ def given(shown: View) -> int:
     return int(Rows()((shown,), RNGS[:1]).certainty.isfinite().sum())
 
 
-def test_behind_more_examples_than_half_the_values_no_span_says_anything():
-    """Of 100 values and 51 examples every place is filled while rows that can be inputs are left; behind 50 it is not."""
+def test_spans_are_ignored_with_more_examples_than_half_the_values():
+    """With 100 values and 51 examples all places are filled while there are rows that can be inputs; with 50 they are not."""
     share = torch.linspace(0.1, 1, 60)[:, None]
     rows = share * pictures(seed=3).flatten() + (1 - share) * 0.2
     assert given(planted(51, rows)) == 51
     assert given(planted(50, rows)) == 2
 
 
-def test_rows_that_agree_are_answers_in_any_span():
-    """Half of each of two others, twice: an answer; once: none."""
+def test_rows_that_agree_are_chosen_in_any_span():
+    """Half of each of two others: a reconstruction if it appears twice, otherwise not."""
     one, other = pictures(2, seed=5).flatten(1)
     assert given(planted(4, torch.stack([one, one, other, other, (one + other) / 2]))) == 2
     assert given(planted(4, torch.stack([one, one, other, other, *2 * [(one + other) / 2]]))) == 3
 
 
-def test_what_is_explained_comes_before_what_agrees_and_the_rest_by_what_it_misses():
+def test_explained_rows_come_first_then_agreeing_ones_then_by_residual():
     shown, _ = view(honest(), 20)
     read, missed = Rows()._first(shown), unexplained(shown, "1.", rows_of(shown)[0])
     some = read.certainty.isfinite()
@@ -162,8 +162,8 @@ def test_what_is_explained_comes_before_what_agrees_and_the_rest_by_what_it_miss
     torch.testing.assert_close(read.certainty[lone], 1 + 0.5 / (1 + missed[lone]))
 
 
-def test_who_is_told_a_noise_goes_by_size():
-    """Neither explained nor in a span is anything behind noise: of rows that none agrees with the largest come first."""
+def test_with_known_noise_rows_are_ranked_by_size():
+    """Behind noise nothing is explained or in a span: among rows without agreement the largest come first."""
     shown, _ = view(honest(), 20)
     read, held = Rows()._first(dataclasses.replace(shown, noise=1e-12)), rows_of(shown)[0]
     size = shown.update["1.weight"].norm(dim=2)

@@ -1,4 +1,4 @@
-"""What rows and bins take a known noise for: how much of it an answer holds, and up to where a row may still be an input."""
+"""Known noise in rows and bins: how much of it a reconstruction contains, and which rows may still be an input."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ CLIP = Stations(example=(ClipLayers(norm=1.0),))
 
 
 def view(weight: Tensor, bias: Tensor, **told: object) -> View:
-    """Return the view of one victim, of two examples, whose layer leaked weight (K, d) and bias (K,)."""
+    """Return the view of one victim, with two examples, whose layer leaked weight (K, d) and bias (K,)."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(D, K)).double()
     update = {"1.weight": weight[None], "1.bias": bias[None]}
     shown = View("type-1", Network(model, parameters(model)), update, 2, (D,), K, 0.1)
@@ -35,7 +35,7 @@ def bins(cumulative: bool = False, functional: Tensor | None = None) -> Bins:
 
 
 def planted(row: int, x: Tensor, size: float = 3.0, cumulative: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the gradients of a layer, of which one bin alone holds an example."""
+    """Return the gradients of a layer with only one occupied bin."""
     weight, bias = torch.zeros(K, D).double(), torch.zeros(K).double()
     for each in range(row + 1) if cumulative else (row,):
         sign = 1.0 if each % 2 == 0 else -1.0
@@ -50,8 +50,8 @@ def example(h: float, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("cumulative", [False, True])
-def test_the_noise_on_an_answer_is_that_on_its_gradient_by_its_scale(cumulative):
-    """sigma / |db| of a quotient, sigma mid / |w . dW| of who reads by the bin; of a difference of rows root two times that."""
+def test_the_noise_on_a_reconstruction_is_that_of_its_gradient_over_its_scale(cumulative):
+    """sigma / |db| for a quotient, sigma mid / |w . dW| for a reading by the bin; root two times that for a difference of rows."""
     weight, bias = planted(20, example(0.51), 3.0, cumulative)
     times = 2**0.5 if cumulative else 1.0
     by_bias = Rows()._bins(view(weight, bias, noise=S), bins(cumulative))
@@ -65,8 +65,8 @@ def test_the_noise_on_an_answer_is_that_on_its_gradient_by_its_scale(cumulative)
     assert float(first.noise[0, 20]) == pytest.approx(S / 3)
 
 
-def test_the_answer_is_the_posterior_mean_in_that_noise():
-    """By the dense formula, of a bin and of a first layer's row."""
+def test_the_reconstruction_is_the_posterior_mean_in_that_noise():
+    """By the dense formula, for a bin and for a first layer's row."""
     public = Public(torch.rand(60, D, generator=generator(1, "p")).double(), torch.zeros(60, dtype=torch.int64))
     x, rngs = example(0.51), generators(0, "v", [(0,)])
     weight, bias = planted(20, x, 0.3)
@@ -83,7 +83,7 @@ def test_the_answer_is_the_posterior_mean_in_that_noise():
 
 
 @pytest.mark.parametrize("above", [True, False])
-def test_h_may_lie_beyond_its_bin_by_five_deviations_of_what_noise_moves_it(above):
+def test_h_may_be_outside_its_bin_by_five_deviations_of_noise(above):
     """|w| times the noise on the values, and |h| times that on the bias; by the bin's own scale h is in its middle anyway."""
     w = torch.rand(D, generator=generator(2, "w")).double()
     w = w / w.sum()
@@ -103,7 +103,7 @@ def test_h_may_lie_beyond_its_bin_by_five_deviations_of_what_noise_moves_it(abov
 
 @pytest.mark.parametrize("secret", [bins(), None])
 @pytest.mark.parametrize("noise", [S, None])
-def test_values_may_lie_beyond_what_an_input_can_be_by_five_deviations(secret, noise):
+def test_values_may_be_outside_the_input_range_by_five_deviations(secret, noise):
     slack = TOLERANCE + SURE * (noise or 0.0) / 3
     for share, there in ((0.99, True), (1.01, False)):
         for low in (True, False):
@@ -117,8 +117,8 @@ def test_values_may_lie_beyond_what_an_input_can_be_by_five_deviations(secret, n
 
 
 @pytest.mark.parametrize("secret", [bins(), None])
-def test_a_row_no_longer_than_noise_is_holds_nothing(secret):
-    """|dW|^2 of noise is d sigma^2 with a deviation of sqrt(2 d) sigma^2: five of these above it something is there."""
+def test_a_row_as_short_as_noise_is_empty(secret):
+    """|dW|^2 of noise is d sigma^2 with a deviation of sqrt(2 d) sigma^2: a row five deviations above it is occupied."""
     x = example(0.51)
     most = S * (D + SURE * (2 * D) ** 0.5) ** 0.5
     for share, there in ((0.99, False), (1.01, True)):
@@ -129,7 +129,7 @@ def test_a_row_no_longer_than_noise_is_holds_nothing(secret):
 
 
 @pytest.mark.parametrize("secret", [bins(), None])
-def test_a_row_a_hundred_thousandth_of_the_largest_holds_its_rounding(secret):
+def test_a_row_of_a_hundred_thousandth_of_the_largest_is_rounding(secret):
     x = example(0.51)
     other, _ = planted(10, example(0.26))
     for share, there in ((0.99, False), (1.01, True)):
@@ -139,8 +139,8 @@ def test_a_row_a_hundred_thousandth_of_the_largest_holds_its_rounding(secret):
         assert read.certainty[0].isfinite().nonzero()[:, 0].tolist() == ([10, 20] if there else [10])
 
 
-def test_who_is_told_nothing_takes_the_noise_of_a_quarter_of_the_bins():
-    """Of bins most of which must be empty; of fewer than two an example none is known to be."""
+def test_unknown_noise_is_estimated_from_a_quarter_of_the_bins():
+    """If most bins must be empty; with fewer than two bins for each example no bin is known to be empty."""
     x, rng = example(0.51), generator(3, "n")
     weight, bias = planted(20, x)
     weight = weight + S * torch.randn(K, D, generator=rng).double()

@@ -1,4 +1,4 @@
-"""`leakbench runs` lists what lies in a folder, and how each run stands; `leakbench.read` reads the rows of all of them."""
+"""`leakbench runs` lists the content of a folder with the state of each run; `leakbench.read` reads the rows of all runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = (
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A folder with a run that is done, one that is not finished, and one whose manifest is cut off."""
+    """Return a folder with a finished run, an unfinished one, and one whose manifest is truncated."""
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "runs"
     assert called(monkeypatch, capsys, *SMALL, "--taps", "type-2,type-1", "--out", "runs/a")[0] == 0
@@ -62,7 +62,7 @@ def test_runs_are_listed_with_their_state(
     assert [line.split()[0] for line in out.splitlines()] == ["run", "a", "a"]
 
 
-def test_a_folder_that_is_not_there_is_one_line(
+def test_a_missing_folder_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -76,7 +76,7 @@ def test_a_folder_that_is_not_there_is_one_line(
         leakbench.read("runs")
 
 
-def test_rows_of_several_runs_are_those_of_each(place: Path) -> None:
+def test_rows_of_several_runs_are_concatenated(place: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         leakbench.read(place)
     shutil.rmtree(place / "c")
@@ -105,7 +105,7 @@ def test_each_row_has_the_verdict_on_its_leakage_point(place: Path) -> None:
 
 
 def test_listing_needs_no_torch(tmp_path: Path) -> None:
-    """Whose import alone takes longer than the manifests of thousands of runs."""
+    """Its import takes longer than reading the manifests of thousands of runs."""
     listing = f"import pathlib, sys, leakbench.runs as r; list(r.listed(pathlib.Path({str(tmp_path)!r})))"
     said = f"{listing}; print([name for name in ('torch', 'pandas', 'pyarrow') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""From answers to rows to the summary: matched the right way round, failures counted, verdicts against the null attacker."""
+"""From reconstructions to rows to the summary: correct matching, failures counted, verdicts against the baseline."""
 
 import dataclasses
 
@@ -50,13 +50,13 @@ def answer(inputs: Tensor, labels: Tensor, iterates: Tensor | None = None) -> Re
 
 
 def ranked(scores: torch.Tensor, real: Truth) -> dict[str, Ranking]:
-    """The rankings of who has these scores of the candidates and tells no class from another."""
+    """Return the rankings with these candidate scores and equal class scores."""
     blind = torch.zeros(len(real.lanes), int(real.labels.max()) + 1)
     return {"identified": Ranking(scores), "label_ranked": Ranking(blind)}
 
 
 def rows_of(real: Truth, given: Reconstruction | None, total: int, eta: float = 0.1) -> pd.DataFrame:
-    """Score with a null attacker who guesses grey for everyone and a ranking that finds nobody but victim 0."""
+    """Score with a baseline that guesses grey for every victim and a ranking that identifies only victim 0."""
     members = real.labels.shape[1]
     grey = torch.full((total * members, *SHAPE), 0.5)
     null = NullAttack({"public mean": grey}, {}, {}, "public mean", "public mean")
@@ -66,7 +66,7 @@ def rows_of(real: Truth, given: Reconstruction | None, total: int, eta: float = 
 
 
 def test_a_batch_in_another_order_is_matched() -> None:
-    """A 3-cycle of a perfect answer scores 0 for every member, with the labels at their examples."""
+    """A 3-cycle of a perfect reconstruction scores 0 for every member, with the labels at their examples."""
     real = truth(2, 3)
     turned = torch.tensor([1, 2, 0])
     rows = rows_of(real, answer(real.inputs[:, turned], real.labels[:, turned]), total=2)
@@ -75,8 +75,8 @@ def test_a_batch_in_another_order_is_matched() -> None:
     assert rows["success"].all()
 
 
-def test_every_score_of_a_batch_is_of_the_matched_answer() -> None:
-    """A blurred answer in another order scores as it does in the right one, and is kept in the right one."""
+def test_scores_of_a_batch_use_the_matched_reconstruction() -> None:
+    """A blurred reconstruction in another order has the same scores as in the right one, and is stored in the right one."""
     real = truth(2, 3)
     inputs, turned = 0.9 * real.inputs + 0.05, torch.tensor([1, 2, 0])
     plain, other = answer(inputs, real.labels), answer(inputs[:, turned], real.labels[:, turned])
@@ -97,7 +97,7 @@ def test_success_is_within_eta_and_the_distance_is_the_attackers_own() -> None:
 
 
 def test_an_rmse_of_eta_is_a_success() -> None:
-    """Off by a quarter throughout, which is a number without rounding: at most eta, and so is the null's guess of grey."""
+    """Off by a quarter everywhere, which has no rounding: at most eta, and so is the baseline's grey."""
     real = dataclasses.replace(truth(1, 1), inputs=torch.full((1, 1, *SHAPE), 0.25))
     rows = rows_of(real, answer(real.inputs + 0.25, real.labels), total=1, eta=0.25)
     assert (rows["rmse"].item(), rows["success"].item(), rows["null_success"].item()) == (0.25, True, True)
@@ -105,7 +105,7 @@ def test_an_rmse_of_eta_is_a_success() -> None:
 
 
 def test_rows_know_their_victim_in_a_later_chunk() -> None:
-    """The second chunk's victims keep their numbers, examples, null guesses and identification."""
+    """The second chunk's victims keep their numbers, examples, baseline guesses and identification."""
     real = truth(3, 1, first=4)
     rows = rows_of(real, answer(real.inputs, real.labels), total=20)
     assert rows["victim"].tolist() == [4, 5, 6]
@@ -117,8 +117,8 @@ def test_rows_know_their_victim_in_a_later_chunk() -> None:
     assert rows_of(first, answer(first.inputs, first.labels), total=20)["identified"].tolist() == [1.0, 0.0]
 
 
-def test_no_answer_is_a_failure_that_counts() -> None:
-    """One of four victims without an answer: ASR .75 of 4, not 1.0 of 3; the median takes it as the worst."""
+def test_a_missing_reconstruction_counts_as_a_failure() -> None:
+    """One of four victims without a reconstruction: ASR .75 of 4, not 1.0 of 3; the median counts it as the worst."""
     real = truth(4, 1)
     inputs = real.inputs.clone()
     inputs[2] = torch.nan
@@ -132,8 +132,8 @@ def test_no_answer_is_a_failure_that_counts() -> None:
     assert tap_summary(rows, 0.0).rmse is None
 
 
-def test_iterations_to_success_are_those_from_which_on_it_stays_within_eta() -> None:
-    """Within at 1, outside at 2, within at 3 and 4: 3. Within until the answer leaves it: no success, whatever the truth saw."""
+def test_iterations_to_success_count_until_it_stays_within_eta() -> None:
+    """Within at 1, outside at 2, within at 3 and 4: 3. If the reconstruction leaves it in the end there is no success."""
     real = truth(2, 1)
     near, far = (real.inputs * 0.9 + 0.05), 1 - real.inputs
     first = torch.cat([near[:1], near[1:]])
@@ -157,8 +157,8 @@ def test_iterations_to_success_is_the_first_within_eta() -> None:
     assert np.isnan(rows["iterations_to_success"].iloc[1])
 
 
-def test_each_victim_is_beside_the_guess_for_it() -> None:
-    """Guesses that name the example they are for: victims 4 to 6 of 20, two examples each."""
+def test_each_victim_is_paired_with_its_baseline_guess() -> None:
+    """Guesses that contain their example's number: victims 4 to 6 of 20, two examples each."""
     real = truth(3, 2, first=4)
     guesses = (torch.arange(40) / 40).reshape(40, 1, 1, 1).expand(40, *SHAPE)
     null = NullAttack({"own": guesses}, {}, {}, "own", "own")
@@ -170,7 +170,7 @@ def test_each_victim_is_beside_the_guess_for_it() -> None:
 
 
 def test_verdicts() -> None:
-    """Perfect answers reconstruct; all-white ones and a guess as good as grey do not, and 20 victims decide nothing else."""
+    """Perfect ones reconstruct; all-white ones and ones as good as grey do not; 20 victims are inconclusive otherwise."""
     real = truth(20, 1)
     assert tap_summary(rows_of(real, answer(real.inputs, real.labels), total=20), 0.0).verdict == "reconstructs"
     white = torch.ones_like(real.inputs)
@@ -184,27 +184,27 @@ def test_verdicts() -> None:
     assert tap_summary(rows_of(real, answer(nearly, real.labels), total=20, eta=1e-9), 0.0).verdict == "reconstructs"
 
 
-def test_identification_by_nothing_is_chance() -> None:
-    """Equal scores name the victim with probability 1 / k; scores that are not finite never do."""
+def test_identification_without_information_is_chance() -> None:
+    """Equal scores identify the victim with probability 1 / k; scores that are not finite never do."""
     real = truth(2, 1)
     null = NullAttack({"public mean": torch.full((2, *SHAPE), 0.5)}, {}, {}, "public mean", "public mean")
     for scores, expected in ((torch.zeros(2, 8), 1 / 8), (torch.full((2, 8), torch.nan), 0.0)):
         rows = score("type-2", 0, answer(real.inputs, real.labels), ranked(scores, real), null, real, 0.1, "n/a")[0]
         assert rows["identified"].tolist() == [expected, expected]
-    one = torch.tensor([[1.0, torch.nan, 0.0], [0.0, torch.nan, 1.0]])  # Of three candidates one has no score.
+    one = torch.tensor([[1.0, torch.nan, 0.0], [0.0, torch.nan, 1.0]])  # One of three candidates has no score.
     rows = score("type-2", 0, answer(real.inputs, real.labels), ranked(one, real), null, real, 0.1, "n/a")[0]
     assert rows["identified"].tolist() == [1.0, 0.0]
 
 
-def test_an_attack_without_answers_failed() -> None:
-    """Where every answer is missing the verdict is that the attack failed."""
+def test_an_attack_without_reconstructions_failed() -> None:
+    """If every reconstruction is missing, the verdict is that the attack failed."""
     real = truth(4, 1)
     rows = rows_of(real, answer(real.inputs * torch.nan, real.labels), total=4)
     assert tap_summary(rows, 0.0).verdict == "attack failed"
 
 
 def test_a_batch_is_one_trial() -> None:
-    """Three members of each batch all alike: the interval is that of the batches, not of three times as many."""
+    """Three equal members in each batch: the interval is that of the batches, not of three times as many."""
     real = truth(8, 3)
     inputs = real.inputs.clone()
     inputs[4:] = 1 - inputs[4:]
@@ -216,7 +216,7 @@ def test_a_batch_is_one_trial() -> None:
 
 
 def table(**changes: object) -> pd.DataFrame:
-    """20 victims far from the truth, whom nobody identifies; the null attacker is closer to half of them."""
+    """Return rows of 20 victims far from the truth and never identified; the baseline is closer for half of them."""
     n = 20
     plain = {
         "tap": "type-2", "round": 0, "victim": range(n), "batch": range(n), "member": 0, "label": 0, "label_guess": 1,
@@ -232,21 +232,19 @@ def table(**changes: object) -> pd.DataFrame:
     ("changes", "verdict"),
     [
         ({"rmse": 0.5}, "inconclusive"),
-        (
-            {"rmse": 0.25},
-            "inconclusive",
-        ),  # closer than the null's median guess, but not to more than half of the victims
-        ({"rmse": 0.5, "success": [True] * 12 + [False] * 8}, "reconstructs"),  # by ASR alone
-        ({"rmse": 0.15}, "reconstructs"),  # by RMSE alone
-        ({"rmse": 0.5, "success": [True] * 3 + [False] * 17}, "inconclusive"),  # within the null attacker's interval
+        # Closer than the baseline's median, but not for more than half of the victims.
+        ({"rmse": 0.25}, "inconclusive"),
+        ({"rmse": 0.5, "success": [True] * 12 + [False] * 8}, "reconstructs"),  # By ASR alone.
+        ({"rmse": 0.15}, "reconstructs"),  # By RMSE alone.
+        ({"rmse": 0.5, "success": [True] * 3 + [False] * 17}, "inconclusive"),  # Within the baseline's interval.
         ({"rmse": 0.5, "identified": 1.0}, "identifies"),
         ({"rmse": np.nan, "failure": True}, "attack failed"),
         ({"rmse": np.nan, "failure": True, "identified": 1.0}, "identifies"),
-        ({"rmse": 0.5, "identified": [1.0] * 2 + [0.0] * 18}, "identifies"),  # by chance once in 5,000 times
-        ({"rmse": 0.5, "identified": [1.0] + [0.0] * 19}, "inconclusive"),  # once in 50
-        ({"rmse": [0.2] * 10 + [0.4] * 10}, "inconclusive"),  # as close as the null attacker is not closer
-        ({"rmse": [0.1] * 2 + [0.5] * 8 + [0.31] * 10}, "inconclusive"),  # 12 of 20 closer is not significant
-        # 1.0 is above the null's interval [0.64, 0.95], but its own begins at 0.84, below the null's 0.85
+        ({"rmse": 0.5, "identified": [1.0] * 2 + [0.0] * 18}, "identifies"),  # By chance once in 5,000 times.
+        ({"rmse": 0.5, "identified": [1.0] + [0.0] * 19}, "inconclusive"),  # Once in 50.
+        ({"rmse": [0.2] * 10 + [0.4] * 10}, "inconclusive"),  # As close as the baseline is not closer.
+        ({"rmse": [0.1] * 2 + [0.5] * 8 + [0.31] * 10}, "inconclusive"),  # 12 of 20 closer is not significant.
+        # 1.0 is above the baseline's interval [0.64, 0.95], but its own begins at 0.84, below the baseline's 0.85.
         ({"rmse": 0.5, "success": True, "null_success": [True] * 17 + [False] * 3}, "inconclusive"),
     ],
 )
@@ -256,7 +254,7 @@ def test_each_clause_of_the_verdict(changes: dict[str, object], verdict: str) ->
 
 
 def test_members_of_a_batch_are_not_independent() -> None:
-    """Eight batches of three, alike within each: intervals of 8 trials; 6 of 8 closer than the null prove nothing."""
+    """Eight batches of three, equal within each: intervals of 8 trials; 6 of 8 closer than the baseline are not significant."""
     batches = np.repeat(np.arange(8), 3)
     rows = pd.DataFrame({**table(), "null_rmse": 0.4}).iloc[0:1].loc[[0] * 24].reset_index(drop=True)
     rows = rows.assign(victim=batches, batch=batches, member=[0, 1, 2] * 8, identified=[1.0, np.nan, np.nan] * 8)
@@ -272,7 +270,7 @@ def test_members_of_a_batch_are_not_independent() -> None:
 
 
 def test_medians_take_failures_as_the_worst() -> None:
-    """11 of 20 without a value: no median; the null's RMSE is its median; iterations need half of the victims."""
+    """11 of 20 without a value: no median; the baseline's RMSE is its median; iterations need half of the victims."""
     tap = tap_summary(table(psnr=[np.nan] * 11 + [50.0] * 9, ssim=[np.nan] * 11 + [0.9] * 9), 0.0)
     assert (tap.psnr, tap.ssim) == (None, None)
     assert tap.null_rmse == pytest.approx(0.3)
@@ -284,7 +282,7 @@ def test_medians_take_failures_as_the_worst() -> None:
     assert tap_summary(table(iterations_to_success=[3.0] * 12 + [np.nan] * 8), 0.0).iterations == 3.0
 
 
-def test_each_null_column_has_its_own_guesser() -> None:
+def test_each_baseline_column_has_its_own_guess() -> None:
     """The guess that is best for ASR is not the one that is best for RMSE."""
     real = truth(2, 1)
     null = NullAttack({"a": real.inputs[:, 0], "b": torch.zeros(2, *SHAPE)}, {}, {}, "a", "b")
@@ -303,8 +301,8 @@ def test_iterates_of_a_batch_are_matched_too() -> None:
     assert rows["iterations_to_success"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_a_summary_is_of_the_trained_model_and_of_the_attack() -> None:
-    """The last round's accuracy, not the best; beside a printed RMSE stands the attacker's, not the null's."""
+def test_a_summary_describes_the_trained_model_and_the_attack() -> None:
+    """The last round's accuracy, not the best; the attacker's RMSE, not the baseline's, is compared with a printed one."""
     plain = resolve_cell(Request(train_rounds=2), None)
     printed = {"accuracy": {"faces": 0.9}, "rmse type-2": {"faces": 0.6}}
     some = dataclasses.replace(plain, defense=dataclasses.replace(plain.defense, printed=printed))
@@ -322,8 +320,8 @@ def test_a_summary_is_of_the_trained_model_and_of_the_attack() -> None:
     assert "not better than a guess" in found.claims[1].comment
 
 
-def test_an_answer_without_iterations_is_an_answer() -> None:
-    """A closed form that found nothing has failed; only an attack that ranks gives no answer to be counted."""
+def test_a_reconstruction_without_iterations_counts() -> None:
+    """A closed form that found nothing failed; only an attack that ranks has no reconstructions to count."""
     real = truth(2, 3)
     blank = torch.full_like(real.inputs, torch.nan)
     empty = dataclasses.replace(answer(blank, real.labels), trajectory=torch.zeros(0, 2))

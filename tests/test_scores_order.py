@@ -1,4 +1,4 @@
-"""Which answer a score is of, and where eta and what is not finite fall."""
+"""Scores of matched reconstructions, and the cases of exactly eta and of infinite values."""
 
 import numpy as np
 import pandas as pd
@@ -15,14 +15,14 @@ SHAPE = (1, 4, 4)
 
 
 def truth(inputs: Tensor) -> Truth:
-    """The truth (V, M, *s), every example with a label of its own; victim v's own candidate is the v-th."""
+    """Return the truth (V, M, *s) with a different label for every example; victim v's own candidate is the v-th."""
     lanes = torch.arange(len(inputs))
     labels = torch.arange(inputs.shape[0] * inputs.shape[1]).reshape(inputs.shape[:2])
     return Truth(lanes, inputs, labels, labels, lanes)
 
 
 def blind(real: Truth) -> Ranking:
-    """All classes alike."""
+    """Return equal scores for all classes."""
     return Ranking(torch.zeros(len(real.lanes), int(real.labels.max()) + 1))
 
 
@@ -35,7 +35,7 @@ def rows_of(
     scores: Tensor | None = None,
     lpips: metrics.Score | str = "n/a",
 ) -> pd.DataFrame:
-    """Score the answers (V, M, *s) beside a null attacker who guesses one grey for everyone."""
+    """Score reconstructions (V, M, *s) against a baseline that guesses one grey for every victim."""
     none = torch.zeros(len(inputs), dtype=torch.int64)
     certainty = torch.zeros(inputs.shape[:2])
     given = Reconstruction(
@@ -47,16 +47,16 @@ def rows_of(
     return score("type-1", 0, given, {"identified": ranking, "label_ranked": blind(real)}, null, real, eta, lpips)[0]
 
 
-def test_lpips_is_of_the_matched_answer() -> None:
-    """By a stand-in for LPIPS, since it is handed the pictures as the other scores are: a turned batch of truths scores 0."""
+def test_lpips_uses_the_matched_reconstruction() -> None:
+    """By a stand-in for LPIPS, since it gets the pictures like other scores: a permuted batch of truths scores 0."""
     real = truth(torch.rand(2, 3, *SHAPE, generator=torch.Generator().manual_seed(0)))
     turned = real.inputs[:, torch.tensor([1, 2, 0])]
     assert metrics.rmse(turned, real.inputs).min() > 0.1
     assert rows_of(real, turned, lpips=metrics.rmse)["lpips"].tolist() == [0.0] * 6
 
 
-def test_what_is_off_by_eta_exactly_is_a_success() -> None:
-    """Answers of .75 and .8 for .5 at eta .25, of the attacker and of the null attacker, and on the way to the answer."""
+def test_an_error_of_exactly_eta_is_a_success() -> None:
+    """Values of .75 and .8 for .5 at eta .25, for the attacker, the baseline and snapshots."""
     real = truth(torch.full((2, 1, *SHAPE), 0.5))
     answers = torch.tensor([0.75, 0.8]).reshape(2, 1, 1, 1, 1).expand(2, 1, *SHAPE)
     rows = rows_of(real, answers, eta=0.25, guess=0.75)
@@ -68,8 +68,8 @@ def test_what_is_off_by_eta_exactly_is_a_success() -> None:
     assert rows_of(real, answers, eta=0.25, guess=0.8)["null_success"].tolist() == [False, False]
 
 
-def test_an_infinite_score_of_a_candidate_identifies_nobody() -> None:
-    """Neither the candidate that has it, nor does it stand in the way of the best finite one."""
+def test_an_infinite_score_of_a_candidate_identifies_no_victim() -> None:
+    """It does not identify its candidate, and does not prevent the best finite one."""
     real = truth(torch.full((3, 1, *SHAPE), 0.5))
     scores = torch.zeros(3, 5)
     scores[0, 0], scores[0, 4] = 1.0, torch.inf
@@ -78,12 +78,11 @@ def test_an_infinite_score_of_a_candidate_identifies_nobody() -> None:
     assert rows_of(real, real.inputs, scores=scores)["identified"].tolist() == [1.0, 0.0, 0.0]
 
 
-def test_a_class_that_public_data_lack_is_no_mistake_of_the_ranking() -> None:
-    """Labels 0 and 1 of three classes, the second without a public example: NaN for it, and None where no victim has another."""
+def test_a_class_missing_in_public_data_is_not_a_wrong_label() -> None:
+    """Labels 0 and 1 of three classes, the second without a public example: NaN for it, and None if no victim has another."""
     scores = torch.tensor([[2.0, -torch.inf, 1.0], [2.0, -torch.inf, 1.0]])
     told = ranked_first(scores, torch.tensor([0, 1]))
     assert told[0] == 1
     assert told[1].isnan()
-    assert ranked_first(torch.full((1, 3), torch.nan), torch.tensor([1])).tolist() == [
-        0.0
-    ]  # A model that diverged tells nobody.
+    # A diverged model identifies no victim.
+    assert ranked_first(torch.full((1, 3), torch.nan), torch.tensor([1])).tolist() == [0.0]

@@ -1,4 +1,4 @@
-"""What is asked wrongly of a script in results/ or benchmarks/ is one line on stderr and exit code 2, and nothing is written."""
+"""Wrong input to a script in results/ or benchmarks/ gives one line on stderr and exit code 2, and nothing is written."""
 
 import importlib
 import shutil
@@ -23,7 +23,7 @@ SCRIPTS |= {"peer_scorers": "benchmarks"}
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], ModuleType]:
-    """Import a script whose folder is a copy, so that nothing of the real one can change."""
+    """Import a copy of a script's folder, so that the real one cannot change."""
 
     def of(name: str) -> ModuleType:
         folder = tmp_path / SCRIPTS[name]
@@ -58,7 +58,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def test_wrong_input_is_one_line(
     name: str, given: str, says: str, load: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    """Of every script; its files stay as they are, and no run begins."""
+    """For every script; its files are unchanged, and no run begins."""
     script = load(name)
     before = contents(tmp_path)
     monkeypatch.setattr(sys, "argv", [f"{SCRIPTS[name]}/{name}.py", *given.split()])
@@ -71,14 +71,14 @@ def test_wrong_input_is_one_line(
     assert contents(tmp_path) == before
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert existing("--data-dir", tmp_path) == tmp_path
     with pytest.raises(InputError, match="--data-dir: no folder"):
         existing("--data-dir", tmp_path / "file")
 
 
-def test_what_is_said_in_several_lines_is_said_in_one(capsys: Any) -> None:
+def test_messages_of_several_lines_become_one(capsys: Any) -> None:
     def main() -> None:
         raise InputError("field: got this,\n  expected that")
 
@@ -100,13 +100,13 @@ def test_what_is_said_in_several_lines_is_said_in_one(capsys: Any) -> None:
         ("a, type-0@0+3", ["a"]),
     ],
 )
-def test_rows_are_chosen_by_their_cells_name(only: str, found: list[str]) -> None:
-    """A cell's own name chooses it alone, any other text those that hold it, and a printed row the cell that it is of."""
+def test_rows_are_selected_by_the_name_of_their_cell(only: str, found: list[str]) -> None:
+    """A cell's exact name selects only it, other text all cells that contain it, and a printed row its cell."""
     assert chosen(["a, B = 1", "a, B = 16", "a", "c"], only) == found
 
 
 @pytest.mark.parametrize("only", ["a, B = 2", "a, B = 1, type-3", "a, B = 1, c", "c type-2", "type-2@0", "A"])
-def test_a_row_that_is_of_no_cell_is_refused(only: str) -> None:
+def test_a_row_without_a_cell_is_refused(only: str) -> None:
     with pytest.raises(InputError, match=f"^only: no row's name holds '{only}'"):
         chosen(["a, B = 1", "a, B = 16", "a", "c"], only)
 
@@ -116,7 +116,7 @@ def test_a_table_in_markdown() -> None:
     assert markdown_table(["a"], []) == "| a |\n| --- |"
 
 
-def test_numbers_are_those_of_their_fields() -> None:
+def test_numbers_are_formatted_by_their_fields() -> None:
     assert numbers(["victims=20", "dropout=0.5", "success=1"]) == {"victims": 20, "dropout": 0.5, "success": 1}
     for word in ("victims=true", "victims=1.0", "dropout=yes"):
         with pytest.raises(InputError, match=r"^set: "):
@@ -124,7 +124,7 @@ def test_numbers_are_those_of_their_fields() -> None:
 
 
 def test_tableak_measures_one_row_again(load: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """--only takes the named cell anew, leaves all others as they are, and without it nothing that is there is measured."""
+    """--only measures the named cell again and keeps all others; without it no existing cell is measured."""
     script = load("tableak")
     grid = yaml.safe_load((tmp_path / "results" / "tableak.yaml").read_text())
     path = tmp_path / "results" / "tableak.csv"

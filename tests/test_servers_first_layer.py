@@ -1,4 +1,4 @@
-"""Servers that choose a first layer's values, and what rows of such a layer hold."""
+"""Servers that choose a first layer's values, and the content of rows of such a layer."""
 
 import dataclasses
 
@@ -45,19 +45,19 @@ def view(network: Network, many: int = 8, victims: int = 4) -> tuple[View, Tenso
 
 
 def right(found: Tensor, truth: Tensor) -> Tensor:
-    """Return (V, M): which answers are a truth to 1e-3."""
+    """Return (V, M): which reconstructions equal a truth to 1e-3."""
     apart = (found[:, :, None] - truth[:, None]).flatten(3).square().mean(3).sqrt()
     return apart.nan_to_num(nan=torch.inf).amin(2) < 1e-3
 
 
-def test_a_row_that_one_example_lights_is_that_example_and_rows_that_agree_come_first():
-    """By the rows that the truth lights: all that several rows hold alone come back, each once, before any mixture."""
+def test_rows_activated_by_one_example_equal_it_and_agreeing_rows_come_first():
+    """By the rows that the truth activates: examples alone in several rows are reconstructed, once each, before any mixture."""
     network = sent(QuantileRows())
     shown, x = view(network)
     found = Rows()((shown,), generators(0, "v", [(v,) for v in range(4)]))
     ratio = right(found.inputs, x)
     lit = x.flatten(2) @ network.parameters["1.weight"].T + network.parameters["1.bias"] > 0
-    alone = (lit & (lit.sum(1, keepdim=True) == 1)).sum(2)  # (V, M): rows of its own.
+    alone = (lit & (lit.sum(1, keepdim=True) == 1)).sum(2)  # (V, M): rows with one example.
     assert (ratio.sum(1) >= (alone >= 2).sum(1)).all()
     for v in range(4):
         sure = found.certainty[v] >= 2
@@ -66,7 +66,7 @@ def test_a_row_that_one_example_lights_is_that_example_and_rows_that_agree_come_
     assert ratio.double().mean() > 0.9
 
 
-def test_a_quantile_lights_one_in_n():
+def test_a_quantile_activates_one_in_n():
     network = sent(QuantileRows(), examples=20)
     lit = PUBLIC.inputs.flatten(1) @ network.parameters["1.weight"].T + network.parameters["1.bias"] > 0
     assert float(lit.float().mean()) == pytest.approx(0.05, abs=0.005)
@@ -82,7 +82,7 @@ def test_trap_weights_are_half_negative_and_s_times_as_large():
     assert not sent(TrapWeights()).parameters["1.bias"].any()
 
 
-def test_a_lie_reads_more_than_the_honest_start():
+def test_a_malicious_layer_reads_more_than_an_honest_one():
     rngs = generators(0, "v", [(v,) for v in range(4)])
     shares = []
     for network in (honest(), sent(QuantileRows(), 50)):
@@ -101,7 +101,7 @@ def test_wrong_input_is_refused():
         QuantileRows()(honest(), Public(PUBLIC.inputs[:1], PUBLIC.labels[:1]), Knowledge(), generator(0, "s"))
 
 
-def test_a_dead_gradient_has_no_answer():
+def test_a_zero_gradient_has_no_reconstruction():
     shown, _ = view(honest(), 2, 1)
     dark = dataclasses.replace(shown, update={n: torch.zeros_like(u) for n, u in shown.update.items()})
     found = Rows()((dark,), generators(0, "v", [(0,)]))

@@ -1,4 +1,4 @@
-"""A server that fishes: whom its last layer catches, the gradient that comes back, and what any attack then makes of it."""
+"""A server that fishes: the examples that its last layer catches, the recovered gradient, and an attack on it."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ SHAPE, CLASSES, CLOCK = (1, 6, 6), 4, Clock(0, 0, 1, 1)
 
 
 def honest(kind: str = "sigmoid", dtype: torch.dtype = torch.float64) -> Network:
-    """A small network: sigmoids or ReLUs before a last layer with a bias, or ReLUs before one without."""
+    """Return a small network: sigmoids or ReLUs before a last layer with a bias, or ReLUs before one without."""
     torch.manual_seed(0)
     act = nn.Sigmoid if kind == "sigmoid" else nn.ReLU
     last = nn.Linear(12, CLASSES, bias=kind != "unbiased")
@@ -75,7 +75,7 @@ def cosine(one: Parameters, other: Parameters) -> Tensor:
 
 
 def batch(victims: int, many: int, of: int, where: int = 2) -> tuple[Tensor, Tensor]:
-    """Return batches whose example at `where` alone is of the class."""
+    """Return batches in which only the example at `where` has the class."""
     y = (of + 1 + torch.arange(victims * many).reshape(victims, many) % (CLASSES - 1)) % CLASSES
     y[:, where] = of
     return pictures(victims, many, seed=5), y
@@ -88,8 +88,8 @@ def close(one: Parameters, other: Parameters, rtol: float = 1e-6) -> None:
 
 @pytest.mark.parametrize("kind", ["sigmoid", "relu", "unbiased"])
 @pytest.mark.parametrize("of", [0, 3])
-def test_the_gradient_of_the_one_of_a_class_comes_back(kind, of):
-    """Of 32 examples, to the last digits, the last layer's rows of other classes included; it is what the view responds to."""
+def test_the_gradient_of_a_single_example_of_a_class_is_recovered(kind, of):
+    """With 32 examples, up to rounding, including the last layer's rows of other classes; the view responds with it."""
     network, catch = fished(honest(kind), of=of)
     x, y = batch(5, 32, of)
     alone, there = catch.isolated(view(network, catch, x, y))
@@ -99,13 +99,13 @@ def test_the_gradient_of_the_one_of_a_class_comes_back(kind, of):
     close(alone.update, own(network, x[:, 2], y[:, 2]))
     close(alone.respond(x[:, 2:3], one_hot(y[:, 2:3], CLASSES).double()), alone.update)
     raw, real = view(network, catch, x, y).update["3.weight"], own(network, x[:, 2], y[:, 2])["3.weight"]
-    assert cosine({"": raw}, {"": real}).max() < 0.9  # The last layer, as it leaked, is everybody's.
+    assert cosine({"": raw}, {"": real}).max() < 0.9  # The leaked last layer contains all examples.
 
 
 @settings(max_examples=25, deadline=None)
 @given(labels=st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=12), of=st.integers(0, CLASSES - 1))
-def test_what_lies_below_is_the_sum_over_the_class(labels, of):
-    """Whatever the batch; with none of the class nothing is there, and below the last layer nothing moved at all."""
+def test_layers_below_show_the_sum_over_the_class(labels, of):
+    """For any batch; without an example of the class the gradient is zero, and nothing below the last layer changed."""
     network, catch = fished(honest(), of=of)
     y = torch.tensor(labels)[None]
     x = pictures(1, len(labels), seed=len(labels))
@@ -122,7 +122,7 @@ def test_what_lies_below_is_the_sum_over_the_class(labels, of):
 
 @pytest.mark.parametrize("side", [1.0, -1.0])
 def test_a_feature_catches_the_wrong_side_of_both_kinds(side):
-    """By hand: class c below its threshold and the others above it, or turned round; nobody else moves anything below."""
+    """By hand: class c below its threshold and the others above it, or the reverse; other examples change nothing below."""
     plain = honest()
     network, catch = fished(plain, of=1, by="feature")
     f = int(catch.row.abs().argmax())
@@ -140,8 +140,8 @@ def test_a_feature_catches_the_wrong_side_of_both_kinds(side):
     assert each[caught].min() > 1e6 * each[~caught].max()
 
 
-def test_the_one_that_a_feature_caught_comes_back():
-    """Where exactly one is caught, of the class: its gradient at the sent model up to the scale that makes it searchable."""
+def test_the_gradient_of_an_example_caught_by_a_feature_is_recovered():
+    """If exactly one example of the class is caught: its gradient at the sent model, up to the scale that a search needs."""
     plain = honest()
     network, catch = fished(plain, of=1, by="feature", share=1.0)
     x, y = pictures(60, 8, seed=11), torch.ones(60, 8, dtype=torch.int64)
@@ -160,7 +160,7 @@ def test_the_one_that_a_feature_caught_comes_back():
     assert cosine({n: g[one] for n, g in alone.update.items()}, {n: g[one] for n, g in below.items()}).min() > 1 - 1e-6
     again = alone.respond(x[torch.arange(60), first][:, None], one_hot(y[:, :1], CLASSES).double())
     close({n: g[one] for n, g in again.items()}, {n: g[one] for n, g in below.items()}, 1e-5)
-    exact, _ = catch.isolated(dataclasses.replace(shown, noise=1e-9))  # Noise goes by the length that was sent.
+    exact, _ = catch.isolated(dataclasses.replace(shown, noise=1e-9))  # Noise depends on the sent length.
     close({n: g[one] for n, g in exact.update.items()}, {n: g[one] for n, g in mine.items()}, 1e-5)
     assert exact.noise == pytest.approx(8e-9)
 
@@ -168,7 +168,7 @@ def test_the_one_that_a_feature_caught_comes_back():
 @pytest.mark.parametrize("name", ["cnn", "lenet_cpl", "lenet_cpl_gelu", "mlp_relu", "convnet", "vit_tiny_patch8"])
 @pytest.mark.parametrize("by", ["class", "feature"])
 def test_in_single_precision_nothing_overflows(name, by):
-    """Batches of 8 with one of the class: finite, and as the example's own gradient; a layer without a bias has no threshold."""
+    """Batches of 8 with one of the class: finite, and equal to the example's own gradient; without a bias there is no threshold."""
     shape = (3, 16, 16)
     model = build(name, shape, CLASSES, generator(0, "m"))
     plain = Network(model, parameters(model))
@@ -191,10 +191,10 @@ def test_in_single_precision_nothing_overflows(name, by):
         assert cosine(alone.update, one).min() > 0.9999
 
 
-def test_the_cut_is_the_best_of_all():
+def test_the_threshold_is_the_best_of_all():
     """Against every feature, side and threshold, one by one."""
     known = torch.randn(40, 3, generator=generator(0, "h")).double()
-    known[:, 2] = 0.5  # One without any threshold.
+    known[:, 2] = 0.5  # One has no threshold.
     mine = (known[:, 1] + 0.3 * known[:, 0] > 0.4).logical_xor(torch.arange(40) % 9 == 0)
     for share, many in ((0.3, 8), (1.0, 8), (0.1, 32)):
         cut = likeliest_cut(known, mine, share, many)
@@ -213,8 +213,8 @@ def test_the_cut_is_the_best_of_all():
 
 
 @pytest.mark.parametrize(("clip", "norm"), [(ClipWhole, 1e-2), (ClipLayers, 1e-2)])
-def test_what_acts_on_examples_stays_exact(clip, norm):
-    """A clip of examples: the view is that of the clipped gradient, to which the view responds alike."""
+def test_defenses_of_single_examples_keep_it_exact(clip, norm):
+    """A clip of examples: the view has the clipped gradient, and responds with it."""
     network, catch = fished(honest(), of=2)
     x, y = batch(3, 16, 2)
     stations = Stations(example=(clip(norm=norm),))
@@ -225,8 +225,8 @@ def test_what_acts_on_examples_stays_exact(clip, norm):
     close(alone.respond(x[:, 2:3], one_hot(y[:, 2:3], CLASSES).double()), alone.update, 1e-5)
 
 
-def test_a_later_clip_keeps_the_direction_and_leaves_the_view():
-    """Of the batch or the client: too short by the clip's factor, the same for all, and out of what the view runs on a guess."""
+def test_a_later_clip_keeps_the_direction_and_is_removed_from_the_view():
+    """A clip of the batch or the client shortens all equally, and is removed from the operations that the view runs on a guess."""
     network, catch = fished(honest(), of=2)
     x, y = batch(3, 16, 2)
     for name in ("batch", "client"):
@@ -238,11 +238,11 @@ def test_a_later_clip_keeps_the_direction_and_leaves_the_view():
         assert (alone.update["1.weight"].norm() < real["1.weight"].norm() / 10).all()
 
 
-def test_any_attack_answers_for_the_one_and_says_nothing_of_the_rest():
-    """The closed form of a first layer, which reads one example: exact; NaN beside it, and where nothing was fished."""
+def test_an_attack_reconstructs_only_the_caught_example():
+    """The closed form of a first layer, for one example: exact; NaN for the others, and if nothing was caught."""
     network, catch = fished(honest(), of=0)
     x, y = batch(4, 8, 0)
-    y[1, 2] = 3  # Nobody of the class.
+    y[1, 2] = 3  # No example of the class.
     found = answered(AnalyticFc(), (view(network, catch, x, y),), generators(0, "v", [(v,) for v in range(4)]))
     assert isinstance(found, Reconstruction)
     some = torch.tensor([True, False, True, True])
@@ -259,8 +259,8 @@ def test_any_attack_answers_for_the_one_and_says_nothing_of_the_rest():
     assert nobody.inputs.shape == x.shape and nobody.inputs.isnan().all()
 
 
-def test_a_row_a_ten_thousandth_of_the_largest_holds_nobody():
-    """What underflows is not quite zero: row c counts from 1e-4 of the largest other row's length on, whatever the batch's size."""
+def test_a_row_of_a_ten_thousandth_of_the_largest_caught_no_example():
+    """Underflow is not exactly zero: row c counts from 1e-4 of the largest other row's length on, for any batch size."""
     network, catch = fished(honest(), of=1)
     x, y = batch(3, 8, 1)
     shown = view(network, catch, x, y)
@@ -273,8 +273,8 @@ def test_a_row_a_ten_thousandth_of_the_largest_holds_nobody():
         assert (found == there).all()
 
 
-def test_of_whom_one_view_shows_nothing_there_is_no_answer():
-    """Two releases, the first of which caught nobody of victim 1 and the second nobody of victim 2."""
+def test_victims_missing_in_one_view_have_no_reconstruction():
+    """Two releases; the first caught nothing of victim 1, the second nothing of victim 2."""
     network, catch = fished(honest(), of=0)
     x, y = batch(4, 8, 0)
     first, second = y.clone(), y.clone()
@@ -287,7 +287,7 @@ def test_of_whom_one_view_shows_nothing_there_is_no_answer():
     torch.testing.assert_close(found.inputs[[0, 3], 0], x[[0, 3], 2], rtol=0, atol=1e-6)
 
 
-def test_several_of_the_class_come_back_as_a_mean():
+def test_several_examples_of_the_class_give_their_mean():
     network, catch = fished(honest(), of=0)
     x, y = batch(3, 8, 0)
     y[:, 5] = 0
@@ -296,8 +296,8 @@ def test_several_of_the_class_come_back_as_a_mean():
     assert ((found.inputs[:, 0] >= low - 1e-6) & (found.inputs[:, 0] <= high + 1e-6)).double().mean() > 0.9
 
 
-def test_an_honest_server_and_one_that_ranks_get_what_leaked():
-    """Nothing comes between a method and the views where the secret isolates nobody, or where candidates are ranked."""
+def test_honest_servers_and_rankings_get_the_unchanged_views():
+    """The views are unchanged if the secret isolates no example, or if the method ranks candidates."""
     network, catch = fished(honest(), of=0)
     assert isinstance(catch, Isolates) and not isinstance(None, Isolates)
     x, y = batch(2, 4, 0)
@@ -343,7 +343,7 @@ def test_wrong_input_is_refused():
 
 
 @pytest.mark.parametrize("recipe", ["fishing", "fishing_feature"])
-def test_it_runs_from_the_command_line(recipe, tmp_path, monkeypatch, capsys):
+def test_fishing_runs_from_the_command_line(recipe, tmp_path, monkeypatch, capsys):
     asked = "--dataset digits --leak-batch 8 --victims 3 --iterations 2 --train-rounds 0 --taps type-1 --candidates 8 --quiet"
     code, out, err = called(
         monkeypatch, capsys, "run", "-v", "--attack", recipe, *asked.split(), "--out", str(tmp_path / "run")
@@ -351,12 +351,12 @@ def test_it_runs_from_the_command_line(recipe, tmp_path, monkeypatch, capsys):
     assert (code, err) == (0, "")
     rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")
     assert len(rows) == 24
-    assert (rows.groupby("victim")["failure"].sum() >= 7).all()  # One answer a batch at most.
+    assert (rows.groupby("victim")["failure"].sum() >= 7).all()  # At most one reconstruction for each batch.
     assert "malicious parameters" in out
 
 
-def test_it_runs_at_a_model_that_was_trained(tmp_path, monkeypatch, capsys):
-    """In the live protocol too, two rounds in, where the model rehearsed before the training catches nobody or somebody."""
+def test_fishing_runs_at_a_trained_model(tmp_path, monkeypatch, capsys):
+    """In the live protocol too, after two rounds, where the rehearsed model before training may catch no example."""
     asked = "--dataset digits --protocol live --leak-rounds last --local-iterations 1 --leak-batch 8 --victims 3 --iterations 2"
     federation = "--train-rounds 2 --clients 6 --clients-per-round 3 --batch 8 --taps type-1 --candidates 8 --quiet"
     words = f"run --attack fishing --model mlp_relu {asked} {federation} --out {tmp_path / 'run'}"

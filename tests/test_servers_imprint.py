@@ -1,4 +1,4 @@
-"""A server that imprints: what its rows hold, how many come back by the law, what spoils a readout and what does not."""
+"""A server that imprints: the content of its rows, the expected number of reconstructions, and the effect of defenses."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ def honest() -> Network:
 
 
 def pictures(*many: int, seed: int = 1) -> Tensor:
-    """Of every brightness alike often: values around a mean that is uniform."""
+    """Return pictures of uniform brightness: values around a uniform mean."""
     generator_ = torch.Generator().manual_seed(seed)
     mean = 0.2 + 0.6 * torch.rand(*many, *[1] * len(SHAPE), generator=generator_)
     return (mean + 0.1 * (torch.rand(*many, *SHAPE, generator=generator_) - 0.5)).double()
@@ -61,7 +61,7 @@ def rngs(victims: int) -> tuple[torch.Generator, ...]:
 
 
 def recovered(answer: Tensor, truth: Tensor, within: float = 1e-6) -> Tensor:
-    """Return (V, M): which of the truths (V, M, *s) one of the answers is."""
+    """Return (V, M): which truths (V, M, *s) equal a reconstruction."""
     apart = (truth[:, :, None] - answer[:, None]).flatten(3).square().mean(3).sqrt()
     return (apart.nan_to_num(nan=torch.inf) < within).any(2)
 
@@ -69,8 +69,8 @@ def recovered(answer: Tensor, truth: Tensor, within: float = 1e-6) -> Tensor:
 @pytest.mark.parametrize("form", ["sparse", "cumulative"])
 @pytest.mark.parametrize("functional", ["mean", "random"])
 @pytest.mark.parametrize("gain", [0.01, 100.0])
-def test_an_example_alone_in_its_bin_comes_back_and_no_other(form, functional, gain):
-    """By the bins that the truth is in, whatever the gain; two in one bin give one answer that neither is."""
+def test_exactly_the_examples_alone_in_their_bin_are_reconstructed(form, functional, gain):
+    """By the bins of the truth, at any gain; two in one bin give one reconstruction that equals neither."""
     network, bins = sent(bins=20, form=form, functional=functional, gain=gain)
     x = pictures(6, 5)
     found = Rows()((view(network, bins, x),), rngs(6))
@@ -83,13 +83,13 @@ def test_an_example_alone_in_its_bin_comes_back_and_no_other(form, functional, g
     answered = ~found.inputs.flatten(2).isnan().any(2)
     assert (
         answered.sum(1) <= many
-    ).all()  # Of two whose gradients point apart the bin holds nothing that can be an input.
+    ).all()  # If the gradients of two point in different directions, the bin contains nothing that can be an input.
     assert torch.equal(answered, found.certainty.isfinite())
     assert (found.certainty[:, :-1] >= found.certainty[:, 1:]).all()
 
 
-def test_bins_of_few_public_values_are_alike_likely():
-    """Of 300 values 256 bins each hold about 1 / 256 of others of the kind, where quantiles of the values themselves do not."""
+def test_bins_from_few_public_values_are_equally_likely():
+    """With 300 values, each of 256 bins has about 1 / 256 of other such values, unlike quantiles of the values themselves."""
     rng = torch.Generator().manual_seed(7)
     known, others = (torch.randn(many, generator=rng, dtype=torch.float64) for many in (300, 200_000))
     inner = edges_of(known, 256)[1:-1]
@@ -104,8 +104,8 @@ def test_bins_of_few_public_values_are_alike_likely():
 
 
 @pytest.mark.parametrize("form", ["sparse", "cumulative"])
-def test_one_shot_brings_back_the_target_and_nobody_else(form):
-    """One bin around the brightness of one picture, which an 64th of the public ones share."""
+def test_one_shot_reconstructs_only_the_target(form):
+    """One bin around the brightness of one picture, which contains a 64th of the public pictures."""
     x = pictures(12, 6)
     target = float(x[0, 0].mean())
     network, bins = sent(bins=64, form=form, target=target)
@@ -121,8 +121,8 @@ def test_one_shot_brings_back_the_target_and_nobody_else(form):
 
 
 @pytest.mark.parametrize(("bins", "many"), [(16, 4), (64, 8), (64, 32)])
-def test_the_law(bins, many):
-    """(1 - 1 / k)^(n - 1) of n examples are alone in one of k bins that are alike likely: within four standard errors."""
+def test_the_share_alone_in_a_bin_follows_the_law(bins, many):
+    """(1 - 1 / k)^(n - 1) of n examples are alone in one of k equally likely bins: within four standard errors."""
     network, secret = sent(bins=bins)
     x = pictures(40, many, seed=bins + many)
     share = recovered(Rows()((view(network, secret, x),), rngs(40)).inputs, x).double().mean(1)
@@ -131,7 +131,7 @@ def test_the_law(bins, many):
 
 
 def test_the_network_behind_the_imprint_is_the_honest_one():
-    """Its weights and names stay, its answer hardly moves, and what it remembers goes along."""
+    """Its weights and names stay, its output hardly changes, and its memory is copied."""
     plain = honest()
     kept = {"3.memory": torch.ones(2)}
     network, bins = Imprint(bins=8, gain=1e-6)(
@@ -148,8 +148,8 @@ def test_the_network_behind_the_imprint_is_the_honest_one():
     assert (Imprint().threat, Honest().threat) == ("malicious architecture", "honest")
 
 
-def test_a_clip_by_layers_spoils_the_quotient_and_not_the_bins_scale():
-    """Weight and bias of a row are scaled apart; the middle of the bin tells the scale up to the bin's width."""
+def test_a_clip_by_layers_changes_the_quotient_but_not_the_reading_by_the_bin():
+    """Weight and bias of a row are scaled separately; the middle of the bin gives the scale up to the bin's width."""
     network, bins = sent(bins=64, gain=100.0)
     x = pictures(8, 1)
     clipped = view(network, bins, x, Stations(example=(ClipLayers(norm=1e-3),)))
@@ -159,7 +159,7 @@ def test_a_clip_by_layers_spoils_the_quotient_and_not_the_bins_scale():
     assert recovered(Rows()((whole,), rngs(8)).inputs, x).all()
 
 
-def test_who_is_told_of_a_clip_by_layers_reads_by_the_bin():
+def test_an_attacker_that_knows_a_clip_by_layers_reads_by_the_bin():
     network, bins = sent(bins=64, gain=100.0)
     x = pictures(8, 1)
     stations = Stations(example=(ClipLayers(norm=1e-3),))
@@ -170,8 +170,8 @@ def test_who_is_told_of_a_clip_by_layers_reads_by_the_bin():
     assert recovered(Rows()((weights,), rngs(8)).inputs, x, 0.05).all()
 
 
-def test_who_is_told_of_noise_answers_with_the_posterior_mean():
-    """Closer than who is not told; where noise is all there is, nobody answers."""
+def test_an_attacker_that_knows_the_noise_uses_the_posterior_mean():
+    """It is closer than without knowledge of the noise; in pure noise there is no reconstruction."""
     network, bins = sent(bins=32, gain=100.0)
     x = pictures(20, 2)
     stations = Stations(example=(ClipWhole(norm=1.0),), batch=(GaussianNoise(multiplier=0.004, to="sum"),))
@@ -188,24 +188,23 @@ def test_who_is_told_of_noise_answers_with_the_posterior_mean():
 
     assert error(told) < 0.9 * error(blind)
     answered = ~Rows()((blind,), rngs(20)).inputs.flatten(2).isnan().any(2)
-    assert (
-        answered.double().mean() > 0.8
-    )  # Who is told nothing sees the noise in the empty bins, and lets its answers be noisy.
+    # Without knowledge the attacker estimates the noise from empty bins, and its reconstructions stay noisy.
+    assert answered.double().mean() > 0.8
     drowned = dataclasses.replace(
         told, noise=10.0, update={n: 10 * torch.randn(u.shape).double() for n, u in update.items()}
     )
     assert Rows()((drowned,), rngs(20)).inputs.isnan().all()
 
 
-def test_local_steps_move_the_rows_little_and_spoil_little():
-    """Two steps of four pictures each, sparse rows: seven of eight come back to .05."""
+def test_local_steps_change_the_rows_little():
+    """Two steps of four pictures each, sparse rows: seven of eight are reconstructed to .05."""
     network, bins = sent(bins=64, gain=0.01)
     x = pictures(6, 8)
     found = Rows(tolerance=0.05)((view(network, bins, x, steps=2),), rngs(6)).inputs
     assert recovered(found, x, 0.05).double().mean() > 0.85
 
 
-def test_a_sampling_network_gets_its_draws():
+def test_a_sampling_network_gets_draws_through_the_imprint():
     network = honest()
     model = Precode(4)(network.model.float(), SHAPE, CLASSES, generator(0, "x")).double()
     behind, bins = Imprint(bins=16)(Network(model, parameters(model)), PUBLIC, Knowledge(), torch.Generator())

@@ -1,4 +1,4 @@
-"""LOKI: the sum of a cohort's updates falls apart into clients; a shared imprint of as many rows does not."""
+"""LOKI separates the sum of a cohort's updates into clients; a shared imprint with as many rows does not."""
 
 import pytest
 import torch
@@ -29,13 +29,13 @@ def summed(server, x, stations=None, lanes=None):
 
 
 def share(server, x):
-    """Return the share of pictures that come back, and its standard error over sums."""
+    """Return the share of reconstructed pictures, and its standard error over sums."""
     view = summed(server, x)
     found = recovered(Rows()((view,), rngs(len(x))).inputs, x.flatten(1, 2), 0.004).double().mean(1)
     return float(found.mean()), float(found.std()) / len(x) ** 0.5
 
 
-def test_each_client_s_pictures_obey_the_law_of_its_own_batch():
+def test_the_pictures_of_each_client_follow_the_law_of_its_batch():
     x = pictures(SUMS, CLIENTS, BATCH)
     by_itself, all_together = ((1 - 1 / BINS) ** (n - 1) for n in (BATCH, CLIENTS * BATCH))
     found, error = share(Loki(bins=BINS), x)
@@ -45,8 +45,8 @@ def test_each_client_s_pictures_obey_the_law_of_its_own_batch():
     assert by_itself - all_together > 0.3
 
 
-def test_a_client_is_let_into_its_own_columns_alone():
-    """The sum's block c is the mean over all clients of what client c would have sent by itself."""
+def test_a_client_changes_only_its_own_columns():
+    """The sum's block c is the mean over all clients of the update that client c would have sent alone."""
     x = pictures(1, CLIENTS, BATCH)
     view = summed(Loki(bins=16), x)
     y = one_hot(torch.arange(BATCH)[None] % 3, 3).double()[None, None]
@@ -68,7 +68,7 @@ def test_without_secure_aggregation_all_clients_get_the_same():
     assert leak("global", network, x[:, :, None], y, 0.1, Stations(), CLOCK, None)["rows.bias"].shape == (2, 16)
 
 
-def test_noise_on_the_sum_is_drawn_once_and_another_model_for_nobody_is_one_for_all():
+def test_noise_on_the_sum_is_drawn_once_and_noise_of_clients_separately():
     x = pictures(1, CLIENTS, BATCH)
     stations = Stations(client=(ClipWhole(norm=1.0),), server=(GaussianNoise(multiplier=2.0, to="sum"),))
     lanes = generators(0, "leak noise", [(0, 0, k) for k in range(CLIENTS)])
@@ -76,7 +76,7 @@ def test_noise_on_the_sum_is_drawn_once_and_another_model_for_nobody_is_one_for_
     quiet = summed(Loki(bins=64), x, Stations(client=(ClipWhole(norm=1.0),))).update["rows.weight"]
     own = Stations(client=(ClipWhole(norm=1.0), GaussianNoise(multiplier=1.0, to="each")))
     apart = summed(Loki(bins=64), x, own, lanes).update["rows.weight"] - quiet
-    # Each client draws by itself, so that K noises on a mean of K come to 1 / sqrt(K).
+    # Each client draws separately, so K noises on a mean of K have 1 / sqrt(K).
     assert abs(float(apart.std()) * CLIENTS**0.5 * 0.1 - 1) < 0.02
     spread = float((noisy - quiet).std()) * CLIENTS * 0.1  # In units of a gradient: divided by K and the learning rate.
     assert abs(spread / 2.0 - 1) < 0.02

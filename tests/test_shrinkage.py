@@ -9,7 +9,7 @@ from leakbench.attack.search.shrinkage import shrinkage_of
 
 
 @pytest.mark.parametrize("many", [5, 40])
-def test_it_is_the_posterior_mean_of_the_dense_formula(many):
+def test_it_equals_the_posterior_mean_of_the_dense_formula(many):
     rng = torch.Generator().manual_seed(0)
     public = torch.rand(many, 8, generator=rng, dtype=torch.float64)
     read, variance = (
@@ -25,13 +25,13 @@ def test_it_is_the_posterior_mean_of_the_dense_formula(many):
         torch.testing.assert_close(found[:, place], expected)
 
 
-def test_without_noise_it_is_what_was_read():
+def test_without_noise_it_equals_the_reading():
     public = torch.rand(6, 5, generator=torch.Generator().manual_seed(1))
     read = torch.rand(2, 5, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(shrinkage_of(public)(read, torch.zeros(2)), read, rtol=0, atol=1e-5)
 
 
-def test_the_expected_error_is_that_of_a_sample():
+def test_the_expected_error_equals_that_of_a_sample():
     rng = torch.Generator().manual_seed(3)
     prior = shrinkage_of(torch.rand(30, 12, generator=rng, dtype=torch.float64))
     truth, variance = torch.rand(12, generator=rng, dtype=torch.float64), torch.tensor(0.02).double()
@@ -42,8 +42,8 @@ def test_the_expected_error_is_that_of_a_sample():
     assert abs(float(errors.var()) / spread - 1) < 0.05
 
 
-def test_few_examples_do_not_make_it_sure():
-    """Of a white Gaussian and fewer examples than values, what they leave open keeps a variance of the same order."""
+def test_few_examples_do_not_make_it_overconfident():
+    """With a white Gaussian and fewer examples than values, unobserved directions keep a variance of the same order."""
     public = 0.5 + 0.2 * torch.randn(20, 60, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     assert 0.01 < shrinkage_of(public).rest < 0.11
     many = torch.randn(4000, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -51,8 +51,8 @@ def test_few_examples_do_not_make_it_sure():
 
 
 @pytest.mark.parametrize("many", [5, 40])
-def test_its_density_is_that_of_the_dense_covariance(many):
-    """Of an input read in noise, whether examples span all directions or not; and along a functional."""
+def test_its_density_equals_that_of_the_dense_covariance(many):
+    """For an input read in noise, whether or not the examples span all directions; and along a functional."""
     rng = torch.Generator().manual_seed(6)
     public = torch.rand(many, 8, generator=rng, dtype=torch.float64)
     read, functional = (torch.rand(*n, generator=rng, dtype=torch.float64) for n in ((3, 8), (8,)))

@@ -24,14 +24,14 @@ V, SHAPE, CLASSES = 3, (1, 9, 9), 4
 
 
 def network() -> nn.Sequential:
-    """Return a network whose pools leave a row and a column over."""
+    """Return a network whose pools leave a row and a column unused."""
     torch.manual_seed(2)
     layers = [nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(3), nn.Conv2d(8, 16, 2, padding=1), nn.ReLU(), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(144, CLASSES, bias=False)).double().eval()
 
 
 def leaked() -> tuple[View, Tensor]:
-    """Return what leaks of V victims, and their inputs."""
+    """Return the leak of V victims, and their inputs."""
     model = network()
     coarse = torch.rand(V, 1, 3, 3, generator=torch.Generator().manual_seed(3)).double()
     x = nn.functional.interpolate(coarse, SHAPE[1:], mode="bilinear", align_corners=True)[:, None]
@@ -53,7 +53,7 @@ def test_features_and_gradients_tend_to_the_originals_as_the_sharpness_grows():
     apart = []
     for sharpness in (3.0, 30.0, 1e3, 1e6):
         h, gradients = front.smoothed(sharpness, entered)(x, cotangents, lanes)
-        # The gradient of the last bias depends on nothing but which units are active, and that is known.
+        # The gradient of the last bias depends only on which units are active, which is known.
         weights = [n for n in gradients if n.endswith("weight")]
         pairs = [(h, entered), *((gradients[n], view.update[n]) for n in weights)]
         apart.append([float((one - other).norm() / other.norm()) for one, other in pairs])
@@ -64,8 +64,8 @@ def test_features_and_gradients_tend_to_the_originals_as_the_sharpness_grows():
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 20.0])
-def test_the_way_back_is_the_derivative_by_finite_differences(sharpness):
-    """The scale of each layer counts as constant, so that a direction is taken in which it does not change."""
+def test_the_backward_pass_equals_finite_differences(sharpness):
+    """The scale of each layer is treated as constant, so the test direction keeps it constant."""
     chain = chain_of(nn.Sequential(nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(2, 3, 1), nn.Flatten()).double())
     soft = smoothed(chain, sharpness, torch.zeros(1, 1, 12, dtype=torch.float64))
     generator = torch.Generator().manual_seed(5)
@@ -85,7 +85,7 @@ def test_the_way_back_is_the_derivative_by_finite_differences(sharpness):
         torch.testing.assert_close((delta * passed.push(direction)).sum(), (passed.back(delta) * direction).sum())
 
 
-def test_a_chain_without_kinks_stays_as_it_is():
+def test_a_chain_without_kinks_is_unchanged():
     chain = chain_of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten()))
     assert smoothed(chain, 1.0, torch.zeros(1, 1, 98)).steps == chain.steps
 

@@ -1,4 +1,4 @@
-"""SPEAR: batches come back exactly behind a ReLU layer, with a certificate that needs no truth, and its limits are said."""
+"""SPEAR reconstructs batches behind a ReLU layer exactly, with a certificate that needs no truth, and reports its limits."""
 
 import dataclasses
 
@@ -39,13 +39,13 @@ def rngs(victims: int) -> tuple[torch.Generator, ...]:
 
 
 def exact(found: Tensor, truth: Tensor) -> Tensor:
-    """Return (V, M): which answers are one of the truths to 1e-3."""
+    """Return (V, M): which reconstructions equal one of the truths to 1e-3."""
     apart = (found[:, :, None] - truth[:, None]).flatten(3).square().mean(3).sqrt()
     return (apart.nan_to_num(nan=torch.inf) < 1e-3).any(2)
 
 
 @pytest.mark.parametrize("many", [1, 2, 5, 8])
-def test_batches_come_back_and_the_certificate_says_so(many):
+def test_batches_are_reconstructed_with_a_certificate(many):
     shown, x = view(3, many)
     found = Spear()((shown,), rngs(3))
     assert exact(found.inputs, x).all()
@@ -53,14 +53,14 @@ def test_batches_come_back_and_the_certificate_says_so(many):
     assert found.labels.shape == (3, many)
 
 
-def test_a_clip_of_each_example_hides_nothing():
-    """It scales each example's gradient, which leaves the factors' zeros where they were."""
+def test_a_clip_of_each_example_does_not_stop_it():
+    """It scales each example's gradient, which keeps the factors' zeros."""
     shown, x = view(2, 4, Stations(example=(ClipWhole(norm=1e-2),)))
     assert exact(Spear()((shown,), rngs(2)).inputs, x).all()
 
 
-def test_noise_costs_what_it_hides():
-    """A hundred-thousandth of the gradient's own deviation nothing, and that deviation everything."""
+def test_noise_reduces_reconstructions():
+    """Noise of a hundred-thousandth of the gradient's own deviation changes nothing, noise of that deviation everything."""
     little, x = view(2, 4, noise=1e-5)
     assert exact(Spear()((little,), rngs(2)).inputs, x).all()
     loud, x = view(2, 4, noise=1.0)
@@ -69,8 +69,8 @@ def test_noise_costs_what_it_hides():
     assert not (found.certainty > 0.97).any()
 
 
-def test_a_batch_that_shares_a_gradient_has_no_answer():
-    """The same example twice: the rank falls short, and nothing is made up."""
+def test_a_batch_with_equal_examples_has_no_reconstruction():
+    """The same example twice: the rank is too small, and nothing is invented."""
     shown, _ = view(2, 4)
     twice, _ = view(2, 3)
     found = Spear(draws=2000)((dataclasses.replace(shown, update=twice.update),), rngs(2))
@@ -84,7 +84,7 @@ def test_the_same_generators_give_the_same_bits():
     assert torch.equal(one, other)
 
 
-def test_what_it_cannot_read_is_refused():
+def test_unsuitable_networks_are_refused():
     convolved, _ = view(1, 2, name="lenet_cpl")
     with pytest.raises(InputError, match="spear reads a biased linear first layer"):
         Spear()((convolved,), rngs(1))

@@ -1,4 +1,4 @@
-"""SPEAR's parts against closed forms: what vanishes in noise, when there is nothing to read, and the fit to rows that vanish."""
+"""SPEAR's parts against closed forms: zeros in noise, updates that cannot be read, and the fit to zero rows."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def layer(weight: Tensor) -> module._Layer:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
-    """What the search for directions is given, instead of the search: unit rows, and within what each vanishes."""
+    """Return the inputs of the search for directions: unit rows, and the tolerance of each for zero."""
     calls: list[tuple[Tensor, Tensor]] = []
 
     def columns(
@@ -40,14 +40,16 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
 
 
 def spectrum(values: Tensor, seed: int = 4) -> Tensor:
-    """Return a matrix (ROWS, WIDTH) of these singular values."""
+    """Return a matrix (ROWS, WIDTH) with these singular values."""
     left, right = (torch.linalg.qr(random(n, WIDTH, seed=seed + n))[0] for n in (ROWS, WIDTH))
     return left * values @ right.T
 
 
 @pytest.mark.parametrize("tolerance", [4.0, 7.0])
-def test_a_row_vanishes_within_so_many_deviations_of_the_noise_on_it(seen, tolerance):
-    """Of an inactive example's column q that on row i is N(0, sum_j q_j^2 / s_j^2 sd^2 / |L_i|^2), q of length 1 and random."""
+def test_a_row_is_zero_within_a_number_of_noise_deviations(seen, tolerance):
+    """For an inactive example's column q, its value on row i is N(0, sum_j q_j^2 / s_j^2 sd^2 / |L_i|^2),
+    with q random of length 1.
+    """
     sd = 1e-3
     x, z = torch.rand(MANY, WIDTH, generator=generator(5, "x")).double(), random(ROWS, MANY, seed=6)
     z[torch.rand(ROWS, MANY, generator=generator(7, "zero")) < 0.5] = 0
@@ -64,7 +66,7 @@ def test_a_row_vanishes_within_so_many_deviations_of_the_noise_on_it(seen, toler
     assert int(lit.sum()) > 0
     torch.testing.assert_close(within, wide / lengths[lit], rtol=0.05, atol=0)
     torch.testing.assert_close(rows, left[lit, :MANY] / lengths[lit, None])
-    # Of truly inactive examples that is as it should be: about one deviation of what is there, over all of them.
+    # Inactive examples deviate as expected: about one deviation of the present noise, over all of them.
     q = torch.linalg.inv(x @ right[:MANY].T / scale[:MANY])
     q = q / q.norm(dim=0)
     off = ((rows @ q) / (within / tolerance)[:, None])[z[lit] == 0]
@@ -72,8 +74,8 @@ def test_a_row_vanishes_within_so_many_deviations_of_the_noise_on_it(seen, toler
     assert (off.abs() < tolerance * 1.5).all()
 
 
-def test_a_row_on_which_nobody_is_active_tells_nobody_apart(seen):
-    """It is left out where its noise is more than a tenth of it, whichever row it is."""
+def test_a_row_without_an_active_example_is_left_out(seen):
+    """Any row is left out if its noise is more than a tenth of it."""
     sd, z = 1e-3, random(ROWS, MANY, seed=6)
     z[[4, 9]] = 0
     weight = z @ torch.rand(MANY, WIDTH, generator=generator(5, "x")).double() + sd * random(ROWS, WIDTH, seed=8)
@@ -83,8 +85,8 @@ def test_a_row_on_which_nobody_is_active_tells_nobody_apart(seen):
 
 
 @pytest.mark.parametrize(("share", "there"), [(1.01, True), (0.99, False)])
-def test_what_lies_in_the_noise_is_not_searched(seen, share, there):
-    """The M-th singular value has to be twice the largest that noise of the deviation beyond it has: sd (sqrt n + sqrt d)."""
+def test_updates_within_the_noise_are_not_searched(seen, share, there):
+    """The M-th singular value must be twice the largest expected from noise of the observed deviation: sd (sqrt n + sqrt d)."""
     beyond = 1e-3
     deviation = beyond * ((WIDTH - MANY) / ((ROWS - MANY) * (WIDTH - MANY))) ** 0.5
     least = 2 * deviation * (ROWS**0.5 + WIDTH**0.5) * share
@@ -96,18 +98,18 @@ def test_what_lies_in_the_noise_is_not_searched(seen, share, there):
 
 
 @pytest.mark.parametrize(("share", "there"), [(1.1, True), (0.9, False)])
-def test_without_noise_rounding_stands_for_it(seen, share, there):
-    """eps of the largest singular value a coordinate, where what is beyond is less than that."""
+def test_without_noise_rounding_is_used_as_noise(seen, share, there):
+    """eps of the largest singular value for each coordinate, if the residual is smaller."""
     values = torch.zeros(WIDTH).double()
     values[:MANY] = torch.tensor([5.0, 2.0, 2 * 5.0 * EPS * (ROWS**0.5 + WIDTH**0.5) * share])
-    diagonal = torch.zeros(ROWS, WIDTH).double()  # So that its decomposition is exact.
+    diagonal = torch.zeros(ROWS, WIDTH).double()  # It has an exact decomposition.
     diagonal[:WIDTH] = values.diag()
     Spear(tolerance=0.1)._batch(layer(diagonal), MANY, generator(0, "s"))
     assert bool(seen) == there
 
 
 def test_fewer_rows_than_examples_are_not_searched(seen):
-    """Two rows hold two examples; a third is spread over all others, each of which holds too little of it."""
+    """Two rows give two examples; a third example is spread over all others, and too small in each."""
     sd, right = 1e-3, torch.linalg.qr(random(WIDTH, WIDTH))[0]
     left = torch.zeros(ROWS, MANY).double()
     left[0, 0], left[1, 1], left[2:, 2] = 1, 1, (ROWS - 2) ** -0.5
@@ -120,7 +122,7 @@ def test_fewer_rows_than_examples_are_not_searched(seen):
 
 
 def exact() -> tuple[module._Layer, Tensor]:
-    """Return a layer without noise, on each of whose rows an example is active or not as a coin falls, and its inputs."""
+    """Return a layer without noise in which each example is active on each row with probability 1/2, and its inputs."""
     x, weight = torch.rand(MANY, WIDTH, generator=generator(5, "x")).double(), random(ROWS, WIDTH, seed=6)
     offset = -weight.sum(1) / 2
     z = random(ROWS, MANY, seed=7).where(weight @ x.T + offset[:, None] > 0, 0.0)
@@ -128,7 +130,7 @@ def exact() -> tuple[module._Layer, Tensor]:
 
 
 @pytest.mark.parametrize(("sparse", "there"), [(0.1, True), (0.9, False)])
-def test_a_direction_along_which_too_few_rows_vanish_is_none(sparse, there):
+def test_a_direction_with_too_few_zero_rows_is_rejected(sparse, there):
     one, x = exact()
     inputs, sure = Spear(sparse=sparse, draws=2000)._batch(one, MANY, generator(0, "s"))
     assert bool(inputs.isfinite().all()) == bool((sure > -torch.inf).all()) == there
@@ -136,8 +138,8 @@ def test_a_direction_along_which_too_few_rows_vanish_is_none(sparse, there):
         assert torch.cdist(x, inputs).amin(1).max() < 1e-6
 
 
-def test_by_default_all_rows_vanish_that_hold_noise_and_few_that_hold_an_example():
-    """The certificate is near one in a noise where one deviation calls a third of the zeros active, and forty active ones zero."""
+def test_the_default_tolerance_separates_noise_rows_from_example_rows():
+    """The certificate is near one, at a noise where a tolerance of one deviation confuses many zeros and active examples."""
     one, x = exact()
     sd = 2e-3
     noisy = module._Layer(one.weight + sd * random(ROWS, WIDTH, seed=9), one.bias, one.sent, one.offset)
@@ -146,8 +148,8 @@ def test_by_default_all_rows_vanish_that_hold_noise_and_few_that_hold_an_example
     assert sure.mean() > 0.96
 
 
-def test_the_answer_of_the_best_certificate_is_kept(monkeypatch):
-    """Of true columns between others; one row's sign is told wrongly, so that nothing reaches the certificate that ends it."""
+def test_the_reconstruction_with_the_best_certificate_is_kept(monkeypatch):
+    """True columns among others; one row's sign is wrong, so nothing reaches the certificate that ends the search."""
     one, x = exact()
     offset = one.offset.clone()
     offset[3] += 100 if (one.sent @ x.T + offset[:, None])[3].min() < 0 else -100
@@ -167,11 +169,11 @@ def test_the_answer_of_the_best_certificate_is_kept(monkeypatch):
 
 
 def planted(noise: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return unit rows (n, M) in noise, each of its own deviation, the deviations (n,), and the true directions (M, M)."""
+    """Return unit rows (n, M) with different noise, their deviations (n,), and the true directions (M, M)."""
     truth = torch.linalg.qr(random(MANY, MANY, seed=11))[0] + 0.2 * random(MANY, MANY, seed=12)
     truth = truth / truth.norm(dim=1, keepdim=True)
     found, many = [], 20
-    for direction in truth:  # Rows that vanish along it.
+    for direction in truth:  # Rows that are zero along it.
         some = random(many, MANY, seed=len(found) + 20)
         found.append(some - (some @ direction)[:, None] * direction)
     rows = torch.cat(found)
@@ -180,8 +182,8 @@ def planted(noise: float) -> tuple[Tensor, Tensor, Tensor]:
     return rows + deviation[:, None] * random(*rows.shape, seed=14), deviation, truth
 
 
-def test_a_direction_is_fitted_anew_to_the_rows_that_vanish():
-    """The least singular vector of these rows, each over its own noise: by eigenvectors, and nearer to the truth than before."""
+def test_a_direction_is_fitted_again_to_its_zero_rows():
+    """The smallest singular vector of these rows, each over its own noise: by eigenvectors, and closer to the truth than before."""
     rows, deviation, truth = planted(1e-3)
     within = 4 * deviation
     before = truth + 5e-4 * random(MANY, MANY, seed=15)
@@ -200,7 +202,7 @@ def test_a_direction_is_fitted_anew_to_the_rows_that_vanish():
 
 
 def test_a_direction_in_the_span_of_those_before_is_left_out():
-    """By a twentieth of its length, before the fit and after it; the first ones first, and no more than M."""
+    """By a twentieth of its length, before and after the fit; earlier ones have priority, and there are at most M."""
     rows, deviation, truth = planted(1e-9)
     basis = torch.linalg.svd(truth[:2])[2][2]
     inside = truth[0] + truth[1] + 0.03 * basis
@@ -213,7 +215,7 @@ def test_a_direction_in_the_span_of_those_before_is_left_out():
 
 
 def test_a_direction_that_the_fit_turns_into_an_earlier_one_is_left_out():
-    """A tenth beside the first, which is fitted to the first one's rows: twice the same is no second example."""
+    """A direction a tenth from the first is fitted to the first one's rows; a repeated direction is not a second example."""
     first, second, third = torch.eye(3).double()
     angle = torch.linspace(-1, 1, 20).double()[:, None]
     beside = angle.sin() * second + angle.cos() * third

@@ -1,4 +1,4 @@
-"""Behaviour versions: golden cells whose numbers may not change without one, and the rows that one makes stale."""
+"""Behaviour versions: golden cells whose numbers may not change without a new one, and the rows that a new one makes stale."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HASHES = {
 
 @pytest.fixture(scope="module")
 def rows() -> list[Published]:
-    """Return all published rows whose data come with leakbench, and those that need none."""
+    """Return all published rows whose data are included in leakbench, and those that need no data."""
     found = [
         *published_rows(RESULTS, None),
         *published_points(RESULTS, None),
@@ -83,7 +83,7 @@ def test_numbers_change_only_with_a_behaviour_version(name: str, tmp_path: Path)
         f"In play: {', '.join(sorted(behaviours_of(cell)))}.\n"
         "If the change is meant, raise the version of the piece that changed (`behaviour = 2` in a part's class, a number "
         f"of SHARED in leakbench/behaviour.py, `behaviour=2` in MODELS), then run `{COMMAND}`; `leakbench reproduce --stale` "
-        "lists the published rows to measure again. Otherwise mend the change."
+        "lists the published rows to measure again. Otherwise fix the change."
     )
 
 
@@ -99,10 +99,10 @@ def test_a_number_that_changes_is_found_unless_the_identity_changes_too() -> Non
 
 
 @pytest.mark.parametrize(("names", "identity"), HASHES.items())
-def test_identities_of_the_first_versions_stay(
+def test_identities_of_the_first_versions_do_not_change(
     names: tuple[str, str, str], identity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one network and the first version of every shared piece, an identity does not change from release to release."""
+    """With one network and the first version of every shared piece, an identity does not change between releases."""
     for piece in SHARED:
         monkeypatch.setitem(SHARED, piece, 1)
     defense, attack, dataset = names
@@ -110,7 +110,7 @@ def test_identities_of_the_first_versions_stay(
     assert resolve_cell(asked, None).hash == identity
 
 
-def test_an_identity_follows_what_a_recipe_does_and_not_its_prose() -> None:
+def test_an_identity_depends_on_the_parts_of_a_recipe_and_not_on_its_prose() -> None:
     cell = resolve_cell(Request(defense="fed_sdp_client", attack="cpl", dataset="cancer"), None)
     words = {"title": "another title", "cite": "another citation", "note": "another note"}
     reworded = dataclasses.replace(
@@ -152,7 +152,7 @@ def test_a_part_declares_its_version_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("version", [0, True, "2", 1.5])
-def test_a_version_that_is_no_whole_number_is_refused(version: Any) -> None:
+def test_a_version_that_is_not_an_integer_is_refused(version: Any) -> None:
     with pytest.raises(TypeError, match=r"Wrong: behaviour: got .*, expected a whole number >= 1"):
         part(type("Wrong", (), {"behaviour": version}))
 
@@ -180,7 +180,7 @@ def test_every_shared_piece_enters_the_identity_of_the_cells_that_use_it(monkeyp
                 assert raised(behaviours_of(cell)) | now == raised(behaviours_of(cell))
 
 
-def test_a_partition_has_a_version_that_is_known_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_a_partition_is_known_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request(attack="cpl", train_rounds=0)
     before = resolve_cell(request, None)
     piece = type(before.recipe.federation.partition)
@@ -228,7 +228,7 @@ def test_no_published_row_is_stale_unless_its_page_names_it(rows: list[Published
 
 
 def uses(row: Published, text: str) -> bool:
-    """Return whether the defense of a row has a part, by the text of its recipe."""
+    """Say whether the defense of a row has a part, by the text of its recipe."""
     name = row.row.partition("/")[2].partition(",")[0] if row.page == "leaderboard" else row.row.partition(",")[0]
     return text in (ROOT / "defenses" / f"{name}.yaml").read_text(encoding="utf-8")
 
@@ -236,7 +236,7 @@ def uses(row: Published, text: str) -> bool:
 def test_a_part_makes_exactly_the_rows_that_use_it_stale(
     rows: list[Published], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frontiers and cards, whose rows are named by their defenses; which of them clip layer by layer, their recipes say."""
+    """Frontiers and cards name their rows by defense; the recipes show which of them clip layer by layer."""
     of_defenses = [row for row in rows if row.page == "leaderboard" or row.page.startswith("frontier")]
     monkeypatch.setattr(ClipLayers, "behaviour", 9, raising=False)
     found = checked(of_defenses, KeptData(offline=True), Reporter(quiet=True))
@@ -297,7 +297,7 @@ rows:
 
 @pytest.fixture
 def leakbench_reproduce(tmp_path: Path) -> Callable[..., str]:
-    """Return what runs `leakbench reproduce` on a tiny table in a folder of its own, and returns what it prints."""
+    """Return a function that runs `leakbench reproduce` on a tiny table in a separate folder, and returns its output."""
     (tmp_path / "tiny.yaml").write_text(TINY, encoding="utf-8")
 
     def run(*words: str, code: int = 0) -> str:
@@ -339,10 +339,10 @@ def test_stale_rows_of_a_table_are_measured_again_and_no_others(
     assert "measured again: 0 of 2 rows" in leakbench_reproduce("--stale")
 
 
-def test_stale_rows_without_data_are_counted_with_the_command_that_brings_them(
+def test_stale_rows_without_data_are_counted_with_the_fetch_command(
     leakbench_reproduce: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a change of behaviour makes such a row stale or its state is unknown: nothing is measured, and the exit is 1."""
+    """If a change of behaviour makes such a row stale or its state is unknown, nothing is measured, and the exit code is 1."""
     leakbench_reproduce()
     before = (tmp_path / "tiny.csv").read_text()
 
@@ -362,7 +362,7 @@ def test_stale_rows_without_data_are_counted_with_the_command_that_brings_them(
     assert (tmp_path / "tiny.csv").read_text() == before
 
 
-def test_the_recipe_of_a_data_set_is_named_by_its_path_from_the_working_folder(
+def test_a_data_set_recipe_is_named_by_its_path_from_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -377,7 +377,7 @@ def test_the_recipe_of_a_data_set_is_named_by_its_path_from_the_working_folder(
     assert row.data == str(tmp_path / "recipes" / "own.yaml")
 
 
-def test_versions_that_went_back_are_changes_too() -> None:
+def test_lower_versions_are_changes_too() -> None:
     assert changes({"A": 2}, {"A": 1, "B": 1}) == ["A (then 2, today 1)"]
 
 

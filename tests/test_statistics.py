@@ -43,7 +43,7 @@ def test_wilson_at_the_edges() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=60))
-def test_proportion_of_lone_members_is_plain_wilson(success: list[bool]) -> None:
+def test_proportion_of_single_members_equals_wilson(success: list[bool]) -> None:
     share, low, high = proportion(success, range(len(success)))
     assert share == pytest.approx(np.mean(success))
     assert (low, high) == pytest.approx(wilson(sum(success), len(success)))
@@ -51,7 +51,7 @@ def test_proportion_of_lone_members_is_plain_wilson(success: list[bool]) -> None
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), min_size=1, max_size=60))
-def test_proportion_is_never_surer_than_independent_trials(trials: list[tuple[bool, int]]) -> None:
+def test_proportion_is_never_narrower_than_for_independent_trials(trials: list[tuple[bool, int]]) -> None:
     success, cluster = zip(*trials, strict=True)
     share, low, high = proportion(success, cluster)
     plain = wilson(sum(success), len(success))
@@ -59,8 +59,8 @@ def test_proportion_is_never_surer_than_independent_trials(trials: list[tuple[bo
     assert low <= plain[0] + 1e-12 and high >= plain[1] - 1e-12
 
 
-def test_proportion_counts_whole_clusters_where_members_agree() -> None:
-    success = np.repeat([0, 1, 0, 1, 1, 0, 1, 0, 0, 1] * 10, 8)  # 100 clusters of 8 equal members
+def test_proportion_counts_whole_clusters_if_members_agree() -> None:
+    success = np.repeat([0, 1, 0, 1, 1, 0, 1, 0, 0, 1] * 10, 8)  # 100 clusters of 8 equal members.
     _, low, high = proportion(success, np.repeat(np.arange(100), 8))
     assert (low, high) == pytest.approx(wilson(50, 100), abs=0.003)
 
@@ -77,7 +77,7 @@ def test_proportion_of_one_cluster_is_one_trial_and_of_none_is_unknown() -> None
     assert math.isnan(share) and (low, high) == (0.0, 1.0)
 
 
-def test_no_answer_is_a_failure() -> None:
+def test_a_missing_value_is_a_failure() -> None:
     nan = float("nan")
     cluster = [0, 1, 2, 3]
     assert proportion([1, nan, 1, nan], cluster) == proportion([1, 0, 1, 0], cluster)
@@ -86,7 +86,7 @@ def test_no_answer_is_a_failure() -> None:
     assert median_interval([0.1, nan, nan])[0] == math.inf
 
 
-def test_a_score_is_refused_where_success_is_wanted() -> None:
+def test_a_score_is_refused_instead_of_a_success() -> None:
     with pytest.raises(ValueError, match="hold a score against a threshold"):
         proportion([0.3, 0.2], [0, 1])
     with pytest.raises(ValueError, match="cluster: got 1 names for 2 trials"):
@@ -94,7 +94,7 @@ def test_a_score_is_refused_where_success_is_wanted() -> None:
 
 
 @pytest.mark.parametrize(("clusters", "members", "share", "agreement"), [(10, 8, 0.3, 0.3), (20, 5, 0.5, 0.8)])
-def test_proportion_covers_where_plain_wilson_does_not(
+def test_proportion_covers_clusters_unlike_plain_wilson(
     clusters: int, members: int, share: float, agreement: float
 ) -> None:
     rng = np.random.default_rng(0)
@@ -118,7 +118,7 @@ def test_paired_shares_in_closed_form() -> None:
     assert (low, high) == pytest.approx((0.5 - 1.96 * error, 0.5 + 1.96 * error), abs=0.01)
 
 
-def test_paired_shares_draw_whole_clusters_and_is_repeatable() -> None:
+def test_paired_shares_draw_whole_clusters_and_are_repeatable() -> None:
     a, cluster = np.repeat([0, 1] * 10, 10), np.repeat(np.arange(20), 10)
     by_cluster = paired_shares(a, np.zeros(200), cluster, seeded(), draws=2500)
     alone = paired_shares(a, np.zeros(200), np.arange(200), seeded(), draws=2500)
@@ -127,8 +127,8 @@ def test_paired_shares_draw_whole_clusters_and_is_repeatable() -> None:
     assert by_cluster[2] - by_cluster[1] == pytest.approx(2 * 1.96 * (0.25 / 20) ** 0.5, abs=0.05)
 
 
-def test_no_difference_seen_is_no_proof_of_none() -> None:
-    """Who differs nowhere may differ at 1 - .025 ** (1 / n) of a side: the bootstrap alone would say [0, 0]."""
+def test_no_observed_difference_still_has_an_interval() -> None:
+    """Victims without a difference may still differ at 1 - .025 ** (1 / n) to a side: the bootstrap alone would say [0, 0]."""
     same = np.zeros(200)
     difference, low, high = paired_shares(same, same, np.arange(200), seeded())
     assert difference == 0
@@ -137,8 +137,8 @@ def test_no_difference_seen_is_no_proof_of_none() -> None:
 
 def test_median_interval_is_between_order_statistics() -> None:
     median, low, high = median_interval(np.arange(1, 101))
-    assert (median, low, high) == (50.5, 40.0, 61.0)  # the tabulated ranks 40 and 61 of 100
-    assert median_interval([3, 1, 2, 6, 5, 4]) == (3.5, 1.0, 6.0)  # 1 - 2 / 2**6 = .969
+    assert (median, low, high) == (50.5, 40.0, 61.0)  # The tabulated ranks 40 and 61 of 100.
+    assert median_interval([3, 1, 2, 6, 5, 4]) == (3.5, 1.0, 6.0)  # 1 - 2 / 2**6 = .969.
     assert median_interval([3, 1, 2, 5, 4]) == (3.0, -math.inf, math.inf)
     assert math.isnan(median_interval([])[0])
 
@@ -155,7 +155,7 @@ def test_threshold_curve_counts_the_threshold_itself() -> None:
 
 
 def test_clopper_and_pearson_have_their_closed_forms() -> None:
-    """0 of n: 1 - .025 ** (1 / n); all of n: its mirror image; inside: scipy's."""
+    """0 of n: 1 - .025 ** (1 / n); n of n: its mirror image; between: scipy's."""
     for n in (1, 10, 100):
         zero, one = exact(np.zeros(n), np.arange(n)), exact(np.ones(n), np.arange(n))
         assert zero == pytest.approx((0, 0, 1 - 0.025 ** (1 / n)))
@@ -166,7 +166,7 @@ def test_clopper_and_pearson_have_their_closed_forms() -> None:
     assert math.isnan(exact([], [])[0])
 
 
-def test_clopper_and_pearson_count_a_failure_and_not_each_of_a_batch() -> None:
+def test_clopper_and_pearson_count_failures_and_batches() -> None:
     """NaN is a failure; four equal members of ten batches are ten trials."""
     assert exact([1, math.nan], [0, 1]) == exact([1, 0], [0, 1])
     assert exact(np.zeros(40), np.repeat(np.arange(10), 4)) == pytest.approx((0, 0, 1 - 0.025 ** (1 / 10)))
@@ -175,7 +175,7 @@ def test_clopper_and_pearson_count_a_failure_and_not_each_of_a_batch() -> None:
 def test_the_effective_sample_of_four_pairs_by_hand() -> None:
     """Pairs with 2, 1, 0 and 1 successes: variance 1/24 between them, 1/28 alone; times the squared ratio of t quantiles.
 
-    Design effect 28 / 24 = 7 / 6; t at .975 is 2.364624 of 7 degrees of freedom and 3.182446 of 3.
+    Design effect 28 / 24 = 7 / 6; t at .975 is 2.364624 with 7 degrees of freedom and 3.182446 with 3.
     """
     effective = (2.364624 / 3.182446) ** 2 * 8 * 6 / 7
     found = proportion([1, 1, 1, 0, 0, 0, 0, 1], np.repeat(np.arange(4), 2))
@@ -183,24 +183,24 @@ def test_the_effective_sample_of_four_pairs_by_hand() -> None:
 
 
 def test_paired_means_weigh_unequal_clusters_by_their_trials() -> None:
-    """One trial gained and three not: a quarter, not the mean of 1 and 0; of draws (1/4, 1/2, 1/4) the middle is a quarter too."""
+    """One trial gained and three not: a quarter, not the mean of 1 and 0; the middle of draws (1/4, 1/2, 1/4) is a quarter too."""
     found = paired_means([1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 1, 1], seeded(), confidence=0.1)
     assert found == (0.25, 0.25, 0.25)
 
 
-def test_paired_means_of_equal_gains_are_sure_of_them() -> None:
-    """Whichever of two unequal clusters are drawn, the gain is the same; of one cluster nothing is known of others."""
+def test_paired_means_of_equal_gains_have_no_spread() -> None:
+    """Any draw of two unequal clusters has the same gain; one cluster gives no information about others."""
     assert paired_means(np.full(4, 0.5), np.zeros(4), [0, 1, 1, 1], seeded()) == (0.5, 0.5, 0.5)
     assert paired_means([0.5, 0.7], [0.1, 0.1], [3, 3], seeded()) == pytest.approx((0.5, -1.0, 1.0))
 
 
-def test_one_victim_beside_two_that_nobody_saw_by_hand() -> None:
+def test_one_victim_with_two_unobserved_ones_by_hand() -> None:
     """Drawn four times from gains 1, 1 and -1: at most 1 of 4 in .111, 2 in .407, 3 in .802: quantiles .3 and .7 are 0 and .5."""
     assert paired_shares([1], [0], [0], seeded(), confidence=0.4) == (1.0, 0.0, 0.5)
 
 
-def test_who_nobody_saw_weighs_as_one_independent_trial() -> None:
-    """Batches of four whose members share nothing are nearly as good as lone ones; of four alike, as one."""
+def test_an_unobserved_victim_weighs_as_one_independent_trial() -> None:
+    """Batches of four independent members are nearly as good as single ones; batches of four equal members count as one."""
     rng = np.random.default_rng(0)
     a, b, batch = rng.random(400) < 0.1, rng.random(400) < 0.1, np.repeat(np.arange(100), 4)
     width = {}
@@ -216,8 +216,8 @@ def test_who_nobody_saw_weighs_as_one_independent_trial() -> None:
     assert width["alike"] == width["one of each"] > 1.5 * width["lone"]
 
 
-def test_paired_means_reach_as_far_as_students() -> None:
-    """Ten differences by Student's interval, 15 % wider than the plain percentiles; NaN has no worth of its own."""
+def test_paired_means_are_as_wide_as_students_interval() -> None:
+    """Ten differences have Student's interval, 15 % wider than the plain percentiles; NaN counts as no value."""
     gains = np.arange(10) / 10
     difference, low, high = paired_means(gains, np.zeros(10), np.arange(10), seeded())
     student = 2.262157 * gains.std(ddof=1) / 10**0.5
@@ -238,8 +238,8 @@ def test_the_interval_over_two_networks_by_hand() -> None:
     assert (share, low, high) == pytest.approx((0.4, centre - half, centre + half))
 
 
-def test_networks_that_agree_by_luck_show_the_least_variance() -> None:
-    """Five networks with one success of two each have no variance; 5 % of such draws have less than chi-square's quantile."""
+def test_networks_that_agree_by_chance_have_a_minimal_variance() -> None:
+    """Five networks with one success of two each have no variance; 5 % of such draws are below chi-square's quantile."""
     success, network = np.tile([1.0, 0.0], 5), np.repeat(np.arange(5), 2)
     _, low, high = proportion(success, np.arange(10), network=network)
     trials, quantile = 10 / (float(chi2.ppf(0.05, 4)) / 4), float(student.ppf(0.975, 4))
@@ -247,10 +247,10 @@ def test_networks_that_agree_by_luck_show_the_least_variance() -> None:
     assert (low, high) == pytest.approx((0.5 - half, 0.5 + half))
 
 
-def test_networks_of_batches_that_agree_by_luck_show_the_least_variance_of_effective_trials() -> None:
+def test_networks_of_batches_that_agree_by_chance_have_a_minimal_variance() -> None:
     """Twenty pairs of equal outcomes, two pairs right and two wrong on each of five networks.
 
-    Between the pairs the variance of the mean is 20 / 19 x 20 / 40^2 = 1 / 76, of independent trials it is .25 / 39; so 19 / 39 of
+    Between the pairs the variance of the mean is 20 / 19 x 20 / 40^2 = 1 / 76, for independent trials it is .25 / 39; so 19 / 39 of
     40 trials are effective, times the squared ratio of Student's quantiles.
     """
     success = np.tile([1.0, 1.0, 0.0, 0.0], 10)
@@ -261,7 +261,7 @@ def test_networks_of_batches_that_agree_by_luck_show_the_least_variance_of_effec
     assert (low, high) == pytest.approx((0.5 - half, 0.5 + half))
 
 
-def test_one_network_and_outcomes_all_alike_are_as_without_networks() -> None:
+def test_one_network_and_equal_outcomes_are_as_without_networks() -> None:
     rng = np.random.default_rng(3)
     success, batch = rng.random(30) < 0.4, np.repeat(np.arange(10), 3)
     assert proportion(success, batch, network=np.zeros(30)) == proportion(success, batch)
@@ -283,10 +283,10 @@ def test_one_network_and_outcomes_all_alike_are_as_without_networks() -> None:
         (0.1, 0.9, 0.937),
     ],
 )
-def test_the_interval_over_networks_covers_where_that_of_one_network_does_not(
+def test_the_interval_over_networks_covers_unlike_that_of_one_network(
     deviation: float, mean: float, coverage: float
 ) -> None:
-    """Five networks of 60 victims whose rates differ by `deviation`: the coverage of 6,000 draws and what 1,500 leave open.
+    """Five networks of 60 victims whose rates differ by `deviation`: the coverage of 6,000 draws and its error from 1,500.
 
     It is 95 % +- 0.5 points for a deviation of .05, and for .1 at a share of .3. It is 93 % to 94 % for a deviation of .1 at shares
     of .1 and .9: rates of networks are then far from normally distributed, since many are next to 0 or 1.
@@ -304,7 +304,7 @@ def test_the_interval_over_networks_covers_where_that_of_one_network_does_not(
     assert np.mean(alone) < 0.9
 
 
-def test_a_median_over_networks_is_bounded_less_closely() -> None:
+def test_a_median_over_networks_has_a_wider_interval() -> None:
     values, network = np.arange(100.0), np.repeat(np.arange(5), 20)
     mixed = np.tile(np.arange(5), 20)
     apart, together, alone = (median_interval(values, network=n) for n in (network, mixed, None))

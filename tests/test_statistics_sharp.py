@@ -1,4 +1,4 @@
-"""Intervals beside their laws: confidence reaches each, a lost trial is a failure, ends of the ranges, what defaults are."""
+"""Details of intervals that general laws do not check: confidence, lost trials as failures, ends of ranges, defaults."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def rng() -> torch.Generator:
         lambda confidence: paired_means(OUTCOMES, OUTCOMES / 3, PAIRS, rng(), confidence=confidence),
     ],
 )
-def test_less_confidence_is_a_narrower_interval_at_both_ends(interval):
+def test_less_confidence_gives_a_narrower_interval_at_both_ends(interval):
     middle, low, high = interval(0.95)
     same, nearer, less = interval(0.6)
     assert same == middle and low < nearer < middle < less < high
 
 
-def test_confidence_is_of_95_percent_where_nothing_is_said():
+def test_the_default_confidence_is_95_percent():
     assert exact_low(OUTCOMES, np.arange(10)) == exact_low(OUTCOMES, np.arange(10), 0.95) > 0
     assert exact(OUTCOMES, PAIRS) == exact(OUTCOMES, PAIRS, 0.95)
 
@@ -58,8 +58,8 @@ def test_a_lost_trial_is_a_failure_in_an_exact_limit():
     assert exact_low([], []) == 0.0
 
 
-def test_few_clusters_tell_less_by_students_quantiles():
-    """Of clusters as unlike as their members the design effect is 1; what is left is the correction for few clusters, squared."""
+def test_few_clusters_widen_the_interval_by_students_quantiles():
+    """If clusters vary like their members the design effect is 1; only the squared correction for few clusters remains."""
     _, low, high = proportion(OUTCOMES, PAIRS)
     few = (t.ppf(0.975, 9) / t.ppf(0.975, 4)) ** 2
     sums = OUTCOMES.reshape(5, 2).sum(1)
@@ -68,7 +68,7 @@ def test_few_clusters_tell_less_by_students_quantiles():
     assert (low, high) == pytest.approx(wilson(0.3 * trials, trials))
 
 
-def test_no_trials_bound_nothing():
+def test_zero_trials_give_no_bound():
     for found, low, high in (
         (proportion([], []), 0.0, 1.0),
         (mean_interval([]), 0.0, 1.0),
@@ -80,7 +80,7 @@ def test_no_trials_bound_nothing():
         assert math.isnan(found[0]) and found[1:] == (low, high)
 
 
-def test_one_value_shows_no_spread():
+def test_one_value_has_no_spread():
     assert mean_interval([0.4]) == (0.4, *wilson(0.4, 1))
     assert mean_interval([0.25] * 4) == (0.25, *wilson(1, 4))
     assert difference_interval([3.0]) == (3.0, -math.inf, math.inf)
@@ -93,7 +93,7 @@ def test_a_difference_has_students_interval():
     assert difference_interval([1.0, 3.0])[1:] == pytest.approx((2 - t.ppf(0.975, 1), 2 + t.ppf(0.975, 1)))
 
 
-def test_draws_are_as_many_as_are_asked_for_and_of_the_generator_that_is_passed(monkeypatch):
+def test_the_number_of_draws_and_the_generator_are_arguments(monkeypatch):
     drawn = []
     real = torch.randint
 
@@ -111,7 +111,7 @@ def test_draws_are_as_many_as_are_asked_for_and_of_the_generator_that_is_passed(
             assert drawn == [(size, number) for size in sizes]
 
 
-def test_means_are_cut_where_a_normals_quantile_is_students():
+def test_means_use_the_level_at_which_the_normal_quantile_equals_students():
     n = 12
     values = np.linspace(0, 1, n)
     tail = norm.cdf(-math.sqrt(n / (n - 1)) * t.ppf(0.975, n - 1))
@@ -125,10 +125,10 @@ def picks(n: int) -> np.ndarray:
     return np.concatenate([torch.randint(n, (1000, n), generator=passed).numpy() for _ in range(10)])
 
 
-def test_a_median_of_failures_is_infinite_and_its_rank_holds_where_a_tail_is_exactly_half_the_error():
+def test_a_median_of_failures_is_infinite_and_ranks_include_equality():
     assert median_interval([0.1, np.nan, np.nan, np.inf])[0] == math.inf
     assert median_interval([0.2, 0.3])[0] == 0.25
-    # Six values: one tail of a median is 1 / 64, so that at 1 - 2 / 64 the first and last value are the ends.
+    # Six values: one tail of a median is 1 / 64, so at 1 - 2 / 64 the first and last value are the ends.
     values = np.arange(6.0)
     assert binom.cdf(0, 6, 0.5) == 1 / 64
     assert median_interval(values, 1 - 2 / 64) == (2.5, 0.0, 5.0)

@@ -1,4 +1,4 @@
-"""JSON by the letter: no NaN, no name twice, no control characters in what will be shown."""
+"""Strict JSON: no NaN, no repeated name, no control characters in text that will be shown."""
 
 import json
 
@@ -7,19 +7,19 @@ import pytest
 from leakbench.strict_json import strict_json
 
 
-def test_what_the_standard_has_is_read_as_it_is():
+def test_standard_json_is_read_unchanged():
     data = {"a": [1, 2.5, None, True, "text\n"], "b": {"a": "ä"}}
     assert strict_json(json.dumps({**data, "a": data["a"][:4]})) == {**data, "a": data["a"][:4]}
 
 
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}'])
-def test_what_is_no_number_is_refused(text: str):
+def test_nan_and_infinity_are_refused(text: str):
     with pytest.raises(ValueError, match="is not a number of JSON"):
         strict_json(text)
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "c": 2, "a": 3}}]'])
-def test_a_name_that_stands_twice_is_refused_however_deep(text: str):
+def test_a_repeated_name_is_refused_at_any_depth(text: str):
     with pytest.raises(ValueError, match="'a' appears twice"):
         strict_json(text)
 

@@ -1,4 +1,4 @@
-"""Tables, frontiers and cards measured by an engine: the same rows as in one process, each cell once, and errors in one line."""
+"""Tables, frontiers and cards measured by an engine: the rows of one process, each cell once, and errors in one line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TIMES = ("wall_minutes", "minutes")
 
 @dataclass(frozen=True)
 class Here:
-    """An engine whose only worker is this process; it ends tasks in the reverse order and fails those of one defense."""
+    """An engine whose only worker is this process; it ends tasks in reverse order and fails those of one defense."""
 
     threads: int = 1
     gpus_per_cell: float = 0.0
@@ -60,7 +60,7 @@ def table(folder: Path) -> Table:
 
 
 def rows_of(asked: Table, folder: Path, engine: Any) -> tuple[list[str], pd.DataFrame]:
-    """Return (names of the rows in the order in which they ended, all rows)."""
+    """Return (names of the rows in the order of their end, all rows)."""
     said: list[str] = []
     rows = reproduce(
         *(asked, "full", "", {}, folder / "out"),
@@ -78,7 +78,7 @@ def test_an_engine_gives_the_rows_of_one_process_and_measures_a_shared_cell_once
     pd.testing.assert_frame_equal(rows, alone[1])
     assert [task.request.defense for task in here.seen] == ["sign", "none"]
     assert all(task.runs.is_absolute() and "leakbench reproduce" in task.command for task in here.seen)
-    # What is there is not handed out again.
+    # Finished cells are not handed out again.
     assert rows_of(asked, tmp_path / "engine", here)[0] == [] and len(here.seen) == 2
 
 
@@ -92,7 +92,7 @@ def test_rows_that_fail_are_named_and_the_others_are_kept(tmp_path: Path) -> Non
 
 
 def test_a_frontier_and_a_card_are_measured_by_an_engine(tmp_path: Path) -> None:
-    """The cells that the engine measured are the ones that are asked for: no other folder appears."""
+    """The engine measures the requested cells: no other folder appears."""
     request = Request(dataset="cancer", knows="defense", taps=("type-1",), attack="cpl", victims=2, train_rounds=1)
     request = dataclasses.replace(request, clients=4, clients_per_round=2, leak_batch=1, candidates=5, iterations=2)
     found = []
@@ -112,7 +112,7 @@ def test_a_frontier_and_a_card_are_measured_by_an_engine(tmp_path: Path) -> None
     assert len(list((tmp_path / "by engine").iterdir())) == len(list((tmp_path / "cards").iterdir()))
 
 
-def test_an_own_recipe_reaches_a_worker_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_recipe_reaches_a_worker_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     here = Here(fails="nothing")
     asked = Request(defense="mine.yaml", dataset="digits", lpips_weights=Path("weights"))
@@ -133,7 +133,7 @@ def test_a_cell_for_a_gpu_needs_an_engine_with_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["flower_epsilons", "fed_alpha_cdp_table_9"])
-def test_what_no_engine_can_measure_is_refused(name: str, tmp_path: Path) -> None:
+def test_requests_that_no_engine_can_measure_are_refused(name: str, tmp_path: Path) -> None:
     from leakbench.reproduce.published import read_any  # noqa: PLC0415
     from leakbench.reproduce.reproduce import check_engine  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Whatever a command finds around it, its rows are whole, its line is said and its exit code means what it always does."""
+"""In unusual environments, a command's rows are complete, its messages are printed and its exit code has its usual meaning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 
 
 def shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a line of a shell in a folder."""
+    """Run a shell command in a folder."""
     ours = {"PYTHONPATH": python_path(HOME), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
     environment = {**os.environ, **ours, **variables}
     return subprocess.run(
@@ -48,10 +48,8 @@ def shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProc
     ("line", "said"),
     [
         ("list > /dev/full", "leakbench: stdout: No space left on device\n"),
-        (
-            "list --json > /dev/full",
-            "leakbench: stdout or file system: No space left on device\n",
-        ),  # Nothing held back.
+        # The output is not buffered.
+        ("list --json > /dev/full", "leakbench: stdout or file system: No space left on device\n"),
         ("run --dataset nope > /dev/full 2> /dev/full", ""),
     ],
 )
@@ -61,7 +59,7 @@ def test_a_full_stream_is_named_and_the_exit_code_is_2(tmp_path: Path, line: str
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_takes_no_file_of_the_run_for_itself(tmp_path: Path, closed: str) -> None:
+def test_a_closed_stream_is_not_replaced_by_a_file_of_the_run(tmp_path: Path, closed: str) -> None:
     ended = shell(f"{RUN} {closed}", tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert len(read_rows(tmp_path / "run" / "rows.parquet")) == 12
@@ -69,20 +67,20 @@ def test_a_closed_stream_takes_no_file_of_the_run_for_itself(tmp_path: Path, clo
         assert all(run.has(name) for name in list(run.manifest["files"])), "a line of the command went into a file"
 
 
-def test_a_variable_that_a_library_stumbles_over_is_not_ours(tmp_path: Path) -> None:
+def test_environment_variables_that_break_a_library_do_not_stop_a_run(tmp_path: Path) -> None:
     ended = shell(RUN, tmp_path, MPLBACKEND="nobackend", SOURCE_DATE_EPOCH="abc", XDG_CACHE_HOME="here")
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
     assert [path.name for path in tmp_path.iterdir()] == ["run"], "a cache whose place is not absolute is not made"
 
 
-def test_a_signal_after_all_is_done_changes_no_exit_code(tmp_path: Path) -> None:
+def test_a_signal_after_the_end_does_not_change_the_exit_code(tmp_path: Path) -> None:
     began = time.monotonic()
     ended = shell(f'exec {sys.executable} -c "$PROGRAM"', tmp_path, PROGRAM=ENDS)
     assert ended.returncode == 0, f"{signal.Signals(-ended.returncode)!r} after {time.monotonic() - began:.1f} s"
 
 
-def test_a_run_in_a_runs_parts_is_refused_as_the_first_would_remove_it(tmp_path: Path) -> None:
+def test_a_run_in_the_parts_folder_of_another_is_refused(tmp_path: Path) -> None:
     with open_run(tmp_path / "run", {"hash": "one", "command": "run"}) as run:
         run.write_text("parts/first.txt", "done")
         refused = pytest.raises(

@@ -1,4 +1,4 @@
-"""Sweeps: exactly the missing cells are measured, merged as single runs have them; errors are records; wrong input is one line."""
+"""Sweeps: exactly the missing cells are measured, merged like single runs; errors are records; wrong input is one line."""
 
 import errno
 import hashlib
@@ -66,7 +66,7 @@ def write_grid(path: Path, **fields: object) -> Path:
 
 
 class Here:
-    """An engine of this process that remembers what it was handed, and may fall over before a task."""
+    """An engine in this process that records its tasks, and may crash before a task."""
 
     def __init__(self, falls_at: int | None = None, backwards: bool = False) -> None:
         self.handed: list[str] = []
@@ -91,20 +91,20 @@ def swept(folder: Path, engine: Here, grid: Path | None = None, retry_failed: bo
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the checksums of what does not depend on the clock."""
+    """Return the checksums of the files that do not depend on the clock."""
     return {n: hashlib.sha256((folder / f"out/{n}.parquet").read_bytes()).hexdigest() for n in ("rows", "cells")}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, one_thread) -> Path:
-    """Return the folder of a sweep of four cells that nothing broke off."""
+    """Return the folder of an uninterrupted sweep of four cells."""
     folder = tmp_path_factory.mktemp("whole")
     done = swept(folder, Here())
     assert (done.cells, done.there, done.run, done.found, done.failed) == (4, 0, 4, 0, 0)
     return folder
 
 
-def test_a_sweep_that_was_cut_short_measures_exactly_what_is_missing(whole, tmp_path):
+def test_an_interrupted_sweep_measures_exactly_the_missing_cells(whole, tmp_path):
     cut, rest, third = Here(falls_at=2), Here(backwards=True), Here()
     with pytest.raises(KeyboardInterrupt):
         swept(tmp_path, cut)
@@ -117,7 +117,7 @@ def test_a_sweep_that_was_cut_short_measures_exactly_what_is_missing(whole, tmp_
     assert digests(tmp_path) == digests(whole)
 
 
-def test_what_ended_without_being_entered_is_found_and_not_measured_again(whole, tmp_path):
+def test_finished_cells_without_a_journal_line_are_not_measured_again(whole, tmp_path):
     """A driver may be killed between a cell's end and its line, or in the middle of a line."""
     (tmp_path / "runs").symlink_to(whole / "runs")
     before = {p: p.stat().st_mtime_ns for p in (whole / "runs").rglob("*.parquet")}
@@ -132,7 +132,7 @@ def test_what_ended_without_being_entered_is_found_and_not_measured_again(whole,
 
 
 @pytest.mark.parametrize(("name", "left"), [("rows.parquet", 0.9), ("manifest.json", 0.9), ("manifest.json", None)])
-def test_a_run_that_was_damaged_is_measured_again(name, left, tmp_path, capsys):
+def test_a_damaged_run_is_measured_again(name, left, tmp_path, capsys):
     grid = write_grid(tmp_path / "grid.yaml", each={"seed": [0, 1]})
     swept(tmp_path, Here(), grid)
     first = digests(tmp_path)
@@ -148,9 +148,8 @@ def test_a_run_that_was_damaged_is_measured_again(name, left, tmp_path, capsys):
     assert len(again.handed) == 1
     assert f"{path}: " in capsys.readouterr().err
     assert digests(tmp_path) == first
-    assert (path.parent / "report.html").exists() == (
-        name == "rows.parquet"
-    )  # Of what no manifest knows nothing is kept.
+    # Files without a manifest are not kept.
+    assert (path.parent / "report.html").exists() == (name == "rows.parquet")
 
 
 WRONG = [
@@ -166,7 +165,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG)
-def test_a_line_of_the_journal_that_nobody_wrote_is_read_over(name, value, whole, tmp_path, capsys):
+def test_an_unknown_line_of_the_journal_is_skipped(name, value, whole, tmp_path, capsys):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     journal = tmp_path / "out" / "cells.jsonl"
     first, *others = journal.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -179,8 +178,8 @@ def test_a_line_of_the_journal_that_nobody_wrote_is_read_over(name, value, whole
     assert digests(tmp_path) == before
 
 
-def test_where_a_line_was_damaged_no_failure_stands(tmp_path):
-    """The line may be of the same cell, which was measured since then."""
+def test_a_damaged_line_removes_recorded_failures(tmp_path):
+    """The line may belong to the same cell, which was measured since then."""
     path = tmp_path / "cells.jsonl"
     with open_journal(path) as journal:
         journal.append(Outcome("a", "failed", error="no such data"))
@@ -194,7 +193,7 @@ def test_where_a_line_was_damaged_no_failure_stands(tmp_path):
         assert {key: outcome.kind for key, outcome in journal.known.items()} == {"b": "done"}
 
 
-def test_of_a_line_that_the_disk_did_not_take_nothing_stays(tmp_path):
+def test_a_line_that_the_disk_refused_is_removed(tmp_path):
     path = tmp_path / "cells.jsonl"
     with open_journal(path) as journal:
         journal.append(Outcome("a", "done", "0" * 64, "a"))
@@ -209,7 +208,7 @@ def test_of_a_line_that_the_disk_did_not_take_nothing_stays(tmp_path):
         assert set(journal.known) == {"a", "c"}
 
 
-def test_merged_rows_are_those_of_single_runs(whole, tmp_path):
+def test_merged_rows_equal_those_of_single_runs(whole, tmp_path):
     rows, cells = (pd.read_parquet(whole / f"out/{name}.parquet") for name in ("rows", "cells"))
     assert cells["cell"].tolist() == [f"defense={d}, seed={s}" for d in EACH["defense"] for s in EACH["seed"]]
     assert set(cells["state"]) == {"done"}
@@ -229,7 +228,7 @@ def test_merged_rows_are_those_of_single_runs(whole, tmp_path):
     assert len(rows) == 4 * GIVEN["victims"]
 
 
-def test_a_cell_s_figures_are_those_of_its_run(whole):
+def test_the_figures_of_a_cell_are_those_of_its_run(whole):
     cells = pd.read_parquet(whole / "out/cells.parquet")
     assert len(cells) == 4 and (cells["epsilon_claimed"] != cells["epsilon_valid"]).any()
     for _, cell in cells.iterrows():
@@ -243,7 +242,7 @@ def test_a_cell_s_figures_are_those_of_its_run(whole):
 
 
 @pytest.mark.parametrize(("name", "value"), [("complete", False), ("hash", "0" * 64)])
-def test_a_run_that_is_unfinished_or_another_s_is_no_cell_s(name, value, whole, tmp_path):
+def test_unfinished_and_foreign_runs_are_not_cells(name, value, whole, tmp_path):
     shutil.copytree(whole / "runs", tmp_path / "runs")
     line = json.loads((whole / "out/cells.jsonl").read_text("utf-8").splitlines()[0])
     path = next(p for p in (tmp_path / "runs").glob("*/manifest.json") if p.parent.name == line["run"])
@@ -254,7 +253,7 @@ def test_a_run_that_is_unfinished_or_another_s_is_no_cell_s(name, value, whole, 
     assert not there(outcome, tmp_path / "runs", pytest.fail)
 
 
-def test_no_wall_time_stands_in_what_is_compared(whole):
+def test_compared_files_contain_no_wall_time(whole):
     for name in ("rows", "cells"):
         assert not [
             c for c in pd.read_parquet(whole / f"out/{name}.parquet").columns if "seconds" in c or "minutes" in c
@@ -262,7 +261,7 @@ def test_no_wall_time_stands_in_what_is_compared(whole):
     assert (pd.read_parquet(whole / "out/times.parquet")["seconds"] > 0).all()
 
 
-def test_an_error_is_a_record_that_stands_until_it_is_asked_for_again(tmp_path):
+def test_an_error_is_a_record_until_it_is_retried(tmp_path):
     own = tmp_path / "mine.yaml"
     own.write_text("title: t\ncite: c\nunit: example\nexample:\n- {clip_layers: {norm: 4.0}}\n")
     rows = [{"name": "too many", "given": {"victims": 99999}}, {"name": "one's own", "given": {"defense": "mine.yaml"}}]
@@ -282,7 +281,7 @@ def test_an_error_is_a_record_that_stands_until_it_is_asked_for_again(tmp_path):
     assert again.handed == ["none 0"]
 
 
-def test_whatever_a_cell_raises_is_its_record(tmp_path, monkeypatch):
+def test_any_exception_of_a_cell_is_recorded(tmp_path, monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("two\nlines")
 
@@ -301,7 +300,7 @@ def test_whatever_a_cell_raises_is_its_record(tmp_path, monkeypatch):
         (errno.ENOENT, "runs/a", "failed"),
     ],
 )
-def test_a_disk_that_takes_no_more_ends_the_sweep_and_is_no_record(number, place, kind, tmp_path, monkeypatch):
+def test_a_full_disk_ends_the_sweep_and_is_not_recorded(number, place, kind, tmp_path, monkeypatch):
     def refused(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), str(tmp_path / place))
 
@@ -322,7 +321,7 @@ def test_a_second_sweep_of_the_same_folder_is_refused(whole):
         swept(whole, Here())
 
 
-def test_cells_that_are_the_same_are_measured_once(tmp_path):
+def test_equal_cells_are_measured_once(tmp_path):
     rows = [
         {"name": "a", "given": {"seed": 3}},
         {"name": "b", "given": {"seed": 3}},
@@ -332,7 +331,7 @@ def test_cells_that_are_the_same_are_measured_once(tmp_path):
     assert ([cell.name for cell in grid.cells], grid.same) == (["a", "c"], 1)
 
 
-def test_a_recipe_that_was_changed_makes_another_cell(tmp_path):
+def test_a_changed_recipe_makes_another_cell(tmp_path):
     own = tmp_path / "mine.yaml"
     keys = []
     for norm in (4.0, 5.0):
@@ -341,7 +340,7 @@ def test_a_recipe_that_was_changed_makes_another_cell(tmp_path):
     assert keys[0] != keys[1]
 
 
-def test_another_version_of_leakbench_measures_anew(tmp_path, monkeypatch):
+def test_another_version_of_leakbench_measures_again(tmp_path, monkeypatch):
     grid = write_grid(tmp_path / "grid.yaml")
     [here] = read_grid(grid).cells
     monkeypatch.setattr("leakbench.study.grid.__version__", "0.0.0")
@@ -350,14 +349,14 @@ def test_another_version_of_leakbench_measures_anew(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("share", "cells"), [(1.0, 2), (0.5, 4), (0.3, 6), (0.25, 8)])
-def test_a_gpu_holds_as_many_cells_as_their_shares_go_into_it(share, cells, tmp_path, monkeypatch):
+def test_shares_set_the_number_of_cells_on_a_gpu(share, cells, tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert engines.engine_of("process", engines.Places(gpus_per_cell=share), tmp_path).workers == cells
     with pytest.raises(InputError, match=f"workers: got {cells + 1}, but 2 GPUs hold {cells} at"):
         engines.engine_of("process", engines.Places(workers=cells + 1, gpus_per_cell=share), tmp_path)
 
 
-def test_where_cells_compute_is_where_the_engine_has_room(tmp_path):
+def test_cells_run_where_the_engine_has_capacity(tmp_path):
     grid = write_grid(tmp_path / "grid.yaml")
     [cpu], [gpu] = (read_grid(grid, device).cells for device in ("cpu", "cuda"))
     assert (cpu.request.device, gpu.request.device) == ("cpu", "cuda")
@@ -369,7 +368,7 @@ def test_fields_are_read_as_on_the_command_line():
     assert (request.taps, request.leak_rounds, request.success) == (("type-2", "type-1"), ("0", "last"), 0.1)
 
 
-# What follows is called as a user calls it.
+# Commands as a user calls them
 
 
 @pytest.fixture
@@ -378,7 +377,7 @@ def leakbench(monkeypatch, capsys, tmp_path):
     return lambda *arguments: called(monkeypatch, capsys, *arguments)
 
 
-def test_the_command_says_what_it_did_and_ends_with_1_where_a_cell_failed(leakbench, monkeypatch):
+def test_the_command_reports_its_work_and_exits_with_1_if_a_cell_failed(leakbench, monkeypatch):
     monkeypatch.setattr(engines.ProcessEngine, "__call__", lambda _, tasks: Here()(tasks))
     write_grid(Path("small.yaml"), each={"victims": [1, 99999]})
     code, out, err = leakbench("sweep", "small.yaml", "--json")
@@ -394,7 +393,7 @@ def test_the_command_says_what_it_did_and_ends_with_1_where_a_cell_failed(leakbe
     assert out.startswith("2 cells: 1 were there, 0 measured, 1 failed\n")
 
 
-def test_an_engine_that_cannot_be_had_is_one_line_and_leaves_nothing(leakbench, monkeypatch, tmp_path):
+def test_an_unavailable_engine_is_refused_in_one_line(leakbench, monkeypatch, tmp_path):
     def refused(_: object, tasks: object) -> Iterator[Outcome]:
         raise InputError("gpus-per-cell: got 1")
         yield
@@ -405,7 +404,7 @@ def test_an_engine_that_cannot_be_had_is_one_line_and_leaves_nothing(leakbench, 
     assert [path.name for path in tmp_path.rglob("*")] == ["small.yaml"]
 
 
-def test_the_example_is_a_grid():
+def test_the_example_grid_is_valid():
     assert len(read_grid(HOME / "examples/sweep.yaml").cells) == 8
 
 

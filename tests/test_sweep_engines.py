@@ -1,4 +1,4 @@
-"""Engines of sweeps: every task is done, a lost worker's again, nothing is left behind however the sweep ends."""
+"""Engines of sweeps: every task is done, tasks of lost workers are repeated, and no process remains after any end."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ HOME = Path(__file__).parent.parent
 
 
 def begun(folder: Path) -> dict[str, list[int]]:
-    """Return {key: the workers that began it}."""
+    """Return {key: workers that began it}."""
     found: dict[str, list[int]] = {}
     for path in sorted(folder.glob("*.*")):
         found.setdefault(path.stem, []).append(int(path.read_text().split()[0]))
@@ -34,7 +34,7 @@ def begun(folder: Path) -> dict[str, list[int]]:
 
 
 def alive(pid: int) -> bool:
-    """Say whether a process goes on; one that ended and was not waited for does not."""
+    """Say whether a process still runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -52,7 +52,7 @@ def test_every_task_is_done_once_by_few_workers(tmp_path):
     assert "LEAKBENCH_SWEEP_WORKER" not in os.environ
 
 
-def test_a_killed_worker_is_noticed_and_its_task_done_again(tmp_path):
+def test_a_killed_worker_is_noticed_and_its_task_repeated(tmp_path):
     outcomes = {o.key: o for o in ProcessEngine(2, work=sweep_work.killed_once)(tasks(tmp_path, 4))}
     assert {key: (o.kind, o.tries) for key, o in outcomes.items()} == {
         **{key: ("done", 1) for key in "023"},
@@ -92,13 +92,13 @@ if __name__ == "__main__":
 
 
 def _heeds(number):
-    """Let the process end by this signal, also where the tests run below nohup."""
+    """Let this signal end the process, also if the tests run below nohup."""
     if number != signal.SIGKILL:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_whatever_ends_the_sweep_ends_its_workers(number, tmp_path):
+def test_every_end_of_a_sweep_ends_its_workers(number, tmp_path):
     script = tmp_path / "driver.py"
     folder = tmp_path / "notes"
     folder.mkdir()
@@ -125,7 +125,7 @@ def test_whatever_ends_the_sweep_ends_its_workers(number, tmp_path):
 
 
 class Recording:
-    """A crew that notes how many tasks are in flight, and ends the latest first."""
+    """A crew that records how many tasks are in flight, and ends the latest first."""
 
     def __init__(self) -> None:
         self.flying: list[Task] = []
@@ -140,7 +140,7 @@ class Recording:
         return [(task, Outcome(task.key, "done"))]
 
 
-def test_the_window_bounds_what_is_in_flight(tmp_path):
+def test_the_window_limits_the_tasks_in_flight(tmp_path):
     crew = Recording()
     taken = []
     source = (taken.append(task) or task for task in tasks(tmp_path, 200))
@@ -172,7 +172,7 @@ def test_an_address_where_no_ray_answers_is_refused_within_seconds(address, word
 
 @pytest.fixture
 def ports():
-    """Return a port that nobody listens at, one that never answers, and one that answers in another tongue."""
+    """Return a closed port, one that never responds, and one with another protocol."""
     import socket  # noqa: PLC0415
     import threading  # noqa: PLC0415
 
@@ -199,7 +199,7 @@ def ports():
     ("says", "refused"),
     [("echo '(null)'", True), ("echo 'gpu:h100:8'", False), ("exit 1", False), ("exec sleep 9", False), (None, False)],
 )
-def test_gpus_that_slurm_has_not_are_refused(says, refused, tmp_path, monkeypatch):
+def test_more_gpus_than_slurm_has_are_refused(says, refused, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path) + os.pathsep + os.environ["PATH"])
     monkeypatch.setattr(on_submitit, "ASKED", 0.3)
     if says is not None:
@@ -212,13 +212,13 @@ def test_gpus_that_slurm_has_not_are_refused(says, refused, tmp_path, monkeypatc
         on_submitit.check_gpus(local=False)
 
 
-def test_gpus_that_this_machine_has_not_are_refused(monkeypatch):
+def test_more_gpus_than_this_machine_has_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(InputError, match="gpus-per-cell: this machine has no GPU"):
         on_submitit.check_gpus(local=True)
 
 
-def test_in_a_job_of_slurm_no_sweep_begins(tmp_path, monkeypatch):
+def test_a_sweep_inside_a_slurm_job_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv(INSIDE, "")
     monkeypatch.delenv(INSIDE)
     on_submitit._do_all(tasks(tmp_path, 1), tmp_path, sweep_work.noted)
@@ -227,7 +227,7 @@ def test_in_a_job_of_slurm_no_sweep_begins(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("package", ["ray", "submitit"])
-def test_a_missing_package_is_one_line_with_what_installs_it(package, monkeypatch, tmp_path):
+def test_a_missing_package_is_refused_with_the_install_command(package, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
     engine = RayEngine() if package == "ray" else SubmititEngine(tmp_path)
     with pytest.raises(
@@ -236,7 +236,7 @@ def test_a_missing_package_is_one_line_with_what_installs_it(package, monkeypatc
         list(engine(tasks(tmp_path, 1)))
 
 
-def test_a_package_that_does_not_work_says_why(monkeypatch):
+def test_a_broken_package_is_reported_with_the_reason(monkeypatch):
     def broken(name: str) -> None:
         raise ImportError("libfoo.so: no such file", name="libfoo")
 
@@ -246,7 +246,7 @@ def test_a_package_that_does_not_work_says_why(monkeypatch):
 
 
 def test_sweeps_are_imported_without_ray_and_submitit():
-    """They are asked for by the engines that need them, when these begin."""
+    """The engines that need them import them at their start."""
     code = (
         "import sys; sys.modules.update(ray=None, submitit=None); import leakbench.study.engines, leakbench.study.study"
     )
@@ -254,6 +254,6 @@ def test_sweeps_are_imported_without_ray_and_submitit():
 
 
 def test_a_worker_starts_without_pytorch():
-    """It comes with the first cell: a worker that is lost at once is noticed at once."""
+    """It is imported with the first cell: a worker that is lost at once is noticed at once."""
     code = "import sys, leakbench.study.process; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": python_path(HOME)})

@@ -1,6 +1,6 @@
-"""Sweeps by Ray and by submitit's own executor, for real: killed, started again, and equal to the engine `process`.
+"""Real sweeps by Ray and by submitit's own executor: killed, started again, and equal to the engine `process`.
 
-Run by name, `pytest -m ray -n 0`; each part is skipped where its package is not installed.
+Run by name, `pytest -m ray -n 0`; each part is skipped if its package is not installed.
 """
 
 import json
@@ -24,11 +24,10 @@ from leakbench.study.on_ray import RayEngine
 from leakbench.study.on_submitit import SubmititEngine
 from tests.offline import python_path
 
+# Processes that submitit detaches.
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.filterwarnings(
-        "ignore::pytest.PytestUnraisableExceptionWarning"
-    ),  # Of processes that submitit lets go.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 
@@ -50,7 +49,7 @@ GRID = {
 
 
 def command(folder: Path, name: str, *more: str) -> list[str]:
-    """Return a sweep of the cells by an engine, in folders of its own."""
+    """Return a sweep of the cells by an engine, in separate folders."""
     kept = ["--runs", str(folder / f"runs_{name}"), "--out", str(folder / name), "--workers", "2", "--json"]
     return [sys.executable, "-c", LISTENING, "sweep", str(folder / "grid.yaml"), *kept, *more]
 
@@ -61,7 +60,7 @@ def environment() -> dict[str, str]:
 
 
 def ended(asked: list[str]) -> dict[str, int]:
-    """Run a sweep to its end and return what it says."""
+    """Run a sweep to its end and return its output."""
     done = subprocess.run(asked, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, int] = json.loads(done.stdout)
@@ -69,13 +68,13 @@ def ended(asked: list[str]) -> dict[str, int]:
 
 
 def finished(runs: Path) -> set[str]:
-    """Return the runs that are whole."""
+    """Return the complete runs."""
     manifests = (path / "manifest.json" for path in runs.glob("*"))
     return {path.parent.name for path in manifests if path.is_file() and json.loads(path.read_text())["complete"]}
 
 
 def of_session(driver: int) -> list[int]:
-    """Return the processes of the Ray that a driver began, by the driver's id in the name of its session."""
+    """Return the processes of a driver's Ray, by the driver's id in the name of its session."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -91,7 +90,7 @@ def of_session(driver: int) -> list[int]:
 
 @contextmanager
 def started(asked: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process in a group of its own; at the end nothing of it is left."""
+    """Start a process in a separate group; at the end none of the group remains."""
     process = subprocess.Popen(asked, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield process
@@ -101,7 +100,7 @@ def started(asked: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def killed_after(asked: list[str], runs: Path, count: int, number: int = signal.SIGKILL) -> float:
-    """Start a sweep, send it a signal when so many cells are whole, and return how long it then took to end."""
+    """Start a sweep, send it a signal after this many complete cells, and return how long it then took to end."""
     with started(asked) as driver:
         until = time.monotonic() + 300
         while len(finished(runs)) < count:
@@ -139,10 +138,10 @@ def assert_same(folder: Path, name: str) -> None:
 
 
 def goes_on(folder: Path, name: str, *more: str) -> None:
-    """Kill a sweep's driver after about ten cells, start it again, and hold its tables against those of `process`."""
+    """Kill a sweep's driver after about ten cells, start it again, and compare its tables with those of `process`."""
     runs = folder / f"runs_{name}"
     killed_after(command(folder, name, *more), runs, 10)
-    time.sleep(3)  # What is left of a cluster's tasks of a dead driver ends now.
+    time.sleep(3)  # Remaining tasks of a dead driver on the cluster end now.
     there = {path: path.stat().st_mtime_ns for run in finished(runs) for path in (runs / run).glob("*.parquet")}
     whole = len(finished(runs))
     assert 10 <= whole < CELLS
@@ -155,7 +154,7 @@ def goes_on(folder: Path, name: str, *more: str) -> None:
     assert_same(folder, name)
 
 
-def test_process_goes_on_after_its_driver_was_killed(folder):
+def test_process_resumes_after_its_driver_was_killed(folder):
     goes_on(folder, "process_killed")
 
 
@@ -164,20 +163,20 @@ class TestRay:
     def ray(self):
         pytest.importorskip("ray", reason="ray is not installed: pip install 'leakbench[ray]'")
 
-    def test_goes_on_after_its_driver_was_killed(self, folder):
+    def test_ray_resumes_after_its_driver_was_killed(self, folder):
         goes_on(folder, "ray", "--engine", "ray")
 
-    def test_goes_on_at_a_cluster_that_outlives_its_driver(self, folder, head):
+    def test_ray_resumes_on_a_cluster_that_outlives_its_driver(self, folder, head):
         goes_on(folder, "cluster", "--engine", "ray", "--address", head)
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_a_signal_ends_it_and_its_ray_within_seconds(self, number, folder):
+    def test_a_signal_ends_the_sweep_and_its_ray_within_seconds(self, number, folder):
         name = f"signal{number}"
         took = killed_after(command(folder, name, "--engine", "ray"), folder / f"runs_{name}", 1, number)
         print(f"signal {number}: ended after {took:.1f} s")
         assert took < 5
 
-    def test_a_killed_worker_is_noticed_and_its_task_done_again(self, tmp_path):
+    def test_a_killed_worker_is_noticed_and_its_task_repeated(self, tmp_path):
         outcomes = {o.key: o for o in RayEngine(workers=2, work=sweep_work.killed_once)(tasks(tmp_path, 4))}
         assert {key: (o.kind, o.tries) for key, o in outcomes.items()} == {
             **{key: ("done", 1) for key in "023"},
@@ -188,7 +187,7 @@ class TestRay:
         [outcome] = RayEngine(workers=1, work=sweep_work.nested)(tasks(tmp_path, 1))
         assert outcome.error == "sweep: this is a worker of the engine ray already; start the sweep outside of it"
 
-    def test_places_that_the_cluster_has_not_are_refused_at_once(self, tmp_path, head):
+    def test_more_places_than_the_cluster_has_are_refused_at_once(self, tmp_path, head):
         for engine, words in (
             (
                 RayEngine(head, gpus_per_cell=0.25),
@@ -212,7 +211,7 @@ class TestRay:
         assert took < 5
 
     def test_without_an_address_no_other_cluster_is_joined(self, tmp_path, head, monkeypatch):
-        """One that is alive, and said to be the current one."""
+        """A live one that is recorded as the current one."""
         monkeypatch.setenv("RAY_ADDRESS", head)
         [outcome] = RayEngine(workers=1, work=sweep_work.gcs)(tasks(tmp_path, 1))
         assert outcome.run
@@ -221,7 +220,7 @@ class TestRay:
 
 @contextmanager
 def cluster() -> Iterator[str]:
-    """Start a head with two CPUs and no GPU, and give its address."""
+    """Start a head with two CPUs and no GPU, and return its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     asked = [
@@ -263,7 +262,7 @@ class TestSubmitit:
     def submitit(self):
         pytest.importorskip("submitit", reason="submitit is not installed: pip install 'leakbench[submitit]'")
 
-    def test_is_the_same_as_the_engine_process(self, folder):
+    def test_submitit_equals_the_engine_process(self, folder):
         assert ended(command(folder, "submitit", "--engine", "submitit", "--address", "local"))["run"] == CELLS
         assert_same(folder, "submitit")
 
@@ -274,7 +273,7 @@ class TestSubmitit:
         outcomes = {o.key: (o.kind, o.tries) for o in engine(tasks(folder, 4))}
         assert outcomes == {**{key: ("done", 1) for key in "023"}, "1": ("done", 2)}
 
-    def test_a_parameter_that_sbatch_has_not_and_a_machine_without_slurm_are_one_line(self, tmp_path, monkeypatch):
+    def test_an_unknown_sbatch_parameter_and_a_missing_slurm_are_refused_in_one_line(self, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(InputError, match=r"^engine: submitit found no SLURM on this machine"):
             list(SubmititEngine(tmp_path)(tasks(tmp_path, 1)))

@@ -1,4 +1,4 @@
-"""What is right in a rebuilt table: categories by their largest column, numbers within 0.319 deviations, whole records."""
+"""Measures of a reconstructed table: categories by their largest column, numbers within 0.319 deviations, whole records."""
 
 import dataclasses
 import itertools
@@ -34,7 +34,7 @@ def batches(victims: int, members: int, seed: int = 0) -> Tensor:
 
 
 def slow_right(answer: Tensor, truth: Tensor, columns: Columns) -> list[bool]:
-    """Which known features of one record are right, one after the other."""
+    """Return whether each known feature of one record is right."""
     right = []
     for f in columns.features:
         given_, true = answer[f.start : f.stop].tolist(), truth[f.start : f.stop].tolist()
@@ -50,8 +50,8 @@ def test_the_tolerance_is_a_quarter_of_a_gaussian() -> None:
     assert 2 * norm.cdf(TOLERANCE) - 1 == pytest.approx(0.25, abs=3e-4)
 
 
-def test_one_feature_wrong_of_four() -> None:
-    """A perfect record scores 1 and 1; another category, or a number just beyond its tolerance, 3/4 and 0."""
+def test_one_wrong_feature_of_four() -> None:
+    """A perfect record scores 1 and 1; with another category, or a number just beyond its tolerance, 3/4 and 0."""
     truth = torch.tensor([[[0.5, 0, 1, 0, 0.5, 1, 0]]])
     tolerance = TOLERANCE * float(COLUMNS.deviation[0])
     within, beyond = (truth + torch.eye(7)[0] * tolerance * factor for factor in (0.99, 1.01))
@@ -71,7 +71,7 @@ def test_the_largest_column_counts_not_its_size() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_every_order_of_a_batch_is_found(order: tuple[int, ...]) -> None:
-    """All permutations, two 3-cycles among them, of a perfect answer: matched back, and all right."""
+    """All permutations of a perfect reconstruction, two 3-cycles among them, are matched, and all is right."""
     truth = torch.tensor(
         [[[0.1, 1, 0, 0, 0.1, 1, 0], [0.5, 0, 1, 0, 0.9, 1, 0], [0.9, 0, 0, 1, 0.5, 0, 1]]], dtype=torch.float32
     )
@@ -83,8 +83,8 @@ def test_every_order_of_a_batch_is_found(order: tuple[int, ...]) -> None:
 
 @given(seed=st.integers(0, 10_000), members=st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
-def test_as_counted_one_by_one_over_all_orders(seed: int, members: int) -> None:
-    """The slow reference: every permutation tried, every feature looked at, unknown categories among them."""
+def test_scores_equal_a_slow_count_over_all_orders(seed: int, members: int) -> None:
+    """Slow reference: every permutation and every feature, with unknown categories among them."""
     truth = records(members, seed, unknown=0.4)[None]
     noise = torch.rand(1, members, 7, generator=torch.Generator().manual_seed(seed))
     answer = 0.5 * truth[:, torch.randperm(members, generator=torch.Generator().manual_seed(seed))] + 0.5 * noise
@@ -100,7 +100,7 @@ def test_as_counted_one_by_one_over_all_orders(seed: int, members: int) -> None:
 
 
 def test_lanes_do_not_mix() -> None:
-    """Five batches scored together are scored as each alone."""
+    """Five batches together have the same scores as each alone."""
     truth, answer = batches(5, 3), batches(5, 3, seed=9)
     together = table_scores(answer, truth, COLUMNS)
     alone = [table_scores(answer[v : v + 1], truth[v : v + 1], COLUMNS) for v in range(5)]
@@ -108,8 +108,8 @@ def test_lanes_do_not_mix() -> None:
     assert torch.equal(together.record_match, torch.cat([a.record_match for a in alone]))
 
 
-def test_a_category_that_the_record_leaves_open_is_not_counted() -> None:
-    """Of a record without a work three features count; whatever is guessed for the work is neither right nor wrong."""
+def test_an_unknown_category_of_the_record_is_not_counted() -> None:
+    """A record without a known work has three features; any guess for the work is neither right nor wrong."""
     truth = torch.tensor([[[0.5, 0, 0, 0, 0.5, 1, 0]]], dtype=torch.float32)
     for work in torch.eye(3):
         answer = truth.clone()
@@ -119,18 +119,18 @@ def test_a_category_that_the_record_leaves_open_is_not_counted() -> None:
         assert table_scores(answer, truth, COLUMNS).feature_accuracy.item() == pytest.approx(2 / 3)
 
 
-def test_no_answer_is_nan_and_takes_the_worst_truth() -> None:
-    """A NaN among three answers leaves the other two where they fit."""
+def test_a_missing_reconstruction_is_nan_and_gets_the_worst_truth() -> None:
+    """A NaN among three reconstructions does not change the match of the other two."""
     truth = batches(1, 3, seed=3)
     answer = truth[:, [2, 0, 1]].clone()
-    answer[0, 1, 2] = torch.nan  # The answer for truth 0.
+    answer[0, 1, 2] = torch.nan  # The reconstruction of truth 0.
     found = table_scores(answer, truth, COLUMNS)
     assert found.feature_accuracy[0].isnan().tolist() == [True, False, False]
     assert found.record_match[0, 1:].tolist() == [1.0, 1.0]
 
 
-def test_no_answer_says_nothing_of_which_truth_it_is_for() -> None:
-    """Its categories, all NaN, would read as the first value; yet the record goes where two features are wrong and not three."""
+def test_a_missing_reconstruction_does_not_influence_its_match() -> None:
+    """Its NaN categories would be read as the first value; the record must go to the truth with two wrong features, not three."""
     truth = torch.tensor([[[0.0, 1, 0, 0, 0, 1, 0], [1.0, 0, 1, 0, 1, 0, 1]]])
     answer = torch.stack([torch.full((7,), torch.nan), torch.tensor([0.5, 1, 0, 0, 1, 1, 0])])[None]
     assert match_features(answer, truth, COLUMNS).tolist() == [[1, 0]]
@@ -138,15 +138,15 @@ def test_no_answer_says_nothing_of_which_truth_it_is_for() -> None:
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
-    """Another number of columns, or of members, is no answer to this truth."""
+    """A different number of columns or members does not match this truth."""
     truth = batches(2, 3)
     for answer in (truth[:, :2], truth[..., :6], truth[0]):
         with pytest.raises(ValueError, match="answer: got shape"):
             match_features(answer, truth, COLUMNS)
 
 
-def test_columns_of_pictures_and_of_broken_layouts() -> None:
-    """Pictures have none; a column that is left out, shared, or not one a value is refused."""
+def test_columns_of_pictures_and_of_invalid_layouts() -> None:
+    """Pictures have none; a column that is missing, shared, or not one for each value is refused."""
     assert columns_of(load_dataset("digits", None)[2]) is None
     data = dataset()
     for features, message in (
@@ -170,8 +170,8 @@ def test_columns_of_the_embedded_table() -> None:
     np.testing.assert_allclose(columns.deviation, public.std(0, ddof=1))
 
 
-def test_no_victim_is_in_the_moments() -> None:
-    """Other training records change neither a mean nor a deviation, and so not what is tolerated."""
+def test_moments_do_not_include_victims() -> None:
+    """Other training records change neither a mean nor a deviation, and so not the tolerance."""
     data = dataset()
     others = columns_of(dataclasses.replace(data, train_inputs=1 - data.train_inputs))
     assert others is not None
@@ -180,8 +180,8 @@ def test_no_victim_is_in_the_moments() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 40])
-def test_a_category_that_no_public_record_has_spreads_like_that_of_a_single_record(n: int) -> None:
-    """Of none in n and of one in n the deviation is n^-1/2, so that a column that is constant moves nothing much."""
+def test_a_category_missing_in_public_has_the_deviation_of_a_single_record(n: int) -> None:
+    """For 0 and for 1 of n the deviation is n^-1/2, so a constant column has little weight."""
     data = dataset(n)
     public = data.test_inputs.clone()
     public[:, 1:4] = torch.tensor([0.0, 0.0, 1.0])
@@ -195,8 +195,8 @@ def test_a_category_that_no_public_record_has_spreads_like_that_of_a_single_reco
     assert float(one.deviation[2]) == pytest.approx(n**-0.5)
 
 
-def test_hardened_records_have_one_1_a_category() -> None:
-    """The largest column becomes the 1, numbers are cut, NaN stays."""
+def test_hardened_records_have_one_1_in_each_category() -> None:
+    """The largest column becomes the 1, numbers are clamped, NaN stays."""
     soft = torch.tensor([[1.5, 0.2, 0.5, 0.3, -1.0, 2.0, 3.0], [0.5, torch.nan, 0, 0, 0.5, 1, 0]])
     assert COLUMNS.hardened(soft)[0].tolist() == [1, 0, 1, 0, 0, 0, 1]
     assert COLUMNS.hardened(soft)[1].isnan().tolist() == [False, True, True, True, False, False, False]
@@ -208,7 +208,7 @@ def test_the_random_baseline_draws_from_the_marginals() -> None:
     public[:, 1:4] = torch.tensor([0.0, 0.0, 1.0])
     public[:300, 5:] = torch.tensor([1.0, 0.0])
     public[300:, 5:] = torch.tensor([0.0, 1.0])
-    public[:, 0] = public[:, 5]  # The age says the sex; drawn by themselves they agree only by chance.
+    public[:, 0] = public[:, 5]  # The age determines the sex; independent draws agree only by chance.
     drawn = random_records(public, COLUMNS, (50, 100), torch.Generator().manual_seed(0))
     assert drawn.shape == (50, 100, 7)
     assert (drawn[..., 3] == 1).all()
@@ -223,19 +223,19 @@ def test_the_random_baseline_draws_from_the_marginals() -> None:
 
 
 def test_the_random_baseline_never_draws_an_unknown_category() -> None:
-    """Where half of the public records leave the work open, it is drawn among the others; where all do, it stays open."""
+    """If half of the public records have no known work, it is drawn from the others; if all have none, it stays unknown."""
     public = records(400, seed=4)
     public[:200, 1:4] = 0.0
     public[200:, 1:4] = torch.tensor([0.0, 1.0, 0.0])
     drawn = random_records(public, COLUMNS, (1000,), torch.Generator().manual_seed(0))
     assert torch.equal(drawn[:, 1:4], torch.tensor([0.0, 1.0, 0.0]).expand(1000, 3))
-    assert float((drawn[:, 5] - public[:, 5].mean()).mean()) == pytest.approx(0, abs=0.05)  # Of all 400.
+    assert float((drawn[:, 5] - public[:, 5].mean()).mean()) == pytest.approx(0, abs=0.05)  # Out of 400.
     public[:, 1:4] = 0.0
     assert not random_records(public, COLUMNS, (10,), torch.Generator())[:, 1:4].any()
 
 
 def test_unknown_public_categories_do_not_lower_the_random_baseline() -> None:
-    """Of records that all have some work, half of which do not tell it in public, the work is right in every draw."""
+    """All records have the same work, half of them unknown in public: the work is right in every draw."""
     public = records(2000, seed=5)
     public[:, 1:4] = torch.tensor([0.0, 1.0, 0.0])
     truth = public[:1000, None].clone()
@@ -263,7 +263,7 @@ def test_the_random_baseline_has_its_closed_form() -> None:
 
 
 def test_the_best_guesser_is_chosen_on_public_records() -> None:
-    """Where the class says everything the class mean is chosen; where the labels say nothing known, another."""
+    """If the class determines everything, the class mean is chosen; if the labels give no information, another."""
     data = dataset(200)
     public, labels = data.test_inputs.clone(), data.test_targets
     public[:, :] = torch.where(labels[:, None] == 1, records(1, 7), records(1, 8))
@@ -289,7 +289,7 @@ def scored(answer: Tensor, members: int = 2) -> pd.DataFrame:
 
 
 def test_rows_and_summary_of_a_perfect_answer() -> None:
-    """All right, above both baselines; an answer that is missing counts as wrong, not as absent."""
+    """All right, above both baselines; a missing reconstruction counts as wrong, not as absent."""
     truth = dataset().train_inputs[:12].reshape(6, 2, 7)
     rows = scored(truth.flip(1))
     assert tuple(rows.columns[:6]) == TABLE_COLUMNS
@@ -307,8 +307,8 @@ def test_rows_and_summary_of_a_perfect_answer() -> None:
     assert high == pytest.approx(min(1, 0.5 + 2.5706 * math.sqrt(0.3) / math.sqrt(6)), abs=1e-3)
 
 
-def test_each_victim_is_beside_the_guess_for_it() -> None:
-    """Victims 3 to 5 of six: a guess that is the truth of each is right for them, and only in their places."""
+def test_each_victim_is_paired_with_its_baseline_guess() -> None:
+    """Victims 3 to 5 of six: a guess equal to each truth is right for them, and only at their positions."""
     data = dataset()
     examples = torch.arange(12).reshape(6, 2)
     everyone = data.train_inputs[examples]
@@ -322,7 +322,7 @@ def test_each_victim_is_beside_the_guess_for_it() -> None:
 
 
 def test_the_random_guess_is_the_mean_of_its_draws() -> None:
-    """Twenty draws from the victim's own generator, each scored alone; not the luckiest of them."""
+    """Twenty draws from the victim's own generator, each scored alone; not the best of them."""
     data = dataset()
     truth = data.train_inputs[:2].reshape(1, 2, 7)
     drawn = random_records(data.public_inputs, COLUMNS, (20, 2), torch.Generator().manual_seed(0))
@@ -333,8 +333,8 @@ def test_the_random_guess_is_the_mean_of_its_draws() -> None:
         np.testing.assert_allclose(rows[f"random_{name}"], expected)
 
 
-def test_pictures_and_rankings_say_why_they_have_none() -> None:
-    """Pictures have none of the fields; a ranking has the baselines, and no answer of its own."""
+def test_pictures_and_rankings_explain_missing_measures() -> None:
+    """Pictures have none of the fields; a ranking has the baselines, and no reconstruction."""
     pictures = table_fields(pd.DataFrame({"rmse": [0.1], "failure_reason": [""]}))
     assert set(pictures.values()) == {None}
     assert set(table_notes("type-1", Tap.model_validate(pictures)).values()) == {"n/a: pictures"}
@@ -346,7 +346,7 @@ def test_pictures_and_rankings_say_why_they_have_none() -> None:
 
 
 def batches_of_two(feature_accuracy: list[float], record_match: float) -> pd.DataFrame:
-    """Rows of a batch of two for each feature accuracy, with nothing right beside it."""
+    """Return rows of a batch of two for each feature accuracy, with baselines that have nothing right."""
     rows = pd.DataFrame(dict.fromkeys(TABLE_COLUMNS, 0.0), index=range(2 * len(feature_accuracy)))
     batch = np.repeat(np.arange(len(feature_accuracy)), 2)
     return rows.assign(
@@ -355,14 +355,14 @@ def batches_of_two(feature_accuracy: list[float], record_match: float) -> pd.Dat
 
 
 def test_a_record_match_is_bounded_by_batches() -> None:
-    """No record of five batches of two: Wilson's limit of five trials, z^2 / (5 + z^2), not of ten."""
+    """With 0 records of five batches of two: Wilson's limit for five trials, z^2 / (5 + z^2), not for ten."""
     found = table_fields(batches_of_two([0.5] * 5, 0.0))
     assert (found["record_match"], found["record_match_low"]) == (0.0, 0.0)
     assert found["record_match_high"] == pytest.approx(1.96**2 / (5 + 1.96**2), abs=1e-4)
 
 
 def test_the_interval_of_feature_accuracy_is_students() -> None:
-    """Batches at .4, .6, .4, .6: s = .115470, t of 3 degrees of freedom 3.182446, so .5 +- 3.182446 * .115470 / 2."""
+    """Batches at .4, .6, .4, .6: s = .115470, t with 3 degrees of freedom 3.182446, so .5 +- 3.182446 * .115470 / 2."""
     found = table_fields(batches_of_two([0.4, 0.6, 0.4, 0.6], 0.0))
     half = 3.182446 * 0.115470 / 2
     assert found["feature_accuracy_low"] == pytest.approx(0.5 - half, abs=1e-5)

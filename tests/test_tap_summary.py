@@ -1,4 +1,4 @@
-"""Each number of a leakage point's summary, on rows made up so that it can be told by hand."""
+"""Each number of a leakage point's summary, on synthetic rows that can be checked by hand."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from leakbench.summary.warnings import WORDS, warnings
 
 
 def table(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
-    """Rows of an attack that failed to come within eta anywhere, identified nobody and told no label."""
+    """Return rows of an attack without success within eta, without identification and without labels."""
     which, member = np.repeat(np.arange(victims), members), np.tile(np.arange(members), victims)
     plain = {
         "tap": "type-1", "round": 0, "victim": which, "batch": which, "member": member, "label": 0, "label_guess": 1,
@@ -33,14 +33,14 @@ def table(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
     ("right", "guessed", "above"),
     [(3, 2, 0.5), (4, 2, 1.0), (2, 2, 0.0), (1, 2, -0.5), (3, 0, 0.75), (4, 4, None)],
 )
-def test_asr_above_null_is_the_share_of_what_the_null_leaves(right: int, guessed: int, above: float | None) -> None:
-    """Of four: (asr - null) / (1 - null), as a kappa; nothing where the null attacker leaves nothing."""
+def test_asr_above_baseline_is_relative_to_the_remaining_share(right: int, guessed: int, above: float | None) -> None:
+    """For four: (asr - baseline) / (1 - baseline), as a kappa; no value if the baseline has 1."""
     rows = table(4, success=np.arange(4) < right, null_success=np.arange(4) < guessed)
     assert tap_summary(rows, 0.0).asr_above_null == (None if above is None else pytest.approx(above))
 
 
-def test_precision_counts_the_answers_that_were_given() -> None:
-    """One right of two answers, two victims without one: precision .5 and ASR .25; without any answer there is none."""
+def test_precision_counts_existing_reconstructions() -> None:
+    """One right of two reconstructions, two missing: precision .5 and ASR .25; without any reconstruction there is no precision."""
     rows = table(4, success=[True, False, False, False], failure=[False, False, True, True])
     found = tap_summary(rows, 0.0)
     assert (found.precision, found.asr) == (0.5, 0.25)
@@ -48,7 +48,7 @@ def test_precision_counts_the_answers_that_were_given() -> None:
 
 
 def test_the_exact_interval_counts_batches() -> None:
-    """No success, or nothing else, in five batches of four: Clopper and Pearson's limits of five trials."""
+    """Zero or only successes in five batches of four: Clopper and Pearson's limits for five trials."""
     edge = 0.025 ** (1 / 5)
     none, all_ = (tap_summary(table(5, 4, success=success), 0.0) for success in (False, True))
     assert (none.asr_exact_low, none.asr_exact_high) == pytest.approx((0.0, 1 - edge))
@@ -56,20 +56,20 @@ def test_the_exact_interval_counts_batches() -> None:
 
 
 def test_label_accuracy_is_over_all_examples() -> None:
-    """A label told without an input counts, a wrong one of a lost search too: two of four, and not two of two."""
+    """A label without an input counts, and a wrong label of a failed search too: two of four, and not two of two."""
     lost = np.array([False, False, True, True])
     assert tap_summary(table(4, failure=lost, label_guess=lost.astype(int)), 0.0).label_accuracy == 0.5
     assert tap_summary(table(4, failure=lost, label_guess=(~lost).astype(int)), 0.0).label_accuracy == 0.5
 
 
-def test_to_be_identified_less_often_than_by_chance_is_no_leak() -> None:
-    """None of 40 where half are expected: as far from chance as can be, on the harmless side."""
+def test_identification_below_chance_is_not_a_leak() -> None:
+    """None of 40 if half are expected: far from chance, but on the harmless side."""
     assert tap_summary(table(40, candidates=2), 0.0).verdict == "inconclusive"
     assert tap_summary(table(40, candidates=2, identified=1.0), 0.0).verdict == "identifies"
 
 
 def test_labels_are_ranked_among_the_victims_whose_class_is_public() -> None:
-    """Right 1 of 2, two others of classes that public data lack: .5 of two; of none there is no value, and no interval."""
+    """Right for 1 of 2, two others have classes missing in public data: .5 of two; with none there is no value and no interval."""
     found = tap_summary(table(4, label_ranked=[1.0, 0.0, np.nan, np.nan]), 0.0)
     assert (found.label_ranked, found.label_ranked_low, found.label_ranked_high) == (0.5, *wilson(1, 2))
     none = tap_summary(table(4, label_ranked=np.nan), 0.0)
@@ -77,7 +77,7 @@ def test_labels_are_ranked_among_the_victims_whose_class_is_public() -> None:
 
 
 def of_people(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
-    """Rows far from the truth by RMSE, whose features are as right as the null guess has them; a random one is worse."""
+    """Return rows far from the truth by RMSE, with features as right as the baseline's; a random guess is worse."""
     guessed = {"feature_accuracy": 0.6, "null_feature_accuracy": 0.6, "random_feature_accuracy": 0.5}
     none = dict.fromkeys(("record_match", "null_record_match", "random_record_match"), 0.0)
     return table(victims, members, **{**guessed, **none, **changes})
@@ -88,29 +88,27 @@ def of_people(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
     [
         ({}, "inconclusive"),
         ({"record_match": [1.0] * 8 + [0.0] * 12}, "reconstructs"),
-        ({"record_match": [1.0] * 2 + [0.0] * 18}, "inconclusive"),  # the null's interval of 20 reaches .16
+        ({"record_match": [1.0] * 2 + [0.0] * 18}, "inconclusive"),  # The baseline's interval for 20 reaches .16.
         ({"record_match": [1.0] * 8 + [0.0] * 12, "null_record_match": [1.0] * 8 + [0.0] * 12}, "inconclusive"),
         ({"record_match": [1.0] * 8 + [0.0] * 12, "random_record_match": 0.4}, "inconclusive"),
-        ({"record_match": [1.0] * 8 + [0.0] * 12, "random_record_match": 0.3}, "inconclusive"),  # 8 of 20 may be 22 %
+        ({"record_match": [1.0] * 8 + [0.0] * 12, "random_record_match": 0.3}, "inconclusive"),  # 8 of 20 may be 22 %.
         ({"feature_accuracy": 0.9}, "reconstructs"),
-        ({"feature_accuracy": 0.55}, "inconclusive"),  # above the random guess alone
-        ({"feature_accuracy": 0.9, "random_feature_accuracy": 0.9}, "inconclusive"),  # above the null attacker alone
-        ({"feature_accuracy": [0.9, 0.4] * 10}, "inconclusive"),  # above both, as chance has it
-        (
-            {"feature_accuracy": [0.9] * 12 + [0.4] * 8},
-            "inconclusive",
-        ),  # t is 1.78, between the quantiles of .95 and .975
-        ({"feature_accuracy": np.nan}, "inconclusive"),  # a failed example has no feature right
+        ({"feature_accuracy": 0.55}, "inconclusive"),  # Above the random guess alone.
+        ({"feature_accuracy": 0.9, "random_feature_accuracy": 0.9}, "inconclusive"),  # Above the baseline alone.
+        ({"feature_accuracy": [0.9, 0.4] * 10}, "inconclusive"),  # Above both, by chance.
+        # t is 1.78, between the quantiles of .95 and .975.
+        ({"feature_accuracy": [0.9] * 12 + [0.4] * 8}, "inconclusive"),
+        ({"feature_accuracy": np.nan}, "inconclusive"),  # A failed example has no feature right.
         ({"feature_accuracy": 0.9, "failure_reason": RANKS_ONLY}, "inconclusive"),
     ],
 )
-def test_a_table_that_comes_back_is_reconstructed(changes: dict[str, Any], verdict: str) -> None:
-    """Records or features above both guesses, significantly, leak whatever the RMSE says; one of the guesses is not enough."""
+def test_a_table_with_high_feature_accuracy_is_reconstructed(changes: dict[str, Any], verdict: str) -> None:
+    """Records or features significantly above both guesses are a leak at any RMSE; above one of the guesses is not enough."""
     assert tap_summary(of_people(20, **changes), 0.0).verdict == verdict
 
 
-def test_features_that_come_back_are_counted_by_batch() -> None:
-    """Fourteen batches of ten whose features are right or not all alike: of 140 single records the gain would be significant."""
+def test_right_features_are_counted_by_batch() -> None:
+    """Fourteen batches of ten with equal outcomes: for 140 independent records the gain would be significant."""
     gains = np.repeat([0.9, 0.4], 70)
     assert tap_summary(of_people(14, 10, feature_accuracy=gains), 0.0).verdict == "inconclusive"
     assert tap_summary(of_people(140, feature_accuracy=gains), 0.0).verdict == "reconstructs"
@@ -118,34 +116,34 @@ def test_features_that_come_back_are_counted_by_batch() -> None:
 
 
 def test_few_batches_need_the_wider_quantile_of_student() -> None:
-    """Five records that gain .3, .3, .3, .3 and -.2: t is 2, beyond a normal's 1.96, within 2.78 of four degrees of freedom."""
+    """Five records that gain .3, .3, .3, .3 and -.2: t is 2, above the normal 1.96, below the 2.78 of four degrees of freedom."""
     assert tap_summary(of_people(5, feature_accuracy=[0.9] * 4 + [0.4]), 0.0).verdict == "inconclusive"
 
 
-def test_a_record_that_is_lost_is_wrong_within_its_batch() -> None:
-    """Of each two one comes back at .9 and one is lost: .45 on average, below the guesses; not .9 of the survivors."""
+def test_a_lost_record_is_wrong_within_its_batch() -> None:
+    """In each batch of two one is at .9 and one is lost: .45 on average, below the guesses; not the .9 of the survivors."""
     halves = of_people(20, 2, feature_accuracy=np.tile([0.9, np.nan], 20))
     assert tap_summary(halves, 0.0).verdict == "inconclusive"
 
 
-def test_records_that_come_back_are_counted_by_batch() -> None:
-    """Twenty batches of eight, alike within each: intervals of 20 trials on both sides, not of 160."""
+def test_right_records_are_counted_by_batch() -> None:
+    """Twenty batches of eight, equal within each: intervals of 20 trials on both sides, not of 160."""
     four, two = (np.repeat(np.arange(20) < many, 8).astype(float) for many in (4, 2))
-    rows = of_people(20, 8, record_match=four, random_record_match=0.1)  # 4 of 20 may be 8 %, 32 of 160 not
+    rows = of_people(20, 8, record_match=four, random_record_match=0.1)  # 4 of 20 may be 8 %, 32 of 160 not.
     assert tap_summary(rows, 0.0).verdict == "inconclusive"
     assert tap_summary(of_people(20, 8, record_match=four), 0.0).verdict == "reconstructs"
-    # The null attacker's none of 20 may be 16 %, none of 160 only 2.
+    # The baseline's 0 of 20 may be 16 %, 0 of 160 only 2.
     assert tap_summary(of_people(20, 8, record_match=two), 0.0).verdict == "inconclusive"
 
 
 def test_each_doubt_is_counted() -> None:
-    """Two doubts, of 20 and of 19 of 40 victims; one counts where there are several."""
+    """Two doubts, of 20 and of 19 of 40 victims; a victim with several counts for one of them."""
     doubts = np.where(np.arange(40) < 1, "a", np.where(np.arange(40) < 20, "a; b", ""))
     assert tap_summary(table(40, doubts=doubts), 0.0).doubts == {"a": 20, "b": 19}
 
 
 def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:
-    """Every key has a sentence, warnings go in the order of the table, and what it does not know is said as it is."""
+    """Every key has a sentence, warnings have the order of the table, and an unknown doubt is printed unchanged."""
     keys = {getattr(attack_doubts, name) for name in attack_doubts.__all__ if name.isupper()}
     assert keys == set(WORDS)
     assert all(key.isidentifier() for key in keys)

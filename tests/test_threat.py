@@ -1,4 +1,4 @@
-"""The threat model that stands over every table: derived from what an attack's parts need and from its server."""
+"""The threat model above every table follows from the needs of an attack's parts and from its server."""
 
 import pytest
 
@@ -19,11 +19,11 @@ from leakbench.summary.threat import MEANS, letter
         ("rows", "loki", "G"),
     ],
 )
-def test_the_letter_follows_from_the_parts(method, server, expected):
+def test_the_letter_of_the_threat_model_follows_from_the_parts(method, server, expected):
     assert letter(construct(Attack, {"title": "t", "cite": "c", "method": method, "server": server})) == expected
     assert expected in MEANS
 
 
-def test_who_is_told_of_a_noise_reads_it_with_public_data():
+def test_an_attacker_that_knows_a_noise_needs_public_data():
     recipe = {"title": "t", "cite": "c", "method": "rows", "server": "trap", "knows": "defense"}
     assert letter(construct(Attack, recipe)) == "G"

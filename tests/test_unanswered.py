@@ -1,4 +1,4 @@
-"""Why examples have no answer: a key in rows and summary, a sentence under the table."""
+"""Reasons for missing reconstructions: a key in rows and summary, a sentence under the table."""
 
 import pandas as pd
 import pytest
@@ -18,7 +18,7 @@ SPOKEN = torch.zeros(3, dtype=torch.bool)
 
 
 def table(reasons: list[list[str]], labels: list[list[int]]) -> pd.DataFrame:
-    """Rows of V victims with M examples each; an empty reason is an answer."""
+    """Return rows of V victims with M examples each; an empty reason means a reconstruction."""
     flat = [
         (v, why, label)
         for v, (some, own) in enumerate(zip(reasons, labels, strict=True))
@@ -40,7 +40,7 @@ NONE = keys.NONE_GIVEN
 FISHED = table([["", NONE], [NONE, NONE], [NONE, NONE]], [[4, 1], [1, 4], [1, 1]])
 
 
-def test_a_server_that_fishes_catches_one_of_a_batch_or_nobody_or_there_is_nobody():
+def test_reasons_of_a_fishing_server():
     assert reasons(FISHED, fished=4) == [
         ["", "not_isolated"],
         ["not_caught", "not_caught"],
@@ -49,24 +49,24 @@ def test_a_server_that_fishes_catches_one_of_a_batch_or_nobody_or_there_is_nobod
     assert reasons(FISHED) == [["", NONE], [NONE, NONE], [NONE, NONE]]
 
 
-def test_an_answer_that_is_not_finite_was_given():
+def test_a_reconstruction_that_is_not_finite_is_not_missing():
     broken = table([[keys.NOT_FINITE, NONE]], [[4, 1]])
     assert reasons(broken, SPOKEN[:1], fished=4) == [["not_finite", "not_isolated"]]
 
 
 @pytest.mark.parametrize(("refuses", "why"), [(True, "refused"), (False, "silent")])
-def test_of_whom_nothing_but_zeros_leaked_the_client_said_nothing(refuses, why):
+def test_an_update_of_zeros_means_that_the_client_refused(refuses, why):
     silent = torch.tensor([False, True, True])
     assert reasons(FISHED, silent, refuses) == [["", NONE], [why, why], [why, why]]
     assert reasons(FISHED, silent, refuses, fished=4)[1:] == [[why, why], [why, why]]
 
 
-def test_an_answer_and_a_ranking_keep_what_they_have():
+def test_existing_reasons_of_reconstructions_and_rankings_are_kept():
     ranked = table([["", "the attack ranks"]], [[0, 0]])
     assert reasons(ranked, ~SPOKEN[:1], True) == [["", "the attack ranks"]]
 
 
-def test_every_key_has_words_that_count():
+def test_every_reason_has_a_sentence_with_a_count():
     named = [getattr(keys, name) for name in keys.__all__ if name.isupper()]
     assert sorted(named) == sorted(UNANSWERED)
     assert all(key.isidentifier() for key in named)
@@ -94,13 +94,13 @@ def test_examples_and_victims_are_counted_with_the_commonest_first():
         ("malicious parameters", 0, "precision 0.50 (5 of 10 answers right)"),
     ],
 )
-def test_precision_is_said_where_it_is_not_the_asr(threat, failures, said):
+def test_precision_is_printed_if_it_differs_from_the_asr(threat, failures, said):
     tap = Tap(victims=5, batch=2, failures=failures, precision=0.5, eta=0.1, candidates=9)
     line = batches(Summary(threat=threat, taps={"type-1": tap}))
     assert (said in line) if said else ("precision" not in line)
 
 
-def test_nobody_was_given_an_answer():
+def test_a_run_without_any_reconstruction():
     tap = Tap(victims=5, batch=2, failures=10, eta=0.1, candidates=9)
     assert "precision" not in batches(Summary(threat="honest", taps={"type-1": tap}))
 
@@ -108,8 +108,8 @@ def test_nobody_was_given_an_answer():
 FISHING = "run --attack fishing --leak-batch 8 --victims 10 --iterations 2 --train-rounds 0 --taps type-1 --candidates 10 --quiet"
 
 
-def test_from_the_command_line_the_table_and_the_page_say_why(tmp_path, monkeypatch, capsys):
-    """Of ten batches of eight digits two have no zero (seed 0); of the others one example each has an answer."""
+def test_table_and_page_show_reasons_from_the_command_line(tmp_path, monkeypatch, capsys):
+    """Of ten batches of eight digits two have no zero (seed 0); the others have a reconstruction of one example each."""
     code, out, err = called(
         monkeypatch, capsys, *FISHING.split(), "-v", "--dataset", "digits", "--out", str(tmp_path / "run")
     )
@@ -134,8 +134,8 @@ def test_from_the_command_line_the_table_and_the_page_say_why(tmp_path, monkeypa
     assert "<dt>alone in its bin</dt>" not in page
 
 
-def test_a_class_that_nobody_can_have_is_refused_at_once(tmp_path, monkeypatch, capsys):
-    """All pictures of faces that may be attacked are of class 1."""
+def test_a_class_without_possible_victims_is_refused_at_once(tmp_path, monkeypatch, capsys):
+    """All faces that may be attacked have class 1."""
     words = [*FISHING.split(), "--dataset", "faces", "--out", str(tmp_path / "run")]
     code, _, err = called(monkeypatch, capsys, *words)
     assert code == 2
@@ -144,7 +144,7 @@ def test_a_class_that_nobody_can_have_is_refused_at_once(tmp_path, monkeypatch, 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_client_who_refused_is_named(tmp_path, monkeypatch, capsys):
+def test_a_client_that_refused_is_reported(tmp_path, monkeypatch, capsys):
     asked = "--dataset cancer --attack imprint --leak-model mlp --leak-batch 8 --victims 3 --train-rounds 0 --taps type-1 --quiet"
     for defense, said in (("refuse_conspicuous", "clients refused to send 3 of 3 updates"), ("none", "")):
         folder = tmp_path / defense

@@ -1,4 +1,4 @@
-"""Whole updates: read as a difference of weights, unrolled or taken for fewer steps, at several rounds together."""
+"""Whole updates: read as a difference of weights, unrolled or approximated by fewer steps, at several rounds together."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ RATE = 0.05
 
 @pytest.fixture
 def view() -> View:
-    """Two victims' updates over L = 4 iterations of B = 2 examples of 6 features, in double precision."""
+    """Return two victims' updates over L = 4 iterations of B = 2 examples of 6 features, in double precision."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 3)).double()
     network = Network(model, {n: p.detach() for n, p in parameters(model).items()})
@@ -63,7 +63,7 @@ def test_an_update_is_unrolled(view: View) -> None:
             assert torch.allclose(view.update[name][victim], slow, atol=1e-12)
 
 
-def test_one_step_in_the_stead_of_four_is_the_gradient_of_all_examples(view: View) -> None:
+def test_one_step_instead_of_four_is_the_gradient_of_all_examples(view: View) -> None:
     coarse = view.coarser(1)
     assert (coarse.local_steps, coarse.batch, coarse.examples) == (1, 8, view.examples)
     inputs, targets = guess(2)
@@ -77,7 +77,7 @@ def test_one_step_in_the_stead_of_four_is_the_gradient_of_all_examples(view: Vie
             assert torch.allclose(found[name][victim], slow, atol=1e-12)
 
 
-def test_two_steps_in_the_stead_of_four_are_twice_as_long(view: View) -> None:
+def test_two_steps_instead_of_four_are_twice_as_long(view: View) -> None:
     """Against torch.optim.SGD at twice the rate over two batches of four, read in the units of the four steps."""
     inputs, targets = guess(2)
     found = view.coarser(2).respond(inputs, targets)
@@ -95,8 +95,8 @@ def test_two_steps_in_the_stead_of_four_are_twice_as_long(view: View) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_fewer_steps_come_near_as_the_rate_falls(view: View, steps: int) -> None:
-    """What is left out of it is of the order of the learning rate."""
+def test_fewer_steps_are_closer_at_smaller_rates(view: View, steps: int) -> None:
+    """The error is of the order of the learning rate."""
     inputs, targets = guess(2)
 
     def apart(rate: float) -> float:
@@ -108,7 +108,7 @@ def test_fewer_steps_come_near_as_the_rate_falls(view: View, steps: int) -> None
     assert apart(0.01) > 0
 
 
-def test_steps_that_do_not_share_out_are_refused_and_more_are_exact(view: View) -> None:
+def test_steps_that_do_not_divide_are_refused_and_more_are_exact(view: View) -> None:
     with pytest.raises(InputError, match="local_steps: got 3, expected a divisor of the 4 local iterations"):
         view.coarser(3)
     assert view.coarser(4) is view.coarser(9) is view
@@ -117,7 +117,7 @@ def test_steps_that_do_not_share_out_are_refused_and_more_are_exact(view: View) 
 
 @pytest.mark.parametrize(("weight", "step"), [(1.5, 2.0**-23), (0.3, 2.0**-25), (0.0, 0.0)])
 def test_a_difference_of_weights_is_rounded_to_their_precision(weight: float, step: float) -> None:
-    """Half a unit in the last place of the larger weight, over the length; weights of zero keep every bit."""
+    """Half a unit in the last place of the larger weight, over the length; weights of zero are exact."""
     weights = {"w": torch.full((1000,), weight)}
     update = {"w": torch.randn(2, 1000, generator=torch.Generator().manual_seed(0)) * 1e-4}
     found = rounded(update, weights, 0.5)["w"]
@@ -149,8 +149,8 @@ def leaked(round_number: int, asr: float | None, identified: float) -> Tap:
     )
 
 
-def test_the_worst_round_is_that_of_most_success() -> None:
-    """Then of most identified, then the first; a tap that leaked once has no curve."""
+def test_the_worst_round_has_the_most_success() -> None:
+    """Then the one with most identified, then the first; a point that leaked once has no curve."""
     curves = over_rounds(
         {
             "type-2@0": leaked(0, 0.2, 1.0),
@@ -168,7 +168,7 @@ def test_the_worst_round_is_that_of_most_success() -> None:
     assert curves["type-2"]["label_ranked"] == [0.5, 0.5, 0.5]
 
 
-def test_guards_of_several_rounds_stand_together() -> None:
+def test_guarantees_of_several_rounds_are_combined() -> None:
     """As many releases, each at the least noise; one round without a guarantee leaves none."""
     one = Guard(4.0, "", "example", (), 0.2, "")
     both = together([one, dataclasses.replace(one, sigma=2.0), dataclasses.replace(one, sigma=3.0)])
@@ -190,7 +190,7 @@ def run(folder: Path, *more: str) -> dict[str, object]:
 
 
 def test_rounds_joined_are_one_attack_on_the_same_examples(tmp_path: Path) -> None:
-    """A noise that is drawn anew in each round, seen three times; the bound counts the three."""
+    """The noise is drawn for each round, and observed three times; the bound counts all three."""
     found = run(tmp_path, "--join-rounds", "--taps", "type-2,type-1", "--defense", "fed_sdp_client_valid")
     assert list(found["taps"]) == ["type-2@0+1+2", "type-1@0+1+2"]
     assert found["taps"]["type-1@0+1+2"]["seen"]["releases"] == 3  # type: ignore[index]
@@ -225,12 +225,12 @@ def test_wrong_input_is_refused(more: list[str], said: str) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_learning_rate_that_is_none_is_refused(rate):
+def test_an_invalid_learning_rate_is_refused(rate):
     with pytest.raises(InputError, match=r"learning-rate: got .*, expected a finite number above 0"):
         prepare(Request(learning_rate=rate, train_rounds=0, victims=2, candidates=2), None)
 
 
-def test_a_learning_rate_is_the_federation_s_and_another_cell():
+def test_a_learning_rate_belongs_to_the_federation_and_changes_the_cell():
     asked = {"dataset": "cancer", "train_rounds": 0, "victims": 2, "candidates": 2, "attack": "cpl"}
     usual, other = (prepare(Request(**asked, **more), None) for more in ({}, {"learning_rate": 0.7}))
     assert other.settings.federation.learning_rate == 0.7

@@ -1,4 +1,4 @@
-"""The verdict on a leakage point: from rows to the word, its reason, what is excluded, and the command that would decide."""
+"""The verdict on a leakage point: its word, its reason, the excluded rates, and the command that would decide."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SIZES = st.integers(100, 10_000)
 
 
 def rows(victims: int = 100, networks: int = 5, **changes: Any) -> pd.DataFrame:
-    """Rows of an attack that finds nothing: no success, farther than the baseline guess, no victim identified."""
+    """Return rows of an attack that finds nothing: no success, farther than the baseline guess, no victim identified."""
     which = np.arange(victims)
     plain = {
         "tap": "type-1", "round": 0, "victim": which, "batch": which, "member": 0, "network": which % networks,
@@ -63,7 +63,7 @@ def first(count: int, value: Any = True, other: Any = False, of: int = 100) -> l
         ({"failure": first(50), "rmse": first(50, np.nan, 0.5)}, "attack failed", "no answer for 50 % of the examples"),
         ({"failure": True, "rmse": np.nan, "identified": 1.0}, "identifies", "100 of 100 victims"),
         ({"failure": first(49), "rmse": first(49, np.nan, 0.5)}, "no leak found", "nothing is significantly above"),
-        # Closer than the baseline guess for 55 of 100, or in the median: neither is significant, and neither is nothing.
+        # Closer than the baseline guess for 55 of 100, or in the median: neither is significant, and neither excludes a leak.
         ({"rmse": first(55, 0.39, 0.5)}, "inconclusive", "the median RMSE is below the baseline guess's, but not significantly"),
         # One of 100 among 20 candidates is chance; 9 have p = .063 and 10 p = .028; 12 have p = .0043.
         ({"identified": first(9, 1.0, 0.0), "candidates": 20}, "no leak found", ""),
@@ -109,12 +109,12 @@ def test_less_evidence_is_inconclusive_with_its_reason(
 
 
 def test_a_run_without_the_budget_that_stopped_a_search_would_decide() -> None:
-    """Another doubt of the search is not removed by a longer run; that of the budget is."""
+    """A longer run does not remove another doubt of the search, but it removes that of the budget."""
     cut, stuck = (tap_summary(rows(doubts=why), 0.0, STRONG) for why in ("budget", "stuck; budget"))
     assert (cut.verdict_command, stuck.verdict_command) == ("leakbench run", None)
 
 
-def test_an_attack_that_only_ranks_has_no_limit_of_what_it_reconstructs() -> None:
+def test_an_attack_that_only_ranks_has_no_reconstruction_limit() -> None:
     ranked = rows(failure_reason=RANKS_ONLY, failure=True, recognised=np.nan, null_recognised=0.0, gallery=1000)
     found = tap_summary(ranked, 0.0, STRONG)
     assert (found.excluded_asr, found.excluded_recognised, found.recognised) == (None, None, None)
@@ -140,7 +140,7 @@ def test_rows_of_earlier_versions_are_of_one_network() -> None:
 
 
 def test_the_excluded_rates_are_one_sided_limits_of_clopper_and_pearson() -> None:
-    """None of n: 1 - .05 ** (1 / n). One of 20: the root of the binomial distribution, .2161 (Clopper and Pearson's tables)."""
+    """0 of n: 1 - .05 ** (1 / n). 1 of 20: the root of the binomial distribution, .2161 (Clopper and Pearson's tables)."""
     found = tap_summary(rows(), 0.0, STRONG)
     assert found.excluded_asr == pytest.approx(1 - 0.05 ** (1 / 100))
     assert found.excluded_identified == pytest.approx(1 - 0.05 ** (1 / 100))
@@ -158,7 +158,7 @@ def test_the_excluded_rates_are_one_sided_limits_of_clopper_and_pearson() -> Non
     assert tap_summary(rows(success=True), 0.0, STRONG).excluded_asr is None  # A leak excludes nothing.
 
 
-def test_a_limit_of_the_evidence_and_a_guarantee_that_is_lower_do_not_contradict_each_other() -> None:
+def test_an_evidence_limit_above_a_guarantee_is_not_a_contradiction() -> None:
     found = tap_summary(rows(10), 0.0, STRONG).replaced(guaranteed=0.005)
     [said] = verdicts(Summary(taps={"type-1": found}))
     assert said.sentences[0].startswith(
@@ -232,7 +232,7 @@ ANY = st.builds(
 
 
 @given(ANY)
-def test_no_leak_found_takes_every_requirement(found: Evidence) -> None:
+def test_no_leak_found_needs_every_requirement(found: Evidence) -> None:
     word = verdict(found).word
     assert word in VERDICTS
     enough = (
@@ -249,13 +249,13 @@ def test_an_oblivious_attacker_never_yields_no_leak_found(found: Evidence) -> No
 
 
 @given(ANY)
-def test_a_leak_is_a_leak_whatever_else_the_evidence_lacks(found: Evidence) -> None:
+def test_a_leak_is_reported_with_incomplete_evidence(found: Evidence) -> None:
     leaks = found.above or above_chance(found.identified, found.ranked, 1 / found.candidates)
     assert (verdict(found).word in ("reconstructs", "identifies")) == bool(leaks)
 
 
 @given(ANY)
-def test_an_inconclusive_verdict_has_a_reason_and_what_was_decided_asks_for_nothing(found: Evidence) -> None:
+def test_only_an_inconclusive_verdict_has_a_reason_and_a_command(found: Evidence) -> None:
     result = verdict(found)
     assert result.reason
     assert not result.decidable or result.word in ("inconclusive", "attack failed")
@@ -266,7 +266,7 @@ def test_a_guarantee_is_a_bound_of_at_most_the_stated_limit() -> None:
     assert guaranteed(tap, []) == LIMIT
     assert guaranteed(tap.replaced(identified_bound=LIMIT + 1e-6), []) is None
     assert guaranteed(tap.replaced(identified_bound=None), []) is None
-    assert guaranteed(tap.replaced(candidates=1001), []) is None  # Among fewer it would be larger.
+    assert guaranteed(tap.replaced(candidates=1001), []) is None  # With fewer it would be larger.
     assert guaranteed(tap, [Violation(tap="type-1", measure="identified")]) is None
 
 
@@ -315,7 +315,7 @@ def test_a_data_set_with_too_few_victims_is_named() -> None:
         ({"attack": "cpl", "iterations": 5}, ""),
     ],
 )
-def test_what_shortened_autoleak_is_named(changes: dict[str, Any], shortened: str) -> None:
+def test_the_limit_that_shortened_autoleak_is_named(changes: dict[str, Any], shortened: str) -> None:
     asked = Request(**{"dataset": "digits", "train_rounds": 0, **changes})
     assert setup_of(resolve_cell(asked, None), 1).shortened == shortened
 
@@ -330,14 +330,14 @@ def test_what_shortened_autoleak_is_named(changes: dict[str, Any], shortened: st
         ({"attack": "cpl", "defense": "none"}, False, True),
     ],
 )
-def test_who_attacks_is_read_from_the_cell(changes: dict[str, Any], strongest: bool, adaptive: bool) -> None:
+def test_the_attacker_is_read_from_the_cell(changes: dict[str, Any], strongest: bool, adaptive: bool) -> None:
     """A shortened autoleak is not autoleak, and without a defense there is nothing to know."""
     asked = Request(**{"defense": "noise_gaussian", "dataset": "digits", "train_rounds": 0, **changes})
     setup = setup_of(resolve_cell(asked, None), 1)
     assert (setup.strongest, setup.adaptive) == (strongest, adaptive)
 
 
-def test_words_of_earlier_versions_are_read_as_words_of_today(tmp_path: Any) -> None:
+def test_verdicts_of_earlier_versions_are_read_as_current_ones(tmp_path: Any) -> None:
     taps = {word: {"verdict": word, "asr": 0.0} for word in (*FORMER, "identifies")}
     read = Summary.of({"taps": taps}).taps
     expected = ["reconstructs", "inconclusive", "inconclusive", "inconclusive", "identifies"]
@@ -357,13 +357,13 @@ def test_words_of_earlier_versions_are_read_as_words_of_today(tmp_path: Any) -> 
     assert RowStore(path, other).read().equals(found)
 
 
-def test_resilient_is_neither_yes_nor_no_where_nothing_was_decided() -> None:
+def test_resilient_is_neither_yes_nor_no_if_inconclusive() -> None:
     assert [resilient(word) for word in ("no leak found", "reconstructs", "identifies")] == [1.0, 0.0, 0.0]
     assert np.isnan([resilient("inconclusive"), resilient("attack failed")]).all()
 
 
 def test_a_run_prints_its_verdict_with_reason_and_command(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
-    """The cell of a defense that an attacker fails on that does not know it: nothing is shown by that."""
+    """An oblivious attacker that fails on a defense shows nothing about it."""
     monkeypatch.setenv("COLUMNS", "200")
     line = "run -v --quiet --defense fed_alpha_cdp --attack cpl --dataset digits --train-rounds 0 --taps type-2 --iterations 3"
     out = ("--out", str(tmp_path / "run"))
@@ -400,7 +400,7 @@ def test_every_published_row_has_a_verdict_of_the_scale(path: Path) -> None:
 
 
 def test_no_page_and_no_card_says_protected() -> None:
-    """docs/papers.md is about what papers say; its verdicts are on claims."""
+    """docs/papers.md is about the papers' statements; its verdicts are on claims."""
     pages = [HOME / "README.md", *(HOME / "results").glob("*.md"), *(HOME / "docs").glob("*.md")]
     files = [*pages, *(HOME / "leaderboard").rglob("*.json"), *(HOME / "results" / "tables").glob("*.yaml")]
     said = [path.name for path in files if re.search(r"\bprotected\b", path.read_text(encoding="utf-8"), re.IGNORECASE)]

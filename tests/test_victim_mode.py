@@ -1,4 +1,4 @@
-"""Batch normalisation in a federation: torch's numbers, whose statistics travel, what is refused, and what an epsilon loses."""
+"""Batch normalisation in a federation: torch's numbers, shared statistics, refusals, and the effect on epsilon."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def data(lanes: int, steps: int, batch: int) -> tuple[Tensor, Tensor]:
 
 
 def in_torch(model: nn.Module) -> nn.Module:
-    """The same model with torch's own batch normalisation, which writes into its buffers."""
+    """Return the same model with torch's own batch normalisation, which writes into its buffers."""
     whole = copy.deepcopy(model)
     for parent in list(whole.modules()):
         for name, child in list(parent.named_children()):
@@ -73,7 +73,7 @@ def in_torch(model: nn.Module) -> nn.Module:
 
 
 def descend(model: nn.Module, x: Tensor, y: Tensor, rate: float) -> None:
-    """Plain SGD over (L, B, *s), one client, nothing functional."""
+    """Run plain SGD over (L, B, *s) for one client, without functional calls."""
     optimiser = torch.optim.SGD(model.parameters(), rate)
     for inputs, targets in zip(x, y, strict=True):
         optimiser.zero_grad()
@@ -109,8 +109,8 @@ def test_a_batch_is_normalised_as_torch_does(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(x), rtol=1e-4, atol=1e-5)
 
 
-def test_under_functional_call_the_module_stays_as_it_is() -> None:
-    """The new statistics are in the dict, the old tensors untouched, and each lane of a vmap has its own."""
+def test_functional_call_does_not_change_the_module() -> None:
+    """The new statistics are in the dict, the old tensors unchanged, and each lane of a vmap has its own."""
     layer = BatchNorm(2).train()
     x = torch.randn(3, 5, 2, generator=generator(0, "inputs"))
 
@@ -126,8 +126,8 @@ def test_under_functional_call_the_module_stays_as_it_is() -> None:
 
 @given(st.floats(0.5, 100), st.floats(-100, 100))
 @settings(max_examples=25, deadline=None)
-def test_a_batch_has_no_scale_and_no_place(scale: float, shift: float) -> None:
-    """In train mode what comes out is the same for a stretched and moved batch; in eval mode it is not."""
+def test_scale_and_shift_of_a_batch_do_not_matter_in_train_mode(scale: float, shift: float) -> None:
+    """In train mode the output is the same for a scaled and shifted batch; in eval mode it is not."""
     layer = BatchNorm(3, eps=0.0).double().train()
     x = torch.randn(6, 3, 2, generator=generator(0, "inputs"), dtype=torch.float64)
     torch.testing.assert_close(layer(scale * x + shift), layer(x), rtol=1e-6, atol=1e-9)
@@ -136,7 +136,7 @@ def test_a_batch_has_no_scale_and_no_place(scale: float, shift: float) -> None:
 
 
 def test_a_normalised_batch_has_its_second_derivatives() -> None:
-    """Those by which an attacker's search moves: against differences of the first, and against torch's layer."""
+    """An attacker's search uses them: against differences of first derivatives, and against torch's layer."""
     x = torch.randn(4, 2, 3, generator=generator(0, "inputs"), dtype=torch.float64, requires_grad=True)
     slopes = []
     for layer in (BatchNorm(2), nn.BatchNorm1d(2)):
@@ -172,7 +172,7 @@ def test_a_lane_is_one_client_with_its_own_batches_and_statistics(mode: str) -> 
     assert moved == (mode == "train")
 
 
-def test_statistics_go_on_where_the_iteration_before_left_them() -> None:
+def test_statistics_continue_from_the_previous_iteration() -> None:
     """One iteration after the other, in the memory of the batch's signal; the module's own stay at zero and one."""
     net, (x, y) = resnet("train"), data(1, 3, 4)
     theirs = in_torch(net.model)
@@ -184,7 +184,7 @@ def test_statistics_go_on_where_the_iteration_before_left_them() -> None:
 
 
 def federation(**changed: Any) -> tuple[Dataset, Partition, Federation]:
-    """Four clients of ten of the faces, cut to their middle: two of them a round, two iterations of four."""
+    """Return four clients of ten cropped faces: two of them a round, two iterations of four."""
     _, recipe, faces = load_dataset("faces")
     cut = {name: getattr(faces, name)[:, :, 8:17, 8:17].double() for name in ("train_inputs", "test_inputs")}
     small = dataclasses.replace(faces, **cut)
@@ -202,7 +202,7 @@ def rounds(mode: str, defense: Defense = PLAIN, done: Round | None = None) -> tu
 
 
 def test_the_server_sends_the_plain_mean_of_the_clients_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variances are averaged for themselves; the next round starts from the mean; accuracy is judged by it, in eval mode."""
+    """Variances are averaged directly; the next round starts from the mean; accuracy uses it, in eval mode."""
     from leakbench.federated import simulate  # noqa: PLC0415
 
     arrived: list[Parameters] = []
@@ -229,16 +229,16 @@ def test_the_server_sends_the_plain_mean_of_the_clients_statistics(monkeypatch: 
     assert net.model.training
 
 
-def test_in_eval_mode_nobody_moves_them() -> None:
-    """Zero and one before and after; with batch norm in train mode the same weights come out otherwise."""
+def test_statistics_do_not_change_in_eval_mode() -> None:
+    """Zero and one before and after; with batch norm in train mode the same weights give other outputs."""
     net, states, _ = rounds("eval")
     close(states[-1].memory, statistics_of(net.model), 12)
     other = rounds("train")[1][-1].parameters
     assert any(not torch.allclose(p, other[n]) for n, p in states[-1].parameters.items())
 
 
-def test_a_checkpoint_holds_them() -> None:
-    """The second round after a checkpoint of the first: the same weights and statistics, bit for bit."""
+def test_a_checkpoint_contains_the_statistics() -> None:
+    """The second round after a checkpoint of the first: bit-identical weights and statistics."""
     states = rounds("train")[1]
     first = states[0]
     row = {
@@ -250,8 +250,8 @@ def test_a_checkpoint_holds_them() -> None:
     assert all(torch.equal(m, resumed.memory[n]) for n, m in states[1].memory.items())
 
 
-def test_accuracy_takes_the_statistics_it_is_given() -> None:
-    """A running mean of 5 takes 5 away from every logit."""
+def test_accuracy_uses_the_given_statistics() -> None:
+    """A running mean of 5 subtracts 5 from every logit."""
     layer, inputs = BatchNorm(2, eps=0.0).eval(), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     state = {**parameters(layer), "running_mean": torch.tensor([5.0, 0.0]), "running_var": torch.ones(2)}
     assert accuracy(layer, state, inputs, torch.tensor([0, 1]))[0] == 0.5
@@ -259,8 +259,8 @@ def test_accuracy_takes_the_statistics_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_the_truth_answers_what_leaked(mode: str) -> None:
-    """Over two iterations of three examples; in train mode another fellow in the batch changes more than its own part."""
+def test_the_truth_reproduces_the_leak(mode: str) -> None:
+    """Over two iterations of three examples; in train mode another batch member changes more than its own part."""
     net, (x, y) = resnet(mode), data(2, 2, 3)
     update = leak("type-1", net, x[:, None], y[:, None], 0.1, Stations(), CLOCK, None)
     view = View("type-1", net, update, batch=3, shape=SHAPE, classes=CLASSES, learning_rate=0.1, local_steps=2)
@@ -274,11 +274,11 @@ def test_the_truth_answers_what_leaked(mode: str) -> None:
     assert (off > 1e-3) == (mode == "train")
 
 
-# What is refused
+# Refusals
 
 
-def test_no_example_has_a_gradient_of_its_own_in_train_mode() -> None:
-    """Asked for directly; in eval mode it is there."""
+def test_single_examples_have_no_gradient_in_train_mode() -> None:
+    """On a direct request; in eval mode it exists."""
     (x, y), ones = data(1, 1, 3), torch.ones(1, 1, 3, dtype=torch.float64)
     with pytest.raises(
         InputError, match=r"^victim-mode: in train mode .* no single example has a gradient; choose eval"
@@ -289,8 +289,8 @@ def test_no_example_has_a_gradient_of_its_own_in_train_mode() -> None:
         mean_update(resnet("train"), Examples(x, y, ones, 3), 0.1, Stations(batch=(Soteria(0.5),)), CLOCK, None)
 
 
-def test_soteria_reads_features_by_the_statistics_that_were_sent() -> None:
-    """Other running statistics, other scores, so another mask."""
+def test_soteria_uses_the_sent_statistics() -> None:
+    """Other running statistics give other scores, so another mask."""
     net, (x, y) = resnet("eval"), data(1, 1, 3)
     sent = dataclasses.replace(net, memory={n: b + 3 * torch.rand_like(b) for n, b in net.statistics.items()})
     examples, soteria = Examples(x, y, x.new_ones(1, 1, 3), 3), Stations(example=(Soteria(0.5),))
@@ -320,7 +320,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("asked", "words"), REFUSED)
 def test_a_mode_that_is_missing_or_does_not_fit(asked: dict[str, Any], words: str) -> None:
-    """One line that names the field, what came and what to do."""
+    """One line that names the field, the given value and what to do."""
     with pytest.raises(InputError, match=r"^victim-mode: ") as raised:
         cell(**asked)
     assert "\n" not in str(raised.value)
@@ -336,8 +336,8 @@ def test_a_poisson_batch_has_no_statistics(tmp_path: Path) -> None:
     assert cell(victim_mode="eval", model="convnet", defense=str(recipe)).settings.victim_mode == "eval"
 
 
-def test_the_mode_and_the_first_weights_are_in_the_identity() -> None:
-    """Each changes the hash; both networks are in that mode and start that way; a plain name of the same start does not."""
+def test_the_mode_and_the_initial_weights_are_in_the_identity() -> None:
+    """Each changes the hash; both networks have that mode and start that way; a plain name of the same start does not."""
     some = {"leak_model": "convnet", "taps": ("type-1",)}
     several = [cell(**some, victim_mode="train"), cell(**some, victim_mode="eval")]
     assert several[0].hash != several[1].hash
@@ -349,7 +349,7 @@ def test_the_mode_and_the_first_weights_are_in_the_identity() -> None:
     assert bounds == [pytest.approx(0.5, abs=1e-3), pytest.approx(1 / 5, rel=0.05)]
 
 
-# What follows for an epsilon
+# Effects on an epsilon
 
 
 def guarded(mode: str) -> str | None:
@@ -359,8 +359,8 @@ def guarded(mode: str) -> str | None:
     return next((fact.reason for fact in found if fact.raw), None)
 
 
-def test_statistics_that_nobody_noises_end_a_guarantee() -> None:
-    """In train mode they go to the server bare; in eval mode nothing does."""
+def test_statistics_without_noise_remove_the_guarantee() -> None:
+    """In train mode they are sent to the server without noise; in eval mode nothing is."""
     assert guarded("eval") is None
     assert "running statistics" in str(guarded("train"))
     valid = {}
@@ -399,10 +399,9 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
 def test_a_run_with_batch_norm(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The live protocol in train mode: trained one round, leaked before and after, and said so."""
-    monkeypatch.setattr(
-        Classes, "needs", Needs(public=4)
-    )  # Classes are ranked by few: this network's gradients are large.
+    """The live protocol in train mode: trained one round, leaked before and after, and reported."""
+    # Classes are ranked by few: this network's gradients are large.
+    monkeypatch.setattr(Classes, "needs", Needs(public=4))
     live = ["--protocol", "live", "--train-rounds", "1", "--leak-rounds", "0,1"]
     live += ["--taps", "type-1", "--leak-batch", "1", "--candidates", "5"]
     some = ["--dataset", "faces", "--model", "convnet", "--victim-mode", "train", "--attack", "identification"]
@@ -416,10 +415,10 @@ def test_a_run_with_batch_norm(
     assert "victims in train mode" in " ".join(printed.split())
 
 
-def test_a_run_with_other_first_weights(
+def test_a_run_with_other_initial_weights(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A LeNet with GELU, from He's weights: searched, and said so."""
+    """A LeNet with GELU and He's initial weights: searched, and reported."""
     some = ["--dataset", "digits", "--leak-model", "lenet_cpl_gelu", "--init", "kaiming", "--taps", "type-2"]
     quick = ["--iterations", "2", "--train-rounds", "0", "--candidates", "5", "--quiet", "--out", str(tmp_path / "run")]
     printed = " ".join(call(monkeypatch, capsys, "run", *TINY, *some, *quick, "-v").split())

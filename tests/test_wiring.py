@@ -1,4 +1,4 @@
-"""What a cell hands to the attacker, to the judge and to the training: the right thing and nothing more."""
+"""The inputs that a cell gives to the attacker, to the scorer and to the training: the right ones and nothing more."""
 
 import dataclasses
 import itertools
@@ -49,8 +49,8 @@ def cell(**asked: object) -> Cell:
     return resolve_cell(Request(**{"attack": "cpl", "victims": 4, "networks": 1, "train_rounds": 0, **asked}), None)  # type: ignore[arg-type]
 
 
-def test_a_cell_is_what_was_asked_for() -> None:
-    """Each option is in the numbers that are run and changes the hash, as other data and another recipe do."""
+def test_a_cell_contains_the_requested_settings() -> None:
+    """Each option is in the executed settings and changes the hash, as other data and another recipe do."""
     plain = cell()
     asked = {
         **{"train_rounds": 1, "clients": 7, "clients_per_round": 2, "local_iterations": 9, "batch": 1, "leak_batch": 4},
@@ -75,8 +75,8 @@ def test_a_cell_is_what_was_asked_for() -> None:
     assert resolve_cell(asked, None, load=lambda *_, **__: changed).hash != plain.hash
 
 
-def test_the_same_victims_stand_first_at_every_tap() -> None:
-    """Whatever the tap, victim v is the same example, with fellows that are others."""
+def test_victims_are_the_same_at_every_leakage_point() -> None:
+    """At any leakage point, victim v is the same example, with other examples in its batch."""
     some = cell(leak_batch=3)
     handed = hand_out(some)
     first = [draw_victims(some, tap, 0, handed).indices for tap in ("type-2", "type-1", "type-0")]
@@ -85,7 +85,7 @@ def test_the_same_victims_stand_first_at_every_tap() -> None:
     assert torch.isin(first[0], some.data.victims).all()
 
 
-def test_the_same_clients_stand_first_in_a_sum_in_the_live_protocol() -> None:
+def test_victims_are_the_same_in_a_sum_in_the_live_protocol() -> None:
     """Two victims of the live protocol, alone at type-1 and among three at `global`: the same, with the same batches."""
     some = cell(protocol="live", victims=2, train_rounds=1, clients_per_round=3, taps=("type-1", "global"))
     handed = hand_out(some)
@@ -94,8 +94,8 @@ def test_the_same_clients_stand_first_in_a_sum_in_the_live_protocol() -> None:
     assert among.shape[1] == 3
 
 
-def test_an_oblivious_view_holds_the_leak_and_no_truth() -> None:
-    """fed_cdp: noise of 24, another for each victim; no stations to run, no candidates among which the truth would be."""
+def test_an_oblivious_view_contains_the_leak_and_no_truth() -> None:
+    """fed_cdp: noise of 24, different for each victim; no stations to run, no candidates that would include the truth."""
     some = cell(defense="fed_cdp")
     victims = draw_victims(some, "type-2", 0, hand_out(some))
     model, weights = fresh_network(some, trained=False)
@@ -113,13 +113,13 @@ def test_an_oblivious_view_holds_the_leak_and_no_truth() -> None:
 
 
 def live(**asked: object) -> Cell:
-    """Four clients of the digits, all of them in every round, each with L = 2 iterations of B = 2."""
+    """Return four clients of the digits, all of them in every round, each with L = 2 iterations of B = 2."""
     federation = {"clients": 4, "clients_per_round": 4, "local_iterations": 2, "batch": 2, "train_rounds": 2}
     return cell(**{"protocol": "live", "dataset": "digits", "leak_rounds": ("0", "1"), **federation, **asked})
 
 
-def test_each_victim_each_of_its_clients_and_each_round_leak_with_their_own_noise() -> None:
-    """24 on each of two clients is 24 / sqrt(2) on their mean; nobody's noise is another's, in whichever chunk or round."""
+def test_noise_is_independent_between_victims_clients_and_rounds() -> None:
+    """24 on each of two clients is 24 / sqrt(2) on their mean; all noises are independent, in any chunk or round."""
     some = live(defense="fed_cdp", victims=2, clients_per_round=2, local_iterations=1, batch=1)
     handed, (model, weights) = hand_out(some), fresh_network(some, trained=True)
     seen = []
@@ -134,7 +134,7 @@ def test_each_victim_each_of_its_clients_and_each_round_leak_with_their_own_nois
 
 
 @pytest.mark.parametrize("defense", ["fed_sdp_client", "fed_sdp_server"])
-def test_what_leaks_of_a_victim_does_not_depend_on_its_chunk(defense: str) -> None:
+def test_the_leak_of_a_victim_does_not_depend_on_its_chunk(defense: str) -> None:
     """Alone, and second of three."""
     some = live(defense=defense, victims=3, clients=6, clients_per_round=2)
     handed, (model, weights) = hand_out(some), fresh_network(some, trained=True)
@@ -146,8 +146,8 @@ def test_what_leaks_of_a_victim_does_not_depend_on_its_chunk(defense: str) -> No
     torch.testing.assert_close(beside[1], alone[0], rtol=1e-4, atol=1e-4)
 
 
-def test_what_leaks_live_is_what_was_trained() -> None:
-    """The leak of a whole cohort, times its clients' step of -eta L, is the step of the global model; so are the uses."""
+def test_the_live_leak_equals_the_training_step() -> None:
+    """The leak of a whole cohort, times its clients' step of -eta L, is the step of the global model; the uses agree too."""
     one, each = live(victims=1, taps=("global",)), live(victims=4, taps=("type-1",))
     handed, (model, start) = hand_out(one), fresh_network(one, trained=True)
     f = one.settings.federation
@@ -166,8 +166,8 @@ def test_what_leaks_live_is_what_was_trained() -> None:
 
 
 @pytest.mark.parametrize("tap", ["type-2", "type-1", "global"])
-def test_the_truth_is_what_leaked_and_the_view_tells_how(tap: str) -> None:
-    """Examples and labels kept for scoring answer what leaked, in the step size and at the time that the attacker is told."""
+def test_the_truth_reproduces_the_leak_through_the_view(tap: str) -> None:
+    """Examples and labels stored for scoring reproduce the leak, at the step size and time that the attacker gets."""
     some = live(victims=2, clients=4, clients_per_round=2)
     victims = draw_victims(some, tap, 1, hand_out(some))
     model, weights = fresh_network(some, trained=True)
@@ -180,8 +180,8 @@ def test_the_truth_is_what_leaked_and_the_view_tells_how(tap: str) -> None:
     assert view.clock == Clock(1, 0, 2, 2, cohort=2, clients=4, examples_per_client=100)
 
 
-def test_an_attacker_who_knows_the_defense_runs_it() -> None:
-    """Told of the recipe, the attacker has its stations, and the table says so."""
+def test_an_adaptive_attacker_runs_the_defense() -> None:
+    """With knowledge of the recipe the attacker has its stations, and the table says so."""
     plain = cell(defense="fed_cdp")
     some = dataclasses.replace(plain, attack=dataclasses.replace(plain.attack, knows="defense"))
     victims = draw_victims(some, "type-2", 0, hand_out(some))
@@ -195,8 +195,8 @@ def test_an_attacker_who_knows_the_defense_runs_it() -> None:
     assert (told.stations, told.knowledge) == (view.stations, view.knowledge)
 
 
-def test_candidates_hold_each_victim_once_and_no_fellow() -> None:
-    """The position says nothing of the victim; who stands in a leaked batch beside it is no candidate."""
+def test_candidates_contain_each_victim_once_and_no_other_batch_member() -> None:
+    """The position is independent of the victim; other members of a leaked batch are not candidates."""
     some = cell(leak_batch=3)
     victims = draw_victims(some, "type-1", 0, hand_out(some))
     shown, own = candidates(some, victims)
@@ -208,8 +208,8 @@ def test_candidates_hold_each_victim_once_and_no_fellow() -> None:
     assert torch.cdist(fellows, shown.inputs.flatten(1)).min() > 1e-3
 
 
-def test_a_cell_is_judged_by_its_own_data(tmp_path: Path) -> None:
-    """eta is the set's; the null attacker guesses from the test split with the label; the first of a batch is identified."""
+def test_a_cell_is_scored_with_its_own_data(tmp_path: Path) -> None:
+    """eta is the set's; the baseline guesses from the test split with the label; the first of a batch is identified."""
     some = cell(defense="none", dataset="digits", attack="identification", victims=20, leak_batch=2, taps=("type-1",))
     with open_run(tmp_path / "run", identity(some, "test")) as run:
         summary = execute(some, run, lambda phase, done, total: None).as_dict()
@@ -229,19 +229,19 @@ def quiet(phase: str, done: int, total: int) -> None:
 
 
 def run_of(some: Cell, folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """The summary and the rows of a whole run."""
+    """Return the summary and the rows of a whole run."""
     with open_run(folder, identity(some, "test")) as run:
         summary = execute(some, run, quiet).as_dict()
     return summary, pd.read_parquet(folder / "rows.parquet")
 
 
-def test_identification_runs_the_defense_whatever_the_attack_knows(tmp_path: Path) -> None:
-    """Beside an oblivious attack too: of gradients cut to 0.001 without noise all are told apart."""
+def test_identification_runs_the_defense_for_every_attack(tmp_path: Path) -> None:
+    """Also for an oblivious attack: gradients clipped to 0.001 without noise are all distinguished."""
     plain = cell(taps=("type-2",), iterations=1)
     clip = Defense(title="t", cite="c", unit="example", example=(ClipWhole(1e-3),))
     summary, rows = run_of(dataclasses.replace(plain, defense=clip), tmp_path / "run")
     assert summary["taps"]["type-2"]["identified"] == 1.0
-    pool = plain.data.train_inputs[plain.data.victims]  # Of faces alone; the others in the set are no victims.
+    pool = plain.data.train_inputs[plain.data.victims]  # Only faces: the other examples of the set cannot be victims.
     assert rows["eta"].tolist() == pytest.approx([success_threshold(pool, generator(0, "eta"))] * 4)
 
 
@@ -266,8 +266,8 @@ def test_a_victim_is_the_same_in_any_chunk_and_each_point_is_attacked(
     assert (bare["distance"].to_numpy() < noised["distance"].to_numpy()).all()
 
 
-def test_what_is_trained_is_what_leaks_and_what_is_counted(tmp_path: Path) -> None:
-    """After one round of two, the model of that round is sent; of all counts the ledger hears the largest."""
+def test_the_trained_model_leaks_and_is_accounted(tmp_path: Path) -> None:
+    """After one round of two, the model of that round is sent; the ledger gets the largest of all counts."""
     some = live(clients=6, clients_per_round=3, leak_rounds=("1",))
     handed, (model, start) = hand_out(some), fresh_network(some, trained=True)
     states = list(train(Network(model, start), some.data, handed, some.settings.federation, some.defense, 0))
@@ -280,8 +280,8 @@ def test_what_is_trained_is_what_leaks_and_what_is_counted(tmp_path: Path) -> No
     assert largest == {name: int(count.max()) for name, count in expected.items()}
 
 
-def test_the_ledger_hears_of_the_federation_that_is_trained() -> None:
-    """The epsilon of a cell is that of its numbers, for the tensors of the trained model."""
+def test_the_ledger_gets_the_trained_federation() -> None:
+    """The epsilon of a cell follows from its numbers, for the tensors of the trained model."""
     some = cell(defense="fed_sdp_server", dataset="digits", train_rounds=2)
     f, handed = some.settings.federation, hand_out(some)
     counted = {"example": 3, "uses": 5, "client": 2}
@@ -309,7 +309,7 @@ def test_the_ledger_hears_of_the_federation_that_is_trained() -> None:
 
 
 def rounds_of(defense: Defense, rounds: int = 2) -> tuple[list[Round], Parameters]:
-    """Two rounds of 3 of 6 clients on the digits, and the weights before the first."""
+    """Return two rounds of 3 of 6 clients on the digits, and the weights before the first."""
     _, recipe, digits = load_dataset("digits")
     model = build("mlp", digits.shape, digits.classes, generator(0, "model"))
     handed = recipe.federation.partition(digits.train_targets, 6, 20, generator(0, "partition"))
@@ -325,7 +325,7 @@ def moves(states: list[Round], start: Parameters) -> list[Tensor]:
 
 @dataclasses.dataclass(frozen=True)
 class Remember:
-    """A transform that counts its uses under `name` and leaves the gradients alone; it adds `each` for every use."""
+    """A transform that counts its uses under `name` and keeps the gradients; it adds `each` for every use."""
 
     name: str
     each: float = 1.0
@@ -335,8 +335,8 @@ class Remember:
         return signal.remembering(self.name, before + self.each)
 
 
-def test_what_a_defense_remembers_travels_with_the_model() -> None:
-    """L = 3 uses a round at the clients, one at the server; each round begins with the mean that the last one left."""
+def test_the_memory_of_a_defense_is_sent_with_the_model() -> None:
+    """L = 3 uses a round at the clients, one at the server; each round begins with the mean of the previous one."""
     parts = {"example": (Remember("uses"),), "client": (Remember("updates"),), "server": (Remember("updates", 10.0),)}
     states, _ = rounds_of(Defense(title="t", cite="c", unit="client", **parts))  # type: ignore[arg-type]
     assert [{n: float(m) for n, m in s.memory.items()} for s in states] == [
@@ -345,7 +345,7 @@ def test_what_a_defense_remembers_travels_with_the_model() -> None:
     ]
 
 
-def test_a_client_has_its_examples_beside_the_signal() -> None:
+def test_a_client_station_gets_its_examples_and_network() -> None:
     """At the example station one batch and the network of that iteration, at the client all L batches and the network as sent."""
     seen: list[Local] = []
 
@@ -367,13 +367,13 @@ def test_a_client_has_its_examples_beside_the_signal() -> None:
     assert [look.network.shared for look in seen] == [True, False, False, True]
 
 
-def test_every_round_draws_anew() -> None:
+def test_every_round_draws_separately() -> None:
     """The noise of two rounds is unrelated, and so are their cohorts."""
     loud = (ClipWhole(1e-6), GaussianNoise(1e6, "each"))
     states, start = rounds_of(Defense(title="t", cite="c", unit="client", client=loud))
     first, second = moves(states, start)
     assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 0.05
-    # Three clients draw 1 each on their sum: 1 / sqrt(3) on the mean, which one noise for all three would not give.
+    # Three clients draw 1 each on their sum: 1 / sqrt(3) on the mean, unlike one noise for all three.
     assert float(first.std()) == pytest.approx(3**-0.5, rel=0.05)
     cohorts = {tuple(draw_clients(100, 10, "fixed", generator(0, "clients", t)).tolist()) for t in range(3)}
     assert len(cohorts) == 3
@@ -382,7 +382,7 @@ def test_every_round_draws_anew() -> None:
     assert abs(float(torch.corrcoef(torch.stack(moves(*rounds_of(at_server))))[0, 1])) < 0.05
 
 
-def test_every_local_iteration_draws_anew() -> None:
+def test_every_local_iteration_draws_separately() -> None:
     """The noise of two local iterations is unrelated."""
     model = build("mlp", (9,), 2, generator(0, "model"))
     x, y = torch.rand(1, 2, 3, 9), one_hot(torch.zeros(1, 2, 3, dtype=torch.int64), 2)
@@ -396,7 +396,7 @@ def test_every_local_iteration_draws_anew() -> None:
     assert abs(float(torch.corrcoef(torch.stack([one, two]))[0, 1])) < 0.05
 
 
-def test_padding_brings_no_noise_and_the_divisor_is_the_expected_batch() -> None:
+def test_padding_has_no_noise_and_the_divisor_is_the_expected_batch() -> None:
     """Two examples and one of padding at B = 4: the sum of two noises over 4."""
     model = build("mlp", (9,), 2, generator(0, "model"))
     x, y = torch.rand(1, 1, 3, 9), one_hot(torch.zeros(1, 1, 3, dtype=torch.int64), 2)
@@ -407,7 +407,7 @@ def test_padding_brings_no_noise_and_the_divisor_is_the_expected_batch() -> None
 
 
 def test_a_poisson_cohort_is_divided_by_its_expected_size() -> None:
-    """Noise of 1 on the sum of whoever came moves the model by 1 / K_t, whatever their number."""
+    """Noise of 1 on the sum of any number of clients moves the model by 1 / K_t."""
     quiet = (ClipWhole(1e-6), GaussianNoise(1e6, "sum"))
     defense = Defense(title="t", cite="c", unit="client", server=quiet, cohorts="poisson")
     states, start = rounds_of(defense, rounds=4)
@@ -420,8 +420,8 @@ def test_a_poisson_cohort_is_divided_by_its_expected_size() -> None:
         assert float(move.std()) == pytest.approx(1 / 3, rel=0.05)
 
 
-def test_the_ledger_counts_what_took_part() -> None:
-    """Two rounds of 3 clients with 20 examples each, 3 iterations of 4; Poisson batches count what was drawn, not the padding."""
+def test_the_ledger_counts_participating_clients_and_examples() -> None:
+    """Two rounds of 3 clients with 20 examples each, 3 iterations of 4; Poisson batches count the drawn examples, not padding."""
     states, _ = rounds_of(Defense(title="t", cite="c", unit="example"))
     counts = states[-1].counts
     assert int(counts.rounds.sum()) == 2 * 3
@@ -439,8 +439,8 @@ def test_spread_of_updates() -> None:
     assert _spread(updates) == (pytest.approx(4.0), pytest.approx(9.0))
 
 
-def test_the_spread_is_that_of_the_updates_as_they_arrive() -> None:
-    """What the server then does to them does not change it."""
+def test_the_spread_is_measured_on_received_updates() -> None:
+    """Later operations of the server do not change it."""
     bare, _ = rounds_of(Defense(title="t", cite="c", unit="client"), rounds=1)
     clipped, _ = rounds_of(Defense(title="t", cite="c", unit="client", server=(ClipWhole(1e-6),)), rounds=1)
     assert clipped[0].between_client_variance == bare[0].between_client_variance > 0
@@ -478,7 +478,7 @@ class Scripted:
 
 @pytest.mark.parametrize(("script", "best"), [((3.0, 1.0, 2.0, 5.0), 1.0), ((3.0, 2.0, 2.0, 1.0), 3.0)])
 def test_the_best_point_is_kept_even_if_it_is_the_last(script: tuple[float, ...], best: float) -> None:
-    """The least value met, wherever it was; the snapshots say when."""
+    """The least value at any step; the snapshots record when."""
 
     def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
         return torch.tensor([script[int(p)] for p in points[:, 0]]), torch.zeros_like(points)
@@ -491,8 +491,8 @@ def test_the_best_point_is_kept_even_if_it_is_the_last(script: tuple[float, ...]
         assert found.snapshots[:, 0, 0].tolist() == [0.0, 1.0, 1.0]
 
 
-def test_who_has_ended_keeps_its_own_count() -> None:
-    """To the limit, settled after two, not finite in the second: steps 3, 2, 2, and one evaluation more of each end."""
+def test_a_finished_victim_keeps_its_count() -> None:
+    """At the limit, settled after two, not finite in the second: steps 3, 2, 2, and one more evaluation for each end."""
     scripts = torch.tensor([[3.0, 1.0, 2.0, 5.0], [4.0, 0.0, 9.0, -1.0], [2.0, torch.nan, 8.0, -1.0]])
 
     def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
@@ -508,8 +508,8 @@ def test_who_has_ended_keeps_its_own_count() -> None:
     torch.testing.assert_close(found.trajectory, expected, equal_nan=True)
 
 
-def test_each_victim_is_attacked_with_a_draw_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three, in chunks of two: a generator each, by the round and the place among all, for the search and the random records."""
+def test_each_victim_is_attacked_with_separate_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three victims in chunks of two: separate generators by round and position, for the search and the random records."""
     asked: dict[str, list[tuple[int, ...]]] = {"attack": [], "random records": []}
 
     def remembered(seed: int, purpose: str, indices: Any) -> Generators:

@@ -1,4 +1,4 @@
-"""Wrong input is one line on stderr that names the field or the file, exit code 2, nothing on stdout, and nothing left behind."""
+"""Wrong input is one line on stderr that names the field or the file, exit code 2, nothing on stdout, and no files left."""
 
 import errno
 import gzip
@@ -29,7 +29,7 @@ CLIP = {"clip_layers": {"norm": 4.0}}
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
-    """An empty working folder, a fresh cache, no data folder, no network, one thread."""
+    """Use an empty working folder, a fresh cache, no data folder, no network, one thread."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.delenv("LEAKBENCH_DATA", raising=False)
@@ -47,13 +47,13 @@ def no_network(*_: object) -> Path:
 
 
 def contents() -> dict[str, bytes | None]:
-    """Return all that lies in the working folder, {path: content, None for a folder}."""
+    """Return everything in the working folder, {path: content, None for a folder}."""
     return {str(p): None if p.is_dir() else p.read_bytes() for p in Path().rglob("*")}
 
 
 @pytest.fixture
 def refused(monkeypatch, capsys):
-    """Return a function that gives a command, checks that it is refused as it must be, and returns the line."""
+    """Return a function that runs a command, checks its refusal, and returns the line."""
 
     def check(*arguments: str) -> str:
         before = contents()
@@ -70,7 +70,7 @@ def refused(monkeypatch, capsys):
 
 
 def names_all(line: str, words: str) -> bool:
-    """Say whether every one of the words, with `|` between them, stands in the line."""
+    """Say whether the line contains every one of the words, with `|` between them."""
     return all(word in line for word in words.split("|"))
 
 
@@ -146,7 +146,7 @@ def test_an_option_of_run(options, words, refused):
     assert names_all(refused("run", *SMALL, *options.split()), words)
 
 
-def test_a_graphics_card_that_is_not_there(refused, monkeypatch):
+def test_a_missing_graphics_card(refused, monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("this machine has one")
     assert names_all(refused("run", "--device", "cuda", *SMALL), "device|'cuda'|try cpu")
@@ -173,7 +173,7 @@ RECIPES = [
 
 
 @pytest.mark.parametrize(("text", "words"), RECIPES)
-def test_a_recipe_of_ones_own(text, words, refused):
+def test_a_user_recipe(text, words, refused):
     Path("own.yaml").write_text(text)
     assert names_all(refused("run", "--defense", "own.yaml", *SMALL), "own.yaml|" + words)
 
@@ -283,7 +283,7 @@ def test_one_file_of_mnist_that_is_missing(refused):
 
 
 def own_dataset(damage: bytes | None = None, **fields: object) -> str:
-    """Write a data set of the user's own into `data/own`, its training pictures replaced by `damage`; return its recipe."""
+    """Write a user's data set into `data/own`, its training pictures replaced by `damage`; return its recipe."""
     files = {
         "train_images": idx(6, 9, 9),
         "train_labels": idx(6),
@@ -309,12 +309,12 @@ def own_dataset(damage: bytes | None = None, **fields: object) -> str:
     return "own.yaml"
 
 
-def test_a_gzip_file_that_is_cut_short(refused):
+def test_a_truncated_gzip_file(refused):
     line = refused("run", "--dataset", own_dataset(idx(6, 9, 9)[:-9]), "--data-dir", "data", *SMALL)
     assert names_all(line, "data/own/train-images-idx3-ubyte.gz|not a whole gzip file")
 
 
-def test_a_file_that_is_not_what_it_should_hold(refused):
+def test_a_file_with_wrong_content(refused):
     line = refused("run", "--dataset", own_dataset(idx(6, 9)), "--data-dir", "data", *SMALL)
     assert names_all(line, "data/own/train-images-idx3-ubyte.gz|not an idx file of 3 dimensions")
 
@@ -341,7 +341,7 @@ def test_out_is_a_file(refused):
     assert names_all(refused("run", "--out", "taken", *SMALL), "out|'taken'|--out")
 
 
-def test_out_lies_below_a_file(refused):
+def test_out_is_below_a_file(refused):
     Path("taken").write_text("mine")
     assert names_all(refused("run", "--out", "taken/run", *SMALL), "out|'taken/run'|--out")
 
@@ -354,7 +354,7 @@ def test_out_may_not_be_written_to(refused, tmp_path):
     assert names_all(refused("run", "--out", "closed/run", *SMALL), "out|'closed/run'|--out")
 
 
-def test_out_holds_something_else(refused):
+def test_out_contains_other_files(refused):
     Path("full").mkdir()
     Path("full/thesis.tex").write_text("mine")
     assert names_all(refused("run", "--out", "full", *SMALL), "out|'full'|holds no run|--out")
@@ -368,7 +368,7 @@ def finished(monkeypatch, capsys, with_pages) -> Path:
     return Path("run")
 
 
-def test_out_holds_another_cell(refused, finished):
+def test_out_contains_another_cell(refused, finished):
     line = refused("run", "--out", str(finished), *SMALL, "--seed", "1")
     assert names_all(line, "out|'run'|another cell|--out")
 
@@ -397,12 +397,12 @@ def test_a_damaged_manifest(refused, finished):
         assert names_all(refused(*again), f"run/manifest.json|{field}|move")
 
 
-def test_a_report_of_a_run_whose_rows_are_gone(refused, finished):
+def test_a_report_of_a_run_without_rows(refused, finished):
     (finished / "rows.parquet").unlink()
     assert names_all(refused("report", str(finished)), "run/rows.parquet|is missing|run the cell again")
 
 
-def test_a_comparison_with_a_run_whose_rows_are_gone(refused, finished):
+def test_a_comparison_with_a_run_without_rows(refused, finished):
     (finished / "rows.parquet").unlink()
     assert names_all(refused("compare", str(finished), str(finished)), "run/rows.parquet|is missing|run the cell again")
 
@@ -430,7 +430,7 @@ def test_a_run_s_file_is_never_written_over(command, words, refused, finished):
 
 
 @pytest.mark.parametrize("command", ["report run", "compare run run"])
-def test_rows_that_another_wrote(command, refused, finished):
+def test_rows_written_by_another_program(command, refused, finished):
     write_rows(finished / "rows.parquet", read_rows(finished / "rows.parquet").assign(rmse=0.5))
     assert names_all(refused(*command.split()), "run/rows.parquet|is not what the run wrote|run the cell again")
 
@@ -472,7 +472,7 @@ def test_a_report_of_a_file(refused):
     assert names_all(refused("report", "taken"), "taken")
 
 
-def test_what_was_not_foreseen_is_one_line_too(monkeypatch, capsys):
+def test_an_unexpected_error_is_one_line_too(monkeypatch, capsys):
     def breaks(*_: object) -> None:
         raise ZeroDivisionError("two\nlines")
 
@@ -482,13 +482,13 @@ def test_what_was_not_foreseen_is_one_line_too(monkeypatch, capsys):
     assert err == "leakbench: a bug in leakbench (ZeroDivisionError: two lines); --debug shows where\n"
 
 
-def test_debug_shows_where(monkeypatch, capsys):
+def test_debug_shows_the_place(monkeypatch, capsys):
     with pytest.raises(InputError, match="unknown name 'clp'"):
         called(monkeypatch, capsys, "--debug", "show", "clp")
 
 
 @pytest.mark.parametrize("command", [[], ["data"], ["--help"], ["run", "--help"]], ids=" ".join)
-def test_help_is_no_error(command, monkeypatch, capsys):
+def test_help_is_not_an_error(command, monkeypatch, capsys):
     code, out, err = called(monkeypatch, capsys, *command)
     assert (code, err) == (0, "")
     assert out.startswith("Usage: leakbench")
@@ -496,7 +496,7 @@ def test_help_is_no_error(command, monkeypatch, capsys):
 
 @pytest.mark.parametrize("encoding", ["latin-1:strict"])
 @pytest.mark.parametrize(("arguments", "code"), [(["report", "\u017co\u0142\u0105d\u017a"], 2), (["show", "geyer"], 0)])
-def test_a_terminal_without_the_signs_shows_question_marks(encoding, arguments, code, tmp_path):
+def test_a_terminal_without_unicode_shows_question_marks(encoding, arguments, code, tmp_path):
     env = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     line = [sys.executable, "-m", "leakbench", *arguments]
     found = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""A wrong name of a recipe is answered at once, in one line."""
+"""A wrong recipe name is refused at once, in one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ main()
 
 
 def without_torch(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Call the command where an import of torch fails."""
+    """Call the command in a process in which importing torch fails."""
     command = [sys.executable, "-c", HOOK, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
 
@@ -32,7 +32,7 @@ def without_torch(*words: str, folder: Path | None = None) -> subprocess.Complet
     ("option", "name", "meant"),
     [("--defense", "fed_cpd", "fed_cdp"), ("--dataset", "mnits", "mnist"), ("--attack", "autolaek", "autoleak")],
 )
-def test_a_typo_in_a_name_is_answered_without_torch(option: str, name: str, meant: str) -> None:
+def test_a_typo_in_a_name_is_refused_without_torch(option: str, name: str, meant: str) -> None:
     found = without_torch("run", option, name)
     assert (found.returncode, found.stdout) == (2, "")
     said = f"leakbench: {option[2:]}: unknown name {name!r}; did you mean {meant!r}? (or a path that ends in .yaml)\n"
@@ -54,7 +54,7 @@ def test_a_typo_in_a_name_is_answered_without_torch(option: str, name: str, mean
         "data verify fed_cpd",
     ],
 )
-def test_every_command_answers_a_typo_without_torch(words: str, tmp_path: Path) -> None:
+def test_every_command_refuses_a_typo_without_torch(words: str, tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text("each:\n  defense: [none, fed_cpd]\n", encoding="utf-8")
     found = without_torch(*words.split(), folder=tmp_path)
     assert (found.returncode, found.stdout, found.stderr.count("\n")) == (2, "", 1)
@@ -65,7 +65,7 @@ def test_every_command_answers_a_typo_without_torch(words: str, tmp_path: Path) 
 def test_show_prints_one_error_for_a_wrong_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error of the kind of recipe that the file is."""
+    """The error of the file's kind of recipe."""
     path = tmp_path / "bad.yaml"
     path.write_text("title: mine\ncite: none\nunit: exampel\n")
     code, _, err = called(monkeypatch, capsys, "show", str(path))

@@ -7,7 +7,7 @@ from pathlib import Path
 __all__ = ["BEFORE", "FOLDER", "environment_before", "python_path"]
 
 BEFORE = "LEAKBENCH_TESTS_BEFORE"
-"""Variable that holds, as JSON, the values that the tests' variables had in the user's environment."""
+"""Variable with the values, as JSON, of the tests' variables in the user's environment."""
 
 FOLDER = Path(__file__).parent
 

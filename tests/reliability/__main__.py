@@ -29,7 +29,7 @@ def main() -> int:
     asked = parser.parse_args()
     unknown = [name for name in asked.points if name not in names]
     if unknown:
-        parser.error(f"{unknown[0]!r} is no point, expected one of {', '.join(names)}")
+        parser.error(f"unknown promise {unknown[0]!r}: expected one of {', '.join(names)}")
     if asked.report:
         print(table(recorded()))
         return 0

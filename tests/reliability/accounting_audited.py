@@ -17,7 +17,7 @@ __all__ = ["check_audited"]
 DELTA = 1e-5
 
 EPSILON = 4.0
-"""Valid, of the one release in which everybody takes part with all examples: noise that leaves an audit something to find."""
+"""Valid epsilon of a release in which all clients use all examples: large enough that an audit can find something."""
 
 
 def check_audited(tally: Tally, trials: int, names: tuple[str, ...] = ()) -> None:

@@ -17,7 +17,7 @@ from tests.reliability.tally import Tally
 __all__ = ["check_laws", "deltas", "trainings"]
 
 GRID = 2e-3
-"""Of an epsilon above 5 the losses lie on a coarser grid, so that two neighbours may swap by so much, relative or absolute."""
+"""Tolerance, relative or absolute: above an epsilon of 5 the grid of losses is coarser, so close values may change order."""
 
 SAMPLINGS = ("poisson", "fixed", "visible")
 

@@ -22,7 +22,7 @@ __all__ = ["check_ledger"]
 Facts = Mapping[str, tuple[Fact, ...]]
 
 ADJACENCIES = {"poisson": "add-or-remove", "fixed": "zero-out", "visible": "zero-out"}
-"""What a sampled release is for: see `Mechanism`; without sampling it is zero-out."""
+"""Adjacency of a sampled release, see `Mechanism`; without sampling it is zero-out."""
 
 
 def _noise(each: bool) -> st.SearchStrategy[Fact]:
@@ -48,7 +48,7 @@ FACTS = {
     "example": st.tuples(OF_EXAMPLES, st.one_of(NOTHING, OF_CLIENTS)).map(lambda two: {**two[0], **two[1]}),
     "client": st.tuples(OF_CLIENTS, st.one_of(NOTHING, OF_EXAMPLES)).map(lambda two: {**two[0], **two[1]}),
 }
-"""{unit: what guards it, and at times the other unit as well}."""
+"""{unit: parts that protect it, and sometimes the other unit as well}."""
 
 
 @st.composite
@@ -95,7 +95,7 @@ RUNS = st.sampled_from(("example", "client")).flatmap(lambda unit: st.tuples(st.
 
 
 def _spent(seen: Observation) -> object:
-    """Return the releases that an observer sees, in any order, or the reason why there is no guarantee."""
+    """Return the releases that an observer sees, in any order, or the reason for the missing guarantee."""
     return set(gathered(seen.mechanisms)) if isinstance(seen, Released) else seen.split(", ")[0]
 
 

@@ -25,10 +25,10 @@ GRID = tuple(itertools.product((0.01, 0.1, 0.5, 1.0), (0.7, 1.0, 2.0, 6.0), (1, 
 ORDERS = tuple(range(2, 64))
 
 MOST = 20.0
-"""Epsilon up to which losses are compared: above, dp-accounting's usual grid takes minutes and Opacus's gives no number."""
+"""Largest epsilon at which losses are compared: above, dp-accounting's usual grid takes minutes and Opacus gives no number."""
 
 PRV_ERROR = 0.01
-"""Epsilon error that Opacus's PRV accountant is asked for; it fails where the grid that this takes is too large."""
+"""Epsilon error requested from Opacus's PRV accountant; it fails if the grid for this error is too large."""
 
 
 def check_dp_accounting(tally: Tally, thinned: int) -> None:

@@ -18,7 +18,7 @@ from tests.reliability.tally import Tally
 __all__ = ["check"]
 
 SECONDS = 3600.0
-"""Of fuzzing, all readers together; LEAKBENCH_FUZZ_SECONDS in its stead."""
+"""Seconds of fuzzing for all readers together; LEAKBENCH_FUZZ_SECONDS overrides it."""
 
 
 def check(full: bool, scratch: Path) -> Tally:

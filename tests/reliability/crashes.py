@@ -21,7 +21,7 @@ __all__ = ["check"]
 
 KILLS = 100
 IN_A_ROW = 8
-"""Kills of one command at most, before it is let alone to its end."""
+"""Largest number of kills of one command before it runs to its end."""
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 

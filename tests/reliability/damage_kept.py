@@ -97,7 +97,7 @@ def _each(tally: Tally, path: Path, flips: int, cuts: int, read: Callable[[], An
     """Damage a file in every way; the reader returns the same content, or a line with the file's name if it may refuse."""
     content, before, rng, told = path.read_bytes(), read(), random.Random(0), 0
     for harm in harms(rng, len(content), flips, cuts):
-        if harm.name == "missing" and path.suffix == ".csv":  # Then there are no rows yet, and they are measured.
+        if harm.name == "missing" and path.suffix == ".csv":  # Without rows, they are measured.
             continue
         harm.do(path)
         case = f"{path.name}, {harm.name}"

@@ -123,7 +123,7 @@ READERS: dict[str, Callable[[Path], Said]] = {
     "runs": lambda folder: called("runs", str(folder)),
     "leakbench.read": _read,
 }
-"""Who reads a run's folder, but for the run itself."""
+"""Readers of a run's folder, except the run itself."""
 
 
 def _parts(tally: Tally, place: Path, whole: Path, rng: random.Random, flips: int, cuts: int) -> None:

@@ -38,10 +38,10 @@ ROOT = Path(__file__).parents[2]
 BITS = ("rows.parquet", "rounds.parquet", "reconstructions.safetensors", "model.safetensors")
 
 NEAR = 5e-3
-"""RMSE of a victim, in pixels from 0 to 1, by which a direct attack's answers may differ between threads, chunks and engines."""
+"""Largest difference of a victim's RMSE (pixels from 0 to 1) for a direct attack, between threads, chunks and engines."""
 
 FAR = 0.05
-"""Likewise of a search's answers, in the median: a search of many iterations takes another way from the last bit on."""
+"""Largest median difference for a search: over many iterations a difference in the last bit grows."""
 
 
 @dataclass(frozen=True)

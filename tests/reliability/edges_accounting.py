@@ -80,7 +80,7 @@ def _closed_forms(tally: Tally) -> None:
             ("infinite noise", (Mechanism(math.inf, 1.0, 9),), 0.0),
             ("no noise", (Mechanism(0.0, 1e-9, 1),), math.inf),
             ("less noise than any is counted for", (Mechanism(1e-7, 0.5, 1),), math.inf),
-            ("no noise beside idle ones", (Mechanism(0.0, 0.0, 9), Mechanism(0.0, 0.5, 1)), math.inf),
+            ("no noise together with idle mechanisms", (Mechanism(0.0, 0.0, 9), Mechanism(0.0, 0.5, 1)), math.inf),
         ):
             with tally.case(f"accounting: {name}, {said}"):
                 found = (

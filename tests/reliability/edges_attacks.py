@@ -34,7 +34,7 @@ __all__ = ["try_attacks"]
 
 VICTIMS, SHAPE, CLASSES = 3, (1, 8, 8), 10
 AT = 1
-"""The victim whose leak is degenerate; those beside it have plain ones."""
+"""The victim whose leak is degenerate; the others have plain gradients."""
 
 FORMS: dict[str, dict[str, Any]] = {
     "constant": {"value": 0.5},
@@ -44,7 +44,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "batch_norm": {"weight": 1.0},
     "oracle_logits": {"weight": 1.0},
 }
-"""{part: the fields that it has to be given}."""
+"""{part: its required fields}."""
 
 SHORT = ("cpl", "analytic_fc", "identification")
 
@@ -101,7 +101,7 @@ def view_of(model: nn.Module, kind: str, batch: int = 1, public: str = "plain") 
 
 
 PICTURES = {"black": 0.0, "white": 1.0, "grey": 0.5}
-"""{what a victim's picture is throughout: its value}."""
+"""{kind of a constant picture: its value}."""
 
 LEAKS = ("zero", "constant", "huge", "tiny", *NOT_FINITE, *PICTURES)
 
@@ -155,7 +155,7 @@ def _answer(found: Reconstruction | Ranking, plain: Any, kind: str, batch: int, 
         if found.scores.shape[0] != VICTIMS or (kind in NOT_FINITE and bool(found.scores[AT].isfinite().all())):
             raise AssertionError(f"scores {tuple(found.scores.shape)} of a leak that is not finite")
         if not bool(found.scores[[0, 2]].isfinite().all()):
-            raise AssertionError("those beside it have no scores")
+            raise AssertionError("the other victims have no scores")
         return
     if found.inputs.shape != (VICTIMS, batch, *SHAPE) or found.labels.shape != (VICTIMS, batch):
         raise AssertionError(f"answers of {tuple(found.inputs.shape)} and {tuple(found.labels.shape)}")
@@ -171,7 +171,7 @@ def _answer(found: Reconstruction | Ranking, plain: Any, kind: str, batch: int, 
         raise AssertionError("an answer to what is not finite")
     beside = plain.inputs.isfinite().flatten(2).all(2)[[0, 2]]
     if not torch.equal(whole[[0, 2]], beside):
-        raise AssertionError("those beside it have other answers than without it")
+        raise AssertionError("the other victims' reconstructions changed")
     # The rows alone show nothing of black pictures, whose rows are zero, and cannot separate pictures that are parallel.
     if kind in PICTURES and not rows and not torch.equal(whole[AT], plain.inputs.isfinite().flatten(2).all(2)[AT]):
         raise AssertionError("a constant picture has no answer where another has one")
@@ -225,7 +225,7 @@ def _priors(tally: Tally) -> None:
                 if bool(found[AT].isfinite()) and not saturates:
                     raise AssertionError(f"penalty {float(found[AT])}, expected no number")
                 if not bool(found[[0, 2]].isfinite().all()):
-                    raise AssertionError("those beside it have no penalty")
+                    raise AssertionError("the other victims have no penalty")
         if name in ("total_variation", "length"):
             with tally.case(f"attacks: {name}, standardised by public pictures that are all the same"):
                 same = view_of(network_for(""), "plain", public="constant")

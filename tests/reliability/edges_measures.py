@@ -131,7 +131,7 @@ def _conspicuous(tally: Tally) -> None:
             found = rows_alike({"a": torch.full((1, 4, 3), value)})
             if value in (0.0, 1.0) and not bool(((found >= 0) & (found <= 1)).all()):
                 raise AssertionError(f"{found.tolist()}, expected a share")
-    with tally.case("measures: rows that nobody lights"):
+    with tally.case("measures: rows without an active example"):
         _is(lit_alone({"b": torch.zeros(3, 2, 5, dtype=torch.bool)}, real), math.nan)
 
 

@@ -63,7 +63,7 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "refuse_conspicuous": ({}, {"rows_alike": None, "d_snr": None, "lit_alone": None}),
 }
-"""{transform: its numbers at the ends of their ranges, and in between}."""
+"""{transform: its numbers at the ends of their ranges, and between}."""
 
 BEFORE: dict[str, tuple[dict[str, Any], ...]] = {
     "l2_max": ({"clip_whole": {"norm": 1.0}},),
@@ -72,10 +72,10 @@ BEFORE: dict[str, tuple[dict[str, Any], ...]] = {
     "quantile_noise_released": ({"clip_quantile": {"initial": 1.0}},),
     "adapt_clip": ({"clip_quantile": {"initial": 1.0}},),
 }
-"""{transform: what has to stand before it}."""
+"""{transform: the parts required before it}."""
 
 WITHOUT = ("client", "server")
-"""Stations at which some transforms find nothing that they need, and say so."""
+"""Stations without the inputs of some transforms, which refuse them."""
 
 
 def try_mechanisms(tally: Tally, full: bool) -> None:
@@ -157,7 +157,7 @@ def _finite(name: str, form: dict[str, Any], station: str, kind: str, before: Si
     if bool(whole["after"][0]) and not (defined or pruned):
         raise AssertionError("has become finite: what is not a number goes on quietly")
     if before.lanes > 1 and not bool(whole["after"][1]):
-        raise AssertionError("the lane beside it is no longer finite")
+        raise AssertionError("the other lane is no longer finite")
 
 
 def _of_zero(name: str, form: dict[str, Any], after: Signal) -> None:

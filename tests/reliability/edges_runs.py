@@ -136,7 +136,7 @@ RUNS: dict[str, str] = {
         for name in ("lmmse", "learning_to_invert", "identification", "decoder", "whitened", "analytic_fc")
     },
 }
-"""{options of `leakbench run`: how its one line begins; nothing where it measures, or says in one line what it asks for}."""
+"""{options of `leakbench run`: the beginning of its error line; empty if it measures or asks for something in one line}."""
 
 OTHERS: dict[str, str] = {
     "epsilon --dataset digits --defense sigma_0.yaml": "",

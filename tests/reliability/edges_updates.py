@@ -21,10 +21,10 @@ __all__ = ["NETWORKS", "try_updates"]
 SHAPE, CLASSES = (1, 8, 8), 10
 ATTACKS = ("autoleak", "cpl", "inverting_gradients_short", "analytic_fc", "lmmse")
 SHORT = ("of zeros", "of 1e25")
-"""Updates that the ordinary suite tries beside those that are refused."""
+"""Updates that the ordinary suite tries in addition to the refused ones."""
 
 LONG = ("autoleak", "cpl", "inverting_gradients_short")
-"""Those that search: two iterations are enough to try an edge."""
+"""Searches: two iterations are enough to try an edge."""
 
 
 class Tied(nn.Module):
@@ -85,18 +85,18 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "of zeros": (lambda: _zeroed(_mlp()), ""),
     "of ReLUs that are all dead": (_dead, ""),
 }
-"""{what is odd of a network: (what builds it, the mode in which the client computed)}."""
+"""{what is unusual about a network: (its builder, the mode in which the client computed)}."""
 
 EXPECTED = ("the truth's own gradient differs", "the update is zero everywhere", "an update has the length")
-"""How the warnings begin that these updates must give: most do not belong to their picture."""
+"""The beginning of the required warnings of these updates: most do not belong to their picture."""
 
 REFUSED = {
     "with batch normalisation without statistics, in train mode": "victim-mode: ",
 }
-"""{network: how its one line begins}."""
+"""{network: the beginning of its error line}."""
 
 OF_KIND = ("analytic_fc", "lmmse")
-"""Attacks that say of which networks they are."""
+"""Attacks that name the networks they support."""
 
 
 def _zeroed(model: nn.Module) -> nn.Module:

@@ -15,7 +15,7 @@ from tests.reliability.lying import Asked, Behaviour, Server
 __all__ = ["Fault", "faults"]
 
 TIMEOUT = 0.4
-"""Seconds of silence after which these downloads hang up."""
+"""Seconds of silence after which these downloads disconnect."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _contents(content: bytes, rng: random.Random) -> Iterator[Fault]:
         ("a page of HTML", b"<html><script>alert(1)</script>"),
         ("a byte less", content[:-1]),
         ("a byte more", content + b"\n"),
-        ("gzip that nobody asked for", gzip.compress(content, 1)),
+        ("unrequested gzip", gzip.compress(content, 1)),
     ):
         yield Fault(name, lambda a, body=body: a.whole(body), False, "wrong checksum")
 

@@ -28,7 +28,7 @@ from tests.test_data_formats import ROLES, pack, sha, tiny_faces, tiny_idx
 
 SIZE = 300_000
 MOST_S = 12.0
-"""Seconds that one download may take, whatever the server does, at these timeouts and with pauses left out."""
+"""Largest number of seconds for one download at these timeouts, without pauses, for any behaviour of the server."""
 
 
 def check(full: bool, scratch: Path) -> Tally:
@@ -198,7 +198,7 @@ def _at_once(tally: Tally, server: Server, place: Path, count: int) -> None:
 
 
 def _encrypted(tally: Tally, place: Path, tls: tuple[Path, Path]) -> None:
-    """Fetch by https: a trusted certificate, an untrusted one, and redirections, none of which may leave https."""
+    """Fetch by https: a trusted certificate, an untrusted one, and redirections, which must stay on https."""
     content = content_of(1, SIZE)
     with served(tls) as safe, served() as plain:
         good = safe.does("good", lambda a: a.whole(content))

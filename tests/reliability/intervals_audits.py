@@ -90,8 +90,8 @@ KINDS = {
     "split batches": Kind({**EXAMPLE, "batches": "split"}, _batches, _example),
     "a clip after the noise": Kind({**CLIENT, "cohorts": "fixed"}, _one, _bent, "each", 200),
 }
-"""Of the last one the trials run the defense's own code, since what follows its noise bends it, which takes ten seconds; of the
-others they are drawn."""
+"""Trials of the last one run the defense's own code, since the part after its noise bends it; this takes ten seconds. Trials of the
+others are drawn."""
 
 BENT = list(KINDS)[-1]
 

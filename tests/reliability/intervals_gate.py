@@ -19,13 +19,13 @@ __all__ = ["RISE", "alarms", "check_batches", "check_decisions", "check_files", 
 RISE = 0.2
 
 LOOKED_AT = {1: 0.1, 2: 0.08, 6: 0.05}
-"""{rises that are looked for at once: up to which share of victims may fare the other way for 90 % of rises of .2 to be seen}.
+"""{number of tests at once: largest share of victims with the opposite change at which 90 % of rises of .2 are detected}.
 
 Two are ASR and identified at one leakage point, six at three.
 """
 
 ANEW = 0.4 * (1 - 0.6)
-"""The share of victims that fare the other way where each is drawn anew, at .4 before and .6 now: the most of a rise of .2."""
+"""Share of victims with the opposite change if both runs are independent, at .4 before and .6 now: the most for a rise of .2."""
 
 
 def rows_of(success: np.ndarray, members: int = 1) -> pd.DataFrame:

@@ -24,7 +24,7 @@ __all__ = ["chances", "check_batches", "check_means", "check_shares", "compared"
 STEP = 0.05
 
 WORST = 0.88
-"""Of ten victims of whom half gain and half lose; single shares are missed as seldom by no interval in steps of a tenth."""
+"""Lowest coverage, for ten victims of which half gain and half lose: in steps of a tenth no interval can cover every share."""
 
 
 def pairs(number: int) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ LEVEL, WITHIN = 0.95, 0.015
 NUMBERS = (10, 20, 40, 50, 100, 500)
 
 WORST = 0.83
-"""Of a share near .177 / n Wilson's interval covers exp(-.177) = 84 % however large n is (Brown, Cai and DasGupta 2001, 3.1)."""
+"""For a share near .177 / n Wilson's interval covers exp(-.177) = 84 % at any n (Brown, Cai and DasGupta 2001, 3.1)."""
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -20,10 +20,10 @@ from leakbench.ending import INTERRUPTED, SAID
 __all__ = ["Ended", "Kill", "Pace", "begun", "drawn", "ending", "started"]
 
 AT_ONCE_S = 5.0
-"""From SIGTERM to the end at most."""
+"""Largest number of seconds from SIGTERM to the end."""
 
 BEGUN_S = 1.0
-"""Within which Python has started and listens, on a machine that does much else beside."""
+"""Seconds within which Python has started and handles signals, on a busy machine."""
 
 HANGS_S = 300.0
 

@@ -31,13 +31,13 @@ ROOT = Path(__file__).parents[2]
 SURVIVORS = ROOT / "results" / "mutants.csv"
 
 SAMPLE = 400
-"""Mutants drawn; LEAKBENCH_MUTANTS in its stead."""
+"""Number of drawn mutants; LEAKBENCH_MUTANTS overrides it."""
 
 LEAST = 0.9
-"""Of them killed."""
+"""Smallest share of killed mutants."""
 
 SURVIVED, UNTESTED = 0, 33
-"""mutmut's codes of a mutant that no test noticed, and of one that no test touched; it counts as one that survived."""
+"""mutmut's codes of a mutant that no test detected, and of one that no test covered; both count as survived."""
 
 
 def check(full: bool, scratch: Path) -> Tally:

@@ -18,10 +18,10 @@ from tests.reliability.unbroken import Unbroken
 __all__ = ["check_full_disk", "check_read_only"]
 
 SIZES = (0.0, 0.5, 0.9)
-"""Of what an unbroken command leaves; on the first there is room for a manifest and hardly anything else."""
+"""Shares of an uninterrupted command's files; the first has space for a manifest and hardly anything else."""
 
 ROOM = 3
-"""Pages of a disk's own folder, of the one in it, and of what is prepared there."""
+"""Pages of a disk's own folder, of the folder in it, and of the prepared files."""
 
 FILES = (3, 8)
 

@@ -21,7 +21,7 @@ from tests.reliability.tally import Tally
 
 ROOT = Path(__file__).parents[2]
 NEWEST_PYTHONS = ("3.14", "3.13", "3.12")
-"""Above the floor, the newest that torch has wheels for first."""
+"""Newer Python versions, the newest one with wheels of torch first."""
 
 IMPORT_S, HELP_S = 0.5, 0.3
 
@@ -49,7 +49,7 @@ def _declared(tally: Tally) -> None:
         tally.expect((ROOT / source).exists(), f"pyproject.toml takes {source} into the wheel, which is not there")
     tally.expect((ROOT / "leakbench" / "py.typed").exists(), "leakbench/py.typed is not there")
     for needed in project["project"]["dependencies"]:
-        tally.expect(re.fullmatch(r"[\w-]+>=[\d.]+", needed) is not None, f"{needed!r} is no floor")
+        tally.expect(re.fullmatch(r"[\w-]+>=[\d.]+", needed) is not None, f"{needed!r} is not a minimum version")
 
 
 def _lean(tally: Tally) -> None:
@@ -170,7 +170,7 @@ def _suites(tally: Tally, clone: Path, scratch: Path) -> None:
 
 
 def _python(version: str) -> str | None:
-    """Return a Python of this version, on the path or from pyenv; None if there is none."""
+    """Return a Python of this version, on the path or from pyenv; None if it is not installed."""
     home = environment_before().get("HOME", "")
     places = sorted(Path(home).glob(f".pyenv/versions/{version}.*/bin/python")) if home else []
     return str(places[-1]) if places else shutil.which(f"python{version}")

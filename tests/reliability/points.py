@@ -12,7 +12,7 @@ from tests.reliability.tally import Tally
 __all__ = ["POINTS", "Point"]
 
 Check = Callable[[bool, Path], Tally]
-"""(whether at full length, an empty folder to work in) -> what came of it."""
+"""(whether at full length, an empty folder to work in) -> tally."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def results(place: Path) -> dict[str, Any]:
 
 
 def differences(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    """Return the differences in one line; empty if there are none."""
+    """Return the differences in one line, or an empty text."""
     more, less = sorted(found.keys() - expected.keys()), sorted(expected.keys() - found.keys())
     other = [name for name in found.keys() & expected.keys() if found[name] != expected[name]]
     words = {"more": more, "missing": less, "changed": sorted(other)}

@@ -79,7 +79,7 @@ def _refused(
         wrong = found_wrong(Case(words, says, change), folder)
         assert not wrong, wrong
         left = [p.name for p in place.iterdir() if p != folder and p.name in ("x", "x.yaml", "y", "hacked")]
-        assert not left, f"wrote {left} beside its folder"
+        assert not left, f"wrote {left} next to its folder"
 
 
 def _names(tally: Tally, place: Path, full: bool) -> None:
