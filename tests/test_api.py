@@ -226,7 +226,7 @@ def test_a_result_is_saved_by_its_suffix(result: leakbench.Result, tmp_path: Pat
     assert result.save(place).read_bytes() == written and [*tmp_path.iterdir()] == [place]
 
 
-def test_what_cannot_be_saved_is_refused_in_one_line(result: leakbench.Result) -> None:
+def test_unsupported_saves_are_refused_in_one_line(result: leakbench.Result) -> None:
     for place, message in (("a.gif", "expected a name that ends in .pdf, .svg"), ("a", "expected a name that ends in")):
         with pytest.raises(InputError, match=message):
             result.save(place)

@@ -107,7 +107,7 @@ def unsaid(most: float, least: float, more: int) -> None:
     pass
 
 
-def test_a_search_that_the_clock_stops_keeps_its_best_and_says_so() -> None:
+def test_a_search_stopped_by_the_clock_keeps_its_best_and_reports_it() -> None:
     """A search that is stopped early equals one with a smaller limit, with a doubt for each victim."""
     clock = Ticks()
     view = slow_view(clock)
@@ -169,7 +169,7 @@ def test_stages_run_in_order_of_cost_and_leave_unused_time_to_the_others() -> No
         assert found.doubts[BUDGET].any()
 
 
-def test_without_time_for_its_own_checks_an_ensemble_says_that_the_budget_stopped_it() -> None:
+def test_an_ensemble_without_time_for_its_checks_reports_the_budget() -> None:
     clock = Ticks()
     found = WithinSeconds(worst_case(4000, 4000), 60.0, unsaid, clock)((slow_view(clock),), rngs())
     assert clock.time <= 60 + JUDGED
@@ -212,7 +212,7 @@ def test_a_stop_and_its_watcher_share_the_start_of_the_share() -> None:
 
 
 @pytest.mark.parametrize("sharpness", [None, (1.0, 10.0)])
-def test_a_feature_inversion_has_its_share_and_says_that_the_clock_stopped_it(
+def test_a_feature_inversion_has_its_share_and_reports_the_clock(
     sharpness: tuple[float, float] | None,
 ) -> None:
     clock = Ticks()
@@ -296,7 +296,7 @@ def test_leakage_points_share_the_time_by_their_victims_and_a_resumed_run_has_wh
         (30.0, "stops it at 0:20; the rankings, which it does not stop, take about 0:30, which is more"),
     ],
 )
-def test_an_estimate_says_how_long_the_rankings_take(rankings: float, end: str) -> None:
+def test_an_estimate_includes_the_rankings(rankings: float, end: str) -> None:
     assert estimate_line(100.0, 0.1, 10, 0, 20.0, 20.0, rankings).endswith(end)
 
 
@@ -435,7 +435,7 @@ def test_an_impossible_limit_is_refused_in_one_line(limits: dict[str, Any], mess
     assert str(error.value).startswith(message)
 
 
-def test_a_run_with_a_budget_keeps_partial_answers_says_so_and_marks_its_rows(
+def test_a_run_with_a_budget_keeps_partial_results_with_a_note_and_marked_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A budget of one millisecond: one iteration for every victim, a warning, a note and the limit in the manifest."""

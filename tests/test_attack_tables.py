@@ -101,7 +101,7 @@ def test_standard_columns_are_affine_and_answer_one_category() -> None:
     assert space.answer(wild).tolist() == [[[0, 0, 1, 0, 1, 0, 1]]]
 
 
-def test_a_start_lies_within_one_deviation() -> None:
+def test_a_start_is_within_one_deviation() -> None:
     """U(-1, 1) in deviations about the mean, different for each victim; soft: inside the simplex."""
     view = small_view(2, 3)[0]
     assert view.columns is not None
@@ -122,7 +122,7 @@ def test_a_start_lies_within_one_deviation() -> None:
     torch.testing.assert_close(soft[..., 0], z[..., 0].sigmoid().float())
 
 
-def test_a_start_lies_on_both_sides_of_the_mean() -> None:
+def test_starts_are_on_both_sides_of_the_mean() -> None:
     """700 draws of U(-1, 1) in deviations cover nearly the whole interval, on both sides of 0."""
     view = small_view(2, 10)[0]
     assert view.columns is not None

@@ -337,7 +337,7 @@ def test_the_posterior_sums_all_views_and_one_prior():
     torch.testing.assert_close(posterior((near, far), answer, prior), alone[0] + alone[1] + energy)
 
 
-def test_an_exact_answer_is_judged_by_its_prior_alone():
+def test_an_exact_reconstruction_is_judged_only_by_its_prior():
     """Its distance is zero, and the unknown deviation is at least the likelihood's floor, not the rounding error."""
     answer, prior = of_truth(), prior_of(view())
     energy = prior.energy(prior.encode(answer.inputs), one_hot(answer.labels, 3).double())

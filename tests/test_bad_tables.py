@@ -177,13 +177,13 @@ def test_files_that_are_not_tables(text: str, says: str, monkeypatch: Any, capsy
     assert f"mine.yaml: {says}" in refuse(text, monkeypatch, capsys, tmp_path)
 
 
-def test_a_table_that_is_no_text(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+def test_a_table_that_is_not_text(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_bytes(b"title: \xff\n")
     code, _, err = called(monkeypatch, capsys, "reproduce", str(tmp_path / "mine.yaml"), "--page")
     assert code == 2 and "mine.yaml: cannot be read" in err
 
 
-def test_fields_of_another_mapping_are_no_duplicates(tmp_path: Path) -> None:
+def test_fields_of_another_mapping_are_not_duplicates(tmp_path: Path) -> None:
     """`<<` merges fields, and fields written in the same mapping override them."""
     from leakbench.reproduce.table import read_table  # noqa: PLC0415
 

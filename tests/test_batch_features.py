@@ -176,12 +176,12 @@ def test_a_reconstruction_does_not_overrule_the_span() -> None:
         (25, {}),
     ],
 )
-def test_nothing_is_read_through_noise_or_of_more_examples_than_the_layer_tells_apart(batch: int, change) -> None:
+def test_noise_and_batches_larger_than_the_layer_supports_show_nothing(batch: int, change) -> None:
     leaked, _ = view(perceptron(), batch)
     assert spanned(dataclasses.replace(leaked, **change)) is None
 
 
-def test_a_last_layer_tells_fewer_examples_apart_than_it_has_classes() -> None:
+def test_a_last_layer_separates_fewer_examples_than_classes() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(FEATURES, 5)).eval()
     assert spanned(view(model, 4, 5)[0]) is not None and spanned(view(model, 5, 5)[0]) is None

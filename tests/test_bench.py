@@ -268,7 +268,7 @@ def measured(quick: bool = False, load: float = 0.0) -> Bench:
     return Bench(figures, whole(load), quick, "leakbench bench")
 
 
-def test_the_page_says_what_was_measured_and_what_was_not() -> None:
+def test_the_page_names_measured_and_missing_figures() -> None:
     text = page(measured())
     assert "Measured by `leakbench bench`" in text
     assert "| `ranking_seconds` | 1 | 1 | 1 | s | <= 5 | 1 | ranked |" in text

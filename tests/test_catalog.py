@@ -301,7 +301,7 @@ def test_the_live_protocol_names_each_leak_by_its_round(tmp_path):
     }
 
 
-def test_without_training_there_is_no_accuracy_and_a_note_says_so(tmp_path):
+def test_a_missing_accuracy_without_training_has_a_note(tmp_path):
     summary, _ = run_tiny(tmp_path / "run", train_rounds=0)
     assert summary["accuracy"] is None
     assert summary["rounds"] == 0

@@ -297,7 +297,7 @@ def test_a_small_difference_of_rmse_has_enough_digits(tmp_path: Path) -> None:
     assert head.endswith("sign") and "sign: p of the exact two-sided sign test" in "\n".join(rows)
 
 
-def test_the_help_says_what_sign_is() -> None:
+def test_the_help_explains_sign() -> None:
     assert "exact two-sided sign test" in " ".join(call("compare", "--help").split())
 
 

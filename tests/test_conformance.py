@@ -133,7 +133,7 @@ def test_an_infinite_psnr_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcomes(mean, "failed") == {"psnr: mean with a perfect picture"}
 
 
-def test_an_answer_that_is_not_clamped_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unclamped_reconstruction_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_scored", lambda answer, truth: (answer.double(), truth.double()))
     failed = outcomes(OWN, "failed")
     assert {"rmse: clamped", "psnr: clamped", "ssim: clamped"} <= failed

@@ -229,7 +229,7 @@ def adult(folder, data: str, test: str) -> AdultCsv:
     return AdultCsv(*(File(file=n, sha256=sha(t.encode())) for n, t in (("adult.data", data), ("adult.test", test))))
 
 
-def test_an_unknown_category_is_no_column_and_labels_lose_their_dot(tmp_path):
+def test_unknown_categories_have_no_column_and_labels_lose_their_dot(tmp_path):
     rows = [
         ROW.format(age=20 + i, work=w, income=c) for i, (w, c) in enumerate([("?", "<=50K"), ("Private", ">50K")] * 4)
     ]
@@ -250,7 +250,7 @@ def test_a_file_that_is_not_a_table_is_named(tmp_path):
         adult(tmp_path, "one, two\n", ROW)(tmp_path)
 
 
-def test_a_format_without_a_folder_says_what_is_missing(tmp_path):
+def test_a_format_without_a_folder_names_the_missing_folder(tmp_path):
     with pytest.raises(InputError, match="origin: missing"):
         tiny_idx(tmp_path)(None)
 

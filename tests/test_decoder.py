@@ -139,7 +139,7 @@ def test_examples_that_do_not_differ_are_learned_without_harm() -> None:
     assert LEAST > 0
 
 
-def test_what_is_learned_depends_on_the_seed_alone() -> None:
+def test_the_result_depends_only_on_the_seed() -> None:
     small, z, seen = Decoder(latent=2, hidden=8, epochs=2), torch.ones(1, 1, 2), view(examples())
     state = torch.random.get_rng_state()
     one, again, other = (d(seen).decode(z) for d in (small, small, dataclasses.replace(small, seed=1)))

@@ -105,7 +105,7 @@ def test_members_and_lanes_draw_their_own_noise() -> None:
     )
 
 
-def test_zero_multiplier_is_no_noise() -> None:
+def test_a_zero_multiplier_adds_no_noise() -> None:
     """sigma = 0 changes nothing."""
     before = ClipWhole(2.0)(signal((3.0, 4.0)), CLOCK, None)
     after = GaussianNoise(0.0, "sum")(before, CLOCK, generators(0, "noise", [(0,)]))

@@ -150,14 +150,14 @@ def test_a_valid_recipe_has_calibrated_noise(name: str) -> None:
         *((f"fed_alpha_cdp_{kind}_as_released", "data-dependent") for kind in ("linear", "staircase", "cyclic")),
     ],
 )
-def test_a_recipe_without_a_guarantee_says_why(name: str, word: str) -> None:
+def test_a_recipe_without_a_guarantee_has_a_reason(name: str, word: str) -> None:
     defense = RECIPES[name]
     noises, why = calibrated(facts_of(defense, FEDERATION), defense.unit, FEDERATION.batch)
     assert noises == ()
     assert word in why
 
 
-def test_every_recipe_that_differs_from_its_text_says_so() -> None:
+def test_every_recipe_that_differs_from_its_text_has_a_note() -> None:
     """Recipes named after Algorithm 1, released code or a variant have a note."""
     marks = ("_algorithm1", "_as_released", "_valid", "_flat")
     assert all(len(d.note) > 60 for n, d in RECIPES.items() if any(mark in n for mark in marks))

@@ -152,7 +152,7 @@ def test_pruning_adds_no_guarantee_and_a_members_own_pruning_removes_none() -> N
     assert ledger(clip, noise, released) == (1, "")
 
 
-def test_noise_on_the_chosen_coordinates_alone_is_no_guarantee() -> None:
+def test_noise_on_the_chosen_coordinates_alone_has_no_guarantee() -> None:
     """Also not behind a clip: which coordinates are sent depends on the private gradient."""
     part = PruneRandom(0.5, noise=1.0)
     for order in ((part,), (ClipWhole(4.0), part), (part, ClipWhole(4.0), GaussianNoise(1.0, "each"))):

@@ -113,7 +113,7 @@ def test_a_threshold_applies_to_its_measure(members: int, seed: int, name: str) 
         assert refused(part, before) == [expected]
 
 
-def test_padding_is_no_example() -> None:
+def test_padding_is_not_an_example() -> None:
     """Seven examples and one of weight zero are fewer than eight; with `least` seven they are judged, as without the padding."""
     strict = RefuseConspicuous(d_snr=1e-3)
     weights = torch.ones(2, 8)

@@ -88,7 +88,7 @@ def test_every_field_of_a_part_is_explained(part):
         ("rows", ["    # Follow the protocol.", "  threat: honest (C: knows how clients train)"]),
     ],
 )
-def test_show_says_what_a_server_does(name, lines):
+def test_show_describes_a_server(name, lines):
     shown = CliRunner().invoke(commands, ["show", name]).stdout.splitlines()
     for line in lines:
         assert line in shown

@@ -45,7 +45,7 @@ def test_a_missing_flwr_is_one_line(without_flwr, name):
     assert "\n" not in str(raised.value)
 
 
-def test_the_command_says_it_and_exits_with_2(without_flwr, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_the_line_and_exits_with_2(without_flwr, tmp_path, monkeypatch, capsys):
     asked = ("flower", str(tmp_path), "--model", "a:b", "--shape", "1,8,8", "--classes", "10")
     code, out, err = called(monkeypatch, capsys, *asked)
     assert (code, out) == (2, "")

@@ -191,7 +191,7 @@ def test_a_missing_leakage_point_fails_and_a_new_one_is_reported(runs: Runs) -> 
     assert (more.holds, more.said) == (True, "not in the baseline, nothing to compare")
 
 
-def test_another_attack_is_no_baseline(runs: Runs) -> None:
+def test_a_baseline_of_another_attack_is_refused(runs: Runs) -> None:
     folder = runs(1.0)
     with pytest.raises(InputError, match="other attacks"):
         gate(folder, tampered(folder, "other", attack="cpl 00000000"), Limits())
@@ -221,7 +221,7 @@ def test_limits_apply_with_any_baseline(runs: Runs) -> None:
     assert checks["max-epsilon"].said.endswith("at most 8 is allowed")
 
 
-def test_other_victims_are_no_baseline(runs: Runs) -> None:
+def test_a_baseline_of_other_victims_is_refused(runs: Runs) -> None:
     with pytest.raises(InputError, match="attacked different examples"):
         gate(runs(1.0), runs(1.0, seed=1), Limits())
 

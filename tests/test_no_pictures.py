@@ -117,7 +117,7 @@ def test_the_scores_are_the_same(folders: tuple[str, Path, Path]) -> None:
     pd.testing.assert_frame_equal(one.drop(columns=clock), other.drop(columns=clock))
 
 
-def test_the_page_says_that_nothing_was_kept(folders: tuple[str, Path, Path]) -> None:
+def test_the_page_reports_that_no_pictures_were_kept(folders: tuple[str, Path, Path]) -> None:
     page = (folders[2] / "report.html").read_text(encoding="utf-8")
     assert "No reconstruction was kept." in page and "data:image/png" not in page
 

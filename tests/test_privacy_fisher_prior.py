@@ -81,7 +81,7 @@ def test_the_closed_form_of_a_linear_release(rank: int) -> None:
     assert prior_floors(release.T @ release, root, [std]) == pytest.approx([float(left.trace() / 6) ** 0.5])
 
 
-def test_the_best_linear_answer_to_a_linear_release_attains_it() -> None:
+def test_the_best_linear_estimate_attains_the_floor() -> None:
     """In a simulation, the posterior mean of z + noise has the floor's error on average, another estimate a larger one."""
     release, root, std = drawn(0, 4, 6), drawn(1, 6, 6), 0.7
     x = drawn(2, 40_000, 6) @ root.T

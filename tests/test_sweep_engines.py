@@ -162,7 +162,7 @@ def test_the_window_limits_the_tasks_in_flight(tmp_path):
         ("127.0.0.1:{other}", "(the program at this address is not a head of Ray)"),
     ],
 )
-def test_an_address_where_no_ray_answers_is_refused_within_seconds(address, words, ports):
+def test_an_address_without_ray_is_refused_within_seconds(address, words, ports):
     began = time.monotonic()
     with pytest.raises(InputError) as refused:
         check_address(address.format(**ports), seconds=1.0)

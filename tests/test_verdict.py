@@ -181,7 +181,7 @@ def test_successes_on_one_network_exclude_less_than_as_many_on_several() -> None
     assert on_one.excluded_asr > 1.2 * spread.excluded_asr
 
 
-def test_one_network_alone_on_which_reconstructions_are_closer_is_no_leak() -> None:
+def test_closer_reconstructions_on_one_network_are_not_a_leak() -> None:
     """70 of 100 victims, all on one network or on five: only over several networks it is significantly more than half."""
     closer = {"rmse": first(70, 0.3, 0.5)}
     one = np.array(first(70, 0, 1)) * (1 + np.arange(100) % 4)

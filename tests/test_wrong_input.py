@@ -178,7 +178,7 @@ def test_a_user_recipe(text, words, refused):
     assert names_all(refused("run", "--defense", "own.yaml", *SMALL), "own.yaml|" + words)
 
 
-def test_a_recipe_that_is_no_text(refused):
+def test_a_recipe_that_is_not_text(refused):
     Path("own.yaml").write_bytes(b"title: \xff\xfe\n")
     assert names_all(refused("run", "--defense", "own.yaml", *SMALL), "own.yaml|utf-8")
 
