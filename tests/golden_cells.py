@@ -125,15 +125,15 @@ def numbers(cell: Cell, runs: Path) -> dict[str, float]:
     with executed(cell, runs, COMMAND, Reporter(quiet=True)) as (summary, run):
         rounds = run.read_rows("rounds.parquet")
     found = {
-        "accuracy": summary["accuracy"],
+        "accuracy": summary.accuracy,
         "loss": float(rounds["loss"].iloc[-1]) if len(rounds) and "loss" in rounds else None,
-        "epsilon claimed": summary["epsilon"]["claimed"],
-        "epsilon valid": summary["epsilon"]["valid"],
+        "epsilon claimed": summary.epsilon.claimed,
+        "epsilon valid": summary.epsilon.valid,
         **{
-            f"{point}: {what}": tap[what]
-            for point, tap in summary["taps"].items()
+            f"{point}: {what}": tap.value(what)
+            for point, tap in summary.taps.items()
             for what in (*SHARES, *SEARCHED, *OTHERS)
-            if what in tap
+            if what in tap.model_fields_set
         },
     }
     return {
