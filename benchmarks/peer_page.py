@@ -1,4 +1,4 @@
-"""The page results/peer_scorers.md: the code of each scorer, every case, and notes."""
+"""The page results/checks/peer_scorers.md: the code of each scorer, every case, and notes."""
 
 from __future__ import annotations
 

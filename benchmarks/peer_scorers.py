@@ -1,6 +1,6 @@
-"""How the scorers of breaching, GradAttack and LeakPro fare in `leakbench conformance`: results/peer_scorers.md and .csv.
+"""How the scorers of breaching, GradAttack and LeakPro fare in `leakbench conformance`: results/checks/peer_scorers.md and .csv.
 
-    python benchmarks/peer_scorers.py CHECKOUTS [--out results]
+    python benchmarks/peer_scorers.py CHECKOUTS [--out results/checks]
 
 CHECKOUTS holds git checkouts of breaching, GradAttack and LeakPro, and of what their scores are computed by and is not
 installed: torchmetrics and ignite with `utilities` (lightning_utilities), and torchmetrics-0.6.0, which GradAttack asks for.
@@ -55,7 +55,7 @@ def main() -> None:
     """Ask every scorer and write both files."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("checkouts", type=Path)
-    asked.add_argument("--out", type=Path, default=Path("results"))
+    asked.add_argument("--out", type=Path, default=Path("results/checks"))
     given = asked.parse_args()
     root = Path(__file__).resolve().parent.parent
     checkouts = given.checkouts.resolve()

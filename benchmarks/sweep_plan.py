@@ -2,7 +2,7 @@
 
     python benchmarks/sweep_plan.py [--cells 50000] [--workers 256] [--loss 0.01] [--runs FOLDER ...] [--seed 0]
 
-Minutes a cell are those of results/*.csv (`wall_minutes` by its seeds); bytes are of the run folders in --runs. The cells of
+Minutes a cell are those of results/*/*.csv (`wall_minutes` by its seeds); bytes are of the run folders in --runs. The cells of
 the sweep are drawn from the measured ones and handed to the workers one after another as they become free, each lost with
 probability --loss at a moment that is as likely as any other and begun again, up to three times; what a lost worker had done counts
 as lost in full, though a run goes on from its last piece.
@@ -27,7 +27,7 @@ HOME = Path(__file__).parent.parent
 def measured() -> pd.Series:
     """Return the minutes of each measured cell, one seed's, of all pages whose rows are cells."""
     found = []
-    for path in sorted((HOME / "results").glob("*.csv")):
+    for path in sorted((HOME / "results").glob("*/*.csv"), key=lambda path: path.name):
         rows = pd.read_csv(path)
         if not {"wall_minutes", "seeds", "cell"} <= set(rows.columns) or "cost_ratio" in rows:
             continue

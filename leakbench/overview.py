@@ -1,8 +1,8 @@
 """A table of all defenses in one reference federation: their stations, units, claims and valid epsilons.
 
 The federation is that of the data set `mnist` (the Fed-alphaCDP paper's: 1,000 clients, 100 per round, 100 rounds of 100 local
-iterations), which needs no data. results/defenses.csv stores the rows, whose computation takes minutes, each with the hash of its
-recipe.
+iterations), which needs no data. results/defenses/defenses.csv stores the rows, whose computation takes minutes, each with the
+hash of its recipe.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ def overview() -> Iterator[tuple[str, Defense, Row | None]]:
 
 
 def recorded() -> list[Row]:
-    """Return the rows of results/defenses.csv, or of its copy in the catalog of a wheel."""
+    """Return the rows of results/defenses/defenses.csv, or of its copy in the catalog of a wheel."""
     folder = catalog_folder("defenses").parent
-    for path in (folder / "results" / "defenses.csv", folder / "defenses.csv"):
+    for path in (folder / "results" / "defenses" / "defenses.csv", folder / "defenses.csv"):
         if path.is_file():
             with path.open(encoding="utf-8", newline="") as file:
                 return [Row(**row) for row in csv.DictReader(file)]

@@ -1,4 +1,4 @@
-"""Functions of the scripts in results/ and benchmarks/: errors as one line on stderr with exit code 2, and Markdown tables."""
+"""Functions of the scripts in studies/ and benchmarks/: errors as one line on stderr with exit code 2, and Markdown tables."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def as_part(code: str, name: str) -> str:
 def copied(folder: Path) -> Path:
     """Return the folder with a copy of the package and links to the catalog."""
     shutil.copytree(ROOT / "leakbench", folder / "leakbench", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("attacks", "defenses", "datasets", "results"):
+    for name in ("attacks", "defenses", "datasets", "results", "studies"):
         (folder / name).symlink_to(ROOT / name)
     return folder
 

@@ -245,7 +245,7 @@ def test_a_notebook_shows_verdict_table_and_pictures(result: leakbench.Result) -
 def test_the_figures_of_the_command(
     result: leakbench.Result, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    rows = str(HOME / "results" / "frontier_cancer.csv")
+    rows = str(HOME / "results" / "frontier" / "frontier_cancer.csv")
     for kind, places in (("gallery", [str(result.folder)]), ("curve", [str(result.folder)]), ("frontier", [rows])):
         place = tmp_path / f"{kind}.svg"
         code, out, err = called(monkeypatch, capsys, "plot", *places, "--kind", kind, "-o", str(place))

@@ -13,8 +13,7 @@ from command_line import called
 
 from leakbench.errors import InputError
 from leakbench.study.rows import ACCOUNTING, RowFormat, RowStore, of_table
-
-RESULTS = Path(__file__).parent.parent / "results"
+from tests.published_files import published_file
 
 Lines = list[list[str]]
 
@@ -111,7 +110,7 @@ def refuse(kind: str, damaged: str, monkeypatch: Any, capsys: Any, folder: Path)
 
 def sealed(kind: str) -> Lines:
     """Return the rows as they were written."""
-    with (RESULTS / f"{PAGES[kind]}.csv").open(encoding="utf-8", newline="") as file:
+    with (published_file(f"{PAGES[kind]}.csv")).open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 
 
@@ -184,7 +183,7 @@ def test_published_rows_are_read(kind: str) -> None:
     if kind != "frontier":
         from leakbench.reproduce.published import format_of, read_any  # noqa: PLC0415
 
-        assert len(kept(RESULTS / f"{PAGES[kind]}.csv", format_of(read_any(PAGES[kind]))))
+        assert len(kept(published_file(f"{PAGES[kind]}.csv"), format_of(read_any(PAGES[kind]))))
 
 
 def test_an_empty_table_has_its_first_columns(tmp_path: Path) -> None:
@@ -202,7 +201,7 @@ def test_two_commands_on_one_folder_lose_no_row(tmp_path: Path, monkeypatch: pyt
     here = Execution(tmp_path, None, Reporter(quiet=True))
     table, plain = read_any("geyer_table_1_rounds"), reproducing.computed
     assert isinstance(table, AccountingTable)
-    rows = kept(RESULTS / "geyer_table_1_rounds.csv", ACCOUNTING)
+    rows = kept(published_file("geyer_table_1_rounds.csv"), ACCOUNTING)
 
     def known(claim: Any) -> Any:
         return rows[rows["cell"] == claim.name].to_dict("records")

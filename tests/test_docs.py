@@ -30,7 +30,7 @@ LINKED = [
     HOME / "README.md",
     HOME / "CHANGELOG.md",
     *sorted((HOME / "docs").glob("*.md")),
-    *sorted((HOME / "results").glob("*.md")),
+    *sorted((HOME / "results").rglob("*.md")),
 ]
 
 WRITTEN = [page for page in (*sorted((HOME / "docs").glob("*.md")), HOME / "SECURITY.md") if page.name != "index.md"]
@@ -152,7 +152,7 @@ def headings(page: Path) -> set[str]:
         ("threats.md", "../attacks/", "attacks/index.md"),
         ("measures.md", "../leakbench/measure/metrics.py", "api/leakbench.measure.md#leakbench.measure.metrics"),
         ("results/README.md", "../docs/strongest-attacker.md", "../strongest-attacker.md"),
-        ("results/README.md", "tables/", "tables/index.md"),
+        ("results/README.md", "../studies/", "../studies/index.md"),
         ("papers.md", "../results/README.md#accuracy", "results/README.md#accuracy"),
         ("changelog.md", "docs/index.md", "index.md"),
     ],
@@ -185,7 +185,7 @@ def test_the_command_of_an_attack_has_the_options_it_needs(name):
 
 def test_every_defense_has_its_recorded_epsilons():
     """A recipe's text may change without them; its parts may not."""
-    assert [name for name, _, row in overview() if row is None] == [], "`python results/defenses.py` records them"
+    assert [name for name, _, row in overview() if row is None] == [], "`python studies/defenses.py` records them"
     defense = resolve("defenses", Defense, "fed_cdp")[1]
     assert _hash(dataclasses.replace(defense, note="other words", printed_by="me")) == _hash(defense)
     assert _hash(dataclasses.replace(defense, batches="poisson")) != _hash(defense)

@@ -34,9 +34,9 @@ from leakbench.progress import Reporter
 from leakbench.recipe import describe, load, names, resolve
 from leakbench.study.study import Execution, executed
 from leakbench.summary.model import Tap
+from tests.published_files import RESULTS, published_file
 
-RESULTS = Path(__file__).parent.parent / "results"
-WRITTEN = sorted(path.stem for path in RESULTS.glob("frontier_*.csv"))
+WRITTEN = sorted(path.stem for path in RESULTS.glob("frontier/frontier_*.csv"))
 
 ASKED = json.dumps({"dataset": "cancer", "taps": ["type-1"], "leak_batch": 1, "seeds": 1, "victims": 20})
 
@@ -504,11 +504,11 @@ def test_no_two_lines_look_alike() -> None:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_page_is_rendered_from_its_rows(name: str) -> None:
     """Its recipe, too, is that of the named setting, and the page has eight defenses or more."""
-    found = store_of(RESULTS / f"{name}.csv").read()
+    found = store_of(published_file(f"{name}.csv")).read()
     choice = chosen(main_rows(found))
-    assert page_of(found, choice, name) == (RESULTS / f"{name}.md").read_text()
+    assert page_of(found, choice, name) == published_file(f"{name}.md").read_text()
     assert found["defense"].nunique() >= 8
-    path = RESULTS / f"{name}_best.yaml"
+    path = RESULTS / "frontier" / f"{name}_best.yaml"
     assert path.exists() == (choice.best is not None)
     if choice.best is not None:
         kept, measured = (dataclasses.replace(d, note="") for d in (load(Defense, path), measured_defense(choice.best)))

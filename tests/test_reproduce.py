@@ -37,23 +37,23 @@ from leakbench.study.grid import spelled_out
 from leakbench.study.rows import RowStore, of_table
 from leakbench.study.study import Execution
 from leakbench.summary.model import Tap
+from tests.published_files import RESULTS, published_file
 
-RESULTS = Path(__file__).parent.parent / "results"
 TABLES = {name: table for name in table_names() if isinstance(table := read_any(name), Table)}
-WRITTEN = [name for name in TABLES if (RESULTS / f"{name}.csv").exists()]
+WRITTEN = [name for name in TABLES if list(RESULTS.glob(f"*/{name}.csv"))]
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_page_is_rendered_from_its_rows(name: str) -> None:
     """Rendered again from the CSV the page is the same, and a changed row changes it."""
-    rows, kept = pd.read_csv(RESULTS / f"{name}.csv"), (RESULTS / f"{name}.md").read_text()
+    rows, kept = pd.read_csv(published_file(f"{name}.csv")), (published_file(f"{name}.md")).read_text()
     assert page_of(TABLES[name], rows) == kept
     assert page_of(TABLES[name], rows.assign(asr=0.123, trained_accuracy=0.123, cost_ratio=0.123)) != kept
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_rows_belong_to_cells_of_the_page(name: str) -> None:
-    rows = pd.read_csv(RESULTS / f"{name}.csv").set_index("cell")
+    rows = pd.read_csv(published_file(f"{name}.csv")).set_index("cell")
     cells = {line.name: line for line in TABLES[name].lines}
     assert list(dict.fromkeys(rows.index)) == [row for row in cells if row in rows.index]
     for row, found in rows.iterrows():
@@ -72,7 +72,7 @@ def test_rows_belong_to_cells_of_the_page(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_row_name_from_the_page_selects_its_cell(name: str) -> None:
-    rows, cells = pd.read_csv(RESULTS / f"{name}.csv"), [line.name for line in TABLES[name].lines]
+    rows, cells = pd.read_csv(published_file(f"{name}.csv")), [line.name for line in TABLES[name].lines]
     for row, cell in zip(rows["row"], rows["cell"], strict=True):
         assert chosen(cells, row) == chosen(cells, cell) == [cell]
 
@@ -105,7 +105,7 @@ def test_every_cell_of_every_page_can_be_requested() -> None:
 
 def test_the_baseline_is_subtracted() -> None:
     """ASR .6 above a baseline of .2: .5."""
-    row = pd.read_csv(RESULTS / "fed_alpha_cdp_table_1.csv").head(1).assign(asr=0.6, null_asr=0.2)
+    row = pd.read_csv(published_file("fed_alpha_cdp_table_1.csv")).head(1).assign(asr=0.6, null_asr=0.2)
     assert "| 0.20 | 0.50 |" in page_of(TABLES["fed_alpha_cdp_table_1"], row)
 
 
@@ -335,13 +335,13 @@ def test_quick_rows_do_not_replace_full_ones(tmp_path: Path) -> None:
 
 def test_the_finding_describes_the_published_rows(tmp_path: Path) -> None:
     name = "fed_alpha_cdp_table_1"
-    rows = pd.read_csv(RESULTS / f"{name}.csv")
+    rows = pd.read_csv(published_file(f"{name}.csv"))
     page_file = study_of(TABLES[name], tmp_path).page
     assert page_file is not None
     page_file.write(rows)
     page = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
     assert "\nAbout the published rows, not these: CPL reconstructs" in page
-    assert "About the published rows" not in (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    assert "About the published rows" not in published_file(f"{name}.md").read_text(encoding="utf-8")
 
 
 def test_kept_rows_are_reported(
@@ -562,10 +562,12 @@ def test_the_index_counts_the_verdicts_of_the_rows(tmp_path: Path) -> None:
     text = (RESULTS / "README.md").read_text(encoding="utf-8")
     within = text.partition(BEGIN)[2].partition(END)[0].strip()
     assert within == index_of(RESULTS)
-    verdicts = [c.verdict for name in WRITTEN for c in claims_of(TABLES[name], pd.read_csv(RESULTS / f"{name}.csv"))]
+    verdicts = [
+        c.verdict for name in WRITTEN for c in claims_of(TABLES[name], pd.read_csv(published_file(f"{name}.csv")))
+    ]
     for name in table_names():
         if isinstance(table := read_any(name), AccountingTable):
-            verdicts += [c.verdict for c in judged(table, pd.read_csv(RESULTS / f"{name}.csv"))]
+            verdicts += [c.verdict for c in judged(table, pd.read_csv(published_file(f"{name}.csv")))]
     counts = [verdicts.count(word) for word in VERDICTS]
     assert sum(counts) == len(verdicts) > 0
     assert within.splitlines()[-1] == f"| all | {' | '.join(map(str, counts))} |  |  |  |"
@@ -720,7 +722,7 @@ def test_titles_and_names_are_escaped(title: str, tmp_path: Path) -> None:
 
 def test_the_box_of_a_page_is_computed_from_its_rows() -> None:
     name = "servers_spear"
-    table, rows = TABLES[name], RowStore(RESULTS / f"{name}.csv", of_table("servers")).read()
+    table, rows = TABLES[name], RowStore(published_file(f"{name}.csv"), of_table("servers")).read()
     top = page_of(table, rows).partition("- **Command:**")[0]
     assert f"- **Claim:** {' '.join(table.question.split())}" in top
     assert f"- **Verdict:** {' '.join(table.answer.split())} Leak verdicts of {len(rows)} rows: `reconstructs` " in top

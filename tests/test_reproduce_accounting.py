@@ -19,17 +19,17 @@ from leakbench.reproduce import reproduce as reproducing
 from leakbench.reproduce.accounting.measure import COUNTS, computed, first
 from leakbench.reproduce.accounting.page import accounting_page, judged
 from leakbench.reproduce.accounting.table import COUNTED, AccountingTable, Claim, readings
-from leakbench.reproduce.file import table_names, tables_folder
+from leakbench.reproduce.file import studies_folder, table_names
 from leakbench.reproduce.published import read_any
 from leakbench.study.study import Execution
+from tests.published_files import STUDIES, published_file
 
-RESULTS = Path(__file__).parent.parent / "results"
 TABLES = {name: table for name in table_names() if isinstance(table := read_any(name), AccountingTable)}
 NUMBERS = ["formula", "renyi", "losses"]
 
 
 def committed(name: str) -> pd.DataFrame:
-    return pd.read_csv(RESULTS / f"{name}.csv")
+    return pd.read_csv(published_file(f"{name}.csv"))
 
 
 def claim_of(table: str, name: str) -> Claim:
@@ -86,7 +86,7 @@ def test_every_claim_is_in_results_under_its_hash(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_pages_are_rendered_from_the_rows(name: str) -> None:
-    rows, page = committed(name), (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    rows, page = committed(name), (published_file(f"{name}.md")).read_text(encoding="utf-8")
     assert accounting_page(TABLES[name], rows) == page
     assert accounting_page(TABLES[name], rows.assign(losses=0.125)) != page
     assert (rows["losses"].isna() | (rows["losses"] <= rows["renyi"] + 1e-6)).all()
@@ -320,6 +320,6 @@ def test_an_unknown_field_of_a_reading_is_named() -> None:
 
 
 def test_tables_are_shipped_and_all_kinds_are_computed() -> None:
-    assert tables_folder() == RESULTS / "tables"
+    assert studies_folder() == STUDIES
     assert list(COUNTS) == list(COUNTED)
     assert {claim.counts for table in TABLES.values() for claim in table.claims} == set(COUNTED)

@@ -16,8 +16,7 @@ from leakbench.reproduce.measure import cells_of, measured
 from leakbench.reproduce.table import read_table
 from leakbench.study.stale import hash_of
 from leakbench.study.study import Execution
-
-RESULTS = Path(__file__).parent.parent / "results"
+from tests.published_files import published_file
 
 DRAWN = 3
 
@@ -38,7 +37,7 @@ def test_a_random_sample_of_rows_repeats_within_its_intervals(
     drawn = random.Random(number).sample(sorted(_cheap(), key=lambda row: (row[0], row[1])), DRAWN)
     for name, cell, scale in drawn:
         told = f"LEAKBENCH_DRAW={number}: {name}, {cell}, {scale}"
-        rows = pd.read_csv(RESULTS / f"{name}.csv")
+        rows = pd.read_csv(published_file(f"{name}.csv"))
         table, here = read_table(name), Execution(tmp_path, data_dir, Reporter(quiet=True))
         [line] = [line for line in table.lines if line.name == cell]
         kept = rows[rows["cell"] == cell]
@@ -62,7 +61,7 @@ def _cheap() -> set[tuple[str, str, str]]:
     """Return (table, cell, scale) of every published cell that can be measured quickly."""
     found = set()
     for name in table_names():
-        path = RESULTS / f"{name}.csv"
+        path = published_file(f"{name}.csv")
         if not path.exists():
             continue
         rows = pd.read_csv(path)

@@ -1,4 +1,4 @@
-"""docs/answers.md equals the output of results/answers.py, and its answers follow from the rows."""
+"""docs/answers.md equals the output of studies/answers.py, and its answers follow from the rows."""
 
 import re
 from pathlib import Path
@@ -8,14 +8,14 @@ import pytest
 
 from leakbench.frontier.frontier import store_of
 from leakbench.study.rows import RowStore, of_table
+from tests.published_files import STUDIES, published_file
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results"
 
 
 @pytest.fixture(autouse=True)
 def in_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(RESULTS))
+    monkeypatch.syspath_prepend(str(STUDIES))
 
 
 def test_the_page_equals_the_output_of_the_script() -> None:
@@ -52,7 +52,7 @@ def words(svg: Path) -> list[str]:
 def test_the_answer_on_secure_aggregation_follows_from_rows() -> None:
     from answers import secure_aggregation  # noqa: PLC0415
 
-    rows = RowStore(RESULTS / "servers_secure.csv", of_table("servers")).read()
+    rows = RowStore(published_file("servers_secure.csv"), of_table("servers")).read()
     assert secure_aggregation(rows).short.startswith("Not against a malicious server")
     quiet = rows.assign(asr=0.0, verdict="no leak found")
     assert secure_aggregation(quiet).short == "No leak was found in a sum of 100 clients."
@@ -61,8 +61,8 @@ def test_the_answer_on_secure_aggregation_follows_from_rows() -> None:
 def test_a_usable_setting_without_a_leak_is_the_answer_on_mnist() -> None:
     from answers import defense_for_mnist, fed_alpha_cdp  # noqa: PLC0415
 
-    rows = store_of(RESULTS / "frontier_mnist.csv").read()
-    matrix = RowStore(RESULTS / "servers_matrix.csv", of_table("servers")).read()
+    rows = store_of(published_file("frontier_mnist.csv")).read()
+    matrix = RowStore(published_file("servers_matrix.csv"), of_table("servers")).read()
     good = {"identify_p": 0.9, "verdict": "inconclusive", "epsilon_valid": 7.0, "epsilon_tap": 70.0}
     better = rows.copy()
     for column, value in good.items():
@@ -75,7 +75,7 @@ def test_a_usable_setting_without_a_leak_is_the_answer_on_mnist() -> None:
 def test_the_answer_on_flower_follows_from_the_rows_of_its_wrappers() -> None:
     from answers import flower  # noqa: PLC0415
 
-    rows = pd.read_csv(RESULTS / "flower_wrappers.csv", keep_default_na=False, na_values=[""])
+    rows = pd.read_csv(published_file("flower_wrappers.csv"), keep_default_na=False, na_values=[""])
     assert flower(rows).short.startswith("No: 4 of 6 configurations")
     closed = rows.assign(**{"type-0 asr": 0.0, "type-0 asr_low": 0.0})
     assert flower(closed).short.startswith("0 of 6 configurations")

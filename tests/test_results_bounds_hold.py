@@ -1,7 +1,6 @@
 """Bounds detect a defense whose noise is a tenth of the declared one, and accept one with the declared noise."""
 
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,14 +12,13 @@ from leakbench.cell.budget import prepare
 from leakbench.execute import execute
 from leakbench.progress import Reporter
 from leakbench.store import open_run
-
-RESULTS = Path(__file__).parent.parent / "results"
+from tests.published_files import STUDIES
 
 
 @pytest.mark.parametrize("tenth", [False, True])
 def test_only_a_tenth_of_the_declared_noise_exceeds_the_bounds(tenth, tmp_path):
     """A flat clip at 4 and a deviation of 4 on digits: the labels alone reveal it."""
-    recipe = str(RESULTS / "recipes" / "clip_4_sigma_1.yaml")
+    recipe = str(STUDIES / "recipes" / "clip_4_sigma_1.yaml")
     request = Request(
         **{**GIVEN, "dataset": "digits", "defense": recipe, "victims": 60, "candidates": 100, "taps": ("type-2",)}
     )

@@ -1,20 +1,18 @@
 """The page of conspicuous models matches its rows, and the defense's thresholds follow from them."""
 
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pandas as pd
 import pytest
 
 from leakbench.defense.refuse import RefuseConspicuous
-
-RESULTS = Path(__file__).parent.parent / "results"
+from tests.published_files import STUDIES, published_file
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(RESULTS))
+    monkeypatch.syspath_prepend(str(STUDIES))
     sys.modules.pop("conspicuous_page", None)
     import conspicuous_page  # noqa: PLC0415
 
@@ -23,12 +21,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def rows() -> pd.DataFrame:
-    return pd.read_csv(RESULTS / "conspicuous.csv")
+    return pd.read_csv(published_file("conspicuous.csv"))
 
 
 def test_the_page_is_rendered_from_its_rows(made: ModuleType, rows: pd.DataFrame) -> None:
     """Rendered again from the CSV the page is the same, and a changed row changes it."""
-    kept = (RESULTS / "conspicuous.md").read_text()
+    kept = (published_file("conspicuous.md")).read_text()
     assert made.page_of(rows) == kept
     assert made.page_of(rows.assign(d_snr=0.5)) != kept
 

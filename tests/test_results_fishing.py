@@ -1,18 +1,17 @@
 """The page of fishing matches its rows, and the rows confirm the expected results."""
 
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pandas as pd
 import pytest
 
-RESULTS = Path(__file__).parent.parent / "results"
+from tests.published_files import STUDIES, published_file
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(RESULTS))
+    monkeypatch.syspath_prepend(str(STUDIES))
     sys.modules.pop("fishing_page", None)
     import fishing_page  # noqa: PLC0415
 
@@ -21,12 +20,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def rows() -> pd.DataFrame:
-    return pd.read_csv(RESULTS / "fishing.csv")
+    return pd.read_csv(published_file("fishing.csv"))
 
 
 def test_the_page_is_rendered_from_its_rows(made: ModuleType, rows: pd.DataFrame) -> None:
     """Rendered again from the CSV the page is the same, and a changed row changes it."""
-    kept = (RESULTS / "fishing.md").read_text()
+    kept = (published_file("fishing.md")).read_text()
     assert made.page(rows) == kept
     assert made.page(rows.assign(isolated=0.5)) != kept
     assert made.page(rows.assign(others=1)) != kept

@@ -1,19 +1,18 @@
 """The page of Flower's wrappers is rendered from its rows, which can be read without flwr."""
 
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-RESULTS = Path(__file__).parent.parent / "results"
+from tests.published_files import published_file
 
 
 def test_the_page_follows_from_its_rows():
     from flower_wrappers import page  # noqa: PLC0415
 
-    rows = pd.read_csv(RESULTS / "flower_wrappers.csv")
-    assert page(rows) == (RESULTS / "flower_wrappers.md").read_text(encoding="utf-8")
+    rows = pd.read_csv(published_file("flower_wrappers.csv"))
+    assert page(rows) == published_file("flower_wrappers.md").read_text(encoding="utf-8")
 
 
 def test_a_missing_flwr_is_refused_in_one_line(monkeypatch, capsys):

@@ -1,14 +1,11 @@
 """The figures of Geyer et al.: curves are means over seeds, a dot ends the private part, and the page matches the CSV."""
 
-from pathlib import Path
-
 import geyer_figures
 import pandas as pd
 import pytest
 
 from leakbench.reproduce.table import read_table
-
-RESULTS = Path(__file__).parent.parent / "results"
+from tests.published_files import published_file
 
 
 def rounds() -> pd.DataFrame:
@@ -40,9 +37,11 @@ def test_the_page_names_cut_and_missing_curves() -> None:
 
 
 def test_the_page_is_rendered_from_the_csv() -> None:
-    csv = RESULTS / "geyer_figures.csv"
+    csv = published_file("geyer_figures.csv")
     table = read_table("geyer_table_1")
-    assert geyer_figures.page_of(table, pd.read_csv(csv)) == (RESULTS / "geyer_figures.md").read_text(encoding="utf-8")
-    measured = pd.read_csv(RESULTS / "geyer_table_1.csv").set_index("cell")
+    assert geyer_figures.page_of(table, pd.read_csv(csv)) == published_file("geyer_figures.md").read_text(
+        encoding="utf-8"
+    )
+    measured = pd.read_csv(published_file("geyer_table_1.csv")).set_index("cell")
     last = pd.read_csv(csv).groupby(["row", "seed"]).last()["accuracy"].groupby("row").mean()
     assert last.to_dict() == pytest.approx(measured.loc[last.index, "trained_accuracy"].to_dict())

@@ -16,14 +16,14 @@ from leakbench.cell.budget import prepare
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.types import Network
+from tests.published_files import STUDIES, published_file
 
-RESULTS = Path(__file__).parent.parent / "results"
-TABLE = RESULTS / "noise_bounds.csv"
+TABLE = published_file("noise_bounds.csv")
 
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType, ModuleType]:
-    monkeypatch.syspath_prepend(str(RESULTS))
+    monkeypatch.syspath_prepend(str(STUDIES))
     for name in ("noise_bounds", "noise_bounds_page", "noise_bounds_floors"):
         sys.modules.pop(name, None)
     import noise_bounds  # noqa: PLC0415
@@ -88,7 +88,7 @@ def test_the_error_is_the_root_of_the_mean_square(scripts) -> None:
 
 def test_every_recipe_gives_the_noise_of_its_row(scripts) -> None:
     for std in scripts[0].STDS:
-        recipe = RESULTS / "recipes" / f"clip_4_noise_{f'{std:g}'.replace('.', '_')}.yaml"
+        recipe = STUDIES / "recipes" / f"clip_4_noise_{f'{std:g}'.replace('.', '_')}.yaml"
         cell = prepare(Request(dataset="digits", taps=("type-2",), victims=1, defense=str(recipe)), None)
         facts = leak_facts(cell, Network(*fresh_network(cell, trained=False)), 0)
         assert noise_std(facts, "type-2", 1, 1, 1, 0.1) == pytest.approx(std)
@@ -104,7 +104,7 @@ def test_the_root_equals_the_whitening(kind: str, scripts) -> None:
 
 
 def small() -> Cell:
-    recipe = RESULTS / "recipes" / "clip_4_noise_0_01.yaml"
+    recipe = STUDIES / "recipes" / "clip_4_noise_0_01.yaml"
     given = {
         "dataset": "digits",
         "taps": ("type-2",),
@@ -139,7 +139,7 @@ def test_floors_of_a_small_set(scripts, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_input_is_refused(words: list[str], says: str, scripts, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["results/noise_bounds.py", *words])
+    monkeypatch.setattr(sys, "argv", ["studies/noise_bounds.py", *words])
     with pytest.raises(SystemExit, match="2"):
         scripts[0].one_line(scripts[0].main)
     said = capsys.readouterr().err
@@ -149,7 +149,7 @@ def test_wrong_input_is_refused(words: list[str], says: str, scripts, monkeypatc
 
 @pytest.mark.skipif(not TABLE.exists(), reason="not measured yet")
 def test_the_page_is_rendered_from_its_rows(scripts) -> None:
-    rows, kept = pd.read_csv(TABLE), (RESULTS / "noise_bounds.md").read_text()
+    rows, kept = pd.read_csv(TABLE), (published_file("noise_bounds.md")).read_text()
     assert scripts[2].page_of(rows) == kept
     assert scripts[2].page_of(rows.assign(rms=0.001)) != kept
     assert list(rows["row"]) == [name for name in scripts[0].cells() if name in set(rows["row"])]

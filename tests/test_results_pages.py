@@ -18,9 +18,9 @@ from leakbench.bench.machine import Machine
 from leakbench.bench.page import page
 from leakbench.overview import recorded
 from leakbench.reproduce.file import table_names
+from tests.published_files import RESULTS, published_file
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "results"
 
 TESTED = {
     "README": "test_reproduce.py",
@@ -50,11 +50,11 @@ BY_HAND = {
 
 
 def text(name: str) -> str:
-    return (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    return published_file(f"{name}.md").read_text(encoding="utf-8")
 
 
 def test_every_page_has_a_test_that_renders_it_again() -> None:
-    assert {path.stem for path in RESULTS.glob("*.md")} == {*TESTED, *BY_HAND, *table_names()}
+    assert {path.stem for path in RESULTS.rglob("*.md")} == {*TESTED, *BY_HAND, *table_names()}
     assert all((ROOT / "tests" / module).is_file() for module in TESTED.values())
 
 
@@ -68,7 +68,7 @@ def test_every_page_has_a_test_that_renders_it_again() -> None:
 def test_a_page_is_rendered_from_its_rows(
     name: str, script: ModuleType, write: str, changed: dict[str, object]
 ) -> None:
-    rows = pd.read_csv(RESULTS / f"{name}.csv")
+    rows = pd.read_csv(published_file(f"{name}.csv"))
     assert getattr(script, write)(rows) == text(name)
     assert getattr(script, write)(rows.assign(**changed)) != text(name)
 
@@ -80,7 +80,7 @@ def test_the_page_of_all_defenses_is_rendered_from_its_rows() -> None:
 
 def test_the_page_of_speed_is_rendered_from_its_json() -> None:
     """And the JSON equals the output of `leakbench bench --json` for these figures."""
-    read = json.loads((RESULTS / "bench.json").read_text(encoding="utf-8"))
+    read = json.loads((published_file("bench.json")).read_text(encoding="utf-8"))
     figures = {key: figure_of(figure) if figure else Figure("", "") for key, figure in read["figures"].items()}
     found = Bench(figures, Machine(**read["machine"]), read["quick"], read["command"])
     assert page(found) == text("bench")

@@ -1,15 +1,14 @@
-"""results/peer_scorers.csv and .md cover the current cases, and agree with each other."""
+"""results/checks/peer_scorers.csv and .md cover the current cases, and agree with each other."""
 
 import csv
 from collections import Counter
-from pathlib import Path
 
 from leakbench.conformance import MEASURES, all_cases
 from leakbench.conformance.contract import AVERAGED
+from tests.published_files import published_file
 
-RESULTS = Path(__file__).parent.parent / "results"
 NAMES = (*MEASURES, *(f"overall {name}" for name in AVERAGED), "untouched")
-ROWS = list(csv.DictReader((RESULTS / "peer_scorers.csv").read_text(encoding="utf-8").splitlines()))
+ROWS = list(csv.DictReader(published_file("peer_scorers.csv").read_text(encoding="utf-8").splitlines()))
 
 
 def test_every_case_was_given_to_every_peer() -> None:
@@ -34,7 +33,7 @@ def test_rows_name_the_code_that_was_run() -> None:
 
 
 def test_the_page_counts_the_rows_of_the_table() -> None:
-    page = (RESULTS / "peer_scorers.md").read_text(encoding="utf-8")
+    page = (published_file("peer_scorers.md")).read_text(encoding="utf-8")
     box = next(line for line in page.splitlines() if line.startswith("> - **Verdict:**"))
     for scorer in {row["scorer"] for row in ROWS if row["scorer"]}:
         outcomes = Counter(row["outcome"].partition(":")[0] for row in ROWS if row["scorer"] == scorer)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -19,13 +18,12 @@ from leakbench.reproduce.table import table_of
 from leakbench.study.rows import RowStore, of_table
 from leakbench.study.stale import stale_names
 from leakbench.types import Network
-
-RESULTS = Path(__file__).parents[1] / "results"
+from tests.published_files import STUDIES, published_file
 
 
 @pytest.fixture
 def in_results(monkeypatch):
-    monkeypatch.syspath_prepend(str(RESULTS))
+    monkeypatch.syspath_prepend(str(STUDIES))
 
 
 def test_coded_candidates_are_found_like_orthogonal_signals(in_results):
@@ -41,8 +39,8 @@ def test_coded_candidates_are_found_like_orthogonal_signals(in_results):
 def test_the_ideal_server_s_page_follows_from_its_rows(in_results):
     from ideal_server import page  # noqa: PLC0415
 
-    rows = pd.read_csv(RESULTS / "ideal_server.csv")
-    assert page(rows) == (RESULTS / "ideal_server.md").read_text(encoding="utf-8")
+    rows = pd.read_csv(published_file("ideal_server.csv"))
+    assert page(rows) == published_file("ideal_server.md").read_text(encoding="utf-8")
     assert (rows["coded"] <= rows["bound"] + 1e-6).all()
     # .042, .079, .125 and .179 were measured before, on CIFAR-10 with another prior.
     once = rows[(rows["dataset"] == "cifar10") & (rows["releases"] == 1)].set_index("sigma")["rmse"]
@@ -72,9 +70,9 @@ def test_the_matrix_names_stale_rows_and_rows_of_one_network(in_results):
     from threat_matrix import caution, matrix  # noqa: PLC0415
 
     table = table_of(*body_of("servers_matrix"))
-    rows = RowStore(RESULTS / "servers_matrix.csv", of_table("servers")).read()
+    rows = RowStore(published_file("servers_matrix.csv"), of_table("servers")).read()
     stale = stale_names(list(rows_of(table, rows)))
-    assert matrix(rows, caution(table, rows), stale) == (RESULTS / "threat_matrix.md").read_text(encoding="utf-8")
+    assert matrix(rows, caution(table, rows), stale) == published_file("threat_matrix.md").read_text(encoding="utf-8")
     older = rows.assign(behaviours='{"batches": 1, "rankings": 1}', networks=1.0)
     page = matrix(older, caution(table, older))
     assert "Stale rows; `leakbench reproduce servers_matrix --stale` measures them again:" in page

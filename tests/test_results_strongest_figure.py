@@ -17,10 +17,11 @@ from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.recipe import names
 from leakbench.types import Network
+from tests.published_files import STUDIES, published_file
 
 HOME = Path(__file__).parent.parent
-RESULTS, PAGE = HOME / "results", HOME / "docs" / "strongest-attacker.md"
-TABLE = RESULTS / "strongest_figure.csv"
+PAGE = HOME / "docs" / "strongest-attacker.md"
+TABLE = published_file("strongest_figure.csv")
 MODULES = ("strongest_figure", "strongest_figure_draw", "strongest_figure_faces", "strongest_figure_numbers")
 BLANK = "".join(f"<!-- {name} -->\nold\n<!-- end -->\nprose\n" for name in ("setting", "numbers", "found", "attacks"))
 
@@ -29,7 +30,7 @@ measured = pytest.mark.skipif(not TABLE.exists(), reason="not measured yet")
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    monkeypatch.syspath_prepend(str(RESULTS))
+    monkeypatch.syspath_prepend(str(STUDIES))
     for name in (*MODULES, "strongest_figure_page"):
         sys.modules.pop(name, None)
     import strongest_figure  # noqa: PLC0415
@@ -52,9 +53,10 @@ def elsewhere(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_pat
     """Copy the files that the script reads, so that the real ones cannot change."""
     for folder in ("results", "docs"):
         (tmp_path / folder).mkdir()
-    shutil.copytree(RESULTS / "recipes", tmp_path / "results" / "recipes")
+    shutil.copytree(STUDIES / "recipes", tmp_path / "studies" / "recipes")
     (tmp_path / "docs" / "strongest-attacker.md").write_text(BLANK)
-    monkeypatch.setattr(scripts.main, "HERE", tmp_path / "results")
+    monkeypatch.setattr(scripts.main, "HERE", tmp_path / "studies")
+    monkeypatch.setattr(scripts.main, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(scripts.main, "DOCS", tmp_path / "docs")
     return tmp_path
 
@@ -138,7 +140,7 @@ def test_a_page_without_a_block_is_refused(scripts) -> None:
 
 def test_every_column_has_the_noise_of_its_name(scripts) -> None:
     for sigma, defense in scripts.numbers.SIGMAS.items():
-        recipe = defense if defense == "none" else str(RESULTS / "recipes" / f"{defense}.yaml")
+        recipe = defense if defense == "none" else str(STUDIES / "recipes" / f"{defense}.yaml")
         cell = prepare(Request(dataset="digits", taps=("type-2",), victims=1, defense=recipe), None)
         facts = leak_facts(cell, Network(*fresh_network(cell, trained=False)), 0)
         std = noise_std(facts, "type-2", 1, 1, 1, 0.1)
@@ -241,7 +243,7 @@ def test_small_cells_are_measured_written_and_drawn(scripts, elsewhere: Path, mo
 )
 def test_wrong_input_is_refused(words, says, scripts, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     before = sorted(elsewhere.rglob("*"))
-    monkeypatch.setattr(sys, "argv", ["results/strongest_figure.py", *words])
+    monkeypatch.setattr(sys, "argv", ["studies/strongest_figure.py", *words])
     with pytest.raises(SystemExit, match="2"):
         scripts.main.one_line(scripts.main.main)
     said = capsys.readouterr().err
@@ -252,7 +254,7 @@ def test_wrong_input_is_refused(words, says, scripts, elsewhere: Path, monkeypat
 
 def test_nothing_is_measured_for_a_page_without_a_block(scripts, elsewhere, monkeypatch, capsys) -> None:
     (elsewhere / "docs" / "strongest-attacker.md").write_text("nothing")
-    monkeypatch.setattr(sys, "argv", ["results/strongest_figure.py", "--runs", str(elsewhere / "runs")])
+    monkeypatch.setattr(sys, "argv", ["studies/strongest_figure.py", "--runs", str(elsewhere / "runs")])
     with pytest.raises(SystemExit, match="2"):
         scripts.main.one_line(scripts.main.main)
     assert "strongest-attacker.md: no block '<!-- setting -->'" in capsys.readouterr().err
@@ -272,6 +274,6 @@ def test_the_page_is_rendered_from_its_rows(scripts) -> None:
 def test_the_links_of_the_page_have_targets() -> None:
     """Into this repository."""
     linked = [part.partition(")")[0] for part in PAGE.read_text().split("](")[1:]]
-    assert "../results/noise_bounds.md" in linked
+    assert "../results/attacks/noise_bounds.md" in linked
     for link in set(linked):
         assert (PAGE.parent / link).exists()

@@ -1,7 +1,6 @@
 """The page of TabLeak on Adult matches its rows."""
 
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,12 +9,12 @@ import pandas as pd
 import pytest
 import yaml
 
-RESULTS = Path(__file__).parent.parent / "results"
+from tests.published_files import STUDIES, published_file
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(RESULTS))
+    monkeypatch.syspath_prepend(str(STUDIES))
     sys.modules.pop("tableak_page", None)
     import tableak_page  # noqa: PLC0415
 
@@ -24,12 +23,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def grid() -> dict[str, Any]:
-    return yaml.safe_load((RESULTS / "tableak.yaml").read_text())
+    return yaml.safe_load((STUDIES / "recipes" / "tableak_grid.yaml").read_text())
 
 
 @pytest.fixture
 def rows() -> pd.DataFrame:
-    return pd.read_csv(RESULTS / "tableak.csv")
+    return pd.read_csv(published_file("tableak.csv"))
 
 
 def table_under(page: str, head: str) -> list[list[str]]:
@@ -41,7 +40,7 @@ def table_under(page: str, head: str) -> list[list[str]]:
 
 def test_the_page_is_rendered_from_its_rows(made: ModuleType, grid: dict[str, Any], rows: pd.DataFrame) -> None:
     """Rendered again from the CSV the page is the same, and a changed row changes it."""
-    kept = (RESULTS / "tableak.md").read_text()
+    kept = (published_file("tableak.md")).read_text()
     assert made.page(grid, rows) == kept
     assert made.page(grid, rows.assign(feature_accuracy=0.5)) != kept
 

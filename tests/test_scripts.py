@@ -17,7 +17,7 @@ from leakbench.reproduce.choose import chosen, numbers
 from leakbench.scripts import existing, markdown_table, one_line
 
 HOME = Path(__file__).parent.parent
-SCRIPTS = {"tableak": "results", "priority_importance": "results"}
+SCRIPTS = {"tableak": "studies", "priority_importance": "studies"}
 SCRIPTS |= {"peer_scorers": "benchmarks"}
 
 
@@ -33,6 +33,10 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Mod
         script = importlib.import_module(name)
         if hasattr(script, "HERE"):
             monkeypatch.setattr(script, "HERE", folder)
+        if hasattr(script, "RESULTS"):
+            group = script.RESULTS.relative_to(HOME)
+            shutil.copytree(script.RESULTS, tmp_path / group, dirs_exist_ok=True)
+            monkeypatch.setattr(script, "RESULTS", tmp_path / group)
         monkeypatch.chdir(tmp_path)
         return script
 
@@ -126,8 +130,8 @@ def test_numbers_are_formatted_by_their_fields() -> None:
 def test_tableak_measures_one_row_again(load: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """--only measures the named cell again and keeps all others; without it no existing cell is measured."""
     script = load("tableak")
-    grid = yaml.safe_load((tmp_path / "results" / "tableak.yaml").read_text())
-    path = tmp_path / "results" / "tableak.csv"
+    grid = yaml.safe_load((tmp_path / "studies" / "recipes" / "tableak_grid.yaml").read_text())
+    path = tmp_path / "results" / "attacks" / "tableak.csv"
     kept, asked = pd.read_csv(path), []
     one = ("scaled", "tableak", 1, 8)
     new = (

@@ -35,9 +35,9 @@ from leakbench.reproduce.published import published, published_rows, read_any, r
 from leakbench.reproduce.table import Table
 from leakbench.scripts import untagged
 from leakbench.study.stale import Published, changes, checked, versions_asked, versions_in
+from tests.published_files import RESULTS, published_file
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "results"
 EMBEDDED = ("faces", "digits", "cancer")
 
 GOLDEN: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8"))
@@ -219,7 +219,7 @@ def test_no_published_row_is_stale_unless_its_page_names_it(rows: list[Published
     found = states(rows)
     assert not found["unknown"]
     for row in found["stale"]:
-        page = (RESULTS / f"{row.page}.md").read_text(encoding="utf-8")
+        page = published_file(f"{row.page}.md").read_text(encoding="utf-8")
         assert "another behaviour" in page or "changed since the measurement" in page or "has changed since" in page, (
             row
         )
@@ -267,7 +267,7 @@ def test_the_accounting_makes_printed_epsilons_and_noisy_rows_stale(
 def test_a_page_names_its_stale_rows_without_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LEAKBENCH_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    table, kept = read_any("autoleak"), pd.read_csv(RESULTS / "autoleak.csv")
+    table, kept = read_any("autoleak"), pd.read_csv(published_file("autoleak.csv"))
     assert isinstance(table, Table)
     monkeypatch.setattr(Cosine, "behaviour", 3, raising=False)
     lines = [line for line in page_of(table, kept).splitlines() if "Cosine (then 1, today 3)" in line]

@@ -392,7 +392,7 @@ def test_a_run_prints_its_verdict_with_reason_and_command(tmp_path: Any, monkeyp
 HOME = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("path", sorted((HOME / "results").glob("*.csv")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((HOME / "results").glob("*/*.csv")), ids=lambda path: path.name)
 def test_every_published_row_has_a_verdict_of_the_scale(path: Path) -> None:
     published = pd.read_csv(path)
     words = set(published["verdict"].dropna()) if "verdict" in published else set()
@@ -401,7 +401,7 @@ def test_every_published_row_has_a_verdict_of_the_scale(path: Path) -> None:
 
 def test_no_page_and_no_card_says_protected() -> None:
     """docs/papers.md is about the papers' statements; its verdicts are on claims."""
-    pages = [HOME / "README.md", *(HOME / "results").glob("*.md"), *(HOME / "docs").glob("*.md")]
-    files = [*pages, *(HOME / "leaderboard").rglob("*.json"), *(HOME / "results" / "tables").glob("*.yaml")]
+    pages = [HOME / "README.md", *(HOME / "results").rglob("*.md"), *(HOME / "docs").glob("*.md")]
+    files = [*pages, *(HOME / "leaderboard").rglob("*.json"), *(HOME / "studies").glob("*/*.yaml")]
     said = [path.name for path in files if re.search(r"\bprotected\b", path.read_text(encoding="utf-8"), re.IGNORECASE)]
     assert set(said) <= {"papers.md"}

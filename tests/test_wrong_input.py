@@ -20,6 +20,7 @@ from leakbench.data import commands as data_commands
 from leakbench.data import find
 from leakbench.errors import InputError
 from leakbench.rows_file import read_rows, write_rows
+from tests.published_files import published_file
 
 SMALL = ["--attack", "cpl", "--victims", "2", "--iterations", "1", "--train-rounds", "0", "--taps", "type-2"]
 
@@ -506,7 +507,7 @@ def test_a_terminal_without_unicode_shows_question_marks(encoding, arguments, co
 
 def test_a_full_disk_names_the_file(monkeypatch, capsys, tmp_path):
     name = "geyer_table_1_rounds"
-    published = Path(__file__).parent.parent / "results" / f"{name}.csv"
+    published = published_file(f"{name}.csv")
     (tmp_path / f"{name}.csv").write_bytes(published.read_bytes())
 
     def full(_: int) -> None:

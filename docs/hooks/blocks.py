@@ -82,6 +82,10 @@ def _stations() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _link(page: Path) -> str:
+    return f"../results/{page.relative_to(RESULTS).as_posix()}"
+
+
 def _of(verdict: str) -> Callable[[], str]:
     """Return the block of the numbers with a verdict, from every page on which a paper's cells have one: the measured ones in
     a table, the computed ones by their number."""
@@ -93,7 +97,7 @@ def _of(verdict: str) -> Callable[[], str]:
             for row, what, printed, measured, interval, word, reason in _table(page, MEASURED):
                 if word == f"**{verdict}**":
                     cell = f"{row}, {what} | {printed} | {measured} {interval} | {reason}"
-                    lines.append(f"| [{title}](../results/{page.name}) | {cell} |")
+                    lines.append(f"| [{title}]({_link(page)}) | {cell} |")
         below = "[below](#epsilons-that-do-not-follow)"
         counts = f"{computed} computed epsilons and rounds ({below}) and {len(lines)} measured numbers are {verdict}."
         heads = ["", "| page | cell | printed | measured [95 % CI] | why |", "| --- | --- | --- | --- | --- |"]
@@ -110,7 +114,7 @@ def _verdicts() -> str:
         words = Counter(cells[-2].strip("*") for head in (MEASURED, COMPUTED) for cells in _table(page, head))
         if words.keys() - {NOT_MEASURED}:
             sums += words
-            lines.append(f"| [{title}](../results/{page.name}) | {' | '.join(str(words[v]) for v in VERDICTS)} |")
+            lines.append(f"| [{title}]({_link(page)}) | {' | '.join(str(words[v]) for v in VERDICTS)} |")
     lines.append(f"| all | {' | '.join(str(sums[verdict]) for verdict in VERDICTS)} |")
     return "\n".join(lines) + "\n"
 
@@ -124,12 +128,12 @@ def _epsilons() -> str:
         otherwise = sum("; given by '" in cell[-1] for cell in cells)
         none = sum(NO_READING in cell[-1] for cell in cells)
         if cells:
-            lines.append(f"| [{title}](../results/{page.name}) | {len(cells)} | {stated} | {otherwise} | {none} |")
+            lines.append(f"| [{title}]({_link(page)}) | {len(cells)} | {stated} | {otherwise} | {none} |")
     return "\n".join(lines) + "\n"
 
 
 def _pages() -> Iterator[tuple[Path, str]]:
-    for page in sorted(RESULTS.glob("*.md")):
+    for page in sorted(RESULTS.glob("*/*.md")):
         yield page, page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").replace("|", r"\|")
 
 

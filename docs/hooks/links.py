@@ -9,7 +9,7 @@ __all__ = ["on_the_site", "within_the_site"]
 
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
-WHOLE = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md", "results/tables": "results/tables/index.md"}
+WHOLE = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md", "studies": "studies/index.md"}
 GENERATED = ("defenses/", "attacks/", "datasets/", "api/")
 
 

@@ -227,14 +227,22 @@ def _foot(kind: str, name: str, commands: list[str]) -> list[str]:
 def _results() -> tuple[tuple[str, str, str], ...]:
     """Return (file, title, its text with its table's and its cells' recipes) of every page of results."""
     found = []
-    for page in sorted(RESULTS.glob("*.md")):
+    for page in sorted([*RESULTS.glob("*.md"), *RESULTS.glob("*/*.md")]):
         if page.name in ("README.md", "defenses.md"):
             continue
-        beside = [page.with_suffix(".csv"), page.with_suffix(".yaml"), RESULTS / "tables" / f"{page.stem}.yaml"]
+        beside = [
+            page.with_suffix(".csv"),
+            page.with_suffix(".yaml"),
+            HOME / "studies" / page.parent.name / f"{page.stem}.yaml",
+        ]
         text = page.read_text(encoding="utf-8")
         title = escaped(text.partition("\n")[0].removeprefix("# "))
         found.append(
-            (page.name, title, "\n".join([text, *(p.read_text(encoding="utf-8") for p in beside if p.is_file())]))
+            (
+                page.relative_to(RESULTS).as_posix(),
+                title,
+                "\n".join([text, *(p.read_text(encoding="utf-8") for p in beside if p.is_file())]),
+            )
         )
     return tuple(found)
 

@@ -127,7 +127,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of recipes, of results and of the code, and say in which order all stand."""
     for uri, content in _made():
         files.append(File.generated(config, uri, content=content))
-    for path in sorted((HOME / "results").rglob("*")):
+    for path in sorted([*(HOME / "results").rglob("*"), *(HOME / "studies").rglob("*.yaml")]):
         if path.suffix in (".csv", ".json", ".md", ".png", ".yaml") and "shared" not in path.parts:
             files.append(File.generated(config, path.relative_to(HOME).as_posix(), abs_src_path=str(path)))
     for name in ("CHANGELOG.md", "SECURITY.md"):
@@ -157,10 +157,12 @@ def on_post_build(config: MkDocsConfig) -> None:
 def _made() -> Iterator[tuple[str, str]]:
     yield from recipes.pages()
     yield from api.pages()
-    tables = sorted((HOME / "results" / "tables").glob("*.yaml"))
-    listed = "\n".join(f"- [{path.stem}]({path.name})" for path in tables)
+    tables = sorted((HOME / "studies").glob("*/*.yaml"))
+    listed = "\n".join(
+        f"- [{path.stem}]({path.parent.name}/{path.name})" for path in tables if path.parent.name != "recipes"
+    )
     text = "Each is one file of cells and claims; `leakbench reproduce NAME` measures it."
-    yield "results/tables/index.md", f"# Tables\n\n{text}\n\n{listed}\n"
+    yield "studies/index.md", f"# Tables\n\n{text}\n\n{listed}\n"
 
 
 def _navigation(files: Files) -> list[Any]:
@@ -172,7 +174,7 @@ def _navigation(files: Files) -> list[Any]:
     for kind in ("defenses", "attacks"):
         nav.append({kind.capitalize(): [f"{kind}/index.md", *_families(kind, there)]})
     nav.append({"Data sets": "datasets/index.md"})
-    tables = {"Recipes of the tables": "results/tables/index.md"}
+    tables = {"Recipes of the tables": "studies/index.md"}
     nav.insert(4, {"Results": ["results/README.md", *_families("results", there), tables]})
     nav.append({"API": ["api/index.md", *_named("api", there)]})
     nav.append({"Security": "security.md"})

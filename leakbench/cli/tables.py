@@ -18,7 +18,7 @@ from leakbench.progress import Reporter
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen, numbers
 from leakbench.reproduce.columns import measures_of, text_of
-from leakbench.reproduce.file import table_names
+from leakbench.reproduce.file import rows_folder, table_names
 from leakbench.reproduce.published import AnyTable, published, published_rows, read_any
 from leakbench.reproduce.reproduce import check_engine, remeasure, reproduce, study_of
 from leakbench.reproduce.table import SCALES, Table
@@ -111,7 +111,8 @@ def measure(
             click.echo(
                 f"kept: {len(known)} rows that were there (scale {scales}); --again measures them too, --out FOLDER elsewhere"
             )
-    click.echo(f"rows: {folder / table.name}.csv   page: {folder / table.name}.md")
+    written = rows_folder(folder, table.name) / table.name
+    click.echo(f"rows: {written}.csv   page: {written}.md")
 
 
 def _check_scale(scale: str) -> None:
@@ -156,7 +157,7 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
     check_engine(table, execution.engine)
     found = checked(published(table, out, execution.data_dir, only), KeptData(), Reporter())
     if not found:
-        raise InputError(f"stale: no rows in {out / f'{table.name}.csv'}; measure first")
+        raise InputError(f"stale: no rows in {rows_folder(out, table.name) / f'{table.name}.csv'}; measure first")
     _print([each for each in found if each.state != "current"])
     stale = [each.published for each in found if each.state == "stale" and each.today]
     if isinstance(table, AccountingTable):
@@ -166,7 +167,8 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
         remeasure(table, {row.row: (row.scale, dict(row.changed)) for row in stale}, out, execution, say)
     click.echo(f"measured again: {len(stale)} of {len(found)} rows")
     if stale:
-        click.echo(f"rows: {out / table.name}.csv   page: {out / table.name}.md")
+        written = rows_folder(out, table.name) / table.name
+        click.echo(f"rows: {written}.csv   page: {written}.md")
     absent = [each for each in found if each.absent]
     _print_absent("not measured", absent)
     return not absent
@@ -197,6 +199,6 @@ def _hashes(each: Checked) -> str:
 
 def _unlisted(folder: Path, pages: set[str]) -> Iterator[str]:
     """Yield the CSVs of a folder whose rows have a hash, but are of no table or frontier."""
-    for path in folder.glob("*.csv"):
+    for path in (*folder.glob("*.csv"), *folder.glob("*/*.csv")):
         if path.stem not in pages and path.stem not in table_names() and "hash" in heads_of(path):
             yield path.name

@@ -29,7 +29,7 @@ class RefuseConspicuous:
     """Set all members of a lane to zero if its network or batch differs from those of an honest server.
 
     The part refuses if any of three measures of `leakbench.measure.conspicuous` exceeds its threshold. The default thresholds are
-    above the 99th percentiles of honest models at B = 8 (results/conspicuous.md).
+    above the 99th percentiles of honest models at B = 8 (results/servers/conspicuous.md).
 
     It judges each local iteration separately, by its network and its batch. A refused iteration does not change the model, so a
     model with similar rows is refused in every iteration. Nothing is random.

@@ -186,7 +186,7 @@ def _said(size: Any) -> str:
 
 def published_points(out: Path, data_dir: Path | None) -> Iterator[Published]:
     """Yield the measured points of every frontier that has a CSV in `out`."""
-    for path in sorted(out.glob("frontier_*.csv")):
+    for path in sorted((*out.glob("frontier_*.csv"), *out.glob("frontier/frontier_*.csv"))):
         yield from points_in(path.stem, store_of(path).read(), data_dir)
 
 

@@ -170,7 +170,9 @@ def _box(rows: pd.DataFrame, main: pd.DataFrame, choice: Choice, stale: Mapping[
     caveats = caveats_of(stale, main, settings="settings")
     caveats += [f"{lacking} settings of the grid were not measured."] if lacking else []
     caveats += ["One attacker, sigmoid networks at random weights: another attacker may find more."]
-    command = f"leakbench frontier --dataset {asked['dataset']} --out results --page{command_words(choice.wanted)}"
+    command = (
+        f"leakbench frontier --dataset {asked['dataset']} --out results/frontier --page{command_words(choice.wanted)}"
+    )
     return box_of(claim, untagged(verdict), evidence, untagged(" ".join(caveats)), command)
 
 

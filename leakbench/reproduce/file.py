@@ -29,21 +29,52 @@ __all__ = [
     "check_given",
     "check_kind",
     "claims_of",
+    "results_folder",
+    "rows_folder",
+    "studies_folder",
     "table_names",
-    "tables_folder",
 ]
 
 
-def tables_folder() -> Path:
-    """Return where the tables lie: inside the wheel, or in a checkout."""
+RECIPES = "recipes"
+"""Folder of recipes that only tables use, next to the groups of tables."""
+
+
+def studies_folder() -> Path:
+    """Return the folder with the groups of tables: inside the wheel, or in a checkout."""
     package = Path(__file__).parents[1]
-    inside = package / "catalog" / "tables"
-    return inside if inside.is_dir() else package.parent / "results" / "tables"
+    inside = package / "catalog" / "studies"
+    return inside if inside.is_dir() else package.parent / "studies"
+
+
+def results_folder() -> Path:
+    """Return the folder of the published results of a checkout; a wheel has none."""
+    return studies_folder().parent / "results"
+
+
+def _paths() -> dict[str, Path]:
+    return {path.stem: path for path in studies_folder().glob("*/*.yaml") if path.parent.name != RECIPES}
 
 
 def table_names() -> list[str]:
     """Return the names of all tables, sorted: a file's name is its table's."""
-    return sorted(path.stem for path in tables_folder().glob("*.yaml"))
+    return sorted(_paths())
+
+
+def rows_folder(out: Path, name: str) -> Path:
+    """Return the folder of a table's rows and page below a folder of results.
+
+    Args:
+        out: Folder of results.
+        name: Name of a table.
+
+    Returns:
+        `out`/GROUP where `out` has a folder for each group of tables, as the published results have; else `out`.
+    """
+    path = _paths().get(name)
+    if path is None or (out / f"{name}.csv").is_file() or not (out / path.parent.name).is_dir():
+        return out
+    return out / path.parent.name
 
 
 def body_of(name: str) -> tuple[Path, dict[str, Any]]:
@@ -56,10 +87,12 @@ def body_of(name: str) -> tuple[Path, dict[str, Any]]:
         if not path.is_file():
             raise InputError(f"table: no file {name!r}")
     else:
-        known = table_names()
+        known = _paths()
         if name not in known:
-            raise InputError(f"table: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
-        path = tables_folder() / f"{name}.yaml"
+            raise InputError(
+                f"table: unknown name {name!r}{nearest(name, sorted(known))} (or a path that ends in .yaml)"
+            )
+        path = known[name]
     body = read_yaml(path)
     if not isinstance(body, dict):
         raise InputError(f"{path}: expected the fields of a table, got {type(body).__name__}")
@@ -68,7 +101,7 @@ def body_of(name: str) -> tuple[Path, dict[str, Any]]:
 
 def called(path: Path) -> str:
     """Return the argument that selects this table in a command: its name, or the path of a user's file; quoted for a shell."""
-    return shlex.quote(path.stem if path.parent == tables_folder() else str(path))
+    return shlex.quote(path.stem if path == _paths().get(path.stem) else str(path))
 
 
 T = TypeVar("T")

@@ -33,13 +33,13 @@ AGAIN = (
 RULE = (
     "A printed number is compared with the same quantity over at least {networks} networks or {seeds} trainings. Reproduced: the"
     " 95 % interval of the difference is within {tolerances}. Contradicted: the difference is significant in a two-sided test at"
-    " {level:.0%}, after Holm's correction over this page. [What the verdicts mean](../docs/papers.md#verdicts)."
+    " {level:.0%}, after Holm's correction over this page. [What the verdicts mean](../../docs/papers.md#verdicts)."
 )
 
 ORDERS = (
     "A claim is reproduced if the difference over the seeds is significantly above 0, and contradicted if it is significantly"
     " below, in a two-sided t test at {level:.0%} after Holm's correction over this page."
-    " [What the verdicts mean](../docs/papers.md#verdicts)."
+    " [What the verdicts mean](../../docs/papers.md#verdicts)."
 )
 
 MANY = 12
@@ -227,7 +227,7 @@ def _rule(whats: set[str]) -> str:
     tolerances = [f"{CLAIMS[what].tolerance:g} ({CLAIMS[what].heading})" for what in CLAIMS if what in whats]
     tolerances = [each for each in tolerances if not each.startswith("0 ")]
     if not tolerances:
-        return "[What the verdicts mean](../docs/papers.md#verdicts)."
+        return "[What the verdicts mean](../../docs/papers.md#verdicts)."
     least = {f"{unit}": max(m.least for m in CLAIMS.values() if m.unit == unit) for unit in ("networks", "seeds")}
     return RULE.format(**least, tolerances=", ".join(tolerances), level=LEVEL)
 

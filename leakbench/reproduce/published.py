@@ -15,7 +15,7 @@ from leakbench.data.find import Load
 from leakbench.errors import InputError, nearest
 from leakbench.reproduce.accounting.table import AccountingTable, accounting_of
 from leakbench.reproduce.choose import chosen
-from leakbench.reproduce.file import body_of, table_names
+from leakbench.reproduce.file import body_of, rows_folder, table_names
 from leakbench.reproduce.table import Table, scale_of, table_of
 from leakbench.study.rows import ACCOUNTING, RowFormat, RowStore, of_table
 from leakbench.study.stale import Published, Today, hash_of, together, versions_in
@@ -44,7 +44,7 @@ def format_of(table: AnyTable) -> RowFormat:
 def published_rows(out: Path, data_dir: Path | None) -> Iterator[Published]:
     """Yield the rows of every table that has a CSV in `out`."""
     for name in table_names():
-        if (out / f"{name}.csv").is_file():
+        if (rows_folder(out, name) / f"{name}.csv").is_file():
             yield from published(read_any(name), out, data_dir)
 
 
@@ -54,7 +54,7 @@ def published(table: AnyTable, out: Path, data_dir: Path | None, only: str = "")
     Args:
         only: Text that their names contain.
     """
-    rows = RowStore(out / f"{table.name}.csv", format_of(table)).read()
+    rows = RowStore(rows_folder(out, table.name) / f"{table.name}.csv", format_of(table)).read()
     names = set(chosen(map(str, rows["cell"].unique()), only)) if only else set(rows["cell"])
     yield from rows_of(table, rows[rows["cell"].isin(names)], data_dir)
 

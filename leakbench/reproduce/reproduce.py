@@ -18,7 +18,7 @@ from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.cost import timed
-from leakbench.reproduce.file import table_names, tables_folder
+from leakbench.reproduce.file import results_folder, rows_folder, table_names
 from leakbench.reproduce.measure import cells_of, check_line, command_of, measured
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.published import AnyTable, format_of, read_any
@@ -35,8 +35,11 @@ from leakbench.study.study import Execution, Job, Page, Study
 __all__ = [
     "BEGIN",
     "END",
+    "GROUPS",
+    "PAGES",
     "check_engine",
     "index_of",
+    "pages_of",
     "remeasure",
     "reproduce",
     "study_of",
@@ -49,7 +52,7 @@ def study_of(table: AnyTable, out: Path) -> Study:
 
     Rows of cells that the table no longer has are left out; claims are those that the table states today.
     """
-    kind, path = format_of(table), out / f"{table.name}.csv"
+    kind, path = format_of(table), rows_folder(out, table.name) / f"{table.name}.csv"
     if isinstance(table, AccountingTable):
         names = [claim.name for claim in table.claims]
 
@@ -64,7 +67,7 @@ def study_of(table: AnyTable, out: Path) -> Study:
             draw_curves(table.rounds, rows, path.with_suffix(".png"))
         write_index(out)
 
-    elsewhere = table.name in table_names() and out.resolve() != tables_folder().parent.resolve()
+    elsewhere = table.name in table_names() and out.resolve() != results_folder().resolve()
     page = Page(path.with_suffix(".md"), partial(page_of, table, elsewhere=elsewhere), before)
     names = [line.name for line in table.lines]
     return Study(RowStore(path, kind, partial(with_claims, table), lambda rows: in_order(rows, "cell", names)), page)
@@ -143,7 +146,7 @@ def remeasure(
     Args:
         asked: {name of a cell: (its scale, {field: number} of a trial)}.
     """
-    figure, fresh = out / f"{table.name}.png", set[str]()
+    figure, fresh = rows_folder(out, table.name) / f"{table.name}.png", set[str]()
 
     def jobs() -> Iterator[Job[list[Row]]]:
         for place, (name, (scale, changed)) in enumerate(asked.items(), 1):
@@ -188,7 +191,7 @@ def check_engine(table: AnyTable, engine: Placed | None) -> None:
 
 def _seconds(table: Table, rows: pd.DataFrame, scale: str) -> list[float]:
     """Return the seconds of each cell that was measured at this scale, here or for the published page."""
-    for known in (rows, study_of(table, tables_folder().parent).store.read()):
+    for known in (rows, study_of(table, results_folder()).store.read()):
         if len(known) and {"scale", "wall_minutes"} <= set(known):
             each = known[known["scale"] == scale].groupby("cell")["wall_minutes"].sum()
             if len(each):
@@ -197,7 +200,21 @@ def _seconds(table: Table, rows: pd.DataFrame, scale: str) -> list[float]:
 
 
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
-"""Between these lines of README.md the index stands."""
+"""The lines of README.md around the sums of the verdicts."""
+
+PAGES = "<!-- pages -->"
+"""The line of README.md before the list of pages, which `END` follows."""
+
+GROUPS = {
+    "papers": "Papers",
+    "attacks": "Attacks",
+    "servers": "Malicious servers",
+    "defenses": "Defenses",
+    "frontier": "Which defense, at what setting",
+    "speed": "Speed",
+    "checks": "Checks of leakbench and of other tools",
+}
+"""{folder of results: its title}."""
 
 HEADS = ("table", *VERDICTS, "cells measured", "scale", "minutes")
 
@@ -206,7 +223,7 @@ def index_of(out: Path) -> str:
     """Return a table of the tables that have claims and rows in `out`, with the sums of their verdicts."""
     lines, sums = [], Counter[str]()
     for name in table_names():
-        csv = out / f"{name}.csv"
+        csv = rows_folder(out, name) / f"{name}.csv"
         if not csv.is_file():
             continue
         table = read_any(name)
@@ -221,7 +238,16 @@ def index_of(out: Path) -> str:
         )
         scales = ", ".join(sorted(set(rows["scale"].dropna()))) if "scale" in rows else "both" if computed else "full"
         minutes = rows.drop_duplicates("cell")["wall_minutes"].sum() if "wall_minutes" in rows else None
-        lines.append((f"[{in_table(table.title)}]({name}.md)", *_counts(found), cells, scales, text_of(minutes, 0)))
+        page = csv.with_suffix(".md").relative_to(out).as_posix()
+        lines.append(
+            (
+                f"[{in_table(table.title)}]({page})",
+                *_counts(found),
+                cells,
+                scales,
+                text_of(minutes, 0),
+            )
+        )
     total = ("all", *_counts(sums), "", "", "")
     return markdown_table(HEADS, [*lines, total])
 
@@ -234,14 +260,32 @@ def _verdicts(table: AnyTable, rows: pd.DataFrame) -> list[str]:
 
 
 def write_index(out: Path) -> None:
-    """Put the index between the two lines of `out`/README.md, where it has them."""
+    """Put the sums of the verdicts and the list of pages into `out`/README.md, where it has the lines around them."""
     path = out / "README.md"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if begin and end:
-        new = f"{before}{BEGIN}\n{index_of(out)}\n{END}{after}"
+    new = _between(_between(text, BEGIN, index_of(out)), PAGES, pages_of(out))
+    if new != text:
         write_atomically(path, lambda file: file.write_text(new, encoding="utf-8"))
+
+
+def _between(text: str, begin: str, block: str) -> str:
+    """Return a text with a block between a line and the next `END`; the same text where these lines are missing."""
+    before, found, rest = text.partition(f"{begin}\n")
+    _, end, after = rest.partition(END)
+    return f"{before}{begin}\n{block}\n{END}{after}" if found and end else text
+
+
+def pages_of(out: Path) -> str:
+    """Return the list of all pages in the groups of a folder of results, with their titles."""
+    lines = []
+    for group, title in GROUPS.items():
+        pages = sorted((out / group).glob("*.md"))
+        if pages:
+            lines += ["", f"### {title}", ""]
+        for page in pages:
+            heading = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+            lines.append(f"- [{heading}]({group}/{page.name})")
+    return "\n".join(lines[1:])
 
 
 def _counts(found: Counter[str]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A table of cells: one YAML file in `results/tables/` with its cells, what a paper prints of them, and what was found.
+"""A table of cells: one YAML file in `studies/` with its cells, what a paper prints of them, and what was found.
 
 kind:     cells, or not said; another kind is read by `leakbench.reproduce.accounting.table`.
 title:    of its page.            cite:  the paper, for a table of a paper.      text:  setting, under the box of the page.

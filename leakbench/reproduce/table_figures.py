@@ -19,6 +19,7 @@ from torch import Tensor
 
 from leakbench.errors import InputError
 from leakbench.reproduce.curves import Rounds, rounds_of
+from leakbench.reproduce.file import rows_folder
 from leakbench.reproduce.measure import cells_of, command_of
 from leakbench.reproduce.table import Table, scale_of
 from leakbench.store import write_atomically
@@ -258,6 +259,6 @@ def draw_pictures(table: Table, rows: pd.DataFrame, out: Path, execution: Execut
         shown += found
         if summary.accuracy is not None:
             notes[found[0].method] = f"accuracy\n{summary.accuracy:.3f}"
-    path = out / f"{table.name}.png"
+    path = rows_folder(out, table.name) / f"{table.name}.png"
     draw(shown, notes, path)
     return path

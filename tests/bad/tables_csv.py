@@ -11,8 +11,8 @@ from pathlib import Path
 from leakbench.data.tables import COLUMNS
 from tests.bad.case import Case, written
 from tests.bad.picture_files import RUN, recipe
+from tests.published_files import published_file
 
-RESULTS = Path(__file__).parents[2] / "results"
 ROWS = "leakage_batches"
 
 RECORD = "{age}, Private, 77516, Bachelors, 13, Never-married, Sales, {kin}, White, Male, 0, 0, 40, Cuba, {income}\n"
@@ -36,7 +36,7 @@ def _adult(data: str | bytes, *says: str) -> Case:
 
 def _rows(change: Callable[[list[list[str]]], str], *says: str) -> Case:
     def write(folder: Path) -> None:
-        with (RESULTS / f"{ROWS}.csv").open(encoding="utf-8", newline="") as file:
+        with published_file(f"{ROWS}.csv").open(encoding="utf-8", newline="") as file:
             written(f"{ROWS}.csv", change(list(csv.reader(file))))(folder)
 
     return Case(f"reproduce {ROWS} --page --out .", (f"{ROWS}.csv", *says), write)

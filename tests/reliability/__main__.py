@@ -15,7 +15,7 @@ from tests.reliability.points import POINTS, Point
 from tests.reliability.tally import Tally
 
 ROOT = Path(__file__).parents[2]
-RECORD = ROOT / "results" / "reliability.csv"
+RECORD = ROOT / "results" / "checks" / "reliability.csv"
 FIELDS = ("point", "tried", "failed", "seconds", "figures", "commit", "date")
 
 

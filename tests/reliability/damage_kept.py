@@ -18,13 +18,13 @@ from leakbench.fitted import Fitted
 from leakbench.gate.baseline import kept_of
 from leakbench.reproduce.published import format_of, read_any
 from leakbench.study.rows import RowFormat, RowStore, of_table
+from tests.published_files import RESULTS
 from tests.reliability.edges_runs import called
 from tests.reliability.harm import harms
 from tests.reliability.tally import Tally
 
 __all__ = ["check_caches", "check_csv", "check_json"]
 
-RESULTS = Path(__file__).parents[2] / "results"
 
 TABLE = "fed_alpha_cdp_table_10"
 
@@ -32,7 +32,7 @@ TABLE = "fed_alpha_cdp_table_10"
 def check_csv(tally: Tally, place: Path, flips: int, cuts: int) -> None:
     """Damage a table's CSV: it is refused by name, or gives the same rows. Files older than checksums are still read."""
     place.mkdir(parents=True)
-    read = [path for path in sorted(RESULTS.glob("*.csv")) if _is_table(path.stem)]
+    read = [path for path in sorted(RESULTS.glob("*/*.csv")) if _is_table(path.stem)]
     for path in read if cuts else read[:1]:
         with tally.case(f"{path.name} as it was committed"):
             rows = RowStore(path, _kind(path.stem)).read()
@@ -43,7 +43,7 @@ def check_csv(tally: Tally, place: Path, flips: int, cuts: int) -> None:
                 raise AssertionError("its rows are others with checksums")
     path = place / f"{TABLE}.csv"
     store = RowStore(path, _kind(TABLE))
-    store.write(RowStore(RESULTS / path.name, _kind(TABLE)).read().head(4))
+    store.write(RowStore(path, _kind(TABLE)).read().head(4))
     _each(tally, path, flips, cuts, lambda: store.read().to_csv())
 
 

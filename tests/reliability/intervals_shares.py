@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta, binom
 
 from leakbench.measure.statistics import exact, proportion, wilson
+from tests.published_files import RESULTS
 from tests.reliability.tally import Tally
 
 __all__ = ["LEVEL", "NUMBERS", "WITHIN", "check_batches", "check_networks", "check_shares", "coverage", "limits"]
@@ -24,8 +24,6 @@ NUMBERS = (10, 20, 40, 50, 100, 500)
 
 WORST = 0.83
 """For a share near .177 / n Wilson's interval covers exp(-.177) = 84 % at any n (Brown, Cai and DasGupta 2001, 3.1)."""
-
-RESULTS = Path(__file__).parents[2] / "results"
 
 
 def limits(number: int, interval: Callable[[int, int], tuple[float, float]]) -> Floats:
@@ -93,7 +91,7 @@ def _of_tables() -> tuple[float, int]:
     P from Jeffreys' posterior of each.
     """
     counts: dict[tuple[int, int], int] = {}
-    for path in sorted(RESULTS.glob("*.csv")):
+    for path in sorted(RESULTS.glob("*/*.csv")):
         rows = pd.read_csv(path)
         if not {"asr", "asr_low", "victims"} <= set(rows):
             continue

@@ -1,7 +1,7 @@
 """Mutation tests: a change of one sign or number in accounting, measures, clips or noise must make a test fail.
 
 The full version lets mutmut change each line that `[tool.mutmut]` of pyproject.toml names, draws some of these mutants, and runs
-the tests that cover each. Surviving mutants are listed, with the reason, in results/mutants.csv. The short version changes
+the tests that cover each. Surviving mutants are listed, with the reason, in results/checks/mutants.csv. The short version changes
 Wilson's
 interval, operator by operator, and compares it with published values.
 """
@@ -28,7 +28,7 @@ from tests.reliability.tally import Tally
 __all__ = ["check"]
 
 ROOT = Path(__file__).parents[2]
-SURVIVORS = ROOT / "results" / "mutants.csv"
+SURVIVORS = ROOT / "results" / "checks" / "mutants.csv"
 
 SAMPLE = 400
 """Number of drawn mutants; LEAKBENCH_MUTANTS overrides it."""

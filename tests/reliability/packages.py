@@ -110,7 +110,10 @@ def _built(tally: Tally, clone: Path, scratch: Path) -> Path | None:
     with zipfile.ZipFile(wheels[0]) as held, tarfile.open(sdists[0]) as sent:
         names, kept = held.namelist(), sent.getnames()
     tally.expect("leakbench/py.typed" in names, "the wheel has no py.typed")
-    tally.expect(not any(name.startswith(("tests/", "results/")) for name in names), "the wheel holds tests or results")
+    tally.expect(
+        not any(name.startswith(("tests/", "results/", "studies/")) for name in names),
+        "the wheel holds tests or results",
+    )
     tally.expect(any(name.endswith("/leakbench/py.typed") for name in kept), "the sdist has no py.typed")
     tally.figures.append(
         f"wheel {wheels[0].stat().st_size / 1e6:.1f} MB, sdist {sdists[0].stat().st_size / 1e6:.1f} MB"

@@ -6,8 +6,8 @@ that dL/dh = W_c (p_c - [y = c]).
 
 Class: z_c is so far below zero that p_c underflows. Then dL/dh is -W_c for class c and zero for every other class. In the last
 layer's own gradient, the other rows mix the features of all examples. Row c is the sum of -h over the class, and db_c is minus
-the number of its examples. One example of class c alone gives p_j = 1 / (C - 1) for all j other than c: its rows j are
--1 / (C - 1) times its row c.
+the number of its examples. One example of class c alone gives p_j = 1 / (C - 1) for all j other than c: its rows j are -1 / (C -
+1) times its row c.
 
 Feature: z_c = s (h_f - theta), or minus that, for a large s. An example of class c is silent where z_c > 0, since p_c is then
 one, and caught where z_c < 0, as above. An example of another class is silent where z_c < 0 and caught where z_c > 0. No last

@@ -66,14 +66,15 @@ RULE = (
     " if it does not. Numbers are exact, so no test is needed. The columns use the paper's formula. Same formula, tight accountant:"
     " the epsilon of the noise, sampling and steps that the formula counts, by Rényi divergences with their tight conversion and by"
     " privacy loss distributions. The valid epsilon differs: it counts the mechanism as executed, with its clip, its sampling of"
-    " clients and the copies of an example; see [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
+    " clients and the copies of an example; see [defenses.md](../defenses/defenses.md)."
+    " [What the verdicts mean](../../docs/papers.md#verdicts)."
 )
 
 COVERS = (
     "A number is reproduced if it is at least the epsilon of the same noise, sampling and steps by a tight accountant (privacy"
     " losses), under the adjacency of its formula, and contradicted if it is less. Numbers are exact, so no test is needed. By"
     " Rényi divergences, this epsilon is a little larger. The valid epsilon of a defense as executed differs; see"
-    " [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
+    " [defenses.md](../defenses/defenses.md). [What the verdicts mean](../../docs/papers.md#verdicts)."
 )
 
 AGAIN = (

@@ -1,4 +1,4 @@
-"""A table of accounting: one YAML file in `results/tables/` whose lines are printed numbers, each with readings that may give it.
+"""A table of accounting: one YAML file in `studies/` whose lines are printed numbers, each with readings that may give it.
 
 kind:    accounting.
 counts:  what the numbers are, a name of `leakbench.reproduce.accounting.measure.COUNTS`.

@@ -1,0 +1,115 @@
+"""Compare defenses against an honest and a malicious server: the cells of servers_matrix.csv as one matrix.
+
+    python studies/threat_matrix.py
+
+Writes threat_matrix.md next to this file from the existing rows; `leakbench reproduce servers_matrix` measures them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from leakbench.box import box_of, caveats_of, evidence_of, leaks_counted
+from leakbench.leakage_points import point_name
+from leakbench.reproduce.file import body_of
+from leakbench.reproduce.page import on_one_network
+from leakbench.reproduce.published import rows_of
+from leakbench.reproduce.table import Table, table_of
+from leakbench.scripts import markdown_table, one_line
+from leakbench.study.rows import RowStore, of_table
+from leakbench.study.stale import stale_lines, stale_names
+from leakbench.summary.verdict_words import LEAKING
+
+RESULTS = Path(__file__).parents[1] / "results" / "servers"
+
+TAPS = ("type-2", "type-1", "type-0", "global")
+SERVERS = {"honest": "honest", "lying": "malicious"}
+"""{server in the names of cells: its name on the page}."""
+
+TEXT = """# Defenses against an honest and a malicious server
+
+{box}
+The share of images that are reconstructed to an RMSE of at most eta, by an honest-but-curious server and by a malicious one: MNIST,
+CPL's LeNet at random weights, ten victims, one image for each client. `type-0` with secure aggregation and `global` are means of
+four clients. `*`: no image is reconstructed, but victims are identified. `**`: the evidence is inconclusive. `no answer`: the
+readout found nothing to output, which is not evidence against a leak. [servers_matrix.md](servers_matrix.md) has each cell with
+its interval, baseline guess, bound and reference. The malicious server imprints the model. It can also stay honest, so that the
+larger of both shares counts.
+
+{caution}{table}
+
+{above}
+A malicious server does not read the {first}, which is inside the client: the column shows what its model makes one example's
+gradient reveal.
+"""
+
+
+def matrix(rows: pd.DataFrame, caution: Sequence[str] = (), stale: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Return the page for the rows of servers_matrix.csv.
+
+    Args:
+        rows: The rows.
+        caution: The lines above the matrix, as of `caution`.
+        stale: Names of stale cells by reason.
+    """
+    rows = rows.assign(
+        defense=rows["cell"].str.rsplit(", ", n=1).str[0], server=rows["cell"].str.rsplit(", ", n=1).str[1]
+    )
+    heads = [f"{point_name(tap)}, {SERVERS[server]}" for tap in TAPS for server in SERVERS]
+    lines = []
+    for defense in rows["defense"].unique():
+        own = rows[rows["defense"] == defense].set_index(["point", "server"])
+        lines.append([defense, *(shown(own, tap, server) for tap in TAPS for server in SERVERS)])
+    above = int(rows["above"].sum())
+    said = f"{above or 'None'} of {len(rows)} cells {'is' if above <= 1 else 'are'} above its bound or reference."
+    before = "".join(f"{line}\n" for line in caution)
+    return TEXT.format(
+        box="\n".join(box(rows, stale or {})),
+        caution=before,
+        table=markdown_table(["defense", *heads], lines),
+        above=said,
+        first=point_name("type-2"),
+    )
+
+
+def box(rows: pd.DataFrame, stale: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the box at the top of the page."""
+    leaking = rows[rows["verdict"].isin(LEAKING)]
+    here = set(leaking.loc[leaking["point"] == "type-1", "defense"])
+    clear = [name for name in dict.fromkeys(rows["defense"]) if name not in here]
+    verdict = (
+        f"{len(here)} of {rows['defense'].nunique()} defenses leak to at least one server at the {point_name('type-1')}; without a "
+        f"significant leak there: {', '.join(clear) or 'none'}. {leaks_counted(rows['verdict'])}"
+    )
+    caveat = " ".join([*caveats_of(stale, rows), "Few victims: most points without a leak are inconclusive."])
+    claim = "Which defense stops an honest-but-curious server, which a malicious one, at which leakage point?"
+    return box_of(claim, verdict, evidence_of(rows), caveat, "leakbench reproduce servers_matrix")
+
+
+def caution(table: Table, rows: pd.DataFrame) -> list[str]:
+    """Return which rows are stale and which were measured on one network, as the page of the table says."""
+    return [*stale_lines(list(rows_of(table, rows))), *on_one_network(table, rows)]
+
+
+def shown(rows: pd.DataFrame, tap: str, server: str) -> str:
+    """Return the share at one point, `-` where it was not measured."""
+    if (tap, server) not in rows.index:
+        return "-"
+    row = rows.loc[[(tap, server)]].iloc[0]
+    mark = {"identifies": "*", "inconclusive": "**", "attack failed": " (no answer)"}.get(str(row["verdict"]), "")
+    return f"{row['asr']:.2f}{mark}"
+
+
+def main() -> None:
+    """Write the page."""
+    rows = RowStore(RESULTS / "servers_matrix.csv", of_table("servers")).existing.read()
+    table = table_of(*body_of("servers_matrix"))
+    page = matrix(rows, caution(table, rows), stale_names(list(rows_of(table, rows))))
+    (RESULTS / "threat_matrix.md").write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    one_line(main)
