@@ -10,7 +10,7 @@ import pytest
 import yaml
 from command_line import called
 
-from leakbench.reproduce.file import studies_folder
+from leakbench.reproduce.file import body_of
 
 CELLS: dict[str, Any] = {
     "title": "A small table",
@@ -196,8 +196,7 @@ def test_fields_of_another_mapping_are_not_duplicates(tmp_path: Path) -> None:
 
 def accounting(name: str, path: tuple[Any, ...], value: Any) -> Any:
     """Return a table of accounting with one changed value."""
-    body = yaml.safe_load((studies_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
-    body = copy.deepcopy(body)
+    body = copy.deepcopy(body_of(name)[1])
     at = body
     for key in path[:-1]:
         at = at[key]
