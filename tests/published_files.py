@@ -1,4 +1,4 @@
-"""Where published rows and pages are: `results/GROUP/NAME`."""
+"""Where published rows and pages are: `results/GROUP/NAME`, or `results/NAME`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ STUDIES = ROOT / "studies"
 
 
 def published_file(name: str) -> Path:
-    """Return the path of a published file by its name, in the group that has it."""
-    (path,) = RESULTS.glob(f"*/{name}")
+    """Return the path of a published file by its name; most are in a group."""
+    (path,) = RESULTS.rglob(name)
     return path
