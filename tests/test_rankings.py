@@ -23,6 +23,7 @@ from leakbench.measure.truth import Truth
 from leakbench.scoring.rankings import ONE_EACH, RANKINGS, Question, told
 from leakbench.scoring.scores import COLUMNS
 from leakbench.summary.limits import BOUNDS
+from leakbench.summary.model import Tap
 from leakbench.types import Generators, Network
 
 CATEGORIES = tuple(f for f in FEATURES if f.values)
@@ -71,7 +72,7 @@ def test_each_attribute_has_a_column_unless_nothing_was_ranked() -> None:
 def test_rows_and_bounds_follow_the_table() -> None:
     """The rows have a column for each question about one example; a bound starts from the question's own kappa."""
     assert set(ONE_EACH) < set(COLUMNS) and set(ONE_EACH) < set(RANKINGS)
-    measured = {"candidates": 40, "null_label": 0.3, "batch": 2, "null_asr_high": 0.1}
+    measured = Tap.model_construct(candidates=40, null_label=0.3, batch=2, null_asr_high=0.1)
     held = {bound.measure: bound for bound in BOUNDS}
     for name, kappa in (("identified", 1 / 40), ("label_ranked", 0.3)):
         assert held[name].kappa(measured) == RANKINGS[name].kappa(measured) == kappa

@@ -464,7 +464,7 @@ def test_the_accuracy_of_several_seeds_is_their_mean() -> None:
 
 def test_rows_at_a_point_are_only_those_of_its_round() -> None:
     rows = pd.DataFrame([{"round": r, "tap": t} for r in (1, 2) for t in ("type-1", "type-2") for _ in range(2)])
-    found = rows_at(rows, {"round": 2}, "type-1@2")
+    found = rows_at(rows, Tap.model_construct(round=2), "type-1@2")
     assert list(found.index) == [4, 5]
 
 

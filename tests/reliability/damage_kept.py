@@ -18,7 +18,7 @@ from leakbench.fitted import Fitted
 from leakbench.gate.baseline import kept_of
 from leakbench.reproduce.published import format_of, read_any
 from leakbench.study.rows import RowFormat, RowStore, of_table
-from tests.published_files import RESULTS
+from tests.published_files import RESULTS, published_file
 from tests.reliability.edges_runs import called
 from tests.reliability.harm import harms
 from tests.reliability.tally import Tally
@@ -43,7 +43,7 @@ def check_csv(tally: Tally, place: Path, flips: int, cuts: int) -> None:
                 raise AssertionError("its rows are others with checksums")
     path = place / f"{TABLE}.csv"
     store = RowStore(path, _kind(TABLE))
-    store.write(RowStore(path, _kind(TABLE)).read().head(4))
+    store.write(RowStore(published_file(path.name), _kind(TABLE)).read().head(4))
     _each(tally, path, flips, cuts, lambda: store.read().to_csv())
 
 
