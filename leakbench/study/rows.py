@@ -1,4 +1,4 @@
-"""The rows of results: CSV files with a checksum for each row, read and written by `RowStore` alone."""
+"""The rows of tables and frontiers: CSV files with a checksum for each row, read and written by `RowStore`."""
 
 from __future__ import annotations
 
