@@ -23,6 +23,7 @@ from leakbench.words import seconds, success, words
 
 __all__ = [
     "ENGINES",
+    "FACTOR_RANGE",
     "FIELDS",
     "KNOWS",
     "MODES",
@@ -70,6 +71,9 @@ NETWORKS = 5
 
 MOST_ITERATIONS = 1_000_000
 """Largest number of iterations of a search, since its trajectory has a value for each iteration."""
+
+FACTOR_RANGE = (1e-6, 1e6)
+"""Range of a factor on noise or clips, such that single precision, JSON and an axis can hold the numbers."""
 
 RECIPE = "name in the catalog, or path of a .yaml recipe"
 """What an option of a recipe accepts, in help texts."""
@@ -384,6 +388,25 @@ def check_request(request: Request) -> None:
         raise InputError(f"learning-rate: got {rate}, expected a finite number above 0")
     if rate is not None and not 1e-30 <= rate <= 1e30:
         raise InputError(f"learning-rate: got {rate}, expected a number from 1e-30 to 1e30, as single precision holds")
+    _check_privacy(request)
+
+
+def _check_privacy(request: Request) -> None:
+    least, most = FACTOR_RANGE
+    for name in ("noise_factor", "clip_factor"):
+        factor = getattr(request, name)
+        if factor is not None and not least <= factor <= most:
+            raise InputError(f"{_option(name)}: got {factor}, expected a number from {least:g} to {most:g}")
+    for name in ("epsilon", "stop_at_epsilon"):
+        target = getattr(request, name)
+        if target is not None and not 0 < target < math.inf:
+            raise InputError(f"{_option(name)}: got {target}, expected a number > 0")
+    if request.epsilon is not None and request.noise_factor is not None:
+        raise InputError("noise-factor: got --epsilon too, which chooses the factor; expected one of them")
+    if request.stop_at_delta is not None and request.stop_at_epsilon is None:
+        raise InputError("stop-at-delta: got it without --stop-at-epsilon; expected both, as 8 and 1e-5")
+    if request.stop_at_delta is not None and not 0 < request.stop_at_delta < 1:
+        raise InputError(f"stop-at-delta: got {request.stop_at_delta}, expected a number in (0, 1)")
 
 
 def _check_words(name: str, value: Any) -> None:

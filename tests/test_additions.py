@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 CLIP = '''"""A clip by the largest coordinate."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from leakbench.defense.by_norm import Norms, Scaling, clip_factor, scale_by_norm, whole_norm
@@ -29,6 +31,8 @@ from leakbench.types import Clock, Fact, Generators, Signal
 @part("transform.clip_half")
 class ClipHalf:
     """Scale each member to half of `norm` at most."""
+
+    scales_clip: ClassVar[str] = "norm"
 
     norm: Bound
 
@@ -140,9 +144,11 @@ def test_five_additions_are_measured_by_one_table(place: Path) -> None:
     assert "largest error" in report and page
 
 
-def test_identities_contain_the_names_of_additions(place: Path) -> None:
+def test_identities_contain_the_names_of_additions_and_factors_scale_them(place: Path) -> None:
     program = (
-        "from leakbench.defense import Defense; from leakbench.recipe import describe, resolve;"
-        "print(describe(resolve('defenses', Defense, 'half.yaml')[1])['example'])"
+        "from leakbench.cell.factors import wider; from leakbench.defense import Defense;"
+        "from leakbench.recipe import describe, resolve; half = resolve('defenses', Defense, 'half.yaml')[1];"
+        "print(describe(half)['example'], describe(wider(half, 2.0))['example'])"
     )
-    assert run(place, "-c", program).strip() == "[{'part': 'ClipHalf', 'norm': 0.01}]"
+    half, wide = "[{'part': 'ClipHalf', 'norm': 0.01}]", "[{'part': 'ClipHalf', 'norm': 0.02}]"
+    assert run(place, "-c", program).strip() == f"{half} {wide}"

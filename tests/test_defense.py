@@ -296,9 +296,12 @@ def test_one_noise_for_a_poisson_batch_belongs_to_the_batch_station(to: str) -> 
     ("stations", "words"),
     [
         ({"client": (ClipQuantile(1.0),), "example": (ClipQuantile(4.0),)}, "clip_quantile: appears twice"),
-        ({"server": (ClipWhole(1.0), ShareOfNoise(1.0))}, "a share of noise belongs to the client station"),
-        ({"server": (ClipQuantile(1.0), QuantileNoise(1.0, "share", 5.0))}, "a share of noise"),
-        ({"client": (ClipQuantile(1.0), QuantileNoise(1.0, "sum", 5.0))}, "a share of noise"),
+        (
+            {"server": (ClipWhole(1.0), ShareOfNoise(1.0))},
+            "server: share_of_noise is at the server station",
+        ),
+        ({"server": (ClipQuantile(1.0), QuantileNoise(1.0, "share", 5.0))}, "expected at the client station"),
+        ({"client": (ClipQuantile(1.0), QuantileNoise(1.0, "sum", 5.0))}, "expected at the batch or server station"),
     ],
 )
 def test_parts_at_the_wrong_station_are_refused(stations: dict[str, Any], words: str) -> None:

@@ -205,7 +205,7 @@ def test_a_share_must_be_between_0_and_1(share: float) -> None:
 @pytest.mark.parametrize("station", ["client", "server"])
 def test_soteria_is_accepted_only_within_a_local_iteration(station: str) -> None:
     """A recipe with Soteria at another station is refused in one line."""
-    with pytest.raises(ValueError, match="expected at the example or the batch station"):
+    with pytest.raises(ValueError, match="expected at the example or batch station"):
         Defense(title="t", cite="c", unit="example", **{station: (Soteria(share=0.5),)})  # type: ignore[arg-type]
 
 

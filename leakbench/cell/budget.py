@@ -12,7 +12,7 @@ from scipy import optimize
 from leakbench.cell import Cell, Request, identified, leak_rounds
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.cell import hand_out
-from leakbench.cell.factors import check_factors, check_louder, louder, with_factors
+from leakbench.cell.factors import check_louder, louder, with_factors
 from leakbench.cell.resolve import plan_cell, with_examples
 from leakbench.data.find import Load, load_dataset
 from leakbench.errors import InputError
@@ -68,17 +68,11 @@ def plan(
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
-    if request.epsilon is not None:
-        _check_target(request.epsilon)
-        if request.noise_factor is not None:
-            raise InputError("noise-factor: got --epsilon too, which chooses the factor; expected one of them")
-    check_factors(request.noise_factor, request.clip_factor)
-    stop = _stop(request)
     cell = plan_cell(request, data_dir, progress, load)
     cell = with_factors(cell, request.noise_factor, request.clip_factor)
     if request.epsilon is not None:
         cell = with_epsilon(cell, request.epsilon, delta)
-    stop = stop or cell.defense.budget
+    stop = _stop(request) or cell.defense.budget
     rounds = cell.settings.federation.rounds
     fit = rounds_in_budget(cell, stop) if stop and rounds else rounds
     if fit == rounds:
@@ -87,22 +81,12 @@ def plan(
     return identified(dataclasses.replace(cell, settings=settings))
 
 
-def _check_target(epsilon: float) -> None:
-    if not 0 < epsilon < math.inf:
-        raise InputError(f"epsilon: got {epsilon}, expected a number > 0")
-
-
 def _stop(request: Request) -> Budget | None:
-    epsilon, delta = request.stop_at_epsilon, 1e-5 if request.stop_at_delta is None else request.stop_at_delta
-    if epsilon is None:
-        if request.stop_at_delta is not None:
-            raise InputError("stop-at-delta: got it without --stop-at-epsilon; expected both, as 8 and 1e-5")
+    if request.stop_at_epsilon is None:
         return None
-    if not 0 < epsilon < math.inf:
-        raise InputError(f"stop-at-epsilon: got {epsilon}, expected a number > 0")
-    if not 0 < delta < 1:
-        raise InputError(f"stop-at-delta: got {delta}, expected a number in (0, 1)")
-    return Budget(epsilon=epsilon, delta=delta)
+    return Budget(
+        epsilon=request.stop_at_epsilon, delta=1e-5 if request.stop_at_delta is None else request.stop_at_delta
+    )
 
 
 def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
@@ -114,7 +98,6 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
     Raises:
         InputError: For a defense without a valid epsilon, or a target that no factor reaches.
     """
-    _check_target(target)
     partition = hand_out(cell)
     check_louder(cell, "epsilon")
     own = cell_epsilon(cell.defense, cell.data, cell.settings, partition, None, delta)

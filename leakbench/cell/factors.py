@@ -12,17 +12,11 @@ from leakbench.cell.cell import Cell, identified
 from leakbench.cell.network import probe_of
 from leakbench.decay import Scaled
 from leakbench.defense import Defense, facts_at
-from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
 from leakbench.defense.transform import STATIONS
 from leakbench.errors import InputError
 from leakbench.types import Fact
 
-__all__ = ["LEAST", "MOST", "check_factors", "check_louder", "louder", "wider", "with_factors"]
-
-LEAST, MOST = 1e-6, 1e6
-"""Range of a factor, such that single precision, JSON and an axis can hold the numbers."""
-
-CLIPS = (ClipWhole, ClipLayers, ClipLayersShared)
+__all__ = ["check_louder", "louder", "wider", "with_factors"]
 
 
 def with_factors(cell: Cell, noise: float | None, clip: float | None) -> Cell:
@@ -31,14 +25,13 @@ def with_factors(cell: Cell, noise: float | None, clip: float | None) -> Cell:
     The name of the defense gets the factors. Noise that is calibrated to a clip changes with the clip, as sigma C does.
 
     Args:
-        noise: Factor of the noise multipliers, in [`LEAST`, `MOST`]; None does not change them.
-        clip: Factor of the clip norms, in [`LEAST`, `MOST`]; None does not change them.
+        noise: Factor of the noise multipliers, in `leakbench.request.FACTOR_RANGE`; None does not change them.
+        clip: Factor of the clip norms, in `leakbench.request.FACTOR_RANGE`; None does not change them.
 
     Raises:
-        InputError: For a factor outside the range, and for a defense without noise or clips that the factor changes.
+        InputError: For a defense without noise or clips that the factor changes.
     """
     changes = []
-    check_factors(noise, clip)
     defense = cell.defense
     if noise is not None:
         check_louder(cell, "noise-factor", some=True)
@@ -52,13 +45,6 @@ def with_factors(cell: Cell, noise: float | None, clip: float | None) -> Cell:
     defense = dataclasses.replace(defense, printed={})
     names = {**cell.names, "defense": f"{cell.names['defense']} ({', '.join(changes)})"}
     return identified(dataclasses.replace(cell, defense=defense, names=names))
-
-
-def check_factors(noise: float | None, clip: float | None) -> None:
-    """Raise InputError for a factor outside [`LEAST`, `MOST`]."""
-    for field, factor in (("noise-factor", noise), ("clip-factor", clip)):
-        if factor is not None and not LEAST <= factor <= MOST:
-            raise InputError(f"{field}: got {factor}, expected a number from {LEAST:g} to {MOST:g}")
 
 
 def _times(part: Any, field: str, factor: float) -> Any:
@@ -86,11 +72,13 @@ def louder(defense: Defense, factor: float) -> Defense:
 
 
 def wider(defense: Defense, factor: float) -> Defense:
-    """Return the defense with the norm of each fixed clip multiplied by a factor."""
-    stations: dict[str, Any] = {
-        name: tuple(_times(t, "norm", factor) if isinstance(t, CLIPS) else t for t in getattr(defense, name))
-        for name in STATIONS
-    }
+    """Return the defense with the norm of each fixed clip, the field that its `scales_clip` names, multiplied by a factor."""
+
+    def scaled(part: Any) -> Any:
+        field = getattr(part, "scales_clip", "")
+        return _times(part, field, factor) if field else part
+
+    stations: dict[str, Any] = {name: tuple(scaled(t) for t in getattr(defense, name)) for name in STATIONS}
     return dataclasses.replace(defense, **stations)
 
 
@@ -116,7 +104,9 @@ def _check_wider(cell: Cell) -> None:
     if not pairs:
         raise InputError(f"clip-factor: {cell.names['defense']} has no clip")
     if not all(math.isclose(other.norm, 2 * plain.norm, rel_tol=1e-6) for plain, other in pairs):
-        raise InputError(f"clip-factor: the clip of {cell.names['defense']} is not a fixed norm; set it in your recipe")
+        raise InputError(
+            f"clip-factor: the clip of {cell.names['defense']} has no fixed norm (`scales_clip` of its part); set it in your recipe"
+        )
 
 
 def _pairs(cell: Cell, changed: Defense) -> list[tuple[Fact, Fact]]:

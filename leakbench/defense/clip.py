@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -20,6 +20,8 @@ class ClipWhole:
 
     The flat clip of DP-SGD (Abadi et al., CCS 2016, Algorithm 1, "Clip gradient"): its sensitivity is `norm` itself.
     """
+
+    scales_clip: ClassVar[str] = "norm"
 
     norm: Annotated[Bound, Field(description="Largest L2 norm of a member over all its tensors.")]
 
@@ -43,6 +45,8 @@ class ClipLayers:
     the whole member, over M tensors, is only bounded by sqrt(M) * norm, and the accounting uses this bound.
     """
 
+    scales_clip: ClassVar[str] = "norm"
+
     norm: Annotated[Bound, Field(description="Largest L2 norm of each tensor of a member.")]
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
@@ -63,6 +67,8 @@ class ClipLayersShared:
     The layer-wise clip with the bound of the whole divided equally (McMahan et al., "Learning Differentially Private
     Recurrent Language Models", ICLR 2018, "per-layer clipping"): the sensitivity is `norm`, as after `clip_whole`.
     """
+
+    scales_clip: ClassVar[str] = "norm"
 
     norm: Annotated[Bound, Field(description="Largest L2 norm of a member; each of its M tensors gets norm / sqrt(M).")]
 

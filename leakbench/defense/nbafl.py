@@ -8,7 +8,7 @@ client's upload, clip C, and c >= sqrt(2 ln(1.25 / delta)).
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -138,6 +138,8 @@ class NbaflUplink:
     2 C sqrt(d).
     """
 
+    stations: ClassVar[tuple[str, ...]] = ("client",)
+
     calibration: Calibrated
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
@@ -151,6 +153,8 @@ class NbaflUplink:
 @part("transform.nbafl_downlink")
 class NbaflDownlink:
     """Add noise of sigma_D (eq. 5) to the mean of the uploads if their own noise is smaller. Server station."""
+
+    stations: ClassVar[tuple[str, ...]] = ("server",)
 
     calibration: Calibrated
 

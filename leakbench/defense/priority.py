@@ -50,6 +50,8 @@ class PriorityNoise:
     `calibration.epsilon`. First-layer weights that leave a selected feature get it at `epsilon_selected`.
     """
 
+    stations: ClassVar[tuple[str, ...]] = ("client",)
+
     reads_network: ClassVar[bool] = True
 
     importance: Annotated[Importance, IMPORTANCE]

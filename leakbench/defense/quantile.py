@@ -115,6 +115,11 @@ class QuantileNoise:
         ),
     ] = None
 
+    @property
+    def stations(self) -> tuple[str, ...]:
+        """The client station for shares, the batch or server station for the sum."""
+        return ("client",) if self.to == "share" else ("batch", "server")
+
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Add both noises; the facts state the bound again, since from now on only noised counts change it.
 

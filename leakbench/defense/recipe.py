@@ -14,9 +14,6 @@ from leakbench.data.recipe import Federation
 from leakbench.decay import Multiplier
 from leakbench.defense.network import NETWORK, Extension
 from leakbench.defense.noise import GaussianNoise
-from leakbench.defense.quantile import QuantileNoise
-from leakbench.defense.share import ShareOfNoise
-from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import STATIONS, Stations, Transform
 from leakbench.nested import nested
 from leakbench.part import Text, part
@@ -28,14 +25,6 @@ from leakbench.types import Clock
 __all__ = ["TRANSFORM", "Defense"]
 
 TRANSFORM = Slot("transform", ("leakbench.defense",))
-
-PLACES: dict[str, str] = {
-    "nbafl_uplink": "client",
-    "nbafl_downlink": "server",
-    "priority_noise": "client",
-    "refuse_conspicuous": "example",
-}
-"""The only station of a transform, where its paper puts it."""
 
 Step = Annotated[Transform, TRANSFORM]
 
@@ -133,9 +122,6 @@ class Defense:
         if any(isinstance(t, GaussianNoise) and t.to == "mean" for t in self.server):
             text = "server: noise `to: mean` depends on how many updates arrive; expected `to: sum` (K_t times the multiplier)"
             raise PydanticCustomError("slot", "{text}", {"text": text})
-        if any(isinstance(t, Soteria) for t in (*self.client, *self.server)):
-            text = "soteria: its mask belongs to the gradient of a batch; expected at the example or the batch station"
-            raise PydanticCustomError("slot", "{text}", {"text": text})
         if self.aggregation == "secure" and not all(
             isinstance(t, GaussianNoise) and t.to == "sum" for t in self.server
         ):
@@ -155,16 +141,10 @@ class Defense:
     def _check_places(self) -> None:
         for station in STATIONS:
             for t in getattr(self, station):
-                shares = isinstance(t, ShareOfNoise) or (isinstance(t, QuantileNoise) and t.to == "share")
-                of_sum = isinstance(t, QuantileNoise) and t.to == "sum"
-                if (shares and station != "client") or (of_sum and station not in ("batch", "server")):
-                    text = (
-                        f"{station}: a share of noise belongs to the client station, noise for a sum to batch or server"
-                    )
-                    raise PydanticCustomError("slot", "{text}", {"text": text})
-            for name, place in PLACES.items():
-                if station != place and any(part_name(type(t)) == f"transform.{name}" for t in getattr(self, station)):
-                    text = f"{station}: {name} is at the {station} station, expected at the {place} station"
+                accepted = getattr(t, "stations", STATIONS)
+                if station not in accepted:
+                    called = (part_name(type(t)) or type(t).__name__).removeprefix("transform.")
+                    text = f"{station}: {called} is at the {station} station, expected at the {' or '.join(accepted)} station"
                     raise PydanticCustomError("slot", "{text}", {"text": text})
 
     def clock(self, federation: Federation, round_number: int, local_iteration: int = 0) -> Clock:

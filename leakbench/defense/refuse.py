@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -34,6 +34,8 @@ class RefuseConspicuous:
     It judges each local iteration separately, by its network and its batch. A refused iteration does not change the model, so a
     model with similar rows is refused in every iteration. Nothing is random.
     """
+
+    stations: ClassVar[tuple[str, ...]] = ("example",)
 
     rows_alike: Annotated[
         Fraction | None, Field(description="Threshold of the measure `rows_alike`; None does not check it.")

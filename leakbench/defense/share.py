@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -22,6 +22,8 @@ class ShareOfNoise:
     injection"): the sum of m honest clients' updates has noise of multiplier * S, as if the server had added it. The noise of one
     client's update is sqrt(m) times smaller. Use it at the `client` station, after a clip.
     """
+
+    stations: ClassVar[tuple[str, ...]] = ("client",)
 
     multiplier: Annotated[NonNegative, Field(description="Noise multiplier of the sum over m clients.")]
 

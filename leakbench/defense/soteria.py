@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -38,6 +38,9 @@ class Soteria:
 
     The cost is one backward pass for each feature and example.
     """
+
+    # Its mask belongs to the gradient of a batch.
+    stations: ClassVar[tuple[str, ...]] = ("example", "batch")
 
     share: Annotated[
         Fraction,

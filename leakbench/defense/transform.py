@@ -20,7 +20,16 @@ def stations_before(tap: str) -> tuple[str, ...]:
 
 @runtime_checkable
 class Transform(Protocol):
-    """One step of a defense at one station."""
+    """One step of a defense at one station.
+
+    A part may say more about itself in attributes of its class:
+
+    - `multiplier`, a field: noise multiplier sigma, which `--noise-factor` and `--epsilon` scale.
+    - `scales_clip`: name of the field with the fixed norm of a clip, which `--clip-factor` scales.
+    - `stations`: names of the stations at which the part is accepted; all of them without it.
+    - `stateful`: whether it keeps a state between uses, so that a defense has one of it at most.
+    - `reads_network`: whether it reads the network; `runs_network`: whether it runs it.
+    """
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Return the transformed signal, with at least one more `Fact` for the ledger.

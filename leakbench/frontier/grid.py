@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leakbench.cell import Cell, Request
-from leakbench.cell.factors import LEAST, MOST, check_louder
+from leakbench.cell.factors import check_louder
 from leakbench.cell.resolve import plan_cell
 from leakbench.errors import InputError, nearest
 from leakbench.recipe import names
+from leakbench.request import FACTOR_RANGE
 
 __all__ = ["DEFENSES", "FACTORS", "Point", "defenses_of", "factors_of", "points_of"]
 
@@ -85,8 +86,9 @@ def factors_of(words: Sequence[str]) -> tuple[float, ...]:
             factor = float(word)
         except ValueError:
             factor = math.nan
-        if not LEAST <= factor <= MOST:
-            between = f"numbers from {LEAST:g} to {MOST:g} with commas between them"
+        least, most = FACTOR_RANGE
+        if not least <= factor <= most:
+            between = f"numbers from {least:g} to {most:g} with commas between them"
             raise InputError(f"noise-factors: got {word!r}, expected {between}")
         if factor in found:
             raise InputError(f"noise-factors: {word!r} is given twice")
