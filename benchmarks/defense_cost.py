@@ -15,8 +15,8 @@ import statistics
 import time
 
 from leakbench.cell import Cell, Request, resolve_cell
-from leakbench.errors import InputError
-from leakbench.recipe import names
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import names
 from leakbench.reproduce.cost import one_round
 
 

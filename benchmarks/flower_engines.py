@@ -16,8 +16,8 @@ import logging
 import os
 from pathlib import Path
 
+from leakbench.core.scripts import one_line
 from leakbench.flower import check_flwr
-from leakbench.scripts import one_line
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

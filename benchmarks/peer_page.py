@@ -10,8 +10,8 @@ from peer_adapters.stand_in import PLACEHOLDERS
 
 from leakbench.box import box_of
 from leakbench.conformance import Result
-from leakbench.errors import InputError
-from leakbench.scripts import markdown_table
+from leakbench.core.errors import InputError
+from leakbench.core.scripts import markdown_table
 
 __all__ = ["NEEDED", "NOT_RUN", "SCORERS", "commit", "page"]
 

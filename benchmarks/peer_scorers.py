@@ -22,7 +22,7 @@ from peer_page import NEEDED, NOT_RUN, SCORERS, commit, page
 
 from leakbench.conformance import Result, all_cases, conform
 from leakbench.conformance.command import OwnScorer
-from leakbench.scripts import existing, one_line
+from leakbench.core.scripts import existing, one_line
 
 COLUMNS = ("peer", "commit", "scorer", "function", "case", "outcome", "got", "expected", "why")
 

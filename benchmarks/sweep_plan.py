@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from leakbench.errors import InputError
-from leakbench.scripts import markdown_table, one_line
+from leakbench.core.errors import InputError
+from leakbench.core.scripts import markdown_table, one_line
 from leakbench.study.workers import RETRIES
 
 HOME = Path(__file__).parent.parent

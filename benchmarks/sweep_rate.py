@@ -17,9 +17,9 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from leakbench.request import Request
-from leakbench.scripts import one_line
-from leakbench.store import content_hash
+from leakbench.core.request import Request
+from leakbench.core.scripts import one_line
+from leakbench.storage.store import content_hash
 from leakbench.study.engines import Places, engine_of
 from leakbench.study.journal import open_journal
 from leakbench.study.task import Outcome, Task

@@ -3,8 +3,7 @@
 import signal
 import sys
 
-from leakbench.ending import INTERRUPTED, SIGNALS, listening, said
-from leakbench.surroundings import put_right
+from leakbench.core.process import INTERRUPTED, SIGNALS, listening, put_right, said
 
 __all__ = ["main"]
 

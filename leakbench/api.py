@@ -20,18 +20,18 @@ from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import plan, prepare
 from leakbench.cell.cell import hand_out
 from leakbench.cell.device import described
-from leakbench.errors import InputError, nearest
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.leakage_points import point_name
+from leakbench.core.progress import Reporter
+from leakbench.core.request import FederationFields, Fields, request_of, run_words
 from leakbench.execute import execute
-from leakbench.leakage_points import point_name
 from leakbench.log import check_tracker, log_run
 from leakbench.privacy.epsilon import Epsilon
-from leakbench.progress import Reporter
 from leakbench.report.epsilons import epsilon_lines
 from leakbench.report.finished import read_finished
 from leakbench.report.page import report_into
 from leakbench.report.result import Result
-from leakbench.request import FederationFields, Fields, request_of, run_words
-from leakbench.store import check_out, content_hash, open_run
+from leakbench.storage.store import check_out, content_hash, open_run
 from leakbench.study.engines import Places, engine_of, tasks_by
 from leakbench.study.grid import grid_of, read_grid
 from leakbench.study.sweep import Swept
@@ -63,7 +63,7 @@ def run(
         data_dir: Folder with the datasets; None for the variable LEAKBENCH_DATA, else the user's cache.
         quiet: Print no progress.
         log: Tracker that also gets the numbers: `tensorboard`, `mlflow` or `wandb`; None for none.
-        **fields: Fields of `leakbench.request.Request` by name, such as `defense`, `attack`, `dataset`, `victims` and `seed`;
+        **fields: Fields of `leakbench.core.request.Request` by name, such as `defense`, `attack`, `dataset`, `victims` and `seed`;
             the others have their defaults. Names of recipes are names of the catalog or paths of YAML files. The device is the
             CPU unless `device` names another; `device="auto"` takes a GPU where there is one.
 

@@ -14,10 +14,10 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from leakbench.attack import Attack
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.recipe import catalog_folder, names, resolve
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
-from leakbench.errors import InputError, nearest
-from leakbench.recipe import catalog_folder, names, resolve
 from leakbench.summary.threat import threat
 
 __all__ = ["KINDS", "descriptions", "list_kind", "purpose", "schema", "show"]

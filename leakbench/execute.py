@@ -14,6 +14,9 @@ from leakbench.attack.public import FEW
 from leakbench.attack.servers.server import Honest
 from leakbench.cell import Cell, hand_out, knowledge, leak_key, phase_name
 from leakbench.cell.accounting import cell_curve, cell_epsilon
+from leakbench.core.progress import Progress, planned, ticking
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.data.partition import Partition
 from leakbench.experiment.attack_time import AttackTime
 from leakbench.experiment.conspicuous import conspicuous_of
@@ -24,15 +27,11 @@ from leakbench.experiment.victims import Sent, public_examples
 from leakbench.federated.simulate import accuracy, counts_in, from_sent
 from leakbench.federated.view import Public
 from leakbench.limits.limits import limits_of
-from leakbench.manifest import check_shown
 from leakbench.measure.metrics import success_threshold
-from leakbench.progress import Progress, planned, ticking
-from leakbench.redacted import without_pictures
-from leakbench.rng import generator
-from leakbench.store import AFTER, Run
+from leakbench.storage.manifest import check_shown
+from leakbench.storage.store import AFTER, Run, without_pictures
 from leakbench.summary.model import Summary
 from leakbench.summary.summarise import summarise
-from leakbench.types import Network
 
 __all__ = ["execute"]
 

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import torch
 
-from leakbench.behaviour import SHARED
 from leakbench.cell.accounting import schedule_of
+from leakbench.core.behaviour import SHARED
+from leakbench.core.recipe import acting, catalog_folder, describe, names, resolve
+from leakbench.core.types import Network
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense, Probe, phases
 from leakbench.defense.network import extended
 from leakbench.defense.transform import STATIONS
 from leakbench.models import build, default_model, parameters
 from leakbench.privacy.epsilon import epsilon
-from leakbench.recipe import acting, catalog_folder, describe, names, resolve
-from leakbench.store import content_hash
-from leakbench.types import Network
+from leakbench.storage.store import content_hash
 
 __all__ = ["Row", "measured", "overview", "recorded", "write"]
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import pandas as pd
 from answers_figures import SERVER_KNOWS, at_updates, flower_figure, malicious_figure, save, secure_figure
 
+from leakbench.core.leakage_points import point_name
+from leakbench.core.scripts import markdown_table, one_line
 from leakbench.frontier.answer import epsilon_text, setting_of
 from leakbench.frontier.choose import Choice, Requirements, chosen, main_rows, refusals
 from leakbench.frontier.frontier import store_of
-from leakbench.leakage_points import point_name
 from leakbench.reproduce.columns import text_of
-from leakbench.scripts import markdown_table, one_line
-from leakbench.store import write_atomically
+from leakbench.storage.store import write_atomically
 from leakbench.study.rows import RowStore, of_table
 from leakbench.summary.verdict_words import FAILED, LEAKING
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from leakbench.store import write_atomically
+from leakbench.storage.store import write_atomically
 
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#656d76"
 

@@ -23,13 +23,13 @@ from torch import Tensor
 
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
+from leakbench.core.rng import normal
+from leakbench.core.scripts import one_line
+from leakbench.core.types import Generators
 from leakbench.reproduce.choose import chosen
-from leakbench.rng import normal
-from leakbench.scripts import one_line
 from leakbench.study.rows import Row
 from leakbench.study.study import executed
 from leakbench.summary.limits import BOUNDS
-from leakbench.types import Generators
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "attacks"

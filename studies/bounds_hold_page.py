@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from leakbench.box import box_of
+from leakbench.core.scripts import markdown_table
 from leakbench.report.bounds import NOTHING
-from leakbench.scripts import markdown_table
 
 __all__ = ["page_of"]
 

@@ -25,6 +25,9 @@ from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
 from leakbench.attack.servers.fishing import Fishing
 from leakbench.attack.servers.imprint import Imprint
 from leakbench.attack.servers.server import Server
+from leakbench.core.rng import generator
+from leakbench.core.scripts import one_line
+from leakbench.core.types import Network
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.partition import Partition
@@ -36,9 +39,6 @@ from leakbench.federated.view import Knowledge, Public
 from leakbench.models import build, parameters
 from leakbench.models.gates import gated_biases
 from leakbench.reproduce.choose import chosen
-from leakbench.rng import generator
-from leakbench.scripts import one_line
-from leakbench.types import Network
 
 RESULTS = Path(__file__).parents[1] / "results" / "servers"
 

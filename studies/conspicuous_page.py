@@ -10,9 +10,9 @@ import pandas as pd
 import torch
 
 from leakbench.box import box_of
+from leakbench.core.scripts import markdown_table
 from leakbench.defense.refuse import RefuseConspicuous
 from leakbench.measure.conspicuous import percentile
-from leakbench.scripts import markdown_table
 
 __all__ = ["page_of", "refused_by", "thresholds_from"]
 

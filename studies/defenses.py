@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from leakbench.box import box_of
-from leakbench.leakage_points import point_name
+from leakbench.core.leakage_points import point_name
+from leakbench.core.scripts import markdown_table
 from leakbench.overview import Row, measured, overview, recorded, write
-from leakbench.scripts import markdown_table
 
 RESULTS = Path(__file__).parents[1] / "results" / "defenses"
 

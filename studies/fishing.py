@@ -18,7 +18,6 @@ from shared.options import checked, parser
 from shared.rows import measured, store_of
 from torch import Tensor, nn
 
-from leakbench.answers import Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.isolation import answered
 from leakbench.attack.servers.catch import Catch
@@ -26,6 +25,11 @@ from leakbench.attack.servers.fishing import Fishing
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
+from leakbench.core.answers import Reconstruction
+from leakbench.core.recipe import catalog_folder, load
+from leakbench.core.rng import generator, generators
+from leakbench.core.scripts import one_line
+from leakbench.core.types import Network, Parameters
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, Victims, public_examples, view_of
 from leakbench.federated.simulate import train
@@ -33,12 +37,8 @@ from leakbench.federated.view import Knowledge, View
 from leakbench.measure.metrics import rmse, success_threshold
 from leakbench.models import one_hot
 from leakbench.models.layers import entering
-from leakbench.recipe import catalog_folder, load
 from leakbench.reproduce.choose import chosen
-from leakbench.rng import generator, generators
-from leakbench.scripts import one_line
 from leakbench.study.rows import Row
-from leakbench.types import Network, Parameters
 
 RESULTS = Path(__file__).parents[1] / "results" / "servers"
 MANY = {"drawn": 100, "unique": 20, "of one class": 40}

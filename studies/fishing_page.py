@@ -7,7 +7,7 @@ import textwrap
 import pandas as pd
 
 from leakbench.box import box_of
-from leakbench.scripts import markdown_table
+from leakbench.core.scripts import markdown_table
 
 __all__ = ["NETWORKS", "ROWS", "name_of", "page"]
 

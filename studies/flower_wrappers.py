@@ -20,8 +20,8 @@ import pandas as pd
 from shared.options import parser
 
 from leakbench.box import box_of
+from leakbench.core.scripts import markdown_table, one_line
 from leakbench.flower import check_flwr
-from leakbench.scripts import markdown_table, one_line
 
 RESULTS = Path(__file__).parents[1] / "results" / "papers"
 

@@ -32,6 +32,7 @@ from leakbench.cell import Request
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
+from leakbench.core.recipe import resolve
 from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
@@ -41,7 +42,6 @@ from leakbench.external.attacker import Attacker
 from leakbench.flower import InProcessGrid, ProbeStrategy, StepProbeMod, TapGrid, UpdateTapMod, attach, observe
 from leakbench.flower.trace import TrainingOptions, trace_at
 from leakbench.models import build
-from leakbench.recipe import resolve
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from shared.options import checked, parser
 from shared.rows import store_of
 
 from leakbench.box import box_of
-from leakbench.progress import Reporter
+from leakbench.core.progress import Reporter
+from leakbench.core.scripts import markdown_table, one_line
 from leakbench.reproduce.measure import cells_of
 from leakbench.reproduce.table import Table, read_table
 from leakbench.reproduce.table_figures import COLOURS
-from leakbench.scripts import markdown_table, one_line
 from leakbench.study.study import executed
 
 RESULTS = Path(__file__).parents[1] / "results" / "papers"

@@ -24,9 +24,9 @@ from leakbench.attack.search.shrinkage import shrinkage_of
 from leakbench.box import box_of
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
+from leakbench.core.scripts import markdown_table, one_line
 from leakbench.limits.reference import DRAWS, PUBLIC, ideal
 from leakbench.privacy.bounds import Seen
-from leakbench.scripts import markdown_table, one_line
 from leakbench.study.rows import Row
 
 RESULTS = Path(__file__).parents[1] / "results" / "servers"

@@ -26,8 +26,8 @@ from shared.rows import store_of
 
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
+from leakbench.core.scripts import one_line
 from leakbench.reproduce.choose import chosen
-from leakbench.scripts import one_line
 from leakbench.study.rows import Row
 from leakbench.study.study import executed, limit_of, minutes_of
 

@@ -14,13 +14,13 @@ from leakbench.attack.search.whitening import Whitening, one_over_f
 from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.cell import Cell
 from leakbench.cell.cell import hand_out
+from leakbench.core.types import Network
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.federated.view import View
 from leakbench.limits.fisher_prior import information_matrix, prior_floors
 from leakbench.models import one_hot
-from leakbench.store import write_atomically
-from leakbench.types import Network
+from leakbench.storage.store import write_atomically
 
 __all__ = ["floors", "root_of"]
 

@@ -12,8 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from leakbench.box import box_of
+from leakbench.core.scripts import markdown_table
 from leakbench.report.bounds import NOTHING
-from leakbench.scripts import markdown_table
 
 __all__ = ["FLOORS", "draw", "judged", "page_of"]
 

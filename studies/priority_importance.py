@@ -21,6 +21,10 @@ from shared.rows import store_of
 from torch import Tensor
 
 from leakbench.box import box_of
+from leakbench.core.recipe import resolve
+from leakbench.core.rng import generator
+from leakbench.core.scripts import markdown_table, one_line
+from leakbench.core.types import Clock, Generators, Network, Signal
 from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
 from leakbench.defense.importance import IMPORTANCE
@@ -28,12 +32,8 @@ from leakbench.defense.nbafl import Calibrated
 from leakbench.federated.simulate import train
 from leakbench.measure.statistics import difference_interval
 from leakbench.models import build, parameters
-from leakbench.recipe import resolve
 from leakbench.reproduce.agreement import mean_test
 from leakbench.reproduce.verdict import ORDER, Compared, decided
-from leakbench.rng import generator
-from leakbench.scripts import markdown_table, one_line
-from leakbench.types import Clock, Generators, Network, Signal
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "papers"

@@ -24,10 +24,10 @@ from strongest_figure_page import filled, whole
 
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
+from leakbench.core.scripts import one_line
 from leakbench.measure.statistics import wilson
 from leakbench.reproduce.choose import chosen
-from leakbench.scripts import one_line
-from leakbench.store import Run
+from leakbench.storage.store import Run
 from leakbench.study.rows import Row
 from leakbench.study.study import executed, limit_of, minutes_of
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from strongest_figure_numbers import PICTURES, SIGMAS
 from torch import Tensor
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["Sheet"]
 

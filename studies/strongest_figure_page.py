@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pandas as pd
 from strongest_figure_numbers import CLIP, PICTURES, SIGMAS, UNDER, Number, digits, number, rows_at
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.scripts import markdown_table
 from leakbench.report.bounds import NOTHING
-from leakbench.scripts import markdown_table
 
 __all__ = ["filled", "whole"]
 

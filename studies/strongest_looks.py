@@ -15,9 +15,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from shared.options import parser
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.scripts import one_line
 from leakbench.reproduce.table_figures import COLOURS
-from leakbench.scripts import one_line
 
 RESULTS = Path(__file__).parents[1] / "results" / "attacks"
 

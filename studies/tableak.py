@@ -26,6 +26,9 @@ from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.slots.pooling import POOLING
 from leakbench.cell import Cell, Request, identified, identity, resolve_cell
 from leakbench.cell.cell import hand_out
+from leakbench.core.progress import Reporter
+from leakbench.core.scripts import one_line
+from leakbench.core.types import Network
 from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Dataset
 from leakbench.experiment.attack_time import AttackTime
@@ -33,12 +36,9 @@ from leakbench.experiment.stage_attack import Judge, Leak, attack_leak
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent
 from leakbench.models import parameters
-from leakbench.progress import Reporter
 from leakbench.reproduce.choose import chosen
 from leakbench.scoring.scores_tables import TABLE_COLUMNS
-from leakbench.scripts import one_line
-from leakbench.store import open_run
-from leakbench.types import Network
+from leakbench.storage.store import open_run
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "attacks"

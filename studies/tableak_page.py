@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import stats
 
 from leakbench.box import box_of
-from leakbench.scripts import markdown_table
+from leakbench.core.scripts import markdown_table
 from leakbench.summary.tables import table_fields
 
 __all__ = ["KEYS", "page"]

@@ -23,16 +23,16 @@ from leakbench.auditing.verdict import Audit
 from leakbench.bench.bench import AIMS
 from leakbench.catalog import schema
 from leakbench.cli import commands as leakbench_command
+from leakbench.core.leakage_points import TAPS
+from leakbench.core.recipe import catalog_folder, names
+from leakbench.core.request import ENGINES, KNOWS, PROTOCOLS, READS, FederationFields, Fields, Request
 from leakbench.external.training_probe import Probe
 from leakbench.federated.optimizer import OPTIMIZERS
-from leakbench.leakage_points import TAPS
 from leakbench.log import TRACKERS
 from leakbench.models import MODELS
-from leakbench.recipe import catalog_folder, names
 from leakbench.report.plots import FIGURES, KINDS
 from leakbench.report.result import Pictures
 from leakbench.reproduce.file import table_names
-from leakbench.request import ENGINES, KNOWS, PROTOCOLS, READS, FederationFields, Fields, Request
 from leakbench.study.sweep import Swept
 
 __all__ = ["COMMAND", "NULL", "RECORDED", "Tree", "current", "differences", "parts", "record"]

@@ -28,7 +28,7 @@ from leakbench.cli import commands
 from leakbench.conformance.command import as_dict
 from leakbench.conformance.judge import Result
 from leakbench.leaderboard.read import read_card, text_of
-from leakbench.manifest_file import read_manifest
+from leakbench.storage.manifest_file import read_manifest
 from leakbench.study.grid import read_grid
 from leakbench.study.journal import open_journal
 from leakbench.study.rows import ACCOUNTING, FRONTIER, OF_PAGES, of_table

@@ -2,7 +2,7 @@
 
 `python -m tests.golden_cells` measures the cells and writes `golden_cells.json` next to this file. It refuses to replace numbers
 whose
-cell has the same hash as before: raise a behaviour version first (`leakbench/behaviour.py` says where to declare versions).
+cell has the same hash as before: raise a behaviour version first (`leakbench/core/behaviour.py` says where to declare versions).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from leakbench.behaviour import raised
 from leakbench.cell import Cell, Request
 from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.budget import prepare
-from leakbench.progress import Reporter
+from leakbench.core.behaviour import raised
+from leakbench.core.progress import Reporter
 from leakbench.study.study import executed
 
 __all__ = ["CELLS", "COMMAND", "KEPT", "cell_of", "differences", "golden", "numbers", "unraised"]

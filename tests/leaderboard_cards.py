@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from leakbench.core.progress import Reporter
 from leakbench.leaderboard.asked import Asked
 from leakbench.leaderboard.card import Card, Point
 from leakbench.leaderboard.make import make_card
 from leakbench.leaderboard.read import text_of
-from leakbench.progress import Reporter
 from leakbench.study.study import Execution
 
 __all__ = ["SMALL", "changed", "everywhere", "small_card", "with_points"]

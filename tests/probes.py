@@ -2,10 +2,10 @@
 
 import torch
 
+from leakbench.core.types import Fact, Network
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe, phases
 from leakbench.models import build, parameters
-from leakbench.types import Fact, Network
 
 
 def probe(federation: Federation, model: str = "cnn", shape: tuple[int, ...] = (1, 28, 28), classes: int = 10) -> Probe:

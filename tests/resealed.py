@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leakbench.manifest import sealed
+from leakbench.storage.manifest import sealed
 
 
 def reseal(folder: Path, manifest: Mapping[str, Any]) -> None:

@@ -50,7 +50,7 @@ def endless(task: Task) -> Outcome:
 
 def nested(task: Task) -> Outcome:
     """Start a sweep within a sweep."""
-    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.core.errors import InputError  # noqa: PLC0415
     from leakbench.study.workers import refuse_inside  # noqa: PLC0415
 
     try:

@@ -13,8 +13,8 @@ from leakbench.attack.search.adam import Adam
 from leakbench.attack.slots.descent import DESCENT, AdamDescent, Terms, descend
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli import main
-from leakbench.errors import InputError
-from leakbench.recipe import construct
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
 
 INPUTS, SIZE, VICTIMS = 5, 7, 4
 

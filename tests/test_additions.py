@@ -24,8 +24,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from leakbench.defense.by_norm import Norms, Scaling, clip_factor, scale_by_norm, whole_norm
-from leakbench.part import Bound, part
-from leakbench.types import Clock, Fact, Generators, Signal
+from leakbench.core.part import Bound, part
+from leakbench.core.types import Clock, Fact, Generators, Signal
 
 
 @part("transform.clip_half")
@@ -76,7 +76,7 @@ def as_part(code: str, name: str) -> str:
     """Return the code of a user's part as it is written in a checkout."""
     code, changed = re.subn(r"^@dataclass\(frozen=True\)$", f'@part("{name}")', code, flags=re.MULTILINE)
     assert changed == 1
-    return code.replace("from dataclasses import dataclass\n", "from leakbench.part import part\n", 1)
+    return code.replace("from dataclasses import dataclass\n", "from leakbench.core.part import part\n", 1)
 
 
 def copied(folder: Path) -> Path:
@@ -147,7 +147,7 @@ def test_five_additions_are_measured_by_one_table(place: Path) -> None:
 def test_identities_contain_the_names_of_additions_and_factors_scale_them(place: Path) -> None:
     program = (
         "from leakbench.cell.factors import wider; from leakbench.defense import Defense;"
-        "from leakbench.recipe import describe, resolve; half = resolve('defenses', Defense, 'half.yaml')[1];"
+        "from leakbench.core.recipe import describe, resolve; half = resolve('defenses', Defense, 'half.yaml')[1];"
         "print(describe(half)['example'], describe(wider(half, 2.0))['example'])"
     )
     half, wide = "[{'part': 'ClipHalf', 'norm': 0.01}]", "[{'part': 'ClipHalf', 'norm': 0.02}]"

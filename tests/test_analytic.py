@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from leakbench.attack import Attack
 from leakbench.attack.methods.analytic import AnalyticFc
 from leakbench.cli import main
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generator
+from leakbench.core.types import Clock, Network
 from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
 from leakbench.models.layers import begins_linear
-from leakbench.recipe import construct
-from leakbench.rng import generator
-from leakbench.types import Clock, Network
 
 
 def seen(model: nn.Module, x: Tensor, y: Tensor, classes: int) -> View:

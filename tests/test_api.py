@@ -19,12 +19,12 @@ from own_network import CLASSES, SHAPE, batch, build, gradient
 
 import leakbench
 from leakbench.api import run
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.request import FIELDS, Fields, Request, request_of
+from leakbench.core.words import seconds
 from leakbench.report.latex import escaped, latex_table
 from leakbench.report.plots import curve_plot
-from leakbench.request import FIELDS, Fields, Request, request_of
 from leakbench.summary.model import Summary
-from leakbench.words import seconds
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leakbench.atomic import TEMPORARY, write_atomically
+from leakbench.storage.atomic import TEMPORARY, write_atomically
 
 
 def test_content_is_flushed_before_the_rename_and_the_rename_before_returning(

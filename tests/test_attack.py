@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.rankings.candidates import Candidates
@@ -19,16 +18,17 @@ from leakbench.attack.slots.priors import TotalVariation
 from leakbench.attack.slots.space import Coordinates, Pixels
 from leakbench.attack.slots.start import Normal, Patterned, Uniform
 from leakbench.attack.slots.stop import Iterations
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import resolve
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Network
 from leakbench.data.find import load_dataset
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
 from leakbench.models import build, one_hot, parameters
-from leakbench.recipe import resolve
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network
 
 
 def leaked(

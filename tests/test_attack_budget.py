@@ -25,19 +25,19 @@ from leakbench.attack.slots.start import Constant
 from leakbench.attack.slots.stop import Iterations, Watched, searches_of
 from leakbench.cell import Request, identity
 from leakbench.cell.resolve import resolve_cell
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct, resolve
+from leakbench.core.rng import generators
+from leakbench.core.types import Network
+from leakbench.core.words import seconds
 from leakbench.execute import execute
 from leakbench.experiment import stage_attack
 from leakbench.experiment.attack_time import AttackTime, estimate_line
 from leakbench.federated.view import Public, View
 from leakbench.leaderboard.asked import EVALUATIONS, Asked, asking, card_command
 from leakbench.models import one_hot, parameters
-from leakbench.recipe import construct, resolve
-from leakbench.rng import generators
-from leakbench.store import Run, open_run
+from leakbench.storage.store import Run, open_run
 from leakbench.summary.warnings import WORDS, doubts
-from leakbench.types import Network
-from leakbench.words import seconds
 
 V, SHAPE, CLASSES = 3, (1, 4, 4), 4
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from leakbench.attack.slots.distance import DISTANCE, Cosine
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.types import Network
 from leakbench.federated.view import View
-from leakbench.recipe import construct
-from leakbench.types import Network
 
 
 def view() -> View:

@@ -15,12 +15,12 @@ from leakbench.attack.slots.batch_norm import BatchNormStatistics
 from leakbench.attack.slots.consensus import GroupConsistency
 from leakbench.attack.slots.priors import PRIOR, Length, TotalVariation
 from leakbench.cli import main
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generators
+from leakbench.core.types import Network
 from leakbench.federated.view import Public, View
 from leakbench.models import parameters
-from leakbench.recipe import construct
-from leakbench.rng import generators
-from leakbench.types import Network
 
 
 def network(victims: int | None = None) -> Network:

@@ -18,11 +18,11 @@ from leakbench.attack.slots.space import SPACE, Standardised
 from leakbench.attack.slots.start import START, Colour, Constant
 from leakbench.attack.slots.start_public import PublicMean, PublicNormal, Surrogate
 from leakbench.cli import main
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct, resolve
+from leakbench.core.rng import generators
+from leakbench.core.types import Generators, Network
 from leakbench.federated.view import Public, View
-from leakbench.recipe import construct, resolve
-from leakbench.rng import generators
-from leakbench.types import Generators, Network
 
 CLASSES = 4
 

@@ -20,13 +20,13 @@ from leakbench.attack.slots.space_tables import SoftCategories, StandardColumns
 from leakbench.attack.slots.start_tables import StandardUniform
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli import main
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct, resolve
+from leakbench.core.rng import generators
+from leakbench.core.types import Network
 from leakbench.federated.view import View
 from leakbench.measure.metrics_tables import table_scores
 from leakbench.models import build, one_hot, parameters
-from leakbench.recipe import construct, resolve
-from leakbench.rng import generators
-from leakbench.types import Network
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 

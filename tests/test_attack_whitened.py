@@ -19,11 +19,11 @@ from leakbench.attack.search.whitening import (
 from leakbench.attack.slots.distance import Likelihood
 from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.cell import Request, resolve_cell
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.types import Network
 from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import aware, draw_victims, view_of
 from leakbench.federated.view import Public, View
-from leakbench.types import Network
 
 DOUBLE = torch.zeros(1, dtype=torch.float64)
 

@@ -18,24 +18,24 @@ from scipy.stats import binom, norm
 from small_table import FEATURES, dataset, layout, records
 from torch import Tensor, nn
 
-from leakbench.answers import Ranking
 from leakbench.attack.rankings.attributes import Attributes
 from leakbench.attack.rankings.groups import Groups, explained, group_means
+from leakbench.core.answers import Ranking
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.data.attributes import attributes_of, commonest, values_of
 from leakbench.data.dataset import Feature
 from leakbench.data.find import load_dataset
-from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
 from leakbench.measure.statistics import wilson
 from leakbench.models import parameters
 from leakbench.privacy.bounds import Seen, gaussian_robustness
 from leakbench.report.columns import page_columns
-from leakbench.rng import generator
 from leakbench.scoring.scores import Truth
 from leakbench.scoring.scores_rankings import score_attributes
 from leakbench.summary.model import Summary, Tap
 from leakbench.summary.rankings import attribute_bounds, attribute_fields, attribute_notes, attribute_violations
-from leakbench.types import Network
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 

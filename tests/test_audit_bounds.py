@@ -17,9 +17,9 @@ from leakbench.auditing.bounds import (
 from leakbench.auditing.family import family_epsilon, gaussian_epsilon
 from leakbench.auditing.trials import Scores, drawn
 from leakbench.auditing.verdict import lower_bounds
+from leakbench.core.rng import generator
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.rng import generator
 
 DELTA = 1e-5
 

@@ -9,13 +9,13 @@ from leakbench.auditing.cell import audit_cell
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.cell import hand_out
+from leakbench.core.recipe import names
+from leakbench.core.types import Clock, Generators, Signal
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.recipe import names
-from leakbench.types import Clock, Generators, Signal
 
 DELTA = 1e-5
 

@@ -16,6 +16,8 @@ from leakbench.auditing.noise import measure
 from leakbench.auditing.release import DefenseRelease
 from leakbench.auditing.trials import executed
 from leakbench.auditing.verdict import Stated, judge
+from leakbench.core.rng import generator, normal
+from leakbench.core.types import Clock, Fact, Generators, Signal
 from leakbench.data.recipe import Federation
 from leakbench.defense.by_norm import member_norms, scaled, whole_norm
 from leakbench.defense.clip import ClipLayers, ClipWhole
@@ -23,8 +25,6 @@ from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.transform import Stations
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.rng import generator, normal
-from leakbench.types import Clock, Fact, Generators, Signal
 
 SHAPES = {"first": (32, 1, 3, 3), "second": (64, 16, 3, 3), "bias": (10,)}
 CLOCK = Clock(0, 0, 1, 1)

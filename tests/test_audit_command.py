@@ -11,9 +11,9 @@ import pytest
 from command_line import called
 
 from leakbench.cell import Request, probe_of, resolve_cell
+from leakbench.core.recipe import names
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.recipe import names
 
 KEYS = [
     "noise_data_independent",

@@ -15,10 +15,10 @@ from leakbench.auditing.function import CallableRelease, load_callable
 from leakbench.auditing.own import audit_callable
 from leakbench.auditing.trials import drawn, executed
 from leakbench.auditing.verdict import Audit
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator
 from leakbench.privacy.accountants import best
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.rng import generator
 
 Update = Mapping[str, Any]
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, twins
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.methods.gradient_matching import GradientMatching
@@ -20,14 +19,15 @@ from leakbench.attack.slots.labels import LastLayer
 from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.attack.slots.start import Constant
 from leakbench.attack.slots.stop import Iterations, searches_of
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.types import Generators, Network
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.sign import Sign
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot, parameters
-from leakbench.recipe import construct
-from leakbench.types import Generators, Network
 
 V, SHAPE = 4, (1, 2, 2)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from command_line import called
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.study.rows import ACCOUNTING, RowFormat, RowStore, of_table
 from tests.published_files import published_file
 
@@ -192,7 +192,7 @@ def test_an_empty_table_has_its_first_columns(tmp_path: Path) -> None:
 
 def test_two_commands_on_one_folder_lose_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one command computes a claim, another one computes and writes the next claim."""
-    from leakbench.progress import Reporter  # noqa: PLC0415
+    from leakbench.core.progress import Reporter  # noqa: PLC0415
     from leakbench.reproduce import reproduce as reproducing  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
     from leakbench.reproduce.published import read_any  # noqa: PLC0415

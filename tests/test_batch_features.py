@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakbench.answers import Reconstruction
 from leakbench.attack import batch_features
 from leakbench.attack.batch_features import decided, in_span, separable, separated, spanned
 from leakbench.attack.clock import Until, WithinSeconds
@@ -25,14 +24,15 @@ from leakbench.attack.slots.stop import Iterations
 from leakbench.cell import Request
 from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.budget import plan
+from leakbench.core.answers import Reconstruction
+from leakbench.core.types import Clock, Generators, Network
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
+from leakbench.federated.separations import Separation, Separations
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot, parameters
-from leakbench.separations import Separation, Separations
-from leakbench.types import Clock, Generators, Network
 
 V, FEATURES, NONE = 3, 20, Stations()
 

@@ -43,17 +43,17 @@ from leakbench.bench.task import (
     task,
 )
 from leakbench.bench.timing import ONE, Arms, in_turns
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import resolve
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Network
 from leakbench.defense.clip import ClipLayers
 from leakbench.defense.transform import Stations
 from leakbench.engine.chain import chain_of
-from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.simulate import train
 from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
-from leakbench.recipe import resolve
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network
 
 SMALL = (1, 12, 12)
 

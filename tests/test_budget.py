@@ -12,15 +12,15 @@ from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
 from leakbench.cell.factors import louder
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import resolve
+from leakbench.core.types import Clock
 from leakbench.data.recipe import Federation
-from leakbench.decay import Linear
 from leakbench.defense import Defense, phases
-from leakbench.errors import InputError
 from leakbench.execute import execute
+from leakbench.privacy.decay import Linear
 from leakbench.privacy.ledger import first_rounds
-from leakbench.recipe import resolve
-from leakbench.store import open_run
-from leakbench.types import Clock
+from leakbench.storage.store import open_run
 
 
 def cell(**asked: object) -> Cell:

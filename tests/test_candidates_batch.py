@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.attack.rankings.candidates import Candidates
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.federated.view import Public, View
 from leakbench.models import parameters
-from leakbench.rng import generator
 from leakbench.scoring.scores_rankings import membership
-from leakbench.types import Network
 
 FEATURES, MEMBERS = 4, 3
 

@@ -12,6 +12,7 @@ from leakbench.attack.rankings.bins import FLOOR, in_bins, reads_bins
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.search.shrinkage import shrinkage_of
 from leakbench.attack.servers.imprint import edges_of, imprinted
+from leakbench.core.rng import generator
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.prune import PruneThreshold
@@ -19,7 +20,6 @@ from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import one_hot
-from leakbench.rng import generator
 
 FEW = Public(PUBLIC.inputs[:300], PUBLIC.labels[:300])
 

@@ -8,13 +8,13 @@ import torch
 from leakbench.attack.public_gradients import before_mask, flat
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
+from leakbench.core.types import Network
 from leakbench.defense import soteria
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
 from leakbench.federated.view import Public, View
 from leakbench.models import build, one_hot, parameters
-from leakbench.types import Network
 
 V, SHAPE, CLASSES = 3, (1, 8, 8), 4
 

@@ -21,12 +21,12 @@ from leakbench.catalog import KINDS
 from leakbench.cell import Cell, Request, identity
 from leakbench.cell.budget import prepare
 from leakbench.cli import commands
+from leakbench.core.recipe import catalog_folder, load, names, resolve
 from leakbench.defense import Defense
 from leakbench.defense.transform import STATIONS
 from leakbench.execute import execute
 from leakbench.models import MODELS
-from leakbench.recipe import catalog_folder, load, names, resolve
-from leakbench.store import open_run
+from leakbench.storage.store import open_run
 from tests.frozen_commands import COMMAND, RECORDED, differences, parts
 
 HOME = Path(__file__).parent.parent

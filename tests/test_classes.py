@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from leakbench.attack.public_gradients import gradients_alone
 from leakbench.attack.rankings import classes as classes_module
 from leakbench.attack.rankings.classes import Classes
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.federated.view import Public, View
 from leakbench.measure.statistics import wilson
 from leakbench.models import parameters
-from leakbench.rng import generator
-from leakbench.types import Network
 
 FEATURES = 4
 

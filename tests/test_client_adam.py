@@ -20,12 +20,15 @@ from leakbench.cell import cell as cells
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.cell import hand_out
 from leakbench.cli import commands
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import catalog_folder
+from leakbench.core.rng import generator
+from leakbench.core.types import Clock, Fact, Network, Parameters
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.execute import execute
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.stage_train import fresh_network
@@ -36,12 +39,9 @@ from leakbench.federated.leakage import leak
 from leakbench.federated.optimizer import OPTIMIZERS, Adam
 from leakbench.federated.view import View
 from leakbench.models import parameters
-from leakbench.recipe import catalog_folder
 from leakbench.report.words import training
-from leakbench.rng import generator
-from leakbench.store import open_run
+from leakbench.storage.store import open_run
 from leakbench.summary.model import Summary
-from leakbench.types import Clock, Fact, Network, Parameters
 
 RATE = 0.05
 ADAM = Clock(0, 0, 1, 3, client_optimizer="adam")

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from resealed import reseal
 
 from leakbench.cli import commands
-from leakbench.errors import InputError
-from leakbench.store import open_run
+from leakbench.core.errors import InputError
+from leakbench.storage.store import open_run
 from leakbench.summary.compare import Difference, _at, compare, compare_lists, left_out, lines, sentence
 
 TINY = (

@@ -22,7 +22,7 @@ from leakbench.conformance.command import OwnScorer
 from leakbench.conformance.contract import read_scores
 from leakbench.conformance.pictures import black_and_white, reference, turned
 from leakbench.conformance.pixel_cases import lpips_case
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.measure import metrics
 from leakbench.measure.metrics import load_lpips
 

@@ -20,6 +20,8 @@ import leakbench.experiment.conspicuous as stage
 from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
 from leakbench.attack.servers.imprint import Imprint
 from leakbench.cell import Request, resolve_cell
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.execute import _honest, _sent, hand_out
 from leakbench.experiment.conspicuous import HONEST, Conspicuous, conspicuous_of, seen_of
 from leakbench.federated.view import Knowledge, Public
@@ -36,9 +38,7 @@ from leakbench.measure.conspicuous import (
 from leakbench.models import build, parameters
 from leakbench.models.gates import gated_biases
 from leakbench.report.words import conspicuous
-from leakbench.rng import generator
 from leakbench.summary.model import Summary
-from leakbench.types import Network
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 

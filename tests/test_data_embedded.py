@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
+from leakbench.core.errors import InputError
 from leakbench.data.dataset import Dataset
 from leakbench.data.embedded import Embedded
 from leakbench.data.find import load_dataset
-from leakbench.errors import InputError
 
 SHAPES = {
     "faces": ((1, 25, 25), 150, 50, 2, "image"),

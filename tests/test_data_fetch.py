@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from test_data_formats import ROLES, tiny_faces, tiny_idx
 
+from leakbench.core.errors import InputError
 from leakbench.data.fetch import download, fetch_origin
 from leakbench.data.recipe import Origin
 from leakbench.data.unpack import unpack
-from leakbench.errors import InputError
 
 CONTENT = random.Random(0).randbytes(700_000)
 SHA = hashlib.sha256(CONTENT).hexdigest()

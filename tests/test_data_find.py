@@ -8,11 +8,11 @@ import pytest
 import yaml
 from test_data_formats import ROLES, tiny_faces, tiny_idx
 
+from leakbench.core.errors import AbsentError, InputError
 from leakbench.data import commands, find
 from leakbench.data.cache import user_cache
 from leakbench.data.fetch import fetch_origin
 from leakbench.data.find import load_dataset
-from leakbench.errors import AbsentError, InputError
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from leakbench.core.errors import InputError
 from leakbench.data.cache import Cache
 from leakbench.data.checks import File
 from leakbench.data.pictures import CifarPython, FaceFolders, Idx
 from leakbench.data.split import apportion, split
 from leakbench.data.tables import AdultCsv
-from leakbench.errors import InputError
 
 ROLES = ("train_images", "train_labels", "test_images", "test_labels")
 

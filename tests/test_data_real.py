@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from leakbench.core.recipe import resolve
 from leakbench.data.commands import verify_dataset
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import find_folder, load_dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.data.sizes import Sizes
-from leakbench.recipe import resolve
 
 pytestmark = pytest.mark.data
 

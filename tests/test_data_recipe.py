@@ -2,10 +2,10 @@
 
 import pytest
 
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import catalog_folder, construct, describe, load, names, resolve
 from leakbench.data.partition import Iid, Shards
 from leakbench.data.recipe import DatasetRecipe, Federation, Origin
-from leakbench.errors import InputError
-from leakbench.recipe import catalog_folder, construct, describe, load, names, resolve
 
 NAMES = ["adult", "cancer", "cifar10", "digits", "faces", "lfw", "mnist"]
 

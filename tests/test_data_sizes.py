@@ -9,13 +9,13 @@ from leakbench.cell import Request
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import plan, prepare
 from leakbench.cell.cell import hand_out
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct, names, resolve
 from leakbench.data import find
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.data.sizes import Sizes
-from leakbench.errors import InputError
-from leakbench.recipe import construct, names, resolve
 
 EMBEDDED = ["faces", "digits", "cancer"]
 GOOD = {"shape": [1, 4, 4], "train": [3, 2], "test": 2}

@@ -17,11 +17,11 @@ from leakbench.attack.learn.vae import LEAST, Sides, Training, Vae, divergence, 
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.slots import space_decoder as module
 from leakbench.attack.slots.space_decoder import Decoder
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct, resolve
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.federated.view import Public, View
-from leakbench.recipe import construct, resolve
-from leakbench.rng import generator
-from leakbench.types import Network
 
 SIDES = Sides(6, 16, 2)
 

@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import facts_of, probe
 
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import names, resolve
+from leakbench.core.rng import generators, normal
+from leakbench.core.types import Clock, Generators, Signal
 from leakbench.data.recipe import Federation
-from leakbench.decay import Linear
 from leakbench.defense import Defense, phases
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
@@ -20,13 +23,10 @@ from leakbench.defense.quantile import ClipQuantile, QuantileNoise
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.transform import Stations, apply
-from leakbench.errors import InputError
 from leakbench.federated.client import Examples, client_update
 from leakbench.privacy.calibration import calibrated
 from leakbench.privacy.claim import MomentsClaim
-from leakbench.recipe import names, resolve
-from leakbench.rng import generators, normal
-from leakbench.types import Clock, Generators, Signal
+from leakbench.privacy.decay import Linear
 
 CLOCK = Clock(0, 0, 1, 1)
 

@@ -15,6 +15,10 @@ from torch import Tensor, nn
 
 from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct, resolve
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Local, Network, Parameters, Signal
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
@@ -25,7 +29,6 @@ from leakbench.defense.quantile import AdaptClip, ClipQuantile, QuantileNoise, Q
 from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.transform import Transform, apply
-from leakbench.errors import InputError
 from leakbench.execute import _sent, hand_out
 from leakbench.experiment.stage_train import train_federation
 from leakbench.experiment.victims import draw_victims, view_of
@@ -33,10 +36,7 @@ from leakbench.federated.sampling import drop_out
 from leakbench.federated.simulate import Round, train
 from leakbench.models import build, parameters
 from leakbench.privacy.calibration import calibrated
-from leakbench.recipe import construct, resolve
-from leakbench.rng import generator, generators
-from leakbench.store import open_run
-from leakbench.types import Clock, Local, Network, Parameters, Signal
+from leakbench.storage.store import open_run
 
 CLOCK = Clock(0, 0, 1, 1)
 BATCH = Local(Network(nn.Identity(), {}), torch.zeros(1), torch.zeros(1))

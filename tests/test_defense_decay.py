@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import probe
 
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct, resolve
+from leakbench.core.rng import generators
+from leakbench.core.types import Clock, Signal
 from leakbench.data.recipe import Federation
-from leakbench.decay import (
+from leakbench.defense import Defense, phases
+from leakbench.defense.clip import ClipWhole
+from leakbench.defense.noise import GaussianNoise
+from leakbench.privacy.decay import (
     Cyclic,
     Decay,
     Exponential,
@@ -20,13 +27,6 @@ from leakbench.decay import (
     Staircase,
     StaircaseReleased,
 )
-from leakbench.defense import Defense, phases
-from leakbench.defense.clip import ClipWhole
-from leakbench.defense.noise import GaussianNoise
-from leakbench.errors import InputError
-from leakbench.recipe import construct, resolve
-from leakbench.rng import generators
-from leakbench.types import Clock, Signal
 
 PAPER = Federation(rounds=100, batch=5, examples_per_client=500)  # K_t, N and L are the paper's by default.
 

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import facts_of
 
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import catalog_folder, construct, names, resolve
+from leakbench.core.rng import generators
+from leakbench.core.types import Clock, Signal
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
 from leakbench.defense.noise import GaussianNoise, LaplaceNoise
-from leakbench.errors import InputError
 from leakbench.privacy.calibration import calibrated
-from leakbench.recipe import catalog_folder, construct, names, resolve
-from leakbench.rng import generators
-from leakbench.types import Clock, Signal
 
 CLOCK = Clock(0, 0, 1, 1)
 FEDERATION = Federation(rounds=3, batch=5, examples_per_client=20, clients=30, clients_per_round=10, local_iterations=4)

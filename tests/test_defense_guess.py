@@ -13,6 +13,7 @@ from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.attack.slots.start import Constant
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cell import Request, resolve_cell
+from leakbench.core.types import Clock, Signal
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.guess import Chooses, Surviving, on_a_guess, surviving
 from leakbench.defense.prune import PruneRandom, PruneThreshold, PruneThresholdReleased
@@ -21,7 +22,6 @@ from leakbench.defense.transform import Stations
 from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import aware, draw_victims, truth, view_of
 from leakbench.models import one_hot
-from leakbench.types import Clock, Signal
 
 NOW = Clock(0, 0, 1, 1)
 

@@ -9,6 +9,10 @@ from torch import Tensor, nn
 
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.cell import hand_out
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import resolve
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Local, Network, Parameters, Sampling, Signal
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe, facts_at
@@ -18,7 +22,6 @@ from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.precode import Precode, VariationalBottleneck
 from leakbench.defense.soteria import Soteria, representation_scores
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, view_of
 from leakbench.federated.client import Examples, client_update, example_signal, mean_update
@@ -27,9 +30,6 @@ from leakbench.federated.sampling import drawn
 from leakbench.federated.simulate import accuracy, train
 from leakbench.federated.view import View
 from leakbench.models import MODELS, build, one_hot, parameters
-from leakbench.recipe import resolve
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Local, Network, Parameters, Sampling, Signal
 
 CLOCK = Clock(0, 0, 1, 1)
 SHAPE = (1, 10, 10)

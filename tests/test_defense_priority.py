@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from leakbench.cell import Request, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.cell import hand_out
+from leakbench.core.errors import InputError
+from leakbench.core.part import part
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Local, Network, Signal
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe, facts_at
 from leakbench.defense.importance import Central, Importance, Sensitivity, Variance, local_model
 from leakbench.defense.nbafl import Calibration, NbaflDownlink, NbaflUplink, clip_weights, downlink_std, uplink_std
 from leakbench.defense.priority import PriorityNoise, chosen
-from leakbench.errors import InputError
 from leakbench.federated.simulate import train
 from leakbench.models import build, one_hot, parameters
-from leakbench.part import part
-from leakbench.recipe import construct
-from leakbench.rng import generator, generators
 from leakbench.summary.notes import network_notes
-from leakbench.types import Clock, Local, Network, Signal
 
 CLOCK = Clock(0, 0, rounds=8, local_iterations=1, cohort=5, clients=5, examples_per_client=40)
 C_01 = math.sqrt(2 * math.log(125))

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import facts_of
 
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generators
+from leakbench.core.types import Clock, Signal
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.prune import PruneRandom, PruneThreshold, PruneThresholdReleased
 from leakbench.defense.transform import Transform
-from leakbench.errors import InputError
 from leakbench.privacy.calibration import calibrated
-from leakbench.recipe import construct
-from leakbench.rng import generators
-from leakbench.types import Clock, Signal
 
 CLOCK = Clock(0, 0, 1, 1)
 FEDERATION = Federation(rounds=2, batch=5, examples_per_client=20, clients=30, clients_per_round=10, local_iterations=4)

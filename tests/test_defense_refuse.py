@@ -14,6 +14,10 @@ from torch import Tensor
 from leakbench.attack.servers.first_layer import QuantileRows
 from leakbench.attack.servers.imprint import Imprint
 from leakbench.attack.servers.loki import Loki
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generator
+from leakbench.core.types import Clock, Local, Network, Signal
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
@@ -21,16 +25,12 @@ from leakbench.defense.guess import Chooses, on_a_guess
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.refuse import RefuseConspicuous, Refused
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.experiment.conspicuous import seen_of
 from leakbench.federated.client import Examples, example_signal
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import build, one_hot, parameters
 from leakbench.privacy.calibration import calibrated
-from leakbench.recipe import construct
-from leakbench.rng import generator
-from leakbench.types import Clock, Local, Network, Signal
 
 SHAPE, CLASSES, CLOCK = (1, 12, 12), 4, Clock(0, 0, 1, 1)
 FEDERATION = Federation(rounds=2, batch=5, examples_per_client=20, clients=30, clients_per_round=10, local_iterations=4)

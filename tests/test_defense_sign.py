@@ -14,20 +14,20 @@ from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.slots.distance import Likelihood, SquaredL2
 from leakbench.cell import Request, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generators
+from leakbench.core.types import Clock, Fact, Local, Signal
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.guess import Chooses, Explains, on_a_guess, unlikelihood
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sign import SHARPNESS, Sign, SoftSign, margins
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import aware, draw_victims, truth, view_of
 from leakbench.models import one_hot
 from leakbench.privacy.claim import MomentsClaim
-from leakbench.recipe import construct
-from leakbench.rng import generators
-from leakbench.types import Clock, Fact, Local, Signal
 
 NOW = Clock(0, 0, 1, 1)
 GRADS = {"a": torch.tensor([[[0.5, -2.0, 0.0]], [[1e-20, 3.0, -1e9]]]), "b": torch.tensor([[[[-0.0]]], [[[7.0]]]])}

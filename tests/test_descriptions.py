@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from pydantic import Field
 
 from leakbench.attack import Attack
-from leakbench.behaviour import part_name
 from leakbench.catalog import KINDS, descriptions, purpose, schema
 from leakbench.cli import commands
-from leakbench.decay import DECAY
+from leakbench.core.behaviour import part_name
+from leakbench.core.recipe import Slot, resolve
 from leakbench.defense.noise import GaussianNoise
-from leakbench.recipe import Slot, resolve
+from leakbench.privacy.decay import DECAY
 
 
 @dataclasses.dataclass

@@ -15,12 +15,12 @@ from far import FAR, Elsewhere
 from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.cell.cell import hand_out
 from leakbench.cell.device import described, device_of
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.types import Network
 from leakbench.execute import execute
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.simulate import train
-from leakbench.store import open_run
-from leakbench.types import Network
+from leakbench.storage.store import open_run
 
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no GPU, or hidden: run `pytest -m cuda` where one is"

@@ -18,9 +18,9 @@ from documented import alike, follow, steps, unlike
 from plain import hard_phrases
 
 from leakbench.attack import Attack
+from leakbench.core.recipe import _own_parts, names, resolve
 from leakbench.defense import Defense
 from leakbench.overview import _hash, overview
-from leakbench.recipe import _own_parts, names, resolve
 from leakbench.reproduce.reproduce import BEGIN, END
 
 pytestmark = pytest.mark.usefixtures("with_pages")

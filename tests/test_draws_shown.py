@@ -6,21 +6,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.doubts import UNKNOWN
 from leakbench.attack.looks import releases
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.methods.stage import Stage
 from leakbench.attack.posterior import missed
 from leakbench.attack.rankings.candidates import Candidates
+from leakbench.core.answers import Reconstruction
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Generators, Network, ShowsDraws
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.precode import Precode, VariationalBottleneck
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import build, one_hot, parameters
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Generators, Network, ShowsDraws
 
 CLOCK = Clock(0, 0, 1, 1)
 SHAPE = (1, 10, 10)

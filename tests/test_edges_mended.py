@@ -14,19 +14,19 @@ import torch
 from command_line import called
 
 import leakbench
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.types import Clock, Signal
 from leakbench.defense.by_norm import member_norms, scale_by_norm, whole_norm
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.quantile import AdaptClip, ClipQuantile
 from leakbench.defense.recipe import Defense
 from leakbench.defense.sign import Sign
-from leakbench.errors import InputError
-from leakbench.lengths import length
+from leakbench.engine.rows import length
 from leakbench.privacy.accountants import best
 from leakbench.privacy.bounds import reconstruction_robustness
 from leakbench.privacy.compositions import advanced, basic, zcdp
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.recipe import construct
-from leakbench.types import Clock, Signal
 
 CLOCK = Clock(0, 0, 1, 1)
 

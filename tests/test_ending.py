@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from leakbench import ending
-from leakbench.ending import INTERRUPTED, SAID
+from leakbench.core import process as ending
+from leakbench.core.process import INTERRUPTED, SAID
 from tests.offline import python_path
 
 HOME = Path(__file__).parent.parent

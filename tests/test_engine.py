@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from leakbench.cli import commands
+from leakbench.core.rng import generators
+from leakbench.core.types import Clock, Network, Parameters, Signal
 from leakbench.defense.by_norm import ByNorm
 from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
 from leakbench.defense.noise import GaussianNoise
@@ -31,8 +33,6 @@ from leakbench.federated.client import Examples, client_update
 from leakbench.federated.merged import merges
 from leakbench.models import MODELS
 from leakbench.models.convnet import convnet
-from leakbench.rng import generators
-from leakbench.types import Clock, Network, Parameters, Signal
 
 
 def shape_of(name: str) -> tuple[int, ...]:

@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.looks import cut_of
 from leakbench.attack.methods import gradient_matching
 from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.core.answers import Reconstruction
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Generators, Network, Signal
 from leakbench.defense.clip import ClipLayers
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
@@ -25,9 +28,6 @@ from leakbench.engine.side_by_side import Cut, pieces_of, shares_of, side_by_sid
 from leakbench.federated.client import runs_apart
 from leakbench.federated.view import View
 from leakbench.models import parameters
-from leakbench.recipe import construct
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Generators, Network, Signal
 
 
 @pytest.fixture

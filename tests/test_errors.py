@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from leakbench.errors import BusyError, DamagedError, InputError
+from leakbench.core.errors import BusyError, DamagedError, InputError
 
 
 @pytest.mark.parametrize("between", ["\n", "\r\n", "\x0b", "\x1d", "\x85", "\u2028"])

@@ -11,7 +11,7 @@ from own_network import CLASSES, SHAPE, batch, build
 from torch import Tensor, nn
 
 import leakbench
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.external.attacker import AttackerOptions
 from leakbench.external.trace import Trace, Training
 from leakbench.flower.leaks import Leak, write_leak

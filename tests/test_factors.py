@@ -13,9 +13,9 @@ from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
 from leakbench.cell.network import probe_of
+from leakbench.core.errors import InputError
+from leakbench.core.types import Fact
 from leakbench.defense import facts_at
-from leakbench.errors import InputError
-from leakbench.types import Fact
 
 
 def cell(**asked: object) -> Cell:

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.features import Features, read, readable
 from leakbench.attack.front import Front, fully_connected
 from leakbench.attack.methods import feature_inversion
@@ -22,15 +21,16 @@ from leakbench.attack.slots.labels import LastLayer
 from leakbench.attack.slots.priors import TotalVariation
 from leakbench.attack.slots.start import Constant
 from leakbench.attack.slots.stop import Iterations
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.types import Clock, Generators, Network
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
 from leakbench.engine.side_by_side import Cut
-from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, View
 from leakbench.models import build, one_hot, parameters
-from leakbench.types import Clock, Generators, Network
 
 V, SHAPE, CLASSES = 4, (1, 6, 6), 5
 

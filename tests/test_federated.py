@@ -8,6 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakbench.core.leakage_points import TAPS
+from leakbench.core.recipe import names, resolve
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Network, Parameters, Signal
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
@@ -22,11 +26,7 @@ from leakbench.federated.leakage import leak
 from leakbench.federated.sampling import draw_batches, draw_clients
 from leakbench.federated.simulate import Counts, Round, accuracy, counts_in, from_tensors, to_tensors, train
 from leakbench.federated.view import View
-from leakbench.leakage_points import TAPS
 from leakbench.models import build, one_hot, parameters
-from leakbench.recipe import names, resolve
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network, Parameters, Signal
 
 CLOCK = Clock(0, 0, 1, 1)
 UNDEFENDED = Defense(title="none", cite="none", unit="example")

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 from torch import nn
 
-from leakbench.answers import Fit
+from leakbench.attack.fit_store import FitStore, fit_folder
 from leakbench.attack.learn.origin import origin_of
 from leakbench.attack.learn.sources import sources
 from leakbench.attack.methods import lmmse
@@ -30,21 +30,21 @@ from leakbench.attack.public_gradients import gradients_alone
 from leakbench.attack.recipe import Method
 from leakbench.attack.slots.space_decoder import Decoder
 from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.core.answers import Fit
+from leakbench.core.errors import InputError
+from leakbench.core.fitted import Asked, Fitted, Origin, fitted_anew
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generator
+from leakbench.core.types import Clock, Network
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.execute import _sent, execute, hand_out
 from leakbench.experiment import stage_attack
 from leakbench.experiment.victims import draw_victims, view_of
 from leakbench.federated.view import Public, View
-from leakbench.fit_store import FitStore, fit_folder
-from leakbench.fitted import Asked, Fitted, Origin, fitted_anew
 from leakbench.models import one_hot, parameters
-from leakbench.recipe import construct
-from leakbench.rng import generator
-from leakbench.store import open_run, tensor_hash
-from leakbench.types import Clock, Network
+from leakbench.storage.store import open_run, tensor_hash
 
 NOISY = Stations(example=(GaussianNoise(0.1, to="each", uncalibrated=True),))
 CLIPPED = Stations(example=(ClipWhole(0.1),))

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import leakbench.flower.leaks
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.external.trace import TAPS
 from leakbench.flower.leaks import Leak, leak_files, leaked_rounds, read_leaks, write_leak
 

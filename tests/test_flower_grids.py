@@ -23,11 +23,11 @@ from flwr.serverapp.strategy import (
     FedAvg,
 )
 
+from leakbench.core.errors import InputError
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.share import ShareOfNoise
-from leakbench.errors import InputError
 from leakbench.flower import DefenseMod, InProcessGrid, ProbeStrategy, TapGrid, UpdateTapMod, VectorisedGrid
 from leakbench.flower.leaks import read_leaks
 

@@ -9,7 +9,7 @@ import torch
 from command_line import called
 from torch import nn
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 HOME = Path(__file__).parent.parent
 INSTALL = "pip install 'leakbench[flower]'"

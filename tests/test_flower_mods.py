@@ -15,15 +15,15 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'leakbenc
 from flower_apps import RATE, asked, batches, client, fed_avg, network, trained
 from flwr.app import Error, Message
 
-from leakbench.decay import Linear
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import names
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.share import ShareOfNoise
-from leakbench.errors import InputError
 from leakbench.flower import DefenseMod, InProcessGrid, StepProbeMod, TapGrid, UpdateTapMod, attach
 from leakbench.flower.leaks import read_leaks
-from leakbench.recipe import names
+from leakbench.privacy.decay import Linear
 
 CLIP = Defense(title="clip", cite="-", unit="client", client=(ClipWhole(norm=0.01),))
 NOISE = dataclasses.replace(CLIP, client=(ClipWhole(norm=0.01), GaussianNoise(multiplier=1.0, to="each")))

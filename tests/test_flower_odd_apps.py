@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'leakbench[flower]'")
 
+from leakbench.core.imported import import_function
 from leakbench.flower.leaks import read_leaks
 from leakbench.flower.trace import TrainingOptions, trace_at
-from leakbench.imported import import_function
 
 APP = Path(__file__).parent / "odd_flower_app"
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -136,7 +136,7 @@ def test_a_full_disk_is_not_reported_as_a_failure_of_the_app(odd, monkeypatch, t
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("leakbench.atomic.Path.replace", full)
+    monkeypatch.setattr("leakbench.storage.atomic.Path.replace", full)
     line = refused(odd())
     assert line.startswith(f"leakbench: {tmp_path / 'out'}") and line.endswith(": No space left on device")
 

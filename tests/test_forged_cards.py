@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from command_line import called
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.leaderboard.page import markdown_of
 from leakbench.leaderboard.read import read_card, read_cards
 

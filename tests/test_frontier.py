@@ -18,9 +18,10 @@ from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
 from leakbench.cell.factors import louder
 from leakbench.cell.network import probe_of
-from leakbench.decay import Scaled
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
+from leakbench.core.recipe import describe, load, names, resolve
 from leakbench.defense import Defense, facts_at
-from leakbench.errors import InputError
 from leakbench.frontier import frontier as engine
 from leakbench.frontier.answer import answer_of
 from leakbench.frontier.choose import Requirements, chosen, main_rows, reaching, refusals
@@ -30,8 +31,7 @@ from leakbench.frontier.grid import DEFENSES, Point, points_of
 from leakbench.frontier.measure import cells_at, identified_by, measured, null_interval, sigma_of, told_from_chance
 from leakbench.frontier.page import page_of
 from leakbench.frontier.write import measured_defense, recipe_text, write
-from leakbench.progress import Reporter
-from leakbench.recipe import describe, load, names, resolve
+from leakbench.privacy.decay import Scaled
 from leakbench.study.study import Execution, executed
 from leakbench.summary.model import Tap
 from tests.published_files import RESULTS, published_file
@@ -210,7 +210,7 @@ def test_a_user_part_has_the_name_of_its_entry_point(named: bool, tmp_path: Path
     defense = dataclasses.replace(resolve("defenses", Defense, "fed_cdp_valid")[1], client=(Own(0.25),))
     monkeypatch.setattr("leakbench.frontier.write.measured_defense", lambda best: defense)
     where = EntryPoint("transform.rounded", f"{__name__}:Own", "leakbench.parts")
-    monkeypatch.setattr("leakbench.recipe.entry_points", lambda group: [where] if named else [])
+    monkeypatch.setattr("leakbench.core.recipe.entry_points", lambda group: [where] if named else [])
     recipe = tmp_path / "frontier_cancer_best.yaml"
     recipe.write_text("of other rows")
     said = list(write(found, tmp_path, "cancer"))

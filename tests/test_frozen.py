@@ -13,7 +13,7 @@ import pytest
 from command_line import called
 
 import leakbench
-from leakbench.hashes import checksum
+from leakbench.core.hashes import checksum
 from tests import frozen_commands, frozen_files
 from tests.frozen_commands import differences, record
 

@@ -15,10 +15,10 @@ import pytest
 import yaml
 from command_line import called
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.gate.baseline import baseline_of, kept_of
 from leakbench.gate.gate import Check, Limits, gate, junit, lines, markdown
-from leakbench.store import content_hash, read_manifest
+from leakbench.storage.store import content_hash, read_manifest
 
 DEFENSE = """
 title: A clip and noise of {sigma} times its norm

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakbench.gram import BLOCK, gram_of
+from leakbench.engine.rows import BLOCK, gram_of
 
 
 @settings(max_examples=10, deadline=None)
@@ -13,7 +13,7 @@ from leakbench.gram import BLOCK, gram_of
 def test_it_equals_the_plain_product_for_any_blocks(n: int, p: int, exact: bool) -> None:
     rows = torch.randn(n, p, generator=torch.Generator().manual_seed(p))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("leakbench.gram.SOME", 3)
+        patch.setattr("leakbench.engine.rows.SOME", 3)
         found = gram_of(rows, exact)
     assert torch.equal(found, found.T)
     assert found.dtype == torch.float64

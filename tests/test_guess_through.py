@@ -8,13 +8,13 @@ from torch import Tensor
 
 from leakbench.attack.slots.distance import SquaredL2
 from leakbench.cell import Request, resolve_cell
+from leakbench.core.types import Clock, Signal
 from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import draw_victims, truth, view_of
 from leakbench.federated.view import Knowledge, View
 from leakbench.models import one_hot
-from leakbench.types import Clock, Signal
 
 NOW = Clock(0, 0, 1, 1)
 

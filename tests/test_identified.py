@@ -7,13 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.posterior import missed
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.reconstructed import certain, chosen, explains, nearest
 from leakbench.attack.rankings.selected import mask_likelihood, selects, value_likelihood, without_selection
 from leakbench.cell import Request, resolve_cell
 from leakbench.cell.cell import hand_out
+from leakbench.core.answers import Ranking, Reconstruction
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.prune import PruneRandom, PruneThreshold
 from leakbench.defense.transform import Stations, Transform
@@ -22,10 +24,8 @@ from leakbench.experiment.victims import Sent, aware, candidates, draw_victims, 
 from leakbench.federated.view import View
 from leakbench.measure.recognised import high_passed, scaled
 from leakbench.measure.truth import Truth
-from leakbench.rng import generator
 from leakbench.scoring.rankings import identified_first
 from leakbench.scoring.scores_rankings import IDENTIFIED_BY, score_rankings
-from leakbench.types import Network
 
 VICTIMS = 12
 

@@ -10,14 +10,14 @@ from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.public import FEW, channel_moments
 from leakbench.attack.slots.stop import Iterations
+from leakbench.core.recipe import resolve
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Generators, Network
 from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
 from leakbench.models import build, one_hot, parameters
-from leakbench.recipe import resolve
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Generators, Network
 
 VARIANTS = ["", "_oracle_labels", "_short", "_short_oracle_labels"]
 

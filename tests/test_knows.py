@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from leakbench.attack import Attack
 from leakbench.cell import KNOWS, Request, identity, resolve_cell
 from leakbench.cli import commands
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import describe, names, resolve
 from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import draw_victims, view_of
-from leakbench.recipe import describe, names, resolve
 
 
 def cell(**asked):

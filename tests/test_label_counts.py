@@ -16,17 +16,17 @@ from leakbench.attack.slots.labels import LABELS, Given, LastLayer, LastLayerCou
 from leakbench.cell import Request, resolve_cell
 from leakbench.cell.cell import hand_out
 from leakbench.cli import main
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generator
+from leakbench.core.types import Clock, Network
 from leakbench.data.find import load_dataset
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
 from leakbench.models import build, one_hot, parameters
-from leakbench.recipe import construct
-from leakbench.rng import generator
-from leakbench.types import Clock, Network
 
 
 def seen(model: nn.Module, x: Tensor, y: Tensor, classes: int, public: Public | None) -> View:

@@ -11,9 +11,9 @@ from command_line import called
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakbench.answers import Ranking
+from leakbench.core.answers import Ranking
+from leakbench.core.rng import generator
 from leakbench.measure.statistics import mean_interval
-from leakbench.rng import generator
 from leakbench.scoring.scores import Truth
 from leakbench.scoring.scores_rankings import counted, score_rankings
 from leakbench.summary.model import Tap

@@ -20,7 +20,7 @@ from leakbench.cell.budget import prepare
 from leakbench.cli.leaderboard import card as card_options
 from leakbench.cli.options import words
 from leakbench.cli.run import run as run_options
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.leaderboard.asked import Asked, asking
 from leakbench.leaderboard.card import Card, link_of
 from leakbench.leaderboard.point import point_of

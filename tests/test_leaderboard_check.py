@@ -12,15 +12,15 @@ import pytest
 from command_line import called
 from leaderboard_cards import changed, with_points
 
-from leakbench import recipe
-from leakbench.behaviour import SHARED
-from leakbench.errors import InputError
+from leakbench.core import recipe
+from leakbench.core.behaviour import SHARED
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
 from leakbench.leaderboard.asked import asking
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.check import check, differences, identity_differences
 from leakbench.leaderboard.read import read_card, write_card
 from leakbench.measure.statistics import wilson
-from leakbench.progress import Reporter
 from leakbench.study.study import Execution
 
 QUIET = Reporter(quiet=True)

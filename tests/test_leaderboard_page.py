@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from leaderboard_cards import everywhere, with_points
 
-from leakbench import recipe
-from leakbench.behaviour import SHARED
+from leakbench.core import recipe
+from leakbench.core.behaviour import SHARED
 from leakbench.leaderboard.blocks import Code, Grid, Link, Text, as_html, as_markdown
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.check import stale

@@ -28,7 +28,7 @@ from leakbench.privacy.mechanism import Mechanism
 from leakbench.report.bounds import bounds, seen_at
 from leakbench.report.bounds import violations as lines_of
 from leakbench.report.figures import bound_curve
-from leakbench.store import open_run
+from leakbench.storage.store import open_run
 from leakbench.summary.limits import BOUNDS, bounded, violations
 from leakbench.summary.model import Summary, Tap
 

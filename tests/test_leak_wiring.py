@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking
 from leakbench.attack import Attack
 from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.cell.cell import hand_out
+from leakbench.core.answers import Ranking
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Generators, Network, Parameters
 from leakbench.data.partition import Partition
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.precode import Precode
@@ -25,9 +27,7 @@ from leakbench.experiment.victims import Sent, draw_victims, view_of
 from leakbench.federated.leakage import leak, rounded
 from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
-from leakbench.rng import generator, generators
-from leakbench.store import open_run
-from leakbench.types import Clock, Generators, Network, Parameters
+from leakbench.storage.store import open_run
 
 
 def live(**asked: object) -> Cell:

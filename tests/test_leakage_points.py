@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakbench.leakage_points import POINT_NAMES, TAPS, listed, point_name
+from leakbench.core.leakage_points import POINT_NAMES, TAPS, listed, point_name
 
 
 @pytest.mark.parametrize(

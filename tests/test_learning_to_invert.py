@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from leakbench.attack import Attack
 from leakbench.attack.methods.learning_to_invert import Hashing, LearningToInvert
 from leakbench.attack.public_gradients import flat, gradients_alone
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct, resolve
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.experiment.rehearsal import _short
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot, parameters
-from leakbench.recipe import construct, resolve
-from leakbench.rng import generator
-from leakbench.types import Network
 
 TINY = LearningToInvert(hidden=16, epochs=8, batch=10, learning_rate=1e-2)
 NOISY = Stations(example=(GaussianNoise(0.1, to="each", uncalibrated=True),))

@@ -20,16 +20,16 @@ from leakbench.attack.methods.lmmse import Lmmse, LmmseStart
 from leakbench.attack.public import FEW, public_of
 from leakbench.attack.public_gradients import flat
 from leakbench.cell import Request, resolve_cell
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import draw_victims, public_examples, view_of
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot, parameters
-from leakbench.recipe import construct
-from leakbench.rng import generator
-from leakbench.types import Network
 
 
 class Seen(nn.Module):

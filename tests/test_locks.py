@@ -8,8 +8,8 @@ from typing import IO
 
 import pytest
 
-from leakbench.errors import BusyError
-from leakbench.locks import locked
+from leakbench.core.errors import BusyError
+from leakbench.storage.locks import locked
 
 
 def test_a_lock_file_just_removed_by_its_holder_is_not_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from leakbench.attack.slots.distance import SquaredL2
 from leakbench.cell import Cell, Request, looks_at, random_at, resolve_cell
 from leakbench.cell import looks as looks_module
 from leakbench.cell.cell import hand_out
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.types import Network
 from leakbench.experiment import stage_attack
 from leakbench.experiment.stage_attack import Leak, _chunk
 from leakbench.experiment.stage_train import fresh_network
@@ -30,7 +31,6 @@ from leakbench.limits.floor import floor
 from leakbench.limits.guards import Guard, together
 from leakbench.models import one_hot
 from leakbench.privacy.bounds import gaussian_robustness
-from leakbench.types import Network
 
 LANES = torch.arange(3)
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 from torch import Tensor
 
-from leakbench.answers import Ranking
+from leakbench.core.answers import Ranking
+from leakbench.core.rng import generator
 from leakbench.measure.statistics import mean_interval, wilson
 from leakbench.privacy.bounds import gaussian_robustness
-from leakbench.rng import generator
 from leakbench.scoring.scores import Truth
 from leakbench.scoring.scores_rankings import membership, score_rankings
 from leakbench.summary.model import Tap

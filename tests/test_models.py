@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator
+from leakbench.core.types import Clock, Network
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.client import Examples, example_signal
 from leakbench.federated.leakage import leak
 from leakbench.models import MODELS, build, one_hot, parameters
@@ -22,8 +24,6 @@ from leakbench.models.convnet import convnet
 from leakbench.models.initialise import initialise, rule_of, torch_default
 from leakbench.models.resnet import resnet18
 from leakbench.models.vision_transformer import Block, vision_transformer
-from leakbench.rng import generator
-from leakbench.types import Clock, Network
 
 SHAPE, CLASSES = (3, 12, 12), 4
 CLOCK = Clock(0, 0, 1, 1)

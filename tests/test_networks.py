@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from leakbench.cell import Cell, Request, resolve_cell
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
 from leakbench.execute import execute
 from leakbench.experiment.stage_train import fresh_network
-from leakbench.progress import Reporter
-from leakbench.rows_file import read_rows
-from leakbench.store import open_run
+from leakbench.storage.rows_file import read_rows
+from leakbench.storage.store import open_run
 
 QUICK: dict[str, Any] = {
     "dataset": "digits",

@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from leakbench.cli import commands
+from leakbench.core.recipe import catalog_folder
 from leakbench.data import commands as data_commands
 from leakbench.data import find
-from leakbench.recipe import catalog_folder
 
 BAD = {
     "max_epsilon": "0",

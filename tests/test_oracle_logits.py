@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from leakbench.attack.slots.oracle_logits import OracleLogits
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.types import Network
 from leakbench.federated.view import View
-from leakbench.types import Network
 from tests.command_line import called
 
 

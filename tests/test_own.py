@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import leakbench
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.external.arrays import read_arrays
 from leakbench.external.trace import Trace, Training
 

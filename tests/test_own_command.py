@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from leakbench import cli
-from leakbench.ending import SAID, said
+from leakbench.core.process import SAID, said
 from leakbench.external.training_probe import save_files
 
 SHAPE, CLASSES = (1, 8, 8), 10

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import leakbench
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.external.assumptions import contradiction, distance_to_truth
 from leakbench.external.attacker import AttackerOptions
 from leakbench.external.training_probe import Probe

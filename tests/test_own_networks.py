@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import leakbench
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.external.assumptions import assumptions, distance_to_truth
 from leakbench.external.attacker import COUNTED, SEARCHED, AttackerOptions
 from leakbench.external.network import forward_pass, order_layers

@@ -22,14 +22,14 @@ from torch import Tensor
 
 import leakbench
 from leakbench.attack.searches import Searches, search_name
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
 from leakbench.external.arrays import read_arrays
 from leakbench.external.assumptions import assumptions, contradiction, distance_to_truth
 from leakbench.external.attack import _setup, attack_trace
 from leakbench.external.attacker import AttackerOptions
 from leakbench.external.scoring import seconds_per_gradient
 from leakbench.external.trace import Trace, Training
-from leakbench.progress import Reporter
 
 MODELS = """
 from torch import nn

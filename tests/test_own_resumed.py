@@ -23,12 +23,12 @@ from leakbench.attack.searches import EXACT, IMPROVES, WINDOW, Searches, search_
 from leakbench.attack.slots.descent import AdamDescent, LbfgsDescent, Terms, descend
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli.external import attack as command
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
+from leakbench.core.words import seconds
 from leakbench.external.attack import attack_trace, attack_traces
 from leakbench.external.attacker import Attacker, AttackerOptions
 from leakbench.external.trace import Trace, Training
-from leakbench.progress import Reporter
-from leakbench.words import seconds
 from tests.offline import python_path
 from tests.own_network import CLASSES, SHAPE, batch, build, gradient
 

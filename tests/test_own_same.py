@@ -15,6 +15,7 @@ from torch import nn
 import leakbench
 from leakbench.cell import Cell, Request, identity
 from leakbench.cell.budget import prepare
+from leakbench.core.progress import Reporter
 from leakbench.execute import _sent, execute, hand_out
 from leakbench.experiment.stage_attack import Leak
 from leakbench.experiment.victims import truth
@@ -22,8 +23,7 @@ from leakbench.external.attacker import AttackerOptions
 from leakbench.external.trace import Trace, Training
 from leakbench.federated.view import View
 from leakbench.models import one_hot
-from leakbench.progress import Reporter
-from leakbench.store import open_run
+from leakbench.storage.store import open_run
 
 RECIPE = {"title": "mine", "cite": "nobody", "unit": "example"}
 CLIPPED = {**RECIPE, "example": [{"clip_whole": {"norm": 1.0}}]}

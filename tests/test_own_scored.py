@@ -14,13 +14,13 @@ from torch import Tensor
 
 import leakbench
 from leakbench.cell import Request, resolve_cell
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator
 from leakbench.external.assumptions import assumptions, overlap
 from leakbench.external.attacker import Attacker, AttackerOptions, without_truth
 from leakbench.external.trace import Trace, Training
 from leakbench.federated.view import Public
 from leakbench.measure.metrics import success_threshold
-from leakbench.rng import generator
 
 VICTIMS = 4
 CLIP = {"title": "mine", "cite": "nobody", "unit": "example", "example": [{"clip_whole": {"norm": 1e-3}}]}

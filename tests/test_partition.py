@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
 from leakbench.data.partition import PARTITION, Dirichlet, Iid, Partition, Shards
-from leakbench.errors import InputError
-from leakbench.recipe import construct
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from leakbench.auditing.family import gaussian_epsilon
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.privacy.accountants import ACCOUNTANTS, _divergence, best, moments_2017, pld, rdp
 from leakbench.privacy.mechanism import Mechanism, Mechanisms
 from leakbench.privacy.pairs import gaussian_delta, visible_epsilon

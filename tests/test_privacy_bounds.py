@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import ndtr, ndtri
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.privacy.bounds import Seen, gaussian_robustness, reconstruction_robustness
 from leakbench.privacy.mechanism import Mechanism
 

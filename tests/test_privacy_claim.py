@@ -4,11 +4,11 @@ from typing import Annotated
 
 import pytest
 
-from leakbench.errors import InputError
-from leakbench.part import part
+from leakbench.core.errors import InputError
+from leakbench.core.part import part
+from leakbench.core.recipe import construct
 from leakbench.privacy.claim import CLAIM, Claim, MomentsClaim, NoClaim
 from leakbench.privacy.ledger import Schedule
-from leakbench.recipe import construct
 
 # dataset: rounds, batch, examples of a client; 1000 clients, 100 a round, 100 local iterations.
 FEDERATIONS = {

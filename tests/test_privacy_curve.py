@@ -10,13 +10,13 @@ import pytest
 from dp_accounting.rdp import RdpAccountant, rdp_privacy_accountant
 from scipy import stats
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.types import Fact
 from leakbench.privacy.accountants import ORDERS_2017, moments_2017, pld, rdp
 from leakbench.privacy.curve import epsilon_curve, rounds_within, spent, step_divergences
 from leakbench.privacy.ledger import Phase, Schedule
 from leakbench.privacy.mechanism import Mechanism, gathered, merged
 from leakbench.privacy.renyi import INTEGER_ORDERS, delta_at, divergences, epsilon_at, without_replacement
-from leakbench.types import Fact
 
 DELTA = 1e-5
 CLIP = Fact("clip", norm=4.0)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.types import Fact
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.calibration import calibrated
 from leakbench.privacy.claim import MomentsClaim, NoClaim
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Phase, Schedule
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.types import Fact
 
 MNIST = Schedule(
     clients=1000,

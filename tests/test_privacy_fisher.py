@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev
 
+from leakbench.core.errors import InputError
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.client import Network
 from leakbench.federated.view import View
 from leakbench.limits.fisher import fisher_information, rmse_floor

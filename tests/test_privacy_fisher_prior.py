@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import jacrev
 
+from leakbench.core.errors import InputError
+from leakbench.core.types import Network
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.limits.fisher import rmse_floor
 from leakbench.limits.fisher_prior import information_matrix, prior_floors
 from leakbench.models import one_hot, parameters
-from leakbench.types import Network
 
 
 def view_of(model: nn.Module, tap: str, stations: Stations, batch: int = 1) -> View:

@@ -11,8 +11,10 @@ from scipy import stats
 
 from leakbench.auditing.trials import drawn
 from leakbench.auditing.verdict import lower_bounds
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator
+from leakbench.core.types import Fact
 from leakbench.data.partition import Iid, Partitioner, Shards
-from leakbench.errors import InputError
 from leakbench.federated.sampling import draw_clients
 from leakbench.privacy.accountants import best, moments_2017, pld, rdp
 from leakbench.privacy.bounds import gaussian_robustness, reconstruction_robustness
@@ -24,8 +26,6 @@ from leakbench.privacy.mechanism import Mechanism, Mixture, participations
 from leakbench.privacy.pairs import gaussian_delta, losses, sum_of, uses_of
 from leakbench.privacy.release import Part, Released, multiplier, span
 from leakbench.privacy.release import drawn as drawn_of
-from leakbench.rng import generator
-from leakbench.types import Fact
 
 DELTA = 1e-5
 CLIP, NOISE = Fact("clip", norm=4.0), Fact("noise", std=24.0)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.types import Fact
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.calibration import Noise, _counted
 from leakbench.privacy.claim import CompositionClaim, FlowerClaim, GeyerClaim, MomentsClaim, NbaflClaim, NoClaim
@@ -15,8 +17,6 @@ from leakbench.privacy.ledger import Phase, Schedule
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.observers import observations
 from leakbench.privacy.release import Part, Released
-from leakbench.recipe import construct
-from leakbench.types import Fact
 
 DELTA = 1e-5
 NOTHING = NoClaim(reason="not asked")

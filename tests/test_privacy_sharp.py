@@ -12,6 +12,7 @@ from small_table import layout
 from test_privacy_phases import CLAIM, SMALL, at_example, at_server, caveats, every_round, on_batch, valid
 
 from leakbench.auditing.noise import _pass_alone
+from leakbench.core.types import Fact
 from leakbench.measure.metrics_tables import table_scores
 from leakbench.privacy.accountants import ORDERS, pld, rdp
 from leakbench.privacy.bounds import gaussian_robustness, reconstruction_robustness
@@ -21,7 +22,6 @@ from leakbench.privacy.claim import GeyerClaim
 from leakbench.privacy.ledger import Phase, stretches
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.observers import observations
-from leakbench.types import Fact
 
 
 def test_only_a_factor_of_root_tensors_is_attributed_to_layers() -> None:

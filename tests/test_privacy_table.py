@@ -11,15 +11,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from leakbench.decay import Decay, Exponential, FromEpsilon, Linear, Staircase
+from leakbench.core.types import Clock
 from leakbench.privacy.accountants import pld, rdp
 from leakbench.privacy.claim import CompositionClaim, FlowerClaim, GeyerClaim, MomentsClaim, NbaflClaim
 from leakbench.privacy.claims_composed import sequence
 from leakbench.privacy.curve import composition_curve, rounds_within, step_divergences
+from leakbench.privacy.decay import Decay, Exponential, FromEpsilon, Linear, Staircase
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism, Mechanisms
 from leakbench.privacy.renyi import divergences, epsilon_at, without_replacement
-from leakbench.types import Clock
 
 DELTA = 1e-5
 REFERENCE, RENYI, LOSSES = 5e-4, 1e-3, 2e-3  # Tolerances of the three columns.

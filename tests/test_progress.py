@@ -12,10 +12,10 @@ from leakbench.attack import Attack
 from leakbench.attack.slots.stop import Iterations, Stop, Watched, watched
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
+from leakbench.core.progress import Reporter, cells_line
+from leakbench.core.recipe import resolve
 from leakbench.execute import execute
-from leakbench.progress import Reporter, cells_line
-from leakbench.recipe import resolve
-from leakbench.store import open_run
+from leakbench.storage.store import open_run
 
 SMALL = {
     "attack": "cpl",
@@ -95,7 +95,7 @@ def test_stages_share_the_progress_and_closed_forms_report_none() -> None:
 def lines_of(clock: list[float], monkeypatch, calls: list[tuple[str, float, int]], **given) -> list[str]:
     """Return the lines of a reporter without a terminal, by a clock that is read once at each call."""
     moments = iter(clock)
-    monkeypatch.setattr("leakbench.progress.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("leakbench.core.progress.time.monotonic", lambda: next(moments))
     report = Reporter(stream=io.StringIO(), **given)
     for phase, done, total in calls:
         report(phase, done, total)
@@ -129,7 +129,7 @@ def test_resumed_work_does_not_count_in_the_rate(monkeypatch) -> None:
 
 def test_a_line_names_the_phase_and_the_cell(monkeypatch) -> None:
     moments = iter([0.0, 1.0])
-    monkeypatch.setattr("leakbench.progress.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("leakbench.core.progress.time.monotonic", lambda: next(moments))
     report = Reporter(stream=io.StringIO(), heading="cell 3 of 12")
     report.plan(["attack type-1", "train"])
     report("attack type-1", 0, 2)
@@ -146,7 +146,7 @@ class Now:
 
     def __init__(self, monkeypatch) -> None:
         self.seconds = 0.0
-        monkeypatch.setattr("leakbench.progress.time.monotonic", lambda: self.seconds)
+        monkeypatch.setattr("leakbench.core.progress.time.monotonic", lambda: self.seconds)
 
 
 class Dated(io.StringIO):
@@ -311,7 +311,7 @@ def test_an_interrupted_run_reports_the_victim_at_which_it_resumes(tmp_path, mon
 def test_an_upper_bound_never_grows(monkeypatch) -> None:
     """100 s are set at 0; a later bound of 200 s changes nothing, one of 20 s lowers the end; after it there is no estimate."""
     now = [0.0]
-    monkeypatch.setattr("leakbench.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("leakbench.core.progress.time.monotonic", lambda: now[0])
     report = Reporter(stream=io.StringIO(), every=0.0)
     said = []
     for moment, bound in ((0.0, 100.0), (10.0, 200.0), (30.0, 20.0), (40.0, 90.0), (51.0, 60.0)):

@@ -8,13 +8,14 @@ import torch
 from small_table import FEATURES
 from torch import Tensor
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.needs import Needs
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.cell import hand_out
+from leakbench.core.answers import Ranking, Reconstruction
+from leakbench.core.types import Generators, Network
 from leakbench.experiment import rankings as asking
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, candidates, draw_victims, public_examples, view_of
@@ -24,7 +25,6 @@ from leakbench.scoring.rankings import ONE_EACH, RANKINGS, Question, told
 from leakbench.scoring.scores import COLUMNS
 from leakbench.summary.limits import BOUNDS
 from leakbench.summary.model import Tap
-from leakbench.types import Generators, Network
 
 CATEGORIES = tuple(f for f in FEATURES if f.values)
 LANES = torch.arange(3)

@@ -13,21 +13,21 @@ from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.recipe import METHOD, SERVER
 from leakbench.attack.slots import descent, distance, labels, pooling, priors, space, start, stop
 from leakbench.attack.slots.start import Patterned
-from leakbench.behaviour import part_name
 from leakbench.catalog import KINDS
 from leakbench.cell import Request, resolve_cell
+from leakbench.core.behaviour import part_name
+from leakbench.core.errors import InputError
+from leakbench.core.part import part
+from leakbench.core.recipe import Slot, construct, describe, load, names, recipe_name, resolve
 from leakbench.data.formats import FORMAT
 from leakbench.data.partition import PARTITION
-from leakbench.decay import DECAY
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipLayers
 from leakbench.defense.importance import IMPORTANCE
 from leakbench.defense.network import NETWORK
 from leakbench.defense.recipe import TRANSFORM
-from leakbench.errors import InputError
-from leakbench.part import part
 from leakbench.privacy.claim import CLAIM
-from leakbench.recipe import Slot, construct, describe, load, names, recipe_name, resolve
+from leakbench.privacy.decay import DECAY
 
 SLOTS = (
     *(TRANSFORM, NETWORK, IMPORTANCE, CLAIM, DECAY, FORMAT, PARTITION, METHOD, SERVER),
@@ -100,7 +100,7 @@ def test_catalog_entries_are_identified_by_names_of_parts() -> None:
 
 
 def test_two_parts_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = "from leakbench.part import part\n" + "".join(
+    lines = "from leakbench.core.part import part\n" + "".join(
         f'@part("transform.twice")\nclass {name}:\n    size: int\n' for name in ("One", "Other")
     )
     (tmp_path / "twice_declared.py").write_text(lines, encoding="utf-8")

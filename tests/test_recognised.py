@@ -9,6 +9,7 @@ from torch import Tensor
 
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.cell import Request, resolve_cell
+from leakbench.core.rng import generator
 from leakbench.measure.metrics import ssim
 from leakbench.measure.recognised import (
     BLUR,
@@ -22,7 +23,6 @@ from leakbench.measure.recognised import (
     ssim_to_all,
 )
 from leakbench.measure.truth import Truth
-from leakbench.rng import generator
 
 DATA = resolve_cell(Request(dataset="faces", attack="identification", train_rounds=0), None).data
 CHOSEN = torch.arange(0, len(DATA.train_targets), 6)

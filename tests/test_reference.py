@@ -10,8 +10,8 @@ import torch
 from command_line import called
 
 from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
+from leakbench.core.rng import generator
 from leakbench.limits.reference import Reference, alone_in_a_bin, ideal
-from leakbench.rng import generator
 from leakbench.summary.limits import references, surpassed, verbatim_fields
 from leakbench.summary.model import Tap
 

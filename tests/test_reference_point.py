@@ -10,14 +10,14 @@ from leakbench.attack.servers.imprint import Bins
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.data.partition import Partition
 from leakbench.experiment.victims import Sent, draw_victims, truth
 from leakbench.limits import reference as module
 from leakbench.limits.guards import Guard
 from leakbench.limits.reference import Reference, alone_in_a_bin, ideal, prior_of, reference
 from leakbench.models import parameters
-from leakbench.rng import generator
-from leakbench.types import Network
 
 GUARD = Guard(0.2, "", "example", (), 0.1, "")
 BINS = 16

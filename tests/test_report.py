@@ -14,13 +14,13 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from leakbench.auditing.verdict import Audit
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.report import print_table, write_report
 from leakbench.report.cards import cards
 from leakbench.report.gallery import shown_size, shrinks
 from leakbench.report.page import core_table
 from leakbench.report.words import batches, factors, made_of
-from leakbench.store import checksum
+from leakbench.storage.store import checksum
 from leakbench.summary.model import Summary, Tap
 
 pytestmark = pytest.mark.usefixtures("with_pages")

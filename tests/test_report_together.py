@@ -16,13 +16,13 @@ from test_report import POINTS, at_noise, rows_of, run_folder, summary_of
 from leakbench.auditing.verdict import Audit
 from leakbench.cli import commands
 from leakbench.cli.options import federation_options
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.report import write_report, write_together
 from leakbench.report.audited import AUDIT, AUDITED_OPTIONS, audit_command, check_audited, keep_audit
 from leakbench.report.gallery import BUDGET, fitting, galleries, picture, picture_bytes
 from leakbench.report.levels import noise_of
 from leakbench.report.rows import LINES, victims
-from leakbench.store import checksum
+from leakbench.storage.store import checksum
 
 FOUND = Audit(True, 3.46, 6.0, True, 0.5537, 0.7474, 0.5618, 1.025, 0.95, 1000, "violated", "more than is claimed")
 

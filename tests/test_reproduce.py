@@ -18,9 +18,9 @@ import yaml
 from command_line import called
 
 from leakbench.box import evidence_of
-from leakbench.errors import InputError
-from leakbench.progress import Reporter
-from leakbench.recipe import names
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
+from leakbench.core.recipe import names
 from leakbench.reproduce import measure as measuring
 from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable

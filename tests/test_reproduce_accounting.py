@@ -11,10 +11,10 @@ import pytest
 import yaml
 from command_line import called
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.claims_composed import sequence
-from leakbench.progress import Reporter
 from leakbench.reproduce import reproduce as reproducing
 from leakbench.reproduce.accounting.measure import COUNTS, computed, first
 from leakbench.reproduce.accounting.page import accounting_page, judged

@@ -15,8 +15,8 @@ import torch
 import yaml
 from matplotlib.image import imread
 
-from leakbench.errors import InputError
-from leakbench.progress import Reporter
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
 from leakbench.reproduce import cost
 from leakbench.reproduce.curves import Order, Rounds, ordered
 from leakbench.reproduce.page import claims_of, page_of

@@ -15,11 +15,11 @@ from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import Descended
 from leakbench.attack.slots.labels import Joint
 from leakbench.cli import main
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Network
 from leakbench.federated.view import View
-from leakbench.recipe import construct
-from leakbench.rng import generator, generators
-from leakbench.types import Network
 
 VICTIMS = 3
 PARTS = {"labels": "last_layer", "start": "normal", "distance": "squared_l2", "descent": "lbfgs"}

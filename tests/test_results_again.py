@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from leakbench.progress import Reporter
+from leakbench.core.progress import Reporter
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.measure import cells_of, measured
 from leakbench.reproduce.table import read_table

@@ -9,9 +9,9 @@ from bounds_hold_page import page_of
 
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
+from leakbench.core.progress import Reporter
 from leakbench.execute import execute
-from leakbench.progress import Reporter
-from leakbench.store import open_run
+from leakbench.storage.store import open_run
 from tests.published_files import STUDIES
 
 

@@ -18,7 +18,7 @@ def test_the_page_follows_from_its_rows():
 def test_a_missing_flwr_is_refused_in_one_line(monkeypatch, capsys):
     from flower_wrappers import main  # noqa: PLC0415
 
-    from leakbench.scripts import one_line  # noqa: PLC0415
+    from leakbench.core.scripts import one_line  # noqa: PLC0415
 
     monkeypatch.setitem(sys.modules, "flwr", None)
     monkeypatch.setattr(sys, "argv", ["flower_wrappers.py"])

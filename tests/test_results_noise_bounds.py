@@ -13,9 +13,9 @@ import torch
 from leakbench.attack.search.whitening import of_examples, one_over_f
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
+from leakbench.core.types import Network
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.stage_train import fresh_network
-from leakbench.types import Network
 from tests.published_files import STUDIES, published_file
 
 TABLE = published_file("noise_bounds.csv")

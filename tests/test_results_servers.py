@@ -10,6 +10,7 @@ from torch import nn
 
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
+from leakbench.core.types import Network
 from leakbench.federated.view import View
 from leakbench.models import parameters
 from leakbench.reproduce.file import body_of
@@ -17,7 +18,6 @@ from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.table import table_of
 from leakbench.study.rows import RowStore, of_table
 from leakbench.study.stale import stale_names
-from leakbench.types import Network
 from tests.published_files import STUDIES, published_file
 
 

@@ -12,11 +12,11 @@ import torch
 
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import names
+from leakbench.core.types import Network
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.stage_train import fresh_network
-from leakbench.recipe import names
-from leakbench.types import Network
 from tests.published_files import STUDIES, published_file
 
 HOME = Path(__file__).parent.parent

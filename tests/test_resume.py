@@ -25,7 +25,7 @@ from leakbench import cli
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.device import conditions
 from leakbench.execute import execute
-from leakbench.store import open_run
+from leakbench.storage.store import open_run
 from tests.offline import python_path
 
 pytestmark = pytest.mark.usefixtures("with_pages")

@@ -20,22 +20,22 @@ from leakbench import cli
 from leakbench.attack.recipe import Method
 from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.cell.cell import hand_out
+from leakbench.core.errors import InputError, out_of_memory
+from leakbench.core.progress import Reporter
+from leakbench.core.types import Generators, Network
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.engine import budget
 from leakbench.engine.memory import memory_of
 from leakbench.engine.room import Room
-from leakbench.errors import InputError, out_of_memory
 from leakbench.execute import execute
 from leakbench.experiment import stage_attack
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.client import client_update
 from leakbench.federated.simulate import train
 from leakbench.federated.view import View
-from leakbench.progress import Reporter
-from leakbench.store import Run, open_run
-from leakbench.types import Generators, Network
+from leakbench.storage.store import Run, open_run
 
 
 def lacking() -> None:

@@ -10,14 +10,14 @@ from torch import Tensor
 from leakbench.attack.methods.explained import unexplained
 from leakbench.attack.methods.rows import Rows
 from leakbench.attack.search.independent import independent
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Network
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import View
 from leakbench.models import one_hot, parameters
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network
 
 RNGS = generators(0, "v", [(v,) for v in range(4)])
 

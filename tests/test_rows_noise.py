@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from leakbench.attack.methods.rows import EMPTY, SURE, Rows
 from leakbench.attack.search.shrinkage import shrinkage_of
 from leakbench.attack.servers.imprint import Bins
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Network
 from leakbench.defense.clip import ClipLayers
 from leakbench.defense.transform import Stations
 from leakbench.federated.view import Public, View
 from leakbench.models import parameters
-from leakbench.rng import generator, generators
-from leakbench.types import Network
 
 D, K, S, TOLERANCE = 16, 40, 0.02, 0.01
 CLIP = Stations(example=(ClipLayers(norm=1.0),))

@@ -14,9 +14,9 @@ from command_line import called
 from resealed import reseal
 
 import leakbench
-from leakbench.errors import InputError
-from leakbench.hashes import checksum
-from leakbench.rows_file import write_rows
+from leakbench.core.errors import InputError
+from leakbench.core.hashes import checksum
+from leakbench.storage.rows_file import write_rows
 
 SMALL = (
     *("run", "--dataset", "cancer", "--attack", "cpl", "--iterations", "2", "--victims", "2", "--candidates", "3"),
@@ -106,7 +106,7 @@ def test_each_row_has_the_verdict_on_its_leakage_point(place: Path) -> None:
 
 def test_listing_needs_no_torch(tmp_path: Path) -> None:
     """Its import takes longer than reading the manifests of thousands of runs."""
-    listing = f"import pathlib, sys, leakbench.runs as r; list(r.listed(pathlib.Path({str(tmp_path)!r})))"
+    listing = f"import pathlib, sys, leakbench.storage.runs as r; list(r.listed(pathlib.Path({str(tmp_path)!r})))"
     said = f"{listing}; print([name for name in ('torch', 'pandas', 'pyarrow') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"

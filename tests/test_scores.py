@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.cell import Request, resolve_cell
+from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.limits.floor import Floor
 from leakbench.limits.guards import Guard
 from leakbench.limits.limits import Limits

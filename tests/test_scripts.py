@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.scripts import existing, markdown_table, one_line
 from leakbench.reproduce.choose import chosen, numbers
-from leakbench.scripts import existing, markdown_table, one_line
 
 HOME = Path(__file__).parent.parent
 SCRIPTS = {"tableak": "studies", "priority_importance": "studies"}

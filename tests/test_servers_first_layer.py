@@ -9,13 +9,13 @@ from torch import Tensor
 from leakbench.attack.methods.rows import Rows
 from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
 from leakbench.attack.servers.server import Server
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Network
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import build, one_hot, parameters
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network
 
 SHAPE, CLASSES = (1, 10, 10), 4
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.isolation import answered
 from leakbench.attack.methods.analytic import AnalyticFc
@@ -19,16 +18,17 @@ from leakbench.attack.servers.catch import Catch
 from leakbench.attack.servers.cut import likeliest_cut, once
 from leakbench.attack.servers.fishing import Fishing
 from leakbench.attack.servers.server import Isolates
+from leakbench.core.answers import Ranking, Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Network, Parameters
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import build, one_hot, parameters
 from leakbench.models.layers import entering, last_layer
-from leakbench.recipe import construct
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network, Parameters
 
 SHAPE, CLASSES, CLOCK = (1, 6, 6), 4, Clock(0, 0, 1, 1)
 

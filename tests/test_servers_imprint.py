@@ -10,17 +10,17 @@ from leakbench.attack import Attack
 from leakbench.attack.methods.rows import Rows
 from leakbench.attack.servers.imprint import Bins, Imprint, Imprinted, edges_of
 from leakbench.attack.servers.server import Honest
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Network
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import one_hot, parameters
-from leakbench.recipe import construct
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network
 
 SHAPE, CLASSES, CLOCK = (1, 6, 6), 3, Clock(0, 0, 1, 1)
 

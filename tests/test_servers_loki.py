@@ -7,14 +7,14 @@ from test_servers_imprint import CLOCK, PUBLIC, SHAPE, honest, pictures, recover
 from leakbench.attack.methods.rows import Rows
 from leakbench.attack.servers.imprint import Imprint
 from leakbench.attack.servers.loki import Loki
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generators
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import one_hot
-from leakbench.rng import generators
 
 SUMS, CLIENTS, BATCH, BINS = 3, 10, 8, 128
 

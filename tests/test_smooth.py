@@ -15,10 +15,10 @@ from leakbench.attack.slots.priors import TotalVariation
 from leakbench.attack.slots.start import Constant
 from leakbench.attack.slots.stop import Iterations
 from leakbench.attack.smooth import smoothed
+from leakbench.core.types import Network
 from leakbench.engine.chain import chain_of
 from leakbench.federated.view import View
 from leakbench.models import one_hot, parameters
-from leakbench.types import Network
 
 V, SHAPE, CLASSES = 3, (1, 9, 9), 4
 

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.attack.methods.spear import Spear
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Network
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network
 
 SHAPE, CLASSES = (1, 8, 8), 4
 

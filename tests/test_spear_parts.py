@@ -8,7 +8,7 @@ from torch import Tensor
 
 from leakbench.attack.methods import spear as module
 from leakbench.attack.methods.spear import WIDEST, Spear
-from leakbench.rng import generator
+from leakbench.core.rng import generator
 
 ROWS, WIDTH, MANY = 60, 40, 3
 EPS = torch.finfo(torch.float64).eps

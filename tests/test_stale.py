@@ -15,25 +15,25 @@ from click.testing import CliRunner
 from golden_cells import CELLS, COMMAND, KEPT, cell_of, differences, numbers, unraised
 
 from leakbench.attack.slots.distance import Cosine
-from leakbench.behaviour import SHARED, raised, versions_of_parts
 from leakbench.cell import Request, resolve_cell
 from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.cell import identified
 from leakbench.cli.reproduce import reproduce as command
+from leakbench.core.behaviour import SHARED, raised, versions_of_parts
+from leakbench.core.errors import AbsentError, InputError
+from leakbench.core.part import part
+from leakbench.core.progress import Reporter
+from leakbench.core.recipe import content_of, describe
+from leakbench.core.scripts import untagged
 from leakbench.data.kept import KeptData
 from leakbench.defense.clip import ClipLayers
-from leakbench.errors import AbsentError, InputError
 from leakbench.frontier.frontier import published_points
 from leakbench.leaderboard.card import sources_of
 from leakbench.leaderboard.check import published_cards
 from leakbench.models import MODELS
-from leakbench.part import part
-from leakbench.progress import Reporter
-from leakbench.recipe import content_of, describe
 from leakbench.reproduce.page import page_of
 from leakbench.reproduce.published import published, published_rows, read_any, rows_of
 from leakbench.reproduce.table import Table
-from leakbench.scripts import untagged
 from leakbench.study.stale import Published, changes, checked, versions_asked, versions_in
 from tests.published_files import RESULTS, published_file
 
@@ -82,7 +82,7 @@ def test_numbers_change_only_with_a_behaviour_version(name: str, tmp_path: Path)
         f"{name!r}: numbers changed without a new behaviour version:\n  " + "\n  ".join(changed) + "\n"
         f"In play: {', '.join(sorted(behaviours_of(cell)))}.\n"
         "If the change is meant, raise the version of the piece that changed (`behaviour = 2` in a part's class, a number "
-        f"of SHARED in leakbench/behaviour.py, `behaviour=2` in MODELS), then run `{COMMAND}`; `leakbench reproduce --stale` "
+        f"of SHARED in leakbench/core/behaviour.py, `behaviour=2` in MODELS), then run `{COMMAND}`; `leakbench reproduce --stale` "
         "lists the published rows to measure again. Otherwise fix the change."
     )
 

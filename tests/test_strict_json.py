@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from leakbench.strict_json import strict_json
+from leakbench.core.untrusted import strict_json
 
 
 def test_standard_json_is_read_unchanged():

@@ -14,10 +14,10 @@ from leaderboard_cards import small_card
 
 from leakbench.cell import Request
 from leakbench.cli.options import engine_from
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
 from leakbench.frontier.frontier import frontier
 from leakbench.leaderboard.make import make_card
-from leakbench.progress import Reporter
 from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.table import Table, read_table
 from leakbench.study.process import ProcessEngine

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.measure.measures import MEASURES
 from leakbench.measure.rates import ASR, EXCLUDABLE, RATES, fields_of
 from leakbench.summary.model import Summary, Tap
@@ -64,7 +64,7 @@ def test_an_interval_needs_both_of_its_ends() -> None:
 
 ELSEWHERE = {
     # Modules below `measure` that read files, and types of a card, which the language wants as literals.
-    *("manifest.py", "manifest_shapes.py", "rows_file.py", "leaderboard/card.py"),
+    *("storage/manifest.py", "storage/manifest_shapes.py", "storage/rows_file.py", "leaderboard/card.py"),
     # A function of this name.
     *("cell/__init__.py", "cell/cell.py"),
 }

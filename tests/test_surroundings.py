@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from leakbench.errors import InputError
-from leakbench.rows_file import read_rows
-from leakbench.store import finished_run, open_run
+from leakbench.core.errors import InputError
+from leakbench.storage.rows_file import read_rows
+from leakbench.storage.store import finished_run, open_run
 from tests.offline import python_path
 
 HOME = Path(__file__).parent.parent

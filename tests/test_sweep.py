@@ -19,11 +19,11 @@ from resealed import reseal
 
 from leakbench.cell import identity
 from leakbench.cell.budget import prepare
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
+from leakbench.core.request import request_of
 from leakbench.execute import execute
-from leakbench.progress import Reporter
-from leakbench.request import request_of
-from leakbench.store import open_run
+from leakbench.storage.store import open_run
 from leakbench.study import engines
 from leakbench.study.grid import read_grid
 from leakbench.study.journal import open_journal

@@ -13,7 +13,7 @@ import sweep_work
 import torch
 from sweep_work import tasks
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.study import on_submitit, workers
 from leakbench.study.on_ray import RayEngine, check_address
 from leakbench.study.on_submitit import SubmititEngine

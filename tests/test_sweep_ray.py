@@ -19,7 +19,7 @@ import sweep_work
 import yaml
 from sweep_work import tasks
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.study.on_ray import RayEngine
 from leakbench.study.on_submitit import SubmititEngine
 from tests.offline import python_path

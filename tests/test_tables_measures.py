@@ -16,10 +16,10 @@ from torch import Tensor
 
 from leakbench.attack.null.pictures import null_attack
 from leakbench.attack.null.tables import best_guesser, random_records
+from leakbench.core.errors import InputError
 from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Feature
 from leakbench.data.find import load_dataset
-from leakbench.errors import InputError
 from leakbench.measure.metrics_tables import TOLERANCE, match_features, table_scores
 from leakbench.scoring.scores import RANKS_ONLY, Truth
 from leakbench.scoring.scores_tables import TABLE_COLUMNS, TableJudge, score_table, table_judge

@@ -3,7 +3,7 @@
 import pytest
 
 from leakbench.attack import Attack
-from leakbench.recipe import construct
+from leakbench.core.recipe import construct
 from leakbench.summary.threat import MEANS, letter
 
 

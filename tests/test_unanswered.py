@@ -8,7 +8,7 @@ from command_line import called
 from leakbench.measure import unanswered as keys
 from leakbench.measure.unanswered import explained
 from leakbench.report.words import UNANSWERED, batches, why_unanswered
-from leakbench.store import read_manifest
+from leakbench.storage.store import read_manifest
 from leakbench.summary.model import Summary, Tap
 from leakbench.summary.tap import unanswered
 

@@ -15,14 +15,14 @@ from torch import nn
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.cli import commands
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.types import Network
 from leakbench.federated.leakage import rounded
 from leakbench.federated.view import View
 from leakbench.limits.guards import Guard, together
 from leakbench.models import parameters
 from leakbench.summary.model import Tap
 from leakbench.summary.summarise import over_rounds
-from leakbench.types import Network
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 

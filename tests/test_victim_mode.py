@@ -21,6 +21,9 @@ from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
 from leakbench.cli import main
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator
+from leakbench.core.types import Clock, Network, Parameters
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.partition import Partition
@@ -30,7 +33,6 @@ from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.client import Examples, example_signal, local_iterations, mean_update
 from leakbench.federated.leakage import leak
@@ -40,8 +42,6 @@ from leakbench.models import one_hot, parameters
 from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.initialise import initialise, torch_default
 from leakbench.models.resnet import resnet18
-from leakbench.rng import generator
-from leakbench.types import Clock, Network, Parameters
 
 SHAPE, CLASSES = (1, 9, 9), 3
 CLOCK = Clock(0, 0, 1, 1)

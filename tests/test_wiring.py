@@ -17,6 +17,9 @@ from leakbench.attack.slots.descent import descend
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cell import Cell, Request, identity, knowledge, probe_of, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
+from leakbench.core.recipe import resolve
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Fact, Generators, Local, Network, Parameters, Signal
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, phases
@@ -33,10 +36,7 @@ from leakbench.measure.metrics import success_threshold
 from leakbench.models import build, one_hot, parameters
 from leakbench.privacy.epsilon import epsilon
 from leakbench.privacy.ledger import Schedule
-from leakbench.recipe import resolve
-from leakbench.rng import generator, generators
-from leakbench.store import open_run
-from leakbench.types import Clock, Fact, Generators, Local, Network, Parameters, Signal
+from leakbench.storage.store import open_run
 
 CLOCK = Clock(0, 0, 1, 1)
 

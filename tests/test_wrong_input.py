@@ -16,10 +16,10 @@ import yaml
 from command_line import called
 from resealed import reseal
 
+from leakbench.core.errors import InputError
 from leakbench.data import commands as data_commands
 from leakbench.data import find
-from leakbench.errors import InputError
-from leakbench.rows_file import read_rows, write_rows
+from leakbench.storage.rows_file import read_rows, write_rows
 from tests.published_files import published_file
 
 SMALL = ["--attack", "cpl", "--victims", "2", "--iterations", "1", "--train-rounds", "0", "--taps", "type-2"]
@@ -513,7 +513,7 @@ def test_a_full_disk_names_the_file(monkeypatch, capsys, tmp_path):
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("leakbench.atomic.os.fsync", full)
+    monkeypatch.setattr("leakbench.storage.atomic.os.fsync", full)
     code, out, err = called(monkeypatch, capsys, "reproduce", name, "--page", "--out", str(tmp_path))
     assert (code, out) == (2, "")
     assert err == f"leakbench: {tmp_path / name}.md: No space left on device\n"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from leakbench.catalog import descriptions
-from leakbench.recipe import recipe_name
+from leakbench.core.recipe import recipe_name
 
 __all__ = ["described", "escaped"]
 

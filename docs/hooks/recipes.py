@@ -10,11 +10,11 @@ from pathlib import Path
 from parts import described, escaped
 
 from leakbench.attack import Attack
+from leakbench.core.recipe import catalog_folder, names, resolve
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.defense.transform import STATIONS
 from leakbench.overview import Row, overview
-from leakbench.recipe import catalog_folder, names, resolve
 from leakbench.summary.threat import threat
 
 __all__ = ["command_of", "pages"]

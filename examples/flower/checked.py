@@ -9,6 +9,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from leakbench.attack import Attack
+from leakbench.core.imported import import_function
+from leakbench.core.recipe import resolve
 from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
 from leakbench.external.attack import attack_trace
@@ -16,8 +18,6 @@ from leakbench.external.attacker import Attacker
 from leakbench.flower.app import load_flower_app, run_tapped
 from leakbench.flower.leaks import read_leaks
 from leakbench.flower.trace import TrainingOptions, trace_at
-from leakbench.imported import import_function
-from leakbench.recipe import resolve
 
 APP = Path(__file__).resolve().parent / "app"
 CLIENTS = 2

@@ -24,12 +24,12 @@ from leakbench.attack.front import FullyConnected, fully_connected
 from leakbench.attack.public import public_of
 from leakbench.attack.search.label_counts import label_counts
 from leakbench.attack.slots.labels import LastLayer
+from leakbench.core.types import Generators, Parameters
 from leakbench.defense.by_norm import ByNorm
+from leakbench.federated.separations import Separation
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
-from leakbench.separations import Separation
-from leakbench.types import Generators, Parameters
 
 __all__ = ["decided", "in_span", "separable", "separated", "spanned"]
 

@@ -18,9 +18,9 @@ from leakbench.attack.evaluations import most_evaluations, restarts_of
 from leakbench.attack.search.lbfgs import Late, never
 from leakbench.attack.slots.pooling import Least
 from leakbench.attack.slots.stop import Stop, Watched, searches_of, with_searches
+from leakbench.core.types import Generators
+from leakbench.federated.separations import Separations
 from leakbench.federated.view import View
-from leakbench.separations import Separations
-from leakbench.types import Generators
 
 __all__ = [
     "Now",

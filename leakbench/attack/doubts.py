@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
+from leakbench.core.answers import Reconstruction
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import logits_of
 from leakbench.federated.view import View

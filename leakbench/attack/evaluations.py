@@ -8,7 +8,7 @@ from torch import nn
 
 from leakbench.attack.slots.descent import evaluations_each
 from leakbench.attack.slots.stop import limited, searches_of, with_searches
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["most_evaluations", "restarts_of", "runs_on", "with_evaluations"]
 

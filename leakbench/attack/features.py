@@ -16,11 +16,11 @@ from torch import Tensor
 from leakbench.attack.batch_features import separable, separated
 from leakbench.attack.clock import Until
 from leakbench.attack.front import FullyConnected, fully_connected
+from leakbench.core.types import Generators
 from leakbench.defense.clip import ClipWhole
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
-from leakbench.types import Generators
 
 __all__ = ["Features", "read", "readable"]
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from leakbench.attack.smooth import smoothed
+from leakbench.core.types import Network, Parameters
 from leakbench.engine.chain import Chain, chain_of
-from leakbench.types import Network, Parameters
 
 __all__ = ["Front", "FullyConnected", "fully_connected"]
 

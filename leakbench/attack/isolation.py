@@ -7,12 +7,12 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.needs import needs_of
 from leakbench.attack.recipe import Method
 from leakbench.attack.servers.server import Isolates
+from leakbench.core.answers import Ranking, Reconstruction
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
-from leakbench.types import Generators
 
 __all__ = ["answered", "readable"]
 

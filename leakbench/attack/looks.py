@@ -9,13 +9,13 @@ from itertools import pairwise
 
 from torch import Tensor
 
+from leakbench.core.types import Parameters
 from leakbench.defense.guess import Chooses
 from leakbench.defense.transform import Stations
 from leakbench.engine.budget import ALL_CACHES, lanes_within
 from leakbench.engine.side_by_side import Cut
 from leakbench.federated.client import runs_apart
 from leakbench.federated.view import View
-from leakbench.types import Parameters
 
 __all__ = ["averaged", "chooses", "cut_of", "releases", "responses"]
 

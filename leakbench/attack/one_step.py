@@ -7,12 +7,12 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from leakbench.answers import Fit, Reconstruction
 from leakbench.attack.slots.distance import SquaredL2
 from leakbench.attack.slots.labels import LastLayer
-from leakbench.errors import InputError
+from leakbench.core.answers import Fit, Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
-from leakbench.types import Generators
 
 __all__ = ["answered_at_once", "likeliest"]
 

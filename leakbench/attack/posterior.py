@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.features import read, readable
 from leakbench.attack.front import Front
 from leakbench.attack.looks import averaged
@@ -13,10 +12,11 @@ from leakbench.attack.public import public_of
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.slots.distance import Likelihood, SquaredL2
 from leakbench.attack.slots.space_whitened import Whitened
+from leakbench.core.answers import Reconstruction
+from leakbench.core.types import Parameters
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.models.kinks import kinked
-from leakbench.types import Parameters
 
 __all__ = ["missed", "plausible", "posterior", "posterior_of_features", "prior_of"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.federated.view import Public, View
 
 __all__ = ["FEW", "channel_moments", "public_of"]

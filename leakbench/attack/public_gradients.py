@@ -8,13 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from leakbench.core.errors import InputError
+from leakbench.core.types import Parameters
 from leakbench.defense.guess import Surviving, on_a_guess
 from leakbench.defense.transform import RunsNetwork, Stations
-from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
-from leakbench.types import Parameters
 
 __all__ = ["before_mask", "check_learnable", "fitting", "flat", "gradients_alone", "numbers"]
 

@@ -6,13 +6,13 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.needs import Needs, needs_of
 from leakbench.attack.servers.server import Honest, Server
+from leakbench.core.answers import Ranking, Reconstruction
+from leakbench.core.part import Text, part
+from leakbench.core.recipe import Slot
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
-from leakbench.part import Text, part
-from leakbench.recipe import Slot
-from leakbench.types import Generators
 
 __all__ = ["METHOD", "Attack", "Method"]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from leakbench.core.types import Parameters
 from leakbench.engine.chain import Chain
 from leakbench.engine.patches import Kernel
 from leakbench.engine.steps import Flatten, MaxPool, Passed, Pointwise, Step
-from leakbench.types import Parameters
 
 __all__ = ["smoothed"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakbench.types import Parameters
+from leakbench.core.types import Parameters
 
 __all__ = ["BOUNDLESS", "FAR", "Neighbours", "direction", "focused", "joined", "neighbours", "opposed", "pointed"]
 

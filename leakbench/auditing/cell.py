@@ -20,15 +20,15 @@ from leakbench.cell import Cell, Request, probe_of
 from leakbench.cell.accounting import cell_epsilon, ledger_of
 from leakbench.cell.budget import plan
 from leakbench.cell.cell import hand_out
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Progress, unreported
+from leakbench.core.rng import generator
 from leakbench.defense import Probe
-from leakbench.errors import InputError
 from leakbench.privacy.accountants import best
 from leakbench.privacy.claim import Claim, NoClaim
 from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.observers import Observation, Released, observations
-from leakbench.progress import Progress, unreported
-from leakbench.rng import generator
 
 __all__ = ["audit", "audit_cell", "check_trials"]
 

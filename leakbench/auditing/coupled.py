@@ -17,7 +17,7 @@ from torch import Tensor
 from leakbench.auditing.canary import BOUNDLESS, FAR, Neighbours, focused, joined, neighbours, opposed
 from leakbench.auditing.noise import MeasuredNoise, measure, seeds_for
 from leakbench.auditing.release import Release
-from leakbench.types import Parameters
+from leakbench.core.types import Parameters
 
 __all__ = ["SCALES", "Coupled", "check", "check_pairs", "strength"]
 

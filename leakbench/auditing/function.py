@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakbench.errors import InputError
-from leakbench.imported import import_function, said
-from leakbench.types import Parameters
+from leakbench.core.errors import InputError
+from leakbench.core.imported import import_function, said
+from leakbench.core.types import Parameters
 
 __all__ = ["CallableRelease", "callable_release", "load_callable"]
 

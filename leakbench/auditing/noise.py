@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from leakbench.auditing.release import Release
-from leakbench.types import Parameters
+from leakbench.core.types import Parameters
 
 __all__ = ["MeasuredNoise", "measure", "seeds_for"]
 

@@ -14,11 +14,11 @@ from leakbench.auditing.coupled import ROUNDING, Coupled, check
 from leakbench.auditing.function import CallableRelease
 from leakbench.auditing.unseeded import check_unseeded
 from leakbench.auditing.verdict import Audit, Stated, judge
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Progress, unreported
+from leakbench.core.rng import generator
 from leakbench.privacy.accountants import best
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.progress import Progress, unreported
-from leakbench.rng import generator
 
 __all__ = ["audit_callable"]
 

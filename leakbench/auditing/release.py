@@ -9,11 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from leakbench.core.rng import generators
+from leakbench.core.types import Clock, Local, Parameters, Signal
 from leakbench.defense import Probe
 from leakbench.defense.transform import Stations, apply
 from leakbench.privacy.ledger import Unit
-from leakbench.rng import generators
-from leakbench.types import Clock, Local, Parameters, Signal
 
 __all__ = ["DefenseRelease", "Release", "flat"]
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from leakbench.auditing.bounds import Reals
 from leakbench.auditing.canary import Neighbours
 from leakbench.auditing.release import Release
+from leakbench.core.progress import Progress, minutes, noting, unreported
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.pairs import sum_of
-from leakbench.progress import Progress, minutes, noting, unreported
 
 __all__ = ["Scores", "affordable", "drawn", "executed"]
 

@@ -12,7 +12,7 @@ from leakbench.auditing.canary import neighbours
 from leakbench.auditing.coupled import SCALES, Coupled
 from leakbench.auditing.noise import measure, seeds_for
 from leakbench.auditing.release import Release
-from leakbench.types import Parameters
+from leakbench.core.types import Parameters
 
 __all__ = ["check_unseeded"]
 

@@ -15,8 +15,8 @@ from leakbench.auditing.coupled import Coupled
 from leakbench.auditing.family import family_epsilon
 from leakbench.auditing.release import Release
 from leakbench.auditing.trials import Scores, affordable, drawn, executed
+from leakbench.core.progress import Progress, unreported
 from leakbench.privacy.mechanism import Mechanism, Mixture
-from leakbench.progress import Progress, unreported
 
 __all__ = ["Audit", "Stated", "judge", "lower_bounds"]
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.search.lbfgs import Objective
 from leakbench.attack.slots.descent import Search, Terms
@@ -26,12 +25,13 @@ from leakbench.bench.size import Size
 from leakbench.bench.timing import ONE, either_way, least, median, one_thread_each
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.cell import hand_out
+from leakbench.core.answers import Reconstruction
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Generators, Network, Parameters
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.view import View
 from leakbench.measure.metrics import success_threshold
-from leakbench.rng import generator, generators
-from leakbench.types import Generators, Network, Parameters
 
 __all__ = ["attack_floor_ratio", "attack_speedup", "search_alone"]
 

@@ -16,10 +16,10 @@ from leakbench.bench.private import alpha_over_dp, dp_over_nonprivate, dp_vs_opa
 from leakbench.bench.rounds import flop_efficiency, peak_memory_mb, round_vs_flower, round_vs_plain
 from leakbench.bench.searches import lmmse_fit_seconds, ranking_seconds, whitened_seconds_per_victim
 from leakbench.bench.size import FULL, QUICK, Size
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.recipe import resolve
+from leakbench.core.request import at_least
 from leakbench.data.recipe import DatasetRecipe
-from leakbench.errors import InputError, nearest
-from leakbench.recipe import resolve
-from leakbench.request import at_least
 
 __all__ = ["AIMS", "KEYS", "Bench", "bench"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from leakbench.provenance import versions
+from leakbench.core.provenance import versions
 
 __all__ = ["Machine", "load", "machine"]
 

@@ -11,9 +11,9 @@ from leakbench.bench.bench import AIMS, Bench
 from leakbench.bench.figure import Figure, figure_of
 from leakbench.bench.machine import machine
 from leakbench.box import box_of
-from leakbench.errors import InputError
-from leakbench.scripts import markdown_table
-from leakbench.store import write_atomically
+from leakbench.core.errors import InputError
+from leakbench.core.scripts import markdown_table
+from leakbench.storage.store import write_atomically
 
 __all__ = ["check_page", "page", "write_page"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from leakbench.types import Parameters
+from leakbench.core.types import Parameters
 
 __all__ = ["Step", "local_training", "per_example_step", "plain_step"]
 

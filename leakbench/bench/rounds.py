@@ -28,7 +28,7 @@ from leakbench.bench.task import (
 )
 from leakbench.bench.timing import Arms, either_way, in_turns, least, median, one_thread_each, seconds
 from leakbench.bench.ways import check_way, fastest_way
-from leakbench.types import Parameters
+from leakbench.core.types import Parameters
 
 __all__ = ["flop_efficiency", "peak_memory_mb", "round_vs_flower", "round_vs_plain"]
 

@@ -16,13 +16,13 @@ from leakbench.bench.figure import Figure
 from leakbench.bench.size import Size
 from leakbench.bench.task import made_up
 from leakbench.bench.timing import seconds
+from leakbench.core.recipe import resolve
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Generators, Network
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
 from leakbench.models import build, one_hot, parameters
-from leakbench.recipe import resolve
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Generators, Network
 
 __all__ = ["lmmse_fit_seconds", "ranking_seconds", "whitened_seconds_per_victim"]
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from leakbench.core.recipe import resolve
+from leakbench.core.rng import generator
+from leakbench.core.types import Clock, Network, Parameters
 from leakbench.data.dataset import Dataset, everyone
 from leakbench.data.partition import Partition, Shards
 from leakbench.data.recipe import Federation
@@ -15,9 +18,6 @@ from leakbench.defense.transform import Stations, Transform
 from leakbench.federated.client import Examples, client_update
 from leakbench.federated.simulate import train
 from leakbench.models import build, one_hot, parameters
-from leakbench.recipe import resolve
-from leakbench.rng import generator
-from leakbench.types import Clock, Network, Parameters
 
 __all__ = [
     "BATCH",

@@ -7,7 +7,7 @@ from leakbench.cell.network import probe_of
 from leakbench.cell.points import leak_key, phase_name
 from leakbench.cell.resolve import resolve_cell
 from leakbench.cell.settings import Settings
-from leakbench.request import KNOWS, PROTOCOLS, READS, Request, leak_rounds
+from leakbench.core.request import KNOWS, PROTOCOLS, READS, Request, leak_rounds
 
 __all__ = [
     "KNOWS",

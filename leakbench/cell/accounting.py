@@ -6,14 +6,14 @@ import dataclasses
 import math
 
 from leakbench.cell import Settings, probe_of
+from leakbench.core.errors import InputError
+from leakbench.core.types import Fact
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
 from leakbench.defense import Defense, Probe, phases
-from leakbench.errors import InputError
 from leakbench.privacy.curve import epsilon_curve
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Phase, Schedule, first_rounds
-from leakbench.types import Fact
 
 __all__ = ["cell_curve", "cell_epsilon", "ledger_of", "schedule_of"]
 

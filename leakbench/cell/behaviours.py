@@ -12,8 +12,8 @@ from leakbench.attack import Attack
 from leakbench.attack.rankings.attributes import Attributes
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
-from leakbench.behaviour import SHARED, behaviour_of, identity_name, versions_of_parts
 from leakbench.cell.settings import Settings
+from leakbench.core.behaviour import SHARED, behaviour_of, identity_name, versions_of_parts
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense

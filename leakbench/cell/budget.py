@@ -14,8 +14,8 @@ from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.cell import hand_out
 from leakbench.cell.factors import check_louder, louder, with_factors
 from leakbench.cell.resolve import plan_cell, with_examples
+from leakbench.core.errors import InputError
 from leakbench.data.find import Load, load_dataset
-from leakbench.errors import InputError
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.epsilon import Epsilon
 

@@ -9,21 +9,21 @@ from typing import Any
 import torch
 
 from leakbench.attack import Attack
-from leakbench.behaviour import raised
 from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.device import conditions
 from leakbench.cell.settings import Settings
+from leakbench.core.behaviour import raised
+from leakbench.core.provenance import versions
+from leakbench.core.recipe import acting, describe
+from leakbench.core.request import Request
+from leakbench.core.rng import generator
+from leakbench.core.types import Clock
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.measure.metrics import Score
-from leakbench.provenance import versions
-from leakbench.recipe import acting, describe
-from leakbench.request import Request
-from leakbench.rng import generator
-from leakbench.store import SCHEMA, content_hash
-from leakbench.types import Clock
+from leakbench.storage.store import SCHEMA, content_hash
 
 __all__ = ["Cell", "hand_out", "identified", "identity", "leak_clock", "leak_federation"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from leakbench.errors import InputError
-from leakbench.provenance import code, versions
+from leakbench.core.errors import InputError
+from leakbench.core.provenance import code, versions
 
 __all__ = ["AUTO", "conditions", "described", "device_of"]
 

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.network import probe_of
-from leakbench.decay import Scaled
+from leakbench.core.errors import InputError
+from leakbench.core.types import Fact
 from leakbench.defense import Defense, facts_at
 from leakbench.defense.transform import STATIONS
-from leakbench.errors import InputError
-from leakbench.types import Fact
+from leakbench.privacy.decay import Scaled
 
 __all__ = ["check_louder", "louder", "wider", "with_factors"]
 
@@ -25,8 +25,8 @@ def with_factors(cell: Cell, noise: float | None, clip: float | None) -> Cell:
     The name of the defense gets the factors. Noise that is calibrated to a clip changes with the clip, as sigma C does.
 
     Args:
-        noise: Factor of the noise multipliers, in `leakbench.request.FACTOR_RANGE`; None does not change them.
-        clip: Factor of the clip norms, in `leakbench.request.FACTOR_RANGE`; None does not change them.
+        noise: Factor of the noise multipliers, in `leakbench.core.request.FACTOR_RANGE`; None does not change them.
+        clip: Factor of the clip norms, in `leakbench.core.request.FACTOR_RANGE`; None does not change them.
 
     Raises:
         InputError: For a defense without noise or clips that the factor changes.

@@ -7,9 +7,9 @@ from leakbench.attack.servers.fishing import fished
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
 from leakbench.cell.victim_mode import check_mode
+from leakbench.core.errors import InputError
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
-from leakbench.errors import InputError
 
 __all__ = ["check_alone", "check_class", "check_fit"]
 

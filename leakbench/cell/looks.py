@@ -10,11 +10,11 @@ import torch
 
 from leakbench.cell.cell import Cell, leak_clock
 from leakbench.cell.network import probe
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generators
+from leakbench.core.types import Network, Parameters
 from leakbench.federated.leakage import leak
 from leakbench.models import one_hot
-from leakbench.rng import generators
-from leakbench.types import Network, Parameters
 
 __all__ = ["check_looks", "looks_at", "random_at"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from leakbench.cell.settings import Settings
+from leakbench.core.types import Network
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, Probe
 from leakbench.defense.network import extended
 from leakbench.models import build, parameters
-from leakbench.types import Network
 
 __all__ = ["probe", "probe_of"]
 

@@ -15,16 +15,16 @@ from leakbench.cell.fit import check_alone, check_class, check_fit
 from leakbench.cell.looks import check_looks
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.leakage_points import TAPS
+from leakbench.core.recipe import resolve
+from leakbench.core.request import Request, check_request, leak_rounds, networks_of
 from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
-from leakbench.errors import InputError, nearest
-from leakbench.leakage_points import TAPS
 from leakbench.measure.metrics import Score, load_lpips
 from leakbench.models import MODELS, default_leak_model, default_model
 from leakbench.models.initialise import rule_of
-from leakbench.recipe import resolve
-from leakbench.request import Request, check_request, leak_rounds, networks_of
 
 __all__ = ["plan_cell", "resolve_cell", "with_examples"]
 

@@ -21,9 +21,9 @@ class Settings:
         victim_mode: See `leakbench.cell.victim_mode`; None if no network depends on it.
         init: Initialisation of both networks, see `leakbench.models.initialise.rule_of`.
         join_rounds: Whether one attack observes the same victims at all leak rounds.
-        reads: One of `leakbench.request.READS`.
+        reads: One of `leakbench.core.request.READS`.
         observations: Number of observations of each gradient, see `leakbench.cell.looks`.
-        engine: One of `leakbench.request.ENGINES`, which draw noise in different orders.
+        engine: One of `leakbench.core.request.ENGINES`, which draw noise in different orders.
         pictures: Whether the run's folder has examples and reconstructions.
         networks: Number of draws of the first weights among the victims; 1 in the live protocol, whose network is trained.
         budget: Wall time in seconds for all attacks of the run; None for no limit.

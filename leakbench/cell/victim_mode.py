@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from leakbench.core.errors import InputError
 from leakbench.defense import Defense
 from leakbench.defense.soteria import Soteria
-from leakbench.errors import InputError
 from leakbench.federated.client import NO_EXAMPLE
 from leakbench.models import MODELS
 from leakbench.models.batch_norm import depends_on_mode

@@ -28,10 +28,9 @@ from leakbench.cli.reproduce import reproduce
 from leakbench.cli.run import compare, plot, report, run
 from leakbench.cli.runs import runs
 from leakbench.cli.sweep import sweep
-from leakbench.ending import INTERRUPTED, listening, said
+from leakbench.core.errors import InputError, out_of_memory, wanted
+from leakbench.core.process import INTERRUPTED, full, listening, said
 from leakbench.engine.memory import keep_freed_memory
-from leakbench.errors import InputError, out_of_memory, wanted
-from leakbench.surroundings import full
 
 __all__ = ["main"]
 

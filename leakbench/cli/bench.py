@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from leakbench.cli.options import FOLDER, data_dir_option, reporter_of
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["bench"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["list_", "schema", "show"]
 
@@ -20,7 +20,7 @@ __all__ = ["list_", "schema", "show"]
 def list_(kind: str | None, as_json: bool) -> None:
     """List the catalog, or one KIND of it: attacks, defenses, datasets or models."""
     from leakbench.catalog import KINDS, list_kind  # noqa: PLC0415
-    from leakbench.errors import nearest  # noqa: PLC0415
+    from leakbench.core.errors import nearest  # noqa: PLC0415
     from leakbench.models.overview import list_models  # noqa: PLC0415
 
     kinds = [*KINDS, "models"]
@@ -80,8 +80,8 @@ def show(name: str) -> None:
 
     Each part is printed with the file and line of its code.
     """
-    from leakbench.errors import nearest  # noqa: PLC0415
-    from leakbench.recipe import names  # noqa: PLC0415
+    from leakbench.core.errors import nearest  # noqa: PLC0415
+    from leakbench.core.recipe import names  # noqa: PLC0415
 
     # Before PyTorch is imported.
     known = [known for kind in ("attacks", "defenses", "datasets") for known in names(kind)]
@@ -98,8 +98,8 @@ def show(name: str) -> None:
 def schema(out: Path | None) -> None:
     """Print the JSON Schema of recipes, for completion and checks in an editor."""
     from leakbench.catalog import schema as build  # noqa: PLC0415
-    from leakbench.spared import check_spared  # noqa: PLC0415
-    from leakbench.store import write_atomically  # noqa: PLC0415
+    from leakbench.storage.manifest_file import check_spared  # noqa: PLC0415
+    from leakbench.storage.store import write_atomically  # noqa: PLC0415
 
     text = json.dumps(build(), indent=1) + "\n"
     if out is None:

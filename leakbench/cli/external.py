@@ -26,12 +26,12 @@ from leakbench.cli.options import (
     verbose_option,
 )
 from leakbench.cli.options import success as threshold
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 if TYPE_CHECKING:
     from leakbench.external.outcome import Outcome
 
-from leakbench.request import RECIPE
+from leakbench.core.request import RECIPE
 
 __all__ = ["attack"]
 
@@ -132,7 +132,7 @@ def attack(
     from leakbench.external.attacker import AttackerOptions  # noqa: PLC0415
     from leakbench.external.outcome import check_new_file, write_reconstructions  # noqa: PLC0415
     from leakbench.external.update import UpdateFiles  # noqa: PLC0415
-    from leakbench.store import check_out  # noqa: PLC0415
+    from leakbench.storage.store import check_out  # noqa: PLC0415
 
     folder = None if out is None or out.suffix == ".safetensors" else out
     if folder is not None:

@@ -20,8 +20,8 @@ from leakbench.cli.options import (
     success,
     verbose_option,
 )
-from leakbench.errors import InputError
-from leakbench.request import RECIPE
+from leakbench.core.errors import InputError
+from leakbench.core.request import RECIPE
 
 __all__ = ["flower", "shape_of"]
 

@@ -116,7 +116,7 @@ def frontier(
     Writes frontier_DATASET.csv, .md, .svg and .png into --out, and frontier_DATASET_best.yaml if a setting qualifies.
     A setting is measured once; run an interrupted command again to resume it.
     """
-    from leakbench.recipe import check_name  # noqa: PLC0415
+    from leakbench.core.recipe import check_name  # noqa: PLC0415
 
     check_names({"dataset": dataset})
     for name in [] if defenses in (None, "all") else words("defenses", defenses):
@@ -124,13 +124,13 @@ def frontier(
     leaks = words("taps", taps)
     sizes["budget"] = seconds("budget", sizes["budget"])
     from leakbench.cell import Request  # noqa: PLC0415
-    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.core.errors import InputError  # noqa: PLC0415
+    from leakbench.core.request import at_least  # noqa: PLC0415
     from leakbench.frontier.choose import Requirements  # noqa: PLC0415
     from leakbench.frontier.frontier import frontier as measure  # noqa: PLC0415
     from leakbench.frontier.frontier import rows_file, store_of  # noqa: PLC0415
     from leakbench.frontier.grid import DEFENSES, FACTORS, defenses_of, factors_of  # noqa: PLC0415
     from leakbench.frontier.write import reach_lines, said, write  # noqa: PLC0415
-    from leakbench.request import at_least  # noqa: PLC0415
     from leakbench.study.study import Execution  # noqa: PLC0415
 
     request = Request(dataset=dataset, taps=leaks, knows="defense", **sizes)

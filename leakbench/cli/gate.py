@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["baseline", "gate"]
 
@@ -64,7 +64,7 @@ def gate(
     """
     from leakbench.gate.gate import Limits, junit, lines, markdown  # noqa: PLC0415
     from leakbench.gate.gate import gate as checked  # noqa: PLC0415
-    from leakbench.store import write_atomically  # noqa: PLC0415
+    from leakbench.storage.store import write_atomically  # noqa: PLC0415
 
     for name, share in (("max-asr", max_asr), ("min-accuracy", min_accuracy)):
         if share is not None and not 0 <= share <= 1:
@@ -84,7 +84,7 @@ def gate(
 
 def _check_files(folder: Path, before: Path, page: Path | None, suite: Path | None) -> None:
     """Raise InputError for a file to be written that is read, written twice, or another run's."""
-    from leakbench.spared import check_spared  # noqa: PLC0415
+    from leakbench.storage.manifest_file import check_spared  # noqa: PLC0415
 
     taken = {before.resolve(): "the baseline"}
     for name, path in (("markdown", page), ("junit", suite)):

@@ -110,12 +110,12 @@ def card(
     measured once; run an interrupted command again to resume it. --check measures an existing card again.
     """
     check_names({"defense": defense, "dataset": dataset, "attack": attack})
-    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.core.errors import InputError  # noqa: PLC0415
+    from leakbench.core.recipe import construct  # noqa: PLC0415
     from leakbench.leaderboard.asked import EVALUATIONS, Asked, searches  # noqa: PLC0415
     from leakbench.leaderboard.check import check  # noqa: PLC0415
     from leakbench.leaderboard.make import make_card  # noqa: PLC0415
     from leakbench.leaderboard.read import read_card, write_card  # noqa: PLC0415
-    from leakbench.recipe import construct  # noqa: PLC0415
     from leakbench.study.study import Execution  # noqa: PLC0415
 
     asked = {name: value for name, value in given.items() if value is not None}
@@ -160,12 +160,12 @@ def leaderboard(cards: Path | None, out: Path) -> None:
 
     Defenses are ranked by the attacker that knows the defense.
     """
-    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.core.errors import InputError  # noqa: PLC0415
+    from leakbench.core.recipe import catalog_folder  # noqa: PLC0415
     from leakbench.leaderboard.page import html_of, markdown_of  # noqa: PLC0415
     from leakbench.leaderboard.read import read_cards  # noqa: PLC0415
-    from leakbench.recipe import catalog_folder  # noqa: PLC0415
-    from leakbench.spared import check_spared  # noqa: PLC0415
-    from leakbench.store import write_atomically  # noqa: PLC0415
+    from leakbench.storage.manifest_file import check_spared  # noqa: PLC0415
+    from leakbench.storage.store import write_atomically  # noqa: PLC0415
 
     writers = {".md": markdown_of, ".html": html_of}
     if out.suffix not in writers:

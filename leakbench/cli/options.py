@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 import click
 from pydantic.fields import FieldInfo
 
-from leakbench.errors import InputError
-from leakbench.request import Request, Unset, metadata, number_of
-from leakbench.words import seconds, success, words
+from leakbench.core.errors import InputError
+from leakbench.core.request import Request, Unset, metadata, number_of
+from leakbench.core.words import seconds, success, words
 
 if TYPE_CHECKING:
-    from leakbench.progress import Reporter
+    from leakbench.core.progress import Reporter
     from leakbench.study.engines import Placed
 
 __all__ = [
@@ -76,7 +76,7 @@ def reporter_of(quiet: bool = False, after: float = 0.0) -> Reporter:
     Args:
         after: Seconds of work before the first line in a file.
     """
-    from leakbench.progress import Reporter  # noqa: PLC0415
+    from leakbench.core.progress import Reporter  # noqa: PLC0415
 
     reporter = Reporter(quiet=quiet, after=after)
     click.get_current_context().call_on_close(reporter.close)
@@ -123,7 +123,7 @@ def check_names(given: Mapping[str, Any]) -> None:
     Args:
         given: {option: its value}, with some of `defense`, `dataset` and `attack`; None is not checked.
     """
-    from leakbench.recipe import check_name  # noqa: PLC0415
+    from leakbench.core.recipe import check_name  # noqa: PLC0415
 
     for option in ("defense", "dataset", "attack"):
         if given.get(option) is not None:
@@ -255,7 +255,7 @@ verbose_option = click.option(
 
 
 def request_option(name: str, **changes: Any) -> Callable[..., Any]:
-    """Return the option of a field of `leakbench.request.Request`: its type, default and help are the field's.
+    """Return the option of a field of `leakbench.core.request.Request`: its type, default and help are the field's.
 
     Args:
         name: The field.
@@ -285,7 +285,7 @@ def request_options(*names: str) -> Callable[..., Any]:
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Request)}
 AS_TEXT = ("success", "budget")
-"""Numbers that the command line reads with a unit, see `leakbench.words`."""
+"""Numbers that the command line reads with a unit, see `leakbench.core.words`."""
 
 FEDERATION = ("clients", "clients_per_round", "local_iterations", "learning_rate")
 """The sizes of a federation that every command with a training has."""

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from leakbench.cli.options import FOLDER, check_names, federation_options, quiet_option
-from leakbench.request import Request, check_request
+from leakbench.core.request import Request, check_request
 
 __all__ = ["audit", "epsilon"]
 
@@ -73,10 +73,10 @@ def audit(into: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
 def _run_of(folder: Path, given: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of the run that an audit is for; raises InputError where it is of another defense or federation."""
     from leakbench.cell.budget import plan  # noqa: PLC0415
-    from leakbench.errors import InputError  # noqa: PLC0415
-    from leakbench.recipe import describe  # noqa: PLC0415
+    from leakbench.core.errors import InputError  # noqa: PLC0415
+    from leakbench.core.recipe import describe  # noqa: PLC0415
     from leakbench.report.audited import check_audited  # noqa: PLC0415
-    from leakbench.store import read_manifest  # noqa: PLC0415
+    from leakbench.storage.store import read_manifest  # noqa: PLC0415
 
     if own["function"] is not None:
         raise InputError("into: got --callable as well; an audit of a function is of no run")

@@ -82,8 +82,8 @@ def reproduce(
     --stale with TABLE accepts tables only, and exits with 1 if the data of a row are not on this machine.
     """
     from leakbench.cli.tables import list_stale, list_tables, measure, measure_stale, write_page  # noqa: PLC0415
-    from leakbench.errors import InputError  # noqa: PLC0415
-    from leakbench.progress import Reporter  # noqa: PLC0415
+    from leakbench.core.errors import InputError  # noqa: PLC0415
+    from leakbench.core.progress import Reporter  # noqa: PLC0415
     from leakbench.study.study import Execution  # noqa: PLC0415
 
     parallel, folder = engine(), out or Path("results")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leakbench.auditing.verdict import Audit
     from leakbench.summary.model import Summary
 
-from leakbench.request import Request, check_request
+from leakbench.core.request import Request, check_request
 
 __all__ = ["compare", "plot", "report", "run"]
 
@@ -97,11 +97,11 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: boo
     that compares them. For three or more noise levels of one cell, writes one page with a slider from the smallest to the
     largest noise.
     """
-    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.core.errors import InputError  # noqa: PLC0415
     from leakbench.report import write_report, write_together  # noqa: PLC0415
     from leakbench.report.audited import audit_of  # noqa: PLC0415
     from leakbench.report.own import OWN, write_own_report  # noqa: PLC0415
-    from leakbench.store import read_manifest  # noqa: PLC0415
+    from leakbench.storage.store import read_manifest  # noqa: PLC0415
     from leakbench.summary.model import Summary  # noqa: PLC0415
 
     if latex:

@@ -11,7 +11,7 @@ import click
 from leakbench.measure.rates import ASR
 
 if TYPE_CHECKING:
-    from leakbench.runs import Listed
+    from leakbench.storage.runs import Listed
 
 __all__ = ["runs"]
 
@@ -45,7 +45,7 @@ def runs(folder: Path, as_json: bool) -> None:
     Prints one line for each leakage point. The epsilon is the valid epsilon; the baseline ASR is that of the best guess
     without any gradient. Damaged and unfinished runs are marked. In Python, `leakbench.read(FOLDER)` reads the rows.
     """
-    from leakbench.runs import elsewhere, listed  # noqa: PLC0415
+    from leakbench.storage.runs import elsewhere, listed  # noqa: PLC0415
 
     lines = [line for found in listed(folder) for line in _lines(folder, found)]
     if as_json:
@@ -69,7 +69,7 @@ def _lines(place: Path, found: Listed) -> list[Line]:
         return [{**first, "why": found.why}]
     cell = found.manifest.get("cell")
     first |= {f: cell.get(f) for f in ("dataset", "defense", "attack", "seed")} if isinstance(cell, dict) else {}
-    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.core.errors import InputError  # noqa: PLC0415
     from leakbench.summary.model import Summary  # noqa: PLC0415
 
     try:

@@ -96,8 +96,8 @@ def sweep(
 
 def _check_names(path: Path) -> None:
     """Raise InputError for an unknown name of a recipe in a grid; all else that is wrong is found when the grid is read."""
-    from leakbench.errors import InputError  # noqa: PLC0415
-    from leakbench.recipe import read_yaml  # noqa: PLC0415
+    from leakbench.core.errors import InputError  # noqa: PLC0415
+    from leakbench.core.recipe import read_yaml  # noqa: PLC0415
 
     for fields in _fields(read_yaml(path)) if path.is_file() else ():
         for option in ("defense", "dataset", "attack"):

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 import pandas as pd
 
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.progress import Reporter
 from leakbench.data.kept import KeptData
-from leakbench.errors import InputError, nearest
 from leakbench.frontier.frontier import published_points
 from leakbench.leaderboard.check import published_cards
-from leakbench.progress import Reporter
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen, numbers
 from leakbench.reproduce.columns import measures_of, text_of

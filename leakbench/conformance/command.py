@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from leakbench.answers import Ranking
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.conformance.contract import AVERAGED, MEASURES, Answer, Truth
 from leakbench.conformance.judge import Result, all_cases, conform
-from leakbench.errors import InputError
-from leakbench.imported import import_function
+from leakbench.core.answers import Ranking
+from leakbench.core.errors import InputError
+from leakbench.core.imported import import_function
 from leakbench.measure import metrics
 from leakbench.measure.metrics import load_lpips
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS

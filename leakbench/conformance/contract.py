@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from leakbench.errors import InputError, nearest
+from leakbench.core.errors import InputError, nearest
 from leakbench.measure.rates import ASR, LABELS
 
 __all__ = ["AVERAGED", "MEASURES", "Answer", "Floats", "Scorer", "Truth", "read_scores"]

@@ -15,7 +15,7 @@ from leakbench.conformance.batch_cases import batch_cases
 from leakbench.conformance.case import Case, shown
 from leakbench.conformance.contract import Answer, Floats, Scorer, Truth, read_scores
 from leakbench.conformance.pixel_cases import lpips_case, pixel_cases
-from leakbench.imported import said
+from leakbench.core.imported import said
 
 __all__ = ["Result", "all_cases", "conform"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from leakbench.core.errors import InputError, nearest
 from leakbench.data.dataset import Dataset, Feature
-from leakbench.errors import InputError, nearest
 
 __all__ = ["MOST_VALUES", "attributes_of", "commonest", "values_of"]
 

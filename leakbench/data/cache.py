@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from leakbench.atomic import write_atomically
+from leakbench.storage.atomic import write_atomically
 
 __all__ = ["NO_CACHE", "Cache", "Warn", "to_stderr", "user_cache"]
 

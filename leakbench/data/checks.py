@@ -10,9 +10,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from leakbench.errors import InputError
-from leakbench.nested import nested
-from leakbench.part import Inside, part
+from leakbench.core.errors import InputError
+from leakbench.core.part import Inside, part
+from leakbench.core.recipe import nested
 
 __all__ = ["AFile", "Check", "File", "Sha256", "checked_bytes", "identity", "sha256_of", "within"]
 

@@ -8,8 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from leakbench.core.errors import InputError
 from leakbench.data.dataset import Dataset, Feature
-from leakbench.errors import InputError
 
 __all__ = ["Columns", "columns_of"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeAlias
 
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import names, resolve
 from leakbench.data.cache import user_cache
 from leakbench.data.fetch import Progress, fetch_origin
 from leakbench.data.find import find_folder
 from leakbench.data.recipe import DatasetRecipe
-from leakbench.errors import InputError
-from leakbench.recipe import names, resolve
 
 __all__ = ["fetch_dataset", "list_datasets", "verify_dataset"]
 

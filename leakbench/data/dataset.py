@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["Dataset", "Feature"]
 

@@ -14,13 +14,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.core.errors import InputError
+from leakbench.core.part import part
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import Check, Sha256
 from leakbench.data.dataset import Dataset
 from leakbench.data.split import SplitSeed, TestShare, split
 from leakbench.data.tables import assemble, scaled
-from leakbench.errors import InputError
-from leakbench.part import part
 
 __all__ = ["Embedded"]
 

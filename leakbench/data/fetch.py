@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from leakbench.core.errors import InputError
 from leakbench.data.checks import sha256_of
 from leakbench.data.formats import Format
 from leakbench.data.recipe import Origin
 from leakbench.data.transfer import Failed, Progress, size_of, transfer
 from leakbench.data.unpack import unpack
-from leakbench.errors import InputError
-from leakbench.store import alone
+from leakbench.storage.store import alone
 
 __all__ = ["Progress", "download", "fetch_origin"]
 

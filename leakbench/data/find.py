@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from leakbench.core.errors import AbsentError, InputError
+from leakbench.core.recipe import names, resolve
 from leakbench.data.attributes import attributes_of
 from leakbench.data.cache import Cache, Warn, to_stderr, user_cache
 from leakbench.data.dataset import Dataset
 from leakbench.data.fetch import Progress, fetch_origin
 from leakbench.data.formats import Format
 from leakbench.data.recipe import DatasetRecipe, Origin
-from leakbench.errors import AbsentError, InputError
-from leakbench.recipe import names, resolve
 
 __all__ = ["Load", "find_folder", "load_dataset", "without_examples"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from leakbench.core.recipe import Slot
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import Check
 from leakbench.data.dataset import Dataset, Feature
-from leakbench.recipe import Slot
 
 __all__ = ["FORMAT", "Dataset", "Feature", "Format"]
 

@@ -19,9 +19,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.errors import InputError
-from leakbench.part import Count, Positive, part
-from leakbench.recipe import Slot
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, Positive, part
+from leakbench.core.recipe import Slot
 
 __all__ = ["PARTITION", "Dirichlet", "Iid", "Partition", "Partitioner", "Shards"]
 

@@ -16,14 +16,14 @@ from pydantic import Field
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
-from leakbench.bounded import CONTROLS
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, part
+from leakbench.core.untrusted import CONTROLS
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import AFile, Check, File, Sha256, check_files, checked_bytes, identity, sha256_of, within
 from leakbench.data.dataset import Dataset, everyone
 from leakbench.data.split import SplitSeed, TestShare, split
-from leakbench.errors import InputError
-from leakbench.packed import ungzipped
-from leakbench.part import Count, part
+from leakbench.storage.packed import ungzipped
 
 __all__ = ["CifarPython", "FaceFolders", "Idx"]
 

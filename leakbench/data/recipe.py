@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from leakbench.core.part import Count, Fraction, Inside, Positive, Text, part
+from leakbench.core.recipe import nested
+from leakbench.core.types import Clock
+from leakbench.core.untrusted import is_inside
 from leakbench.data.addresses import is_safe
 from leakbench.data.formats import FORMAT, Format
 from leakbench.data.partition import PARTITION, Iid, Partitioner
 from leakbench.data.sizes import Sizes
-from leakbench.inside import is_inside
-from leakbench.nested import nested
-from leakbench.part import Count, Fraction, Inside, Positive, Text, part
-from leakbench.types import Clock
 
 __all__ = ["DatasetRecipe", "Federation", "Origin"]
 

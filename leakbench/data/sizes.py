@@ -7,9 +7,9 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, part
 from leakbench.data.dataset import Dataset
-from leakbench.errors import InputError
-from leakbench.part import Count, part
 
 __all__ = ["Sizes"]
 

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.part import Probability
+from leakbench.core.part import Probability
 
 __all__ = ["Split", "SplitSeed", "TestShare", "apportion", "split"]
 

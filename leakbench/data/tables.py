@@ -12,12 +12,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.core.errors import InputError
+from leakbench.core.part import part
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import AFile, Check, File, check_files, checked_bytes, identity, within
 from leakbench.data.dataset import Dataset, Feature, everyone
 from leakbench.data.split import Split, SplitSeed, TestShare, split
-from leakbench.errors import InputError
-from leakbench.part import part
 
 __all__ = ["AdultCsv", "scaled"]
 

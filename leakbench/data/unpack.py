@@ -12,9 +12,9 @@ import zlib
 from pathlib import Path
 from typing import IO, cast
 
+from leakbench.core.errors import InputError
+from leakbench.core.untrusted import is_inside, said
 from leakbench.data.formats import Format
-from leakbench.errors import InputError
-from leakbench.inside import is_inside, said
 
 __all__ = ["unpack"]
 

@@ -13,11 +13,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.core.part import Bound, Fraction, NonNegative, Positive, check_limits, part
+from leakbench.core.rng import normal
+from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.by_norm import clip_factor, member_norms, scaled
-from leakbench.lengths import length
-from leakbench.part import Bound, Fraction, NonNegative, Positive, check_limits, part
-from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Generators, Parameters, Signal
+from leakbench.engine.rows import length
 
 __all__ = ["AdaClip", "AdaClipReleased"]
 

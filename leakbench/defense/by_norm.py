@@ -13,8 +13,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakbench.lengths import length
-from leakbench.types import Clock, Fact, Signal
+from leakbench.core.types import Clock, Fact, Signal
+from leakbench.engine.rows import length
 
 __all__ = ["ByNorm", "Norms", "Scaling", "clip_factor", "member_norms", "scale_by_norm", "scaled", "whole_norm"]
 

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.core.part import Bound, part
+from leakbench.core.types import Clock, Fact, Generators, Signal
 from leakbench.defense.by_norm import Norms, Scaling, clip_factor, scale_by_norm, whole_norm
-from leakbench.part import Bound, part
-from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["ClipLayers", "ClipLayersShared", "ClipWhole"]
 

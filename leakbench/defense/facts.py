@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 
 import torch
 
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generators
+from leakbench.core.types import Clock, Fact, Local, Network, Parameters, Signal
 from leakbench.data.recipe import Federation
 from leakbench.defense.recipe import Defense
 from leakbench.defense.transform import SILENT, Transform, apply
-from leakbench.errors import InputError
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.privacy.ledger import OWN_NOISE, Phase
-from leakbench.rng import generators
-from leakbench.types import Clock, Fact, Local, Network, Parameters, Signal
 
 __all__ = ["Probe", "facts_at", "phases"]
 

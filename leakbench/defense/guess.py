@@ -18,8 +18,8 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.transform import STATIONS, Stations, Transform
-from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 
 __all__ = ["Chooses", "Explains", "Surviving", "on_a_guess", "surviving", "unlikelihood"]
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from leakbench.core.errors import InputError
+from leakbench.core.part import part
+from leakbench.core.recipe import Slot
+from leakbench.core.types import Local, Parameters, Signal
 from leakbench.defense.nbafl import sent_weights
-from leakbench.errors import InputError
-from leakbench.part import part
-from leakbench.recipe import Slot
-from leakbench.types import Local, Parameters, Signal
 
 __all__ = ["IMPORTANCE", "Central", "Importance", "Sensitivity", "Variance", "first_weight", "local_model"]
 

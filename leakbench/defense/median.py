@@ -9,10 +9,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.core.part import NonNegative, part
+from leakbench.core.rng import normal
+from leakbench.core.types import Clock, Fact, Generators, Signal
 from leakbench.defense.by_norm import clip_factor, member_norms, scaled, whole_norm
-from leakbench.part import NonNegative, part
-from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["ClipInverted", "ClipMedian"]
 

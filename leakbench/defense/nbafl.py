@@ -14,14 +14,14 @@ import torch
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
-from leakbench.decay import least_constant
+from leakbench.core.errors import InputError
+from leakbench.core.part import Bound, Count, Positive, Probability, part
+from leakbench.core.recipe import nested
+from leakbench.core.rng import normal
+from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.by_norm import clip_factor, scaled
-from leakbench.errors import InputError
-from leakbench.lengths import length
-from leakbench.nested import nested
-from leakbench.part import Bound, Count, Positive, Probability, part
-from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Generators, Parameters, Signal
+from leakbench.engine.rows import length
+from leakbench.privacy.decay import least_constant
 
 __all__ = [
     "Calibrated",

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from leakbench.recipe import Slot
+from leakbench.core.recipe import Slot
 
 __all__ = ["NETWORK", "Extension", "extended"]
 
@@ -19,7 +19,7 @@ class Extension(Protocol):
     def __call__(self, model: nn.Module, shape: tuple[int, ...], classes: int, rng: torch.Generator) -> nn.Module:
         """Return the changed network.
 
-        A network that draws random numbers in training follows `leakbench.types.Sampling`.
+        A network that draws random numbers in training follows `leakbench.core.types.Sampling`.
 
         Args:
             shape: (*s) of one input.

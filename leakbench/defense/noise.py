@@ -8,11 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.decay import Multiplier
-from leakbench.errors import InputError
-from leakbench.part import NonNegative, part
-from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Generators, Signal
+from leakbench.core.errors import InputError
+from leakbench.core.part import NonNegative, part
+from leakbench.core.rng import normal
+from leakbench.core.types import Clock, Fact, Generators, Signal
+from leakbench.privacy.decay import Multiplier
 
 __all__ = ["GaussianNoise", "LaplaceNoise"]
 
@@ -22,7 +22,8 @@ class GaussianNoise:
     """Add Gaussian noise of standard deviation multiplier * S, where S is the signal's sensitivity."""
 
     multiplier: Annotated[
-        Multiplier, Field(description="Noise multiplier sigma: a number >= 0, or a schedule (`leakbench.decay`).")
+        Multiplier,
+        Field(description="Noise multiplier sigma: a number >= 0, or a schedule (`leakbench.privacy.decay`)."),
     ]
     to: Annotated[
         Literal["each", "sum", "mean"],

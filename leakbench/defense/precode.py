@@ -9,9 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from leakbench.errors import InputError
-from leakbench.part import Count, NonNegative, part
-from leakbench.types import Parameters
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, NonNegative, part
+from leakbench.core.types import Parameters
 
 __all__ = ["Precode", "VariationalBottleneck"]
 
@@ -20,7 +20,7 @@ class VariationalBottleneck(nn.Module):
     """A network with a bottleneck: features -> (mean, std) of k numbers -> code -> the same number of features -> classifier.
 
     `forward(inputs)` evaluates the mean of the code; `forward(inputs, draws)` evaluates mean + std * draws, with the penalty. The
-    class follows `leakbench.types.Sampling` and `ShowsDraws`.
+    class follows `leakbench.core.types.Sampling` and `ShowsDraws`.
     """
 
     def __init__(self, features: nn.Module, classifier: nn.Linear, width: int, beta: float) -> None:

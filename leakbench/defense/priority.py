@@ -14,11 +14,11 @@ from pydantic import Field
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
+from leakbench.core.part import Fraction, Positive, part
+from leakbench.core.rng import normal
+from leakbench.core.types import Clock, Fact, Generators, Signal
 from leakbench.defense.importance import IMPORTANCE, Importance, first_weight
 from leakbench.defense.nbafl import Calibrated, clip_weights
-from leakbench.part import Fraction, Positive, part
-from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["PriorityNoise", "chosen"]
 

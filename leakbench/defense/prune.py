@@ -13,11 +13,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.core.part import NonNegative, part
+from leakbench.core.rng import normal
+from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.guess import surviving
 from leakbench.defense.transform import Transform
-from leakbench.part import NonNegative, part
-from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 
 __all__ = ["PruneRandom", "PruneThreshold", "PruneThresholdReleased"]
 

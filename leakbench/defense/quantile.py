@@ -15,14 +15,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.core.errors import InputError
+from leakbench.core.part import Bound, NonNegative, Positive, Probability, part
+from leakbench.core.rng import normal
+from leakbench.core.types import Clock, Fact, Generators, Signal
 from leakbench.defense.by_norm import clip_factor, member_norms, scaled
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.share import ShareOfNoise
-from leakbench.errors import InputError
-from leakbench.lengths import length
-from leakbench.part import Bound, NonNegative, Positive, Probability, part
-from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Generators, Signal
+from leakbench.engine.rows import length
 
 __all__ = ["AdaptClip", "ClipQuantile", "QuantileNoise", "QuantileNoiseReleased", "value_multiplier"]
 

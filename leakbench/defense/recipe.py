@@ -9,18 +9,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
-from leakbench.behaviour import part_name
+from leakbench.core.behaviour import part_name
+from leakbench.core.part import Text, part
+from leakbench.core.recipe import Slot, nested
+from leakbench.core.types import Clock
 from leakbench.data.recipe import Federation
-from leakbench.decay import Multiplier
 from leakbench.defense.network import NETWORK, Extension
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import STATIONS, Stations, Transform
-from leakbench.nested import nested
-from leakbench.part import Text, part
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.claim import CLAIM, Claim, NoClaim
-from leakbench.recipe import Slot
-from leakbench.types import Clock
+from leakbench.privacy.decay import Multiplier
 
 __all__ = ["TRANSFORM", "Defense"]
 

@@ -10,12 +10,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, Fraction, Positive, part
+from leakbench.core.types import Clock, Fact, Generators, Local, Parameters, Signal
 from leakbench.defense.transform import Transform
-from leakbench.errors import InputError
 from leakbench.measure.conspicuous import d_snr, lit, lit_alone, rows_alike, weight_names, weight_norms
 from leakbench.models.gates import gated_biases
-from leakbench.part import Count, Fraction, Positive, part
-from leakbench.types import Clock, Fact, Generators, Local, Parameters, Signal
 
 __all__ = ["RefuseConspicuous", "Refused"]
 

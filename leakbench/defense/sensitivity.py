@@ -8,11 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.core.errors import InputError
+from leakbench.core.part import Bound, check_limits, part
+from leakbench.core.types import Clock, Fact, Generators, Signal
 from leakbench.defense.by_norm import Norms, Scaling, scale_by_norm
 from leakbench.defense.clip import ClipLayers
-from leakbench.errors import InputError
-from leakbench.part import Bound, check_limits, part
-from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["L2Max", "L2MaxReleased"]
 

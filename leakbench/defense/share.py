@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from leakbench.core.part import NonNegative, part
+from leakbench.core.types import Clock, Generators, Signal
 from leakbench.defense.noise import GaussianNoise
-from leakbench.part import NonNegative, part
-from leakbench.types import Clock, Generators, Signal
 
 __all__ = ["ShareOfNoise"]
 

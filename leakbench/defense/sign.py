@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from leakbench.core.part import Positive, part
+from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.transform import Transform
-from leakbench.part import Positive, part
-from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 
 __all__ = ["Sign", "SoftSign", "margins"]
 

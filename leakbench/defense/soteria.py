@@ -11,12 +11,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from leakbench.core.errors import InputError
+from leakbench.core.part import Fraction, Text, part
+from leakbench.core.types import Clock, Fact, Generators, Local, Parameters, Signal
 from leakbench.defense.guess import surviving
 from leakbench.defense.transform import Transform
-from leakbench.errors import InputError
 from leakbench.models.batch_norm import mixes_examples
-from leakbench.part import Fraction, Text, part
-from leakbench.types import Clock, Fact, Generators, Local, Parameters, Signal
 
 __all__ = ["Soteria", "representation_scores"]
 

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from leakbench.types import Clock, Fact, Generators, Signal
+from leakbench.core.types import Clock, Fact, Generators, Signal
 
 __all__ = ["SILENT", "STATIONS", "RunsNetwork", "Stations", "Transform", "apply", "stations_before"]
 
@@ -35,7 +35,7 @@ class Transform(Protocol):
         """Return the transformed signal, with at least one more `Fact` for the ledger.
 
         Args:
-            rngs: One generator per lane, the only source of randomness; draw with `leakbench.rng.normal`. None runs only the
+            rngs: One generator per lane, the only source of randomness; draw with `leakbench.core.rng.normal`. None runs only the
                 deterministic part, as the attacker does on a guess: all draws are then zero.
         """
 

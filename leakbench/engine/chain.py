@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leakbench.core.types import Parameters
 from leakbench.engine.activations import ACTIVATIONS
 from leakbench.engine.factored import Factored
 from leakbench.engine.patches import Kernel
 from leakbench.engine.steps import Affine, Crop, Flatten, MaxPool, Passed, Pointwise, Step
-from leakbench.types import Parameters
 
 __all__ = ["Chain", "ThereAndBack", "chain_of"]
 

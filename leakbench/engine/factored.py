@@ -12,9 +12,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from leakbench.core.types import Parameters
+from leakbench.engine.rows import length
 from leakbench.engine.steps import Affine
-from leakbench.lengths import length
-from leakbench.types import Parameters
 
 __all__ = ["Factored"]
 

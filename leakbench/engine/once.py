@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from leakbench.core.types import Parameters
 from leakbench.engine.chain import Chain, ThereAndBack
 from leakbench.engine.steps import Affine, Passed
-from leakbench.types import Parameters
 
 __all__ = ["gradients", "gradients_once"]
 

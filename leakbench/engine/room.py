@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 
 import torch
 
-from leakbench.errors import InputError, out_of_memory, wanted
+from leakbench.core.errors import InputError, out_of_memory, wanted
 
 __all__ = ["Room", "Say", "unsaid"]
 

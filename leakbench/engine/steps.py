@@ -14,10 +14,10 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from leakbench.core.types import Parameters
 from leakbench.engine.activations import Ways
 from leakbench.engine.patches import Kernel, patches, spread
 from leakbench.engine.transposed import Transposed
-from leakbench.types import Parameters
 
 __all__ = ["Affine", "Bend", "Crop", "Flatten", "Linear", "MaxPool", "Passed", "Pointwise", "Step"]
 

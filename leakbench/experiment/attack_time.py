@@ -9,8 +9,8 @@ from typing import Any
 
 from leakbench.attack.clock import Now, WithinSeconds
 from leakbench.attack.slots.stop import searches_of
-from leakbench.progress import minutes
-from leakbench.store import Run
+from leakbench.core.progress import minutes
+from leakbench.storage.store import Run
 
 __all__ = ["AttackTime", "estimate_line", "within_seconds"]
 

@@ -18,6 +18,8 @@ from torch.func import functional_call
 
 from leakbench.attack.servers.server import HONEST, lies
 from leakbench.cell import Cell
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.data.partition import Partition
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims
@@ -36,8 +38,6 @@ from leakbench.measure.conspicuous import (
 from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.models.gates import gated_biases
-from leakbench.rng import generator
-from leakbench.types import Network
 
 __all__ = ["Conspicuous", "conspicuous_of", "seen_of"]
 

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping
 
 from leakbench.cell import Cell, leak_clock, leak_federation, random_at
+from leakbench.core.types import Fact, Network
 from leakbench.defense import Probe, facts_at
 from leakbench.defense.transform import stations_before
 from leakbench.federated.view import View
-from leakbench.types import Fact, Network
 
 __all__ = ["aware", "leak_facts", "noise_std"]
 

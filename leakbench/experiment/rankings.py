@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
 from leakbench.cell import Cell
+from leakbench.core.answers import Ranking, Reconstruction
+from leakbench.core.types import Generators
 from leakbench.data.dataset import Feature
 from leakbench.experiment.victims import aware, public_examples
 from leakbench.federated.view import Public, View
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.scoring.rankings import RANKINGS, Ranks
-from leakbench.types import Generators
 
 __all__ = ["likelihoods", "rankings"]
 

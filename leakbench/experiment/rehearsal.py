@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
+from leakbench.attack.fit_store import FitStore, fit_folder
 from leakbench.attack.isolation import answered
 from leakbench.attack.recipe import Method
 from leakbench.attack.slots.stop import limited
 from leakbench.cell import Cell
+from leakbench.core.progress import unticked
+from leakbench.core.rng import generators
+from leakbench.core.types import Generators
 from leakbench.data.partition import Partition
 from leakbench.engine.room import Room
 from leakbench.experiment.stage_attack import LOWER
 from leakbench.experiment.victims import Sent, Victims, candidates, draw_victims, views_of
 from leakbench.federated.view import View
-from leakbench.fit_store import FitStore, fit_folder
-from leakbench.progress import unticked
-from leakbench.rng import generators
-from leakbench.types import Generators
 
 __all__ = ["rehearse"]
 

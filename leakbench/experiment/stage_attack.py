@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.clock import most_work
+from leakbench.attack.fit_store import FitStore, fit_folder
 from leakbench.attack.isolation import answered, readable
 from leakbench.attack.looks import chooses
 from leakbench.attack.null.pictures import NullAttack, null_attack
@@ -21,6 +21,9 @@ from leakbench.attack.recipe import Method
 from leakbench.attack.servers.fishing import fished
 from leakbench.attack.slots.stop import searches_of, watched
 from leakbench.cell import Cell, looks_at, phase_name
+from leakbench.core.answers import Ranking, Reconstruction
+from leakbench.core.progress import Progress, begin, saying, ticking
+from leakbench.core.rng import generator, generators
 from leakbench.data.attributes import attributes_of, commonest
 from leakbench.data.partition import Partition
 from leakbench.defense.refuse import RefuseConspicuous
@@ -38,17 +41,13 @@ from leakbench.experiment.victims import (
     views_of,
 )
 from leakbench.federated.view import View
-from leakbench.fit_store import FitStore, fit_folder
 from leakbench.measure.metrics import Score
 from leakbench.measure.recognised import Gallery, gallery_of, score_recognised
 from leakbench.measure.unanswered import explained
-from leakbench.progress import Progress, begin, saying, ticking
-from leakbench.redacted import without_pictures
-from leakbench.rng import generator, generators
 from leakbench.scoring.scores import Truth, no_reconstruction, score
 from leakbench.scoring.scores_rankings import score_attributes, score_rankings
 from leakbench.scoring.scores_tables import TableJudge, score_table, table_judge
-from leakbench.store import Run
+from leakbench.storage.store import Run, without_pictures
 
 __all__ = ["LOWER", "Judge", "Leak", "attack_leak"]
 

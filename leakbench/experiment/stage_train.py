@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from leakbench.cell import Cell, Settings
+from leakbench.core.progress import Progress, begin, saying, ticking
+from leakbench.core.rng import generator
+from leakbench.core.types import Network, Parameters
 from leakbench.data.partition import Partition
 from leakbench.defense.network import extended
 from leakbench.federated.simulate import Round, from_tensors, sent_tensors, to_tensors, train
 from leakbench.models import build, parameters
-from leakbench.progress import Progress, begin, saying, ticking
-from leakbench.rng import generator
-from leakbench.store import Run
-from leakbench.types import Network, Parameters
+from leakbench.storage.store import Run
 
 __all__ = ["ROUND_COLUMNS", "fresh_network", "leaked_model", "train_federation"]
 

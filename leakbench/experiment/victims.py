@@ -11,16 +11,16 @@ from torch import Tensor
 
 from leakbench.attack.public import FEW
 from leakbench.cell import Cell, knowledge, leak_clock, looks_at
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Network, Parameters
 from leakbench.data.columns import columns_of
 from leakbench.data.partition import Partition
-from leakbench.errors import InputError
 from leakbench.experiment.leak_noise import aware
 from leakbench.federated.leakage import leak, logits_of, rounded
 from leakbench.federated.sampling import draw_batches
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
-from leakbench.rng import generator, generators
-from leakbench.types import Network, Parameters
 
 __all__ = [
     "Sent",

@@ -12,9 +12,9 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from leakbench.errors import InputError, nearest, out_of_memory
-from leakbench.packed import check_npz
-from leakbench.types import Parameters
+from leakbench.core.errors import InputError, nearest, out_of_memory
+from leakbench.core.types import Parameters
+from leakbench.storage.packed import check_npz
 
 __all__ = ["ENDINGS", "Named", "as_parameters", "as_state", "check_shapes", "read_arrays", "unwrapped_model"]
 

@@ -11,14 +11,14 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.types import Parameters
 from leakbench.external.attacker import Attacker, without_truth
 from leakbench.external.network import input_normals, keeps_statistics, mode_of, normalisations
 from leakbench.external.outcome import UNKNOWN, Outcome
 from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
-from leakbench.types import Parameters
 
 __all__ = ["assumptions", "contradiction", "distance_to_truth", "mode_lines", "overlap", "warnings_of", "with_notes"]
 

@@ -14,16 +14,22 @@ import torch
 from torch import Tensor
 
 from leakbench import __version__
-from leakbench.answers import Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.clock import runs, search_costs
 from leakbench.attack.doubts import BUDGET
+from leakbench.attack.fit_store import FitStore, fit_folder
 from leakbench.attack.isolation import answered
 from leakbench.attack.methods.autoleak import CHECK, AutoLeak
 from leakbench.attack.public import FEW
 from leakbench.attack.searches import Searches, Store, usual_share
 from leakbench.attack.slots.stop import searches_of
-from leakbench.errors import InputError
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter, minutes
+from leakbench.core.provenance import versions
+from leakbench.core.recipe import describe
+from leakbench.core.rng import generators
+from leakbench.core.types import Generators
 from leakbench.experiment.attack_time import within_seconds
 from leakbench.external.assumptions import with_notes
 from leakbench.external.attacker import Attacker, without_truth
@@ -32,20 +38,14 @@ from leakbench.external.outcome import Outcome, write_run
 from leakbench.external.scoring import LATE, Scorer, reserve, seconds_per_gradient
 from leakbench.external.trace import Trace
 from leakbench.federated.view import View
-from leakbench.fit_store import FitStore, fit_folder
 from leakbench.measure.rates import IDENTIFIED
-from leakbench.progress import Reporter, minutes
-from leakbench.provenance import versions
-from leakbench.recipe import describe
 from leakbench.report.own import OWN
-from leakbench.rng import generators
-from leakbench.store import SCHEMA, Run, content_hash, open_run, tensor_hash
+from leakbench.storage.store import SCHEMA, Run, content_hash, open_run, tensor_hash
 from leakbench.summary.evidence import Setup, is_strongest
 from leakbench.summary.limits import CANDIDATES
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.verdict import STRONGEST
 from leakbench.summary.warnings import WORDS
-from leakbench.types import Generators
 
 __all__ = ["QUICK", "Points", "attack_trace", "attack_traces"]
 

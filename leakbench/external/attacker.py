@@ -17,20 +17,20 @@ from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.slots.labels import Joint, LastLayer, LastLayerCounts
 from leakbench.attack.slots.stop import limited
 from leakbench.cell import KNOWS
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.recipe import resolve
+from leakbench.core.request import MOST_ITERATIONS
+from leakbench.core.rng import generator
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense, Probe
 from leakbench.defense.facts import facts_at
-from leakbench.errors import InputError, nearest
 from leakbench.experiment.leak_noise import noise_std
 from leakbench.external.network import forward_pass, in_mode
 from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
 from leakbench.measure.metrics import success_threshold
-from leakbench.recipe import resolve
-from leakbench.request import MOST_ITERATIONS
-from leakbench.rng import generator
 from leakbench.summary.verdict import STRONGEST
 
 __all__ = ["Attacker", "AttackerOptions", "without_truth"]

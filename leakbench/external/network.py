@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from leakbench.errors import InputError, nearest
-from leakbench.imported import said
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.imported import said
 from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.layers import first_layer
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 
+from leakbench.core.imported import said
+from leakbench.core.types import Parameters
 from leakbench.external.network import keeps_statistics, mixes_batch, mode_of
-from leakbench.imported import said
-from leakbench.types import Parameters
 
 __all__ = [
     "PLAIN",

@@ -20,16 +20,16 @@ from rich.console import Console
 from safetensors.torch import save
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
-from leakbench.errors import InputError
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import listed, point_name
 from leakbench.external.trace import Trace
-from leakbench.leakage_points import listed, point_name
 from leakbench.measure.rates import ASR
 from leakbench.report.columns import BATCH, FAILED, OF_UPDATES, VERDICT, VICTIMS, Column, with_values
 from leakbench.report.headline import COLOURS, headline
 from leakbench.report.own import own_report_into
 from leakbench.report.table import core_columns, print_hanging, print_headline, print_points, printed_width
-from leakbench.store import Run, write_atomically
+from leakbench.storage.store import Run, write_atomically
 from leakbench.summary.model import Summary, Tap
 from leakbench.summary.verdict_words import INCONCLUSIVE, LEAKING
 

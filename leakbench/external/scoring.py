@@ -12,23 +12,23 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null.pictures import null_attack
 from leakbench.attack.public import FEW
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
-from leakbench.errors import InputError
+from leakbench.core.answers import Ranking, Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator
+from leakbench.core.types import Generators
 from leakbench.external.attacker import Attacker
 from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.models import one_hot
-from leakbench.rng import generator
 from leakbench.scoring.scores import Truth, score
 from leakbench.scoring.scores_rankings import score_ways
 from leakbench.summary.limits import CANDIDATES
-from leakbench.types import Generators
 
 __all__ = ["LATE", "Scorer", "reserve", "seconds_per_gradient"]
 

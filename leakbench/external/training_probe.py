@@ -19,7 +19,10 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.imported import said
+from leakbench.core.types import Parameters
+from leakbench.core.words import seconds
 from leakbench.external.arrays import ENDINGS, Named, unwrapped_model
 from leakbench.external.attack import attack_traces
 from leakbench.external.attacker import Attacker, AttackerOptions
@@ -38,10 +41,7 @@ from leakbench.external.observation import (
 from leakbench.external.outcome import Outcome
 from leakbench.external.trace import Trace, Training
 from leakbench.external.update import warn
-from leakbench.imported import said
-from leakbench.store import write_atomically
-from leakbench.types import Parameters
-from leakbench.words import seconds
+from leakbench.storage.store import write_atomically
 
 __all__ = ["Probe", "probe", "save_files"]
 

@@ -15,7 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.imported import import_function, said
+from leakbench.core.words import seconds
+from leakbench.core.words import success as threshold
 from leakbench.external.arrays import ENDINGS, Named, as_parameters, check_shapes, read_arrays
 from leakbench.external.assumptions import warnings_of
 from leakbench.external.attack import attack_traces
@@ -23,10 +26,7 @@ from leakbench.external.attacker import Attacker, AttackerOptions
 from leakbench.external.network import Numbers, normal_of
 from leakbench.external.outcome import Outcome
 from leakbench.external.trace import Trace, Training
-from leakbench.imported import import_function, said
-from leakbench.store import check_out
-from leakbench.words import seconds
-from leakbench.words import success as threshold
+from leakbench.storage.store import check_out
 
 __all__ = ["UpdateFiles", "attack_update", "build_model", "warn"]
 

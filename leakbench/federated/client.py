@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from leakbench.core.errors import InputError
+from leakbench.core.types import Clock, Generators, Local, Network, Parameters, Signal
 from leakbench.defense.transform import RunsNetwork, Stations, apply
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.engine.once import gradients
-from leakbench.errors import InputError
 from leakbench.federated.merged import merged_signal, merges
 from leakbench.federated.optimizer import OPTIMIZERS
 from leakbench.models.batch_norm import mixes_examples
-from leakbench.types import Clock, Generators, Local, Network, Parameters, Signal
 
 __all__ = [
     "Examples",
@@ -127,7 +127,7 @@ def _loss(
 def example_signal(network: Network, examples: Examples, step: int) -> Signal:
     """Return the gradient of every example's loss, {p: (K, B, *p)}; zero for a weight of zero.
 
-    The loss is the soft cross-entropy, plus the penalty of a network that has one (`leakbench.types.Sampling`).
+    The loss is the soft cross-entropy, plus the penalty of a network that has one (`leakbench.core.types.Sampling`).
 
     Raises:
         InputError: For a network that normalises by the batch, where a single example has no gradient.

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from leakbench.core.errors import InputError
+from leakbench.core.types import Clock, Generators, Network, Parameters, Signal
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations, apply
-from leakbench.errors import InputError
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import drawn
-from leakbench.types import Clock, Generators, Network, Parameters, Signal
 
 __all__ = ["leak", "logits_of", "rounded"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from leakbench.core.types import Clock, Generators, Local, Parameters, Signal
 from leakbench.defense.by_norm import ByNorm
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Transform
 from leakbench.engine.chain import Chain
-from leakbench.types import Clock, Generators, Local, Parameters, Signal
 
 __all__ = ["merged_signal", "merges"]
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from leakbench.types import Parameters
+from leakbench.core.types import Parameters
 
 __all__ = ["OPTIMIZERS", "Adam", "Optimizer", "Sgd"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakbench.types import Generators, Network
+from leakbench.core.types import Generators, Network
 
 __all__ = ["Batches", "draw_batches", "draw_clients", "drawn", "drop_out"]
 

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from leakbench.core.progress import unticked
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Local, Network, Parameters, Signal, joined
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
 from leakbench.data.recipe import Federation
@@ -24,9 +27,6 @@ from leakbench.engine.side_by_side import pieces_of, side_by_side
 from leakbench.federated.client import Examples, client_update, runs_apart
 from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.models import one_hot
-from leakbench.progress import unticked
-from leakbench.rng import generator, generators
-from leakbench.types import Clock, Local, Network, Parameters, Signal, joined
 
 __all__ = [
     "Counts",

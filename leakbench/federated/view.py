@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from leakbench.core.errors import InputError
+from leakbench.core.fitted import Fits, fitted_anew
+from leakbench.core.progress import Tick, unticked
+from leakbench.core.types import Clock, Network, Parameters, ShowsDraws
 from leakbench.data.columns import Columns
 from leakbench.defense.guess import on_a_guess
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
-from leakbench.fitted import Fits, fitted_anew
-from leakbench.progress import Tick, unticked
-from leakbench.separations import Separations
-from leakbench.types import Clock, Network, Parameters, ShowsDraws
+from leakbench.federated.separations import Separations
 
 if TYPE_CHECKING:
     from leakbench.attack.searches import Searches

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.external.observation import observe
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from flwr.serverapp import ServerApp
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from leakbench.errors import InputError, nearest
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.imported import import_function, said
 from leakbench.external.assumptions import contradiction, mode_lines, overlap
 from leakbench.external.attack import attack_trace
 from leakbench.external.attacker import Attacker, AttackerOptions
@@ -33,7 +34,6 @@ from leakbench.flower.leaks import leak_files, leaked_rounds
 from leakbench.flower.messages import client_of
 from leakbench.flower.mods import StepProbeMod, UpdateTapMod, attach
 from leakbench.flower.trace import TrainingOptions, trace_at
-from leakbench.imported import import_function, said
 
 __all__ = ["AppOptions", "FlowerApp", "RunConfig", "benchmark", "load_flower_app", "run_tapped"]
 

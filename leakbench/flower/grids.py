@@ -19,9 +19,11 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor, nn
 
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generators
+from leakbench.core.types import Clock, Network, Signal
 from leakbench.defense import Defense
 from leakbench.engine.side_by_side import pieces_of, side_by_side
-from leakbench.errors import InputError
 from leakbench.federated.client import Examples, client_update, runs_apart
 from leakbench.federated.simulate import lanes_per_chunk
 from leakbench.flower.leaks import Leak, write_leak
@@ -37,8 +39,6 @@ from leakbench.flower.messages import (
 )
 from leakbench.flower.mods import check_stations, resolve_defense
 from leakbench.models import one_hot
-from leakbench.rng import generators
-from leakbench.types import Clock, Network, Signal
 
 __all__ = ["Batches", "InProcessGrid", "Probe", "ProbeStrategy", "TapGrid", "VectorisedGrid", "context_of_server"]
 

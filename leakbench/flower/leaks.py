@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from leakbench.atomic import write_atomically
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.untrusted import said
 from leakbench.external.trace import TAPS
-from leakbench.inside import said
+from leakbench.storage.atomic import write_atomically
 
 __all__ = ["REBUILT", "Leak", "Named", "leak_files", "leaked_rounds", "read_leaks", "write_leak"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 from numpy.typing import NDArray
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = [
     "Arrays",

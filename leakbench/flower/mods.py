@@ -19,9 +19,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import resolve
+from leakbench.core.rng import generator
+from leakbench.core.types import Clock, Local, Network, Parameters, Signal
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
-from leakbench.errors import InputError
 from leakbench.external.observation import (
     Batches,
     learning_rates,
@@ -42,9 +45,6 @@ from leakbench.flower.messages import (
     round_of,
     with_arrays,
 )
-from leakbench.recipe import resolve
-from leakbench.rng import generator
-from leakbench.types import Clock, Local, Network, Parameters, Signal
 
 __all__ = ["DefenseMod", "StepProbeMod", "UpdateTapMod", "attach", "check_stations", "resolve_defense"]
 

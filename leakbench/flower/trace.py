@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.external.network import Normal, undo_normal
 from leakbench.external.observation import UNROLLED
 from leakbench.external.trace import Trace, Training
 from leakbench.flower.leaks import Leak, Named, read_leaks
-from leakbench.store import tensor_hash
+from leakbench.storage.store import tensor_hash
 
 __all__ = ["TrainingOptions", "trace_at"]
 

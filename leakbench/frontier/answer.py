@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from leakbench.core.leakage_points import point_name
 from leakbench.frontier.choose import LEARNED, RELEASED, Choice, Requirements
-from leakbench.leakage_points import point_name
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
 from leakbench.summary.verdict import CAUTION

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.reproduce.reached import Reached, reached
 from leakbench.summary.verdict import CAUTION

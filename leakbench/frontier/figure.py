@@ -17,13 +17,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from leakbench import svg
+from leakbench.core import svg
+from leakbench.core.leakage_points import point_name
 from leakbench.frontier.answer import epsilon_text, required, setting_of
 from leakbench.frontier.choose import RELEASED, Choice
-from leakbench.leakage_points import point_name
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.reproduce.columns import text_of
-from leakbench.store import write_atomically
+from leakbench.storage.store import write_atomically
 
 __all__ = ["draw", "figure_of", "looks_of", "spread"]
 

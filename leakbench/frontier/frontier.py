@@ -12,12 +12,12 @@ from typing import Any
 import pandas as pd
 
 from leakbench.cell import Cell, Request
+from leakbench.core.errors import InputError
+from leakbench.core.progress import cells_line
 from leakbench.data.find import Load, load_dataset
-from leakbench.errors import InputError
 from leakbench.frontier.grid import DEFENSES, Point, points_of
 from leakbench.frontier.measure import LIMITS, SAME, asked_of, cells_at, command_of, left_out, measured
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
-from leakbench.progress import cells_line
 from leakbench.study.rows import CURE, FRONTIER, Row, RowStore
 from leakbench.study.stale import Published, Today, hash_of, today_of, versions_in
 from leakbench.study.study import Execution, Job, Study

@@ -10,9 +10,9 @@ from pathlib import Path
 from leakbench.cell import Cell, Request
 from leakbench.cell.factors import check_louder
 from leakbench.cell.resolve import plan_cell
-from leakbench.errors import InputError, nearest
-from leakbench.recipe import names
-from leakbench.request import FACTOR_RANGE
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.recipe import names
+from leakbench.core.request import FACTOR_RANGE
 
 __all__ = ["DEFENSES", "FACTORS", "Point", "defenses_of", "factors_of", "points_of"]
 

@@ -14,14 +14,14 @@ from scipy.stats import binom
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.network import probe_of
+from leakbench.core.provenance import versions
 from leakbench.data.find import Load, load_dataset
-from leakbench.decay import Scaled
 from leakbench.defense import Defense, facts_at
 from leakbench.frontier.grid import Point
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
-from leakbench.provenance import versions
+from leakbench.privacy.decay import Scaled
 from leakbench.reproduce.measure import accuracy_of, point_of, rows_at
-from leakbench.store import Run
+from leakbench.storage.store import Run
 from leakbench.study.rows import Row
 from leakbench.study.stale import hash_of, recorded_in
 from leakbench.study.study import Execution, executed, limit_of

@@ -9,6 +9,8 @@ from typing import Any
 import pandas as pd
 
 from leakbench.box import box_of, caveats_of
+from leakbench.core.leakage_points import point_name
+from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.frontier.answer import answer_of, command_words, epsilon_text, p_text, required, setting_of, share_text
 from leakbench.frontier.choose import (
     LEARNED,
@@ -23,10 +25,8 @@ from leakbench.frontier.choose import (
 from leakbench.frontier.frontier import points_in
 from leakbench.frontier.grid import DEFENSES
 from leakbench.frontier.measure import SIZES, command_of
-from leakbench.leakage_points import point_name
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
-from leakbench.scripts import in_table, markdown_table, untagged
 from leakbench.study.stale import stale_lines, stale_names
 from leakbench.summary.verdict import CAUTION, LEVEL
 

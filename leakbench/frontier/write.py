@@ -12,19 +12,19 @@ import pandas as pd
 import yaml
 
 from leakbench.cell.factors import louder
-from leakbench.decay import Scaled
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import recipe_name, resolve
 from leakbench.defense import Defense
 from leakbench.defense.nbafl import Calibration
-from leakbench.errors import InputError
 from leakbench.frontier.answer import answer_of, command_words, setting_of
 from leakbench.frontier.choose import NOTHING_REQUIRED, Choice, Requirements, chosen, main_rows, reaching
 from leakbench.frontier.figure import draw
 from leakbench.frontier.page import page_of
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.privacy.budget import Budget
-from leakbench.recipe import recipe_name, resolve
+from leakbench.privacy.decay import Scaled
 from leakbench.reproduce.columns import text_of
-from leakbench.store import write_atomically
+from leakbench.storage.store import write_atomically
 from leakbench.study.rows import Row
 
 __all__ = ["measured_defense", "reach_lines", "recipe_text", "said", "write"]

@@ -9,15 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.bounded import bounded_text
-from leakbench.errors import InputError
-from leakbench.inside import said
-from leakbench.leakage_points import TAPS
-from leakbench.manifest import needed
+from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import TAPS
+from leakbench.core.recipe import content_of
+from leakbench.core.untrusted import bounded_text, said, strict_json
 from leakbench.measure.rates import ASR, IDENTIFIED
-from leakbench.recipe import content_of
-from leakbench.store import content_hash, read_manifest
-from leakbench.strict_json import strict_json
+from leakbench.storage.manifest import needed
+from leakbench.storage.store import content_hash, read_manifest
 from leakbench.summary.compare import RULERS, SAME, rows_of
 from leakbench.summary.model import Summary
 

@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 
 import pandas as pd
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import point_name
+from leakbench.core.scripts import in_table, markdown_table
 from leakbench.gate.baseline import OF_ATTACK, changed, kept_of
-from leakbench.leakage_points import point_name
 from leakbench.measure.rates import ASR, IDENTIFIED
-from leakbench.scripts import in_table, markdown_table
 from leakbench.summary.compare import Difference, differences
 
 __all__ = ["Check", "Limits", "gate", "junit", "lines", "markdown"]

@@ -14,11 +14,11 @@ from leakbench.attack import Attack
 from leakbench.attack.slots.stop import searches_of
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import plan, prepare
-from leakbench.errors import InputError
-from leakbench.part import Count, Positive, part
-from leakbench.recipe import describe, resolve
-from leakbench.request import options_of, run_words
-from leakbench.store import content_hash
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, Positive, part
+from leakbench.core.recipe import describe, resolve
+from leakbench.core.request import options_of, run_words
+from leakbench.storage.store import content_hash
 from leakbench.study.stale import recorded_in
 
 __all__ = [

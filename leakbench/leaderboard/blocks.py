@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias
 
-from leakbench.scripts import markdown_table
+from leakbench.core.scripts import markdown_table
 
 __all__ = ["Block", "Bullets", "Code", "Grid", "Heading", "Inline", "Link", "Text", "as_html", "as_markdown"]
 

@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, Field
 
 from leakbench.cell import Cell
+from leakbench.core.part import Count, Probability, part
+from leakbench.core.recipe import content_of, describe, nested
 from leakbench.leaderboard.asked import Asked
-from leakbench.nested import nested
-from leakbench.part import Count, Probability, part
-from leakbench.recipe import content_of, describe
 
 __all__ = [
     "FORMAT",

@@ -10,16 +10,16 @@ from typing import Any, TypeAlias
 from leakbench.cell import Request
 from leakbench.cell.budget import plan, prepare
 from leakbench.cell.resolve import with_examples
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import catalog_folder
+from leakbench.core.recipe import names as catalog_names
 from leakbench.data.find import Load
 from leakbench.data.kept import KeptData
-from leakbench.errors import InputError
 from leakbench.leaderboard.asked import Asking, asking, audit_command, card_command, hash_of, request_of, settings_of
 from leakbench.leaderboard.card import Card, Measured, sources_of
 from leakbench.leaderboard.make import make_card
 from leakbench.leaderboard.read import read_cards
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, fields_of
-from leakbench.recipe import catalog_folder
-from leakbench.recipe import names as catalog_names
 from leakbench.study.stale import COLUMN, Published, Today, changed_versions, stale_reason, together, versions_in
 from leakbench.study.study import Execution
 

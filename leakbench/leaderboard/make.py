@@ -16,6 +16,8 @@ from torch import Tensor
 
 from leakbench.auditing.cell import audit, check_trials
 from leakbench.cell import Request
+from leakbench.core.progress import Reporter, cells_line
+from leakbench.core.provenance import versions
 from leakbench.leaderboard.asked import (
     Asked,
     Asking,
@@ -40,8 +42,6 @@ from leakbench.leaderboard.card import (
 )
 from leakbench.leaderboard.point import point_of, rounded
 from leakbench.measure.statistics import wilson
-from leakbench.progress import Reporter, cells_line
-from leakbench.provenance import versions
 from leakbench.study.study import Execution, Job, executed
 from leakbench.summary.model import Claim as Printed
 from leakbench.summary.model import Epsilon as Computed

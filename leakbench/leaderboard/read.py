@@ -11,14 +11,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from leakbench.bounded import bounded_text
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.untrusted import bounded_text, strict_json
 from leakbench.leaderboard.card import Card, Measured, Point
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.measure.statistics import share_of_networks, wilson
-from leakbench.recipe import construct
-from leakbench.store import write_atomically
-from leakbench.strict_json import strict_json
+from leakbench.storage.store import write_atomically
 from leakbench.summary.verdict import STRONGEST, Evidence, above_baseline, verdict, whole_victims
 from leakbench.summary.verdict_words import FAILED, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, current_word
 

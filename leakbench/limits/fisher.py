@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.federated.view import View
 
 __all__ = ["fisher_information", "rmse_floor"]

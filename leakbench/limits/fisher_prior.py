@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.func import jvp
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.engine.rows import gram_of
 from leakbench.federated.view import View
-from leakbench.gram import gram_of
 
 __all__ = ["information_matrix", "prior_floors"]
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from leakbench.cell import Cell, looks_at
+from leakbench.core.rng import generator
 from leakbench.data.partition import Partition
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.limits.fisher import fisher_information, rmse_floor
 from leakbench.models import one_hot
-from leakbench.rng import generator
 
 __all__ = ["Floor", "floor"]
 

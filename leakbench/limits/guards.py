@@ -15,13 +15,13 @@ import torch
 
 from leakbench.cell import Cell, probe_of
 from leakbench.cell.accounting import schedule_of
+from leakbench.core.types import Network
 from leakbench.data.partition import Iid, Partition
 from leakbench.defense import phases
 from leakbench.experiment.leak_noise import leak_facts
 from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanisms
 from leakbench.privacy.observers import observations
-from leakbench.types import Network
 
 __all__ = ["Guard", "guards", "together"]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from leakbench.cell import Cell, leak_key, looks_at
+from leakbench.core.progress import unticked
 from leakbench.data.partition import Partition
 from leakbench.experiment.victims import Sent
 from leakbench.limits.floor import Floor, floor
 from leakbench.limits.guards import Guard, guards, together
 from leakbench.limits.reference import Reference, prior_of, reference
-from leakbench.progress import unticked
 
 __all__ = ["Limits", "limits_of"]
 

@@ -17,11 +17,11 @@ from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
 from leakbench.attack.servers.imprint import Bins
 from leakbench.attack.servers.server import HONEST, lies
 from leakbench.cell import Cell
+from leakbench.core.rng import generator
 from leakbench.data.partition import Partition
 from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth
 from leakbench.limits.guards import Guard
 from leakbench.measure.metrics import success_threshold
-from leakbench.rng import generator
 
 __all__ = ["Prior", "Reference", "alone_in_a_bin", "ideal", "prior_of", "reference"]
 

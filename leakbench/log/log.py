@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.errors import InputError, nearest
+from leakbench.core.errors import InputError, nearest
 from leakbench.measure.rates import ASR, IDENTIFIED, LABELS
 from leakbench.summary.model import Summary
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from leakbench.types import Parameters
+from leakbench.core.types import Parameters
 
 __all__ = [
     "STATISTICS",

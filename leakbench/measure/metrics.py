@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = [
     "LPIPS_ABSENT",

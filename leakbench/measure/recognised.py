@@ -16,11 +16,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from leakbench.core.rng import generator
 from leakbench.data.dataset import Dataset
 from leakbench.measure.metrics import C1, C2, SIGMA, WINDOW, no_ssim, pairwise_rmse, ssim
 from leakbench.measure.rates import RECOGNISED
 from leakbench.measure.truth import Truth
-from leakbench.rng import generator
 
 __all__ = [
     "BLUR",

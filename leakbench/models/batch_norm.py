@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["BatchNorm", "depends_on_mode", "mixes_examples"]
 

@@ -12,8 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from leakbench.behaviour import FIRST
-from leakbench.errors import InputError, nearest
+from leakbench.core.behaviour import FIRST
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.types import Parameters
 from leakbench.models.convnet import convnet
 from leakbench.models.initialise import (
     DEFAULT,
@@ -32,7 +33,6 @@ from leakbench.models.resnet import resnet18
 from leakbench.models.shapes import Shape
 from leakbench.models.small import cnn, mlp, mlp_100, mlp_256, mlp_600, mlp_1000, mlp_relu, mlp_sigmoid
 from leakbench.models.vision_transformer import vision_transformer
-from leakbench.types import Parameters
 
 __all__ = ["MODELS", "Architecture", "build", "default_leak_model", "default_model", "one_hot", "parameters"]
 
@@ -44,7 +44,7 @@ class Architecture:
     Args:
         builder: (shape of one input, classes) -> module.
         init: Default initialisation.
-        behaviour: Version, raised when its outputs or its first weights change; see `leakbench.behaviour`.
+        behaviour: Version, raised when its outputs or its first weights change; see `leakbench.core.behaviour`.
     """
 
     builder: Callable[[Shape, int], nn.Module]

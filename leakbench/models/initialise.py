@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.models.batch_norm import BatchNorm
 
 __all__ = [

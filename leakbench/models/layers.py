@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakbench.types import Network
+from leakbench.core.types import Network
 
 __all__ = ["begins_linear", "entering", "first_layer", "last_layer"]
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import torch
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["Shape", "features", "picture"]
 

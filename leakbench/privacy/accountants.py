@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.privacy.compositions import advanced, basic, zcdp
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, Mixture, gathered
 from leakbench.privacy.pairs import coarsest_needed, composed_epsilon, fixed_size_epsilon, uses_of, visible_epsilon

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, Mixture, gathered
 from leakbench.privacy.pairs import TAIL, coarsest_needed, gaussian_delta, largest_loss, losses, uses_of
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from leakbench.part import Positive, Probability, part
+from leakbench.core.part import Positive, Probability, part
 
 __all__ = ["Budget"]
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from leakbench.core.types import Fact
 from leakbench.privacy.ledger import OWN_NOISE, Unit
-from leakbench.types import Fact
 
 __all__ = ["CHANGES", "Noise", "calibrated", "remarks"]
 

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from leakbench.part import part
+from leakbench.core.part import part
+from leakbench.core.recipe import Slot
 from leakbench.privacy.claimed import Claim, Claimed
 from leakbench.privacy.claims_composed import CompositionClaim, MomentsClaim
 from leakbench.privacy.claims_printed import FlowerClaim, GeyerClaim, NbaflClaim
 from leakbench.privacy.ledger import Schedule
-from leakbench.recipe import Slot
 
 __all__ = [
     "CLAIM",

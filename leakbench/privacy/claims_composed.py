@@ -6,14 +6,14 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from leakbench.decay import Decay, Multiplier
-from leakbench.part import Count, Probability, part
+from leakbench.core.part import Count, Probability, part
+from leakbench.core.types import Clock
 from leakbench.privacy.accountants import ACCOUNTANTS
 from leakbench.privacy.claimed import Claimed
 from leakbench.privacy.curve import composition_curve
+from leakbench.privacy.decay import Decay, Multiplier
 from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import Mechanism, Mechanisms, Plain, merged
-from leakbench.types import Clock
 
 __all__ = ["CompositionClaim", "MomentsClaim", "sequence"]
 
@@ -62,7 +62,7 @@ ClaimUnit: TypeAlias = Annotated[
 ]
 ClaimNoise: TypeAlias = Annotated[
     Multiplier,
-    Field(description="The paper's noise multiplier sigma: a number >= 0, or a schedule (`leakbench.decay`)."),
+    Field(description="The paper's noise multiplier sigma: a number >= 0, or a schedule (`leakbench.privacy.decay`)."),
 ]
 
 

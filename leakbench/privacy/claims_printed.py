@@ -9,10 +9,10 @@ import numpy as np
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
-from leakbench.decay import least_constant
-from leakbench.part import Count, NonNegative, Positive, Probability, part
+from leakbench.core.part import Count, NonNegative, Positive, Probability, part
 from leakbench.privacy.claimed import Claimed
 from leakbench.privacy.curve import rounds_within
+from leakbench.privacy.decay import least_constant
 from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism
 from leakbench.privacy.pairs import visible_epsilon

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from leakbench.decay import least_constant
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.privacy.decay import least_constant
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, Mixture
 from leakbench.privacy.renyi import Reals
 

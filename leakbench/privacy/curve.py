@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.privacy.compositions import COMPOSITIONS, composition_costs
 from leakbench.privacy.ledger import Phase, Schedule, Unit
 from leakbench.privacy.mechanism import Mechanisms

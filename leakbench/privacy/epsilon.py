@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.privacy.accountants import best
 from leakbench.privacy.caveats import caveats
 from leakbench.privacy.claimed import Claim

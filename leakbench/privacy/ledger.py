@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from leakbench.errors import InputError, nearest
-from leakbench.types import Fact
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.types import Fact
 
 __all__ = ["OWN_NOISE", "Phase", "Schedule", "Stretch", "Unit", "first_rounds", "stretches"]
 

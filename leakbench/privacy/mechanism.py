@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["LEAST_NOISE", "Mechanism", "Mechanisms", "Mixture", "Plain", "gathered", "merged", "participations"]
 

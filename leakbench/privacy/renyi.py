@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mixture
 
 __all__ = [

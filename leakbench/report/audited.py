@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.auditing.verdict import Audit
-from leakbench.bounded import bounded_text, without_controls
-from leakbench.errors import InputError
-from leakbench.manifest import FORMATS, needed
-from leakbench.store import finished_run, written
-from leakbench.typed import check_fields
+from leakbench.core.errors import InputError
+from leakbench.core.typed import check_fields
+from leakbench.core.untrusted import bounded_text, without_controls
+from leakbench.storage.manifest import FORMATS, needed
+from leakbench.storage.store import finished_run, written
 
 __all__ = ["AUDIT", "AUDITED_OPTIONS", "audit_command", "audit_of", "check_audited", "keep_audit"]
 

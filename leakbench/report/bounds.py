@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from leakbench.leakage_points import listed, point_name
+from leakbench.core.leakage_points import listed, point_name
 from leakbench.measure.rates import VERBATIM as VERBATIM_RATE
 from leakbench.privacy.bounds import Seen
 from leakbench.privacy.mechanism import Mechanism, Mixture

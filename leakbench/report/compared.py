@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakbench.auditing.verdict import Audit
-from leakbench.leakage_points import point_name
+from leakbench.core.leakage_points import point_name
 from leakbench.measure.rates import ASR
 from leakbench.report.audited import audit_of
 from leakbench.report.cards import Card, cards

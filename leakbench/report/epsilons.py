@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leakbench.leakage_points import point_name
+from leakbench.core.leakage_points import point_name
 from leakbench.summary.model import Epsilon, Summary
 from leakbench.summary.model import Observed as OfObserver
 

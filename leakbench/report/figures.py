@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from leakbench.leakage_points import point_name
+from leakbench.core.leakage_points import point_name
+from leakbench.core.svg import DASHES, INK, QUIET, SERIES, drawn, inline
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.measure.statistics import proportion, threshold_curve
 from leakbench.privacy.bounds import Seen
 from leakbench.summary.model import Tap
-from leakbench.svg import DASHES, INK, QUIET, SERIES, drawn, inline
 
 __all__ = ["anytime_figure", "bound_curve", "rounds_figure", "threshold_figure", "training_figure"]
 

@@ -13,11 +13,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from leakbench.errors import InputError
-from leakbench.manifest import check_finished, check_shown
-from leakbench.redacted import without_pictures
-from leakbench.rows_file import read_rows
-from leakbench.store import read_manifest, written
+from leakbench.core.errors import InputError
+from leakbench.storage.manifest import check_finished, check_shown
+from leakbench.storage.rows_file import read_rows
+from leakbench.storage.store import read_manifest, without_pictures, written
 from leakbench.summary.model import Summary
 
 __all__ = ["Arrays", "Finished", "read_finished"]

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
-from leakbench.leakage_points import listed, point_name
+from leakbench.core.leakage_points import listed, point_name
 from leakbench.report.words import number
 
 __all__ = [

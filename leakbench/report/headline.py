@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from leakbench.leakage_points import listed, point_name
+from leakbench.core.leakage_points import listed, point_name
 from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, RECOGNISED, Rate
 from leakbench.report.epsilons import caveats, epsilons
 from leakbench.report.words import number, why_unanswered

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from leakbench.leakage_points import point_name
+from leakbench.core.leakage_points import point_name
 from leakbench.report.columns import BASELINE, PICKED, RMSE, SUCCESS, VERDICT, VICTIMS
 from leakbench.report.words import number
 from leakbench.summary.model import Summary

@@ -11,8 +11,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from leakbench.errors import InputError
-from leakbench.leakage_points import point_name
+from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import point_name
+from leakbench.core.svg import DASHES, SERIES, drawn, inline
 from leakbench.measure.rates import ASR, IDENTIFIED, Rate
 from leakbench.report.cards import Card, cards
 from leakbench.report.columns import PICKED, RMSE, SUCCESS, VERDICT
@@ -24,7 +25,6 @@ from leakbench.report.render import render
 from leakbench.report.several import flat, titles
 from leakbench.report.words import number, training
 from leakbench.summary.compare import moved
-from leakbench.svg import DASHES, SERIES, drawn, inline
 
 __all__ = ["levels_page", "noise_of"]
 

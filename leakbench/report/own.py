@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from safetensors.numpy import load_file
 
-from leakbench.leakage_points import listed, point_name
-from leakbench.redacted import without_pictures
+from leakbench.core.leakage_points import listed, point_name
 from leakbench.report.cards import Card, evidence
 from leakbench.report.columns import COUNTS, OF_UPDATES, with_values
 from leakbench.report.figures import anytime_figure, threshold_figure
@@ -17,8 +16,8 @@ from leakbench.report.gallery import Arrays, Gallery, Series, fitting, galleries
 from leakbench.report.page import BELOW_THRESHOLDS, EVALUATIONS, Chart, Line, core_table, headlines, measures
 from leakbench.report.render import render
 from leakbench.report.rows import victims
-from leakbench.rows_file import read_rows
-from leakbench.store import AFTER, Run, finished_run, read_manifest, written
+from leakbench.storage.rows_file import read_rows
+from leakbench.storage.store import AFTER, Run, finished_run, read_manifest, without_pictures, written
 from leakbench.summary.model import Summary
 
 __all__ = ["OWN", "own_report_into", "write_own_report"]

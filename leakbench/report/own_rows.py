@@ -11,11 +11,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leakbench.errors import InputError
-from leakbench.packed import check_table
-from leakbench.rows_file import check_schema
-from leakbench.runs import elsewhere, folders
-from leakbench.store import read_manifest, written
+from leakbench.core.errors import InputError
+from leakbench.storage.packed import check_table
+from leakbench.storage.rows_file import check_schema
+from leakbench.storage.runs import elsewhere, folders
+from leakbench.storage.store import read_manifest, written
 from leakbench.summary.model import Summary
 
 __all__ = ["read", "read_run"]

@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from leakbench.auditing.verdict import Audit
-from leakbench.leakage_points import point_name
+from leakbench.core.leakage_points import point_name
 from leakbench.report.audited import audit_command, audit_of
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.cards import cards
@@ -25,7 +25,7 @@ from leakbench.report.render import figure, render
 from leakbench.report.rows import victims
 from leakbench.report.verdicts import verdicts
 from leakbench.report.words import conspicuous, notes, over_rounds, training, warnings, why_unanswered
-from leakbench.store import AFTER, Run, finished_run
+from leakbench.storage.store import AFTER, Run, finished_run
 from leakbench.summary.limits import VERBATIM
 from leakbench.summary.model import Summary, Tap
 from leakbench.summary.threat import LETTERS

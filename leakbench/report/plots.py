@@ -15,19 +15,19 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from leakbench.errors import InputError, nearest
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.leakage_points import point_name
+from leakbench.core.svg import COLOURS, DASHES
 from leakbench.frontier.choose import chosen, main_rows
 from leakbench.frontier.figure import figure_of
 from leakbench.frontier.frontier import store_of
-from leakbench.leakage_points import point_name
 from leakbench.measure.statistics import threshold_curve
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.gallery import Scores, Series, pointed
 from leakbench.report.several import titles
-from leakbench.spared import check_spared
-from leakbench.store import write_atomically
+from leakbench.storage.manifest_file import check_spared
+from leakbench.storage.store import write_atomically
 from leakbench.summary.compare import SAME_RULER
-from leakbench.svg import COLOURS, DASHES
 
 __all__ = [
     "FIGURES",

@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from leakbench.leakage_points import point_name
+from leakbench.core.leakage_points import point_name
 from leakbench.report.words import interval, number
 
 __all__ = ["figure", "render"]

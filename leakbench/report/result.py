@@ -16,8 +16,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
 
-from leakbench.errors import InputError, nearest
-from leakbench.leakage_points import point_name
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.leakage_points import point_name
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.headline import COLOURS, Headline, headline
@@ -26,8 +26,8 @@ from leakbench.report.own_rows import read_run
 from leakbench.report.page import page_text
 from leakbench.report.plots import FIGURES, Plot, curve_plot, gallery_plot, save_figure
 from leakbench.report.table import print_table, printed_width
-from leakbench.spared import check_spared
-from leakbench.store import write_atomically
+from leakbench.storage.manifest_file import check_spared
+from leakbench.storage.store import write_atomically
 from leakbench.summary.model import Summary, Tap
 
 __all__ = ["Pictures", "Result"]

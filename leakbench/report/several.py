@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.report.finished import Finished, read_finished
 from leakbench.summary.compare import check_same
 

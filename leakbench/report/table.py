@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from leakbench.leakage_points import listed, point_name
+from leakbench.core.leakage_points import listed, point_name
 from leakbench.report.bounds import bounds, violations
 from leakbench.report.columns import (
     BASELINE,

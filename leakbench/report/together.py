@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.report.compared import compared_page
 from leakbench.report.levels import levels_page
 from leakbench.report.several import read_several
-from leakbench.spared import check_spared
-from leakbench.store import write_atomically
+from leakbench.storage.manifest_file import check_spared
+from leakbench.storage.store import write_atomically
 
 __all__ = ["write_together"]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 
 from leakbench.attack.servers.server import HONEST
-from leakbench.leakage_points import listed, point_name
+from leakbench.core.leakage_points import listed, point_name
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.measure.unanswered import (

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from leakbench.errors import InputError, nearest
-from leakbench.request import FIELDS, number_of
-from leakbench.strict_yaml import parse
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.request import FIELDS, number_of
+from leakbench.core.untrusted import parse_yaml
 
 __all__ = ["chosen", "numbers"]
 
@@ -57,7 +57,7 @@ def numbers(words: Iterable[str]) -> dict[str, Any]:
 
 def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
     try:
-        value = parse(text)
+        value = parse_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         value = None
     if type(value) is int or (kind is float and type(value) is float and math.isfinite(value)):

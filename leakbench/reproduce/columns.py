@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from leakbench.core.scripts import in_table
 from leakbench.measure import rates
-from leakbench.scripts import in_table
 from leakbench.study.rows import Row
 
 __all__ = ["COLUMNS", "Column", "measures_of", "text_of"]

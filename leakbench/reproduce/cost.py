@@ -13,16 +13,16 @@ from leakbench.bench.timing import with_threads
 from leakbench.cell import Cell
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
+from leakbench.core.provenance import versions
+from leakbench.core.types import Network
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.simulate import train
 from leakbench.measure.statistics import median_interval
-from leakbench.provenance import versions
 from leakbench.reproduce.measure import changed_in
 from leakbench.reproduce.table import Line, Table
 from leakbench.study.rows import Row
 from leakbench.study.stale import hash_of, recorded_in
 from leakbench.study.study import Execution
-from leakbench.types import Network
 
 __all__ = ["one_round", "timed"]
 

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from pydantic import Field
 
 from leakbench.cell import Request
-from leakbench.errors import InputError, nearest
-from leakbench.part import Fraction, Text, part
-from leakbench.recipe import construct, read_yaml
-from leakbench.typed import check_fields
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.part import Fraction, Text, part
+from leakbench.core.recipe import construct, read_yaml
+from leakbench.core.typed import check_fields
 
 __all__ = [
     "WrittenOrder",

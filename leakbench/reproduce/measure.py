@@ -20,7 +20,11 @@ from leakbench.attack.servers.imprint import Bins
 from leakbench.cell import Cell, knowledge
 from leakbench.cell.budget import plan, prepare
 from leakbench.cell.cell import hand_out
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
+from leakbench.core.provenance import versions
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth, view_of
 from leakbench.federated.view import View
@@ -28,17 +32,13 @@ from leakbench.measure.metrics import success_threshold
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM
 from leakbench.measure.statistics import mean_interval, median_interval, proportion, wilson
 from leakbench.models.layers import first_layer
-from leakbench.progress import Reporter
-from leakbench.provenance import versions
 from leakbench.reproduce.table import Line, Table
-from leakbench.rng import generator
-from leakbench.store import Run
+from leakbench.storage.store import Run
 from leakbench.study.rows import Row
 from leakbench.study.stale import hash_of, recorded_in
 from leakbench.study.study import Execution, executed, limit_of, minutes_of
 from leakbench.summary.model import Summary, Tap
 from leakbench.summary.verdict_words import resilient
-from leakbench.types import Network
 
 __all__ = [
     "accuracy_of",

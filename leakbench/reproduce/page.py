@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.box import box_of, caveats_of, evidence_of, few_victims, leaks_counted
+from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.reproduce.agreement import LEVEL
 from leakbench.reproduce.columns import COLUMNS, text_of
 from leakbench.reproduce.curves import ordered
@@ -18,7 +19,6 @@ from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.reached import reached
 from leakbench.reproduce.table import Line, Table, scale_of, with_claims
 from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, compared, decided, digits_of, unmeasured
-from leakbench.scripts import in_table, markdown_table, untagged
 from leakbench.study.rows import Row
 from leakbench.study.stale import stale_lines, stale_names
 

@@ -11,8 +11,8 @@ import pandas as pd
 
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
+from leakbench.core.errors import InputError, nearest
 from leakbench.data.find import Load
-from leakbench.errors import InputError, nearest
 from leakbench.reproduce.accounting.table import AccountingTable, accounting_of
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import body_of, rows_folder, table_names

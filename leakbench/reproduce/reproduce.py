@@ -10,8 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.errors import InputError
-from leakbench.progress import cells_line
+from leakbench.core.errors import InputError
+from leakbench.core.progress import cells_line
+from leakbench.core.scripts import in_table, markdown_table
 from leakbench.reproduce.accounting.measure import computed
 from leakbench.reproduce.accounting.page import accounting_page, judged
 from leakbench.reproduce.accounting.table import AccountingTable
@@ -25,8 +26,7 @@ from leakbench.reproduce.published import AnyTable, format_of, read_any
 from leakbench.reproduce.table import Line, Table, with_claims
 from leakbench.reproduce.table_figures import draw_curves, draw_pictures
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
-from leakbench.scripts import in_table, markdown_table
-from leakbench.store import write_atomically
+from leakbench.storage.store import write_atomically
 from leakbench.study.engines import Placed
 from leakbench.study.rows import Row, RowStore, in_order
 from leakbench.study.stale import hash_of

@@ -32,7 +32,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.cell import Request
-from leakbench.errors import InputError, nearest
+from leakbench.core.errors import InputError, nearest
 from leakbench.reproduce.columns import COLUMNS
 from leakbench.reproduce.curves import SPANS, Order, Rounds
 from leakbench.reproduce.file import (

@@ -17,14 +17,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.svg import DASHES
 from leakbench.reproduce.curves import Rounds, rounds_of
 from leakbench.reproduce.file import rows_folder
 from leakbench.reproduce.measure import cells_of, command_of
 from leakbench.reproduce.table import Table, scale_of
-from leakbench.store import write_atomically
+from leakbench.storage.store import write_atomically
 from leakbench.study.study import Execution, executed
-from leakbench.svg import DASHES
 
 __all__ = ["COLOURS", "HIDES", "INK", "LEAKS", "draw", "draw_curves", "draw_pictures", "shown_of"]
 

@@ -9,17 +9,17 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking
 from leakbench.attack.needs import Needs
 from leakbench.attack.rankings.attributes import Attributes
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
+from leakbench.core.answers import Ranking
+from leakbench.core.types import Generators
 from leakbench.data.attributes import values_of
 from leakbench.data.dataset import Feature
 from leakbench.federated.view import View
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.measure.truth import Truth
-from leakbench.types import Generators
 
 __all__ = ["ONE_EACH", "RANKINGS", "Question", "Ranks", "identified_first", "ranked_first", "told"]
 

@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null.pictures import NullAttack
+from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.measure import metrics
 from leakbench.measure.measures import MEASURES
 from leakbench.measure.rates import IDENTIFIED

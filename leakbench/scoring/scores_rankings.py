@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking
 from leakbench.attack.search.label_counts import rounded
+from leakbench.core.answers import Ranking
 from leakbench.data.dataset import Feature
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.measure.truth import Truth

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.attack.null.tables import best_guesser, random_records
+from leakbench.core.types import Generators
 from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Dataset
 from leakbench.measure.metrics_tables import table_scores
 from leakbench.measure.rates import FEATURES, RECORDS
 from leakbench.scoring.scores import Truth
-from leakbench.types import Generators
 
 __all__ = ["TABLE_COLUMNS", "TableJudge", "score_table", "table_judge"]
 

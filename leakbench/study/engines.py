@@ -12,7 +12,7 @@ import torch
 
 from leakbench.cell import Request
 from leakbench.cell.device import AUTO, device_of
-from leakbench.errors import InputError, nearest
+from leakbench.core.errors import InputError, nearest
 from leakbench.study.on_ray import RayEngine
 from leakbench.study.on_submitit import SubmititEngine
 from leakbench.study.process import ProcessEngine

@@ -17,12 +17,12 @@ from typing import Any
 from leakbench import __version__
 from leakbench.attack import Attack
 from leakbench.cell.device import AUTO
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.recipe import content_of, describe, read_yaml, resolve
+from leakbench.core.request import FIELDS, Request, check_request, request_of
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
-from leakbench.errors import InputError, nearest
-from leakbench.recipe import content_of, describe, read_yaml, resolve
-from leakbench.request import FIELDS, Request, check_request, request_of
-from leakbench.store import SCHEMA, content_hash
+from leakbench.storage.store import SCHEMA, content_hash
 
 __all__ = ["Asked", "Grid", "grid_of", "read_grid", "spelled_out"]
 

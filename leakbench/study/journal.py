@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 
-from leakbench.errors import InputError
-from leakbench.hashes import content_hash
+from leakbench.core.errors import InputError
+from leakbench.core.hashes import content_hash
 from leakbench.study.task import Outcome, outcome_of
 
 __all__ = ["Journal", "open_journal", "outcome_in"]

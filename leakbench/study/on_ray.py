@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.study.task import Outcome, Task, Work
 from leakbench.study.work import measure
 from leakbench.study.workers import RETRIES, WINDOW, in_flight, listening, needed

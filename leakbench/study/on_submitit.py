@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leakbench.errors import InputError
-from leakbench.store import write_atomically
+from leakbench.core.errors import InputError
+from leakbench.storage.store import write_atomically
 from leakbench.study.task import Outcome, Task, Work, outcome_of
 from leakbench.study.work import measure
 from leakbench.study.workers import INSIDE, RETRIES, in_flight, needed

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM, fields_of
-from leakbench.store import alone, write_atomically
+from leakbench.storage.store import alone, write_atomically
 from leakbench.study.stale import parsed_versions
 from leakbench.summary.verdict import above_chance, whole_victims
 from leakbench.summary.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from leakbench.behaviour import FIRST, raised
 from leakbench.cell import Cell, Request
 from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.budget import plan
+from leakbench.core.behaviour import FIRST, raised
+from leakbench.core.errors import AbsentError, InputError
+from leakbench.core.progress import Progress
+from leakbench.core.recipe import resolve
+from leakbench.core.scripts import untagged
 from leakbench.data.find import Load
 from leakbench.data.kept import KeptData
 from leakbench.data.recipe import DatasetRecipe
-from leakbench.errors import AbsentError, InputError
-from leakbench.progress import Progress
-from leakbench.recipe import resolve
-from leakbench.scripts import untagged
-from leakbench.store import content_hash
+from leakbench.storage.store import content_hash
 
 __all__ = [
     "COLUMN",

@@ -15,10 +15,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import pandas as pd
 
 from leakbench.cell import Cell, Request, identity
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
 from leakbench.execute import execute
-from leakbench.progress import Reporter
-from leakbench.store import Run, alone, open_run, write_atomically
+from leakbench.storage.store import Run, alone, open_run, write_atomically
 from leakbench.study.engines import Placed, tasks_by
 from leakbench.study.rows import Row, RowStore
 from leakbench.study.task import Outcome, Task

@@ -15,11 +15,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leakbench.errors import DamagedError, InputError
-from leakbench.packed import check_parquet
-from leakbench.progress import Reporter, cells_line
-from leakbench.rows_file import check_schema, versioned
-from leakbench.store import read_manifest, write_atomically, written
+from leakbench.core.errors import DamagedError, InputError
+from leakbench.core.progress import Reporter, cells_line
+from leakbench.storage.packed import check_parquet
+from leakbench.storage.rows_file import check_schema, versioned
+from leakbench.storage.store import read_manifest, write_atomically, written
 from leakbench.study.grid import Asked, Grid
 from leakbench.study.journal import Journal, open_journal
 from leakbench.study.study import Engine, outcomes_of

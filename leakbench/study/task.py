@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:  # A worker starts without PyTorch, which comes with its first cell.
-    from leakbench.request import Request
+    from leakbench.core.request import Request
 
 __all__ = ["Kind", "Outcome", "Task", "Work", "outcome_of"]
 

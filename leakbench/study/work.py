@@ -6,7 +6,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
-from leakbench.errors import BusyError, InputError, no_room
+from leakbench.core.errors import BusyError, InputError, no_room
 from leakbench.study.task import Outcome, Task
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ def _measured(task: Task, until: float) -> Outcome:
 
     from leakbench.cell import identity  # noqa: PLC0415
     from leakbench.cell.budget import prepare  # noqa: PLC0415
+    from leakbench.core.progress import Reporter  # noqa: PLC0415
     from leakbench.engine.memory import keep_freed_memory  # noqa: PLC0415
     from leakbench.execute import execute  # noqa: PLC0415
-    from leakbench.progress import Reporter  # noqa: PLC0415
-    from leakbench.store import open_run  # noqa: PLC0415
+    from leakbench.storage.store import open_run  # noqa: PLC0415
 
     keep_freed_memory()
     torch.set_num_threads(task.threads)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from leakbench.ending import SIGNALS, Told
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.process import SIGNALS, Told
 from leakbench.study.task import Outcome, Task
 
 __all__ = ["INSIDE", "RETRIES", "WINDOW", "in_flight", "listening", "needed", "refuse_inside"]

@@ -12,16 +12,16 @@ from typing import Any
 import pandas as pd
 from scipy.stats import binomtest
 
-from leakbench.errors import InputError
-from leakbench.leakage_points import listed, point_name
-from leakbench.manifest import needed
+from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import listed, point_name
+from leakbench.core.rng import generator
 from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, LABELS, RECORDS
 from leakbench.measure.statistics import paired_means, paired_shares
-from leakbench.rng import generator
-from leakbench.rows_file import read_rows
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.scoring.scores import RANKS_ONLY
-from leakbench.store import read_manifest, written
+from leakbench.storage.manifest import needed
+from leakbench.storage.rows_file import read_rows
+from leakbench.storage.store import read_manifest, written
 from leakbench.summary.model import Summary
 
 __all__ = [

@@ -14,10 +14,10 @@ from leakbench.attack.doubts import BUDGET
 from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
+from leakbench.core.recipe import resolve
+from leakbench.core.request import run_words
 from leakbench.measure.rates import ASR, IDENTIFIED, RECOGNISED
 from leakbench.measure.statistics import exact_low, proportion
-from leakbench.recipe import resolve
-from leakbench.request import run_words
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.summary.model import Tap
 from leakbench.summary.tables import comes_back

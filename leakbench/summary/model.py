@@ -11,7 +11,7 @@ from typing import Any, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.measure.rates import Rate
 from leakbench.summary.verdict_words import FORMER, FORMER_REASON, INCONCLUSIVE
 

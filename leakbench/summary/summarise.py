@@ -10,8 +10,8 @@ import pandas as pd
 
 from leakbench.attack.servers.fishing import fished
 from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name, random_at
+from leakbench.core.leakage_points import listed, point_name
 from leakbench.experiment.conspicuous import Conspicuous
-from leakbench.leakage_points import listed, point_name
 from leakbench.limits.limits import Limits
 from leakbench.measure.rates import ASR, LABELS
 from leakbench.scoring.rankings import ONE_EACH

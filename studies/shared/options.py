@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.scripts import existing
 from leakbench.reproduce.choose import numbers
-from leakbench.scripts import existing
 
 __all__ = ["FLAGS", "checked", "parser"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from leakbench.progress import Reporter
+from leakbench.core.progress import Reporter
 from leakbench.study.rows import Row, RowFormat, RowStore, in_order
 from leakbench.study.study import Execution, Job, Study
 

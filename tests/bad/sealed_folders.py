@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save_file
 
 from leakbench.auditing.verdict import Audit
-from leakbench.hashes import checksum
-from leakbench.rows_file import versioned, write_rows
+from leakbench.core.hashes import checksum
+from leakbench.storage.rows_file import versioned, write_rows
 from tests.bad.case import Case, Change
 from tests.bad.made import run
 from tests.resealed import reseal

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from leakbench import recipe
 from leakbench.auditing.cell import audit_cell
 from leakbench.auditing.verdict import Audit
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
-from leakbench.errors import InputError
+from leakbench.core import recipe
+from leakbench.core.errors import InputError
 from tests.reliability.tally import Tally
 
 __all__ = ["check_audited"]

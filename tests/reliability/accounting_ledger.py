@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 from hypothesis import strategies as st
 
+from leakbench.core.types import Fact
 from leakbench.privacy.curve import epsilon_curve
 from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
 from leakbench.privacy.mechanism import Mixture, gathered
 from leakbench.privacy.observers import OBSERVERS, observations
 from leakbench.privacy.release import Observation, Released
-from leakbench.types import Fact
 from tests.reliability.properties import holds
 from tests.reliability.tally import Tally
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakbench.answers import Fit
+from leakbench.attack.fit_store import FitStore
+from leakbench.core.answers import Fit
+from leakbench.core.errors import InputError
+from leakbench.core.fitted import Fitted
 from leakbench.data.cache import Cache
-from leakbench.errors import InputError
-from leakbench.fit_store import FitStore
-from leakbench.fitted import Fitted
 from leakbench.gate.baseline import kept_of
 from leakbench.reproduce.published import format_of, read_any
 from leakbench.study.rows import RowFormat, RowStore, of_table

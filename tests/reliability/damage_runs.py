@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import leakbench
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from tests.reliability.edges_runs import called
 from tests.reliability.harm import ANOTHER, Harm, harms
 from tests.reliability.same import differences, results

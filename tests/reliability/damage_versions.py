@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from leakbench.hashes import checksum
-from leakbench.manifest import FORMATS, sealed
-from leakbench.rows_file import KEY, ROWS_VERSION
+from leakbench.core.hashes import checksum
+from leakbench.storage.manifest import FORMATS, sealed
+from leakbench.storage.rows_file import KEY, ROWS_VERSION
 from tests.reliability.edges_runs import called
 from tests.reliability.tally import Tally
 

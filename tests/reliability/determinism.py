@@ -199,7 +199,7 @@ def _near(tally: Tally, said: str, cell: Cell, other: Path, one: Path) -> str:
 
 
 def _manifest(tally: Tally, said: str, folder: Path) -> None:
-    from leakbench.store import read_manifest  # noqa: PLC0415
+    from leakbench.storage.store import read_manifest  # noqa: PLC0415
 
     manifest = read_manifest(folder)
     [computed] = manifest["computed"]

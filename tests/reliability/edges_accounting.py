@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from leakbench.privacy.accountants import ACCOUNTANTS, best
 from leakbench.privacy.bounds import gaussian_robustness, reconstruction_robustness
 from leakbench.privacy.compositions import COMPOSITIONS

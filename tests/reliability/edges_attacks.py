@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.isolation import answered
 from leakbench.attack.slots.descent import DESCENT
@@ -20,12 +19,13 @@ from leakbench.attack.slots.priors import PRIOR
 from leakbench.attack.slots.space import SPACE
 from leakbench.attack.slots.start import START
 from leakbench.attack.slots.stop import limited
-from leakbench.errors import InputError
+from leakbench.core.answers import Ranking, Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct, names, resolve
+from leakbench.core.rng import generators
+from leakbench.core.types import Network
 from leakbench.federated.view import Public, View
 from leakbench.models import build, one_hot, parameters
-from leakbench.recipe import construct, names, resolve
-from leakbench.rng import generators
-from leakbench.types import Network
 from tests.reliability.edges_gradients import NOT_FINITE, made
 from tests.reliability.edges_mechanisms import numbers, refused
 from tests.reliability.tally import Tally

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator
 from leakbench.measure import metrics, statistics
 from leakbench.measure.conspicuous import d_snr, lit_alone, rows_alike
-from leakbench.rng import generator
 from tests.reliability.tally import Tally
 
 __all__ = ["try_measures"]

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from leakbench.decay import DECAY
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.core.rng import generators
+from leakbench.core.types import Clock, Local, Network, Signal
 from leakbench.defense.recipe import TRANSFORM
 from leakbench.defense.transform import apply
-from leakbench.errors import InputError
 from leakbench.models import build, parameters
-from leakbench.recipe import construct
-from leakbench.rng import generators
-from leakbench.types import Clock, Local, Network, Signal
+from leakbench.privacy.decay import DECAY
 from tests.reliability.edges_gradients import FINITE, KINDS, made
 from tests.reliability.tally import Tally
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import leakbench
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 from tests.reliability.edges_gradients import made
 from tests.reliability.tally import Tally
 

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 import leakbench
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
+from leakbench.core.progress import Reporter
 from leakbench.data.kept import KeptData
 from leakbench.execute import execute
-from leakbench.progress import Reporter
-from leakbench.runs import listed
-from leakbench.store import open_run
+from leakbench.storage.runs import listed
+from leakbench.storage.store import open_run
 from leakbench.study.grid import Asked, Grid
 from leakbench.study.sweep import sweep
 from leakbench.study.task import Outcome, Task

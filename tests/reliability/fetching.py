@@ -15,11 +15,11 @@ from unittest import mock
 
 import numpy as np
 
+from leakbench.core.errors import InputError
 from leakbench.data.checks import File
 from leakbench.data.fetch import TRIES, download, fetch_origin
 from leakbench.data.pictures import Idx
 from leakbench.data.recipe import Origin
-from leakbench.errors import InputError
 from tests.reliability.archives import archives
 from tests.reliability.faults import TIMEOUT, Fault, faults
 from tests.reliability.lying import Server, certificate, content_of, served

@@ -14,12 +14,12 @@ from leakbench.auditing.bounds import both_ways, gaussian_shift
 from leakbench.auditing.cell import audit_cell
 from leakbench.auditing.trials import drawn
 from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.core.rng import generator
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.privacy.claim import NoClaim
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.rng import generator
 from tests.reliability.tally import Tally
 
 __all__ = ["KINDS", "check_audits", "check_limits"]

@@ -11,7 +11,7 @@ from scipy.stats import binom
 from leakbench.cell import Request, identity, resolve_cell
 from leakbench.execute import execute
 from leakbench.gate.gate import Limits, gate
-from leakbench.store import open_run
+from leakbench.storage.store import open_run
 from tests.reliability.tally import Tally
 
 __all__ = ["check_cells"]

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import multinomial
 
+from leakbench.core.rng import generator
 from leakbench.measure.statistics import paired_means, paired_shares
-from leakbench.rng import generator
 from leakbench.summary.compare import Difference, _sign_test, differs
 from tests.reliability.intervals_shares import LEVEL, WITHIN, Floats
 from tests.reliability.tally import Tally

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from leakbench.ending import INTERRUPTED, SAID
+from leakbench.core.process import INTERRUPTED, SAID
 
 __all__ = ["Ended", "Kill", "Pace", "begun", "drawn", "ending", "started"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["READERS", "Reader"]
 
@@ -68,9 +68,9 @@ def _sha(path: Path) -> str:
 def _recipe(kind: str) -> Callable[[Path], object]:
     def read(path: Path) -> object:
         from leakbench.attack import Attack  # noqa: PLC0415
+        from leakbench.core.recipe import load  # noqa: PLC0415
         from leakbench.data.recipe import DatasetRecipe  # noqa: PLC0415
         from leakbench.defense import Defense  # noqa: PLC0415
-        from leakbench.recipe import load  # noqa: PLC0415
 
         return load({"defenses": Defense, "attacks": Attack, "datasets": DatasetRecipe}[kind], path)
 
@@ -102,7 +102,7 @@ def _card(path: Path) -> object:
 
 
 def _manifest(path: Path) -> object:
-    from leakbench.store import read_manifest  # noqa: PLC0415
+    from leakbench.storage.store import read_manifest  # noqa: PLC0415
 
     folder = path.parent / "run"
     folder.mkdir(exist_ok=True)
@@ -188,8 +188,8 @@ def _in_a_run(name: str, read: Callable[[Path], object]) -> Callable[[Path], obj
     """Return a reader that replaces a file of a finished run, updates its checksum, and reads the run."""
 
     def of(path: Path) -> object:
-        from leakbench.hashes import checksum  # noqa: PLC0415
-        from leakbench.manifest import sealed  # noqa: PLC0415
+        from leakbench.core.hashes import checksum  # noqa: PLC0415
+        from leakbench.storage.manifest import sealed  # noqa: PLC0415
 
         folder, good = path.parent / f"run with another {name}", _finished()
         if not folder.is_dir():
@@ -213,7 +213,7 @@ def _finished() -> Path:
     from leakbench.cell.budget import prepare  # noqa: PLC0415
     from leakbench.execute import execute  # noqa: PLC0415
     from leakbench.report.audited import AUDIT  # noqa: PLC0415
-    from leakbench.store import open_run  # noqa: PLC0415
+    from leakbench.storage.store import open_run  # noqa: PLC0415
 
     folder = Path(tempfile.mkdtemp(prefix="leakbench-readers-")) / "run"
     tiny = {"attack": "cpl", "iterations": 1, "victims": 2, "candidates": 4, "train_rounds": 1, "taps": ("type-1",)}
@@ -232,7 +232,7 @@ def _of_the_run(name: str) -> Callable[[], list[bytes]]:
 
 
 def _unfinished() -> list[bytes]:
-    from leakbench.manifest import sealed  # noqa: PLC0415
+    from leakbench.storage.manifest import sealed  # noqa: PLC0415
 
     manifest = json.loads((_finished() / "manifest.json").read_text(encoding="utf-8"))
     manifest.pop("summary")
@@ -241,8 +241,8 @@ def _unfinished() -> list[bytes]:
 
 def _sealed(path: Path) -> object:
     """Read any manifest under a checksum that matches it, as an attacker may write it."""
-    from leakbench.manifest import sealed  # noqa: PLC0415
-    from leakbench.store import read_manifest  # noqa: PLC0415
+    from leakbench.storage.manifest import sealed  # noqa: PLC0415
+    from leakbench.storage.store import read_manifest  # noqa: PLC0415
 
     try:
         said = json.loads(path.read_bytes())
@@ -258,7 +258,7 @@ def _sealed(path: Path) -> object:
 
 def _audit(folder: Path) -> object:
     from leakbench.report.audited import audit_of  # noqa: PLC0415
-    from leakbench.store import read_manifest  # noqa: PLC0415
+    from leakbench.storage.store import read_manifest  # noqa: PLC0415
 
     return audit_of(folder, read_manifest(folder))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from leakbench.manifest_file import read_manifest, written
+from leakbench.storage.manifest_file import read_manifest, written
 from leakbench.study.journal import outcome_in
 from leakbench.study.sweep import CLOCK
 

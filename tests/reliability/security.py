@@ -27,8 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save
 
-from leakbench.errors import InputError
-from leakbench.hashes import checksum
+from leakbench.core.errors import InputError
+from leakbench.core.hashes import checksum
 from leakbench.report import write_report
 from tests.bad.case import Case
 from tests.bad.recipes import BILLION, DEFENSE

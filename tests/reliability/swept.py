@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from leakbench.progress import Reporter
+from leakbench.core.progress import Reporter
 from leakbench.study.grid import Grid
 from leakbench.study.sweep import Swept, sweep
 from leakbench.study.task import Outcome, Task

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from leakbench.attack.learn.ridge import leave_one_out
 from leakbench.attack.public_gradients import check_learnable, gradients_alone, numbers
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.types import Parameters
+from leakbench.engine.rows import gram_of
 from leakbench.federated.view import Public, View
-from leakbench.gram import gram_of
-from leakbench.types import Parameters
 
 __all__ = ["LinearMap", "check_readable", "linear_map", "linear_map_of", "tensors_of"]
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from leakbench.answers import Fit
 from leakbench.attack.learn.sources import sources
+from leakbench.core.answers import Fit
+from leakbench.core.fitted import Fitted, Origin
+from leakbench.core.recipe import describe
+from leakbench.core.types import Parameters
 from leakbench.federated.view import Public, View
-from leakbench.fitted import Fitted, Origin
-from leakbench.recipe import describe
-from leakbench.store import content_hash, tensor_hash
-from leakbench.types import Parameters
+from leakbench.storage.store import content_hash, tensor_hash
 
 __all__ = ["learned", "origin_of"]
 

@@ -6,7 +6,7 @@ import ast
 import importlib.util
 from pathlib import Path
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["sources"]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from leakbench.core.progress import Tick, unticked
+from leakbench.core.types import Parameters
 from leakbench.models.initialise import initialise, torch_default
-from leakbench.progress import Tick, unticked
-from leakbench.types import Parameters
 
 __all__ = ["Sides", "Training", "Vae", "divergence", "loss", "trained"]
 

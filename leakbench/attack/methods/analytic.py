@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
 from leakbench.attack.one_step import answered_at_once, likeliest
-from leakbench.errors import InputError
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.part import part
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
 from leakbench.models.layers import begins_linear, first_layer
-from leakbench.part import part
-from leakbench.types import Generators
 
 __all__ = ["AnalyticFc"]
 

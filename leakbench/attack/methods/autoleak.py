@@ -9,7 +9,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.clock import late_of, most_work, until_of
 from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
 from leakbench.attack.methods.feature_inversion import FeatureInversion
@@ -20,13 +19,14 @@ from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.searches import search_name
 from leakbench.attack.slots.distance import Likelihood
 from leakbench.attack.slots.stop import watched
-from leakbench.errors import InputError
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.fitted import Asked
+from leakbench.core.part import Count, Positive, part
+from leakbench.core.recipe import nested
+from leakbench.core.types import Generators
+from leakbench.federated.separations import Separations
 from leakbench.federated.view import View
-from leakbench.fitted import Asked
-from leakbench.nested import nested
-from leakbench.part import Count, Positive, part
-from leakbench.separations import Separations
-from leakbench.types import Generators
 
 __all__ = ["CHECK", "AutoLeak"]
 

@@ -9,7 +9,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.clock import Until, begun, until_of
 from leakbench.attack.doubts import BUDGET
 from leakbench.attack.features import Features, read, readable
@@ -22,11 +21,12 @@ from leakbench.attack.slots.priors import PRIOR, Prior
 from leakbench.attack.slots.space import SPACE, Pixels, Space
 from leakbench.attack.slots.start import START, Start
 from leakbench.attack.slots.stop import STOP, Iterations, Stop, Watched
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.part import NonNegative, Positive, part
+from leakbench.core.types import Generators
 from leakbench.engine.side_by_side import Cut
-from leakbench.errors import InputError
 from leakbench.federated.view import View
-from leakbench.part import NonNegative, Positive, part
-from leakbench.types import Generators
 
 __all__ = ["FeatureInversion"]
 

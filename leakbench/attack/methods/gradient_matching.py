@@ -15,7 +15,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.clock import begun, cut_short, late_of
 from leakbench.attack.looks import averaged, cut_of, responses
 from leakbench.attack.search.restarts import best_of
@@ -27,13 +26,14 @@ from leakbench.attack.slots.priors import PRIOR, Prior
 from leakbench.attack.slots.space import SPACE, Coordinates, Pixels, Space
 from leakbench.attack.slots.start import START, Start
 from leakbench.attack.slots.stop import STOP, Iterations, Stop
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.fitted import Asked
+from leakbench.core.part import Count, part
+from leakbench.core.progress import Tick, unticked
+from leakbench.core.types import Generators
 from leakbench.engine.side_by_side import Cut
-from leakbench.errors import InputError
 from leakbench.federated.view import View
-from leakbench.fitted import Asked
-from leakbench.part import Count, part
-from leakbench.progress import Tick, unticked
-from leakbench.types import Generators
 
 __all__ = ["GradientMatching", "Points", "Value", "searched"]
 

@@ -11,18 +11,18 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.learn.origin import learned, origin_of
 from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import check_learnable, flat, gradients_alone, numbers
-from leakbench.errors import InputError
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, Positive, part
+from leakbench.core.rng import generator
+from leakbench.core.types import Generators, Parameters
 from leakbench.federated.view import Public, View
 from leakbench.models.initialise import initialise, torch_default
-from leakbench.part import Count, Positive, part
-from leakbench.rng import generator
-from leakbench.types import Generators, Parameters
 
 __all__ = ["Hashing", "Inverter", "LearningToInvert"]
 

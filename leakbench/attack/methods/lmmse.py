@@ -7,7 +7,6 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.answers import Fit, Reconstruction
 from leakbench.attack.learn.linear_map import check_readable, linear_map, linear_map_of, tensors_of
 from leakbench.attack.learn.origin import learned, origin_of
 from leakbench.attack.looks import averaged
@@ -15,9 +14,10 @@ from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat
+from leakbench.core.answers import Fit, Reconstruction
+from leakbench.core.part import Count, Positive, part
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
-from leakbench.part import Count, Positive, part
-from leakbench.types import Generators
 
 __all__ = ["Lmmse", "LmmseStart"]
 

@@ -10,7 +10,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
 from leakbench.attack.methods.bins import DIFFERENCE, gradients_of
 from leakbench.attack.methods.explained import unexplained
@@ -20,12 +19,13 @@ from leakbench.attack.public import public_of
 from leakbench.attack.search.independent import independent
 from leakbench.attack.search.shrinkage import shrinkage_of
 from leakbench.attack.servers.imprint import Bins
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, NonNegative, part
+from leakbench.core.types import Generators
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.models.layers import first_layer
-from leakbench.part import Count, NonNegative, part
-from leakbench.types import Generators
 
 __all__ = ["Rows"]
 

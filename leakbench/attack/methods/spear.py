@@ -11,16 +11,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
 from leakbench.attack.one_step import answered_at_once, likeliest
-from leakbench.errors import InputError
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, Fraction, Positive, part
+from leakbench.core.progress import Tick, unticked
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
 from leakbench.models.gates import gated_biases
 from leakbench.models.layers import first_layer
-from leakbench.part import Count, Fraction, Positive, part
-from leakbench.progress import Tick, unticked
-from leakbench.types import Generators
 
 __all__ = ["Spear"]
 

@@ -7,14 +7,14 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 from pydantic import Field
 from torch import nn
 
-from leakbench.answers import Reconstruction
 from leakbench.attack.methods.feature_inversion import FeatureInversion
+from leakbench.core.answers import Reconstruction
+from leakbench.core.part import part
+from leakbench.core.recipe import Slot
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
 from leakbench.models.kinks import kinked
 from leakbench.models.layers import begins_linear
-from leakbench.part import part
-from leakbench.recipe import Slot
-from leakbench.types import Generators
 
 __all__ = ["Reconstructs", "Stage"]
 

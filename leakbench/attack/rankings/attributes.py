@@ -12,18 +12,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.answers import Ranking
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat, gradients_alone, numbers
 from leakbench.attack.rankings.groups import explained, group_means
+from leakbench.core.answers import Ranking
+from leakbench.core.errors import InputError
+from leakbench.core.part import Text, part
+from leakbench.core.types import Generators
 from leakbench.data.attributes import values_of
 from leakbench.data.dataset import Feature
-from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
-from leakbench.part import Text, part
-from leakbench.types import Generators
 
 __all__ = ["Attributes"]
 

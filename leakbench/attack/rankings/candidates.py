@@ -16,7 +16,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.answers import Ranking
 from leakbench.attack.batch_features import in_span, spanned
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
@@ -24,11 +23,12 @@ from leakbench.attack.public import FEW, public_of
 from leakbench.attack.public_gradients import before_mask, fitting, flat, gradients_alone
 from leakbench.attack.rankings.bins import in_bins, reads_bins
 from leakbench.attack.rankings.selected import mask_likelihood, selects, value_likelihood, without_selection
-from leakbench.errors import InputError
+from leakbench.core.answers import Ranking
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, part
+from leakbench.core.types import Generators
+from leakbench.engine.rows import gram_of
 from leakbench.federated.view import Public, View
-from leakbench.gram import gram_of
-from leakbench.part import Count, part
-from leakbench.types import Generators
 
 __all__ = ["Candidates"]
 

@@ -13,15 +13,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import before_mask, fitting, flat, gradients_alone, numbers
 from leakbench.attack.rankings.groups import Groups, explained, group_means
+from leakbench.core.answers import Ranking
+from leakbench.core.part import part
+from leakbench.core.types import Generators
 from leakbench.federated.view import Public, View
-from leakbench.part import part
-from leakbench.types import Generators
 
 __all__ = ["Classes"]
 

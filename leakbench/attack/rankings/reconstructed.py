@@ -12,9 +12,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.batch_features import decided
 from leakbench.attack.posterior import missed
+from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.federated.view import Public, View
 from leakbench.measure.metrics import pairwise_rmse
 from leakbench.measure.rates import IDENTIFIED

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.public import public_of
+from leakbench.core.errors import InputError
+from leakbench.core.types import Generators, Parameters
 from leakbench.defense.transform import Stations
-from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.models import one_hot
-from leakbench.types import Generators, Parameters
 
 __all__ = ["label_counts", "rounded"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.search.whitening import Whitening, unexplained
-from leakbench.gram import gram_of
+from leakbench.engine.rows import gram_of
 
 __all__ = ["Shrinkage", "shrinkage_of"]
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.servers.imprint import known_inputs
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, Positive, part
+from leakbench.core.types import Network
 from leakbench.federated.view import Knowledge, Public
 from leakbench.models.layers import first_layer
-from leakbench.part import Count, Positive, part
-from leakbench.types import Network
 
 __all__ = ["QuantileRows", "TrapWeights"]
 

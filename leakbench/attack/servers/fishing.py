@@ -30,11 +30,11 @@ from leakbench.attack.needs import Needs
 from leakbench.attack.servers.catch import Catch
 from leakbench.attack.servers.cut import likeliest_cut, once
 from leakbench.attack.servers.server import Server
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, Positive, part
+from leakbench.core.types import Network
 from leakbench.federated.view import Knowledge, Public
 from leakbench.models.layers import entering, last_layer
-from leakbench.part import Count, Positive, part
-from leakbench.types import Network
 
 __all__ = ["Fishing", "fished"]
 

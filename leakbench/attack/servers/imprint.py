@@ -11,11 +11,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from leakbench.attack.needs import Needs
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, Positive, part
+from leakbench.core.types import Network
 from leakbench.federated.view import Knowledge, Public
 from leakbench.models import parameters
-from leakbench.part import Count, Positive, part
-from leakbench.types import Network
 
 __all__ = ["Bins", "Imprint", "Imprinted", "edges_of", "imprinted", "known_inputs"]
 

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.servers.imprint import Bins, edges_of, imprinted, known_inputs
+from leakbench.core.part import Count, Positive, part
+from leakbench.core.types import Network
 from leakbench.federated.view import Knowledge, Public
-from leakbench.part import Count, Positive, part
-from leakbench.types import Network
 
 __all__ = ["Loki"]
 

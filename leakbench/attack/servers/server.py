@@ -7,9 +7,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from leakbench.core.part import part
+from leakbench.core.types import Network
 from leakbench.federated.view import Knowledge, Public, View
-from leakbench.part import part
-from leakbench.types import Network
 
 __all__ = ["HONEST", "Honest", "Isolates", "Server", "lies"]
 

@@ -10,10 +10,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.part import NonNegative, part
+from leakbench.core.types import Parameters
 from leakbench.federated.view import View
-from leakbench.part import NonNegative, part
-from leakbench.types import Parameters
 
 __all__ = ["BatchNormStatistics"]
 

@@ -8,8 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.core.part import NonNegative, part
 from leakbench.federated.view import View
-from leakbench.part import NonNegative, part
 
 __all__ = ["GroupConsistency"]
 

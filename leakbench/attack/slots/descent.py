@@ -14,8 +14,8 @@ from torch import Tensor
 from leakbench.attack.search.adam import Adam
 from leakbench.attack.search.lbfgs import Late, Lbfgs, Objective, never
 from leakbench.attack.slots.stop import Stop
-from leakbench.part import Count, Fraction, NonNegative, Positive, Probability, part
-from leakbench.recipe import Slot
+from leakbench.core.part import Count, Fraction, NonNegative, Positive, Probability, part
+from leakbench.core.recipe import Slot
 
 __all__ = [
     "DESCENT",

@@ -8,11 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.core.part import Positive, part
+from leakbench.core.recipe import Slot
+from leakbench.core.types import Parameters
 from leakbench.defense.guess import unlikelihood
 from leakbench.federated.view import View
-from leakbench.part import Positive, part
-from leakbench.recipe import Slot
-from leakbench.types import Parameters
 
 __all__ = ["DISTANCE", "Cosine", "Distance", "Likelihood", "SquaredL2"]
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.search.label_counts import label_counts
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.part import part
+from leakbench.core.recipe import Slot
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
 from leakbench.models import one_hot
-from leakbench.part import part
-from leakbench.recipe import Slot
-from leakbench.types import Generators
 
 __all__ = ["LABELS", "Given", "Joint", "LabelGuess", "Labels", "LastLayer", "LastLayerCounts"]
 

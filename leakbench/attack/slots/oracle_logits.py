@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from leakbench.attack.needs import Needs
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.part import NonNegative, part
+from leakbench.core.types import Parameters
 from leakbench.federated.view import View
-from leakbench.part import NonNegative, part
-from leakbench.types import Parameters
 
 __all__ = ["OracleLogits"]
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.slots.space_tables import layout_of
+from leakbench.core.part import part
+from leakbench.core.recipe import Slot
 from leakbench.federated.view import View
 from leakbench.measure.metrics_tables import match_features
-from leakbench.part import part
-from leakbench.recipe import Slot
 
 __all__ = ["POOLING", "Least", "Mean", "Median", "Pooling"]
 

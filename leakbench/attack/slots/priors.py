@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.public import channel_moments, public_of
+from leakbench.core.part import NonNegative, part
+from leakbench.core.recipe import Slot
 from leakbench.federated.view import View
-from leakbench.part import NonNegative, part
-from leakbench.recipe import Slot
 
 __all__ = ["PRIOR", "Length", "Prior", "TotalVariation"]
 

@@ -6,9 +6,9 @@ from typing import Protocol, runtime_checkable
 
 from leakbench.attack.public import channel_moments, public_of
 from leakbench.attack.search.coordinates import Coordinates
+from leakbench.core.part import part
+from leakbench.core.recipe import Slot
 from leakbench.federated.view import View
-from leakbench.part import part
-from leakbench.recipe import Slot
 
 __all__ = ["SPACE", "Coordinates", "Pixels", "Space", "Standardised"]
 

@@ -13,9 +13,9 @@ from leakbench.attack.learn.vae import Sides, Training, Vae, trained
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.search.coordinates import Coordinates
+from leakbench.core.part import Count, NonNegative, Positive, part
+from leakbench.core.rng import generator
 from leakbench.federated.view import Public, View
-from leakbench.part import Count, NonNegative, Positive, part
-from leakbench.rng import generator
 
 __all__ = ["Decoder"]
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.search.coordinates import Coordinates
+from leakbench.core.errors import InputError
+from leakbench.core.part import Positive, part
 from leakbench.data.columns import Columns
-from leakbench.errors import InputError
 from leakbench.federated.view import View
-from leakbench.part import Positive, part
 
 __all__ = ["SoftCategories", "StandardColumns", "layout_of", "soften"]
 

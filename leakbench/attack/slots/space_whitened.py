@@ -11,9 +11,9 @@ from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.search.whitening import Whitening, class_means, fitting_floor, of_examples, one_over_f
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, NonNegative, Positive, part
 from leakbench.federated.view import View
-from leakbench.part import Count, NonNegative, Positive, part
 
 __all__ = ["Whitened"]
 

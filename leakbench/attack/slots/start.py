@@ -9,11 +9,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, Fraction, NonNegative, part
+from leakbench.core.recipe import Slot
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
-from leakbench.part import Count, Fraction, NonNegative, part
-from leakbench.recipe import Slot
-from leakbench.types import Generators
 
 __all__ = ["START", "Colour", "Constant", "Normal", "Patterned", "Start", "Uniform"]
 

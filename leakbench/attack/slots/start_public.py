@@ -10,11 +10,11 @@ from torch import Tensor
 
 from leakbench.attack.public import channel_moments, public_of
 from leakbench.attack.slots.labels import LastLayer
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
+from leakbench.core.part import NonNegative, part
+from leakbench.core.rng import normal
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
-from leakbench.part import NonNegative, part
-from leakbench.rng import normal
-from leakbench.types import Generators
 
 __all__ = ["PublicMean", "PublicNormal", "Surrogate"]
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.slots.space_tables import layout_of, soften
+from leakbench.core.part import part
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
-from leakbench.part import part
-from leakbench.types import Generators
 
 __all__ = ["StandardUniform"]
 

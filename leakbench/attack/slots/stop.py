@@ -10,9 +10,9 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.part import part
-from leakbench.recipe import Slot
-from leakbench.request import MOST_ITERATIONS
+from leakbench.core.part import part
+from leakbench.core.recipe import Slot
+from leakbench.core.request import MOST_ITERATIONS
 
 __all__ = [
     "STOP",

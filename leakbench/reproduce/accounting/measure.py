@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from leakbench.behaviour import raised
-from leakbench.errors import InputError, nearest
+from leakbench.core.behaviour import raised
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.provenance import versions
 from leakbench.privacy.accountants import ORDERS_2017, pld, rdp
 from leakbench.privacy.claim import CompositionClaim, FlowerClaim, GeyerClaim
 from leakbench.privacy.claims_composed import sequence
@@ -27,7 +28,6 @@ from leakbench.privacy.curve import composition_curve, rounds_within, step_diver
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism, Mechanisms, merged
 from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, epsilon_at
-from leakbench.provenance import versions
 from leakbench.reproduce.accounting.table import Claim, Composed, readings, row_of, schedule_of
 from leakbench.study.rows import Row
 from leakbench.study.stale import COLUMN

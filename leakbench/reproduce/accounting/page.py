@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from leakbench.box import box_of, caveats_of
+from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.reproduce.accounting.table import AccountingTable, Claim
 from leakbench.reproduce.page import counted
 from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.verdict import CONTRADICTED, DIFFERENT, REPRODUCED
-from leakbench.scripts import in_table, markdown_table, untagged
 from leakbench.study.rows import Row
 from leakbench.study.stale import stale_names
 

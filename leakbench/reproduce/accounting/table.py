@@ -21,18 +21,18 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from leakbench.behaviour import SHARED, raised
 from leakbench.cell import SINCE
-from leakbench.errors import InputError, nearest
-from leakbench.part import Count, NonNegative, Positive, Probability, Text, part
+from leakbench.core.behaviour import SHARED, raised
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.part import Count, NonNegative, Positive, Probability, Text, part
+from leakbench.core.provenance import versions
+from leakbench.core.recipe import construct
+from leakbench.core.typed import check_fields
 from leakbench.privacy.claim import CLAIM, CompositionClaim, MomentsClaim
 from leakbench.privacy.ledger import Schedule
-from leakbench.provenance import versions
-from leakbench.recipe import construct
 from leakbench.reproduce.file import as_written, called
-from leakbench.store import content_hash
+from leakbench.storage.store import content_hash
 from leakbench.study.rows import Row
-from leakbench.typed import check_fields
 
 __all__ = [
     "COUNTED",

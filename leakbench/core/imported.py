@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import Any
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["import_function", "said"]
 

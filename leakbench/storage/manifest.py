@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leakbench import manifest_shapes as shapes
-from leakbench.errors import DamagedError, InputError
-from leakbench.hashes import content_hash
-from leakbench.inside import is_inside, said
+from leakbench.core.errors import DamagedError, InputError
+from leakbench.core.hashes import content_hash
+from leakbench.core.untrusted import is_inside, said
+from leakbench.storage import manifest_shapes as shapes
 
 __all__ = [
     "CURE",

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkab
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from leakbench.part import Count, NonNegative, Positive, Probability, part
-from leakbench.recipe import Slot
-from leakbench.types import Clock
+from leakbench.core.part import Count, NonNegative, Positive, Probability, part
+from leakbench.core.recipe import Slot
+from leakbench.core.types import Clock
 
 __all__ = [
     "DECAY",

@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import yaml
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
 
-from leakbench.behaviour import FIRST, behaviour_of, identity_name, part_name
-from leakbench.bounded import bounded_text
-from leakbench.errors import InputError, nearest
-from leakbench.hashes import content_hash
-from leakbench.strict_yaml import MOST_BYTES, parse
+from leakbench.core.behaviour import FIRST, behaviour_of, identity_name, part_name
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.hashes import content_hash
+from leakbench.core.untrusted import MOST_BYTES, bounded_text, parse_yaml
 
 __all__ = [
     "Slot",
@@ -37,6 +36,7 @@ __all__ = [
     "describe",
     "load",
     "names",
+    "nested",
     "read_yaml",
     "recipe_name",
     "resolve",
@@ -171,7 +171,7 @@ def _tuples(value: Any) -> Any:
 def read_yaml(path: Path) -> Any:
     """Return the data of a YAML file; raises InputError, with the file, for one that cannot be read or is not YAML."""
     try:
-        return parse(bounded_text(path, MOST_BYTES))
+        return parse_yaml(bounded_text(path, MOST_BYTES))
     except (yaml.YAMLError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     except (OSError, ValueError) as error:
@@ -193,7 +193,7 @@ def load(cls: type[T], path: Path) -> T:
 
 def catalog_folder(kind: str) -> Path:
     """Return the folder of `attacks`, `defenses` or `datasets`: inside the wheel, or at the top of a checkout."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     for folder in (package / "catalog" / kind, package.parent / kind):
         if folder.is_dir():
             return folder
@@ -251,7 +251,7 @@ PROSE = ("title", "cite", "note", "printed", "printed_by")
 def describe(value: Any) -> Any:
     """Return a part or recipe as plain data for hashes and manifests: its name, its fields, its version if above 1.
 
-    The version is that of its behaviour, see `leakbench.behaviour`.
+    The version is that of its behaviour, see `leakbench.core.behaviour`.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
@@ -276,3 +276,21 @@ def content_of(recipe: Mapping[str, Any]) -> str:
 def acting(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return a described recipe without the fields that change no result."""
     return {name: value for name, value in recipe.items() if name not in PROSE}
+
+
+def nested(cls: type[Any]) -> BeforeValidator:
+    """Return the annotation that builds `cls` from a mapping; an error in a nested field has the field's name."""
+
+    def build(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            if value is None or isinstance(value, cls):
+                return value
+            known = ", ".join(field.name for field in dataclasses.fields(cls))
+            text = f"got {value!r}, expected a mapping of its fields ({known})"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+        try:
+            return construct(cls, value)
+        except InputError as error:
+            raise PydanticCustomError("slot", "{text}", {"text": str(error)}) from None
+
+    return BeforeValidator(build)

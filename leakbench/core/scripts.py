@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["existing", "in_table", "markdown_table", "one_line", "untagged"]
 

@@ -1,11 +1,25 @@
-"""The Gram matrix of long rows."""
+"""Long rows: norms without overflow, and the Gram matrix."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["gram_of"]
+__all__ = ["gram_of", "length"]
+
+
+def length(vectors: Tensor, dim: int) -> Tensor:
+    """Return the L2 norms along one axis; a norm is infinite or NaN only if the vector is, or if the norm is too large itself.
+
+    Only norms that overflow in single precision are computed in double, so that all others stay bit-identical.
+    """
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=dim)
+    finite = norms.isfinite()
+    if bool(finite.all()):
+        return norms
+    whole: Tensor = torch.linalg.vector_norm(vectors.double(), dim=dim).to(norms)
+    return norms.where(finite, whole)
+
 
 BLOCK = 4096
 """Number of columns per product."""

@@ -20,10 +20,10 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from leakbench.answers import Fit
+from leakbench.core.answers import Fit
+from leakbench.core.fitted import Fitted, Origin
 from leakbench.data.cache import Warn, to_stderr, user_cache
-from leakbench.fitted import Fitted, Origin
-from leakbench.store import content_hash, tensor_hash, write_atomically
+from leakbench.storage.store import content_hash, tensor_hash, write_atomically
 
 __all__ = ["FitStore", "fit_folder"]
 

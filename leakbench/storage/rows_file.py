@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leakbench.errors import InputError
-from leakbench.packed import check_parquet
+from leakbench.core.errors import InputError
+from leakbench.storage.packed import check_parquet
 
 __all__ = ["ROWS_VERSION", "check_schema", "read_rows", "versioned", "write_rows"]
 

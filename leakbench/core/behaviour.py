@@ -50,7 +50,7 @@ SHARED = {
 """{piece that cells share: its version}; which cells use it says `leakbench.cell.behaviours`."""
 
 NAME = "part_name"
-"""Attribute of a class that `leakbench.part.part` was given a name for."""
+"""Attribute of a class that `leakbench.core.part.part` was given a name for."""
 
 FORMER = {
     "claim.none": "NoClaim",

@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from leakbench.errors import InputError, nearest
-from leakbench.leakage_points import TAPS
-from leakbench.words import seconds, success, words
+from leakbench.core.errors import InputError, nearest
+from leakbench.core.leakage_points import TAPS
+from leakbench.core.words import seconds, success, words
 
 __all__ = [
     "ENGINES",

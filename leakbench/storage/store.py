@@ -14,24 +14,24 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pandas as pd
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from leakbench.atomic import TEMPORARY, write_atomically
-from leakbench.errors import DamagedError, InputError
-from leakbench.hashes import checksum, content_hash, tensor_hash
-from leakbench.locks import alone, locked
-from leakbench.manifest import FORMATS, check_finished, sealed
-from leakbench.manifest_file import read_manifest, written
-from leakbench.rows_file import read_rows, write_rows
+from leakbench.core.errors import DamagedError, InputError
+from leakbench.core.hashes import checksum, content_hash, tensor_hash
+from leakbench.storage.atomic import TEMPORARY, write_atomically
+from leakbench.storage.locks import alone, locked
+from leakbench.storage.manifest import FORMATS, check_finished, sealed
+from leakbench.storage.manifest_file import read_manifest, written
+from leakbench.storage.rows_file import read_rows, write_rows
 
 __all__ = [
     "AFTER",
@@ -45,6 +45,7 @@ __all__ = [
     "open_run",
     "read_manifest",
     "tensor_hash",
+    "without_pictures",
     "write_atomically",
     "written",
 ]
@@ -317,3 +318,14 @@ def _check_manifest(folder: Path, manifest: dict[str, Any], wanted: str) -> None
     if manifest["hash"] != wanted:
         hashes = f"{manifest['hash'][:12]}, not {wanted[:12]}"
         raise InputError(f"out: {str(folder)!r} holds another cell ({hashes}); give another --out")
+
+
+T = TypeVar("T")
+
+SCORES = ("trajectory",)
+"""Last word of the names of arrays without examples and reconstructions; all other arrays are removed."""
+
+
+def without_pictures(arrays: Mapping[str, T]) -> dict[str, T]:
+    """Return the arrays of {name: array} without examples and reconstructions."""
+    return {name: array for name, array in arrays.items() if name.rpartition(".")[2] in SCORES}

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic_core import PydanticCustomError
 
-from leakbench.behaviour import NAME, check_behaviour
-from leakbench.inside import is_inside
+from leakbench.core.behaviour import NAME, check_behaviour
+from leakbench.core.untrusted import is_inside
 
 __all__ = [
     "Bound",
@@ -85,7 +85,7 @@ def part(of: type[T] | str) -> type[T] | Callable[[type[T]], type[T]]:
             `leakbench.parts`.
 
     Raises:
-        TypeError: For an invalid behaviour version, see `leakbench.behaviour`.
+        TypeError: For an invalid behaviour version, see `leakbench.core.behaviour`.
     """
     if isinstance(of, str):
         return lambda cls: _made(cls, of)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leakbench.errors import InputError
-from leakbench.manifest_file import read_manifest
+from leakbench.core.errors import InputError
+from leakbench.storage.manifest_file import read_manifest
 
 __all__ = ["Listed", "elsewhere", "folders", "listed"]
 

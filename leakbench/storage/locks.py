@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from leakbench.errors import BusyError, InputError
+from leakbench.core.errors import BusyError, InputError
 
 __all__ = ["alone", "locked"]
 

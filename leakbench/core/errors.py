@@ -5,7 +5,7 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-from leakbench.bounded import CONTROLS
+from leakbench.core.untrusted import CONTROLS
 
 __all__ = ["AbsentError", "BusyError", "DamagedError", "InputError", "nearest", "no_room", "out_of_memory", "wanted"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from leakbench.types import Generators
+from leakbench.core.types import Generators
 
 __all__ = ["generator", "generators", "normal"]
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leakbench.bounded import bounded_text, without_controls
-from leakbench.errors import DamagedError, InputError
-from leakbench.hashes import checksum
-from leakbench.manifest import CURE, FORMATS, check_files, check_manifest, check_seal
-from leakbench.manifest_shapes import numbers_in
+from leakbench.core.errors import DamagedError, InputError
+from leakbench.core.hashes import checksum
+from leakbench.core.untrusted import bounded_text, without_controls
+from leakbench.storage.manifest import CURE, FORMATS, check_files, check_manifest, check_seal
+from leakbench.storage.manifest_shapes import numbers_in
 
-__all__ = ["read_manifest", "written"]
+__all__ = ["check_spared", "read_manifest", "written"]
 
 LONGEST = 100_000_000
 """Largest number of bytes of a manifest; a usual one has about 20,000."""
@@ -65,3 +65,20 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     check_seal(path, manifest)
     shown: dict[str, Any] = without_controls(manifest, text)
     return shown
+
+
+def check_spared(field: str, path: Path) -> None:
+    """Raise InputError, with the option, if a command would overwrite a file of a run."""
+    at = path.resolve()
+    for folder in at.parents[:2]:  # A file of a run may be in its folder `parts`.
+        if at.exists() and (folder / "manifest.json").exists() and _knows(folder, at.relative_to(folder).as_posix()):
+            raise InputError(
+                f"{field}: got {str(path)!r}, which is a file of the run in {str(folder)!r}; give another file"
+            )
+
+
+def _knows(folder: Path, name: str) -> bool:
+    try:
+        return name == "manifest.json" or name in read_manifest(folder)["files"]
+    except (InputError, KeyError):
+        return True  # The file may be part of a damaged run.

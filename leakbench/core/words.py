@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from leakbench.errors import InputError
+from leakbench.core.errors import InputError
 
 __all__ = ["seconds", "success", "words"]
 

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from leakbench.answers import Fit
-from leakbench.errors import InputError
-from leakbench.types import Parameters
+from leakbench.core.answers import Fit
+from leakbench.core.errors import InputError
+from leakbench.core.types import Parameters
 
 __all__ = ["Asked", "Fits", "Fitted", "Origin", "fitted_anew"]
 

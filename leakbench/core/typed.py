@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from leakbench.errors import InputError, nearest
+from leakbench.core.errors import InputError, nearest
 
 __all__ = ["check_fields"]
 

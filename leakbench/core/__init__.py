@@ -1,0 +1,1 @@
+"""What every package uses: types, errors, recipes and parts, random generators, the request, progress."""

@@ -1,0 +1,1 @@
+"""Files of runs: folders, manifests, rows, locks and atomic writes."""
