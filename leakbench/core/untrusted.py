@@ -12,7 +12,16 @@ from typing import Any, NoReturn
 
 import yaml
 
-__all__ = ["CONTROLS", "MOST_BYTES", "bounded_text", "is_inside", "parse_yaml", "said", "strict_json", "without_controls"]
+__all__ = [
+    "CONTROLS",
+    "MOST_BYTES",
+    "bounded_text",
+    "is_inside",
+    "parse_yaml",
+    "said",
+    "strict_json",
+    "without_controls",
+]
 
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Characters that move a terminal's cursor, change its title, colours or text direction, other than tab and line end."""
