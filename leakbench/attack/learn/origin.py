@@ -21,7 +21,7 @@ from leakbench.storage.store import content_hash, tensor_hash
 
 __all__ = ["learned", "origin_of"]
 
-CODE = ("defense", "federated", "models", "gram.py", "rng.py", "types.py")
+CODE = ("defense", "federated", "models", "engine/rows.py", "core/rng.py", "core/types.py")
 """Code of the package, apart from the part's imports from `leakbench.attack`, that any fit may run; a change makes another fit."""
 
 
