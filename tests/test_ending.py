@@ -19,7 +19,7 @@ HOME = Path(__file__).parent.parent
 
 START = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    " signal.signal(signal.SIGHUP, signal.SIG_DFL); from leakbench import ending;"
+    " signal.signal(signal.SIGHUP, signal.SIG_DFL); from leakbench.core import process as ending;"
 )
 """A shell that starts the tests in the background lets its children ignore SIGINT, and `nohup` SIGHUP."""
 
