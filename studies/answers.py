@@ -22,7 +22,7 @@ from leakbench.frontier.choose import Choice, Requirements, chosen, main_rows, r
 from leakbench.frontier.frontier import store_of
 from leakbench.reproduce.columns import text_of
 from leakbench.storage.store import write_atomically
-from leakbench.study.rows import RowStore, of_table
+from leakbench.study.rows import RowFormat, RowStore, of_table
 from leakbench.summary.verdict_words import FAILED, LEAKING
 
 HERE = Path(__file__).parent
@@ -294,7 +294,7 @@ def read() -> Rows:
         RowStore(RESULTS / "servers" / f"servers_{name}.csv", of_table("servers")).read()
         for name in ("matrix", "secure")
     )
-    wrappers = pd.read_csv(RESULTS / "papers" / "flower_wrappers.csv", keep_default_na=False, na_values=[""])
+    wrappers = RowStore(RESULTS / "papers" / "flower_wrappers.csv", RowFormat(("wrapper",)), typed=False).read()
     return Rows(store_of(RESULTS / "frontier" / "frontier_mnist.csv").read(), matrix, secure, wrappers)
 
 

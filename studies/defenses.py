@@ -5,13 +5,29 @@ python studies/defenses.py
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
+import math
 import time
 from pathlib import Path
 
+import torch
+
 from leakbench.box import box_of
+from leakbench.cell.accounting import schedule_of
 from leakbench.core.leakage_points import point_name
+from leakbench.core.recipe import resolve
 from leakbench.core.scripts import markdown_table
-from leakbench.overview import Row, measured, overview, recorded, write
+from leakbench.core.types import Network
+from leakbench.data.recipe import DatasetRecipe
+from leakbench.defense import Defense, Probe, phases
+from leakbench.defense.network import extended
+from leakbench.defense.transform import STATIONS
+from leakbench.models import build, default_model, parameters
+from leakbench.overview import Row, hash_of, overview, recorded
+from leakbench.privacy.epsilon import epsilon
+from leakbench.storage.store import write_atomically
 
 RESULTS = Path(__file__).parents[1] / "results" / "defenses"
 
@@ -36,6 +52,8 @@ norm only, and leaks more.
 """
 
 SMALL = 10.0
+
+SHAPE, CLASSES, EXAMPLES = (1, 28, 28), 10, 60_000
 """Epsilons up to this are counted as small in the box."""
 
 HEADS = (
@@ -63,6 +81,52 @@ def _box(rows: list[Row]) -> list[str]:
         " A claim may be for another unit or observer.",
         "python studies/defenses.py",
     )
+
+
+def measured(name: str, defense: Defense) -> Row:
+    """Compute a defense's epsilons in the reference federation, which takes up to about ten seconds if its noise changes."""
+    federation = resolve("datasets", DatasetRecipe, "mnist")[1].federation
+    rng = torch.Generator().manual_seed(0)
+    plain = build(defense.model or default_model(SHAPE), SHAPE, CLASSES, rng)
+    network = extended(defense.network, plain, SHAPE, CLASSES, rng)
+    probe = Probe(Network(network, parameters(network)), SHAPE, CLASSES, federation)
+    copies = federation.clients * federation.examples_per_client / EXAMPLES
+    schedule = schedule_of(defense, probe, copies, math.ceil(copies))
+    found = epsilon(phases(defense, probe), defense.unit, defense.claim, schedule)
+    taps = {tap: _number(at.valid) for tap, at in found.by_tap.items()}
+    return Row(
+        name,
+        _stations(defense),
+        defense.unit,
+        _number(found.claimed),
+        _number(found.valid),
+        _number(found.without_draw),
+        taps["type-0"],
+        taps["type-1"],
+        taps["type-2"],
+        "" if found.valid is not None else found.reason.removeprefix("none: "),
+        defense.cite,
+        hash_of(defense),
+    )
+
+
+def _stations(defense: Defense) -> str:
+    acts = [name for name in STATIONS if getattr(defense, name)]
+    acts += ["model"] * bool(defense.network) + ["aggregation"] * (defense.aggregation == "secure")
+    return ", ".join(acts) or "nowhere"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    """Write rows to a CSV file, which is the old one or the new one after a crash."""
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, [field.name for field in dataclasses.fields(Row)])
+    table.writeheader()
+    table.writerows(dataclasses.asdict(row) for row in rows)
+    write_atomically(path, lambda file: file.write_text(text.getvalue(), encoding="utf-8", newline=""))
 
 
 def page_of(rows: list[Row]) -> str:

@@ -18,10 +18,12 @@ from typing import Any
 
 import pandas as pd
 from shared.options import parser
+from shared.rows import measured, store_of
 
 from leakbench.box import box_of
 from leakbench.core.scripts import markdown_table, one_line
 from leakbench.flower import check_flwr
+from leakbench.study.rows import Row
 
 RESULTS = Path(__file__).parents[1] / "results" / "papers"
 
@@ -161,21 +163,21 @@ def main() -> None:
     asked = parser(__doc__, "--page")
     asked.add_argument("--victims", type=int, default=20, help="attacked at each point [default: 20]")
     given = asked.parse_args()
+    store = store_of(RESULTS / "flower_wrappers.csv", first=("wrapper",))
     if not given.page:
         check_flwr()
         from flower_wrappers_run import accounted, audited, leaked, wrappers  # noqa: PLC0415
 
         logging.getLogger("flwr").setLevel(logging.CRITICAL)
-        rows = []
-        for wrapper in wrappers():
-            leak = leaked(wrapper, given.victims)
-            rows.append(
-                {"wrapper": wrapper.name, "victims": given.victims, **leak, **accounted(wrapper), **audited(wrapper)}
-            )
-            rows[-1]["flwr"] = version("flwr")
-            print(f"{wrapper.name}: {rows[-1]}", flush=True)
-        pd.DataFrame(rows).to_csv(RESULTS / "flower_wrappers.csv", index=False, float_format="%.6g")
-    written = page(pd.read_csv(RESULTS / "flower_wrappers.csv"))
+        kinds = {wrapper.name: wrapper for wrapper in wrappers()}
+        store = store_of(store.path, list(kinds), first=("wrapper",))
+
+        def of(name: str) -> list[Row]:
+            found = {**leaked(kinds[name], given.victims), **accounted(kinds[name]), **audited(kinds[name])}
+            return [{"wrapper": name, "victims": given.victims, **found, "flwr": version("flwr")}]
+
+        measured(store, list(kinds), of, str)
+    written = page(store.existing.read())
     (RESULTS / "flower_wrappers.md").write_text(written, encoding="utf-8")
     print(written)
 

@@ -15,9 +15,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from shared.options import parser
 
-from leakbench.core.errors import InputError
 from leakbench.core.scripts import one_line
 from leakbench.reproduce.table_figures import COLOURS
+from leakbench.study.rows import RowStore, of_table
 
 RESULTS = Path(__file__).parents[1] / "results" / "attacks"
 
@@ -58,10 +58,8 @@ def _curve(axes: Axes, rows: pd.DataFrame, measure: str, label: str, colour: str
 def main() -> None:
     """Draw the figure of the rows that are there."""
     parser(__doc__).parse_args()
-    table = RESULTS / "strongest_looks.csv"
-    if not table.exists():
-        raise InputError(f"{table.name}: is not there; `leakbench reproduce strongest_looks` measures it")
-    drawn(pd.read_csv(table)).savefig(RESULTS / "strongest_looks.png", dpi=110)
+    store = RowStore(RESULTS / "strongest_looks.csv", of_table("strongest"))
+    drawn(store.existing.read()).savefig(RESULTS / "strongest_looks.png", dpi=110)
 
 
 if __name__ == "__main__":

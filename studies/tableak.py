@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 import yaml
 from shared.options import checked, parser
+from shared.rows import measured, store_of
 from tableak_page import KEYS, page
 from torch import Tensor, nn
 
@@ -39,6 +40,7 @@ from leakbench.models import parameters
 from leakbench.reproduce.choose import chosen
 from leakbench.scoring.scores_tables import TABLE_COLUMNS
 from leakbench.storage.store import open_run
+from leakbench.study.rows import Row
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "attacks"
@@ -131,26 +133,15 @@ def name_of(network: str, attack: str, searches: int, batch: int) -> str:
     return f"{attack}, {network}, batch {batch}, {searches} searches"
 
 
-def measured(grid: dict[str, Any], data_dir: Path | None, path: Path, only: str = "") -> pd.DataFrame:
-    """Return the rows of all cells; those that the CSV at `path` has are read, the others measured and kept at once.
-
-    only: measure the cells whose name holds this text, those that the CSV has too, and no others.
-    """
-    names = chosen((name_of(*key) for key in cells(grid)), only)
-    rows = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=KEYS)
-    for key in cells(grid):
-        same = (rows[KEYS] == list(key)).all(axis=1)
-        if name_of(*key) not in names or (same.any() and not only):
-            continue
-        network, attack, searches, batch = key
-        began = time.perf_counter()
-        found = measure(cell_of(grid, attack, searches, batch, data_dir), network == "standardized")
-        seconds = time.perf_counter() - began
-        found = found.assign(network=network, attack=attack, searches=searches, batch=batch, seconds=round(seconds, 1))
-        rows = pd.concat([rows[~same], found[[*KEYS, *(c for c in found if c not in KEYS)]]], ignore_index=True)
-        rows.to_csv(path, index=False, float_format="%.6g")
-        print(f"{key}: {found['feature_accuracy'].fillna(0.0).mean():.3f}, {seconds:.0f} s", flush=True)
-    return rows
+def measured_cell(grid: dict[str, Any], data_dir: Path | None, name: str) -> list[Row]:
+    """Return the rows of the cell of a name, one for each record of each victim."""
+    [key] = [key for key in cells(grid) if name_of(*key) == name]
+    network, attack, searches, batch = key
+    began = time.perf_counter()
+    found = measure(cell_of(grid, attack, searches, batch, data_dir), network == "standardized")
+    seconds = round(time.perf_counter() - began, 1)
+    found = found.assign(row=name, network=network, attack=attack, searches=searches, batch=batch, seconds=seconds)
+    return found[["row", *KEYS, *(c for c in found if c not in ("row", *KEYS))]].to_dict("records")
 
 
 def main() -> None:
@@ -158,9 +149,16 @@ def main() -> None:
     given = checked(parser(__doc__, "--data-dir", "--only", "--page").parse_args())
     torch.set_num_threads(1)
     grid = yaml.safe_load((HERE / "recipes" / "tableak_grid.yaml").read_text())
-    path = RESULTS / "tableak.csv"
-    chosen((name_of(*key) for key in cells(grid)), given.only)  # A wrong name is refused before a page is written too.
-    rows = pd.read_csv(path) if given.page else measured(grid, given.data_dir, path, given.only)
+    names = [name_of(*key) for key in cells(grid)]
+    asked, store = chosen(names, given.only), store_of(RESULTS / "tableak.csv", names)
+    rows = store.existing.read() if given.page else store.read()
+    if not given.page:
+        missing = [name for name in asked if given.only or name not in set(rows["row"])]
+
+        def of(name: str) -> list[Row]:
+            return measured_cell(grid, given.data_dir, name)
+
+        rows = measured(store, missing, of, lambda row: f"record {row['example']}: {row['feature_accuracy']:.3f}")
     (RESULTS / "tableak.md").write_text(page(grid, rows))
 
 

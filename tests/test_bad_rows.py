@@ -230,3 +230,22 @@ def test_a_page_that_is_missing_or_old_is_written_again(
     page.unlink() if stale is None else page.write_text(stale)
     assert called(monkeypatch, capsys, *given)[0] == 0
     assert page.read_bytes() == whole
+
+
+def test_the_csv_of_a_script_has_checksums_and_needs_no_list_of_text_columns(tmp_path: Path) -> None:
+    """Text columns of any name are read back; a changed value and a cut line are refused, a CSV without checksums is read."""
+    path = tmp_path / "rows.csv"
+    store = RowStore(path, RowFormat(("wrapper",)), by="wrapper", typed=False)
+    rows = store.replace("a", [{"wrapper": "a", "why": "none: no noise", "share": 0.25, "victims": 3}])
+    rows = store.replace("b", [{"wrapper": "b", "why": None, "share": 1.0, "victims": 4}])
+    written = path.read_text(encoding="utf-8")
+    assert store.read().to_dict("list") | {"why": None} == rows.to_dict("list") | {"why": None}
+    assert store.read()["why"].tolist()[0] == "none: no noise"
+    path.write_text(written.replace("0.25", "0.75"), encoding="utf-8")
+    with pytest.raises(InputError, match="row 1: checksum: does not fit the rest"):
+        store.read()
+    path.write_text(written[:-5], encoding="utf-8")
+    with pytest.raises(InputError, match="its last line is cut off"):
+        store.read()
+    path.write_text("wrapper,share\na,0.5\n", encoding="utf-8")
+    assert store.read().to_dict("list") == {"wrapper": ["a"], "share": [0.5]}

@@ -20,7 +20,7 @@ from plain import hard_phrases
 from leakbench.attack import Attack
 from leakbench.core.recipe import _own_parts, names, resolve
 from leakbench.defense import Defense
-from leakbench.overview import _hash, overview
+from leakbench.overview import hash_of, overview
 from leakbench.reproduce.reproduce import BEGIN, END
 
 pytestmark = pytest.mark.usefixtures("with_pages")
@@ -187,8 +187,8 @@ def test_every_defense_has_its_recorded_epsilons():
     """A recipe's text may change without them; its parts may not."""
     assert [name for name, _, row in overview() if row is None] == [], "`python studies/defenses.py` records them"
     defense = resolve("defenses", Defense, "fed_cdp")[1]
-    assert _hash(dataclasses.replace(defense, note="other words", printed_by="me")) == _hash(defense)
-    assert _hash(dataclasses.replace(defense, batches="poisson")) != _hash(defense)
+    assert hash_of(dataclasses.replace(defense, note="other words", printed_by="me")) == hash_of(defense)
+    assert hash_of(dataclasses.replace(defense, batches="poisson")) != hash_of(defense)
 
 
 def test_lines_are_alike_up_to_rounding_and_in_order():

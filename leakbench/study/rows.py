@@ -118,7 +118,7 @@ class RowStore:
         current: Returns the rows that are read as today's definitions state them; may raise InputError.
         order: Returns the rows in the order in which they are written.
         by: Column with the names of cells.
-        plain: Whether it is the CSV of a script: pandas reads it, and it has no checksums.
+        typed: Whether the types of columns are those of tables; else, in the CSV of a script, pandas finds them.
     """
 
     path: Path
@@ -126,7 +126,7 @@ class RowStore:
     current: Callable[[pd.DataFrame], pd.DataFrame] = _unchanged
     order: Callable[[pd.DataFrame], pd.DataFrame] = _unchanged
     by: str = "cell"
-    plain: bool = False
+    typed: bool = True
 
     @property
     def existing(self) -> RowStore:
@@ -145,16 +145,20 @@ class RowStore:
         """
         if not self.path.exists():
             return self.current(pd.DataFrame({column: [] for column in self.format.first}))
-        return self.current(pd.read_csv(self.path) if self.plain else _read(self.path, self.format))
+        heads, cells = _cells(self.path, self.format)
+        if self.typed:
+            rows = _with_current_verdicts(_typed_rows(self.path, self.format, heads, cells))
+        else:
+            rows = pd.read_csv(self.path).drop(columns=CHECKED, errors="ignore")
+        return self.current(rows)
 
     def write(self, rows: pd.DataFrame) -> None:
         """Write rows, each with its checksum; after a crash the file is the old one or the new one."""
-        if not self.plain:
-            text = io.StringIO(newline="")
-            rows.to_csv(text, index=False, lineterminator="\n")
-            text.seek(0)
-            heads, *lines = [line for line in csv.reader(text, strict=True) if line]
-            rows = rows.assign(**{CHECKED: [_checksum(heads, line) for line in lines]})
+        text = io.StringIO(newline="")
+        rows.to_csv(text, index=False, lineterminator="\n")
+        text.seek(0)
+        heads, *lines = [line for line in csv.reader(text, strict=True) if line]
+        rows = rows.assign(**{CHECKED: [_checksum(heads, line) for line in lines]})
         write_atomically(self.path, lambda file: rows.to_csv(file, index=False))
 
     def replace(
@@ -207,7 +211,8 @@ def _checksum(heads: Sequence[str], row: Sequence[str]) -> str:
     return "sha256:" + hashlib.sha256(json.dumps([list(heads), list(row)]).encode()).hexdigest()[:16]
 
 
-def _read(path: Path, kind: RowFormat) -> pd.DataFrame:
+def _cells(path: Path, kind: RowFormat) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns and the texts of each row, without the checksums, which were checked."""
     heads, *cells = _lines(path)
     for head in heads:
         if heads.count(head) > 1 or not head:
@@ -225,9 +230,13 @@ def _read(path: Path, kind: RowFormat) -> pd.DataFrame:
                     f"{path}: row {place}: {CHECKED}: does not fit the rest, so that something was changed; {CURE}"
                 )
         heads = heads[:-1]
+    return heads, cells
+
+
+def _typed_rows(path: Path, kind: RowFormat, heads: list[str], cells: list[list[str]]) -> pd.DataFrame:
     rows = pd.DataFrame({head: _typed(path, head, [cell[i] for cell in cells]) for i, head in enumerate(heads)})
     _check(path, rows, kind)
-    return _with_current_verdicts(rows)
+    return rows
 
 
 def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:

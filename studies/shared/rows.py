@@ -24,7 +24,7 @@ def store_of(path: Path, cells: Sequence[str] = (), first: tuple[str, ...] = ("r
         first: Columns of a CSV without rows; the last one has the names of cells.
     """
     by = first[-1]
-    return RowStore(path, RowFormat(first), order=lambda rows: in_order(rows, by, cells), by=by, plain=True)
+    return RowStore(path, RowFormat(first), order=lambda rows: in_order(rows, by, cells), by=by, typed=False)
 
 
 def measured(
@@ -40,7 +40,7 @@ def measured(
     """
 
     def say(row: Row) -> None:
-        print(f"{row['row']}: {text(row)}", flush=True)
+        print(f"{row[store.by]}: {text(row)}", flush=True)
 
     here = Execution(Path("runs"), None, Reporter())
     return Study(store)((Job(name, partial(measure, name)) for name in names), here, say)
