@@ -13,6 +13,7 @@ from leakbench.cell import Cell, Request, identified, leak_rounds
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.cell import hand_out
 from leakbench.cell.factors import check_louder, louder, with_factors
+from leakbench.cell.fit import check_fit
 from leakbench.cell.resolve import plan_cell, with_examples
 from leakbench.core.errors import InputError
 from leakbench.data.find import Load, load_dataset
@@ -69,6 +70,7 @@ def plan(
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
     cell = plan_cell(request, data_dir, progress, load)
+    check_fit(cell.settings, cell.data, cell.defense)
     cell = with_factors(cell, request.noise_factor, request.clip_factor)
     if request.epsilon is not None:
         cell = with_epsilon(cell, request.epsilon, delta)

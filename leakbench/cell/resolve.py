@@ -35,7 +35,9 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None, 
     Raises:
         InputError: For an option that does not fit, before the data are loaded, and for missing or wrong data.
     """
-    return with_examples(plan_cell(request, data_dir, progress, load), request.dataset, data_dir, progress, load)
+    cell = plan_cell(request, data_dir, progress, load)
+    check_fit(cell.settings, cell.data, cell.defense)
+    return with_examples(cell, request.dataset, data_dir, progress, load)
 
 
 def with_examples(
@@ -56,8 +58,9 @@ def with_examples(
 def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, load: Load = load_dataset) -> Cell:
     """Return the cell of a request without the examples of its data set, after checks of all options.
 
-    The checks use the sizes in the data set's recipe. For a user's recipe without sizes, `load` loads the data. A cell without
-    examples has epsilons, but it cannot be run and has no hash.
+    Whether its parts fit together is left to `check_fit`, which runs the defense. The checks use the sizes in the data set's
+    recipe. For a user's recipe without sizes, `load` loads the data. A cell without examples has epsilons, but it cannot be run
+    and has no hash.
 
     Raises:
         InputError: For an option that does not fit.
@@ -106,7 +109,6 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         )
     check_alone(settings, attack, defense, attack_name)
     check_class(settings, data, attack, (attack_name, data_name))
-    check_fit(settings, data, defense)
     if settings.victims > len(data.victims):
         raise InputError(
             f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"

@@ -54,7 +54,9 @@ PUBLISHED = "About the published rows, not these: "
 def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
     """Return every claim of the table with its verdict, measured or not."""
     digits = digits_of(claim for line in table.lines for claim in line.claims.values())
-    measured = {name: group.to_dict("records") for name, group in rows.groupby("cell", sort=False)}
+    measured: dict[str, list[Row]] = {}
+    for row in rows.to_dict("records"):
+        measured.setdefault(row["cell"], []).append(row)
     found = list[Compared]()
     for line in table.lines:
         if line.name not in measured:

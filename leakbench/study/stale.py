@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from leakbench.cell import Cell, Request
 from leakbench.cell.behaviours import behaviours_of
-from leakbench.cell.budget import plan
+from leakbench.cell.resolve import plan_cell
 from leakbench.core.behaviour import FIRST, raised
 from leakbench.core.errors import AbsentError, InputError
 from leakbench.core.progress import Progress
@@ -108,7 +108,7 @@ def changes(recorded: Mapping[str, int], today: Mapping[str, int]) -> list[str]:
 
 def versions_asked(requests: Sequence[Request]) -> dict[str, int]:
     """Return today's versions of the cells of these requests; no data are read."""
-    return together(plan(request) for request in requests)
+    return together(plan_cell(request, None) for request in requests)
 
 
 @dataclass(frozen=True)
