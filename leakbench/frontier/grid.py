@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leakbench.cell import Cell, Request
+from leakbench.cell.budget import plan
 from leakbench.cell.factors import check_louder
-from leakbench.cell.resolve import plan_cell
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.recipe import names
 from leakbench.core.request import FACTOR_RANGE
@@ -102,7 +102,7 @@ def points_of(request: Request, factors: Sequence[float], data_dir: Path | None)
     Raises:
         InputError: The defense does not fit the data or the attack.
     """
-    if _reached(plan_cell(request, data_dir)):
+    if _reached(plan(request, data_dir)):
         return [Point(request.defense, factor, noise=True) for factor in factors]
     return [Point(request.defense)]
 
