@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from tests.data.test_data_formats import ROLES, pack, sha
 from tests.reliability.lying import Asked, Server
-from tests.test_data_formats import ROLES, pack, sha
 
 __all__ = ["Command", "commands"]
 

@@ -20,11 +20,11 @@ from leakbench.data.checks import File
 from leakbench.data.fetch import TRIES, download, fetch_origin
 from leakbench.data.pictures import Idx
 from leakbench.data.recipe import Origin
+from tests.data.test_data_formats import ROLES, pack, sha, tiny_faces, tiny_idx
 from tests.reliability.archives import archives
 from tests.reliability.faults import TIMEOUT, Fault, faults
 from tests.reliability.lying import Server, certificate, content_of, served
 from tests.reliability.tally import Tally
-from tests.test_data_formats import ROLES, pack, sha, tiny_faces, tiny_idx
 
 SIZE = 300_000
 MOST_S = 12.0

@@ -34,7 +34,7 @@ from tests.bad.case import Case
 from tests.bad.recipes import BILLION, DEFENSE
 from tests.bad.tried import asked, found_wrong
 from tests.reliability.tally import Tally
-from tests.test_report import run_folder, summary_of
+from tests.report.test_report import run_folder, summary_of
 
 __all__ = ["check"]
 
@@ -346,7 +346,7 @@ def _in_a_browser(tally: Tally, pages: list[Path]) -> None:
 
 
 def _private(tally: Tally, place: Path) -> None:
-    """Only the owner may read run folders (tests/test_no_pictures.py checks that runs without pictures contain none)."""
+    """Only the owner may read run folders (tests/experiment/test_no_pictures.py checks that runs without pictures contain none)."""
     place.mkdir(parents=True)
     code, _, err = asked([*RUN.split(), "--out", "run", "--no-pictures"], place)
     tally.expect(code == 0, f"a run without pictures: {err}")

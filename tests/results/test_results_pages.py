@@ -1,0 +1,87 @@
+"""Every page in results/ has a test that renders it again from its rows; this module tests four pages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import bounds_hold_page
+import pandas as pd
+import priority_importance
+import pytest
+
+import defenses
+from leakbench.bench.bench import Bench
+from leakbench.bench.figure import Figure, figure_of
+from leakbench.bench.machine import Machine
+from leakbench.bench.page import page
+from leakbench.overview import recorded
+from leakbench.reproduce.file import table_names
+from tests.published_files import RESULTS, published_file
+
+ROOT = Path(__file__).parents[2]
+
+TESTED = {
+    "README": "test_reproduce.py",
+    "bench": "test_results_pages.py",
+    "bounds_hold": "test_results_pages.py",
+    "conspicuous": "test_results_conspicuous.py",
+    "defenses": "test_results_pages.py",
+    "fishing": "test_results_fishing.py",
+    "flower_wrappers": "test_results_flower_wrappers.py",
+    "frontier_cancer": "test_frontier.py",
+    "frontier_mnist": "test_frontier.py",
+    "geyer_figures": "test_results_geyer_figures.py",
+    "ideal_server": "test_results_servers.py",
+    "leaderboard": "test_leaderboard_page.py",
+    "noise_bounds": "test_results_noise_bounds.py",
+    "priority_importance": "test_results_pages.py",
+    "tableak": "test_results_tableak.py",
+    "threat_matrix": "test_results_servers.py",
+}
+"""{page: the test module that renders it again from its rows}; `test_reproduce*.py` do so for the pages of all tables."""
+
+BY_HAND = {
+    "defense_cost": "printed times, without a CSV",
+    "peer_scorers": "its script needs checkouts of other projects; test_results_peers.py compares its counts with its CSV",
+}
+"""{page: why no test renders it again}."""
+
+
+def text(name: str) -> str:
+    return published_file(f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_every_page_has_a_test_that_renders_it_again() -> None:
+    assert {path.stem for path in RESULTS.rglob("*.md")} == {*TESTED, *BY_HAND, *table_names()}
+    assert set(TESTED.values()) <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+
+
+@pytest.mark.parametrize(
+    ("name", "script", "write", "changed"),
+    [
+        ("bounds_hold", bounds_hold_page, "page_of", {"tenth": True}),
+        ("priority_importance", priority_importance, "page", {"least": 0.25}),
+    ],
+)
+def test_a_page_is_rendered_from_its_rows(
+    name: str, script: ModuleType, write: str, changed: dict[str, object]
+) -> None:
+    rows = pd.read_csv(published_file(f"{name}.csv"))
+    assert getattr(script, write)(rows) == text(name)
+    assert getattr(script, write)(rows.assign(**changed)) != text(name)
+
+
+def test_the_page_of_all_defenses_is_rendered_from_its_rows() -> None:
+    assert defenses.page_of(recorded()) == text("defenses")
+    assert defenses.page_of(recorded()[1:]) != text("defenses")
+
+
+def test_the_page_of_speed_is_rendered_from_its_json() -> None:
+    """And the JSON equals the output of `leakbench bench --json` for these figures."""
+    read = json.loads((published_file("bench.json")).read_text(encoding="utf-8"))
+    figures = {key: figure_of(figure) if figure else Figure("", "") for key, figure in read["figures"].items()}
+    found = Bench(figures, Machine(**read["machine"]), read["quick"], read["command"])
+    assert page(found) == text("bench")
+    assert found.as_dict() == read

@@ -1,0 +1,81 @@
+"""The model of a summary: what is written is what was read, and every rate of the registry has its fields."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakbench.core.errors import InputError
+from leakbench.measure.measures import MEASURES
+from leakbench.measure.rates import ASR, EXCLUDABLE, RATES, fields_of
+from leakbench.summary.model import Summary, Tap
+
+ROOT = Path(__file__).parents[2]
+OLD_RUNS = sorted((ROOT / "tests" / "old_runs").glob("*/manifest.json"))
+
+
+def summary_in(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["summary"]
+    return found
+
+
+@pytest.mark.parametrize("path", OLD_RUNS, ids=lambda path: path.parent.name)
+def test_a_summary_is_written_as_it_was_read(path: Path) -> None:
+    summary = summary_in(path)
+    again = Summary.of(summary).as_dict()
+    assert again == summary
+    # An external update names its recipes in another order.
+    if "hash" in summary["cell"]:
+        assert json.dumps(again) == json.dumps(summary)
+
+
+def test_fields_are_written_in_the_order_of_the_model_and_unknown_ones_are_kept() -> None:
+    summary = Summary.of({"taps": {"type-1": {"asr": 1, "of_tomorrow": 2.0, "round": 3}}, "rounds": 2, "new": [1]})
+    assert json.dumps(summary.as_dict()) == (
+        '{"rounds": 2, "taps": {"type-1": {"round": 3, "asr": 1, "of_tomorrow": 2.0}}, "new": [1]}'
+    )
+    assert summary.taps["type-1"].value("of_tomorrow") == 2.0
+    assert summary.taps["type-1"].value("of_yesterday") is None
+
+
+def test_a_field_of_another_type_is_named() -> None:
+    with pytest.raises(InputError, match=r"summary\.taps\.type-1\.verdict"):
+        Summary.of({"taps": {"type-1": {"verdict": 3}}})
+
+
+def test_every_rate_and_every_measure_has_its_fields() -> None:
+    known = set(Tap.model_fields)
+    assert {measure.name for measure in MEASURES} | set(fields_of()) <= known
+    for rate in RATES:
+        assert not rate.interval or {rate.low, rate.high} <= known
+        assert not rate.bound or rate.bound in known
+    assert {rate.excluded for rate in EXCLUDABLE} <= known
+    assert len({rate.name for rate in RATES}) == len({rate.heading for rate in RATES}) == len(RATES)
+
+
+def test_an_interval_needs_both_of_its_ends() -> None:
+    assert Tap(asr=0.5, asr_low=0.25, asr_high=0.75).interval(ASR.name) == (0.5, 0.25, 0.75)
+    assert Tap(asr=0.5, asr_low=0.25).interval(ASR.name) is None
+
+
+ELSEWHERE = {
+    # Modules below `measure` that read files, and types of a card, which the language wants as literals.
+    *("storage/manifest.py", "storage/manifest_shapes.py", "storage/rows_file.py", "leaderboard/card.py"),
+    # A function of this name.
+    *("cell/__init__.py", "cell/cell.py"),
+}
+
+
+def test_names_of_rates_are_literals_only_in_their_registry() -> None:
+    names = "|".join(sorted({ASR.name, ASR.baseline, "identified"}))
+    package = ROOT / "leakbench"
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(rf"[\"']({names})[\"']", path.read_text(encoding="utf-8"))
+    }
+    assert found - ELSEWHERE == {"measure/rates.py"}
