@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 
 from leakbench.core.errors import InputError
 from leakbench.core.scripts import existing, markdown_table, one_line
@@ -130,23 +129,21 @@ def test_numbers_are_formatted_by_their_fields() -> None:
 def test_tableak_measures_one_row_again(load: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """--only measures the named cell again and keeps all others; without it no existing cell is measured."""
     script = load("tableak")
-    grid = yaml.safe_load((tmp_path / "studies" / "recipes" / "tableak_grid.yaml").read_text())
     path = tmp_path / "results" / "attacks" / "tableak.csv"
     kept, asked = pd.read_csv(path), []
-    one = ("scaled", "tableak", 1, 8)
-    new = (
-        kept[(kept[script.KEYS] == list(one)).all(axis=1)]
-        .drop(columns=[*script.KEYS, "seconds"])
-        .assign(record_match=0.5)
-    )
+    mine = kept["row"] == "tableak, scaled, batch 8, 1 searches"
+    new = kept[mine].drop(columns=["row", *script.KEYS, "seconds", "checksum"])
+    new = new.assign(record_match=1 - new["record_match"])
     monkeypatch.setattr(script, "cell_of", lambda _, *cell: asked.append(cell))
     monkeypatch.setattr(script, "measure", lambda *_: new)
-    pd.testing.assert_frame_equal(script.measured(grid, None, path), kept)
+    monkeypatch.setattr(sys, "argv", ["tableak.py"])
+    script.main()
+    pd.testing.assert_frame_equal(pd.read_csv(path), kept)
     assert asked == []
-    rows = script.measured(grid, None, path, "tableak, scaled, batch 8, 1 searches")
+    monkeypatch.setattr(sys, "argv", ["tableak.py", "--only", kept["row"][mine].iloc[0]])
+    script.main()
     assert asked == [("tableak", 1, 8, None)]
-    mine = (rows[script.KEYS] == list(one)).all(axis=1)
-    assert (rows.loc[mine, "record_match"] == 0.5).all() and mine.sum() == len(new)
-    others = kept[~(kept[script.KEYS] == list(one)).all(axis=1)]
-    pd.testing.assert_frame_equal(rows[~mine].reset_index(drop=True), others.reset_index(drop=True), check_dtype=False)
-    pd.testing.assert_frame_equal(pd.read_csv(path)[script.KEYS], rows[script.KEYS])
+    rows = pd.read_csv(path)
+    assert (rows["row"] == kept["row"]).all()
+    assert (rows.loc[mine, "record_match"] == 1 - kept.loc[mine, "record_match"]).all()
+    pd.testing.assert_frame_equal(rows[~mine].drop(columns="checksum"), kept[~mine].drop(columns="checksum"))
