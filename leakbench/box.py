@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.summary.verdict_words import VERDICTS
+from leakbench.core.verdict_words import VERDICTS
 
 __all__ = ["box_of", "caveats_of", "evidence_of", "few_victims", "leaks_counted", "range_of"]
 

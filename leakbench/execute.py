@@ -30,7 +30,7 @@ from leakbench.limits.limits import limits_of
 from leakbench.measure.metrics import success_threshold
 from leakbench.storage.manifest import check_shown
 from leakbench.storage.store import AFTER, Run, without_pictures
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 from leakbench.summary.summarise import summarise
 
 __all__ = ["execute"]

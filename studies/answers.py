@@ -17,13 +17,13 @@ from answers_figures import SERVER_KNOWS, at_updates, flower_figure, malicious_f
 
 from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import markdown_table, one_line
+from leakbench.core.verdict_words import FAILED, LEAKING
 from leakbench.frontier.answer import epsilon_text, setting_of
 from leakbench.frontier.choose import Choice, Requirements, chosen, main_rows, refusals
 from leakbench.frontier.frontier import store_of
 from leakbench.reproduce.columns import text_of
 from leakbench.storage.store import write_atomically
 from leakbench.study.rows import RowFormat, RowStore, of_table
-from leakbench.summary.verdict_words import FAILED, LEAKING
 
 HERE = Path(__file__).parent
 DOCS, RESULTS = HERE.parent / "docs", HERE.parent / "results"

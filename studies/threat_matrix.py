@@ -15,13 +15,13 @@ import pandas as pd
 from leakbench.box import box_of, caveats_of, evidence_of, leaks_counted
 from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import markdown_table, one_line
+from leakbench.core.verdict_words import LEAKING
 from leakbench.reproduce.file import body_of
 from leakbench.reproduce.page import on_one_network
 from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.table import Table, table_of
 from leakbench.study.rows import RowStore, of_table
 from leakbench.study.stale import stale_lines, stale_names
-from leakbench.summary.verdict_words import LEAKING
 
 RESULTS = Path(__file__).parents[1] / "results" / "servers"
 

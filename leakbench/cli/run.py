@@ -26,7 +26,7 @@ from leakbench.cli.options import (
 
 if TYPE_CHECKING:
     from leakbench.auditing.verdict import Audit
-    from leakbench.summary.model import Summary
+    from leakbench.storage.summary import Summary
 
 from leakbench.core.request import Request, check_request
 
@@ -102,7 +102,7 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: boo
     from leakbench.report.audited import audit_of  # noqa: PLC0415
     from leakbench.report.own import OWN, write_own_report  # noqa: PLC0415
     from leakbench.storage.store import read_manifest  # noqa: PLC0415
-    from leakbench.summary.model import Summary  # noqa: PLC0415
+    from leakbench.storage.summary import Summary  # noqa: PLC0415
 
     if latex:
         from leakbench.report.finished import read_finished  # noqa: PLC0415

@@ -67,15 +67,11 @@ def _lines(place: Path, found: Listed) -> list[Line]:
     first: Line = {"run": name, "state": found.state}
     if found.manifest is None:
         return [{**first, "why": found.why}]
-    cell = found.manifest.get("cell")
-    first |= {f: cell.get(f) for f in ("dataset", "defense", "attack", "seed")} if isinstance(cell, dict) else {}
-    from leakbench.core.errors import InputError  # noqa: PLC0415
-    from leakbench.summary.model import Summary  # noqa: PLC0415
+    cell = found.manifest.get("cell", {})
+    first |= {f: cell.get(f) for f in ("dataset", "defense", "attack", "seed")}
+    from leakbench.storage.summary import Summary  # noqa: PLC0415
 
-    try:
-        summary = Summary.of(found.manifest.get("summary", {}) if found.state == "done" else {})
-    except InputError as error:
-        return [{**first, "state": "damaged", "why": str(error)}]
+    summary = Summary.of(found.manifest.get("summary", {}) if found.state == "done" else {})
     first |= {"accuracy": summary.accuracy, "epsilon_valid": summary.epsilon.valid}
     points = summary.taps.items()
     return [{**first, "point": name, **{field: tap.value(field) for field in OF_POINT}} for name, tap in points] or [

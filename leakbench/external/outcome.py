@@ -23,6 +23,7 @@ from torch import Tensor
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import listed, point_name
+from leakbench.core.verdict_words import INCONCLUSIVE, LEAKING
 from leakbench.external.trace import Trace
 from leakbench.measure.rates import ASR
 from leakbench.report.columns import BATCH, FAILED, OF_UPDATES, VERDICT, VICTIMS, Column, with_values
@@ -30,8 +31,7 @@ from leakbench.report.headline import COLOURS, headline
 from leakbench.report.own import own_report_into
 from leakbench.report.table import core_columns, print_hanging, print_headline, print_points, printed_width
 from leakbench.storage.store import Run, write_atomically
-from leakbench.summary.model import Summary, Tap
-from leakbench.summary.verdict_words import INCONCLUSIVE, LEAKING
+from leakbench.storage.summary import Summary, Tap
 
 __all__ = [
     "UNKNOWN",

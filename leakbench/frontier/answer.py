@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 
 from leakbench.core.leakage_points import point_name
+from leakbench.core.verdict_words import NO_LEAK
 from leakbench.frontier.choose import LEARNED, RELEASED, Choice, Requirements
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
 from leakbench.summary.verdict import CAUTION
-from leakbench.summary.verdict_words import NO_LEAK
 
 __all__ = ["answer_of", "command_words", "epsilon_text", "p_text", "required", "setting_of", "share_text"]
 

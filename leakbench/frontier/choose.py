@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from leakbench.core.errors import InputError
+from leakbench.core.verdict_words import LEAKING
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.reproduce.reached import Reached, reached
 from leakbench.summary.verdict import CAUTION
-from leakbench.summary.verdict_words import LEAKING
 
 __all__ = [
     "LEARNED",

@@ -15,6 +15,7 @@ from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.network import probe_of
 from leakbench.core.provenance import versions
+from leakbench.core.verdict_words import IDENTIFIES, RECONSTRUCTS
 from leakbench.data.find import Load, load_dataset
 from leakbench.defense import Defense, facts_at
 from leakbench.frontier.grid import Point
@@ -22,12 +23,11 @@ from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.privacy.decay import Scaled
 from leakbench.reproduce.measure import accuracy_of, point_of, rows_at
 from leakbench.storage.store import Run
+from leakbench.storage.summary import Summary, Tap
 from leakbench.study.rows import Row
 from leakbench.study.stale import hash_of, recorded_in
 from leakbench.study.study import Execution, executed, limit_of
-from leakbench.summary.model import Summary, Tap
 from leakbench.summary.verdict import above_chance, by_chance, whole_victims
-from leakbench.summary.verdict_words import IDENTIFIES, RECONSTRUCTS
 
 __all__ = [
     "SAME",

@@ -16,8 +16,8 @@ from leakbench.core.untrusted import bounded_text, said, strict_json
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.storage.manifest import needed
 from leakbench.storage.store import content_hash, read_manifest
+from leakbench.storage.summary import Summary
 from leakbench.summary.compare import RULERS, SAME, rows_of
-from leakbench.summary.model import Summary
 
 __all__ = ["OF_ATTACK", "baseline_of", "changed", "kept_of"]
 

@@ -18,6 +18,7 @@ from leakbench.auditing.cell import audit, check_trials
 from leakbench.cell import Request
 from leakbench.core.progress import Reporter, cells_line
 from leakbench.core.provenance import versions
+from leakbench.core.verdict_words import FAILED, IDENTIFIES, RECONSTRUCTS
 from leakbench.leaderboard.asked import (
     Asked,
     Asking,
@@ -42,12 +43,11 @@ from leakbench.leaderboard.card import (
 )
 from leakbench.leaderboard.point import point_of, rounded
 from leakbench.measure.statistics import wilson
+from leakbench.storage.summary import Claim as Printed
+from leakbench.storage.summary import Epsilon as Computed
+from leakbench.storage.summary import Summary
 from leakbench.study.study import Execution, Job, executed
-from leakbench.summary.model import Claim as Printed
-from leakbench.summary.model import Epsilon as Computed
-from leakbench.summary.model import Summary
 from leakbench.summary.threat import threat
-from leakbench.summary.verdict_words import FAILED, IDENTIFIES, RECONSTRUCTS
 
 __all__ = [
     "make_card",

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from leakbench.core.leakage_points import point_name
+from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
 from leakbench.leaderboard.blocks import Block, Bullets, Code, Grid, Heading, Inline, Link, Text, as_html, as_markdown
 from leakbench.leaderboard.card import Card, Epsilon, Point
 from leakbench.leaderboard.check import stale
 from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
 from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS
-from leakbench.summary.verdict_words import INCONCLUSIVE, NO_LEAK
 
 __all__ = ["html_of", "markdown_of"]
 

@@ -11,7 +11,7 @@ import pandas as pd
 from leakbench.leaderboard.card import Point
 from leakbench.measure.rates import ASR, EXCLUDABLE, FEATURES, IDENTIFIED, LABEL_RANKED, RECORDS
 from leakbench.measure.statistics import median_interval
-from leakbench.summary.model import Summary, Tap
+from leakbench.storage.summary import Summary, Tap
 
 __all__ = ["point_of", "rounded", "share_of"]
 
@@ -21,7 +21,7 @@ DIGITS = 4
 def point_of(name: str, summary: Summary, rows: pd.DataFrame) -> Point:
     """Return a leakage point of a summary, whose rows are these."""
     tap = summary.taps[name]
-    excluded = [limit for rate in EXCLUDABLE if (limit := tap.excluded(rate)) is not None]
+    excluded = [limit for rate in EXCLUDABLE if (limit := tap.value(rate.excluded)) is not None]
     same = str(summary.notes.get(f"taps.{name}", "")).partition("the same bits as ")[2].partition(":")[0]
     return Point(
         name=name,

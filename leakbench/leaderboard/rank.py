@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from leakbench.core.verdict_words import NO_LEAK
 from leakbench.leaderboard.card import Card, Point
 from leakbench.leaderboard.point import rounded
 from leakbench.summary.utility import accuracy_above_chance
-from leakbench.summary.verdict_words import NO_LEAK
 
 __all__ = ["EVERYWHERE", "Standing", "above_chance", "comparable", "points_of", "standings"]
 

@@ -14,12 +14,12 @@ from typing import Any
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import construct
 from leakbench.core.untrusted import bounded_text, strict_json
+from leakbench.core.verdict_words import FAILED, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, current_word
 from leakbench.leaderboard.card import Card, Measured, Point
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.measure.statistics import share_of_networks, wilson
 from leakbench.storage.store import write_atomically
 from leakbench.summary.verdict import STRONGEST, Evidence, above_baseline, verdict, whole_victims
-from leakbench.summary.verdict_words import FAILED, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, current_word
 
 __all__ = [
     "check_once",

@@ -12,7 +12,7 @@ import pandas as pd
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.measure.rates import ASR, IDENTIFIED, LABELS
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 __all__ = ["TRACKERS", "check_tracker", "figures_of", "log_run"]
 

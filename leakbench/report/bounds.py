@@ -10,8 +10,8 @@ from leakbench.measure.rates import VERBATIM as VERBATIM_RATE
 from leakbench.privacy.bounds import Seen
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.report.words import interval
+from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import BOUNDS, VERBATIM
-from leakbench.summary.model import Summary, Tap
 
 __all__ = ["bounds", "seen_at", "violations"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from leakbench.auditing.verdict import Audit
 from leakbench.report.epsilons import epsilons
 from leakbench.report.words import number
-from leakbench.summary.model import Summary, Tap
+from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.threat import MEANS
 
 __all__ = ["Card", "cards", "evidence"]

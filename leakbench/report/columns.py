@@ -21,7 +21,7 @@ from leakbench.measure.rates import (
     Rate,
 )
 from leakbench.report.words import factors, gives_fewer, interval, number, spanned
-from leakbench.summary.model import Summary, Tap
+from leakbench.storage.summary import Summary, Tap
 
 __all__ = [
     "BASELINE",

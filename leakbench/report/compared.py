@@ -17,8 +17,8 @@ from leakbench.report.gallery import Gallery, Series, fitting, pointed, shown_to
 from leakbench.report.page import BELOW_THRESHOLDS, Chart, Line, headlines
 from leakbench.report.render import render
 from leakbench.report.several import changed, titles
+from leakbench.storage.summary import Summary
 from leakbench.summary.compare import DIFFERS, ENOUGH, Difference, differences, differs, digits_of, sentence
-from leakbench.summary.model import Summary
 
 __all__ = ["compared_page"]
 

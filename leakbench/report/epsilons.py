@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakbench.core.leakage_points import point_name
-from leakbench.summary.model import Epsilon, Summary
-from leakbench.summary.model import Observed as OfObserver
+from leakbench.storage.summary import Epsilon, Summary
+from leakbench.storage.summary import Observed as OfObserver
 
 __all__ = ["REALISED", "WITHOUT_DRAW", "Observed", "caveats", "compared", "epsilon_lines", "epsilons"]
 

@@ -18,7 +18,7 @@ from leakbench.core.svg import DASHES, INK, QUIET, SERIES, drawn, inline
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.measure.statistics import proportion, threshold_curve
 from leakbench.privacy.bounds import Seen
-from leakbench.summary.model import Tap
+from leakbench.storage.summary import Tap
 
 __all__ = ["anytime_figure", "bound_curve", "rounds_figure", "threshold_figure", "training_figure"]
 

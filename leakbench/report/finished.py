@@ -17,7 +17,7 @@ from leakbench.core.errors import InputError
 from leakbench.storage.manifest import check_finished, check_shown
 from leakbench.storage.rows_file import read_rows
 from leakbench.storage.store import read_manifest, without_pictures, written
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 __all__ = ["Arrays", "Finished", "read_finished"]
 

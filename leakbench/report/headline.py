@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from leakbench.core.leakage_points import listed, point_name
+from leakbench.core.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
 from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, RECOGNISED, Rate
 from leakbench.report.epsilons import caveats, epsilons
 from leakbench.report.words import number, why_unanswered
+from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import CANDIDATES
-from leakbench.summary.model import Summary, Tap
 from leakbench.summary.verdict import above_baseline
-from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
 
 if TYPE_CHECKING:
     from leakbench.auditing.verdict import Audit
@@ -271,7 +271,7 @@ def _limits(tap: Tap) -> list[tuple[str, str, str]]:
     found = [
         (f"{min(100, math.ceil(100 * limit))} % of the {'victims' if rate is IDENTIFIED else noun}", rate.do, rate.done)
         for rate in (ASR, RECOGNISED, IDENTIFIED)
-        if (limit := tap.excluded(rate)) is not None
+        if (limit := tap.value(rate.excluded)) is not None
     ]
     # Reconstruction and recognition often have the same limit, which is given once.
     return [limit for place, limit in enumerate(found) if all(limit[0] != before[0] for before in found[:place])]

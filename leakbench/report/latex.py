@@ -8,7 +8,7 @@ from dataclasses import replace
 from leakbench.core.leakage_points import point_name
 from leakbench.report.columns import BASELINE, PICKED, RMSE, SUCCESS, VERDICT, VICTIMS
 from leakbench.report.words import number
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 __all__ = ["escaped", "latex_table"]
 

@@ -18,7 +18,7 @@ from leakbench.report.render import render
 from leakbench.report.rows import victims
 from leakbench.storage.rows_file import read_rows
 from leakbench.storage.store import AFTER, Run, finished_run, read_manifest, without_pictures, written
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 __all__ = ["OWN", "own_report_into", "write_own_report"]
 

@@ -16,7 +16,7 @@ from leakbench.storage.packed import check_table
 from leakbench.storage.rows_file import check_schema
 from leakbench.storage.runs import elsewhere, folders
 from leakbench.storage.store import read_manifest, written
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 __all__ = ["read", "read_run"]
 

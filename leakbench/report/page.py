@@ -26,8 +26,8 @@ from leakbench.report.rows import victims
 from leakbench.report.verdicts import verdicts
 from leakbench.report.words import conspicuous, notes, over_rounds, training, warnings, why_unanswered
 from leakbench.storage.store import AFTER, Run, finished_run
+from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import VERBATIM
-from leakbench.summary.model import Summary, Tap
 from leakbench.summary.threat import LETTERS
 
 __all__ = [

@@ -28,7 +28,7 @@ from leakbench.report.plots import FIGURES, Plot, curve_plot, gallery_plot, save
 from leakbench.report.table import print_table, printed_width
 from leakbench.storage.manifest_file import check_spared
 from leakbench.storage.store import write_atomically
-from leakbench.summary.model import Summary, Tap
+from leakbench.storage.summary import Summary, Tap
 
 __all__ = ["Pictures", "Result"]
 

@@ -34,7 +34,7 @@ from leakbench.report.epsilons import caveats, compared, epsilons
 from leakbench.report.headline import STYLES, Headline, headline
 from leakbench.report.verdicts import verdicts
 from leakbench.report.words import batches, conspicuous, notes, number, over_rounds, training, warnings
-from leakbench.summary.model import Summary, Tap
+from leakbench.storage.summary import Summary, Tap
 
 if TYPE_CHECKING:
     from leakbench.auditing.verdict import Audit

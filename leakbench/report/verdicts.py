@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from leakbench.measure.rates import EXCLUDABLE
+from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import CANDIDATES, LIMIT
-from leakbench.summary.model import Summary, Tap
 
 __all__ = ["Said", "verdicts"]
 
@@ -48,7 +48,7 @@ def _excluded(tap: Tap) -> str:
     rates = [
         f"{min(100, math.ceil(100 * rate))} % {kind.done}"
         for kind in EXCLUDABLE
-        if (rate := tap.excluded(kind)) is not None
+        if (rate := tap.value(kind.excluded)) is not None
     ]
     if not rates:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from leakbench.attack.servers.server import HONEST
 from leakbench.core.leakage_points import listed, point_name
@@ -19,8 +20,8 @@ from leakbench.measure.unanswered import (
     REFUSED,
     SILENT,
 )
+from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import BOUNDS
-from leakbench.summary.model import Summary, Tap
 from leakbench.summary.tap import LEARNS_NOTHING
 from leakbench.summary.threat import MEANS
 
@@ -151,7 +152,8 @@ def warnings(summary: Summary) -> list[str]:
 def over_rounds(summary: Summary) -> list[str]:
     """Return a line for each leakage point that leaked in several rounds: its success in each, and the worst."""
     lines = []
-    for tap, curve in (summary.over_rounds or {}).items():
+    curves: Mapping[str, Mapping[str, Any]] = summary.over_rounds or {}
+    for tap, curve in curves.items():
         rate = IDENTIFIED if curve[ASR.name][0] is None else ASR
         found = curve[rate.name]
         at = ", ".join(f"{n}: {number(value)}" for n, value in zip(curve["rounds"], found, strict=True))

@@ -25,6 +25,7 @@ from leakbench.core.progress import Reporter
 from leakbench.core.provenance import versions
 from leakbench.core.rng import generator
 from leakbench.core.types import Network
+from leakbench.core.verdict_words import resilient
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth, view_of
 from leakbench.federated.view import View
@@ -34,11 +35,10 @@ from leakbench.measure.statistics import mean_interval, median_interval, proport
 from leakbench.models.layers import first_layer
 from leakbench.reproduce.table import Line, Table
 from leakbench.storage.store import Run
+from leakbench.storage.summary import Summary, Tap
 from leakbench.study.rows import Row
 from leakbench.study.stale import hash_of, recorded_in
 from leakbench.study.study import Execution, executed, limit_of, minutes_of
-from leakbench.summary.model import Summary, Tap
-from leakbench.summary.verdict_words import resilient
 
 __all__ = [
     "accuracy_of",

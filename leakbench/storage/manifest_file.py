@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 from leakbench.core.errors import DamagedError, InputError
 from leakbench.core.hashes import checksum
 from leakbench.core.untrusted import bounded_text, without_controls
-from leakbench.storage.manifest import CURE, FORMATS, check_files, check_manifest, check_seal
-from leakbench.storage.manifest_shapes import numbers_in
+from leakbench.storage.manifest import CURE, FORMATS, check_manifest, check_seal
 
 __all__ = ["check_spared", "read_manifest", "written"]
 
 LONGEST = 100_000_000
 """Largest number of bytes of a manifest; a usual one has about 20,000."""
+
+LARGEST = 1e300
+"""Largest number of a run: an integer beyond the range of floats, such as 10^400, would raise errors in computations."""
 
 AGAIN = "run the cell again"
 
@@ -47,7 +50,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     try:
         text = bounded_text(path, LONGEST)
-        manifest, wrong = numbers_in(text)
+        manifest, wrong = _numbers_in(text)
     except FileNotFoundError:
         raise InputError(f"run: no manifest.json in {str(folder)!r}; give the folder of a run") from None
     except OSError as error:
@@ -60,7 +63,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise InputError(f"{said}; {CURE}") if type(found) is int else DamagedError(said, CURE)
     if wrong:
         raise DamagedError(f"{path}: {wrong}", CURE)
-    check_files(path, manifest)
     check_manifest(path, manifest)
     check_seal(path, manifest)
     shown: dict[str, Any] = without_controls(manifest, text)
@@ -82,3 +84,29 @@ def _knows(folder: Path, name: str) -> bool:
         return name == "manifest.json" or name in read_manifest(folder)["files"]
     except (InputError, KeyError):
         return True  # The file may be part of a damaged run.
+
+
+def _numbers_in(text: str) -> tuple[Any, str]:
+    """Return (the data of a JSON text, a message about a number that is NaN, infinite or too large, else an empty text)."""
+    odd = False
+
+    def number(found: float) -> float:
+        nonlocal odd
+        odd = odd or not -LARGEST <= found <= LARGEST
+        return found
+
+    value = json.loads(
+        text,
+        parse_float=lambda digits: number(float(digits)),
+        parse_int=lambda digits: number(int(digits)),
+        parse_constant=lambda name: number(float(name)),
+    )
+    # The place is searched only if there is such a number.
+    return value, _no_number(value, "") if odd else ""
+
+
+def _no_number(value: Any, place: str) -> str:
+    if isinstance(value, float | int) and not -LARGEST <= value <= LARGEST:
+        return f"{place}: got {str(value)[:40]}, expected a number that a run can give"
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next(filter(None, (_no_number(item, f"{place}.{name}" if place else f"{name}") for name, item in inner)), "")

@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from leakbench.core.errors import InputError
+from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM, fields_of
 from leakbench.storage.store import alone, write_atomically
 from leakbench.study.stale import parsed_versions
 from leakbench.summary.verdict import above_chance, whole_victims
-from leakbench.summary.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient
 
 __all__ = ["ACCOUNTING", "CURE", "FRONTIER", "Row", "RowFormat", "RowStore", "heads_of", "in_order", "of_table"]
 

@@ -19,11 +19,11 @@ from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
 from leakbench.execute import execute
 from leakbench.storage.store import Run, alone, open_run, write_atomically
+from leakbench.storage.summary import Summary, Tap
 from leakbench.study.engines import Placed, tasks_by
 from leakbench.study.rows import Row, RowStore
 from leakbench.study.task import Outcome, Task
 from leakbench.study.workers import listening, refuse_inside
-from leakbench.summary.model import Summary, Tap
 
 __all__ = ["Engine", "Execution", "Job", "Page", "Study", "executed", "limit_of", "minutes_of", "outcomes_of"]
 

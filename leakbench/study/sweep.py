@@ -20,12 +20,12 @@ from leakbench.core.progress import Reporter, cells_line
 from leakbench.storage.packed import check_parquet
 from leakbench.storage.rows_file import check_schema, versioned
 from leakbench.storage.store import read_manifest, write_atomically, written
+from leakbench.storage.summary import Summary
 from leakbench.study.grid import Asked, Grid
 from leakbench.study.journal import Journal, open_journal
 from leakbench.study.study import Engine, outcomes_of
 from leakbench.study.task import Outcome, Task
 from leakbench.study.workers import refuse_inside
-from leakbench.summary.model import Summary
 
 __all__ = [
     "Swept",

@@ -22,7 +22,7 @@ from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.manifest import needed
 from leakbench.storage.rows_file import read_rows
 from leakbench.storage.store import read_manifest, written
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 __all__ = [
     "DIFFERS",

@@ -19,7 +19,7 @@ from leakbench.core.request import run_words
 from leakbench.measure.rates import ASR, IDENTIFIED, RECOGNISED
 from leakbench.measure.statistics import exact_low, proportion
 from leakbench.scoring.scores import RANKS_ONLY
-from leakbench.summary.model import Tap
+from leakbench.storage.summary import Tap
 from leakbench.summary.tables import comes_back
 from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, STRONGEST, Evidence, above_baseline, whole_victims
 from leakbench.summary.warnings import WORDS

@@ -18,7 +18,7 @@ from leakbench.measure.statistics import exact_low, proportion
 from leakbench.privacy.bounds import Seen
 from leakbench.scoring.rankings import RANKINGS
 from leakbench.scoring.scores_rankings import FALSE_ALARMS
-from leakbench.summary.model import Tap, Violation
+from leakbench.storage.summary import Tap, Violation
 from leakbench.summary.rankings import attribute_bounds, attribute_violations
 
 __all__ = [

@@ -10,14 +10,14 @@ import pandas as pd
 from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
+from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
 from leakbench.measure.measures import MEASURES, undefined
 from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, PRECISION, RECOGNISED, VERBATIM
 from leakbench.scoring.scores import RANKS_ONLY
-from leakbench.summary.model import Tap
+from leakbench.storage.summary import Tap
 from leakbench.summary.rankings import ranking_notes, told_notes
 from leakbench.summary.tables import table_notes
 from leakbench.summary.tap import fit_notes
-from leakbench.summary.verdict_words import INCONCLUSIVE, NO_LEAK
 
 __all__ = ["epsilon_notes", "limit_notes", "network_notes", "tap_notes", "training_notes"]
 

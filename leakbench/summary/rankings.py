@@ -13,7 +13,7 @@ from leakbench.measure.statistics import exact_low, mean_interval, shared
 from leakbench.privacy.bounds import Seen
 from leakbench.scoring.rankings import ONE_EACH, RANKINGS
 from leakbench.scoring.scores_rankings import IDENTIFIED_BY, LEAST_NON_MEMBERS
-from leakbench.summary.model import Number, Tap, Violation
+from leakbench.storage.summary import Number, Tap, Violation
 
 __all__ = [
     "attribute_bounds",

@@ -15,9 +15,9 @@ from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.limits.limits import Limits
 from leakbench.measure.rates import ASR, LABELS
 from leakbench.scoring.rankings import ONE_EACH
+from leakbench.storage.summary import Claim, Summary, Tap, Violation
 from leakbench.summary.evidence import setup_of
 from leakbench.summary.limits import CANDIDATES, LIMIT, guaranteed, limited
-from leakbench.summary.model import Claim, Summary, Tap, Violation
 from leakbench.summary.notes import epsilon_notes, limit_notes, network_notes, tap_notes, training_notes
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.threat import letter

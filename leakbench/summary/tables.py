@@ -9,7 +9,7 @@ from leakbench.measure.rates import FEATURES, RECORDS
 from leakbench.measure.statistics import difference_interval, mean_interval, proportion
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.scoring.scores_tables import TABLE_COLUMNS
-from leakbench.summary.model import Tap
+from leakbench.storage.summary import Tap
 
 __all__ = ["comes_back", "table_fields", "table_notes"]
 

@@ -11,9 +11,9 @@ import pandas as pd
 from leakbench.measure.measures import MEASURES
 from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, RECOGNISED, VERBATIM
 from leakbench.measure.statistics import exact, proportion
+from leakbench.storage.summary import Tap
 from leakbench.summary.evidence import Setup, evidence_of, networks_in
 from leakbench.summary.limits import verbatim_fields
-from leakbench.summary.model import Tap
 from leakbench.summary.rankings import ranking_fields, told_fields
 from leakbench.summary.tables import table_fields
 from leakbench.summary.verdict import verdict

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from scipy.stats import binomtest
 
-from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS
+from leakbench.core.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS
 
 __all__ = [
     "CAUTION",
@@ -92,7 +92,7 @@ class Verdict:
     """A verdict with its reason.
 
     Args:
-        word: One of `leakbench.summary.verdict_words.VERDICTS`.
+        word: One of `leakbench.core.verdict_words.VERDICTS`.
         reason: Why, in one line; where several reasons apply the most important comes first.
         excluded: {measurement: rate above which it is excluded at 95 %}; empty where a leak was found or the attack failed.
         decidable: Whether a run of `autoleak` with enough victims and networks would decide what this evidence does not.

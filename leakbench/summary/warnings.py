@@ -10,7 +10,7 @@ import pandas as pd
 from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.cell import Cell, leak_key, looks_at, random_at
-from leakbench.summary.model import Tap
+from leakbench.storage.summary import Tap
 
 __all__ = ["WORDS", "doubts", "warnings"]
 

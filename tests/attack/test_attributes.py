@@ -34,7 +34,7 @@ from leakbench.privacy.bounds import Seen, gaussian_robustness
 from leakbench.report.columns import page_columns
 from leakbench.scoring.scores import Truth
 from leakbench.scoring.scores_rankings import score_attributes
-from leakbench.summary.model import Summary, Tap
+from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.rankings import attribute_bounds, attribute_fields, attribute_notes, attribute_violations
 
 pytestmark = pytest.mark.usefixtures("with_pages")

@@ -23,8 +23,8 @@ from leakbench.federated.view import View
 from leakbench.measure.truth import Truth
 from leakbench.scoring.rankings import ONE_EACH, RANKINGS, Question, told
 from leakbench.scoring.scores import COLUMNS
+from leakbench.storage.summary import Tap
 from leakbench.summary.limits import BOUNDS
-from leakbench.summary.model import Tap
 
 CATEGORIES = tuple(f for f in FEATURES if f.values)
 LANES = torch.arange(3)

@@ -38,7 +38,7 @@ from leakbench.measure.conspicuous import (
 from leakbench.models import build, parameters
 from leakbench.models.gates import gated_biases
 from leakbench.report.words import conspicuous
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 

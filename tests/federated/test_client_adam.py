@@ -41,7 +41,7 @@ from leakbench.federated.view import View
 from leakbench.models import parameters
 from leakbench.report.words import training
 from leakbench.storage.store import open_run
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 RATE = 0.05
 ADAM = Clock(0, 0, 1, 3, client_optimizer="adam")

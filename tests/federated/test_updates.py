@@ -21,7 +21,7 @@ from leakbench.federated.leakage import rounded
 from leakbench.federated.view import View
 from leakbench.limits.guards import Guard, together
 from leakbench.models import parameters
-from leakbench.summary.model import Tap
+from leakbench.storage.summary import Tap
 from leakbench.summary.summarise import over_rounds
 
 pytestmark = pytest.mark.usefixtures("with_pages")

@@ -32,8 +32,8 @@ from leakbench.frontier.measure import cells_at, identified_by, measured, null_i
 from leakbench.frontier.page import page_of
 from leakbench.frontier.write import measured_defense, recipe_text, write
 from leakbench.privacy.decay import Scaled
+from leakbench.storage.summary import Tap
 from leakbench.study.study import Execution, executed
-from leakbench.summary.model import Tap
 from tests.published_files import RESULTS, published_file
 
 WRITTEN = sorted(path.stem for path in RESULTS.glob("frontier/frontier_*.csv"))

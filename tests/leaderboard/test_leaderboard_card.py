@@ -25,7 +25,7 @@ from leakbench.leaderboard.asked import Asked, asking
 from leakbench.leaderboard.card import Card, link_of
 from leakbench.leaderboard.point import point_of
 from leakbench.leaderboard.read import path_of, read_card, read_cards, text_of, write_card
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 
 @pytest.fixture

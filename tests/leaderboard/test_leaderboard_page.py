@@ -17,7 +17,7 @@ from leakbench.leaderboard.make import warnings_of
 from leakbench.leaderboard.page import html_of, markdown_of
 from leakbench.leaderboard.rank import above_chance, comparable, standings
 from leakbench.leaderboard.read import read_cards
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 ROOT = Path(__file__).parents[2]
 

@@ -29,8 +29,8 @@ from leakbench.report.bounds import bounds, seen_at
 from leakbench.report.bounds import violations as lines_of
 from leakbench.report.figures import bound_curve
 from leakbench.storage.store import open_run
+from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import BOUNDS, bounded, violations
-from leakbench.summary.model import Summary, Tap
 
 
 def cell(**asked: Any) -> Cell:

@@ -12,8 +12,8 @@ from command_line import called
 from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
 from leakbench.core.rng import generator
 from leakbench.limits.reference import Reference, alone_in_a_bin, ideal
+from leakbench.storage.summary import Tap
 from leakbench.summary.limits import references, surpassed, verbatim_fields
-from leakbench.summary.model import Tap
 
 
 @pytest.mark.parametrize(("bins", "examples"), [(16, 1), (16, 8), (256, 64)])

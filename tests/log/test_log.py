@@ -15,7 +15,7 @@ from command_line import called
 
 from leakbench.log import log
 from leakbench.log.log import figures_of
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 SMALL = ["run", "--dataset", "digits", "--attack", "cpl", "--victims", "2", "--iterations", "1", "--candidates", "5"]
 SMALL += [

@@ -21,7 +21,7 @@ from leakbench.report.gallery import shown_size, shrinks
 from leakbench.report.page import core_table
 from leakbench.report.words import batches, factors, made_of
 from leakbench.storage.store import checksum
-from leakbench.summary.model import Summary, Tap
+from leakbench.storage.summary import Summary, Tap
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 

@@ -33,10 +33,10 @@ from leakbench.reproduce.reached import reached
 from leakbench.reproduce.reproduce import BEGIN, END, index_of, reproduce, study_of
 from leakbench.reproduce.table import Table, read_table, with_claims
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of
+from leakbench.storage.summary import Tap
 from leakbench.study.grid import spelled_out
 from leakbench.study.rows import RowStore, of_table
 from leakbench.study.study import Execution
-from leakbench.summary.model import Tap
 from tests.published_files import RESULTS, published_file
 
 TABLES = {name: table for name in table_names() if isinstance(table := read_any(name), Table)}

@@ -16,7 +16,7 @@ from leakbench.core.rng import generator
 from leakbench.measure.statistics import mean_interval
 from leakbench.scoring.scores import Truth
 from leakbench.scoring.scores_rankings import counted, score_rankings
-from leakbench.summary.model import Tap
+from leakbench.storage.summary import Tap
 from leakbench.summary.rankings import ranking_fields, ranking_notes
 
 pytestmark = pytest.mark.usefixtures("with_pages")

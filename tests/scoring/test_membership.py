@@ -20,7 +20,7 @@ from leakbench.measure.statistics import mean_interval, wilson
 from leakbench.privacy.bounds import gaussian_robustness
 from leakbench.scoring.scores import Truth
 from leakbench.scoring.scores_rankings import membership, score_rankings
-from leakbench.summary.model import Tap
+from leakbench.storage.summary import Tap
 from leakbench.summary.rankings import ranking_fields, ranking_notes
 
 pytestmark = pytest.mark.usefixtures("with_pages")

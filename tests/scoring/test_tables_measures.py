@@ -23,7 +23,7 @@ from leakbench.data.find import load_dataset
 from leakbench.measure.metrics_tables import TOLERANCE, match_features, table_scores
 from leakbench.scoring.scores import RANKS_ONLY, Truth
 from leakbench.scoring.scores_tables import TABLE_COLUMNS, TableJudge, score_table, table_judge
-from leakbench.summary.model import Tap
+from leakbench.storage.summary import Tap
 from leakbench.summary.tables import table_fields, table_notes
 
 COLUMNS = layout()

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from leakbench.auditing.verdict import Audit
+from leakbench.core.verdict_words import VERDICTS
 from leakbench.data.recipe import Federation
 from leakbench.report.headline import STYLES, Headline, headline
 from leakbench.report.words import warnings
 from leakbench.scoring.scores import RANKS_ONLY
+from leakbench.storage.summary import Summary
 from leakbench.summary.evidence import Setup
-from leakbench.summary.model import Summary
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.utility import utility
-from leakbench.summary.verdict_words import VERDICTS
 
 STRONG = Setup(attack="autoleak", strongest=True, adaptive=True, command="leakbench run --victims 100")
 TARGETS = torch.arange(100) % 20

@@ -12,7 +12,7 @@ import pytest
 from leakbench.core.errors import InputError
 from leakbench.measure.measures import MEASURES
 from leakbench.measure.rates import ASR, EXCLUDABLE, RATES, fields_of
-from leakbench.summary.model import Summary, Tap
+from leakbench.storage.summary import Summary, Tap
 
 ROOT = Path(__file__).parents[2]
 OLD_RUNS = sorted((ROOT / "tests" / "old_runs").glob("*/manifest.json"))
@@ -57,6 +57,14 @@ def test_every_rate_and_every_measure_has_its_fields() -> None:
     assert len({rate.name for rate in RATES}) == len({rate.heading for rate in RATES}) == len(RATES)
 
 
+@pytest.mark.parametrize("value", [-0.1, 1.1, 2])
+def test_every_rate_is_a_share(value: float) -> None:
+    fields = {*fields_of(), *(rate.bound for rate in RATES), *(rate.excluded for rate in EXCLUDABLE)} - {""}
+    for field in fields | {end for rate in RATES if rate.interval for end in rate.ends}:
+        with pytest.raises(InputError, match=rf"taps\.type-1\.{field}: got '{value}', expected at (least 0|most 1)"):
+            Summary.of({"taps": {"type-1": {field: value}}})
+
+
 def test_an_interval_needs_both_of_its_ends() -> None:
     assert Tap(asr=0.5, asr_low=0.25, asr_high=0.75).interval(ASR.name) == (0.5, 0.25, 0.75)
     assert Tap(asr=0.5, asr_low=0.25).interval(ASR.name) is None
@@ -64,7 +72,7 @@ def test_an_interval_needs_both_of_its_ends() -> None:
 
 ELSEWHERE = {
     # Modules below `measure` that read files, and types of a card, which the language wants as literals.
-    *("storage/manifest.py", "storage/manifest_shapes.py", "storage/rows_file.py", "leaderboard/card.py"),
+    *("storage/manifest.py", "storage/summary.py", "storage/rows_file.py", "leaderboard/card.py"),
     # A function of this name.
     *("cell/__init__.py", "cell/cell.py"),
 }

@@ -10,7 +10,7 @@ from leakbench.attack import doubts as attack_doubts
 from leakbench.cell import Request, resolve_cell
 from leakbench.measure.statistics import wilson
 from leakbench.scoring.scores import RANKS_ONLY
-from leakbench.summary.model import Tap
+from leakbench.storage.summary import Tap
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.warnings import WORDS, warnings
 

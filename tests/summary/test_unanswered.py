@@ -9,7 +9,7 @@ from leakbench.measure import unanswered as keys
 from leakbench.measure.unanswered import explained
 from leakbench.report.words import UNANSWERED, batches, why_unanswered
 from leakbench.storage.store import read_manifest
-from leakbench.summary.model import Summary, Tap
+from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.tap import unanswered
 
 pytestmark = pytest.mark.usefixtures("with_pages")

@@ -17,15 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakbench.cell import Request, resolve_cell
+from leakbench.core.verdict_words import FORMER, VERDICTS, resilient
 from leakbench.report.verdicts import verdicts
 from leakbench.scoring.scores import RANKS_ONLY
+from leakbench.storage.summary import Summary, Tap, Violation
 from leakbench.study.rows import ACCOUNTING, RowFormat, RowStore
 from leakbench.summary.evidence import Setup, networks_in, setup_of
 from leakbench.summary.limits import LIMIT, guaranteed
-from leakbench.summary.model import Summary, Tap, Violation
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.verdict import Evidence, above_chance, verdict, within_chance
-from leakbench.summary.verdict_words import FORMER, VERDICTS, resilient
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 
@@ -267,7 +267,7 @@ def test_a_guarantee_is_a_bound_of_at_most_the_stated_limit() -> None:
     assert guaranteed(tap.replaced(identified_bound=LIMIT + 1e-6), []) is None
     assert guaranteed(tap.replaced(identified_bound=None), []) is None
     assert guaranteed(tap.replaced(candidates=1001), []) is None  # With fewer it would be larger.
-    assert guaranteed(tap, [Violation(tap="type-1", measure="identified")]) is None
+    assert guaranteed(tap, [Violation(tap="type-1", measure="identified", value=0.5, low=0.4, bound=0.1)]) is None
 
 
 def test_the_deciding_command_repeats_the_settings_of_the_run() -> None:

@@ -24,7 +24,7 @@ from leakbench.core.request import FIELDS, Fields, Request, request_of
 from leakbench.core.words import seconds
 from leakbench.report.latex import escaped, latex_table
 from leakbench.report.plots import curve_plot
-from leakbench.summary.model import Summary
+from leakbench.storage.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 
