@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -10,12 +9,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from leakbench.attack.public import FEW
-from leakbench.attack.servers.server import Honest
-from leakbench.cell import Cell, hand_out, knowledge, leak_key, phase_name
+from leakbench.cell import Cell, hand_out, leak_key, phase_name
 from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.core.progress import Progress, planned, ticking
-from leakbench.core.rng import generator
 from leakbench.core.types import Network
 from leakbench.data.partition import Partition
 from leakbench.experiment.attack_time import AttackTime
@@ -23,11 +19,10 @@ from leakbench.experiment.conspicuous import conspicuous_of
 from leakbench.experiment.rehearsal import rehearse
 from leakbench.experiment.stage_attack import Judge, Leak, attack_leak
 from leakbench.experiment.stage_train import fresh_network, leaked_model, train_federation
-from leakbench.experiment.victims import Sent, public_examples
-from leakbench.federated.simulate import accuracy, counts_in, from_sent
-from leakbench.federated.view import Public
+from leakbench.experiment.victims import Sent, sent_to_clients
+from leakbench.federated.simulate import counts_in, from_sent
 from leakbench.limits.limits import limits_of
-from leakbench.measure.metrics import success_threshold
+from leakbench.measure.metrics import eta_of
 from leakbench.storage.manifest import check_shown
 from leakbench.storage.store import AFTER, Run, without_pictures
 from leakbench.storage.summary import Summary
@@ -59,9 +54,7 @@ def execute(cell: Cell, run: Run, progress: Progress) -> Summary:
         working("preparation", None)
         partition = hand_out(cell)
         working("preparation", None)
-        pool = cell.data.train_inputs[cell.data.victims]
-        eta = s.success if s.success is not None else success_threshold(pool, generator(s.seed, "eta"))
-        judge = Judge(eta, cell.lpips)
+        judge = Judge(eta_of(cell.data, s.seed, s.success), cell.lpips)
         working("preparation", None)
     if s.protocol == "live":
         if not run.manifest["files"]:
@@ -86,18 +79,7 @@ def _sent(cell: Cell, run: Run, round_number: int | None, tap: str = "type-1", n
         round_number: Number of rounds before; None for the first weights.
         network: Draw of the first weights, counted from 0.
     """
-    rng = generator(cell.settings.seed, "server")
-    public = public_examples(cell, max(FEW, cell.attack.needs.public))
-    honest = _honest(cell, run, round_number, network)
-    # A diverged network leaks values that are not finite, so a malicious server has nothing to gain from a change.
-    server = cell.attack.server if _answers(honest, public) else Honest()
-    return Sent(*server(honest, public, knowledge(cell, tap), rng))
-
-
-def _answers(network: Network, public: Public) -> bool:
-    """Return whether a network's loss on public examples is finite."""
-    state = {**network.parameters, **network.statistics}
-    return math.isfinite(accuracy(network.model, state, public.inputs, public.labels)[1])
+    return sent_to_clients(cell, _honest(cell, run, round_number, network), tap)
 
 
 def _honest(cell: Cell, run: Run, round_number: int | None, network: int = 0) -> Network:

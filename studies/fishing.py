@@ -34,7 +34,7 @@ from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, Victims, public_examples, view_of
 from leakbench.federated.simulate import train
 from leakbench.federated.view import Knowledge, View
-from leakbench.measure.metrics import rmse, success_threshold
+from leakbench.measure.metrics import eta_of, rmse
 from leakbench.models import one_hot
 from leakbench.models.layers import entering
 from leakbench.reproduce.choose import chosen
@@ -134,7 +134,7 @@ def measure(cell: Cell, plain: Network, row: str, by: str, kind: str) -> list[Ro
     table = pd.DataFrame({name: values.numpy() for name, values in columns.items()})
     one = (mine == 1) & (others == 0)
     table.loc[~one.numpy(), ["honest", "leaked", "isolated"]] = float("nan")
-    table["eta"] = success_threshold(cell.data.train_inputs[cell.data.victims], generator(SEED, "eta"))
+    table["eta"] = eta_of(cell.data, SEED, None)
     table["rmse"] = float("nan")
     if kind != "drawn" and cell.settings.leak_model in SOLVED:
         inverted(table, shown.of(one.nonzero()[:INVERTED, 0]), target[one][:INVERTED], one)

@@ -26,12 +26,12 @@ from leakbench.bench.timing import ONE, either_way, least, median, one_thread_ea
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.cell import hand_out
 from leakbench.core.answers import Reconstruction
-from leakbench.core.rng import generator, generators
+from leakbench.core.rng import generators
 from leakbench.core.types import Generators, Network, Parameters
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.view import View
-from leakbench.measure.metrics import success_threshold
+from leakbench.measure.metrics import eta_of
 
 __all__ = ["attack_floor_ratio", "attack_speedup", "search_alone"]
 
@@ -75,7 +75,7 @@ def leaked(dataset: str, data_dir: Path | None, victims: int, outer: int) -> Lea
     method = cell.attack.method
     assert isinstance(method, GradientMatching)  # noqa: S101 - said to mypy; it holds by construction
     attack = dataclasses.replace(method, stop=Iterations(limit=outer))
-    eta = success_threshold(cell.data.train_inputs[cell.data.victims], generator(0, "eta"))
+    eta = eta_of(cell.data, cell.settings.seed, None)
     return Leaked(cell, view, attack, truth(cell, "type-2", drawn)[0][:, 0], eta)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.public import FEW
+from leakbench.attack.servers.server import Honest
 from leakbench.cell import Cell, knowledge, leak_clock, looks_at
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator, generators
@@ -19,6 +21,7 @@ from leakbench.data.partition import Partition
 from leakbench.experiment.leak_noise import aware
 from leakbench.federated.leakage import leak, logits_of, rounded
 from leakbench.federated.sampling import draw_batches
+from leakbench.federated.simulate import accuracy
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
 
@@ -30,6 +33,7 @@ __all__ = [
     "candidates",
     "draw_victims",
     "public_examples",
+    "sent_to_clients",
     "truth",
     "view_of",
     "views_of",
@@ -42,6 +46,16 @@ class Sent:
 
     network: Network
     secret: Any = None
+
+
+def sent_to_clients(cell: Cell, honest: Network, tap: str) -> Sent:
+    """Return what the cell's server sends: the honest network, or its change by a malicious server for a leakage point."""
+    public = public_examples(cell, max(FEW, cell.attack.needs.public))
+    state = {**honest.parameters, **honest.statistics}
+    # A diverged network leaks values that are not finite, so a malicious server has nothing to gain from a change.
+    finite = math.isfinite(accuracy(honest.model, state, public.inputs, public.labels)[1])
+    server = cell.attack.server if finite else Honest()
+    return Sent(*server(honest, public, knowledge(cell, tap), generator(cell.settings.seed, "server")))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from leakbench.experiment.leak_noise import noise_std
 from leakbench.external.network import forward_pass, in_mode
 from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
-from leakbench.measure.metrics import success_threshold
+from leakbench.measure.metrics import eta_of
 from leakbench.summary.verdict import STRONGEST
 
 __all__ = ["Attacker", "AttackerOptions", "without_truth"]
@@ -79,9 +79,9 @@ class Attacker:
     @property
     def eta(self) -> float:
         """The threshold of success, an RMSE."""
-        if self.success is not None or self.data is None:
+        if self.data is None:
             return SUCCESS if self.success is None else self.success
-        return success_threshold(self.data.train_inputs[self.data.victims], generator(self.seed, "eta"))
+        return eta_of(self.data, self.seed, self.success)
 
     def public(self, shape: tuple[int, ...], classes: int) -> Public:
         """Return the public examples.

@@ -21,7 +21,7 @@ from leakbench.core.rng import generator
 from leakbench.data.partition import Partition
 from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth
 from leakbench.limits.guards import Guard
-from leakbench.measure.metrics import success_threshold
+from leakbench.measure.metrics import eta_of
 
 __all__ = ["Prior", "Reference", "alone_in_a_bin", "ideal", "prior_of", "reference"]
 
@@ -63,9 +63,7 @@ def prior_of(cell: Cell) -> Prior | None:
     """Return the common data of a cell's references; None for a server that follows the protocol."""
     if not lies(cell.attack.server):
         return None
-    eta = cell.settings.success
-    if eta is None:
-        eta = success_threshold(cell.data.train_inputs[cell.data.victims], generator(cell.settings.seed, "eta"))
+    eta = eta_of(cell.data, cell.settings.seed, cell.settings.success)
     return Prior(shrinkage_of(public_examples(cell, PUBLIC).inputs.flatten(1).cpu()), eta)
 
 

@@ -19,10 +19,13 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakbench.core.errors import InputError
+from leakbench.core.rng import generator
+from leakbench.data.dataset import Dataset
 
 __all__ = [
     "LPIPS_ABSENT",
     "Score",
+    "eta_of",
     "load_lpips",
     "match",
     "no_lpips",
@@ -142,6 +145,19 @@ def pairwise_rmse(a: Tensor, b: Tensor) -> Tensor:
     x, y = (examples.flatten(1).double() - centre for examples in (a, b))
     squared = torch.addmm(x.square().sum(1)[:, None] + y.square().sum(1), x, y.T, alpha=-2)
     return squared.clamp_min_(0).div_(x.shape[1]).sqrt_()
+
+
+def eta_of(data: Dataset, seed: int, success: float | None) -> float:
+    """Return eta, the RMSE up to which a reconstruction counts as a success: `success` if given, else the data set's threshold.
+
+    Args:
+        data: The data set; its threshold is that of the examples that can be attacked.
+        seed: Seed of the cell.
+        success: The threshold of a request; None for that of the data set.
+    """
+    if success is not None:
+        return success
+    return success_threshold(data.train_inputs[data.victims], generator(seed, "eta"))
 
 
 def success_threshold(examples: Tensor, rng: torch.Generator, most: int = 3000, quantile: float = 0.001) -> float:

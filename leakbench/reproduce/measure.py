@@ -15,21 +15,19 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.methods.rows import Rows
-from leakbench.attack.public import FEW
 from leakbench.attack.servers.imprint import Bins
-from leakbench.cell import Cell, knowledge
+from leakbench.cell import Cell
 from leakbench.cell.budget import plan, prepare
 from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
 from leakbench.core.provenance import versions
-from leakbench.core.rng import generator
 from leakbench.core.types import Network
 from leakbench.core.verdict_words import resilient
 from leakbench.experiment.stage_train import fresh_network
-from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth, view_of
+from leakbench.experiment.victims import draw_victims, sent_to_clients, truth, view_of
 from leakbench.federated.view import View
-from leakbench.measure.metrics import success_threshold
+from leakbench.measure.metrics import eta_of
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM
 from leakbench.measure.statistics import mean_interval, median_interval, proportion, wilson
 from leakbench.models.layers import first_layer
@@ -228,22 +226,14 @@ def in_any_row(cell: Cell, tap: str) -> Row:
     columns = ("in_any_row", "in_any_row_low", "in_any_row_high")
     if cell.settings.protocol == "live" or not isinstance(cell.attack.method, Rows):
         return dict.fromkeys(columns)
-    public = public_examples(cell, max(FEW, cell.attack.needs.public))
-
-    def sent_at(network: int) -> Sent:
-        plain = Network(*fresh_network(cell, False, network))
-        rng = generator(cell.settings.seed, "server")
-        return Sent(*cell.attack.server(plain, public, knowledge(cell, tap), rng))
-
-    sent = [sent_at(network) for network in range(cell.settings.networks)]
+    honest = (Network(*fresh_network(cell, False, network)) for network in range(cell.settings.networks))
+    sent = [sent_to_clients(cell, network, tap) for network in honest]
     name = first_layer(sent[0].network.model)
     if name is None or isinstance(sent[0].secret, Bins):
         return dict.fromkeys(columns)
     victims = draw_victims(cell, tap, 0, hand_out(cell))
     inputs, _, _ = truth(cell, tap, victims)
-    eta = cell.settings.success
-    if eta is None:
-        eta = success_threshold(cell.data.train_inputs[cell.data.victims], generator(cell.settings.seed, "eta"))
+    eta = eta_of(cell.data, cell.settings.seed, cell.settings.success)
     found = [
         within(view_of(cell, tap, 0, victims, lane, sent[int(lane) % len(sent)]), name, inputs[lane].flatten(2), eta)
         for lane in torch.split(torch.arange(len(inputs)), 1)
