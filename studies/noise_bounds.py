@@ -56,7 +56,7 @@ def cell_of(attack: str, std: float, changed: dict[str, Any], data_dir: Path | N
     return prepare(Request(**{**GIVEN, **changed, "attack": attack, "defense": str(recipe)}), data_dir)
 
 
-def error_of(errors: Iterable[float], level: float = 0.95) -> tuple[float, float, float]:
+def error_of(errors: Iterable[float]) -> tuple[float, float, float]:
     """Return the root mean squared error over victims, with the limits of the mean square's t interval.
 
     A victim without a reconstruction has no finite error, and a single victim has no limits.
@@ -65,7 +65,7 @@ def error_of(errors: Iterable[float], level: float = 0.95) -> tuple[float, float
     if np.isnan(squares).any():
         return np.inf, np.inf, np.inf
     mean, many = float(squares.mean()), len(squares)
-    within = float(stats.t.ppf((1 + level) / 2, many - 1) * squares.std(ddof=1) / many**0.5) if many > 1 else np.inf
+    within = float(stats.t.ppf(0.975, many - 1) * squares.std(ddof=1) / many**0.5) if many > 1 else np.inf
     return mean**0.5, max(0.0, mean - within) ** 0.5, (mean + within) ** 0.5
 
 

@@ -73,10 +73,14 @@ def _releases(mechanism: Mechanism | Mixture, trials: int, rng: torch.Generator)
     return torch.searchsorted(below, drawn_at).double() * mechanism.mechanisms[0].steps
 
 
-def affordable(release: Release, pair: Neighbours, draws: float = 1e9) -> int:
-    """Return the number of trials of each world, 100 to 1000, for about `draws` random numbers."""
+DRAWS = 1e9
+"""Approximate number of random numbers for the trials of each world."""
+
+
+def affordable(pair: Neighbours) -> int:
+    """Return the number of trials of each world, 100 to 1000, for about `DRAWS` random numbers."""
     each = sum(g[0].numel() for g in pair.present.values())
-    return max(100, min(1000, int(draws / each)))
+    return max(100, min(1000, int(DRAWS / each)))
 
 
 def executed(release: Release, pair: Neighbours, trials: int, progress: Progress = unreported) -> Scores:

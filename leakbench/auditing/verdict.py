@@ -133,7 +133,7 @@ def judge(
         count = trials or DRAWN
         scores = drawn(family, count, rng)
     else:
-        count = trials or affordable(release, found.telling)
+        count = trials or affordable(found.telling)
         family = mechanism.with_noise(1.0)
         scores = executed(release, found.telling, count, progress)
     lower, within = lower_bounds(scores, delta, family if noisy and found.gaussian else None)

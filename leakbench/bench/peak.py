@@ -1,4 +1,4 @@
-"""The peak memory of one private round, in a separate process: `python -m leakbench.bench.peak CLIENTS ITERATIONS [N]`."""
+"""The peak memory of one private round, in a separate process: `python -m leakbench.bench.peak CLIENTS ITERATIONS`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from leakbench.engine.memory import keep_freed_memory
 __all__ = ["peak", "peak_of_a_round"]
 
 
-def peak_of_a_round(clients: int, iterations: int, population: int = 1000) -> float:
-    """Return the peak memory in MiB of a new process that trains one round of `clients` clients out of N = `population`."""
-    asked = [sys.executable, "-m", "leakbench.bench.peak", *map(str, (clients, iterations, population))]
+def peak_of_a_round(clients: int, iterations: int) -> float:
+    """Return the peak memory in MiB of a new process that trains one round of `clients` clients out of N = 1000."""
+    asked = [sys.executable, "-m", "leakbench.bench.peak", *map(str, (clients, iterations))]
     told = subprocess.run(asked, check=True, capture_output=True, text=True)  # noqa: S603 - this Python and numbers
     return float(told.stdout)
 
@@ -24,8 +24,8 @@ def main() -> None:
     from leakbench.bench.task import defense, task  # noqa: PLC0415
 
     keep_freed_memory()
-    clients, iterations, population = map(int, sys.argv[1:])
-    task(clients, iterations, population).round(defense("fed_cdp"))
+    clients, iterations = map(int, sys.argv[1:])
+    task(clients, iterations).round(defense("fed_cdp"))
     sys.stdout.write(f"{peak():.1f}\n")
 
 

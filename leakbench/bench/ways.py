@@ -41,7 +41,11 @@ def without_hook_warnings() -> Iterator[None]:
         yield
 
 
-def fastest_way(task: Task, iterations: int = 10) -> str:
+TRIED = 10
+"""Local iterations for which the ways are compared."""
+
+
+def fastest_way(task: Task) -> str:
     """Return the fastest way of private local training with one thread, as in Flower's clients."""
     inputs, labels = task.held(0)
     arms = {}
@@ -49,7 +53,7 @@ def fastest_way(task: Task, iterations: int = 10) -> str:
         if way != "vmap" and find_spec("opacus") is None:
             continue
         model, step = private_step(way, task.model)
-        arms[way] = partial(local_training, model, task.start, step, inputs, labels, BATCH, iterations)
+        arms[way] = partial(local_training, model, task.start, step, inputs, labels, BATCH, TRIED)
     with without_hook_warnings():
         taken = with_threads(1, partial(in_turns, arms, 3))
     return min(arms, key=lambda way: median(taken, way))

@@ -46,16 +46,14 @@ def ledger_of(
     return dataclasses.replace(schedule, rounds=rounds), first_rounds(phases(defense, probe), rounds)
 
 
-def cell_curve(
-    defense: Defense, data: Dataset, settings: Settings, partition: Partition, delta: float = 1e-5
-) -> list[float]:
-    """Return the valid epsilon of released models after each round, by Rényi divergences of integer orders.
+def cell_curve(defense: Defense, data: Dataset, settings: Settings, partition: Partition) -> list[float]:
+    """Return the valid epsilon at delta 1e-5 of released models after each round, by Rényi divergences of integer orders.
 
     The list is empty without a guarantee or if an epsilon is infinite.
     """
     schedule, training = ledger_of(defense, data, settings, partition)
     try:
-        curve = epsilon_curve(training, defense.unit, schedule, delta)
+        curve = epsilon_curve(training, defense.unit, schedule)
     except InputError:
         return []
     values = [float(value) for value in curve]

@@ -25,6 +25,8 @@ __all__ = ["plan", "prepare", "rounds_in_budget", "with_epsilon"]
 EXACT = 5e-4
 """Relative tolerance of the noise for a target epsilon, which is never exceeded."""
 
+CALIBRATED = "choose a defense with calibrated noise, such as fed_cdp_valid, or leave the option out"
+
 FARTHEST = 20.0
 """Logarithm of the largest noise factor of the search."""
 
@@ -33,7 +35,6 @@ def prepare(
     request: Request,
     data_dir: Path | None,
     progress: Any = None,
-    delta: float = 1e-5,
     load: Load = load_dataset,
 ) -> Cell:
     """Return the cell of a request with its data, and with the noise and the rounds for its budgets.
@@ -43,7 +44,7 @@ def prepare(
     Raises:
         InputError: For an option that does not fit, before the data are loaded, and for missing or wrong data.
     """
-    planned = plan(request, data_dir, progress, delta, load)
+    planned = plan(request, data_dir, progress, load=load)
     return with_examples(planned, request.dataset, data_dir, progress, load)
 
 
@@ -104,7 +105,9 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
     check_louder(cell, "epsilon")
     own = cell_epsilon(cell.defense, cell.data, cell.settings, partition, None, delta)
     if own.valid is None:
-        raise InputError(f"epsilon: {cell.names['defense']} has no valid epsilon to be set ({own.reason})")
+        raise InputError(
+            f"epsilon: defense {cell.names['defense']!r} has no valid epsilon to be set ({own.reason}); {CALIBRATED}"
+        )
 
     def excess(log_factor: float) -> float:
         defense = louder(cell.defense, math.exp(log_factor))
@@ -116,13 +119,13 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
         soft, loud = loud, 2 * loud + 0.5
         if loud > FARTHEST:
             raise InputError(
-                f"epsilon: {target:g} cannot be reached, {cell.names['defense']} spends more under any noise"
+                f"epsilon: {target:g} cannot be reached: defense {cell.names['defense']!r} spends more under any noise"
             )
     while soft == loud or excess(soft) <= 0:
         soft, loud = 2 * soft - 0.5, soft
         if soft < -FARTHEST:
             raise InputError(
-                f"epsilon: {target:g} cannot be reached, {cell.names['defense']} spends less without noise"
+                f"epsilon: {target:g} cannot be reached: defense {cell.names['defense']!r} spends less without noise"
             )
     # Epsilon decreases with the noise, nearly linearly in these logarithms; EXACT more noise stays below the target.
     log_factor = optimize.brentq(excess, soft, loud, xtol=EXACT)
@@ -147,7 +150,9 @@ def rounds_in_budget(cell: Cell, budget: Budget) -> int:
 
     first = after(1)
     if budget.of == "valid" and first.valid is None:
-        raise InputError(f"stop-at-epsilon: {cell.names['defense']} has no valid epsilon ({first.reason})")
+        raise InputError(
+            f"stop-at-epsilon: defense {cell.names['defense']!r} has no valid epsilon ({first.reason}); {CALIBRATED}"
+        )
     if fits(rounds):
         return rounds
     fit, over = 0, rounds

@@ -91,21 +91,26 @@ def check_louder(cell: Cell, field: str, some: bool = False) -> None:
     """
     pairs = [(plain, other) for plain, other in _pairs(cell, louder(cell.defense, 2.0)) if plain.std > 0]
     if some and not pairs:
-        raise InputError(f"{field}: {cell.names['defense']} adds no noise")
+        raise InputError(
+            f"{field}: defense {cell.names['defense']!r} adds no noise; choose one that does, or leave --{field} out"
+        )
     if not all(math.isclose(other.std, 2 * plain.std, rel_tol=1e-6) for plain, other in pairs):
         raise InputError(
-            f"{field}: the noise of {cell.names['defense']} follows other settings than a multiplier; set these in a recipe "
-            "of your own"
+            f"{field}: the noise of defense {cell.names['defense']!r} follows other settings than a multiplier; "
+            "set these in a recipe of your own"
         )
 
 
 def _check_wider(cell: Cell) -> None:
     pairs = [(plain, other) for plain, other in _pairs(cell, wider(cell.defense, 2.0)) if plain.kind == "clip"]
     if not pairs:
-        raise InputError(f"clip-factor: {cell.names['defense']} has no clip")
+        raise InputError(
+            f"clip-factor: defense {cell.names['defense']!r} has no clip; choose one that has, or leave --clip-factor out"
+        )
     if not all(math.isclose(other.norm, 2 * plain.norm, rel_tol=1e-6) for plain, other in pairs):
         raise InputError(
-            f"clip-factor: the clip of {cell.names['defense']} has no fixed norm (`scales_clip` of its part); set it in your recipe"
+            f"clip-factor: the clip of defense {cell.names['defense']!r} has no fixed norm (`scales_clip` of its part); set it in "
+            "your recipe"
         )
 
 

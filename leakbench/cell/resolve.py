@@ -29,15 +29,15 @@ from leakbench.models.initialise import rule_of
 __all__ = ["plan_cell", "resolve_cell", "with_examples"]
 
 
-def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None, load: Load = load_dataset) -> Cell:
+def resolve_cell(request: Request, data_dir: Path | None, load: Load = load_dataset) -> Cell:
     """Return the cell of a request with its data.
 
     Raises:
         InputError: For an option that does not fit, before the data are loaded, and for missing or wrong data.
     """
-    cell = plan_cell(request, data_dir, progress, load)
+    cell = plan_cell(request, data_dir, None, load)
     check_fit(cell.settings, cell.data, cell.defense)
-    return with_examples(cell, request.dataset, data_dir, progress, load)
+    return with_examples(cell, request.dataset, data_dir, None, load)
 
 
 def with_examples(

@@ -53,17 +53,6 @@ class Partition:
     dealt: Callable[[int], Tensor]
     group: int
 
-    @classmethod
-    def of_lists(cls, indices: Tensor, examples: int) -> Partition:
-        """Return the partition with given lists.
-
-        Args:
-            indices: (N, |D_i|) int64, indices into the training split, without duplicates in a row.
-            examples: n, the size of the training split.
-        """
-        copies = torch.bincount(indices.flatten(), minlength=examples)
-        return cls(len(indices), indices.shape[1], copies, lambda number: indices, len(indices))
-
     def of(self, clients: Tensor) -> Tensor:
         """Return the examples (K, |D_i|) of some clients (K,), int64 into the training split."""
         lists = torch.empty(len(clients), self.examples_per_client, dtype=torch.int64)

@@ -113,8 +113,8 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float
     return found
 
 
-def run_tapped(app: FlowerApp, config: RunConfig, clients: int, sink: Path, steps: int = 1) -> None:
-    """Run an app to its end without an engine, and write the leaks at type-0, type-1 and type-2 into a folder.
+def run_tapped(app: FlowerApp, config: RunConfig, clients: int, sink: Path) -> None:
+    """Run an app to its end without an engine, and write the leaks at type-0, type-1 and type-2 (first step) into a folder.
 
     What the app prints goes to stderr.
 
@@ -123,14 +123,13 @@ def run_tapped(app: FlowerApp, config: RunConfig, clients: int, sink: Path, step
         config: Its run config.
         clients: Number of nodes.
         sink: The folder.
-        steps: Number of first steps whose gradients are kept at type-2.
 
     Raises:
         InputError: If the server fails or ends the process, or any client does, even if the strategy would continue
             without it. The app's own error is its cause.
     """
     failed: list[InputError] = []
-    taps = (UpdateTapMod(sink), StepProbeMod(sink, steps), _watched(failed))
+    taps = (UpdateTapMod(sink), StepProbeMod(sink, 1), _watched(failed))
     with quiet():
         grid = TapGrid(InProcessGrid(attach(app.client, *taps), clients, config), sink)
         try:

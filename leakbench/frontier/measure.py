@@ -274,13 +274,13 @@ def _facts_of(cell: Cell) -> Any:
     return facts_at(cell.defense, probe, cell.defense.clock(probe.federation, 0))
 
 
-def null_interval(tap: Tap, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the shares (low, high) of the victims between which chance stays with at least this probability.
+def null_interval(tap: Tap) -> tuple[float, float]:
+    """Return the shares (low, high) of the victims between which chance stays with a probability of at least 95 %.
 
     Args:
         tap: `victims` V, each among `candidates` k. Quantiles of the binomial distribution of V trials at 1 / k, over V.
     """
     victims, chance = tap.victims, tap.chance
-    tail = (1 - confidence) / 2
+    tail = (1 - 0.95) / 2
     low, high = (float(binom.ppf(q, victims, chance)) for q in (tail, 1 - tail))
     return max(0.0, low) / victims, high / victims

@@ -154,13 +154,13 @@ LUCK = 0.05
 """Networks that agree more than they do in this share of all draws, were they all alike, are taken to agree by luck."""
 
 
-def share_of_networks(right: Values, sizes: Values, confidence: float = 0.95) -> Interval:
+def share_of_networks(right: Values, sizes: Values) -> Interval:
     """Return what `shared` does for independent trials, from how many are right (k,) of how many (k,) on each network."""
     sums, numbers = _floats(right), _floats(sizes)
     trials = float(numbers.sum())
     share = float(sums.sum()) / trials
-    over = _over_networks(sums, numbers, share * (1 - share), trials, confidence)
-    return share, *_score_interval(share, *(over or (trials, NormalDist().inv_cdf(0.5 + confidence / 2))))
+    over = _over_networks(sums, numbers, share * (1 - share), trials, 0.95)
+    return share, *_score_interval(share, *(over or (trials, NormalDist().inv_cdf(0.975))))
 
 
 def _over_networks(

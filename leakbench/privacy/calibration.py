@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leakbench.core.types import Fact
 from leakbench.privacy.ledger import OWN_NOISE, Unit
@@ -56,50 +56,104 @@ def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) ->
     Returns:
         (noises, "") or ((), reason).
     """
-    noises: list[Noise] = []
-    bound, part, scaled, failure, bare, mixed, closed = math.inf, 0, "", "", "", "", False
+    found = _Found(batch)
     for station, index, fact in _steps(facts, unit):
-        if fact.kind == "clip":
-            if noises and noises[-1].part == part:
-                bound, part = math.inf, part + 1
-            # Several clips in a row give the smallest bound; one without a bound (it scales up) removes the earlier bound.
-            norm = fact.norm * (2 * batch if station == "batch" else 1)
-            narrowed = norm if fact.rescales else min(bound, norm)
-            bound, scaled = (narrowed, "") if norm < math.inf else (math.inf, fact.reason)
-        elif fact.kind == "scale":
-            scaled = _data_dependent(fact.reason)
-            bare = scaled if fact.raw else bare
-        elif fact.kind == "other" and fact.raw:
+        if fact.kind == "other" and fact.raw:
             return (), fact.reason
-        elif fact.kind == "other":
-            failure = failure or ("" if noises else fact.reason)
+        # The server's transforms of each update and the rest of this station run before the updates are merged.
+        later = facts[station][index + 1 :]
+        found = found.after(fact, station, later, (*later, *(facts.get("server", ()) if station == "client" else ())))
+    if found.bare:
+        return (), found.bare
+    return _counted(found.noises), "" if found.noises else _nothing(facts, unit, found.failure)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the facts up to one of them say about the noises of one unit.
+
+    Args:
+        batch: B.
+        noises: Noises that protect the unit.
+        bound: Largest L2 norm of one unit's contribution to the next noise.
+        part: Number of the bound, see `Noise`.
+        scaled: Why the scale of a later noise does not follow from the bound; empty if it does.
+        failure: Why the first noise protects nothing; empty if it does or there is none yet.
+        bare: Why the data show without any noise; empty if they do not.
+        mixed: Why one example decides for others; empty if it does not.
+        closed: Whether a transform has mixed several members after a noise, so that no later noise counts.
+    """
+
+    batch: int
+    noises: tuple[Noise, ...] = ()
+    bound: float = math.inf
+    part: int = 0
+    scaled: str = ""
+    failure: str = ""
+    bare: str = ""
+    mixed: str = ""
+    closed: bool = False
+
+    def after(self, fact: Fact, station: str, later: tuple[Fact, ...], before_merging: tuple[Fact, ...]) -> _Found:
+        """Return what the facts say up to the next one.
+
+        Args:
+            later: Facts of the same station after it.
+            before_merging: All facts after it and before the members are merged.
+        """
+        if fact.kind == "clip":
+            return self._after_clip(fact, station)
+        if fact.kind == "scale":
+            scaled = _data_dependent(fact.reason)
+            return replace(self, scaled=scaled, bare=scaled if fact.raw else self.bare)
+        if fact.kind == "other":
+            return self._after_other(fact, station)
+        if fact.kind == "uncalibrated_noise" or fact.std > 0:
+            return self._after_noise(fact, station, later, before_merging)
+        return self
+
+    def _with_new_bound(self) -> _Found:
+        """Return the same without a bound: a noise starts the next part after the noises of this one."""
+        if self.noises and self.noises[-1].part == self.part:
+            return replace(self, bound=math.inf, part=self.part + 1)
+        return self
+
+    def _after_clip(self, fact: Fact, station: str) -> _Found:
+        begun = self._with_new_bound()
+        # Several clips in a row give the smallest bound; one without a bound (it scales up) removes the earlier bound.
+        norm = fact.norm * (2 * self.batch if station == "batch" else 1)
+        if norm == math.inf:
+            return replace(begun, bound=math.inf, scaled=fact.reason)
+        return replace(begun, bound=norm if fact.rescales else min(begun.bound, norm), scaled="")
+
+    def _after_other(self, fact: Fact, station: str) -> _Found:
+        # Nothing bounds one unit's share of its result, so a later noise does not protect the unit by itself.
+        return replace(
+            self._with_new_bound(),
+            failure=self.failure or ("" if self.noises else fact.reason),
             # A transform that mixes several members may follow a noise, as post-processing, but no later noise counts after it.
-            closed = closed or bool(fact.reason and noises)
-            # Nothing bounds one unit's share of its result, so a later noise does not protect the unit by itself.
-            if noises and noises[-1].part == part:
-                bound, part = math.inf, part + 1
-            mixed = MIXED if station == "batch" and batch > 1 else mixed
-        elif fact.kind == "uncalibrated_noise" or (fact.kind == "noise" and fact.std > 0):
-            bare = "" if fact.only else bare
-            # The server's transforms of each update and the rest of this station run before the updates are merged.
-            before_merging = (*facts[station][index + 1 :], *(facts.get("server", ()) if station == "client" else ()))
-            alone = any(later.kind in CHANGES for later in before_merging)
-            why = failure or scaled or mixed or _unbounded(fact, bound, facts[station][index + 1 :])
-            if alone and not fact.each and station in ("example", "server"):
-                why = why or "one noise for the sum, changed for each member by what follows it"
-            if why and not noises:
-                failure = why
-            elif not why and not closed:
-                noises.append(Noise(station, fact.std, fact.each, bound, part, alone, fact.only))
-    if bare:
-        return (), bare
-    return _counted(noises), "" if noises else _nothing(facts, unit, failure)
+            closed=self.closed or bool(fact.reason and self.noises),
+            mixed=MIXED if station == "batch" and self.batch > 1 else self.mixed,
+        )
+
+    def _after_noise(
+        self, fact: Fact, station: str, later: tuple[Fact, ...], before_merging: tuple[Fact, ...]
+    ) -> _Found:
+        found = self if not fact.only else replace(self, bare="")
+        alone = any(each.kind in CHANGES for each in before_merging)
+        why = self.failure or self.scaled or self.mixed or _unbounded(fact, self.bound, later)
+        if alone and not fact.each and station in ("example", "server"):
+            why = why or "one noise for the sum, changed for each member by what follows it"
+        if why:
+            return found if self.noises else replace(found, failure=why)
+        noise = Noise(station, fact.std, fact.each, self.bound, self.part, alone, fact.only)
+        return found if self.closed else replace(found, noises=(*self.noises, noise))
 
 
-def _counted(noises: list[Noise]) -> tuple[Noise, ...]:
+def _counted(noises: tuple[Noise, ...]) -> tuple[Noise, ...]:
     """Return the noises that count: all of them, or only the weakest one of those that protect another release too."""
     bound_to = [noise for noise in noises if noise.only]
-    return (min(bound_to, key=lambda noise: noise.std / noise.bound),) if bound_to else tuple(noises)
+    return (min(bound_to, key=lambda noise: noise.std / noise.bound),) if bound_to else noises
 
 
 def _steps(facts: Mapping[str, tuple[Fact, ...]], unit: Unit) -> Iterator[tuple[str, int, Fact]]:

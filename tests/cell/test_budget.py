@@ -148,7 +148,7 @@ def test_the_curve_ends_near_the_epsilon() -> None:
         ({"defense": "fed_alpha_cdp", "epsilon": 8.0}, "no valid epsilon to be set"),
         ({"defense": "fed_cdp_valid", "epsilon": -1.0}, "epsilon: got -1.0"),
         ({"defense": "fed_cdp_valid", "epsilon": float("nan")}, "epsilon: got nan"),
-        ({"defense": "none", "stop_at_epsilon": 1.0}, "stop-at-epsilon: none has no valid epsilon"),
+        ({"defense": "none", "stop_at_epsilon": 1.0}, "stop-at-epsilon: defense 'none' has no valid epsilon"),
         ({"defense": "fed_sdp_valid", "stop_at_epsilon": 1e-6}, "the first round alone"),
         ({"defense": "fed_sdp_valid", "stop_at_epsilon": 0.0}, "stop-at-epsilon: got 0.0"),
         ({"defense": "fed_sdp_valid", "stop_at_delta": 1e-5}, "got it without --stop-at-epsilon"),

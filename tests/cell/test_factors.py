@@ -68,7 +68,7 @@ def test_a_factor_scales_a_schedule_in_every_round(name: str) -> None:
 def test_a_wider_clip_widens_the_noise_that_is_calibrated_to_it_and_keeps_epsilon(name: str) -> None:
     """AdaClip clips scaled coordinates and has no fixed norm that could be widened."""
     if name == "adaclip":
-        with pytest.raises(InputError, match="clip-factor: the clip of adaclip has no fixed norm"):
+        with pytest.raises(InputError, match="clip-factor: the clip of defense 'adaclip' has no fixed norm"):
             cell(defense=name, clip_factor=2.0)
         return
     plain, wide = cell(defense=name), cell(defense=name, clip_factor=2.0)
@@ -103,8 +103,8 @@ def test_a_factor_of_one_changes_no_number() -> None:
             for what in ("noise", "clip")
             for factor in (1e-9, 1e9, 1e300, float("nan"), float("inf"), float("-inf"), 0.0, -1.0)
         ],
-        ({"noise_factor": 2.0}, "noise-factor: none adds no noise"),
-        ({"clip_factor": 2.0}, "clip-factor: none has no clip"),
+        ({"noise_factor": 2.0}, "noise-factor: defense 'none' adds no noise"),
+        ({"clip_factor": 2.0}, "clip-factor: defense 'none' has no clip"),
         ({"noise_factor": 2.0, "defense": "priority_public_valid"}, "noise-factor: the noise of priority_public_valid"),
         ({"noise_factor": 2.0, "epsilon": 1.0, "defense": "fed_cdp_valid"}, "noise-factor: got --epsilon too"),
     ],

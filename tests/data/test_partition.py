@@ -56,8 +56,7 @@ def test_partitions_depend_on_the_generator(method):
 
 
 def test_copies_of_a_written_partition():
-    partition = Partition.of_lists(torch.tensor([[0, 1], [1, 2]]), 4)
-    assert partition.copies.tolist() == [1, 2, 1, 0]
+    partition = Partition(2, 2, torch.tensor([1, 2, 1, 0]), lambda _: torch.tensor([[0, 1], [1, 2]]), 2)
     assert (partition.most_copies, partition.mean_copies) == (2, 1.0)
 
 

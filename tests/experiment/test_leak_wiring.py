@@ -127,7 +127,7 @@ def test_different_seeds_draw_different_victims() -> None:
     zero, one = (draw_victims(paper(seed=seed), "type-1", 0, hand_out(paper())).indices for seed in (0, 1))
     assert not torch.isin(zero[..., 0], one[..., 0]).any()
     many = {"clients": 50, "clients_per_round": 1, "victims": 1}
-    ten_each = Partition.of_lists(torch.arange(500).reshape(50, 10), 500)
+    ten_each = Partition(50, 10, torch.ones(500).long(), lambda _: torch.arange(500).reshape(50, 10), 50)
     pair = [draw_victims(live(seed=seed, **many), "type-1", 0, ten_each).indices for seed in (0, 1)]
     owners = [set((drawn.flatten() // 10).tolist()) for drawn in pair]
     assert len(owners[0]) == len(owners[1]) == 1

@@ -105,15 +105,15 @@ def of_examples(inputs: Tensor, floor: float, base: Whitening | None = None) -> 
     return Whitening(mean, lambda z: outer(along(z, least, more)), lambda x: along(inner(x), 1 / least, less))
 
 
-def fitting_floor(inputs: Tensor, base: Whitening, floors: tuple[float, ...] = FLOORS) -> float:
+def fitting_floor(inputs: Tensor, base: Whitening) -> float:
     """Return the floor with which `of_examples` of each half of (n, *s) explains the other half best (see `unexplained`).
 
-    It is the largest floor if n < 2.
+    It is one of `FLOORS`, the largest one if n < 2.
     """
     if len(inputs) < 2:
-        return floors[0]
-    lost = unexplained(inputs, base, floors)
-    return floors[lost.index(min(lost))]
+        return FLOORS[0]
+    lost = unexplained(inputs, base, FLOORS)
+    return FLOORS[lost.index(min(lost))]
 
 
 def unexplained(inputs: Tensor, base: Whitening, floors: tuple[float, ...]) -> list[float]:
