@@ -14,7 +14,7 @@ from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import content_of
 from leakbench.core.untrusted import bounded_text, said, strict_json
 from leakbench.measure.rates import ASR, IDENTIFIED
-from leakbench.storage.manifest import needed
+from leakbench.storage.manifest import check_of_run, needed
 from leakbench.storage.store import content_hash, read_manifest
 from leakbench.storage.summary import Summary
 from leakbench.summary.compare import RULERS, SAME, rows_of
@@ -218,8 +218,9 @@ MOST = 10**8
 
 
 def _of_run(folder: Path) -> Kept:
-    rows, data = rows_of(folder)
     manifest = read_manifest(folder)
+    check_of_run(folder / "manifest.json", manifest)
+    rows, data = rows_of(folder)
     of_cell = (f"summary.cell.{name}" for name in ("attack", "dataset", "defense", "hash"))
     path, fields = folder / "manifest.json", ("summary.accuracy", "summary.epsilon.valid", "recipes.attack", "settings")
     needed(path, manifest, *fields, *of_cell)

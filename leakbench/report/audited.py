@@ -12,7 +12,7 @@ from leakbench.auditing.verdict import Audit
 from leakbench.core.errors import InputError
 from leakbench.core.typed import check_fields
 from leakbench.core.untrusted import bounded_text, without_controls
-from leakbench.storage.manifest import FORMATS, needed
+from leakbench.storage.manifest import FORMATS, check_of_run, needed
 from leakbench.storage.store import finished_run, written
 
 __all__ = ["AUDIT", "AUDITED_OPTIONS", "audit_command", "audit_of", "check_audited", "keep_audit"]
@@ -38,6 +38,7 @@ def check_audited(folder: Path, manifest: Mapping[str, Any], audited: Mapping[st
         manifest: The run's.
         audited: {`defense`: its recipe, `dataset`: its name, `federation`: its settings}, described.
     """
+    check_of_run(folder / "manifest.json", manifest)
     needed(folder / "manifest.json", manifest, "recipes.defense", "cell.dataset", "settings.federation")
     theirs = {
         "defense": manifest["recipes"]["defense"],

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from leakbench.core.errors import InputError
-from leakbench.storage.manifest import check_finished, check_shown
+from leakbench.storage.manifest import check_finished, check_of_run, check_shown
 from leakbench.storage.rows_file import read_rows
 from leakbench.storage.store import read_manifest, without_pictures, written
 from leakbench.storage.summary import Summary
@@ -62,11 +62,7 @@ def read_finished(folder: Path, redact: bool = False) -> Finished:
     Raises InputError that names the file which is missing or cannot be read.
     """
     manifest = read_manifest(folder)
-    if manifest.get("kind") is not None:
-        raise InputError(
-            f"{folder / 'manifest.json'}: the folder of an {manifest['kind']}, expected that of a run; use"
-            f" `leakbench report {folder}`"
-        )
+    check_of_run(folder / "manifest.json", manifest)
     check_finished(folder / "manifest.json", manifest)
     check_shown(folder / "manifest.json", manifest)
     for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):

@@ -18,6 +18,7 @@ __all__ = [
     "FORMATS",
     "check_finished",
     "check_manifest",
+    "check_of_run",
     "check_seal",
     "check_shown",
     "needed",
@@ -105,13 +106,16 @@ def needed(path: Path, manifest: Mapping[str, Any], *fields: str) -> None:
         at: Any = manifest
         for name in field.split("."):
             if not isinstance(at, Mapping) or name not in at:
-                kind = manifest.get("kind")
-                raise InputError(
-                    f"{path}: {field} is missing; {CURE}"
-                    if kind is None
-                    else f"{path}: the folder of an {kind}, which has no {field}; expected the folder of a run"
-                )
+                raise InputError(f"{path}: {field} is missing; {CURE}")
             at = at[name]
+
+
+def check_of_run(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise InputError, with the file, for a manifest that is not of a run: it has a field `kind`."""
+    if (kind := manifest.get("kind")) is not None:
+        raise InputError(
+            f"{path}: the folder of an {kind}, expected that of a run; use `leakbench report {path.parent}` to see it"
+        )
 
 
 def check_finished(path: Path, manifest: Mapping[str, Any]) -> None:

@@ -197,7 +197,7 @@ def test_a_folder_of_reconstructions_is_not_a_run(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert attacked(monkeypatch, capsys, out="found")[0] == 0
-    is_none = "found/manifest.json: the folder of an own update, "
+    is_none = "found/manifest.json: the folder of an own update, expected that of a run; use `leakbench report found`"
     for line in ("report found found found", "baseline found", "gate found --baseline found", "audit --into found"):
         code, out, err = called(monkeypatch, capsys, *line.split(), *["--defense", "fed_cdp"] * ("audit" in line))
         assert (code, out, err.count("\n")) == (2, "", 1) and is_none in err, line
