@@ -14,7 +14,7 @@ from torch import nn
 
 from leakbench.core.errors import InputError
 from leakbench.defense import Defense
-from leakbench.defense.soteria import Soteria
+from leakbench.defense.transform import name_of
 from leakbench.federated.client import NO_EXAMPLE
 from leakbench.models import MODELS
 from leakbench.models.batch_norm import depends_on_mode
@@ -66,9 +66,10 @@ def _check_train(name: str, reads_an_example: bool, defense: Defense) -> None:
             f"victim-mode: {name!r}: {NO_EXAMPLE}, which the defense acts on (example station); choose"
             " --victim-mode eval or a model with group norm"
         )
-    if any(isinstance(transform, Soteria) for transform in defense.batch):
+    single = [name_of(transform) for transform in defense.batch if getattr(transform, "by_example", False)]
+    if single:
         raise InputError(
-            f"victim-mode: {name!r}: {NO_EXAMPLE}, nor separate features, which soteria prunes; choose"
+            f"victim-mode: {name!r}: {NO_EXAMPLE}, nor separate features, which {single[0]} reads; choose"
             " --victim-mode eval or a model with group norm"
         )
     if defense.batches == "poisson":

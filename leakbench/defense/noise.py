@@ -40,6 +40,11 @@ class GaussianNoise:
         Field(description="Whether noise without a clip before it is allowed; S is then 1 and no epsilon follows."),
     ] = False
 
+    @property
+    def acts_on(self) -> Literal["each", "sum", "mean"]:
+        """See `leakbench.defense.transform.Transform`."""
+        return self.to
+
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Add the noise; raises InputError if no clip came before and `uncalibrated` is not set."""
         return self.times(1.0, signal, clock, rngs)

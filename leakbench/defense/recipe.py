@@ -9,14 +9,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
-from leakbench.core.behaviour import part_name
 from leakbench.core.part import Text, part
 from leakbench.core.recipe import Slot, nested
 from leakbench.core.types import Clock
 from leakbench.data.recipe import Federation
 from leakbench.defense.network import NETWORK, Extension
-from leakbench.defense.noise import GaussianNoise
-from leakbench.defense.transform import STATIONS, Stations, Transform
+from leakbench.defense.transform import STATIONS, Stations, Transform, acts_on, name_of
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.claim import CLAIM, Claim, NoClaim
 from leakbench.privacy.decay import Multiplier
@@ -118,21 +116,18 @@ class Defense:
         if claimed != self.unit:
             text = f"claim: its unit is {claimed!r}, the defense's is {self.unit!r}; expected the same"
             raise PydanticCustomError("slot", "{text}", {"text": text})
-        if any(isinstance(t, GaussianNoise) and t.to == "mean" for t in self.server):
+        if any(acts_on(t) == "mean" for t in self.server):
             text = "server: noise `to: mean` depends on how many updates arrive; expected `to: sum` (K_t times the multiplier)"
             raise PydanticCustomError("slot", "{text}", {"text": text})
-        if self.aggregation == "secure" and not all(
-            isinstance(t, GaussianNoise) and t.to == "sum" for t in self.server
-        ):
+        if self.aggregation == "secure" and not all(acts_on(t) == "sum" for t in self.server):
             text = "server: under `aggregation: secure` it sees no single update; expected nothing there but noise `to: sum`"
             raise PydanticCustomError("slot", "{text}", {"text": text})
-        stateful = Counter(type(t) for t in self.stations.transforms if getattr(t, "stateful", False))
-        for kind, count in stateful.items():
+        stateful = Counter(name_of(t) for t in self.stations.transforms if getattr(t, "stateful", False))
+        for called, count in stateful.items():
             if count > 1:
-                called = (part_name(kind) or kind.__name__).removeprefix("transform.")
                 text = f"{called}: appears twice, but what it remembers is one; expected one in a defense"
                 raise PydanticCustomError("slot", "{text}", {"text": text})
-        if self.batches == "poisson" and any(isinstance(t, GaussianNoise) and t.to != "each" for t in self.example):
+        if self.batches == "poisson" and any(acts_on(t) != "each" for t in self.example):
             text = "example: a noise for the sum of a Poisson batch, which may be empty, belongs to the batch station"
             raise PydanticCustomError("slot", "{text}", {"text": text})
         self._check_places()
@@ -142,8 +137,7 @@ class Defense:
             for t in getattr(self, station):
                 accepted = getattr(t, "stations", STATIONS)
                 if station not in accepted:
-                    called = (part_name(type(t)) or type(t).__name__).removeprefix("transform.")
-                    text = f"{station}: {called} is at the {station} station, expected at the {' or '.join(accepted)} station"
+                    text = f"{station}: {name_of(t)} is at the {station} station, expected at the {' or '.join(accepted)} station"
                     raise PydanticCustomError("slot", "{text}", {"text": text})
 
     def clock(self, federation: Federation, round_number: int, local_iteration: int = 0) -> Clock:

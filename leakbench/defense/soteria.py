@@ -41,6 +41,8 @@ class Soteria:
 
     # Its mask belongs to the gradient of a batch.
     stations: ClassVar[tuple[str, ...]] = ("example", "batch")
+    # Its scores are those of single examples.
+    by_example: ClassVar[bool] = True
 
     share: Annotated[
         Fraction,

@@ -6,9 +6,23 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from torch import Tensor
+
+from leakbench.core.behaviour import part_name
 from leakbench.core.types import Clock, Fact, Generators, Signal
 
-__all__ = ["SILENT", "STATIONS", "RunsNetwork", "Stations", "Transform", "apply", "stations_before"]
+__all__ = [
+    "SILENT",
+    "STATIONS",
+    "AddsNoise",
+    "RunsNetwork",
+    "Stations",
+    "Transform",
+    "acts_on",
+    "apply",
+    "name_of",
+    "stations_before",
+]
 
 STATIONS = ("example", "batch", "client", "server")
 
@@ -27,6 +41,9 @@ class Transform(Protocol):
     - `multiplier`, a field: noise multiplier sigma, which `--noise-factor` and `--epsilon` scale.
     - `scales_clip`: name of the field with the fixed norm of a clip, which `--clip-factor` scales.
     - `stations`: names of the stations at which the part is accepted; all of them without it.
+    - `acts_on`: `sum` or `mean` if the part only adds something to the sum or the mean of the members, and so needs no single
+      member; `each` without it.
+    - `by_example`: whether it computes something of each example alone, also at the batch station.
     - `stateful`: whether it keeps a state between uses, so that a defense has one of it at most.
     - `reads_network`: whether it reads the network; `runs_network`: whether it runs it.
     """
@@ -49,6 +66,24 @@ class RunsNetwork(Protocol):
     """A transform that runs the network itself (Soteria). It swaps the parameters meanwhile, so only one thread may run it."""
 
     runs_network: Literal[True]
+
+
+@runtime_checkable
+class AddsNoise(Protocol):
+    """A transform that only adds noise. If `acts_on` is `each`, the noise of several members can be drawn once, for their sum."""
+
+    def times(self, length: float | Tensor, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Add the noise multiplied by `length`, a number or (lanes,); the fact states the noise without this factor."""
+
+
+def acts_on(transform: Transform) -> str:
+    """Return whether a transform acts on `each` member, or only on the `sum` or the `mean` of the members."""
+    return str(getattr(transform, "acts_on", "each"))
+
+
+def name_of(transform: Transform) -> str:
+    """Return the name of a transform in recipes; for a class that is not a part, the name of the class."""
+    return (part_name(type(transform)) or type(transform).__name__).removeprefix("transform.")
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from torch.func import functional_call
 
 from leakbench.core.errors import InputError
 from leakbench.core.types import Clock, Generators, Network, Parameters, Signal
-from leakbench.defense.noise import GaussianNoise
-from leakbench.defense.transform import Stations, apply
+from leakbench.defense.transform import Stations, acts_on, apply
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import drawn
 
@@ -95,7 +94,7 @@ def _one_by_one(
     The clients are computed one after another to save memory. Raises InputError if the server acts on single updates, for which it
     would need all of them at once.
     """
-    if not all(isinstance(t, GaussianNoise) and t.to == "sum" for t in stations.server):
+    if not all(acts_on(t) == "sum" for t in stations.server):
         raise InputError(
             "server: it sends each client another model and sees no single update; expected only noise `to: sum`"
         )

@@ -10,21 +10,16 @@ import dataclasses
 
 from leakbench.core.types import Clock, Generators, Local, Parameters, Signal
 from leakbench.defense.by_norm import ByNorm
-from leakbench.defense.noise import GaussianNoise
-from leakbench.defense.transform import Transform
+from leakbench.defense.transform import AddsNoise, Transform, acts_on
 from leakbench.engine.chain import Chain
 
 __all__ = ["merged_signal", "merges"]
 
 
 def merges(station: tuple[Transform, ...]) -> bool:
-    """Return whether the `example` station consists of clips and scales, and at most one Gaussian noise at the end."""
-    scalings = station[:-1] if station and _noise(station[-1]) else station
-    return bool(station) and all(isinstance(t, ByNorm) for t in scalings)
-
-
-def _noise(transform: Transform) -> bool:
-    return isinstance(transform, GaussianNoise) and transform.to == "each"
+    """Return whether the `example` station consists of clips and scales, and at most one noise of each member at the end."""
+    noisy = bool(station) and isinstance(station[-1], AddsNoise) and acts_on(station[-1]) == "each"
+    return bool(station) and all(isinstance(t, ByNorm) for t in (station[:-1] if noisy else station))
 
 
 def merged_signal(
@@ -49,7 +44,7 @@ def merged_signal(
     norms = {name: norm for layer in layers for name, norm in layer.norms().items()}
     factors = dict.fromkeys(norms, weights / batch)
     signal = Signal({}, averaged=batch, memory=memory, local=local)
-    noise: GaussianNoise | None = None
+    noise: AddsNoise | None = None
     for transform in station:
         if isinstance(transform, ByNorm):
             made = transform.by_norm(norms, signal.sensitivity, clock)
@@ -57,7 +52,7 @@ def merged_signal(
                 norms = {n: norm * made.factors[n] for n, norm in norms.items()}
                 factors = {n: factor * made.factors[n] for n, factor in factors.items()}
             signal = dataclasses.replace(signal, sensitivity=made.sensitivity, facts=(*signal.facts, *made.facts))
-        elif isinstance(transform, GaussianNoise):
+        elif isinstance(transform, AddsNoise):
             noise = transform
     merged = {n: g for layer in layers for n, g in layer.merged(factors).items()}
     signal = dataclasses.replace(signal, grads=merged)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import resolve
 from leakbench.core.rng import generator, generators
-from leakbench.core.types import Clock, Local, Network, Parameters, Sampling, Signal
+from leakbench.core.types import Clock, Generators, Local, Network, Parameters, Sampling, Signal
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe, facts_at
@@ -468,6 +469,21 @@ def test_the_live_protocol_counts_the_clients_behind_a_sum() -> None:
         cell(defense="secure_aggregation", **asked)
     assert cell(defense="none", **asked).settings.victims == 5
     assert cell(defense="secure_aggregation", taps=("type-1",), **asked).settings.victims == 5
+
+
+@dataclasses.dataclass(frozen=True)
+class OfSums:
+    """A user's part that says that it acts on the sum alone."""
+
+    acts_on: ClassVar[str] = "sum"
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        return signal
+
+
+def test_a_server_that_sees_only_sums_accepts_each_part_that_acts_on_sums() -> None:
+    secure = {"title": "t", "cite": "c", "unit": "client", "aggregation": "secure"}
+    assert Defense(server=(OfSums(),), **secure).server == (OfSums(),)  # type: ignore[arg-type]
 
 
 def test_a_server_that_sees_only_sums_cannot_clip_updates() -> None:
