@@ -8,20 +8,17 @@ from itertools import groupby
 from pathlib import Path
 
 import click
-import pandas as pd
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.progress import Reporter
 from leakbench.data.kept import KeptData
 from leakbench.frontier.frontier import published_points
 from leakbench.leaderboard.check import published_cards
-from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen, numbers
-from leakbench.reproduce.columns import measures_of, text_of
 from leakbench.reproduce.file import rows_folder, table_names
-from leakbench.reproduce.published import AnyTable, published, published_rows, read_any
+from leakbench.reproduce.published import published, published_rows, read_any
 from leakbench.reproduce.reproduce import check_engine, remeasure, reproduce, study_of
-from leakbench.reproduce.table import SCALES, Table
+from leakbench.reproduce.table import SCALES
 from leakbench.study.rows import Row, heads_of
 from leakbench.study.stale import Checked, checked
 from leakbench.study.study import Execution
@@ -94,17 +91,17 @@ def measure(
     if changed and out is None:
         raise InputError("set: measures a trial, which would take the place of published rows; give --out FOLDER")
     table, fresh = read_any(name), set[str]()
-    if changed and isinstance(table, AccountingTable):
+    if changed and table.computed:
         raise InputError("set: an accounting table computes printed numbers and has no cells to change")
 
     def say(row: Row) -> None:
         fresh.add(row["cell"])
         execution.reporter.close()
-        click.echo(_line(table, row))
+        click.echo(table.line_of(row))
 
     rows = reproduce(table, scale, only, changed, folder, execution, say, again)
-    if isinstance(table, Table):
-        named = chosen([line.name for line in table.at(scale)], only)
+    if not table.computed:
+        named = chosen(table.names(scale), only)
         known = rows[rows["cell"].isin(named) & ~rows["cell"].isin(fresh)]
         if len(known):
             scales = ", ".join(sorted(set(known["scale"]))) if "scale" in known else "full"
@@ -118,18 +115,6 @@ def measure(
 def _check_scale(scale: str) -> None:
     if scale not in SCALES:
         raise InputError(f"scale: got {scale!r}{nearest(scale, SCALES)}")
-
-
-def _line(table: AnyTable, row: Row) -> str:
-    """Return the line that reports a new row: a measured one, or a printed number by one reading."""
-    if isinstance(table, Table):
-        return f"{row['row']}: {measures_of(row, table.columns)}"
-    given = "given by this reading" if row["gives"] else "not given by it"
-    valid: float = row["renyi"] if pd.isna(row["losses"]) else row["losses"]
-    return (
-        f"{row['cell']}, {row['reading']}: claimed {row['claimed']:g}, formula {text_of(row['formula'], 4)} ({given}), "
-        f"valid epsilon {text_of(valid, 4)}"
-    )
 
 
 def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool:
@@ -152,7 +137,7 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
     table = read_any(name)
 
     def say(row: Row) -> None:
-        click.echo(_line(table, row))
+        click.echo(table.line_of(row))
 
     check_engine(table, execution.engine)
     found = checked(published(table, out, execution.data_dir, only), KeptData(), Reporter())
@@ -160,10 +145,7 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
         raise InputError(f"stale: no rows in {rows_folder(out, table.name) / f'{table.name}.csv'}; measure first")
     _print([each for each in found if each.state != "current"])
     stale = [each.published for each in found if each.state == "stale" and each.today]
-    if isinstance(table, AccountingTable):
-        for row in stale:
-            reproduce(table, row.scale, row.row, {}, out, execution, say)
-    elif stale:
+    if stale:
         remeasure(table, {row.row: (row.scale, dict(row.changed)) for row in stale}, out, execution, say)
     click.echo(f"measured again: {len(stale)} of {len(found)} rows")
     if stale:

@@ -22,7 +22,7 @@ from leakbench.reproduce.cost import timed
 from leakbench.reproduce.file import results_folder, rows_folder, table_names
 from leakbench.reproduce.measure import cells_of, check_line, command_of, measured
 from leakbench.reproduce.page import claims_of, page_of
-from leakbench.reproduce.published import AnyTable, format_of, read_any
+from leakbench.reproduce.published import AnyTable, read_any
 from leakbench.reproduce.table import Line, Table, with_claims
 from leakbench.reproduce.table_figures import draw_curves, draw_pictures
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
@@ -52,7 +52,7 @@ def study_of(table: AnyTable, out: Path) -> Study:
 
     Rows of cells that the table no longer has are left out; claims are those that the table states today.
     """
-    kind, path = format_of(table), rows_folder(out, table.name) / f"{table.name}.csv"
+    kind, path = table.format, rows_folder(out, table.name) / f"{table.name}.csv"
     if isinstance(table, AccountingTable):
         names = [claim.name for claim in table.claims]
 
@@ -104,11 +104,10 @@ def reproduce(
     check_engine(table, execution.engine)
     study = study_of(table, out)
     if isinstance(table, AccountingTable):
-        claims = {claim.name: claim for claim in table.claims}
-        rows = study.store.read()
-        named = [claims[name] for name in chosen(claims, only)]
-        stale = [claim for claim in named if again or not study.store.has(rows, claim.name, claim.hash)]
-        return study((Job(claim.name, partial(computed, claim)) for claim in stale), execution, say)
+        hashes = {claim.name: claim.hash for claim in table.claims}
+        rows, named = study.store.read(), chosen(hashes, only)
+        asked = [name for name in named if again or not study.store.has(rows, name, hashes[name])]
+        return remeasure(table, dict.fromkeys(asked, (scale, {})), out, execution, say)
     lines = {line.name: line for line in table.at(scale)}
     names = chosen(lines, only)
     for name in names:  # Every cell is checked before any data are looked for.
@@ -135,17 +134,20 @@ def reproduce(
 
 
 def remeasure(
-    table: Table,
+    table: AnyTable,
     asked: Mapping[str, tuple[str, dict[str, Any]]],
     out: Path,
     execution: Execution,
     say: Callable[[Row], None],
 ) -> pd.DataFrame:
-    """Measure cells of a table whether or not they have rows, and return all rows.
+    """Measure cells of a table, or compute claims, whether or not they have rows, and return all rows.
 
     Args:
         asked: {name of a cell: (its scale, {field: number} of a trial)}.
     """
+    if isinstance(table, AccountingTable):
+        claims = {claim.name: claim for claim in table.claims}
+        return study_of(table, out)((Job(name, partial(computed, claims[name])) for name in asked), execution, say)
     figure, fresh = rows_folder(out, table.name) / f"{table.name}.png", set[str]()
 
     def jobs() -> Iterator[Job[list[Row]]]:
@@ -181,12 +183,8 @@ def _rows(
 
 def check_engine(table: AnyTable, engine: Placed | None) -> None:
     """Raise InputError for an engine where cells are not measured in parallel."""
-    if engine is None:
-        return
-    if isinstance(table, AccountingTable):
-        raise InputError(f"engine: {table.called} is computed, not measured; leave --engine out")
-    if table.repeats:
-        raise InputError(f"engine: {table.called} measures the time of one cell after the other; leave --engine out")
+    if engine is not None and table.alone:
+        raise InputError(f"engine: {table.called} {table.alone}; leave --engine out")
 
 
 def _seconds(table: Table, rows: pd.DataFrame, scale: str) -> list[float]:
@@ -227,16 +225,15 @@ def index_of(out: Path) -> str:
         if not csv.is_file():
             continue
         table = read_any(name)
-        rows = RowStore(csv, format_of(table)).read()
+        rows = RowStore(csv, table.format).read()
         found = Counter(_verdicts(table, rows))
         if not found.keys() - {NOT_MEASURED}:
             continue
         sums += found
-        computed = isinstance(table, AccountingTable)
-        cells = (
-            f"{rows['cell'].nunique()} of {len(table.claims if isinstance(table, AccountingTable) else table.lines)}"
+        cells = f"{rows['cell'].nunique()} of {len(table.names('full'))}"
+        scales = (
+            ", ".join(sorted(set(rows["scale"].dropna()))) if "scale" in rows else "both" if table.computed else "full"
         )
-        scales = ", ".join(sorted(set(rows["scale"].dropna()))) if "scale" in rows else "both" if computed else "full"
         minutes = rows.drop_duplicates("cell")["wall_minutes"].sum() if "wall_minutes" in rows else None
         page = csv.with_suffix(".md").relative_to(out).as_posix()
         lines.append(

@@ -27,13 +27,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os.path import normpath
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from leakbench.cell import Request
+from leakbench.cell.budget import prepare
 from leakbench.core.errors import InputError, nearest
-from leakbench.reproduce.columns import COLUMNS
+from leakbench.data.find import Load
+from leakbench.reproduce.columns import COLUMNS, measures_of
 from leakbench.reproduce.curves import SPANS, Order, Rounds
 from leakbench.reproduce.file import (
     WrittenOrder,
@@ -49,6 +51,8 @@ from leakbench.reproduce.file import (
 )
 from leakbench.reproduce.verdict import CLAIMS
 from leakbench.study.grid import spelled_out
+from leakbench.study.rows import Row, RowFormat, of_table
+from leakbench.study.stale import Published, Today, hash_of, together
 
 __all__ = ["SCALES", "Line", "Table", "read_table", "scale_of", "table_of", "with_claims"]
 
@@ -138,6 +142,45 @@ class Table:
     samples_from: str = ""
     question: str = ""
     answer: str = ""
+
+    computed: ClassVar[bool] = False
+
+    @property
+    def alone(self) -> str:
+        """Why an engine cannot measure its cells in parallel; empty if it can."""
+        return "measures the time of one cell after the other" if self.repeats else ""
+
+    @property
+    def format(self) -> RowFormat:
+        """What the CSV of its rows must hold."""
+        return of_table(self.columns, bool(self.rounds))
+
+    def names(self, scale: str) -> list[str]:
+        """Return the names of its cells at a scale."""
+        return [line.name for line in self.at(scale)]
+
+    def published(self, row: Mapping[Any, Any], data_dir: Path | None) -> Published:
+        """Return what a row of its CSV says, for `leakbench.study.stale`."""
+        scale, changed = scale_of(row)
+        lines = {line.name: line for line in self.at(scale)}
+
+        def requests() -> list[Request]:
+            """Return the requests of the row's cells; a table of costs has an undefended one next to the first."""
+            if row["cell"] not in lines:
+                raise InputError(f"{self.called} has no row {row['cell']!r} at scale {scale}")
+            found = lines[row["cell"]].requests(scale, changed)
+            return [found[0], dataclasses.replace(found[0], defense="none")] if self.repeats else found
+
+        def today(load: Load) -> Today:
+            cells = [prepare(request, data_dir, load=load) for request in requests()]
+            return Today(hash_of(cells[:1] if self.repeats else cells), together(cells))
+
+        dataset = str(lines[row["cell"]].given.get("dataset", Request.dataset)) if row["cell"] in lines else ""
+        return Published(self.name, row["cell"], "", dataset, today, requests, scale=scale, changed=changed)
+
+    def line_of(self, row: Row) -> str:
+        """Return the line that reports a new row: what was measured."""
+        return f"{row['row']}: {measures_of(row, self.columns)}"
 
     def at(self, scale: str) -> tuple[Line, ...]:
         """Return the cells of a scale: `quick` has those that fit into it."""

@@ -16,7 +16,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.fitted import Fitted
 from leakbench.data.cache import Cache
 from leakbench.gate.baseline import kept_of
-from leakbench.reproduce.published import format_of, read_any
+from leakbench.reproduce.published import read_any
 from leakbench.study.rows import RowFormat, RowStore, of_table
 from tests.published_files import RESULTS, published_file
 from tests.reliability.edges_runs import called
@@ -55,7 +55,7 @@ def _is_table(name: str) -> bool:
 
 
 def _kind(name: str) -> RowFormat:
-    return format_of(read_any(name)) if name != "frontier" else of_table("claims")
+    return read_any(name).format if name != "frontier" else of_table("claims")
 
 
 def check_json(tally: Tally, place: Path, run: Path, flips: int, cuts: int) -> None:

@@ -181,9 +181,9 @@ def test_numbers_are_read_back_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", PAGES)
 def test_published_rows_are_read(kind: str) -> None:
     if kind != "frontier":
-        from leakbench.reproduce.published import format_of, read_any  # noqa: PLC0415
+        from leakbench.reproduce.published import read_any  # noqa: PLC0415
 
-        assert len(kept(published_file(f"{PAGES[kind]}.csv"), format_of(read_any(PAGES[kind]))))
+        assert len(kept(published_file(f"{PAGES[kind]}.csv"), read_any(PAGES[kind]).format))
 
 
 def test_an_empty_table_has_its_first_columns(tmp_path: Path) -> None:

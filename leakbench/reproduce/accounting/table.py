@@ -16,8 +16,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+import pandas as pd
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
@@ -28,11 +29,14 @@ from leakbench.core.part import Count, NonNegative, Positive, Probability, Text,
 from leakbench.core.provenance import versions
 from leakbench.core.recipe import construct
 from leakbench.core.typed import check_fields
+from leakbench.data.find import Load
 from leakbench.privacy.claim import CLAIM, CompositionClaim, MomentsClaim
 from leakbench.privacy.ledger import Schedule
+from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.file import as_written, called
 from leakbench.storage.store import content_hash
-from leakbench.study.rows import Row
+from leakbench.study.rows import ACCOUNTING, Row, RowFormat
+from leakbench.study.stale import Published, Today
 
 __all__ = [
     "COUNTED",
@@ -338,6 +342,35 @@ class AccountingTable:
     called: str = ""
     question: str = ""
     answer: str = ""
+
+    computed: ClassVar[bool] = True
+    alone: ClassVar[str] = "is computed, not measured"
+    format: ClassVar[RowFormat] = ACCOUNTING
+
+    def names(self, scale: str) -> list[str]:
+        """Return the names of its claims, which are the same at every scale."""
+        return [claim.name for claim in self.claims]
+
+    def published(self, row: Mapping[Any, Any], data_dir: Path | None) -> Published:
+        """Return what a row of its CSV says, for `leakbench.study.stale`; no data are read."""
+
+        def today(_: Load) -> Today:
+            claims = {claim.name: claim for claim in self.claims}
+            if row["cell"] not in claims:
+                raise InputError(f"{self.called} has no row {row['cell']!r}")
+            claim = claims[row["cell"]]
+            return Today(claim.hash, claim.versions)
+
+        return Published(self.name, row["cell"], "", "", today)
+
+    def line_of(self, row: Row) -> str:
+        """Return the line that reports a new row: a printed number by one reading."""
+        given = "given by this reading" if row["gives"] else "not given by it"
+        valid: float = row["renyi"] if pd.isna(row["losses"]) else row["losses"]
+        return (
+            f"{row['cell']}, {row['reading']}: claimed {row['claimed']:g}, formula {text_of(row['formula'], 4)} ({given}), "
+            f"valid epsilon {text_of(valid, 4)}"
+        )
 
 
 def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
