@@ -105,6 +105,29 @@ class Round:
     update_scale: float
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What is the same in every round of a training: the data, the federation, its defense, and the seed."""
+
+    data: Dataset
+    federation: Federation
+    defense: Defense
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Cohort:
+    """The clients (K,) of one round, and the examples (K, |D_i|) that they hold."""
+
+    clock: Clock
+    clients: Tensor
+    held: Tensor
+
+    def some(self, where: slice) -> _Cohort:
+        """Return some of the clients."""
+        return _Cohort(self.clock, self.clients[where], self.held[where])
+
+
 def lanes_per_chunk(parameters: Parameters, batch: int, per_example: bool, apart: bool = False) -> int:
     """Return the number of clients per computation, such that their gradients approximately fit into the cache.
 
@@ -149,14 +172,15 @@ def train(
     room = Room("clients", federation.clients, LOWER, say)
     there = ("train_inputs", "train_targets", "test_inputs", "test_targets")
     data = dataclasses.replace(data, **{name: getattr(data, name).to(device) for name in there})
+    task = _Task(data, federation, defense, seed)
     for index in range(done.round + 1 if done else 0, federation.rounds if stop_after is None else stop_after):
         clock = defense.clock(federation, index)
-        clients, complete = _cohort(clock, federation.dropout, defense, seed)
+        clients, complete = _clients_of(clock, federation.dropout, defense, seed)
         spread = (math.nan, math.nan)
         if complete or defense.on_dropout == "continue":
-            held = partition.of(clients)
+            cohort = _Cohort(clock, clients, partition.of(clients))
             network = dataclasses.replace(network, parameters=parameters, memory=memory)
-            updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock, room, tick)
+            updates, uses = _updates(task, network, cohort, room, tick)
             spread = _spread(updates.grads)
             signal = apply(
                 defense.stations.server, updates, clock.at_the_end(), generators(seed, "server noise", [(index,)])
@@ -164,13 +188,13 @@ def train(
             step = signal.mean(clock.cohort)
             parameters = {n: p + step.grads[n][0, 0] for n, p in parameters.items()}
             memory = {n: m[0, 0] for n, m in step.memory.items()}
-            counts = counts.plus(held, uses, clients)
+            counts = counts.plus(cohort.held, uses, clients)
         state = {**parameters, **Network(judged, parameters, memory=memory).statistics}
         right, loss = accuracy(judged, state, data.test_inputs, data.test_targets)
         yield Round(index, parameters, memory, counts, right, loss, *spread)
 
 
-def _cohort(clock: Clock, dropout: float, defense: Defense, seed: int) -> tuple[Tensor, bool]:
+def _clients_of(clock: Clock, dropout: float, defense: Defense, seed: int) -> tuple[Tensor, bool]:
     """Return the ids of a round's clients that did not fail, and whether none failed."""
     drawn = draw_clients(clock.clients, clock.cohort, defense.cohorts, generator(seed, "clients", clock.round))
     left = drop_out(drawn, dropout, generator(seed, "dropout", clock.round))
@@ -178,31 +202,23 @@ def _cohort(clock: Clock, dropout: float, defense: Defense, seed: int) -> tuple[
 
 
 def _updates(
-    network: Network,
-    data: Dataset,
-    clients: Tensor,
-    held: Tensor,
-    federation: Federation,
-    defense: Defense,
-    seed: int,
-    clock: Clock,
-    room: Room,
-    tick: Callable[[], None],
+    task: _Task, network: Network, cohort: _Cohort, room: Room, tick: Callable[[], None]
 ) -> tuple[Signal, Tensor]:
     """Return the updates of one round's clients, as members of one lane, and the uses (n,) of each example."""
-    uses = torch.zeros(len(data.train_targets), dtype=torch.int64)
-    if not len(clients):
-        return _no_updates(network, data, defense, clock), uses
-    apart = runs_apart(network, defense.stations, data.shape)
-    most = lanes_per_chunk(network.parameters, federation.batch, bool(defense.example), apart)
-    pieces = pieces_of(len(clients), most) if apart else [slice(i, i + most) for i in range(0, len(clients), most)]
+    defense, count = task.defense, len(cohort.clients)
+    uses = torch.zeros(len(task.data.train_targets), dtype=torch.int64)
+    if not count:
+        return _no_updates(task, network, cohort.clock), uses
+    apart = runs_apart(network, defense.stations, task.data.shape)
+    most = lanes_per_chunk(network.parameters, task.federation.batch, bool(defense.example), apart)
+    pieces = pieces_of(count, most) if apart else [slice(i, i + most) for i in range(0, count, most)]
 
     def trained(where: slice) -> tuple[Signal, Tensor]:
-        return _some_updates(network, data, federation, defense, seed, clock, clients[where], held[where])
+        return _some_updates(task, network, cohort.some(where))
 
     def piece(lanes: slice) -> list[tuple[Signal, Tensor]]:
         results = []
-        for _, result in room(slice(lanes.start, min(lanes.stop, len(clients))), trained):
+        for _, result in room(slice(lanes.start, min(lanes.stop, count)), trained):
             tick()
             results.append(result)
         return results
@@ -211,23 +227,14 @@ def _updates(
     done = [some for each in (side_by_side(work) if apart else [one() for one in work]) for some in each]
     for _, used in done:
         uses += used
-    return joined([updates for updates, _ in done]).gathered(len(clients)), uses
+    return joined([updates for updates, _ in done]).gathered(count), uses
 
 
 @torch.no_grad()
-def _some_updates(
-    network: Network,
-    data: Dataset,
-    federation: Federation,
-    defense: Defense,
-    seed: int,
-    clock: Clock,
-    clients: Tensor,
-    held: Tensor,
-) -> tuple[Signal, Tensor]:
+def _some_updates(task: _Task, network: Network, cohort: _Cohort) -> tuple[Signal, Tensor]:
     """Return the updates of clients that train side by side, as lanes, and the uses (n,) of each example."""
-    f = federation
-    lanes = [(clock.round, int(i)) for i in clients]
+    f, data, defense, seed, held = task.federation, task.data, task.defense, task.seed, cohort.held
+    lanes = [(cohort.clock.round, int(i)) for i in cohort.clients]
     batch_rngs = generators(seed, "batches", lanes)
     batches = draw_batches(defense.batches, held.shape[1], f.local_iterations, f.batch, batch_rngs)
     chosen = held.gather(1, batches.positions.flatten(1)).reshape(batches.positions.shape)
@@ -240,15 +247,16 @@ def _some_updates(
     draws = drawn(network, weights, generators(seed, "draws", lanes))
     examples = Examples(data.train_inputs[chosen], targets, weights, f.batch, draws, alone=False)
     rngs = generators(seed, "noise", lanes)
-    return client_update(network, examples, f.learning_rate, defense.stations, clock, rngs), uses
+    return client_update(network, examples, f.learning_rate, defense.stations, cohort.clock, rngs), uses
 
 
-def _no_updates(network: Network, data: Dataset, defense: Defense, clock: Clock) -> Signal:
+def _no_updates(task: _Task, network: Network, clock: Clock) -> Signal:
     """Return one update of zeros for an empty cohort.
 
     A Poisson cohort can be empty, or all clients can fail; the server still adds its noise.
     """
     zeros = {n: p.new_zeros(1, 1, *p.shape) for n, p in network.parameters.items()}
+    data, defense = task.data, task.defense
     targets = one_hot(data.train_targets[None, :0], data.classes)
     memory = {n: m[None, None] for n, m in network.memory.items()}
     nothing = Signal(zeros, memory=memory, local=Local(network, data.train_inputs[None, :0], targets))
