@@ -44,12 +44,15 @@ def last_layer(model: nn.Module) -> str | None:
     return None if not names else f"{names[-1]}." if names[-1] else ""
 
 
-def entering(network: Network, layer: str, inputs: Tensor, chunk: int = 500) -> Tensor:
+CHUNK = 500
+"""Number of inputs in a forward pass."""
+
+
+def entering(network: Network, layer: str, inputs: Tensor) -> Tensor:
     """Return the inputs (n, d) of a layer for inputs (n, *s) of the network.
 
     Args:
         layer: Prefix of the layer's parameters.
-        chunk: Number of inputs per forward pass.
     """
     pieces: list[Tensor] = []
     hook = network.model.get_submodule(layer.removesuffix(".")).register_forward_pre_hook(
@@ -57,7 +60,7 @@ def entering(network: Network, layer: str, inputs: Tensor, chunk: int = 500) -> 
     )
     try:
         with torch.no_grad():
-            for some in torch.split(inputs, chunk):
+            for some in torch.split(inputs, CHUNK):
                 functional_call(network.model, {**network.parameters, **network.statistics}, (some,))
     finally:
         hook.remove()

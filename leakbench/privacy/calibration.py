@@ -78,7 +78,7 @@ class _Found:
         bound: Largest L2 norm of one unit's contribution to the next noise.
         part: Number of the bound, see `Noise`.
         scaled: Why the scale of a later noise does not follow from the bound; empty if it does.
-        failure: Why the first noise protects nothing; empty if it does or there is none yet.
+        failure: Why the first noise protects nothing; empty if it protects something, or before the first noise.
         bare: Why the data show without any noise; empty if they do not.
         mixed: Why one example decides for others; empty if it does not.
         closed: Whether a transform has mixed several members after a noise, so that no later noise counts.
