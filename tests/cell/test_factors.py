@@ -105,7 +105,10 @@ def test_a_factor_of_one_changes_no_number() -> None:
         ],
         ({"noise_factor": 2.0}, "noise-factor: defense 'none' adds no noise"),
         ({"clip_factor": 2.0}, "clip-factor: defense 'none' has no clip"),
-        ({"noise_factor": 2.0, "defense": "priority_public_valid"}, "noise-factor: the noise of priority_public_valid"),
+        (
+            {"noise_factor": 2.0, "defense": "priority_public_valid"},
+            "noise-factor: the noise of defense 'priority_public_valid'",
+        ),
         ({"noise_factor": 2.0, "epsilon": 1.0, "defense": "fed_cdp_valid"}, "noise-factor: got --epsilon too"),
     ],
 )
