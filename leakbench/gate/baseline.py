@@ -13,6 +13,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import content_of
 from leakbench.core.untrusted import bounded_text, said, strict_json
+from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.storage.manifest import check_of_run, needed
 from leakbench.storage.store import content_hash, read_manifest
@@ -50,8 +51,8 @@ COLUMNS: dict[str, tuple[Callable[[Any], bool], str]] = {
     IDENTIFIED.column: (lambda value: value is None or _hit(value), "0, 1, or null for a victim that was not ranked"),
     "failure_reason": (lambda value: value is None or type(value) is str, "text"),
     "label_guess": (lambda value: value is None or _whole(-LARGEST)(value), "a whole number, or null"),
-    "rmse": (_amount, "a number >= 0, or null"),
-    "null_rmse": (_amount, "a number >= 0, or null"),
+    RMSE.name: (_amount, "a number >= 0, or null"),
+    RMSE.baseline: (_amount, "a number >= 0, or null"),
 }
 """{column: (what a value of it is, in words)}."""
 
@@ -124,10 +125,10 @@ FORMAT = 1
 LONGEST = 100_000_000
 """Bytes of a file; of ten victims they take about 3,000."""
 
-SCORES = (ASR.column, IDENTIFIED.column, "failure_reason", "label_guess", "rmse", "null_rmse")
+SCORES = (ASR.column, IDENTIFIED.column, "failure_reason", "label_guess", RMSE.name, RMSE.baseline)
 """Columns of each example, after those that identify it."""
 
-ROUNDED, DIGITS = ("rmse", "null_rmse"), 4
+ROUNDED, DIGITS = (RMSE.name, RMSE.baseline), 4
 """Scores that are rounded; the thresholds of success are kept exactly."""
 
 Kept = tuple[pd.DataFrame, str, dict[str, Any]]

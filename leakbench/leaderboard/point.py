@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.leaderboard.card import Point
+from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, EXCLUDABLE, FEATURES, IDENTIFIED, LABEL_RANKED, RECORDS
 from leakbench.measure.statistics import median_interval
 from leakbench.storage.summary import Summary, Tap
@@ -75,7 +76,7 @@ def rounded(value: float | None) -> float | None:
 
 def _median(rows: pd.DataFrame) -> tuple[float, float | None, float | None]:
     """Return the median RMSE over all examples, failures counting as the worst, with its interval over victims."""
-    worst = rows["rmse"].fillna(math.inf)
+    worst = rows[RMSE.name].fillna(math.inf)
     value = round(float(worst.median()), DIGITS)
     by_victim = worst.groupby(rows["victim"]).median()
     network = rows.groupby("victim")["network"].first() if "network" in rows else None

@@ -1,6 +1,6 @@
 """How close a reconstruction is to its example: every measure, declared once.
 
-Rows have a column for each, a summary its median, a page of a run its heading and meaning. To add one, append it to `MEASURES`.
+Rows have a column for each, a summary its median, a page of a run its heading and meaning. To add one, add it to `MEASURES`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from leakbench.measure import metrics
 
-__all__ = ["MEASURES", "Measure", "undefined"]
+__all__ = ["LPIPS", "MEASURES", "PSNR", "RMSE", "SSIM", "Measure", "undefined"]
 
 
 def _always(_: tuple[int, ...]) -> str:
@@ -33,6 +33,7 @@ class Measure:
             value; None for LPIPS, whose network is read from the user's files.
         undefined: Returns why examples of a shape have no value, or nothing.
         absent: Why it has no value where `undefined` names no reason; nothing where only failures can be the reason.
+        baseline: Column and field of the same measure for the baseline guess; empty without one.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Measure:
     of: metrics.Score | None
     undefined: Callable[[tuple[int, ...]], str] = _always
     absent: str = ""
+    baseline: str = ""
 
     @property
     def worst(self) -> float:
@@ -50,45 +52,49 @@ class Measure:
         return np.inf if self.lower_is_closer else -np.inf
 
 
-MEASURES = (
-    Measure(
-        "rmse",
-        "RMSE",
-        "Median root mean squared error of pixels or features in [0, 1]; lower is a better reconstruction. After a failed "
-        "attack it measures how the search ended, not protection: an RMSE above the baseline guess's protects no "
-        "better than an equal one.",
-        4,
-        True,
-        metrics.rmse,
-    ),
-    Measure(
-        "psnr",
-        "PSNR",
-        "Median peak signal-to-noise ratio in dB, capped at 100; higher is closer.",
-        1,
-        False,
-        metrics.psnr,
-    ),
-    Measure(
-        "ssim",
-        "SSIM",
-        "Median structural similarity (Wang et al. 2004), 1 for equal pictures.",
-        2,
-        False,
-        metrics.ssim,
-        metrics.no_ssim,
-    ),
-    Measure(
-        "lpips",
-        "LPIPS",
-        "Median learned perceptual distance (Zhang et al. 2018), 0 for equal pictures.",
-        3,
-        True,
-        None,
-        metrics.no_lpips,
-        metrics.LPIPS_ABSENT,
-    ),
+RMSE = Measure(
+    "rmse",
+    "RMSE",
+    "Median root mean squared error of pixels or features in [0, 1]; lower is a better reconstruction. After a failed "
+    "attack it measures how the search ended, not protection: an RMSE above the baseline guess's protects no "
+    "better than an equal one.",
+    4,
+    True,
+    metrics.rmse,
+    baseline="null_rmse",
 )
+
+PSNR = Measure(
+    "psnr",
+    "PSNR",
+    "Median peak signal-to-noise ratio in dB, capped at 100; higher is closer.",
+    1,
+    False,
+    metrics.psnr,
+)
+
+SSIM = Measure(
+    "ssim",
+    "SSIM",
+    "Median structural similarity (Wang et al. 2004), 1 for equal pictures.",
+    2,
+    False,
+    metrics.ssim,
+    metrics.no_ssim,
+)
+
+LPIPS = Measure(
+    "lpips",
+    "LPIPS",
+    "Median learned perceptual distance (Zhang et al. 2018), 0 for equal pictures.",
+    3,
+    True,
+    None,
+    metrics.no_lpips,
+    metrics.LPIPS_ABSENT,
+)
+
+MEASURES = (RMSE, PSNR, SSIM, LPIPS)
 """Every measure of a reconstruction, in the order of the columns. The first decides whether an attack succeeds."""
 
 

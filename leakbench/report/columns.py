@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from leakbench.measure import measures
 from leakbench.measure.measures import MEASURES, Measure
 from leakbench.measure.rates import (
     ASR,
@@ -97,7 +98,7 @@ BASELINE = Column(
     _plain(ASR.baseline),
 )
 RMSE, *CLOSENESS = map(_measured, MEASURES)
-BASELINE_RMSE = Column("baseline RMSE", "Median RMSE of the baseline guess.", _plain("null_rmse", 4))
+BASELINE_RMSE = Column("baseline RMSE", "Median RMSE of the baseline guess.", _plain(measures.RMSE.baseline, 4))
 LABELS_INFERRED, PICKED, RANKED = map(_rate, (LABELS, IDENTIFIED, LABEL_RANKED))
 RIGHT_FEATURES = Column(FEATURES.heading, FEATURES.meaning, _with_interval(FEATURES))
 BASELINE_FEATURES = Column(

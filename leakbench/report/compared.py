@@ -7,6 +7,7 @@ from typing import Any
 
 from leakbench.auditing.verdict import Audit
 from leakbench.core.leakage_points import point_name
+from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR
 from leakbench.report.audited import audit_of
 from leakbench.report.cards import Card, cards
@@ -23,7 +24,7 @@ from leakbench.summary.compare import DIFFERS, ENOUGH, Difference, differences, 
 __all__ = ["compared_page"]
 
 
-MEASURES = {ASR.name: ASR.heading, "rmse": "RMSE"}
+MEASURES = {ASR.name: ASR.heading, RMSE.name: RMSE.heading}
 """{measure: its name on the page}; another's underscores become spaces."""
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from leakbench.core.leakage_points import listed, point_name
+from leakbench.measure.measures import RMSE
 from leakbench.report.words import number
 
 __all__ = [
@@ -255,7 +256,7 @@ def _scores_of(rows: pd.DataFrame) -> Scores:
     """Return the scores of one leakage point's rows."""
     # The victim's index in the arrays is its rank among the victims of the rows.
     place = rows["victim"].rank(method="dense").astype("int64") - 1
-    scored = zip(place, rows["member"], rows["rmse"], rows["success"], strict=True)
+    scored = zip(place, rows["member"], rows[RMSE.name], rows["success"], strict=True)
     return {(int(v), int(m)): (float(e), bool(s)) for v, m, e, s in scored}
 
 

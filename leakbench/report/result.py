@@ -18,6 +18,7 @@ from rich.console import Console
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import point_name
+from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.headline import COLOURS, Headline, headline
@@ -37,8 +38,8 @@ CORE = {
     **{field: field for field in ASR.ends},
     "baseline": ASR.baseline,
     IDENTIFIED.name: IDENTIFIED.name,
-    "rmse": "rmse",
-    "baseline_rmse": "null_rmse",
+    RMSE.name: RMSE.name,
+    "baseline_rmse": RMSE.baseline,
 }
 """{column of `Result.table`: field of the summary of a leakage point}."""
 

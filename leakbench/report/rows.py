@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.measure.measures import MEASURES, Measure
+from leakbench.measure.measures import MEASURES, RMSE, Measure
 from leakbench.measure.rates import FEATURES, IDENTIFIED, RECOGNISED, RECORDS
 from leakbench.report.words import number
 
@@ -80,7 +80,7 @@ COLUMNS = (
     _Column("success", lambda row: "no answer" if row["failure"] else _yes(row["success"]), numeric=False),
     _Column(RECOGNISED.name, lambda row: _yes(row[RECOGNISED.column]), _has(RECOGNISED.column), numeric=False),
     _measured(MEASURES[0]),
-    _plain("baseline RMSE", "null_rmse", 4),
+    _plain("baseline RMSE", RMSE.baseline, 4),
     *map(_measured, MEASURES[1:]),
     _plain(FEATURES.heading, FEATURES.column, 2),
     _plain("record right", RECORDS.column, 0),

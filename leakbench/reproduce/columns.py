@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.core.scripts import in_table
-from leakbench.measure import rates
+from leakbench.measure import measures, rates
 from leakbench.study.rows import Row
 
 __all__ = ["COLUMNS", "Column", "measures_of", "text_of"]
@@ -35,7 +35,7 @@ def measures_of(row: Row, columns: str) -> str:
         return f"{text_of(row['cost_ratio'])} times none's"
     if columns == "accuracy":
         return f"accuracy {text_of(row['trained_accuracy'], 3)}, {row['wall_minutes']} min"
-    return f"ASR {text_of(row[rates.ASR.name])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min"
+    return f"ASR {text_of(row[rates.ASR.name])}, RMSE {text_of(row[measures.RMSE.name], 3)}, {row['minutes']} min"
 
 
 def number(key: str, digits: int = 2) -> Callable[[Row], str]:
@@ -103,10 +103,12 @@ NULL_ASR = Column(
     "the same for the best guess from public data and the label, without any gradient",
 )
 RMSE = Column(
-    "RMSE", number("rmse", 3), "the median over all images, as for PSNR and SSIM; a failed one counts as the worst"
+    "RMSE",
+    number(measures.RMSE.name, 3),
+    "the median over all images, as for PSNR and SSIM; a failed one counts as the worst",
 )
-NULL_RMSE = Column("baseline RMSE", number("null_rmse", 3))
-PSNR = Column("PSNR", number("psnr", 1))
+NULL_RMSE = Column("baseline RMSE", number(measures.RMSE.baseline, 3))
+PSNR = Column("PSNR", number(measures.PSNR.name, 1))
 ACCURACY = Column(
     "accuracy", number("accuracy"), "the accuracy of the attacked network in training; none at random weights"
 )
@@ -189,7 +191,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         RMSE,
         NULL_RMSE,
         PSNR,
-        Column("SSIM", number("ssim")),
+        Column("SSIM", number(measures.SSIM.name)),
         ACCURACY,
         Column("labels right", number(rates.LABELS.name), "the share of labels that the attack infers correctly"),
         Column("iterations claimed", number("claimed_iterations", 1)),
@@ -207,7 +209,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         NULL_ASR,
         Column(
             "ASR bound",
-            number("asr_bound"),
+            number(rates.ASR.bound),
             "the largest ASR that the noise allows any attack, given that of the baseline guess",
         ),
         RMSE,
@@ -221,7 +223,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         PSNR,
         ACCURACY,
         IDENTIFIED,
-        Column("its bound", number("identified_bound", 3), "the largest share that the noise allows any ranking"),
+        Column("its bound", number(rates.IDENTIFIED.bound, 3), "the largest share that the noise allows any ranking"),
         Column(
             "label ranked",
             number(rates.LABEL_RANKED.name),
@@ -274,7 +276,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         NULL_ASR,
         NULL_RMSE,
         IDENTIFIED,
-        Column("its bound", number("identified_bound", 3), "the largest share that the noise allows any ranking"),
+        Column("its bound", number(rates.IDENTIFIED.bound, 3), "the largest share that the noise allows any ranking"),
         Column(
             "batches x B",
             lambda row: f"{row['victims']:.0f} x {row['batch']:.0f}",

@@ -27,6 +27,7 @@ from leakbench.core.verdict_words import resilient
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import draw_victims, sent_to_clients, truth, view_of
 from leakbench.federated.view import View
+from leakbench.measure.measures import PSNR, RMSE, SSIM
 from leakbench.measure.metrics import eta_of
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM
 from leakbench.measure.statistics import mean_interval, median_interval, proportion, wilson
@@ -52,7 +53,7 @@ __all__ = [
 ]
 
 MEASURES = (
-    *(*ASR.ends, ASR.baseline, "rmse", "null_rmse", "psnr", "ssim", LABELS.name),
+    *(*ASR.ends, ASR.baseline, RMSE.name, RMSE.baseline, PSNR.name, SSIM.name, LABELS.name),
     *(IDENTIFIED.name, "iterations", ASR.bound, "rmse_floor", IDENTIFIED.low, IDENTIFIED.high, IDENTIFIED.bound),
     *(LABEL_RANKED.name, LABEL_RANKED.bound, "observations", "candidates"),
 )
@@ -175,11 +176,11 @@ def rows_at(rows: pd.DataFrame, tap: Tap, point: str) -> pd.DataFrame:
 def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
     """Return what a row takes from one leakage point, with intervals of its medians over victims."""
     # A member without an answer, or never within eta, is the farthest and the latest of its batch; it is not left out.
-    scores = rows[["rmse", "iterations_to_success"]].fillna(math.inf)
+    scores = rows[[RMSE.name, "iterations_to_success"]].fillna(math.inf)
     by_victim = scores.groupby(rows["victim"]).median()
     network = rows.groupby("victim")["network"].first() if "network" in rows else None
     ends: dict[str, float] = {}
-    for name, column in (("rmse", "rmse"), ("iterations", "iterations_to_success")):
+    for name, column in ((RMSE.name, RMSE.name), ("iterations", "iterations_to_success")):
         _, low, high = median_interval(by_victim[column], network=network)
         ends |= {f"{name}_low": low, f"{name}_high": high}
     return {
@@ -201,7 +202,7 @@ def _of_servers(cell: Cell, tap: Tap, point: str, rows: pd.DataFrame, tensors: d
     flat = (each.flatten(end_dim=-len(cell.data.shape) - 1).flatten(1) for each in (answers, truth, others))
     return {
         **{key: tap.value(key) for key in OF_SERVERS},
-        "within_tenth": float((rows["rmse"] <= TENTH).mean()),
+        "within_tenth": float((rows[RMSE.name] <= TENTH).mean()),
         **in_any_row(cell, name),
         "picked": _picked(*flat),
     }

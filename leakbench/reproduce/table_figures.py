@@ -19,6 +19,7 @@ from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.svg import DASHES
+from leakbench.measure.measures import RMSE
 from leakbench.reproduce.curves import Rounds, rounds_of
 from leakbench.reproduce.file import rows_folder
 from leakbench.reproduce.measure import cells_of, command_of
@@ -124,7 +125,7 @@ def shown_of(name: str, rows: pd.DataFrame, tensors: Mapping[str, Tensor], many:
         of = rows[(rows["tap"] == tap) & (rows["round"] == int(leak))].sort_values(["victim", "member"])
         flat = [each.flatten(0, 1)[:many] for each in (answer, truth)]
         tiles = [
-            Tile(_pixels(picture), float(row["rmse"]), bool(row["rmse"] <= row["eta"]))
+            Tile(_pixels(picture), float(row[RMSE.name]), bool(row[RMSE.name] <= row["eta"]))
             for picture, row in zip(flat[0], of.to_dict("records"), strict=False)
         ]
         point = tap if leak == "0" else f"{tap}@{leak}"

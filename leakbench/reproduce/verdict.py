@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR
 from leakbench.reproduce.agreement import LEVEL, Agreement, agreement, holm
 
@@ -76,7 +77,7 @@ MEDIAN = "a mean is printed, a median measured"
 
 CLAIMS = {
     ASR.name: Measure(ASR.heading, unit="networks", least=5, tolerance=0.05),
-    "rmse": Measure("RMSE", other=MEDIAN),
+    RMSE.name: Measure("RMSE", other=MEDIAN),
     "iterations": Measure("iterations", other=MEDIAN),
     "recall": Measure("recall", "in_any_row", unit="networks", least=5, tolerance=0.05),
     "accuracy": Measure("accuracy", "trained_accuracy", unit="seeds", least=3, tolerance=0.02),
@@ -159,7 +160,7 @@ def _compared(
     found = Compared(str(row["row"]), what, printed, value, low, high)
     units = _units(row, measure)
     half = 0.5 * 10.0**-digits
-    if unjudged := measure.unjudged or (FAILED if what == "rmse" and _failed(row, claim) else ""):
+    if unjudged := measure.unjudged or (FAILED if what == RMSE.name and _failed(row, claim) else ""):
         return replace(found, verdict=NONE, reason=unjudged)
     inconclusive = what == "resilient" and isinstance(row.get("verdict"), str)
     if math.isnan(value) and not (apart or measure.other or inconclusive):

@@ -12,7 +12,7 @@ from torch import Tensor
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.measure import metrics
-from leakbench.measure.measures import MEASURES
+from leakbench.measure.measures import MEASURES, RMSE
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.measure.truth import Truth
 from leakbench.measure.unanswered import NONE_GIVEN, NOT_FINITE
@@ -37,7 +37,7 @@ COLUMNS = (
         "failure_reason",
     ),
     *(measure.name for measure in MEASURES),
-    *("distance", "success", "eta", "null_rmse", "null_success"),
+    *("distance", "success", "eta", RMSE.baseline, "null_success"),
     *ONE_EACH,
     *("candidates", "iterations", "iterations_to_success", "evaluations", "evaluations_to_success", "doubts"),
     *("fit_seconds", "fit_public"),
@@ -103,7 +103,7 @@ def score(
         "lpips": rmse * torch.nan if isinstance(lpips, str) else lpips(inputs, truth.inputs),
         "distance": -answer.certainty.gather(1, order),
         "success": rmse <= eta,
-        "null_rmse": null_rmse,
+        RMSE.baseline: null_rmse,
         "null_success": null_success,
         **{name: torch.where(first, right, torch.nan) for name, right in ranked.items()},
         "iterations": answer.steps[:, None].expand(victims, members),

@@ -15,6 +15,7 @@ from scipy.stats import binomtest
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import listed, point_name
 from leakbench.core.rng import generator
+from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, LABELS, RECORDS
 from leakbench.measure.statistics import paired_means, paired_shares
 from leakbench.scoring.rankings import ONE_EACH
@@ -56,7 +57,7 @@ RULERS = ("eta", "candidates")
 SAME_RULER = 1e-5
 """Up to where thresholds are the same: other threads add the same numbers in another order."""
 
-SCORES = ("rmse", FEATURES.name)
+SCORES = (RMSE.name, FEATURES.name)
 """Measures of which an example has more than 0 or 1."""
 
 MEANS = (*SCORES, RECORDS.name)
@@ -194,7 +195,7 @@ NOTES = (
 
 DIFFERS = "differs"
 
-LEAKS = {rate.name: rate.words for rate in (ASR, IDENTIFIED, FEATURES)} | {"rmse": "RMSE"}
+LEAKS = {rate.name: rate.words for rate in (ASR, IDENTIFIED, FEATURES)} | {RMSE.name: RMSE.heading}
 """{measure of a leak: its name in a sentence}; the first that differs is named."""
 
 
@@ -205,7 +206,7 @@ def differs(d: Difference) -> bool:
 
 def digits_of(d: Difference) -> int:
     """Return how many digits of a measure are printed."""
-    return 4 if d.measure == "rmse" else 2
+    return 4 if d.measure == RMSE.name else 2
 
 
 def moved(first: float, second: float, digits: int = 2) -> str:
@@ -336,7 +337,7 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
 
 def _answered(rows: pd.DataFrame, score: str) -> pd.Series:
     """Return the scores (n,), of an example without an answer what that counts as."""
-    return rows[score].fillna(rows["null_rmse"] if score == "rmse" else 0.0)
+    return rows[score].fillna(rows[RMSE.baseline] if score == RMSE.name else 0.0)
 
 
 def _sign_test(gains: pd.Series) -> float:

@@ -16,6 +16,7 @@ from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.core.recipe import resolve
 from leakbench.core.request import run_words
+from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED, RECOGNISED
 from leakbench.measure.statistics import exact_low, proportion
 from leakbench.scoring.scores import RANKS_ONLY
@@ -160,7 +161,7 @@ def _above(group: pd.DataFrame, found: Tap) -> Iterator[str]:
     share, guess = found.interval(ASR.name), found.interval(ASR.baseline)
     if share is not None and guess is not None and above_baseline(share, guess):
         yield f"the ASR {share[0]:.2f} is significantly above the baseline guess's {guess[0]:.2f}"
-    closer, low, _ = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), batch, network=network)
+    closer, low, _ = proportion((group[RMSE.name] < group[RMSE.baseline]).to_numpy(), batch, network=network)
     if low > 0.5:
         yield f"{100 * closer:.0f} % of the reconstructions are closer than the baseline guess, significantly more than half"
     if comes_back(group):

@@ -12,6 +12,7 @@ import pandas as pd
 from leakbench.limits.guards import Guard
 from leakbench.limits.limits import Limits
 from leakbench.limits.reference import Reference
+from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, MEMBER_FOUND, Rate
 from leakbench.measure.rates import VERBATIM as VERBATIM_RATE
 from leakbench.measure.statistics import exact_low, proportion
@@ -113,7 +114,7 @@ VERBATIM = 1e-3
 """The RMSE up to which an example is rebuilt exactly; a pixel's step of 1 / 255 is four times as much."""
 
 REFERENCES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.Series]]] = {
-    VERBATIM_RATE.name: ("alone_expected", lambda rows: rows["rmse"] <= VERBATIM),
+    VERBATIM_RATE.name: ("alone_expected", lambda rows: rows[RMSE.name] <= VERBATIM),
     ASR.name: ("asr_ideal", lambda rows: rows[ASR.column]),
 }
 """{measure: (its reference, rows -> whether each was right)}."""
@@ -122,7 +123,7 @@ REFERENCES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.Series]]] = {
 def verbatim_fields(group: pd.DataFrame) -> dict[str, float]:
     """Return the share of examples rebuilt exactly, and its interval by batch."""
     share, low, high = proportion(
-        (group["rmse"] <= VERBATIM).to_numpy(), group["batch"].to_numpy(), network=group.get("network")
+        (group[RMSE.name] <= VERBATIM).to_numpy(), group["batch"].to_numpy(), network=group.get("network")
     )
     return dict(zip(VERBATIM_RATE.ends, (share, low, high), strict=True))
 

@@ -11,7 +11,7 @@ from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
-from leakbench.measure.measures import MEASURES, undefined
+from leakbench.measure.measures import MEASURES, SSIM, undefined
 from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, PRECISION, RECOGNISED, VERBATIM
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.summary import Tap
@@ -114,7 +114,7 @@ def tap_notes(key: str, tap: Tap, group: pd.DataFrame, cell: Cell) -> dict[str, 
     reasons = {measure.name: measure.absent for measure in MEASURES if measure.absent} | absent
     if tap.null_recognised is None:
         without = (RECOGNISED.name, RECOGNISED.baseline, "gallery")
-        notes |= {f"taps.{key}.{name}": absent.get("ssim", "no value") for name in without}
+        notes |= {f"taps.{key}.{name}": absent.get(SSIM.name, "no value") for name in without}
     for name in (measure.name for measure in MEASURES):
         if tap.value(name) is None:
             failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"

@@ -54,13 +54,13 @@ def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
     label_counts: the mean share of a batch's labels that are counted right; null_label_counts: by the public shares alone.
     attributes: the attributes of a table, see `attribute_fields`.
     """
-    null = _first(group, "null_label_counts")
+    null = _first(group, COUNTED.baseline)
     return {
         **{field: value for way in IDENTIFIED_BY for field, value in _interval(way, _share, group, way).items()},
         **_interval(MEMBER_AUC.name, _mean, group, MEMBER_AUC.column),
         **_interval(MEMBER_FOUND.name, _share, group, MEMBER_FOUND.column),
         **_interval(COUNTED.name, _mean, group, COUNTED.column),
-        "null_label_counts": float(null.mean()) if len(null) else None,
+        COUNTED.baseline: float(null.mean()) if len(null) else None,
         "attributes": attribute_fields(group),
     }
 

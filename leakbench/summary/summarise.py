@@ -13,6 +13,7 @@ from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name, rand
 from leakbench.core.leakage_points import listed, point_name
 from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.limits.limits import Limits
+from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, LABELS
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.storage.summary import Claim, Summary, Tap, Violation
@@ -107,7 +108,7 @@ CURVES = (
     ASR.baseline,
     *(f"{name}{end}" for name in ONE_EACH for end in ("", "_low", "_high")),
     LABELS.name,
-    "rmse",
+    RMSE.name,
 )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from leakbench.measure.measures import MEASURES
-from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, RECOGNISED, VERBATIM
+from leakbench.measure.measures import MEASURES, RMSE
+from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, PRECISION, RECOGNISED, VERBATIM
 from leakbench.measure.statistics import exact, proportion
 from leakbench.storage.summary import Tap
 from leakbench.summary.evidence import Setup, evidence_of, networks_in
@@ -51,7 +51,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None)
         "asr_exact_low": exact_low,
         "asr_exact_high": exact_high,
         "asr_above_null": None if null == 1 else (asr - null) / (1 - null),
-        "precision": _precision(group),
+        PRECISION.name: _precision(group),
         **verbatim_fields(group),
         ASR.baseline: null,
         f"{ASR.baseline}_low": null_low,
@@ -60,7 +60,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None)
         **told_fields(group),
         "candidates": int(group["candidates"].min()),
         "eta": float(group["eta"].iloc[0]),
-        "null_rmse": _number(float(group["null_rmse"].median())),
+        RMSE.baseline: _number(float(group[RMSE.baseline].median())),
         **{measure.name: _median(group[measure.name], measure.worst) for measure in MEASURES},
         LABELS.name: float((group["label"] == group["label_guess"]).mean()),
         "iterations": _number(group["iterations_to_success"].fillna(math.inf).median()),
@@ -98,17 +98,17 @@ def _recognised(group: pd.DataFrame) -> dict[str, float | int | None]:
     None without pictures, and for the first three where the attack only ranks.
     """
     fields = RECOGNISED.ends
-    if "null_recognised" not in group or group["null_recognised"].isna().any():
-        return dict.fromkeys((*fields, "null_recognised", "gallery"))
+    if RECOGNISED.baseline not in group or group[RECOGNISED.baseline].isna().any():
+        return dict.fromkeys((*fields, RECOGNISED.baseline, "gallery"))
     batch, network = group["batch"].to_numpy(), group.get("network")
     ranks_only = group[RECOGNISED.column].isna().any()
     found = (
         (None, None, None) if ranks_only else proportion(group[RECOGNISED.column].to_numpy(), batch, network=network)
     )
-    guessed = proportion(group["null_recognised"].to_numpy(), batch)
+    guessed = proportion(group[RECOGNISED.baseline].to_numpy(), batch)
     return {
         **dict(zip(fields, found, strict=True)),
-        "null_recognised": guessed[0],
+        RECOGNISED.baseline: guessed[0],
         "gallery": int(group["gallery"].min()) if "gallery" in group else None,
     }
 
