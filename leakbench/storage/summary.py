@@ -403,6 +403,8 @@ def misfit(error: ValidationError, fields: Any) -> str:
         error: The error of the model.
         fields: The plain data that the model validated.
     """
+    if error.error_count() > MOST_WRONG:
+        return f"{error.error_count():,} of its values have other types than a run writes"
     wrong = [(_place(each["loc"], each["type"], fields), each) for each in error.errors(include_url=False)]
     first = wrong[0][0]
     # A field that accepts several types has an error for each of them; the deepest and last one is the most exact.
@@ -418,6 +420,9 @@ def misfit(error: ValidationError, fields: Any) -> str:
         what = what.replace(said_there, here)
     return f"{at}: got {str(found['input'])[:40]!r}, expected {what.partition(' or instance of ')[0]}"
 
+
+MOST_WRONG = 1000
+"""Largest number of errors that are listed to find the first one: a minute and a gigabyte for a million."""
 
 WHOLE = {"missing": "is missing", "extra_forbidden": "unknown field"}
 """{type of an error: our message}."""
