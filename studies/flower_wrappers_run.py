@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flower_wrappers import AUDITED, CLIENTS, CLIP, COUNT, DELTA, LOCAL_EPSILON, RATE, ROUNDS, Z
+from flower_wrappers_page import AUDITED, CLIENTS, CLIP, COUNT, DELTA, LOCAL_EPSILON, RATE, ROUNDS, Z
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from leakbench.attack.search.lbfgs import Late, never
 from leakbench.attack.slots.pooling import Least
 from leakbench.attack.slots.stop import Stop, Watched, searches_of, with_searches
 from leakbench.core.types import Generators
+from leakbench.federated.searches import Now
 from leakbench.federated.separations import Separations
 from leakbench.federated.view import View
 
@@ -35,9 +36,6 @@ __all__ = [
     "seconds_per_evaluation",
     "until_of",
 ]
-
-Now: TypeAlias = Callable[[], float]
-"""A clock in seconds; only differences matter."""
 
 TRIED = 3
 """Number of iterations, with one evaluation each, of a trial of a search; the first also warms up."""

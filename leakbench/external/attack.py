@@ -21,7 +21,6 @@ from leakbench.attack.fit_store import FitStore, fit_folder
 from leakbench.attack.isolation import answered
 from leakbench.attack.methods.autoleak import CHECK, AutoLeak
 from leakbench.attack.public import FEW
-from leakbench.attack.searches import Searches, Store, usual_share
 from leakbench.attack.slots.stop import searches_of
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
@@ -37,6 +36,7 @@ from leakbench.external.network import input_normals
 from leakbench.external.outcome import Outcome, write_run
 from leakbench.external.scoring import LATE, Scorer, reserve, seconds_per_gradient
 from leakbench.external.trace import Trace
+from leakbench.federated.searches import Searches, Store, usual_share
 from leakbench.federated.view import View
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.report.own import OWN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,8 @@ from leakbench.data.columns import Columns
 from leakbench.defense.guess import on_a_guess
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
+from leakbench.federated.searches import Searches
 from leakbench.federated.separations import Separations
-
-if TYPE_CHECKING:
-    from leakbench.attack.searches import Searches
 
 __all__ = ["Knowledge", "Public", "View"]
 
@@ -89,7 +87,7 @@ class View:
         columns: The features of a table and their columns.
         fits: Source of fitted models for parts that learn.
         separations: Separated batches so far, shared by the searches of one attack; None does not cache them.
-        searches: The `leakbench.attack.searches.Searches` of an attack on an external update; None in a run.
+        searches: The `leakbench.federated.searches.Searches` of an attack on an external update; None in a run.
         tick: Called after each gradient evaluation and each other step of an attack, to show progress.
     """
 

@@ -21,7 +21,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import leakbench
-from leakbench.attack.searches import Searches, search_name
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
 from leakbench.external.arrays import read_arrays
@@ -30,6 +29,7 @@ from leakbench.external.attack import _setup, attack_trace
 from leakbench.external.attacker import AttackerOptions
 from leakbench.external.scoring import seconds_per_gradient
 from leakbench.external.trace import Trace, Training
+from leakbench.federated.searches import Searches, search_name
 
 MODELS = """
 from torch import nn

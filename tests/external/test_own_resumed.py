@@ -19,7 +19,6 @@ from torch import Tensor
 
 import leakbench
 from leakbench.attack.clock import search_costs
-from leakbench.attack.searches import EXACT, IMPROVES, WINDOW, Searches, search_name, usual_share
 from leakbench.attack.slots.descent import AdamDescent, LbfgsDescent, Terms, descend
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli.external import attack as command
@@ -29,6 +28,7 @@ from leakbench.core.words import seconds
 from leakbench.external.attack import attack_trace, attack_traces
 from leakbench.external.attacker import Attacker, AttackerOptions
 from leakbench.external.trace import Trace, Training
+from leakbench.federated.searches import EXACT, IMPROVES, WINDOW, Searches, search_name, usual_share
 from tests.offline import python_path
 from tests.own_network import CLASSES, SHAPE, batch, build, gradient
 
@@ -66,8 +66,8 @@ def seen_and_attacker(**changed: Any) -> tuple[Trace, Attacker]:
 
 @pytest.fixture(autouse=True)
 def saved_at_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakbench.attack.searches.COSTLY", 0.0)
-    monkeypatch.setattr("leakbench.attack.searches.EVERY", 0.0)
+    monkeypatch.setattr("leakbench.federated.searches.COSTLY", 0.0)
+    monkeypatch.setattr("leakbench.federated.searches.EVERY", 0.0)
 
 
 def assert_same(found: Any, wanted: Any) -> None:
@@ -179,7 +179,7 @@ def test_a_command_that_is_killed_resumes(number: signal.Signals, tmp_path: Path
     save_file(gradient(model, x, y), tmp_path / "update.safetensors")
     words = ["--model", "tests.own_network:build", "--update", str(tmp_path / "update.safetensors"), "--shape", "1,8,8"]
     words += ["--classes", "10", "--attack", "inverting_gradients", "--iterations", "300"]
-    start = "import leakbench.attack.searches as s; s.EVERY = s.COSTLY = 0.0; from leakbench.cli import main; main()"
+    start = "import leakbench.federated.searches as s; s.EVERY = s.COSTLY = 0.0; from leakbench.cli import main; main()"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(HOME)}
 
     def begun(out: str) -> subprocess.Popen[bytes]:

@@ -9,7 +9,7 @@ from tests.published_files import published_file
 
 
 def test_the_page_follows_from_its_rows():
-    from flower_wrappers import page  # noqa: PLC0415
+    from flower_wrappers_page import page  # noqa: PLC0415
 
     rows = pd.read_csv(published_file("flower_wrappers.csv"))
     assert page(rows) == published_file("flower_wrappers.md").read_text(encoding="utf-8")

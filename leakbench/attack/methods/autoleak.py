@@ -16,7 +16,6 @@ from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.stage import Reconstructs, Stage
 from leakbench.attack.posterior import missed, plausible, posterior, posterior_of_features, prior_of
 from leakbench.attack.search.coordinates import Coordinates
-from leakbench.attack.searches import search_name
 from leakbench.attack.slots.distance import Likelihood
 from leakbench.attack.slots.stop import watched
 from leakbench.core.answers import Reconstruction
@@ -25,6 +24,7 @@ from leakbench.core.fitted import Asked
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.recipe import nested
 from leakbench.core.types import Generators
+from leakbench.federated.searches import search_name
 from leakbench.federated.separations import Separations
 from leakbench.federated.view import View
 

@@ -6,14 +6,15 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from leakbench.attack.clock import Now
+__all__ = ["EXACT", "IMPROVES", "WINDOW", "Now", "Searches", "Searching", "Store", "search_name", "usual_share"]
 
-__all__ = ["EXACT", "IMPROVES", "WINDOW", "Searches", "Searching", "Store", "search_name", "usual_share"]
+Now: TypeAlias = Callable[[], float]
+"""A clock in seconds; only differences matter."""
 
 WINDOW = 15
 """Number of iterations after which a search that has not improved has converged."""
