@@ -11,11 +11,11 @@ from leakbench.models.shapes import Shape, picture
 
 __all__ = ["convnet"]
 
-WIDTHS = (64, 128, 128, 256, 256, 256, 256, 256)
-"""Channels of the eight convolutions; max pooling follows the sixth and the last."""
+WIDTHS = (1, 2, 2, 4, 4, 4, 4, 4)
+"""Channels of the eight convolutions, in units of the width; max pooling follows the sixth and the last."""
 
 
-def convnet(name: str, shape: Shape, classes: int, norm: bool) -> nn.Module:
+def convnet(name: str, shape: Shape, classes: int, norm: bool, width: int = 64) -> nn.Module:
     """Eight 3x3 convolutions with biases, each with batch norm, if any, and ReLU, two 3x3 max poolings, one linear layer.
 
     Geiping et al., NeurIPS 2020, as released: width 64, independent of the number in its name, and eight convolutions, because
@@ -24,9 +24,9 @@ def convnet(name: str, shape: Shape, classes: int, norm: bool) -> nn.Module:
     """
     channels, height, rows = picture(name, shape, 9)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    for index, width in enumerate(WIDTHS):
-        layers[f"conv{index}"] = nn.Conv2d(channels, width, 3, padding=1)
-        channels = width
+    for index, factor in enumerate(WIDTHS):
+        layers[f"conv{index}"] = nn.Conv2d(channels, factor * width, 3, padding=1)
+        channels = factor * width
         if norm:
             layers[f"bn{index}"] = BatchNorm(channels)
         layers[f"relu{index}"] = nn.ReLU()
