@@ -50,13 +50,12 @@ NEEDED = (
     "batch",
     "victims",
     "networks",
-    "verdict",
     "observations",
     "clients",
     "local_iterations",
     "local_batch",
 )
-"""Fields of a leakage point that always have a value."""
+"""Fields of a leakage point that have a value, where an earlier version wrote none."""
 
 
 def _having(*names: str) -> AfterValidator:
