@@ -127,8 +127,8 @@ def test_only_observers_after_the_server_have_its_noise() -> None:
 
 def test_the_noise_that_is_weakest_for_its_bound_counts() -> None:
     noises = [Noise("server", std, True, bound, 0, False, True) for std, bound in ((4.0, 1.0), (6.0, 3.0), (1.0, 0.1))]
-    assert _counted([*noises, Noise("server", 0.1, True, 1.0, 1, False, False)]) == (noises[1],)
-    assert _counted(plain := [dataclasses.replace(noise, only=False) for noise in noises]) == tuple(plain)
+    assert _counted((*noises, Noise("server", 0.1, True, 1.0, 1, False, False))) == (noises[1],)
+    assert _counted(plain := tuple(dataclasses.replace(noise, only=False) for noise in noises)) == plain
 
 
 def test_realised_participations_fall_in_the_rounds_with_the_least_noise() -> None:
