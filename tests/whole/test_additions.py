@@ -45,14 +45,15 @@ class ClipHalf:
         return Scaling(dict.fromkeys(norms, factor), factor.new_full(factor.shape[:1], half), (Fact("clip", norm=half),))
 '''
 
-MEASURE = """    Measure(
-        "largest_error",
-        "largest error",
-        "Median largest error of a pixel or feature, in [0, 1].",
-        2,
-        True,
-        lambda reconstruction, truth: (reconstruction - truth).abs().flatten(2).amax(2),
-    ),
+MEASURE = """LARGEST_ERROR = Measure(
+    "largest_error",
+    "largest error",
+    "Median largest error of a pixel or feature, in [0, 1].",
+    2,
+    True,
+    lambda reconstruction, truth: (reconstruction - truth).abs().flatten(2).amax(2),
+)
+
 """
 
 TABLE = """title: Five additions
@@ -104,8 +105,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "defense/clip_half.py").write_text(CLIP)
     (package / "data/npz.py").write_text(as_part(code["my_format.py"], "format.npz"))
     measures = package / "measure/measures.py"
-    head, tail = measures.read_text().split("\n)\n", 1)
-    measures.write_text(f"{head}\n{MEASURE})\n{tail}")
+    head, tail = measures.read_text().split("MEASURES = (", 1)
+    measures.write_text(f"{head}{MEASURE}MEASURES = ({tail.replace(')', ', LARGEST_ERROR)', 1)}")
     for name, text in {"blobs.py": code["blobs.py"], "by_layer.yaml": code["by_layer.yaml"]}.items():
         (folder / name).write_text(text)
     (folder / "half.yaml").write_text(HALF)
