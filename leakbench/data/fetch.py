@@ -36,6 +36,8 @@ def fetch_origin(
     origin: Origin,
     root: Path,
     progress: Progress | None = None,
+    timeout: float = TIMEOUT,
+    sleep: Sleep = time.sleep,
 ) -> Path:
     """Fetch the missing or wrong files of a set, and return the set's folder.
 
@@ -45,6 +47,8 @@ def fetch_origin(
         form: Format of the set, which has its checksums.
         root: Data folder.
         progress: Called during the download.
+        timeout: Seconds without data after which a transfer stalls.
+        sleep: Called with the seconds to wait between two tries.
 
     Raises:
         InputError: If no mirror has the set, a checksum is wrong, or `root` cannot be written.
@@ -56,7 +60,7 @@ def fetch_origin(
         raise InputError("origin: archive: missing; such a set is fetched only by its archive")
     try:
         with alone(folder.parent):
-            _fill(form, origin, folder, progress)
+            _fill(form, origin, folder, progress, timeout, sleep)
     except OSError as error:
         raise InputError(f"{error.filename or root}: cannot be written: {error.strerror or error}") from None
     wrong = [c for c in form.check(folder) if not c.ok]
@@ -67,19 +71,20 @@ def fetch_origin(
     return folder
 
 
-def _fill(form: Format, origin: Origin, folder: Path, progress: Progress | None) -> None:
+def _fill(form: Format, origin: Origin, folder: Path, progress: Progress | None, timeout: float, sleep: Sleep) -> None:
     """Fetch the files that are still missing: another process may have fetched some of them."""
     most = int(4e6 * (origin.megabytes + 1))  # The recipe has a rounded size of all files together.
     needed = [c for c in form.check(folder) if not c.ok]
     if needed and origin.archive:
         packed = folder.parent / origin.archive
-        urls = [m + origin.archive for m in origin.mirrors]
-        download(urls, packed, origin.archive_sha256, progress, most=most)
+        download(
+            [m + origin.archive for m in origin.mirrors], packed, origin.archive_sha256, progress, timeout, most, sleep
+        )
         unpack(packed, folder, form, 10 * most)
         return
     for each in needed:
         urls = [m + each.file for m in origin.mirrors]
-        download(urls, folder / each.file, each.expected[0], progress, most=most)
+        download(urls, folder / each.file, each.expected[0], progress, timeout, most, sleep)
 
 
 def download(
