@@ -102,6 +102,8 @@ def test_an_oblivious_view_contains_the_leak_and_no_truth() -> None:
     view = view_of(some, "type-2", 0, victims, torch.arange(4), Sent(Network(model, weights)))
     assert view.stations == Stations()
     assert view.candidates is None
+    assert view.labels is None
+    assert view.logits is None
     assert not view.knowledge.defense
     noise = flat(view.update)
     assert 23 < float(noise.std()) < 25

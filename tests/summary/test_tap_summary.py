@@ -156,3 +156,32 @@ def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:
         "type-2: too few public examples to try the same searches without any defense (4 of 4 victims)",
         "type-2: of mine (4 of 4 victims)",
     ]
+
+
+NETWORK_RATES = (
+    *("asr", "asr_exact", "verbatim", "recognised", "identified", "label_ranked"),
+    *("identified_by_likelihood", "member_auc", "feature_accuracy", "record_match"),
+)
+
+
+@pytest.mark.parametrize("name", NETWORK_RATES)
+def test_the_interval_of_each_rate_covers_other_networks(name: str) -> None:
+    """On two of five networks every victim is a success, on the others none: 100 victims tell as little as five networks."""
+    network = np.arange(100) % 5
+    right = (network < 2).astype(float)
+    columns = ("identified", "label_ranked", "identified_by_likelihood", "member_above", "recognised", "feature_accuracy")
+    found = tap_summary(
+        of_people(
+            100,
+            **dict.fromkeys((*columns, "record_match"), right),
+            success=right == 1,
+            rmse=np.where(right == 1, 0.0, 0.5),
+            network=network,
+            null_recognised=0.0,
+            gallery=9,
+        ),
+        0.0,
+    )
+    low, high = (found.value(f"{name}_{end}") for end in ("low", "high"))
+    assert low < 0.1 < wilson(40, 100)[0]
+    assert high > 0.8 > wilson(40, 100)[1]
