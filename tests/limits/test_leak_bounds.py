@@ -20,8 +20,10 @@ from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.federated.client import Network
-from leakbench.limits.floor import floor
+from leakbench.limits.floor import Floor, floor
 from leakbench.limits.guards import Guard, guards
+from leakbench.limits.limits import Limits
+from leakbench.limits.reference import Reference
 from leakbench.measure.statistics import exact_low, wilson
 from leakbench.privacy.bounds import Seen, gaussian_robustness
 from leakbench.privacy.mechanism import Mechanism
@@ -30,7 +32,7 @@ from leakbench.report.bounds import violations as lines_of
 from leakbench.report.figures import bound_curve
 from leakbench.storage.store import open_run
 from leakbench.storage.summary import Summary, Tap
-from leakbench.summary.limits import BOUNDS, bounded, violations
+from leakbench.summary.limits import BOUNDS, bounded, limited, violations
 
 
 def cell(**asked: Any) -> Cell:
@@ -186,6 +188,22 @@ def test_many_bounds_share_one_error_rate() -> None:
     assert violations("t", tap, rows, 1 - 0.05 / 45) == []
     (found,) = violations("t", tap, rows, 0.95)
     assert found.low == pytest.approx(binomtest(6, 10).proportion_ci(method="exact").low)
+
+
+def test_all_leakage_points_of_a_run_share_one_error_rate() -> None:
+    """Two of ten are identified, where the bound is .0048: an error in a run of one leakage point, not in a run of forty."""
+    rows = table(10, 1, identified=[1.0] * 2 + [0.0] * 8, rmse=0.5)
+    limits = Limits(SURE, Floor(None, None, ""), Reference(None, "", None, None, ""))
+    of_points = {points: limited("t", MEASURED.replaced(identified=0.2), rows, limits, points)[2] for points in (1, 40)}
+    assert [found.measure for found in of_points[1]] == ["identified"]
+    assert of_points[40] == []
+
+
+def test_every_observation_is_a_release_of_the_victim() -> None:
+    """Four observations at sigma 2 tell as much as one at sigma 1."""
+    found, _ = bounded(MEASURED, table(10, 1), dataclasses.replace(SURE, views=4))
+    assert found["seen"]["releases"] == 4
+    assert found["identified_bound"] == pytest.approx(float(gaussian_robustness(1e-3, 1.0)))
 
 
 def test_the_rate_of_found_members_is_compared_with_its_own_bound() -> None:
