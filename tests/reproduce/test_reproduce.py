@@ -26,7 +26,7 @@ from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
-from leakbench.reproduce.measure import accuracy_of, point_of, rows_at
+from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.published import read_any
 from leakbench.reproduce.reached import reached
@@ -451,6 +451,31 @@ def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
     for row in (one, three):
         assert 0 <= row["trained_accuracy_low"] < row["trained_accuracy"] < row["trained_accuracy_high"] <= 1
     assert "| three |" in page_of(table, found)
+
+
+def test_a_row_has_the_numbers_of_its_leakage_point(tmp_path: Path) -> None:
+    """Each column equals the field of the run's summary; the accuracy is that of the model that leaked."""
+    federation = {"clients": 10, "clients_per_round": 5, "local_iterations": 9, "train_rounds": 3, "noise_factor": 0.01}
+    leak = {"protocol": "live", "leak_rounds": ["1", "2"], "taps": ["type-2", "type-1"], "victims": 4, "candidates": 30}
+    given = {"dataset": "cancer", "attack": "cpl", "iterations": 2, "defense": "fed_sdp_client_valid"} | federation
+    table = read_table(str(tiny(tmp_path, given=given | leak, rows=[{"name": "one"}], quick={})))
+    _, found = measure(table, tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    summary = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["summary"]
+    accuracies = pd.read_parquet(folder / "rounds.parquet")["accuracy"].tolist()
+    assert len({*accuracies}) == 3
+    assert found["point"].tolist() == list(summary["taps"])
+    for row in found.to_dict("records"):
+        tap = summary["taps"][row["point"]]
+        names_of = (*MEASURES, "victims", "batch", "networks", "verdict")
+        copied = {name: None if pd.isna(row[name]) else row[name] for name in names_of}
+        assert copied == {name: tap[name] for name in names_of}
+        assert row["accuracy"] == accuracies[tap["round"] - 1]
+        assert (row["epsilon_claimed"], row["epsilon_valid"]) == pytest.approx(
+            (summary["epsilon"]["claimed"], summary["epsilon"]["valid"])
+        )
+    assert found["epsilon_claimed"][0] != pytest.approx(found["epsilon_valid"][0])
+    assert found["trained_accuracy"].tolist() == [accuracies[-1]] * 4
 
 
 def test_the_accuracy_of_several_seeds_is_their_mean() -> None:
