@@ -16,6 +16,7 @@ from leakbench.external.attacker import AttackerOptions
 from leakbench.external.trace import Trace, Training
 from leakbench.flower.leaks import Leak, write_leak
 from leakbench.flower.trace import TrainingOptions, trace_at
+from leakbench.models import one_hot
 
 RATE, STEPS, BATCH = 0.1, 2, 3
 
@@ -52,6 +53,22 @@ def test_files_a_probe_and_a_flower_tap_give_one_view(tmp_path: Path) -> None:
             assert torch.allclose(trace.view.update[name], update, atol=1e-6)
         assert trace.inputs is not None and torch.allclose(trace.inputs, x[None])
         assert trace.labels is not None and torch.equal(trace.labels, y[None])
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_truth_reproduces_an_update_of_local_steps(steps: int) -> None:
+    """What training added to the weights is in the units in which a guess of the true examples responds."""
+    model, (x, y) = build(), batch(steps * BATCH)
+    sent, optimizer = numpy(dict(model.state_dict())), torch.optim.SGD(model.parameters(), RATE)
+    for inputs, labels in zip(x.split(BATCH), y.split(BATCH), strict=True):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    added = {name: p.detach() - torch.from_numpy(sent[name]) for name, p in model.named_parameters()}
+    view = Trace(build(), [added], SHAPE, CLASSES, Training(BATCH, steps, RATE), sent).view
+    guess = view.respond(x[None], one_hot(y[None], CLASSES))
+    for name, update in view.update.items():
+        assert torch.allclose(guess[name], update, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(
