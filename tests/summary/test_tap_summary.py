@@ -169,7 +169,14 @@ def test_the_interval_of_each_rate_covers_other_networks(name: str) -> None:
     """On two of five networks every victim is a success, on the others none: 100 victims tell as little as five networks."""
     network = np.arange(100) % 5
     right = (network < 2).astype(float)
-    columns = ("identified", "label_ranked", "identified_by_likelihood", "member_above", "recognised", "feature_accuracy")
+    columns = (
+        "identified",
+        "label_ranked",
+        "identified_by_likelihood",
+        "member_above",
+        "recognised",
+        "feature_accuracy",
+    )
     found = tap_summary(
         of_people(
             100,
