@@ -86,6 +86,9 @@ def _doubt(cell: Cell, batch: int) -> str:
         return (
             "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
         )
+    if batch > 1 and s.protocol == "live" and s.federation.local_iterations > 1:
+        # The inputs of the last layer in the first step are in the row space of its update, which identifies them.
+        return "the ranking takes the update of several local iterations as one step, and does not read its first step"
     return ""
 
 
