@@ -68,6 +68,7 @@ def slow_reference(
     return values, points
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.sampled_from([8, 21]), st.booleans(), st.booleans())
 @settings(max_examples=12, deadline=None)
 def test_every_victim_follows_torch(seed: int, limit: int, signed: bool, box: bool) -> None:

@@ -73,6 +73,7 @@ def test_evaluations_are_counted_at_each_kept_iteration(name: str, each: int) ->
     assert torch.equal(found.spent[5], torch.full((3,), 6 * each))
 
 
+@pytest.mark.slow
 def test_a_run_has_its_curve(tmp_path: Path) -> None:
     """The curve is in the summary and, if an example was reconstructed, on the page."""
     tiny = (

@@ -90,6 +90,7 @@ def one_by_one(view: View, victim: int, start: Tensor, targets: Tensor, outer: i
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cpl", "idlg"])
 def test_five_victims_together_follow_five_searches_of_torch(name: str) -> None:
     """CPL and iDLG in float64: every evaluation of the first 30 within 1e-3 of `torch.optim.LBFGS` on that victim alone."""
@@ -132,6 +133,7 @@ def test_five_victims_together_follow_five_searches_of_torch(name: str) -> None:
         )
 
 
+@pytest.mark.slow
 def test_cpl_reconstructs_more_faces_than_dlg() -> None:
     """Undefended faces: after 6 iterations CPL is within RMSE 0.05 of every victim with every label right; DLG of fewer."""
     view, x, y = leaked(6, dtype=torch.float32)
@@ -146,6 +148,7 @@ def test_cpl_reconstructs_more_faces_than_dlg() -> None:
     assert close["dlg"] < close["cpl"]
 
 
+@pytest.mark.slow
 def test_the_reconstruction_has_the_least_distance_not_the_last() -> None:
     """The certainty is at least that of the trajectory's minimum; the last snapshot is the reconstruction."""
     view, _, _ = leaked(3, dtype=torch.float32)

@@ -156,6 +156,7 @@ def worst_case(*limits: int) -> AutoLeak:
     return AutoLeak(tuple(Stage(search(limit, start={"constant": {"value": 0.5}})) for limit in limits), broken=1e-25)
 
 
+@pytest.mark.slow
 def test_stages_run_in_order_of_cost_and_leave_unused_time_to_the_others() -> None:
     """40 cheap iterations and 4,000: the order in the recipe does not matter, and both share the time."""
     for limits in ((4000, 40), (40, 4000)):
@@ -300,6 +301,7 @@ def test_an_estimate_includes_the_rankings(rankings: float, end: str) -> None:
     assert estimate_line(100.0, 0.1, 10, 0, 20.0, 20.0, rankings).endswith(end)
 
 
+@pytest.mark.slow
 def test_rankings_come_before_the_searches_and_count_in_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

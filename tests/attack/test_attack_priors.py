@@ -184,6 +184,7 @@ def test_wrong_input_is_refused(name: str) -> None:
             construct(PRIOR.parts[name], fields)
 
 
+@pytest.mark.slow
 def test_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -185,6 +185,7 @@ def test_variants_of_cpl_differ_from_it_in_the_start_alone(variant: str) -> None
     assert (other.start == plain.start) == (variant == "tile4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dataset", "start"),
     [

@@ -187,6 +187,7 @@ def test_a_search_that_diverged_is_not_pooled() -> None:
         torch.testing.assert_close(pooled(part, guesses, values), guesses[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "changes"), [("tableak", {"restarts": 2}), ("inverting_gradients_table", {})])
 def test_records_of_a_small_table_are_reconstructed(name: str, changes: dict[str, object]) -> None:
     """One record's gradient gives all features; a batch of two gives most, in any order."""
@@ -238,6 +239,7 @@ def test_the_network_of_tableak() -> None:
     assert float(model(torch.rand(3, 105)).detach().std()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tableak", "inverting_gradients_table"])
 def test_from_the_command_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -316,6 +316,7 @@ def census(folder: Path, **changes: object) -> Path:
     return recipe
 
 
+@pytest.mark.slow
 def test_a_run_on_a_table_ranks_its_attributes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

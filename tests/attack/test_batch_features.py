@@ -214,6 +214,7 @@ def test_a_weight_that_is_used_twice_shows_no_span_and_separates_nothing(tied: b
     assert sure.all() and ranked_first(scores, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh])
 def test_the_inputs_of_a_hidden_layer_are_separated_for_more_examples_than_classes(activation: type[nn.Module]) -> None:
     leaked, shown = view(perceptron(activation=activation), 5)
@@ -231,6 +232,7 @@ def test_the_inputs_of_a_hidden_layer_are_separated_for_more_examples_than_class
         assert torch.allclose(cotangents[lane], torch.autograd.grad(loss, x)[0], atol=1e-3 * float(weight.abs().max()))
 
 
+@pytest.mark.slow
 def test_features_are_nan_if_the_equations_have_no_solution() -> None:
     leaked = view(perceptron(), 3)[0].of(torch.tensor([0]))
     broken = {n: u + (0.3 * u.std() if n == "2.bias" else 0.0) for n, u in leaked.update.items()}
@@ -301,6 +303,7 @@ def test_the_separation_of_a_victim_does_not_depend_on_the_others() -> None:
     assert all(torch.equal(a[[2, 0]], b) for a, b in zip(whole, some, strict=True))
 
 
+@pytest.mark.slow
 def test_a_limit_on_seconds_stops_the_separation_and_keeps_finished_victims() -> None:
     """Each victim has an equal share; a victim whose search is stopped has no features and a doubt."""
     leaked, _ = view(perceptron(), 4)

@@ -178,6 +178,7 @@ def test_updates_that_cannot_be_ranked_are_refused() -> None:
         assert not scores.isfinite().any()
 
 
+@pytest.mark.slow
 def test_every_run_ranks_the_classes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def test_training_follows_its_description() -> None:
         torch.testing.assert_close(one, expected.detach(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_learns_more_than_the_mean() -> None:
     """If two numbers determine the examples, it draws unseen ones with a tenth of the mean's squared error."""
     known, fresh = examples(400), examples(100, seed=1)

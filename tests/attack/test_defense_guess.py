@@ -72,6 +72,7 @@ def test_the_guess_at_the_truth_equals_the_leak(defense, tap):
     assert any((update == 0).any() for update in view.update.values())
 
 
+@pytest.mark.slow
 def test_an_adaptive_attacker_reconstructs_pruned_digits():
     """90 % of the coordinates are missing: whitened search with the mask against one without."""
     cell = resolve_cell(

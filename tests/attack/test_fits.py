@@ -496,6 +496,7 @@ def learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     return made
 
 
+@pytest.mark.slow
 def test_another_run_does_not_learn_again(learned, tmp_path, monkeypatch, capsys):
     line = (*LINE, "--attack", "lmmse", "--defense", "noise_gaussian", "--taps", "type-2,type-1", "--leak-batch", "1")
     for number in range(2):
@@ -527,6 +528,7 @@ def go(cell: Cell, folder: Path, progress: Callable[..., None] = lambda *_: None
     return pd.read_parquet(folder / "rows.parquet")
 
 
+@pytest.mark.slow
 def test_a_run_killed_between_two_chunks_resumes_with_the_same_fit(learned, tmp_path, monkeypatch):
     """Six victims in chunks of two: one fit for all of them, for the interrupted run and for the uninterrupted one."""
     monkeypatch.setattr(stage_attack, "_chunk", lambda *_: 2)

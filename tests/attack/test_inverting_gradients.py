@@ -88,6 +88,7 @@ def test_the_recipe_follows_its_authors_loop() -> None:
     torch.testing.assert_close(answer.trajectory, slow, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_it_reconstructs_digits() -> None:
     """Undefended: after 150 iterations nearly every digit is closer than the public mean, with every label right."""
     view, x = leaked(6, torch.float32)

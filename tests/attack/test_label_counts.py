@@ -161,6 +161,7 @@ def test_labels_are_shown_only_to_an_attack_that_is_granted_them(tap: str, label
     assert view.knowledge.labels == "given"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["digits", "cancer"])
 @pytest.mark.parametrize("labels", ["given", "last_layer_counts"])
 def test_from_the_command_line(

@@ -115,6 +115,7 @@ def test_the_defense_is_drawn_separately_for_each_example() -> None:
     assert (first - second).abs().min() > 0
 
 
+@pytest.mark.slow
 def test_it_learns_and_beats_the_public_mean() -> None:
     """A tenth of the public mean's squared error; tried on the public examples themselves."""
     seen = view(count=200)
@@ -195,6 +196,7 @@ def test_it_is_rehearsed_for_one_epoch() -> None:
     assert _short(TINY) == dataclasses.replace(TINY, epochs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "defense"),
     [(("--protocol", "paper"), "noise_gaussian_as_released"), (("--protocol", "live", "--clients", "6"), "none")],

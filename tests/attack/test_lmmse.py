@@ -319,6 +319,7 @@ claim: {none: {reason: noise without a clip}}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("options", [("--taps", "type-2"), ("--taps", "type-2,type-0", "--leak-batch", "1")])
 def test_from_the_command_line_it_beats_the_baseline(noisy, options, tmp_path, monkeypatch, capsys):

@@ -209,6 +209,7 @@ def test_restarts_of_a_stage_take_memory_like_those_of_a_search(monkeypatch: pyt
     assert room(staged) == room(search) < room(plain.cell.attack.method)
 
 
+@pytest.mark.slow
 def test_observations_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -232,6 +233,7 @@ def test_observations_from_the_command_line(
     assert found[1]["violations"] == found[60]["violations"] == []
 
 
+@pytest.mark.slow
 def test_searches_accept_several_observations(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

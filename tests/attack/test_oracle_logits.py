@@ -37,6 +37,7 @@ def test_without_the_logits_it_is_refused():
         OracleLogits(weight=1.0)(torch.ones(1, 2, 3).double(), view(1, True, None), torch.tensor([0]))
 
 
+@pytest.mark.slow
 def test_a_run_reports_given_logits_and_has_no_bound(tmp_path, monkeypatch, capsys):
     """Zero at the truth: with its logits the search ends closer than CPL; knowledge and bounds name the oracle."""
     line = "run --dataset digits --defense fed_cdp --victims 2 --iterations 2 --train-rounds 0 --taps type-2 --json --quiet"

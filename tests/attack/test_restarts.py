@@ -38,6 +38,7 @@ def attack(restarts: int, **changed: object) -> GradientMatching:
     return construct(GradientMatching, {**PARTS, "stop": {"iterations": {"limit": 4}}, "restarts": restarts, **changed})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["last_layer", "joint"])
 def test_three_restarts_are_the_best_of_three_searches(labels: str) -> None:
     """Reconstruction, labels and certainty of the best of three searches from the same draws; the counts of all three."""

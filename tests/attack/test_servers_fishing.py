@@ -165,6 +165,7 @@ def test_the_gradient_of_an_example_caught_by_a_feature_is_recovered():
     assert exact.noise == pytest.approx(8e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnn", "lenet_cpl", "lenet_cpl_gelu", "mlp_relu", "convnet", "vit_tiny_patch8"])
 @pytest.mark.parametrize("by", ["class", "feature"])
 def test_in_single_precision_nothing_overflows(name, by):
@@ -342,6 +343,7 @@ def test_wrong_input_is_refused():
     assert (Fishing().threat, Fishing(public=33).needs.public) == ("malicious parameters", 33)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["fishing", "fishing_feature"])
 def test_fishing_runs_from_the_command_line(recipe, tmp_path, monkeypatch, capsys):
     asked = "--dataset digits --leak-batch 8 --victims 3 --iterations 2 --train-rounds 0 --taps type-1 --candidates 8 --quiet"
@@ -355,6 +357,7 @@ def test_fishing_runs_from_the_command_line(recipe, tmp_path, monkeypatch, capsy
     assert "malicious parameters" in out
 
 
+@pytest.mark.slow
 def test_fishing_runs_at_a_trained_model(tmp_path, monkeypatch, capsys):
     """In the live protocol too, after two rounds, where the rehearsed model before training may catch no example."""
     asked = "--dataset digits --protocol live --leak-rounds last --local-iterations 1 --leak-batch 8 --victims 3 --iterations 2"

@@ -90,6 +90,7 @@ def test_a_chain_without_kinks_is_unchanged():
     assert smoothed(chain, 1.0, torch.zeros(1, 1, 98)).steps == chain.steps
 
 
+@pytest.mark.slow
 def test_a_search_through_relus_and_maxima_comes_closer_if_they_are_smooth_at_first():
     view, x = leaked()
     descent = AdamDescent(learning_rate=0.1, signed=True, box=True, factor=0.5, milestones=(0.4, 0.6, 0.75, 0.9))

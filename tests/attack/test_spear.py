@@ -44,6 +44,7 @@ def exact(found: Tensor, truth: Tensor) -> Tensor:
     return (apart.nan_to_num(nan=torch.inf) < 1e-3).any(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [1, 2, 5, 8])
 def test_batches_are_reconstructed_with_a_certificate(many):
     shown, x = view(3, many)

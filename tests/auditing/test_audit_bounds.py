@@ -75,6 +75,7 @@ def test_one_gaussian_release_reaches_the_reference(sigma: float, direct: float,
     assert lower < within < truth == pytest.approx(gaussian_epsilon(1 / sigma, DELTA), abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
 def test_subsampled_runs_stay_below_the_truth_and_come_near_it(sampling: str) -> None:
     """10 releases at q = 0.3: the sum over the run finds at least half of the epsilon."""

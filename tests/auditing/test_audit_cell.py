@@ -62,6 +62,7 @@ IN_MEMORY = ("priority_sensitivity", "quantile", "quantile_client")
 """Their guarantee breaks from one use to the next, which a single release does not show."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE_CATALOG)
 def test_measured_and_accounted_multipliers_agree(name: str) -> None:
     """The ledger's multiplier from the parts' declared facts equals that of their code within 1 %, or there is no guarantee."""

@@ -221,6 +221,7 @@ CALIBRATED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALIBRATED)
 def test_every_calibrated_recipe_holds(audited: Any, name: str) -> None:
     """Neither bound exceeds the valid epsilon; for constant noise, the claim uses at most the measured noise."""
@@ -276,6 +277,7 @@ def test_a_clip_by_layers_costs_the_root_of_the_tensors(audited: Any, name: str,
     assert found["sigma_recipe"] == 6
 
 
+@pytest.mark.slow
 def test_a_claim_is_violated_only_where_the_bound_exceeds_it(audited: Any) -> None:
     """fed_sdp_server: with many trials the violation of the claimed .562 is found, with few it is not."""
     many = audited("--defense", "fed_sdp_server", "--trials", "1000000")
@@ -305,6 +307,7 @@ def test_output_without_json_is_a_few_lines(call: Any) -> None:
     assert len(out.splitlines()) < 10
 
 
+@pytest.mark.slow
 def test_a_function_with_clip_and_gaussian_noise_holds(audited: Any) -> None:
     """std 3 over a clip at 2; a clip by layers moves sqrt(3) times as far, which exceeds the stated clip."""
     found = audited("--callable", "audited_functions:clipped", "--sigma", "1.5", "--clip", "2", "--trials", "100000")
@@ -318,6 +321,7 @@ def test_a_function_with_clip_and_gaussian_noise_holds(audited: Any) -> None:
     assert "stated clip 2" in layers["reason"]
 
 
+@pytest.mark.slow
 def test_a_function_without_clip_is_found(audited: Any) -> None:
     """With a seed and without one."""
     for name in ("unclipped", "unseeded_unclipped"):
@@ -349,6 +353,7 @@ def test_a_seed_may_go_by_name(audited: Any) -> None:
     assert found["sigma_measured"] == pytest.approx(1.5, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -380,6 +385,7 @@ def test_the_update_shape_with_the_largest_move_counts(audited: Any, name: str, 
     assert found["sigma_measured"] == pytest.approx(3 / far, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_function_without_a_seed(audited: Any) -> None:
     """Its clip is only bounded as stated; the measured multiplier agrees with 1 / 2 to a tenth or two."""
     stated = audited(
@@ -407,6 +413,7 @@ def test_a_function_without_a_seed(audited: Any) -> None:
     assert broken["verdict"] == "violated"
 
 
+@pytest.mark.slow
 def test_a_function_without_noise(audited: Any) -> None:
     """A clip alone makes every update distinguishable; a constant reveals nothing, but the audit did not show any protection."""
     clips = audited("--callable", "audited_functions:only_clips", "--dataset", "cancer", "--trials", "200")

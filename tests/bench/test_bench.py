@@ -123,6 +123,7 @@ def test_ratios_are_of_the_faster_reference_over_ours(monkeypatch: pytest.Monkey
     assert opacus.parts["ours, ms an iteration"] == 1000 * 2.0 / 8
 
 
+@pytest.mark.slow
 def test_the_attack_s_ratio_is_of_the_faster_reference_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """With synthetic times: 8 s one by one, 6 with one thread, ours 2 and 4."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
@@ -369,6 +370,7 @@ def test_packages_that_are_not_installed_give_null(
     assert said["missing"]["round_vs_flower"] == "flwr and ray not installed: pip install 'leakbench[bench]'"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_keys_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     chosen = ("attack_speedup", "attack_floor_ratio", "dp_over_nonprivate", "alpha_over_dp", "flat_over_nonprivate")

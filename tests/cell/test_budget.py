@@ -33,6 +33,7 @@ def valid(some: Cell) -> float:
     return found.valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target"), [("fed_cdp_valid", 0.3), ("fed_sdp_client_valid", 8.0), ("fed_sdp_valid", 0.3)]
 )
@@ -53,6 +54,7 @@ def test_all_noise_and_the_claim_are_scaled_by_one_factor() -> None:
     assert falling.multiplier(clock) == 2 * Linear()(clock)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_training_stops_before_the_budget_is_passed(tmp_path: Path) -> None:
     """The trained rounds spend at most the budget, one more would exceed it; the run reports this."""
     whole = cell(defense="fed_sdp_valid")
@@ -101,6 +103,7 @@ def test_a_recipe_may_have_its_own_budget() -> None:
     assert cell(defense="geyer", clients=1000, clients_per_round=220, train_rounds=50).settings.stop_after is None
 
 
+@pytest.mark.slow
 def test_the_last_leak_belongs_to_the_last_trained_round() -> None:
     asked = {"defense": "geyer", "clients": 1000, "clients_per_round": 220, "train_rounds": 60, "protocol": "live"}
     assert cell(**asked, leak_rounds=("0", "last")).settings.leak_rounds == (0, 54)

@@ -104,6 +104,7 @@ def test_a_recipe_without_sizes_has_its_data_loaded(monkeypatch: pytest.MonkeyPa
     assert loaded == ["digits"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", EMBEDDED)
 @pytest.mark.parametrize("defense", ["fed_cdp_valid", "fed_sdp_client_valid", "none"])
 def test_epsilons_from_recorded_sizes_are_those_from_the_data(dataset: str, defense: str) -> None:

@@ -101,6 +101,7 @@ LINE = [
 ]
 
 
+@pytest.mark.slow
 def test_a_device_other_than_the_cpu_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +130,7 @@ CELLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", CELLS.values(), ids=CELLS)
 def test_no_operation_mixes_two_devices(given: dict[str, Any], tmp_path: Path) -> None:
     """A whole cell on a device that is the CPU under another name: no operation mixes devices, and the rows are bit-identical."""

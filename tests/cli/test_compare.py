@@ -39,6 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_difference_equals_that_of_the_rows(runs: Path) -> None:
     """At type-2 every victim is identified without a defense; the difference and its sign are those of the shares."""
     found = {(d.point, d.measure): d for d in compare(runs / "none", runs / "cdp")}

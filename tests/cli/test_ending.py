@@ -87,6 +87,7 @@ def test_code_that_ignores_signals_ends_in_time_with_its_line(number: signal.Sig
     assert seconds < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ending.SIGNALS)
 def test_a_signal_that_another_thread_got_wakes_the_first(number: signal.Signals, tmp_path: Path) -> None:
     """As the system may deliver one of two simultaneous signals."""

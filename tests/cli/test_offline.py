@@ -84,6 +84,7 @@ def test_inner_session_writes() -> None:
         (folder / "written").write_text("by a test")
 
 
+@pytest.mark.slow
 def test_a_session_leaves_the_user_s_folders_untouched(tmp_path: Path) -> None:
     places = {name: tmp_path / name for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR")}
     for place in places.values():

@@ -43,6 +43,7 @@ def shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
 @pytest.mark.parametrize(
     ("line", "said"),
@@ -58,6 +59,7 @@ def test_a_full_stream_is_named_and_the_exit_code_is_2(tmp_path: Path, line: str
     assert (ended.returncode, ended.stderr) == (2, said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_is_not_replaced_by_a_file_of_the_run(tmp_path: Path, closed: str) -> None:
     ended = shell(f"{RUN} {closed}", tmp_path)
@@ -67,6 +69,7 @@ def test_a_closed_stream_is_not_replaced_by_a_file_of_the_run(tmp_path: Path, cl
         assert all(run.has(name) for name in list(run.manifest["files"])), "a line of the command went into a file"
 
 
+@pytest.mark.slow
 def test_environment_variables_that_break_a_library_do_not_stop_a_run(tmp_path: Path) -> None:
     ended = shell(RUN, tmp_path, MPLBACKEND="nobackend", SOURCE_DATE_EPOCH="abc", XDG_CACHE_HOME="here")
     assert ended.returncode == 0, ended.stderr

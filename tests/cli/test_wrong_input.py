@@ -369,6 +369,7 @@ def finished(monkeypatch, capsys, with_pages) -> Path:
     return Path("run")
 
 
+@pytest.mark.slow
 def test_out_contains_another_cell(refused, finished):
     line = refused("run", "--out", str(finished), *SMALL, "--seed", "1")
     assert names_all(line, "out|'run'|another cell|--out")
@@ -378,6 +379,7 @@ def damage_manifest(folder: Path, **fields: object) -> None:
     reseal(folder, {**json.loads((folder / "manifest.json").read_text()), **fields})
 
 
+@pytest.mark.slow
 def test_a_damaged_manifest(refused, finished):
     whole = (finished / "manifest.json").read_bytes()
     again = ("run", "--out", str(finished), *SMALL)
@@ -408,6 +410,7 @@ def test_a_comparison_with_a_run_without_rows(refused, finished):
     assert names_all(refused("compare", str(finished), str(finished)), "run/rows.parquet|is missing|run the cell again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -430,6 +433,7 @@ def test_a_run_s_file_is_never_written_over(command, words, refused, finished):
     assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["report run", "compare run run"])
 def test_rows_written_by_another_program(command, refused, finished):
     write_rows(finished / "rows.parquet", read_rows(finished / "rows.parquet").assign(rmse=0.5))
@@ -495,6 +499,7 @@ def test_help_is_not_an_error(command, monkeypatch, capsys):
     assert out.startswith("Usage: leakbench")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["latin-1:strict"])
 @pytest.mark.parametrize(("arguments", "code"), [(["report", "\u017co\u0142\u0105d\u017a"], 2), (["show", "geyer"], 0)])
 def test_a_terminal_without_unicode_shows_question_marks(encoding, arguments, code, tmp_path):

@@ -39,6 +39,7 @@ def test_a_typo_in_a_name_is_refused_without_torch(option: str, name: str, meant
     assert found.stderr == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -59,6 +59,7 @@ def test_our_scorer_gives_every_known_answer() -> None:
     assert all(r.why.endswith(".") and r.expected for r in results if r.outcome == "passed")
 
 
+@pytest.mark.slow
 def test_an_inverse_permutation_fails_on_a_cycle_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
     """It undoes a swap, so every other case passes."""
     match = metrics.match
@@ -113,6 +114,7 @@ def test_a_scale_free_rmse_fails() -> None:
     assert outcomes(scale_free, "failed") == {"rmse: scale", "rmse: perfect"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data_range", [0.0, 2.0, 6.0])
 def test_ssim_of_another_data_range_fails(monkeypatch: pytest.MonkeyPatch, data_range: float) -> None:
     """Without a range, with that of floats in [-1, 1], and with that of standardised pictures."""
@@ -123,6 +125,7 @@ def test_ssim_of_another_data_range_fails(monkeypatch: pytest.MonkeyPatch, data_
     assert all(name.startswith("ssim: ") for name in failed)
 
 
+@pytest.mark.slow
 def test_an_infinite_psnr_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "PSNR_CAP", float("inf"))
     assert outcomes(OWN, "failed") == {"psnr: perfect picture"}
@@ -168,6 +171,7 @@ def as_it_came(measure: str, truth: Truth, answer: Answer) -> Any:
     return reference(measure, truth["inputs"], answer["inputs"].clip(0, 1)).clip(max=metrics.PSNR_CAP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measures", [("rmse",), ("psnr",), ("ssim",), ("psnr", "ssim", "overall"), ("overall",)])
 def test_measures_in_the_given_order_fail(measures: tuple[str, ...]) -> None:
     """Although the others are matched: no measure is skipped because another one is right."""
@@ -470,6 +474,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     return partial(called, monkeypatch, capsys, "conformance")
 
 
+@pytest.mark.slow
 def test_the_command_passes_our_scorer(call: Any) -> None:
     """Exit code 0, one line for each case, and the counts."""
     code, out, err = call()
@@ -479,6 +484,7 @@ def test_the_command_passes_our_scorer(call: Any) -> None:
     assert f"lpips: range                        not measured: {metrics.LPIPS_ABSENT}" in out.splitlines()
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_scorer_by_name(call: Any) -> None:
     code, out, _ = call("--scorer", "some_scorers:wrapped", "--json")
     found = json.loads(out, parse_constant=pytest.fail)
@@ -487,6 +493,7 @@ def test_the_command_takes_a_scorer_by_name(call: Any) -> None:
     assert {c["outcome"] for c in found["cases"] if c["case"].startswith("psnr")} == {"not measured"}
 
 
+@pytest.mark.slow
 def test_a_failed_case_is_exit_1_with_both_numbers(call: Any) -> None:
     code, out, _ = call("--scorer", "some_scorers:swallows")
     assert code == 1

@@ -36,6 +36,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.slow
 def test_a_run_reports_the_progress_of_a_search(tmp_path) -> None:
     """Three victims at once at one leakage point.
 
@@ -54,6 +55,7 @@ def test_a_run_reports_the_progress_of_a_search(tmp_path) -> None:
     assert {3 * n / 8 for n in range(1, min(most, 7) + 1)} <= set(done)
 
 
+@pytest.mark.slow
 def test_checks_on_public_examples_do_not_restart_the_count(tmp_path) -> None:
     """Searches on public examples are not progress of the victims: the count never falls."""
     told: list[float] = []
@@ -251,6 +253,7 @@ def test_a_terminal_erases_the_line_of_a_step_between_phases() -> None:
     assert shown.endswith("\x1b[2K")
 
 
+@pytest.mark.slow
 def test_a_search_shows_that_it_runs_at_least_every_20_seconds(tmp_path, monkeypatch) -> None:
     """Each gradient evaluation takes 6 s: also within an iteration of L-BFGS, with up to 20 of them, and in the check."""
     now, grad = Now(monkeypatch), torch.autograd.grad
@@ -287,6 +290,7 @@ def test_a_resumed_phase_reports_its_place(monkeypatch) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("networks", [1, 3])
 def test_an_interrupted_run_reports_the_victim_at_which_it_resumes(tmp_path, monkeypatch, networks: int) -> None:
     """Chunks of one victim, interrupted within the third: two are finished, with one network or with three."""

@@ -101,6 +101,7 @@ def test_iid_is_uniform():
     assert float((hits - 400).abs().max()) < 5 * 18
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [Iid(), Shards(), Dirichlet(alpha=0.5)])
 def test_ten_thousand_clients_of_500_in_seconds(method):
     start = time.perf_counter()

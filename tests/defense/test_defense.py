@@ -359,6 +359,7 @@ def test_noise_that_states_no_fact_is_not_called_no_noise() -> None:
     assert why == "no noise; Undeclared changes the gradients and does not say how"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names("defenses"))
 def test_every_recipe_states_facts(name: str) -> None:
     """No catalog recipe fails on the shapes of a model with and without biases."""

@@ -564,6 +564,7 @@ def test_dropout_is_part_of_the_identity_where_it_is_not_zero(tmp_path: Path) ->
         cell(dropout=1.5)
 
 
+@pytest.mark.slow
 def test_noise_of_clients_that_may_drop_out_does_not_count() -> None:
     """Each client's 6 C counts alone against q = 1 if others may drop out; the rest is unchanged."""
 

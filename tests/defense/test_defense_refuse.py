@@ -245,6 +245,7 @@ def test_rows_with_quantile_biases_are_detected_only_by_activations() -> None:
     assert refused(RefuseConspicuous(lit_alone=0.4), before) == [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knows", ["oblivious", "defense"])
 def test_a_refused_imprint_reconstructs_nothing_from_the_command_line(
     monkeypatch, capsys, tmp_path, knows: str

@@ -102,6 +102,7 @@ def test_zero_steps_without_noise_cost_nothing(compose: Any) -> None:
     assert compose((Mechanism(0.0, 0.5, 1),), 1e-5) == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps", "sampling"),
     [(1e-3, 1e-6, 1, "poisson"), (1.0, 1e-9, 1, "fixed"), (3e-3, 1e-6, 1, "poisson"), (1e9, 0.01, 10**6, "poisson")],
@@ -135,6 +136,7 @@ def test_a_learning_rate_beyond_single_precision_is_refused(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["spear", "cpl", "fishing_feature", "quantile_rows"])
 def test_diverged_training_is_reported_and_not_called_a_failed_attack(
     attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

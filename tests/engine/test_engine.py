@@ -296,6 +296,7 @@ STATIONS: dict[str, tuple[Transform, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lenet_cpl", "cnn"])
 @pytest.mark.parametrize("station", list(STATIONS))
 def test_an_update_of_two_iterations_is_that_of_the_reference(station: str, name: str) -> None:
@@ -368,6 +369,7 @@ def test_a_layer_with_user_code_is_not_part_of_a_chain() -> None:
         handle.remove()
 
 
+@pytest.mark.slow
 def test_both_engines_agree_up_to_rounding(tmp_path: Path) -> None:
     """L-BFGS without a line search turns float32's rounding into 1 to 4 % of the RMSE in twenty evaluations, by machine."""
     found = {}

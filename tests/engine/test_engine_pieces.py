@@ -134,6 +134,7 @@ def test_small_chunks_have_one_thread_and_few_lanes_one_chunk(two_threads: None)
     assert len(shares_of(7, 16)) == len(pieces_of(7, 16)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_searches_in_shares_find_what_they_find_together(
     restarts: int, two_threads: None, monkeypatch: pytest.MonkeyPatch

@@ -107,6 +107,7 @@ def test_tensors_of_failed_work_are_freed_before_the_next_attempt() -> None:
     assert alive[:2] == [False, False]
 
 
+@pytest.mark.slow
 def test_an_odd_count_is_halved_and_a_single_lane_is_refused_in_one_line() -> None:
     tried = list[int]()
 
@@ -197,6 +198,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_halved_attack_gives_the_same_result_and_reports_it(tmp_path: Path, whole: Path) -> None:
     cell, asked = narrowed(small(), 2)
     stream = io.StringIO()
@@ -210,6 +212,7 @@ def test_a_halved_attack_gives_the_same_result_and_reports_it(tmp_path: Path, wh
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [1, 2, 5])
 def test_a_killed_halved_run_resumes_to_the_same_rows(tmp_path: Path, whole: Path, room: int) -> None:
     """Killed after a chunk of two victims of an original five; then there is memory for `room`."""
@@ -232,6 +235,7 @@ def test_a_killed_halved_run_resumes_to_the_same_rows(tmp_path: Path, whole: Pat
     assert asked[0] == 3
 
 
+@pytest.mark.slow
 def test_only_a_damaged_chunk_is_attacked_again(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "run"
     cell, _ = narrowed(small(), 2)
@@ -330,6 +334,7 @@ NOISY = Defense(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_halved_training_gives_the_same_model_and_reports_it(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = dataclasses.replace(
@@ -378,6 +383,7 @@ def narrow_clients(patched: pytest.MonkeyPatch, room: int) -> list[int]:
     return fitted
 
 
+@pytest.mark.slow
 def test_a_run_reports_halved_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     narrow_clients(monkeypatch, 3)
     cell = small(protocol="live", taps=("type-1",), clients=6, clients_per_round=4, train_rounds=2, batch=2)
@@ -387,6 +393,7 @@ def test_a_run_reports_halved_training(tmp_path: Path, monkeypatch: pytest.Monke
     assert stream.getvalue().splitlines() == [line]
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_fit_is_refused_in_one_line() -> None:
     cell = small(protocol="live", taps=("type-1",), clients=5, train_rounds=1, batch=2)
     with pytest.raises(InputError, match=r"not enough for one of the clients alone .*; lower --batch or --local-iter"):

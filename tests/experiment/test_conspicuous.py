@@ -276,6 +276,7 @@ def test_missing_statistics_have_a_reason():
     assert "honest" in imprinted.notes["conspicuous.lit_alone.percentile"]
 
 
+@pytest.mark.slow
 def test_after_training_the_honest_model_is_the_trained_one(monkeypatch, capsys, tmp_path):
     """From the command line at two rounds: the last round counts, the honest rows are one model's, and table and page report it."""
     asked = "--dataset digits --attack trap --model mlp --protocol live --train-rounds 1 --leak-rounds 0,1 --victims 3"

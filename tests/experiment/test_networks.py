@@ -69,6 +69,7 @@ def test_draws_have_different_weights_and_the_first_equals_one_network() -> None
     assert torch.equal(weights[0], alone)
 
 
+@pytest.mark.slow
 def test_victims_alternate_between_networks_and_stay_in_order(tmp_path: Path) -> None:
     """Victim v is attacked at draw v modulo 3; victims of the first draw have the same rows as with one network."""
     several, tensors, summary = measured(cell(victims=7, networks=3), tmp_path / "several")
@@ -87,6 +88,7 @@ def test_victims_alternate_between_networks_and_stay_in_order(tmp_path: Path) ->
         assert summary["taps"][tap]["networks"] == 3
 
 
+@pytest.mark.slow
 def test_a_run_interrupted_between_networks_ends_with_the_same_rows(tmp_path: Path) -> None:
     some = cell(victims=5, networks=2)
     whole, tensors, _ = measured(some, tmp_path / "whole")
@@ -112,6 +114,7 @@ def test_a_run_interrupted_between_networks_ends_with_the_same_rows(tmp_path: Pa
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_old_rows_without_networks_belong_to_one(tmp_path: Path) -> None:
     measured(cell(victims=2), tmp_path)
     path = tmp_path / "rows.parquet"

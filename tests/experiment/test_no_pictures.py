@@ -95,6 +95,7 @@ def _stands(piece: np.ndarray, numbers: np.ndarray) -> bool:
     return len(at) > 0
 
 
+@pytest.mark.slow
 def test_no_pixel_of_truth_or_reconstruction_is_in_any_file(folders: tuple[str, Path, Path]) -> None:
     _, kept, without = folders
     arrays = load_file(kept / "reconstructions.safetensors")
@@ -122,6 +123,7 @@ def test_the_page_reports_that_no_pictures_were_kept(folders: tuple[str, Path, P
     assert "No reconstruction was kept." in page and "data:image/png" not in page
 
 
+@pytest.mark.slow
 def test_a_page_is_redacted(
     folders: tuple[str, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +141,7 @@ def test_a_page_is_redacted(
     assert "data:image/png" not in beside.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_without_pictures_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

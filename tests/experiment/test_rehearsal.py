@@ -46,6 +46,7 @@ def test_a_misfit_is_refused_before_training(method, said, tmp_path, monkeypatch
     assert not run.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["identification", "cpl"])
 def test_a_suitable_request_is_rehearsed_once_and_trained(attack, tmp_path, monkeypatch, capsys):
     rehearsed = []

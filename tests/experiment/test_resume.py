@@ -197,6 +197,7 @@ def stopped(cell: Cell, folder: Path, pieces: int) -> list[Path]:
     return sorted((folder / "parts").iterdir())
 
 
+@pytest.mark.slow
 def test_from_every_moment_at_which_the_folder_changes(cell, whole, tmp_path, monkeypatch):
     """The folder is copied before each file is put in place, which is the state after a kill at that moment."""
     folder, moments = tmp_path / "run", []
@@ -229,6 +230,7 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "damage"),
     [("*.parquet", cut), ("*.parquet", Path.unlink), ("type*.safetensors", flip), ("train*.safetensors", cut)],
@@ -242,6 +244,7 @@ def test_a_damaged_part_is_measured_again(kind, damage, cell, whole, tmp_path):
     assert_same_results(tmp_path / "run", whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.round0.safetensors", "model.round2.safetensors"])
 def test_a_damaged_model_that_leaks_is_trained_again(name, cell, whole, tmp_path):
     stopped(cell, tmp_path / "run", 3)
@@ -250,6 +253,7 @@ def test_a_damaged_model_that_leaks_is_trained_again(name, cell, whole, tmp_path
     assert_same_results(tmp_path / "run", whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows.parquet", "rounds.parquet", "reconstructions.safetensors", "model.safetensors"])
 def test_a_damaged_file_of_a_finished_run_is_measured_again(name, cell, whole, tmp_path):
     shutil.copytree(whole, tmp_path / "run")
@@ -284,6 +288,7 @@ def test_finished_parts_are_not_repeated(cell, tmp_path):
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
 
 
+@pytest.mark.slow
 def test_a_run_resumes_after_a_full_disk(cell, whole, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
@@ -297,6 +302,7 @@ def test_a_run_resumes_after_a_full_disk(cell, whole, tmp_path):
     assert_same_results(tmp_path / "run", whole)
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_in_one_line(unbroken, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
     shutil.copytree(unbroken[0], folder)
@@ -310,6 +316,7 @@ def test_a_second_process_is_refused_in_one_line(unbroken, tmp_path, monkeypatch
     assert called(monkeypatch, capsys, *command(folder))[0] == 0
 
 
+@pytest.mark.slow
 def test_a_finished_run_started_again_does_nothing(unbroken, monkeypatch, capsys):
     folder, _ = unbroken
     before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.iterdir() if p.name != "report.html"}
@@ -321,6 +328,7 @@ def test_a_finished_run_started_again_does_nothing(unbroken, monkeypatch, capsys
     assert (folder / "report.html").read_bytes() == page
 
 
+@pytest.mark.slow
 def test_the_seed_determines_the_results(cell, whole, tmp_path):
     go(cell, tmp_path / "same")
     assert_same_results(tmp_path / "same", whole)

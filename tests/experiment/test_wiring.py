@@ -247,6 +247,7 @@ def test_identification_runs_the_defense_for_every_attack(tmp_path: Path) -> Non
     assert rows["eta"].tolist() == pytest.approx([success_threshold(pool, generator(0, "eta"))] * 4)
 
 
+@pytest.mark.slow
 def test_a_victim_is_the_same_in_any_chunk_and_each_point_is_attacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_model_that_does_not_take_the_shape_is_named() -> None:
         leakbench.attack_update(model, gradient(model, x, y), shape=(1, 9, 9), classes=CLASSES)
 
 
+@pytest.mark.slow
 def test_finished_runs_are_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     small = [
         "--attack",

@@ -95,6 +95,7 @@ def undivided(model: nn.Module, x: Tensor, y: Tensor) -> None:
         entropy(model(x[i : i + 2]), y[i : i + 2]).backward()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("train", "observed", "says"),
     [

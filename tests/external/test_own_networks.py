@@ -139,6 +139,7 @@ def made(build: Callable[[], nn.Module]) -> nn.Module:
     return build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [HeadFirst, SpareHead, Tanh, Scaled, FrozenHead, Shifted, convolved])
 def test_one_example_is_reconstructed(build: Callable[[], nn.Module]) -> None:
     model, (x, y) = made(build), examples(1)
@@ -150,6 +151,7 @@ def test_one_example_is_reconstructed(build: Callable[[], nn.Module]) -> None:
     assert found.summary["rmse"] < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build", [HeadFirst, SpareHead, Tanh, Scaled, FrozenHead, FrozenBody, Tokens, Attention, Shifted, convolved, normed]
 )
@@ -322,6 +324,7 @@ def test_instance_normalisation_in_either_mode(size: int, tap: str, frozen: bool
     assert model[1].running_mean is not None and not model.training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["autoleak", "inverting_gradients_short"])
 def test_instance_normalisation_in_train_mode_is_attacked_for_several_victims(attack: str) -> None:
     model, (x, y) = made(instanced).train(), examples(3)

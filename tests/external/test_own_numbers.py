@@ -51,6 +51,7 @@ def called_on(update: dict[str, Tensor], folder: Path, patch: pytest.MonkeyPatch
     return called(patch, capsys, "attack", *given, *more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["autoleak", "cpl", "inverting_gradients_short", "analytic_fc"])
 def test_an_update_with_overflowing_squares_is_reported_and_written(
     attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

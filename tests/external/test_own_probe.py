@@ -203,6 +203,7 @@ def test_batch_normalisation_in_train_mode_is_kept() -> None:
     assert model.training
 
 
+@pytest.mark.slow
 def test_normalised_inputs_must_be_declared() -> None:
     model, (x, y) = build(), batch(2)
     fed = (x - 0.5) / 0.25

@@ -78,6 +78,7 @@ def assert_same(found: Any, wanted: Any) -> None:
     assert found.answer.doubts.keys() == wanted.answer.doubts.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["cpl", "inverting_gradients", "whitened_public"])
 def test_an_attack_resumes_bit_identically_from_every_save(attack: str) -> None:
     """The attack is interrupted after each of its saves in turn, also between two saves of one search."""
@@ -94,6 +95,7 @@ def test_an_attack_resumes_bit_identically_from_every_save(attack: str) -> None:
         assert_same(attack_trace(*point, Reporter(quiet=True), broken), wanted)
 
 
+@pytest.mark.slow
 def test_the_stages_and_the_check_of_autoleak_resume() -> None:
     """Searches of the victims, and of public examples behind noise, where nothing certifies a reconstruction."""
     point = seen_and_attacker(defense="noise_gaussian")
@@ -126,6 +128,7 @@ def test_a_resumed_search_reports_its_finished_share_of_iterations() -> None:
     assert not complete
 
 
+@pytest.mark.slow
 def test_a_search_from_another_start_is_not_resumed() -> None:
     """The saved state of one seed does not apply to another."""
     kept = Kept()
@@ -134,6 +137,7 @@ def test_a_search_from_another_start_is_not_resumed() -> None:
     assert_same(found, attack_trace(*seen_and_attacker(attack="cpl"), Reporter(quiet=True)))
 
 
+@pytest.mark.slow
 def test_a_folder_resumes_only_the_same_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder contains its partial result; a damaged part is searched again; another update is refused."""
     point, names = seen_and_attacker(attack="cpl"), AttackerOptions(attack="cpl").names

@@ -62,6 +62,7 @@ def holding(view: View) -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attack", "defense", "tap", "batch"),
     [

@@ -304,6 +304,7 @@ TINY = ("run --dataset digits --attack inverting_gradients --iterations 2 --vict
         " --clients-per-round 2 --local-iterations 2 --batch 3 --candidates 10 --quiet --leak-batch 1")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path) -> None:
     """With one example behind each leak, an update is not the gradient of type-2, but the client's message to the server.
 

@@ -422,6 +422,7 @@ def test_the_global_tap_is_the_mean_update_of_the_cohort() -> None:
         torch.testing.assert_close(g, each[name].reshape(2, 2, *g.shape[1:]).mean(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names("defenses"))
 @pytest.mark.parametrize("tap", ["type-2", "type-1", "type-0"])
 def test_the_truth_reproduces_the_leak(name: str, tap: str) -> None:

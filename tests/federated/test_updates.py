@@ -189,6 +189,7 @@ def run(folder: Path, *more: str) -> dict[str, object]:
     return json.loads(result.stdout)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_rounds_joined_are_one_attack_on_the_same_examples(tmp_path: Path) -> None:
     """The noise is drawn for each round, and observed three times; the bound counts all three."""
     found = run(tmp_path, "--join-rounds", "--taps", "type-2,type-1", "--defense", "fed_sdp_client_valid")
@@ -199,6 +200,7 @@ def test_rounds_joined_are_one_attack_on_the_same_examples(tmp_path: Path) -> No
     assert rows.groupby("tap").size().to_dict() == {"type-2": 3, "type-1": 6}
 
 
+@pytest.mark.slow
 def test_each_round_alone_gives_a_curve(tmp_path: Path) -> None:
     found = run(tmp_path, "--taps", "type-1", "--attack", "cpl_one_step", "--reads", "weights")
     curve = found["over_rounds"]["type-1"]  # type: ignore[index]

@@ -67,6 +67,7 @@ def test_observe_needs_no_flwr_and_does_nothing_without_a_probe(without_flwr):
     assert losses == [] and all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.slow
 def test_the_command_line_imports_no_flwr():
     """In a separate process in which an import of flwr or ray is an error."""
     script = (

@@ -203,6 +203,7 @@ class Own:
         return signal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
 def test_a_user_part_has_the_name_of_its_entry_point(named: bool, tmp_path: Path, monkeypatch: Any) -> None:
     """Without one the page explains why a recipe is missing, and an old recipe is deleted."""
@@ -271,6 +272,7 @@ TINY = (
 )
 
 
+@pytest.mark.slow
 def test_a_point_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -399,6 +401,7 @@ def test_identification_is_compared_with_chance_by_an_exact_test(
     assert math.isnan(told_from_chance(tap.replaced(identified=None)))
 
 
+@pytest.mark.slow
 def test_a_point_combines_trainings_with_all_seeds_at_the_same_noise(tmp_path: Path) -> None:
     """Its accuracy is the seeds' mean, its identification uses the many victims, each epsilon names its observer."""
     sizes: dict[str, Any] = {"victims": 2, "candidates": 9, "iterations": 2, "clients": 4, "clients_per_round": 2}
@@ -501,6 +504,7 @@ def test_no_two_lines_look_alike() -> None:
     assert len({look.marker for look in looks_of(many[:14]).values()}) == 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_page_is_rendered_from_its_rows(name: str) -> None:
     """Its recipe, too, is that of the named setting, and the page has eight defenses or more."""
@@ -562,6 +566,7 @@ TWO = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("most", "observer", "best"),
     [

@@ -84,6 +84,7 @@ def held(kept: Any, folder: Path, monkeypatch: Any, capsys: Any, run: Path) -> s
     return err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), BASELINES)
 @pytest.mark.parametrize("how", [column, first])
 def test_a_column_of_a_baseline(
@@ -95,6 +96,7 @@ def test_a_column_of_a_baseline(
     assert f"rows.{name}: got" in line or "is not a number of JSON" in line or "cannot be read" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), FIELDS)
 def test_a_field_of_a_baseline(
     name: str, value: Any, finished: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
@@ -172,6 +174,7 @@ MANIFEST = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["gate", "baseline", "compare", "report"])
 @pytest.mark.parametrize(("path", "value"), MANIFEST)
 def test_a_manifest_that_no_run_wrote(

@@ -81,6 +81,7 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
     return {check.name: check for check in checks}
 
 
+@pytest.mark.slow
 def test_an_unchanged_defense_passes_and_a_hundredth_of_the_noise_fails(runs: Runs) -> None:
     before = file_of(runs(1.0))
     assert all(check.holds for check in gate(runs(1.0, again=True), before, Limits()))
@@ -112,6 +113,7 @@ def test_a_folder_and_its_file_are_the_same_baseline(runs: Runs) -> None:
     assert path.stat().st_size < 4000
 
 
+@pytest.mark.slow
 def test_an_attacker_that_sees_less_of_each_gradient_is_different(runs: Runs) -> None:
     """Otherwise a weaker attack would make a defense seem better."""
     before, now = runs(1.0, observations=3), runs(1.0)
@@ -122,6 +124,7 @@ def test_an_attacker_that_sees_less_of_each_gradient_is_different(runs: Runs) ->
             gate(now, baseline, Limits())
 
 
+@pytest.mark.slow
 def test_changes_of_the_system_are_reported(runs: Runs) -> None:
     now = runs(1.0, **{"leak-model": "lenet_dlg_relu", "learning-rate": 0.5})
     checks = by_name(gate(now, runs(1.0), Limits()))
@@ -142,6 +145,7 @@ def test_an_old_baseline_without_settings_is_compared_with_a_note(runs: Runs) ->
     assert "of an earlier version; write it again" in checks["settings"].said
 
 
+@pytest.mark.slow
 def test_few_victims_are_reported(runs: Runs) -> None:
     checks = by_name(gate(runs(0.01, victims=3), runs(1.0, victims=3), Limits()))
     assert checks["type-2 identified"].holds
@@ -160,6 +164,7 @@ def tampered(folder: Path, name: str, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_rise_is_found_by_a_corrected_one_sided_sign_test(runs: Runs) -> None:
     """With 10 victims and two measures at 5 % / 2, six gains without a loss are needed: 2^-6 < .025 < 2^-5; five are not enough."""
     folder = runs(1.0, victims=10)
@@ -184,6 +189,7 @@ def test_a_changed_number_in_a_baseline_is_refused(runs: Runs) -> None:
     kept_of(path)
 
 
+@pytest.mark.slow
 def test_a_missing_leakage_point_fails_and_a_new_one_is_reported(runs: Runs) -> None:
     one, both = runs(1.0), runs(1.0, **{"taps": "type-2,type-1", "leak-batch": 1})
     missing, more = by_name(gate(one, both, Limits()))["type-1@0"], by_name(gate(both, one, Limits()))["type-1@0"]
@@ -221,6 +227,7 @@ def test_limits_apply_with_any_baseline(runs: Runs) -> None:
     assert checks["max-epsilon"].said.endswith("at most 8 is allowed")
 
 
+@pytest.mark.slow
 def test_a_baseline_of_other_victims_is_refused(runs: Runs) -> None:
     with pytest.raises(InputError, match="attacked different examples"):
         gate(runs(1.0), runs(1.0, seed=1), Limits())

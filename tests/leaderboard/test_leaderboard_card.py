@@ -33,6 +33,7 @@ def card(measured_card: tuple[Path, Card]) -> Card:
     return measured_card[1]
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_card_to_its_path(
     card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

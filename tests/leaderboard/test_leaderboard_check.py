@@ -44,6 +44,7 @@ def no_measuring() -> Callable[..., Card]:
     return make
 
 
+@pytest.mark.slow
 def test_a_card_repeats_from_the_runs_and_without_them(
     card: Card, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

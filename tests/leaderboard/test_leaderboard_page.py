@@ -210,6 +210,7 @@ def test_the_page_names_stale_cards_and_reasons_under_its_title(card: Card, monk
     assert all(text in pages[1] for text in ("Stale cards", "its defense is not in the catalog: digits/of_nobody."))
 
 
+@pytest.mark.slow
 def test_the_published_page_is_rendered_from_the_published_cards() -> None:
     """It fails if `leakbench leaderboard` was not run after a change of a card or its recipe."""
     cards = read_cards(recipe.catalog_folder("leaderboard"))

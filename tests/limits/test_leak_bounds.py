@@ -286,6 +286,7 @@ def test_public_pictures_that_are_all_alike_give_no_floor(public: torch.Tensor) 
     assert found.note == "none: the public examples are all alike, so that their deviation cannot be a prior"
 
 
+@pytest.mark.slow
 def test_every_defense_has_a_bound_or_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """For the whole catalog; the floor, here for one victim and few probes, is at most the error of the prior's mean."""
     monkeypatch.setattr("leakbench.limits.floor.VICTIMS", 1)
@@ -303,6 +304,7 @@ def test_every_defense_has_a_bound_or_a_reason(monkeypatch: pytest.MonkeyPatch) 
                 assert 0 < found.rmse <= float(some.data.test_inputs.var(0).mean()) ** 0.5 + 1e-6
 
 
+@pytest.mark.slow
 def test_a_run_prints_its_bounds(tmp_path: Path) -> None:
     """Identification behind fed_cdp: the summary, the lines, and the curve that passes through the bound at eta."""
     some = cell(defense="fed_cdp", attack="identification", victims=20, taps=("type-2", "type-1"))
@@ -337,6 +339,7 @@ def test_the_bound_never_falls_with_the_threshold() -> None:
     assert curve[-1] == 1.0
 
 
+@pytest.mark.slow
 def test_given_labels_are_not_compared_with_a_bound(tmp_path: Path) -> None:
     """They were given, not leaked: otherwise every valid guarantee would seem violated."""
     asked = {"dataset": "digits", "defense": "fed_cdp_valid", "attack": "cpl_oracle_labels", "train_rounds": 0}

@@ -29,6 +29,7 @@ def examples(batch: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return inputs, one_hot(torch.arange(2 * batch).reshape(2, batch) % 3, 3).double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stations",
     [Stations(), Stations(example=(ClipWhole(0.05),)), Stations(example=(ClipLayers(0.01),)), Stations(batch=(ClipWhole(0.01),))],

@@ -83,6 +83,7 @@ NOISY = (
 )
 
 
+@pytest.mark.slow
 def test_a_run_has_its_references(tmp_path, monkeypatch, capsys):
     """The run of a malicious server reports both, or the reason why one is missing."""
 

@@ -48,6 +48,7 @@ def false_pages(draw: object, units: int, spread: float, claims: int, pages: int
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [normal, skewed])
 @pytest.mark.parametrize("units", [3, 5, 10])
 @pytest.mark.parametrize("spread", [0.02, 0.1])

@@ -182,6 +182,7 @@ def test_success_threshold_of_the_embedded_data() -> None:
     assert success_threshold(digits, seeded()) == pytest.approx(0.129, abs=0.001)
 
 
+@pytest.mark.slow
 def test_success_threshold_is_quick() -> None:
     examples = pictures(3000, 3072)
     start = time.process_time()

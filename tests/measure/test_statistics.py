@@ -272,6 +272,7 @@ def test_one_network_and_equal_outcomes_are_as_without_networks() -> None:
         assert mean_interval(alike, network=np.repeat([0, 1], 15)) == mean_interval(alike)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("deviation", "mean", "coverage"),
     [

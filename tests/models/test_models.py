@@ -76,6 +76,7 @@ def test_mlp_600_equals_the_released_network() -> None:
         assert float(weight.std()) == pytest.approx(0.88 * deviation, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_resnet18_equals_torchvisions(norm: str, mode: str) -> None:
@@ -212,6 +213,7 @@ def test_a_gradient_can_be_matched(name: str, mode: str) -> None:
 # Initial weights
 
 
+@pytest.mark.slow
 def test_initial_weights_depend_only_on_the_generator() -> None:
     """The state of torch's own generator changes nothing; ours changes everything that is drawn."""
     for name in MODELS:
@@ -297,6 +299,7 @@ def test_a_shape_that_does_not_fit_is_refused(name: str, shape: tuple[int, ...],
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(MODELS))
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 64, 64)])
 def test_every_network_accepts_the_usual_pictures(name: str, shape: tuple[int, ...]) -> None:

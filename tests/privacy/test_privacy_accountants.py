@@ -79,6 +79,7 @@ def one(*fields: Any) -> Mechanisms:
     return (Mechanism(*fields),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", POISSON)
 def test_reference_table(row: tuple[float, float, int, float, float, float]) -> None:
     q, sigma, steps, old, tight, loss = row
@@ -151,6 +152,7 @@ def analytic_gaussian(sigma: float, delta: float) -> float:
     return float(optimize.brentq(excess, 0.0, 500.0)) if excess(0.0) > 0 else 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "steps"), [(1.0, 1), (6.0, 1), (6.0, 100), (0.3, 1), (30.0, 2500), (1e4, 1)])
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
 def test_without_sampling_all_accountants_equal_the_analytic_gaussian(sigma: float, steps: int, sampling: str) -> None:
@@ -167,6 +169,7 @@ def fixed_size_delta(sigma: float, q: float, shift: float, epsilon: float) -> fl
     return float(np.clip(loss, 0, None).sum() * (x[1] - x[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.1), (6.0, 0.1), (2.0, 0.5), (1.5, 0.01)])
 def test_fixed_size_uses_the_worst_neighbour_unlike_the_poisson_pair(sigma: float, q: float) -> None:
     epsilon = pld(one(sigma, q, 1, "fixed"), DELTA)
@@ -176,6 +179,7 @@ def test_fixed_size_uses_the_worst_neighbour_unlike_the_poisson_pair(sigma: floa
     assert fixed_size_delta(sigma, q, -1.0, pld(one(sigma, q, 1), DELTA)) > 1.5 * DELTA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sigma", "q", "steps", "epsilon"), [(6.0, 0.1, 100, 0.7226), (6.0, 0.01, 10000, 0.7039), (1.0, 0.1, 100, 18.055)]
 )
@@ -201,6 +205,7 @@ def test_a_visible_use_is_not_amplified() -> None:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(SIGMAS, st.floats(1.05, 3.0), st.sampled_from([0.01, 0.1, 0.5, 1.0]), st.integers(1, 50))
 def test_more_noise_never_costs_more(sigma: float, more: float, q: float, steps: int) -> None:
@@ -212,6 +217,7 @@ def test_more_noise_never_costs_more(sigma: float, more: float, q: float, steps:
         assert much <= little + 1e-4, sampling
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(SIGMAS, st.sampled_from([0.01, 0.1, 0.5, 1.0]), st.integers(1, 50), st.integers(1, 50))
 def test_more_steps_never_cost_less(sigma: float, q: float, steps: int, more: int) -> None:

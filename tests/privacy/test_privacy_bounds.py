@@ -113,6 +113,7 @@ def test_other_releases_are_composed(sampling: str) -> None:
         assert (both >= alone).all()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(
     st.floats(0.3, 8.0), st.floats(0.001, 0.9), st.integers(1, 500), st.sampled_from(["poisson", "fixed", "visible"])
@@ -182,6 +183,7 @@ def test_releases_that_reveal_with_certainty_are_not_composed(monkeypatch: pytes
     assert float(gaussian_robustness(1e-300, 40.0)) > 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
 @pytest.mark.parametrize(("sigma", "q", "steps"), [(0.001, 0.01, 1), (0.1, 1e-5, 10_000), (1.0, 0.01, 10_000)])
 def test_an_event_impossible_without_the_unit_stays_impossible(

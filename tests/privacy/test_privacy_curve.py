@@ -200,6 +200,7 @@ def test_different_samplings_compose() -> None:
     assert pld((least,), DELTA) < pld(mixed, DELTA) < pld((most,), DELTA)
 
 
+@pytest.mark.slow
 def test_many_noise_levels_are_an_upper_bound() -> None:
     """200 levels go to a grid of 1 %, never above them: between the exact value and that of 1 % less noise."""
     sigmas = np.linspace(1.0, 1.4, 200)

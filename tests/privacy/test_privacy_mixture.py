@@ -78,6 +78,7 @@ def delta_after(times: int, at: float) -> float:
 
 
 # Values on which an independent computation and this one agree, and the gain from the draw.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "valid", "without"), [("mnist", 0.577, 2.01), ("lfw", 1.885, 5.95), ("cancer", 1.059, 1.095)]
 )
@@ -88,6 +89,7 @@ def test_independent_figures_of_fed_cdp(name: str, valid: float, without: float)
     assert found.by_tap["type-1"].valid == found.by_tap["type-0"].valid == found.valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist", "cancer"])
 def test_delta_is_the_mean_over_all_numbers_of_participations(name: str) -> None:
     """dp-accounting gives delta for each number of participations; their mean at the valid epsilon is the stated delta."""
@@ -100,6 +102,7 @@ def test_delta_is_the_mean_over_all_numbers_of_participations(name: str) -> None
     assert 0.97 * DELTA < exact < 1.002 * DELTA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "trials"), [("mnist", 400), ("lfw", 400), ("cancer", 3000)])
 def test_real_draws_of_the_example_with_the_most_copies(name: str, trials: int) -> None:
     """The federation's own partition and draws: mean delta at the valid epsilon is at most the stated one, with 99.9 %.
@@ -227,6 +230,7 @@ def test_a_reconstruction_bound_uses_the_same_mixture() -> None:
     assert 0.1 < reconstruction_robustness(0.1, (random,)) < reconstruction_robustness(0.1, most)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
 def test_an_audit_that_draws_participations_stays_below_the_valid_epsilon(sampling: Any) -> None:
     mixture = Mixture((Mechanism(1.0, 0.3, 2, sampling),), 20, 10, 4, "fixed", 5)

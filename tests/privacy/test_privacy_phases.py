@@ -64,6 +64,7 @@ def valid(phases: tuple[Phase, ...], unit: Any, claim: Any = NOTHING, **changes:
     return epsilon(phases, unit, claim, dataclasses.replace(SMALL, **changes), DELTA)
 
 
+@pytest.mark.slow
 def test_each_phase_has_its_own_noise() -> None:
     sigmas = (8.0, 6.0, 4.0, 2.0)
     answer = valid(every_round(*map(on_batch, sigmas)), "example")
@@ -95,6 +96,7 @@ def test_a_clients_update_is_released_at_the_end_of_the_round() -> None:
     assert (answer.sigma_effective, answer.steps) == (6.0, 4)
 
 
+@pytest.mark.slow
 def test_growing_cohorts() -> None:
     phases = every_round(*[at_server(2.0)] * 4, cohorts=(10, 20, 30, 40))
     answer = valid(phases, "client", client_sampling="poisson")
@@ -131,6 +133,7 @@ def test_the_noise_that_is_weakest_for_its_bound_counts() -> None:
     assert _counted(plain := tuple(dataclasses.replace(noise, only=False) for noise in noises)) == plain
 
 
+@pytest.mark.slow
 def test_realised_participations_fall_in_the_rounds_with_the_least_noise() -> None:
     """A run does not count in which rounds: at most one for each round and copy, and at most `most_copies` for several."""
     phases = every_round(*map(on_batch, (8.0, 6.0, 4.0, 2.0)))

@@ -198,6 +198,7 @@ def rounds_spent(curve: np.ndarray, budget: float) -> int:
     return math.ceil(rounds_within(curve, budget) / 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", FEDERATIONS)
 @pytest.mark.parametrize("policy", TABLE_8)
 def test_table_8(policy: str, dataset: str, curve: Callable[[str, str], np.ndarray]) -> None:
@@ -239,6 +240,7 @@ def noise_levels(policy: str, rounds: int) -> np.ndarray:
     return np.repeat([m.noise_multiplier for m in mechanisms], [m.steps for m in mechanisms])[: 100 * rounds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", SPENT)
 def test_the_epsilon_that_a_decay_spends(policy: str) -> None:
     rounds, tight, _ = SPENT[policy]
@@ -353,6 +355,7 @@ def geyer_federation(clients: int, rounds: int, updates: int) -> Schedule:
     return dataclasses.replace(federation(), **half, rounds=rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rounds", "updates", "delta", "releases", "low", "high", "tight", "loss"), GEYER)
 def test_geyer_table_1(
     clients: int,
@@ -399,6 +402,7 @@ FLOWER = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cohort", "z", "rounds", "script_epsilon", "renyi", "replaced", "zeroed"), FLOWER)
 def test_flowers_script(
     cohort: int, z: float, rounds: int, script_epsilon: float, renyi: float, replaced: float, zeroed: float

@@ -313,6 +313,7 @@ def test_tabular_one_victim_no_round(tmp_path: Path) -> None:
     assert "victim 0, example 0: the original" in [image["alt"] for image in page.images]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 5, 7), (1, 8, 8), (4, 3, 3)])
 def test_pictures_of_any_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
     assert len(page_of(run_folder(tmp_path, shape=shape)).images) > 10

@@ -250,6 +250,7 @@ ACCOUNTING: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = [
 CASES = [(table, path, value) for table, path, values in ACCOUNTING for value in values]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "path", "value"), CASES)
 def test_a_field_of_a_table_of_accounting(
     table: str, path: tuple[Any, ...], value: Any, monkeypatch: Any, capsys: Any, tmp_path: Path

@@ -43,6 +43,7 @@ TABLES = {name: table for name in table_names() if isinstance(table := read_any(
 WRITTEN = [name for name in TABLES if list(RESULTS.glob(f"*/{name}.csv"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_page_is_rendered_from_its_rows(name: str) -> None:
     """Rendered again from the CSV the page is the same, and a changed row changes it."""
@@ -277,6 +278,7 @@ def measure(table: Table, folder: Path, **asked: Any) -> tuple[list[str], pd.Dat
     return told, rows
 
 
+@pytest.mark.slow
 def test_a_cell_is_measured_once(tmp_path: Path) -> None:
     table = small(tmp_path)
     assert measure(table, tmp_path, only="cpl")[0] == ["cpl"]
@@ -293,6 +295,7 @@ def test_a_cell_is_measured_once(tmp_path: Path) -> None:
     assert measure(table, tmp_path, again=True)[0] == ["cpl", "dlg"]
 
 
+@pytest.mark.slow
 def test_a_killed_table_resumes_and_repeats_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between the end of a cell and its row, and in a cell."""
     from leakbench.reproduce import measure as measuring  # noqa: PLC0415
@@ -319,6 +322,7 @@ def test_a_killed_table_resumes_and_repeats_no_cell(tmp_path: Path, monkeypatch:
     pd.testing.assert_frame_equal(rows.drop(columns=times), whole.drop(columns=times))
 
 
+@pytest.mark.slow
 def test_quick_rows_do_not_replace_full_ones(tmp_path: Path) -> None:
     """Also if the full ones have an older recipe; in other folders, or at full scale, they are measured."""
     table = small(tmp_path)
@@ -354,6 +358,7 @@ def test_kept_rows_are_reported(
     assert said[1] == ["kept: 1 rows that were there (scale quick); --again measures them too, --out FOLDER elsewhere"]
 
 
+@pytest.mark.slow
 def test_quick_is_smaller_and_reports_it(tmp_path: Path) -> None:
     table = small(tmp_path)
     told, rows = measure(table, tmp_path, scale="quick")
@@ -366,6 +371,7 @@ def test_quick_is_smaller_and_reports_it(tmp_path: Path) -> None:
     assert "Scale `quick`, smaller" not in (tmp_path / "tiny.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_page_has_the_claims_with_their_verdicts(tmp_path: Path) -> None:
     claimed = {"name": "cpl", "claim": {"asr": 0.985}}
     table = read_table(str(tiny(tmp_path, rows=[{**claimed, "because": "too short"}])))
@@ -382,6 +388,7 @@ def test_a_page_has_the_claims_with_their_verdicts(tmp_path: Path) -> None:
     assert json.loads(rows["versions"].iloc[0])["torch"] and (rows["seeds"] == 1).all()
 
 
+@pytest.mark.slow
 def test_claims_with_fewer_iterations_have_a_different_setting(tmp_path: Path) -> None:
     """Fewer victims are the same setting, fewer iterations are not."""
     for quick, reason in (
@@ -395,6 +402,7 @@ def test_claims_with_fewer_iterations_have_a_different_setting(tmp_path: Path) -
         assert (claim.verdict, claim.reason) == ("different setting", reason)
 
 
+@pytest.mark.slow
 def test_claims_of_cells_without_rows_are_not_measured(tmp_path: Path) -> None:
     """One for each leakage point that has claims."""
     claim = {"rmse": 0.5, "type-1": {"asr": 0.25}}
@@ -409,6 +417,7 @@ def test_claims_of_cells_without_rows_are_not_measured(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_page_shows_the_number_of_examples_of_printed_numbers(tmp_path: Path) -> None:
     said = {"samples": {"asr": {"digits": 40, "mnist": 50}}, "samples_from": "its Table 9"}
     table = read_table(str(tiny(tmp_path, **said)))
@@ -417,6 +426,7 @@ def test_a_page_shows_the_number_of_examples_of_printed_numbers(tmp_path: Path) 
     assert "Examples behind the printed numbers, from its Table 9: digits 40 (ASR)." in page_of(table, rows)
 
 
+@pytest.mark.slow
 def test_a_claim_belongs_to_its_leakage_point(tmp_path: Path) -> None:
     claim = {"rmse": 0.5, "type-1": {"asr": 0.25, "rmse": 0.7}}
     row = {"name": "cpl", "given": {"taps": ["type-2", "type-1"], "leak_batch": 1}, "claim": claim}
@@ -438,6 +448,7 @@ def test_numbers_are_printed_in_the_order_of_the_combinations() -> None:
         list(spelled_out([{**row, "printed": {"accuracy": [0.1]}}]))
 
 
+@pytest.mark.slow
 def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
     """Wilson's interval over test examples for one seed, Student's over seeds for several."""
     training = {"defense": "none", "dataset": "digits", "clients": 10, "clients_per_round": 2, "local_iterations": 5}
@@ -493,6 +504,7 @@ def test_rows_at_a_point_are_only_those_of_its_round() -> None:
     assert list(found.index) == [4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verdict", "resilient"),
     [
@@ -582,6 +594,7 @@ def test_members_without_a_reconstruction_are_the_worst_of_their_batch() -> None
     assert all(math.isinf(found[f"{name}_{end}"]) for name in ("rmse", "iterations") for end in ("low", "high"))
 
 
+@pytest.mark.slow
 def test_the_index_counts_the_verdicts_of_the_rows(tmp_path: Path) -> None:
     """Each claim of the pages in results/ counts once; the sums are below."""
     text = (RESULTS / "README.md").read_text(encoding="utf-8")
@@ -697,6 +710,7 @@ def test_the_figure_of_observations_shows_its_rows() -> None:
         assert axes.lines[2].get_label() == "sigma 6"
 
 
+@pytest.mark.slow
 def test_two_tables_measured_at_once_lose_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one command measures a cell, another one writes the next row; a deleted page is written again."""
     from leakbench.reproduce import reproduce as reproducing  # noqa: PLC0415
@@ -718,6 +732,7 @@ def test_two_tables_measured_at_once_lose_no_row(tmp_path: Path, monkeypatch: py
     assert measure(table, tmp_path)[0] == [] and page.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_a_trial_names_the_numbers_that_differ_from_the_table(tmp_path: Path) -> None:
     """The page of a user's table has its path and its seed in the command that measures it again."""
     table = read_table(str(tiny(tmp_path, given={**TINY["given"], "seed": 7})))  # type: ignore[dict-item]
@@ -733,6 +748,7 @@ def test_a_trial_names_the_numbers_that_differ_from_the_table(tmp_path: Path) ->
     assert said in page_of(table, both) and "changed" in both
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", ["<script>alert(1)</script>", "a | b", "<img src=x>"])
 def test_titles_and_names_are_escaped(title: str, tmp_path: Path) -> None:
     row = {"name": title, "claim": {"asr": 1.0}, "because": title}

@@ -58,6 +58,7 @@ CHEAP = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", CHEAP)
 def test_computed_rows_equal_those_in_results(table: str) -> None:
     rows = committed(table)

@@ -101,6 +101,7 @@ def test_a_line_of_pictures_shows_the_same_examples(tmp_path: Path) -> None:
     assert not (tmp_path / "c.png").exists()
 
 
+@pytest.mark.slow
 def test_a_figure_is_drawn_from_finished_cells(tmp_path: Path) -> None:
     """A complete run is not repeated, also if the figure was lost."""
     table = table_of(
@@ -207,6 +208,7 @@ def test_an_order_that_seeds_do_not_decide_is_reported() -> None:
     assert (alike.verdict, alike.reason) == ("undecided", "3 seeds: their spread is unknown")
 
 
+@pytest.mark.slow
 def test_accuracies_of_every_seed_and_round_are_kept_and_drawn(tmp_path: Path) -> None:
     rows = [{"name": "none"}, {"name": "loud", "given": {"defense": "fed_sdp_server"}}]
     given = {**TINY["given"], "train_rounds": 2, "clients": 10, "clients_per_round": 2, "local_iterations": 1}  # type: ignore[dict-item]

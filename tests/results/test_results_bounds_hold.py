@@ -15,6 +15,7 @@ from leakbench.storage.store import open_run
 from tests.published_files import STUDIES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tenth", [False, True])
 def test_only_a_tenth_of_the_declared_noise_exceeds_the_bounds(tenth, tmp_path):
     """A flat clip at 4 and a deviation of 4 on digits: the labels alone reveal it."""

@@ -66,6 +66,7 @@ def test_the_matrix_has_a_line_for_each_defense(in_results):
     assert "1 of 1 defenses leak to at least one server at the client update (type-1)" in page
 
 
+@pytest.mark.slow
 def test_the_matrix_names_stale_rows_and_rows_of_one_network(in_results):
     from threat_matrix import caution, matrix  # noqa: PLC0415
 

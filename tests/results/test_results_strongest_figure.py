@@ -198,6 +198,7 @@ def test_the_face_is_the_first_victim(scripts, tmp_path: Path) -> None:
     assert [int(tile[0, 0, 0]) for tile in shown.values()] == [51, 102, 204]
 
 
+@pytest.mark.slow
 def test_the_figure_with_few_rows(scripts, tmp_path: Path) -> None:
     sheet = scripts.faces.Sheet(tmp_path / "faces.png")
     scripts.draw.draw(small(), sheet, tmp_path / "empty.png")
@@ -207,6 +208,7 @@ def test_the_figure_with_few_rows(scripts, tmp_path: Path) -> None:
     assert (tmp_path / "one.png").read_bytes() != (tmp_path / "empty.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_small_cells_are_measured_written_and_drawn(scripts, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the command line, on embedded digits; then again from the stored rows, to the same page."""
     monkeypatch.setattr(scripts.main, "GIVEN", {**scripts.main.GIVEN, "dataset": "digits", "candidates": 50})

@@ -90,6 +90,7 @@ def test_attacks_are_compared_at_the_same_number_of_searches(
         assert int(line[3]) == grid["victims"][int(line[1])]
 
 
+@pytest.mark.slow
 def test_a_record_without_a_reconstruction_counts_as_wrong(
     made: ModuleType, grid: dict[str, Any], rows: pd.DataFrame
 ) -> None:

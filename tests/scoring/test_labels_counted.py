@@ -81,6 +81,7 @@ def test_true_shares_are_all_right_and_are_in_the_first_row_of_a_batch() -> None
     )
 
 
+@pytest.mark.slow
 def test_a_run_counts_the_labels_of_its_batches(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

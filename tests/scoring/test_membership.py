@@ -142,6 +142,7 @@ def test_the_interval_of_a_mean() -> None:
     assert mean_interval([])[1:] == (0.0, 1.0)
 
 
+@pytest.mark.slow
 def test_every_run_reports_membership(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

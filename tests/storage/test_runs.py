@@ -38,6 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return runs
 
 
+@pytest.mark.slow
 def test_runs_are_listed_with_their_state(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +90,7 @@ def test_rows_of_several_runs_are_concatenated(place: Path) -> None:
     assert list(found.columns[:5]) == ["run", "hash", "dataset", "defense", "attack"]
 
 
+@pytest.mark.slow
 def test_each_row_has_the_verdict_on_its_leakage_point(place: Path) -> None:
     """Files of earlier versions have no such column; the summary has the verdict."""
     manifest = json.loads((place / "a" / "manifest.json").read_text())

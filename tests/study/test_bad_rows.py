@@ -124,6 +124,7 @@ def lines_of(kind: str) -> Lines:
     return without(lines, "checksum") if "checksum" in lines[0] else lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PAGES)
 @pytest.mark.parametrize("damage", ANY)
 def test_a_damaged_file(damage: str, kind: str, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:

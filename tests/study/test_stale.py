@@ -69,6 +69,7 @@ def states(rows: list[Published]) -> dict[str, list[Published]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS)
 def test_numbers_change_only_with_a_behaviour_version(name: str, tmp_path: Path) -> None:
     assert name in GOLDEN, f"{name!r} is not in {KEPT.name}; write it by `{COMMAND}`"
@@ -214,6 +215,7 @@ def test_a_network_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_cell(request, None).hash != before
 
 
+@pytest.mark.slow
 def test_no_published_row_is_stale_unless_its_page_names_it(rows: list[Published]) -> None:
     assert len(rows) >= 200
     found = states(rows)
@@ -233,6 +235,7 @@ def uses(row: Published, text: str) -> bool:
     return text in (ROOT / "defenses" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_part_makes_exactly_the_rows_that_use_it_stale(
     rows: list[Published], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +249,7 @@ def test_a_part_makes_exactly_the_rows_that_use_it_stale(
     assert all(each.state == "stale" for each in found if each.published.row in stale)
 
 
+@pytest.mark.slow
 def test_the_accounting_makes_printed_epsilons_and_noisy_rows_stale(
     rows: list[Published], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +268,7 @@ def test_the_accounting_makes_printed_epsilons_and_noisy_rows_stale(
     }
 
 
+@pytest.mark.slow
 def test_a_page_names_its_stale_rows_without_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LEAKBENCH_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -316,6 +321,7 @@ def leakbench_reproduce(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.slow
 def test_stale_rows_of_a_table_are_measured_again_and_no_others(
     leakbench_reproduce: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +345,7 @@ def test_stale_rows_of_a_table_are_measured_again_and_no_others(
     assert "measured again: 0 of 2 rows" in leakbench_reproduce("--stale")
 
 
+@pytest.mark.slow
 def test_stale_rows_without_data_are_counted_with_the_fetch_command(
     leakbench_reproduce: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

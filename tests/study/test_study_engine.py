@@ -70,6 +70,7 @@ def rows_of(asked: Table, folder: Path, engine: Any) -> tuple[list[str], pd.Data
     return said, rows.drop(columns=[name for name in TIMES if name in rows])
 
 
+@pytest.mark.slow
 def test_an_engine_gives_the_rows_of_one_process_and_measures_a_shared_cell_once(tmp_path: Path) -> None:
     asked, here = table(tmp_path), Here()
     alone = rows_of(asked, tmp_path / "alone", None)
@@ -91,6 +92,7 @@ def test_rows_that_fail_are_named_and_the_others_are_kept(tmp_path: Path) -> Non
     assert sorted(rows_of(asked, tmp_path, again)[0]) == ["sign", "signs again"] and len(again.seen) == 1
 
 
+@pytest.mark.slow
 def test_a_frontier_and_a_card_are_measured_by_an_engine(tmp_path: Path) -> None:
     """The engine measures the requested cells: no other folder appears."""
     request = Request(dataset="cancer", knows="defense", taps=("type-1",), attack="cpl", victims=2, train_rounds=1)

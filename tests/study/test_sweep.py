@@ -104,6 +104,7 @@ def whole(tmp_path_factory, one_thread) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_measures_exactly_the_missing_cells(whole, tmp_path):
     cut, rest, third = Here(falls_at=2), Here(backwards=True), Here()
     with pytest.raises(KeyboardInterrupt):
@@ -131,6 +132,7 @@ def test_finished_cells_without_a_journal_line_are_not_measured_again(whole, tmp
     assert swept(tmp_path, Here()).there == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "left"), [("rows.parquet", 0.9), ("manifest.json", 0.9), ("manifest.json", None)])
 def test_a_damaged_run_is_measured_again(name, left, tmp_path, capsys):
     grid = write_grid(tmp_path / "grid.yaml", each={"seed": [0, 1]})

@@ -97,6 +97,7 @@ def _heeds(number):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_every_end_of_a_sweep_ends_its_workers(number, tmp_path):
     script = tmp_path / "driver.py"
@@ -245,6 +246,7 @@ def test_a_broken_package_is_reported_with_the_reason(monkeypatch):
         workers.needed("ray")
 
 
+@pytest.mark.slow
 def test_sweeps_are_imported_without_ray_and_submitit():
     """The engines that need them import them at their start."""
     code = (

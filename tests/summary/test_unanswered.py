@@ -108,6 +108,7 @@ def test_a_run_without_any_reconstruction():
 FISHING = "run --attack fishing --leak-batch 8 --victims 10 --iterations 2 --train-rounds 0 --taps type-1 --candidates 10 --quiet"
 
 
+@pytest.mark.slow
 def test_table_and_page_show_reasons_from_the_command_line(tmp_path, monkeypatch, capsys):
     """Of ten batches of eight digits two have no zero (seed 0); the others have a reconstruction of one example each."""
     code, out, err = called(
@@ -144,6 +145,7 @@ def test_a_class_without_possible_victims_is_refused_at_once(tmp_path, monkeypat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_client_that_refused_is_reported(tmp_path, monkeypatch, capsys):
     asked = "--dataset cancer --attack imprint --leak-model mlp --leak-batch 8 --victims 3 --train-rounds 0 --taps type-1 --quiet"
     for defense, said in (("refuse_conspicuous", "clients refused to send 3 of 3 updates"), ("none", "")):

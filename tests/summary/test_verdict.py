@@ -362,6 +362,7 @@ def test_resilient_is_neither_yes_nor_no_if_inconclusive() -> None:
     assert np.isnan([resilient("inconclusive"), resilient("attack failed")]).all()
 
 
+@pytest.mark.slow
 def test_a_run_prints_its_verdict_with_reason_and_command(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
     """An oblivious attacker that fails on a defense shows nothing about it."""
     monkeypatch.setenv("COLUMNS", "200")

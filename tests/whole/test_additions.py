@@ -115,6 +115,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_five_additions_are_measured_by_one_table(place: Path) -> None:
     said = run(
         place,
@@ -145,6 +146,7 @@ def test_five_additions_are_measured_by_one_table(place: Path) -> None:
     assert "largest error" in report and page
 
 
+@pytest.mark.slow
 def test_identities_contain_the_names_of_additions_and_factors_scale_them(place: Path) -> None:
     program = (
         "from leakbench.cell.factors import wider; from leakbench.defense import Defense;"

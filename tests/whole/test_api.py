@@ -110,6 +110,7 @@ def test_numbers_are_refused_before_torch(tmp_path: Path) -> None:
         leakbench.sweep({})
 
 
+@pytest.mark.slow
 def test_a_result_equals_the_content_of_its_folder(result: leakbench.Result) -> None:
     opened = leakbench.Result.open(result.folder)
     assert str(opened) == str(result) and opened.summary == result.summary
@@ -133,6 +134,7 @@ def test_pictures_are_in_the_order_of_the_rows(result: leakbench.Result) -> None
     assert without.pictures == {}
 
 
+@pytest.mark.slow
 def test_python_and_the_command_line_give_the_same_rows(
     result: leakbench.Result, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_run_compared_with_itself_has_no_differences(result: leakbench.Result)
     assert found.left_out == () and str(found) == found.text
 
 
+@pytest.mark.slow
 def test_lists_of_runs_are_compared_over_all_victims(result: leakbench.Result, tmp_path: Path) -> None:
     other = leakbench.run(out=tmp_path / "seed 1", quiet=True, **{**SMALL, "seed": 1})
     table = leakbench.compare([result, other], [result, other]).table()
@@ -201,6 +204,7 @@ def test_lists_of_runs_are_compared_over_all_victims(result: leakbench.Result, t
         leakbench.compare(result, [result, other])
 
 
+@pytest.mark.slow
 def test_a_grid_may_be_a_mapping(result: leakbench.Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "start.py").write_text(
@@ -215,6 +219,7 @@ def test_a_grid_may_be_a_mapping(result: leakbench.Result, monkeypatch: pytest.M
         leakbench.sweep({"rows": [{"eech": {}}]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".pdf", ".svg", ".png", ".html", ".csv", ".tex"])
 def test_a_result_is_saved_by_its_suffix(result: leakbench.Result, tmp_path: Path, suffix: str) -> None:
     place = tmp_path / f"figure{suffix}"

@@ -256,6 +256,7 @@ ATTACKS = {"cancer": "inverting_gradients_table", "digits": "inverting_gradients
 ON_DIGITS = {"none", "fed_cdp", "precode"}  # Pictures through an MLP; the other operations also run on tables.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dataset"),
     [*((n, "cancer") for n in names("defenses")), *((n, "digits") for n in names("defenses") if n in DEAR | ON_DIGITS)],
@@ -270,6 +271,7 @@ def test_a_defense_runs_on_small_pictures_and_tables(name, dataset, tmp_path):
     assert summary["taps"]["type-1"]["ssim"] is None  # Neither a table nor 8 x 8 pixels contain its window.
 
 
+@pytest.mark.slow
 def test_the_live_protocol_names_each_leak_by_its_round(tmp_path):
     more = (
         "--iterations",
@@ -301,6 +303,7 @@ def test_the_live_protocol_names_each_leak_by_its_round(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_missing_accuracy_without_training_has_a_note(tmp_path):
     summary, _ = run_tiny(tmp_path / "run", train_rounds=0)
     assert summary["accuracy"] is None
@@ -308,6 +311,7 @@ def test_a_missing_accuracy_without_training_has_a_note(tmp_path):
     assert "train-rounds 0" in summary["notes"]["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names("defenses"))
 def test_epsilon_computes_a_defense_without_training(name):
     found = strict_json(answer(f"epsilon {FEDERATION} --defense {name} --json"))
@@ -352,6 +356,7 @@ def test_list_models_shows_sizes_and_activations():
     assert all(f"  {name} " in shown for name in MODELS) and "2,904,970" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), FILES)
 def test_show_points_at_the_code_of_each_part(kind, name):
     shown = answer(f"show {name}")

@@ -46,6 +46,7 @@ def test_commands_python_functions_and_recipes_equal_the_record() -> None:
     assert not changed, "\n".join([f"see {frozen_commands.COMMAND}", *changed])
 
 
+@pytest.mark.slow
 def test_file_formats_equal_the_record(tmp_path: Path) -> None:
     changed = list(differences(recorded(frozen_files.RECORDED), frozen_files.current(tmp_path)))
     assert not changed, "\n".join([f"see {frozen_files.COMMAND}", *changed])
@@ -85,6 +86,7 @@ def first_format(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [None, first_format], ids=["format of 0.1", "first format"])
 @pytest.mark.parametrize("name", OLD)
 def test_an_old_run_folder_is_read(name: str, change: Callable[[Path], None] | None, call: Call) -> None:

@@ -11,6 +11,7 @@ from tests.reliability.points import POINTS, Point
 from tests.reliability.tally import Tally
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
 def test_a_short_version_of_each_promise_holds(point: Point, tmp_path: Path) -> None:
     found = point.check(False, tmp_path)
