@@ -453,7 +453,7 @@ def test_warnings_need_verbose() -> None:
 def test_the_terminal_table_without_values() -> None:
     summary = summary_of()
     for tap in summary["taps"].values():
-        tap.update({name: None for name in tap if name not in ("round", "batch")})
+        tap.update({name: None for name in tap if name not in ("round", "batch", "verdict")})
     summary.update(accuracy=None)
     del summary["epsilon"]
     assert "accuracy n/a after 2 rounds" in printed(summary, 120)
