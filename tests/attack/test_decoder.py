@@ -204,6 +204,7 @@ def times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dataset", "more"),
     [

@@ -57,6 +57,7 @@ def test_the_difference_equals_that_of_the_rows(runs: Path) -> None:
     assert found["type-2", "identified"].low > 0
 
 
+@pytest.mark.slow
 def test_a_run_does_not_differ_from_itself(runs: Path) -> None:
     for d in compare(runs / "none", runs / "none"):
         assert d.difference == 0

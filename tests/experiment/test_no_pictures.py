@@ -112,6 +112,7 @@ def test_no_pixel_of_truth_or_reconstruction_is_in_any_file(folders: tuple[str, 
     assert all(name.endswith(".trajectory") for name in load_file(without / "reconstructions.safetensors"))
 
 
+@pytest.mark.slow
 def test_the_scores_are_the_same(folders: tuple[str, Path, Path]) -> None:
     one, other = (pd.read_parquet(folder / "rows.parquet") for folder in folders[1:])
     clock = [name for name in one if name.endswith("seconds")]

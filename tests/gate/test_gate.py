@@ -105,6 +105,7 @@ def test_twenty_seeds_pass_unchanged_and_fail_weakened(runs: Runs) -> None:
         assert not all(check.holds for check in gate(runs(0.01, seed), before, Limits())), seed
 
 
+@pytest.mark.slow
 def test_a_folder_and_its_file_are_the_same_baseline(runs: Runs) -> None:
     before, now = runs(1.0), runs(0.01)
     path = file_of(before)

@@ -47,6 +47,7 @@ def test_the_command_writes_the_card_to_its_path(
     assert keys == sorted(keys) and path.stat().st_size < 10_000
 
 
+@pytest.mark.slow
 def test_a_card_contains_the_measurements(card: Card) -> None:
     assert [(cell.attacker, cell.protocol) for cell in card.cells] == [("oblivious", "paper"), ("aware", "paper")]
     point = card.cells[0].points[0]

@@ -464,6 +464,7 @@ def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
     assert "| three |" in page_of(table, found)
 
 
+@pytest.mark.slow
 def test_a_row_has_the_numbers_of_its_leakage_point(tmp_path: Path) -> None:
     """Each column equals the field of the run's summary; the accuracy is that of the model that leaked."""
     federation = {"clients": 10, "clients_per_round": 5, "local_iterations": 9, "train_rounds": 3, "noise_factor": 0.01}

@@ -220,6 +220,7 @@ def test_two_commands_on_one_folder_lose_no_row(tmp_path: Path, monkeypatch: pyt
     assert "1000 clients" in (tmp_path / "geyer_table_1_rounds.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stale", [None, "old"])
 def test_a_page_that_is_missing_or_old_is_written_again(
     stale: str | None, monkeypatch: Any, capsys: Any, tmp_path: Path

@@ -118,6 +118,7 @@ def test_an_interrupted_sweep_measures_exactly_the_missing_cells(whole, tmp_path
     assert digests(tmp_path) == digests(whole)
 
 
+@pytest.mark.slow
 def test_finished_cells_without_a_journal_line_are_not_measured_again(whole, tmp_path):
     """A driver may be killed between a cell's end and its line, or in the middle of a line."""
     (tmp_path / "runs").symlink_to(whole / "runs")

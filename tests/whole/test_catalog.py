@@ -205,6 +205,7 @@ def alike() -> set[str]:
 APART = DEAR | alike()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in APART)) for n in names("defenses")])
 def test_a_defense_runs(name, tmp_path):
     """With two search steps; each step computes the defense's effect on a guess."""
@@ -230,6 +231,7 @@ def only_starts_elsewhere(attack: Attack) -> bool:
     return dataclasses.replace(attack.method, start=usual.start) == usual
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in LARGE)) for n in SHORT])
 def test_an_attack_runs(name, tmp_path):
     attack = load(Attack, catalog_folder("attacks") / f"{name}.yaml")
