@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -78,13 +78,13 @@ class Slot:
                 "slot", "{text}", {"text": f"got {value!r}, expected one part{nearest('', list(self.parts))}"}
             )
         [(key, fields)] = value.items()
-        known = {**self.parts, **_own_parts(self.name)}
-        if key not in known:
-            raise PydanticCustomError(
-                "slot", "{text}", {"text": f"unknown part {key!r}{nearest(str(key), list(known))}"}
-            )
+        own = _own_parts(self.name)
+        if key not in own and key not in self.parts:
+            known = [*self.parts, *own]
+            raise PydanticCustomError("slot", "{text}", {"text": f"unknown part {key!r}{nearest(str(key), known)}"})
         try:
-            return construct(known[key], {} if fields is None else fields)
+            part = _loaded(own[key]) if key in own else self.parts[key]
+            return construct(part, {} if fields is None else fields)
         except InputError as error:
             raise PydanticCustomError("slot", "{text}", {"text": f"{key}: {error}"}) from None
 
@@ -128,9 +128,21 @@ def _parts(slot: str, within: tuple[str, ...]) -> Mapping[str, type[Any]]:
 
 
 @lru_cache
-def _own_parts(slot: str) -> Mapping[str, type[Any]]:
+def _own_parts(slot: str) -> Mapping[str, EntryPoint]:
+    """Return {name: entry point} of the parts of other packages; a part is imported only when a recipe names it."""
     points = entry_points(group="leakbench.parts")
-    return {p.name.split(".", 1)[1]: p.load() for p in points if p.name.startswith(slot + ".")}
+    return {p.name.split(".", 1)[1]: p for p in points if p.name.startswith(slot + ".")}
+
+
+def _loaded(point: EntryPoint) -> type[Any]:
+    """Return the class of an entry point; raises InputError where it cannot be imported."""
+    try:
+        return cast(type[Any], point.load())
+    except Exception as error:
+        package = f" of the package {point.dist.name}" if point.dist else ""
+        raise InputError(
+            f"part {point.name!r}{package} cannot be imported ({type(error).__name__}: {error}); install the package again"
+        ) from None
 
 
 def recipe_name(cls: type[Any]) -> str | None:

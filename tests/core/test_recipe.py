@@ -6,6 +6,7 @@ import pkgutil
 from pathlib import Path
 
 import pytest
+from pydantic_core import PydanticCustomError
 
 import leakbench
 from leakbench.attack import Attack
@@ -18,7 +19,7 @@ from leakbench.cell import Request, resolve_cell
 from leakbench.core.behaviour import part_name
 from leakbench.core.errors import InputError
 from leakbench.core.part import part
-from leakbench.core.recipe import Slot, construct, describe, load, names, recipe_name, resolve
+from leakbench.core.recipe import Slot, _own_parts, construct, describe, load, names, recipe_name, resolve
 from leakbench.data.formats import FORMAT
 from leakbench.data.partition import PARTITION
 from leakbench.defense import Defense
@@ -196,3 +197,27 @@ def test_a_recipe_in_the_working_folder_is_suggested(tmp_path, monkeypatch):
         resolve("defenses", Defense, "clipped")
     with pytest.raises(InputError, match="unknown name"):
         resolve("defenses", Defense, "c" * 300)
+
+
+def test_a_package_that_cannot_be_imported_stops_only_recipes_that_name_its_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the part and its package; other recipes do not import it."""
+    installed = tmp_path / "my_parts-0.1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: my-parts\nVersion: 0.1\n", encoding="utf-8")
+    (installed / "entry_points.txt").write_text(
+        "[leakbench.parts]\ntransform.rounded = my_lost:Rounded\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _own_parts.cache_clear()
+    try:
+        assert TRANSFORM({"clip_whole": {"norm": 1.0}}).norm == 1.0
+        with pytest.raises(PydanticCustomError) as refused:
+            TRANSFORM("rounded")
+    finally:
+        _own_parts.cache_clear()
+    assert str(refused.value) == (
+        "rounded: part 'transform.rounded' of the package my-parts cannot be imported (ModuleNotFoundError: No module named "
+        "'my_lost'); install the package again"
+    )

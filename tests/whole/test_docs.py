@@ -65,6 +65,9 @@ def test_the_additions_of_the_page_work_as_written(leakbench, monkeypatch, tmp_p
     (installed / "entry_points.txt").write_text(f"[leakbench.parts]\n{lines}", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     modules = [where.partition(":")[0] for where in points.values()]
+    assert project["tool"]["setuptools"]["py-modules"] == list(
+        dict.fromkeys(modules)
+    )  # Else pip installs none of them.
     written = {step.name: step.text for step in steps("adding.md")}
     for module in modules:
         (tmp_path / f"{module}.py").write_text(written[f"{module}.py"], encoding="utf-8")
