@@ -112,7 +112,7 @@ FAMILIES: dict[str, list[tuple[str, str]]] = {
         ("Rankings", "identification"),
     ],
     "results": [
-        ("Leaderboard and choices", "leaderboard|frontier|defense|aware|largest|threat_matrix"),
+        ("Findings, leaderboard and choices", "findings|leaderboard|frontier|defense|aware|largest|threat_matrix"),
         ("Fed-alphaCDP", "fed_alpha_cdp"),
         ("Geyer et al., priority-based noise, TabLeak", "geyer|priority|tableak"),
         ("Flower", "flower"),

@@ -273,15 +273,15 @@ def _between(text: str, begin: str, block: str) -> str:
 
 
 def pages_of(out: Path) -> str:
-    """Return the list of all pages in the groups of a folder of results, with their titles."""
+    """Return the list of all pages of a folder of results, with their titles: those of all rows, then each group's."""
     lines = []
-    for group, title in GROUPS.items():
-        pages = sorted((out / group).glob("*.md"))
+    for group, title in {".": "Overview", **GROUPS}.items():
+        pages = [page for page in sorted((out / group).glob("*.md")) if page.name != "README.md"]
         if pages:
             lines += ["", f"### {title}", ""]
         for page in pages:
             heading = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-            lines.append(f"- [{heading}]({group}/{page.name})")
+            lines.append(f"- [{heading}]({page.relative_to(out).as_posix()})")
     return "\n".join(lines[1:])
 
 

@@ -28,6 +28,7 @@ TESTED = {
     "bounds_hold": "test_results_pages.py",
     "conspicuous": "test_results_conspicuous.py",
     "defenses": "test_results_pages.py",
+    "findings": "test_results_findings.py",
     "fishing": "test_results_fishing.py",
     "flower_wrappers": "test_results_flower_wrappers.py",
     "frontier_cancer": "test_frontier.py",

@@ -1,0 +1,150 @@
+"""results/findings.md equals the output of studies/findings.py, and a finding is stated only where its rows show it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import findings
+import pandas as pd
+import pytest
+from findings import Inputs, Source
+from plain import hard_phrases
+
+from leakbench.reproduce.reproduce import pages_of
+from tests.published_files import RESULTS
+
+PAGE = (RESULTS / "findings.md").read_text(encoding="utf-8")
+SECTIONS = re.split(r"^## (?=\d)", PAGE.partition("## Not in this list")[0], flags=re.MULTILINE)[1:]
+
+
+@pytest.fixture(scope="module")
+def inputs() -> Inputs:
+    return findings.read()
+
+
+def changed(inputs: Inputs, name: str, **columns: object) -> Inputs:
+    """Return the rows with other values in all rows of a table."""
+    source = inputs.tables[name]
+    return replace(inputs, tables={**inputs.tables, name: replace(source, rows=source.rows.assign(**columns))})
+
+
+def aged(inputs: Inputs, name: str) -> Inputs:
+    """Return the rows with all rows of a table stale."""
+    source = inputs.tables[name]
+    return replace(inputs, tables={**inputs.tables, name: replace(source, stale=frozenset(source.rows["cell"]))})
+
+
+def test_the_page_equals_the_output_of_the_script(inputs: Inputs) -> None:
+    assert findings.page(inputs) == PAGE
+    assert len(SECTIONS) == len(findings.FINDINGS) == 10
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.partition(".")[0])
+def test_a_finding_has_an_interval_or_a_count_a_source_and_a_limit(section: str) -> None:
+    text = " ".join(section.split())
+    numbers = text.partition("- Source:")[0]
+    interval = re.search(r"\d\.\d+ \[\d\.\d+, \d\.\d+\]", numbers)
+    size = re.search(r"\d+ (victims|batches) on \d+ networks|\d+ networks|\d+ trainings", numbers)
+    counted = re.search(r"\d+ of \d+ (printed|recipes|epsilons)", numbers)
+    assert (interval and size) or (counted and "no interval is needed" in numbers)
+    assert text.count("- It does not show: ") == 1
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert links and all((RESULTS / link).is_file() for link in links)
+
+
+def test_the_words_are_plain_and_the_lines_short() -> None:
+    assert hard_phrases(PAGE) == []
+    assert [line for line in PAGE.splitlines() if len(line) > 100 and not line.startswith("- Source:")] == []
+
+
+def test_the_list_of_pages_has_the_findings() -> None:
+    line = "- [Ten findings](findings.md)"
+    assert line in pages_of(RESULTS).splitlines()
+    assert line in (RESULTS / "README.md").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("finding", "name", "columns"),
+    [
+        (findings.repeated_noise, "strongest_ranking", {"verdict": "inconclusive"}),
+        (findings.repeated_noise, "strongest_ranking", {"identified_low": 0.0}),
+        (findings.layer_wise_clip, "strongest_ranking", {"identified_high": 1.0}),
+        (findings.honest_layer, "servers_rows", {"verbatim_low": 0.0}),
+        (findings.honest_layer, "servers_rows", {"victims": 1, "networks": 1}),
+        (findings.sums_of_clients, "servers_secure", {"asr_low": 0.0}),
+        (findings.clips_and_pruning, "servers_defenses", {"asr_low": 0.4}),
+        (findings.clips_and_pruning, "servers_defenses", {"verdict": "attack failed"}),
+        (findings.printed_accuracy, "fed_alpha_cdp_table_4", {"seeds": 1.0}),
+        (findings.flower_accountant, "flower_epsilons", {"gives": 1.0}),
+    ],
+)
+def test_rows_that_are_not_significant_take_a_claim_back(finding, name, columns, inputs: Inputs) -> None:  # type: ignore[no-untyped-def]
+    assert finding(inputs).doubts == []
+    without = finding(changed(inputs, name, **columns))
+    assert without.doubts and without.text(1) != finding(inputs).text(1)
+    assert without.text(1).startswith("## 1. Not shown: ")
+    assert "- Not shown, because " in without.text(1)
+
+
+@pytest.mark.parametrize(
+    ("finding", "name"),
+    [
+        (findings.printed_epsilons, "fed_alpha_cdp_table_7"),
+        (findings.printed_accuracy, "fed_alpha_cdp_table_4"),
+        (findings.repeated_noise, "strongest_ranking"),
+        (findings.layer_wise_clip, "strongest_ranking"),
+        (findings.honest_layer, "servers_rows"),
+        (findings.sums_of_clients, "servers_secure"),
+        (findings.clips_and_pruning, "servers_defenses"),
+        (findings.flower_accountant, "flower_epsilons"),
+    ],
+)
+def test_stale_rows_take_a_claim_back(finding, name, inputs: Inputs) -> None:  # type: ignore[no-untyped-def]
+    text = " ".join(finding(aged(inputs, name)).text(1).split())
+    assert "Not shown, because" in text and "rows are stale, measured with an earlier version" in text
+
+
+def test_equal_intervals_take_back_the_claim_on_calibrated_noise(inputs: Inputs) -> None:
+    source = inputs.frontiers["mnist"]
+
+    def found(changed: Source) -> findings.Finding:
+        return findings.calibrated_noise(replace(inputs, frontiers={**inputs.frontiers, "mnist": changed}))
+
+    assert found(source).doubts == []
+    assert found(replace(source, rows=source.rows.assign(identified_high=1.0))).doubts == [
+        "0 of 2 settings have a better one"
+    ]
+    assert "rows are stale" in found(replace(source, stale=frozenset(source.rows["cell"]))).doubts[0]
+
+
+def test_recipes_within_their_claim_or_changed_take_back_the_claim_on_released_code(inputs: Inputs) -> None:
+    assert findings.released_code(inputs).doubts == []
+    fine = tuple(replace(row, valid="0.1") if row.name == "fed_cdp_as_released" else row for row in inputs.defenses)
+    assert findings.released_code(replace(inputs, defenses=fine)).doubts == ["only 6 of 7 recipes exceed their claim"]
+    old = replace(inputs, old_defenses=frozenset({"fed_sdp_as_released"}))
+    assert findings.released_code(old).doubts == ["1 of 7 recipes have changed since they were computed"]
+
+
+def test_formulas_that_give_most_printed_numbers_take_the_claim_back(inputs: Inputs) -> None:
+    for name in findings.BUDGETS:
+        inputs = changed(inputs, name, stated=1.0, gives=1.0)
+    assert findings.printed_epsilons(inputs).doubts == ["0 of 55 printed numbers do not follow, not most"]
+
+
+def test_the_script_writes_the_page_and_the_list(
+    tmp_path: Path, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "README.md").write_text("<!-- pages -->\n<!-- end -->\n", encoding="utf-8")
+    monkeypatch.setattr(findings, "RESULTS", tmp_path)
+    monkeypatch.setattr(findings, "read", lambda: inputs)
+    findings.main()
+    assert (tmp_path / "findings.md").read_text(encoding="utf-8") == PAGE
+    assert "- [Ten findings](findings.md)" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_row_of_few_examples_of_one_network_is_a_doubt() -> None:
+    columns = {"row": ["a"], "cell": ["a"], "victims": [8], "batch": [1], "networks": [float("nan")]}
+    rows = pd.DataFrame({**columns, "asr_low": [0.7], "verdict": ["reconstructs"]})
+    assert Source("a.md", rows).doubts(rows, "asr", 0.0) == ["1 of 1 rows have fewer than 50 examples of one network"]
