@@ -255,8 +255,9 @@ def printed_accuracy(inputs: Inputs) -> Finding:
     )
     return Finding(
         "Fed-alphaCDP's printed accuracy was not reached at its printed noise",
-        f"Table 4 prints {len(claims)} accuracies on MNIST, {alike} {'was' if alike == 1 else 'were'} measured in the paper's "
-        f"setting, and {len(wrong)} of these contradicted, at a level of {LEVEL:.0%} after Holm's correction.",
+        f"Table 4 prints {len(claims)} accuracies on MNIST: {alike} {'was' if alike == 1 else 'were'} measured in the paper's "
+        f"setting, and {len(wrong)} {'is' if len(wrong) == 1 else 'are'} contradicted, at a level of {LEVEL:.0%} after Holm's "
+        "correction.",
         f"The accuracy is {measured}.",
         f"why, because the learning rate is not printed and may differ; nor the other cells: {single} of full size have one "
         f"training each, {len(quick)} are smaller than the paper's, and the rest are not measured.{reference}",
