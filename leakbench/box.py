@@ -57,9 +57,16 @@ def evidence_of(rows: pd.DataFrame) -> str:
     return f"{', '.join(parts)}."
 
 
-def few_victims(rows: pd.DataFrame) -> str:
-    """Return the caveat that attacked cells have few victims; empty where none has."""
-    attacked = rows[rows["verdict"].notna()] if {"victims", "verdict"} <= set(rows.columns) else rows[:0]
+def few_victims(rows: pd.DataFrame, every: bool = False) -> str:
+    """Return the caveat that attacked cells have few victims; empty where none has.
+
+    Args:
+        rows: The rows of the page.
+        every: Whether rows without a verdict about leaks count too.
+    """
+    attacked = rows[rows["victims"] > 0] if "victims" in rows else rows[:0]
+    if not every:
+        attacked = attacked[attacked["verdict"].notna()] if "verdict" in attacked else attacked[:0]
     few = attacked.loc[attacked["victims"] < FEW, "cell"].nunique() if len(attacked) else 0
     many = attacked["cell"].nunique()
     return f"{few} of {many} cells have fewer than {FEW} victims: their intervals are wide." if few else ""

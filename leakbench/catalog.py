@@ -15,7 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from leakbench.attack import Attack
 from leakbench.core.errors import InputError, nearest
-from leakbench.core.recipe import catalog_folder, names, resolve
+from leakbench.core.recipe import catalog_folder, names, recipe_name, resolve
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.summary.threat import threat
@@ -119,8 +119,11 @@ def _fields(value: Any, indent: str) -> Iterator[str]:
 
 
 def _field(name: str, value: Any, indent: str) -> Iterator[str]:
+    if value is None or value in ((), {}, ""):
+        return
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield f"{indent}{name}: {type(value).__name__}  ({_where(type(value))})"
+        cls = type(value)
+        yield f"{indent}{name}: {recipe_name(cls) or cls.__name__}  ({cls.__name__}, {_where(cls)})"
         yield from _fields(value, indent + "  ")
     elif isinstance(value, tuple) and any(dataclasses.is_dataclass(v) for v in value):
         yield f"{indent}{name}:"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from difflib import get_close_matches
 
 if "OMP_WAIT_POLICY" not in os.environ:
     # Waiting threads that spin for milliseconds take the cores of a shared machine from other work.
@@ -51,7 +52,7 @@ def main() -> None:
         except InputError as error:
             _fail(str(error), debug)
         except click.ClickException as error:
-            _fail(error.format_message(), debug)
+            _fail(_message(error), debug)
         except (KeyboardInterrupt, click.Abort):
             _fail(said(), debug, INTERRUPTED)
         except Exception as error:  # Unforeseen errors are one line too.
@@ -63,6 +64,15 @@ def main() -> None:
             if out_of_memory(error):  # Of what is not done for some victims or clients at a time.
                 _fail(f"memory: not enough{wanted(error)}; {_lower()}", debug)
             _fail(f"a bug in leakbench ({type(error).__name__}: {error}); --debug shows where", debug, BUG)
+
+
+def _message(error: click.ClickException) -> str:
+    """Return the message of click, with the closest option only, and what a folder is."""
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        close = get_close_matches(error.option_name, error.possibilities, n=1, cutoff=0)
+        error = click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
+    folder = isinstance(error, click.MissingParameter) and error.param is not None and error.param.name == "folder"
+    return error.format_message() + (" Give the folder of a finished run." if folder else "")
 
 
 def _lower() -> str:

@@ -135,14 +135,18 @@ def _own_parts(slot: str) -> Mapping[str, EntryPoint]:
 
 
 def _loaded(point: EntryPoint) -> type[Any]:
-    """Return the class of an entry point; raises InputError where it cannot be imported."""
+    """Return the class of an entry point; raises InputError where it cannot be imported or is not a dataclass."""
+    package = f" of the package {point.dist.name}" if point.dist else ""
+    said = f"part {point.name!r}{package}"
     try:
-        return cast(type[Any], point.load())
+        cls = point.load()
     except Exception as error:
-        package = f" of the package {point.dist.name}" if point.dist else ""
         raise InputError(
-            f"part {point.name!r}{package} cannot be imported ({type(error).__name__}: {error}); install the package again"
+            f"{said} cannot be imported ({type(error).__name__}: {error}); install the package again or uninstall it"
         ) from None
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise InputError(f"{said}: got {point.value}, expected a frozen dataclass")
+    return cls
 
 
 def recipe_name(cls: type[Any]) -> str | None:

@@ -463,6 +463,9 @@ def leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
     Raises:
         InputError: A word is not a round number or `last`, or the protocol or training does not reach the round.
     """
+    for word in request.leak_rounds:
+        if word != "last" and not word.isdecimal():
+            raise InputError(f"leak-rounds: got {word!r}, expected round numbers from 0 to {rounds}, or last")
     if request.protocol == "paper" and not set(request.leak_rounds) <= {"0", "last" if not rounds else "0"}:
         raise InputError(
             f"leak-rounds: got {','.join(request.leak_rounds)!r}, but the paper protocol leaks before the first round (0); add"
@@ -470,8 +473,6 @@ def leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
         )
     found = set()
     for word in request.leak_rounds:
-        if word != "last" and not word.isdecimal():
-            raise InputError(f"leak-rounds: got {word!r}, expected round numbers from 0 to {rounds}, or last")
         number = rounds if word == "last" else int(word)
         if number > rounds:
             raise InputError(f"leak-rounds: got {number}, but only {rounds} rounds are trained (--train-rounds)")

@@ -1,4 +1,4 @@
-"""What answers are scored by: what really stood behind what leaked."""
+"""The examples behind the leaked updates, which reconstructions and rankings are compared with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Truth"]
 
 @dataclass(frozen=True)
 class Truth:
-    """What really stood behind what leaked, of the victims `lanes` (V,): inputs (V, M, *s), labels and examples (V, M).
+    """The examples behind the updates of the victims `lanes` (V,): inputs (V, M, *s), labels and examples (V, M).
 
     `lanes` are the victims' positions among all victims of the cell; own (V,) those of their first examples among the candidates.
 

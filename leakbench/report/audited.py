@@ -1,4 +1,4 @@
-"""The audit of a run's defense: what was found, or how to have it looked for."""
+"""The audit of a run's defense: its file in the run folder, or the command that makes it."""
 
 from __future__ import annotations
 

@@ -19,12 +19,13 @@ NOTHING = 0.995
 """A bound from which on it is printed as 1.00, and says nothing."""
 
 WHO_KNOWS_LITTLE = "for an attacker that knows only the deviation of such examples' values"
-"""Whom the floor holds for: one who knows how neighbouring pixels go together, say, may come closer."""
+"""The floor is for an attacker that does not know, for example, how neighbouring pixels correlate."""
 
 BROKEN = "the guarantee does not hold, or a bug is here"
 
 SURPASSED = (
-    "more than a server that lies may expect: a bug is here, or more is known of the examples than the reference knows"
+    "above the limit of a malicious server: leakbench has a bug, or the attacker knows more of the examples than the"
+    " reference"
 )
 
 

@@ -41,7 +41,7 @@ def verdicts(summary: Summary) -> list[Said]:
 
 
 def _excluded(tap: Tap) -> str:
-    """Return up to which rates the evidence excludes nothing, in whole percents, rounded up.
+    """Return the rates up to which the evidence does not exclude a leak, in whole percents, rounded up.
 
     The limits are of the measurement alone: a bound by a valid epsilon may be lower, and has a sentence of its own.
     """

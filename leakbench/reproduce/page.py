@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +50,8 @@ MANY = 12
 
 HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reason")
 
+LINK = re.compile(r"\[([^]]*)\]\(\.\./\.\./(docs/[\w-]+\.md)[^)]*\)")
+"""A link from a published page to a page of the documentation."""
 
 PUBLISHED = "About the published rows, not these: "
 
@@ -69,13 +74,14 @@ def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
     return decided(found + (ordered(table.rounds, rows) if table.rounds else []))
 
 
-def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
+def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False, out: Path | None = None) -> str:
     """Return the page, with today's claims and aims of the table.
 
     Args:
         table: The table.
         rows: Its rows.
         elsewhere: Whether these are not the published rows, which the table's findings are about.
+        out: The folder of the page; None for a published page, which lies next to the documentation.
     """
     rows = with_claims(table, rows)
     published = list(rows_of(table, rows))
@@ -92,7 +98,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
             f"# {untagged(table.title)}",
             "",
             *cite,
-            *_box(table, rows, stale, elsewhere),
+            *_box(table, rows, stale, elsewhere, out),
             untagged(table.text),
             "",
             *_trial(table, rows),
@@ -112,24 +118,41 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
         "",
         untagged(f"{PUBLISHED}{table.found}" if elsewhere and table.found else table.found),
     ]
-    return "\n".join(lines).rstrip() + "\n"
+    text = "\n".join(lines).rstrip() + "\n"
+    return text if out is None else LINK.sub(r"\1 (\2 of leakbench)", text)
 
 
-def _box(table: Table, rows: pd.DataFrame, stale: Mapping[str, Sequence[str]], elsewhere: bool) -> list[str]:
+def _box(
+    table: Table, rows: pd.DataFrame, stale: Mapping[str, Sequence[str]], elsewhere: bool, out: Path | None
+) -> list[str]:
     """Return the box at the top of the page; the table's answer is about the published rows only."""
     claims = claims_of(table, rows)
     counts = counted(claim.verdict for claim in claims) if claims else leaks_counted(rows.get("verdict", ()))
     answer = "" if elsewhere else untagged(table.answer)
     caveats = caveats_of(stale, rows, _alone(rows)["cell"].nunique())
-    if not claims:  # The verdict is about leaks.
-        caveats.append(few_victims(rows))
+    if not claims or out is not None:  # A published page without claims gives a verdict about leaks.
+        caveats.append(few_victims(rows, every=out is not None))
+    lacking = len({line.name for line in table.lines} - set(rows["cell"]))
+    if lacking and out is not None:
+        caveats.append(f"{lacking} of {len(table.lines)} cells are not measured yet.")
     return box_of(
         untagged(table.question or table.title),
         " ".join(filter(None, (answer, counts))) or "No claim is tested; see the table.",
         evidence_of(rows),
         untagged(" ".join(filter(None, caveats))),
-        f"leakbench reproduce {table.called}",
+        f"leakbench reproduce {table.called}{'' if out is None else _options(rows, out)}",
     )
+
+
+def _options(rows: pd.DataFrame, out: Path) -> str:
+    """Return the options that measured the rows of a page in a folder of its own."""
+    measured = [scale_of(row) for row in rows.to_dict("records")]
+    options = ["--scale full"] if any(scale == "full" for scale, _ in measured) else []
+    # Rows of several trials have no common command.
+    if len({json.dumps(changed) for _, changed in measured}) == 1:
+        options += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in measured[0][1].items()]
+    options += [f"--out {shlex.quote(str(out))}"] if out != Path("results") else []
+    return "".join(f" {option}" for option in options)
 
 
 def _alone(rows: pd.DataFrame) -> pd.DataFrame:

@@ -67,8 +67,10 @@ def study_of(table: AnyTable, out: Path) -> Study:
             draw_curves(table.rounds, rows, path.with_suffix(".png"))
         write_index(out)
 
-    elsewhere = table.name in table_names() and out.resolve() != results_folder().resolve()
-    page = Page(path.with_suffix(".md"), partial(page_of, table, elsewhere=elsewhere), before)
+    known_table = table.name in table_names()
+    elsewhere = known_table and out.resolve() != results_folder().resolve()
+    own = out if elsewhere or not known_table else None
+    page = Page(path.with_suffix(".md"), partial(page_of, table, elsewhere=elsewhere, out=own), before)
     names = [line.name for line in table.lines]
     return Study(RowStore(path, kind, partial(with_claims, table), lambda rows: in_order(rows, "cell", names)), page)
 

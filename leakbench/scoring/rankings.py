@@ -1,4 +1,4 @@
-"""The rankings that stand beside every attack: what each asks of a victim's first example, who answers, and what is right."""
+"""The rankings that every attack is reported with: the question about a victim's first example, its ranker and its answer."""
 
 from __future__ import annotations
 

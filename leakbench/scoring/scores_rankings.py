@@ -46,7 +46,7 @@ def score_rankings(rankings: Mapping[str, Ranking], shown: Tensor, public_labels
     Args:
         rankings: `identified` over k candidates, which are the examples `shown` (k,); `label_ranked` over the classes, of M > 1
             examples their shares.
-        public_labels: (n,) int64, from which whoever sees no update guesses. identified_by_likelihood,
+        public_labels: (n,) int64, from which the baseline guesses labels without an update. identified_by_likelihood,
             identified_by_reconstruction: 1 where the victim is named by that way alone, as in `told`; NaN without such an answer.
             member_above, member_found: see `membership`. label_counts, null_label_counts: see `counted`; NaN for M = 1.
     """
@@ -96,7 +96,7 @@ def membership(scores: Tensor, own: Tensor, members: Tensor) -> tuple[Tensor, Te
     Args:
         scores: (V, k).
         own: (V,), the victim's position.
-        members: (V, k), who else stands behind the update besides the own. Within one update the log-likelihood ratio of "this
+        members: (V, k), which candidates are other examples of the update. Within one update the log-likelihood ratio of "this
             candidate was in the batch" is the candidate's score up to a constant of that update, so that the share is the area
             under the curve of the best test for one member. Ties count one half. A score that is not finite is the lowest there
             is, as for identification: who tells nobody apart gets 1/2. NaN without non-members. found: 1 where (1 + non-members

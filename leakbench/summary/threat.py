@@ -28,7 +28,7 @@ MEANS = {
     "F": "changes the model",
     "G": "changes the model, has public data",
 }
-"""What those here come to."""
+"""The meaning of each combination that attacks have."""
 
 
 def letter(attack: Attack) -> str:
@@ -40,6 +40,6 @@ def letter(attack: Attack) -> str:
 
 
 def threat(attack: Attack) -> str:
-    """Return what stands after `threat:` over a table: what the server does, the letter and its meaning."""
+    """Return the text after `threat:` above a table: what the server does, the letter and its meaning."""
     found = letter(attack)
     return f"{attack.server.threat} ({found}: {MEANS[found]})"

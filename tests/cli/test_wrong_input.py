@@ -125,6 +125,8 @@ OPTIONS = [
     ("--protocol live --train-rounds 3 --leak-rounds 4", "leak-rounds|got 4|only 3 rounds"),
     ("--protocol live --leak-rounds -1", "leak-rounds|'-1'|last"),
     ("--protocol live --leak-rounds first", "leak-rounds|'first'|last"),
+    ("--leak-rounds first", "leak-rounds|'first'|expected round numbers|last"),
+    ("--modle convnet", "No such option|Did you mean '--model'?"),
     ("--success foo", "success|'foo'|rmse<=0.1"),
     ("--success rmse<0.1", "success|'rmse<0.1'|rmse<=0.1"),
     ("--success rmse<=", "success|rmse<=0.1"),

@@ -207,7 +207,7 @@ def test_a_package_that_cannot_be_imported_stops_only_recipes_that_name_its_part
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: my-parts\nVersion: 0.1\n", encoding="utf-8")
     (installed / "entry_points.txt").write_text(
-        "[leakbench.parts]\ntransform.rounded = my_lost:Rounded\n", encoding="utf-8"
+        "[leakbench.parts]\ntransform.rounded = my_lost:Rounded\ntransform.called = json:loads\n", encoding="utf-8"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     _own_parts.cache_clear()
@@ -215,9 +215,11 @@ def test_a_package_that_cannot_be_imported_stops_only_recipes_that_name_its_part
         assert TRANSFORM({"clip_whole": {"norm": 1.0}}).norm == 1.0
         with pytest.raises(PydanticCustomError) as refused:
             TRANSFORM("rounded")
+        with pytest.raises(PydanticCustomError, match="got json:loads, expected a frozen dataclass"):
+            TRANSFORM("called")
     finally:
         _own_parts.cache_clear()
     assert str(refused.value) == (
         "rounded: part 'transform.rounded' of the package my-parts cannot be imported (ModuleNotFoundError: No module named "
-        "'my_lost'); install the package again"
+        "'my_lost'); install the package again or uninstall it"
     )

@@ -750,6 +750,19 @@ def test_a_trial_names_the_numbers_that_differ_from_the_table(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_a_page_elsewhere_has_its_whole_command_no_dead_link_and_its_caveats(tmp_path: Path) -> None:
+    rows = [{"name": "cpl", "claim": {"asr": 1.0}}, {"name": "later"}]
+    path, out = tiny(tmp_path, rows=rows), tmp_path / "my rows"
+    measure(read_table(str(path)), out, only="cpl")
+    page = (out / "tiny.md").read_text(encoding="utf-8")
+    assert f"- **Command:** `leakbench reproduce {path} --scale full --out '{out}'`" in page
+    assert "What the verdicts mean (docs/papers.md of leakbench)." in page and "](../" not in page
+    assert "1 of 1 cells have fewer than 10 victims: their intervals are wide." in page
+    assert "1 of 2 cells are not measured yet." in page
+    measure(read_table(str(path)), out, only="cpl", changed={"victims": 3})
+    assert f"--scale full --set victims=3 --out '{out}'`" in (out / "tiny.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("title", ["<script>alert(1)</script>", "a | b", "<img src=x>"])
 def test_titles_and_names_are_escaped(title: str, tmp_path: Path) -> None:
     row = {"name": title, "claim": {"asr": 1.0}, "because": title}

@@ -362,9 +362,11 @@ def test_list_models_shows_sizes_and_activations():
 @pytest.mark.parametrize(("kind", "name"), FILES)
 def test_show_points_at_the_code_of_each_part(kind, name):
     shown = answer(f"show {name}")
-    places = re.findall(r": (\w+)  \((\S+):(\d+)\)", shown)
-    assert places
-    for part, file, line in places:
+    places = re.findall(r": (\w+)  \((\w+), (\S+):(\d+)\)", shown)
+    assert places and not re.search(r": (None|\(\)|\{\}|)$", shown, re.MULTILINE)
+    text = (catalog_folder(kind) / f"{name}.yaml").read_text(encoding="utf-8")
+    assert [written for written, _, _, _ in places if re.search(rf"\b{written}\b", text)]
+    for _, part, file, line in places:
         lines = (HOME / file).read_text(encoding="utf-8").splitlines()
         start = int(line) - 1
         head = lines[start : start + 2]

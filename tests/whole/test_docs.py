@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import blocks
@@ -78,6 +79,26 @@ def test_the_additions_of_the_page_work_as_written(leakbench, monkeypatch, tmp_p
         _own_parts.cache_clear()
         for module in modules:
             sys.modules.pop(module, None)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_package_of_the_page_installs_the_modules_that_are_written(count, tmp_path):
+    """The reader installs it after each section, while run folders and recipes lie next to the modules."""
+    written = {step.name: step.text for step in steps("adding.md")}
+    project = tomllib.loads(written["pyproject.toml"])
+    modules = project["tool"]["setuptools"]["py-modules"]
+    points = project["project"]["entry-points"]["leakbench.parts"]
+    assert [where.partition(":")[0] for where in points.values()] == modules and len(modules) == 4
+    for name in ("pyproject.toml", "stripes.py", *(f"{module}.py" for module in modules[:count])):
+        (tmp_path / name).write_text(written[name], encoding="utf-8")
+    (tmp_path / "runs").mkdir()
+    line = "from setuptools.build_meta import build_wheel; build_wheel('dist')"  # As `pip install .` does.
+    subprocess.run([sys.executable, "-c", line], cwd=tmp_path, capture_output=True, check=True)
+    with zipfile.ZipFile(tmp_path / "dist" / "my_parts-0.1-py3-none-any.whl") as wheel:
+        files = wheel.namelist()
+        listed = wheel.read("my_parts-0.1.dist-info/entry_points.txt").decode("utf-8")
+    assert [name for name in files if "/" not in name] == sorted(f"{module}.py" for module in modules[:count])
+    assert all(f"{name} = {where}" in listed for name, where in points.items())
 
 
 def test_the_plan_of_a_large_sweep_is_that_of_the_results_of_today():
