@@ -1,9 +1,9 @@
-"""What each defense costs beside `none`: milliseconds and memory of one client's local iteration, measured in turns.
+"""The cost of each defense relative to `none`: milliseconds and memory of one client's local iteration, measured in turns.
 
     python benchmarks/defense_cost.py [--dataset mnist] [--clients 10] [--iterations 20] [--repeats 3] [NAME ...]
 
 Each defense trains one round of so many clients; `none` is timed right before each, so that both meet the same machine, and the
-ratio is the median over the repeats. Memory is the peak of a process of its own beyond that of `none`.
+ratio is the median over the repeats. Memory is the peak of a separate process above that of `none`.
 """
 
 from __future__ import annotations

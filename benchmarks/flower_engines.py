@@ -4,7 +4,7 @@
 
 All train the same ten clients a round by the same batches; the weights after two rounds are compared (later, ReLUs and maxima that
 flip move those of convolutions apart). Flower's engine starts Ray,
-with one core a client, in a process of its own; its steady state is the median of its rounds from the second on. The others run in
+with one core a client, in a separate process; its steady state is the median of its rounds from the second on. The others run in
 turns with one of PyTorch's threads. Aims: `VectorisedGrid` at most .7 times the plain loop, and 5 times as fast as the engine.
 """
 

@@ -28,7 +28,7 @@ COLUMNS = ("peer", "commit", "scorer", "function", "case", "outcome", "got", "ex
 
 
 def scored(name: str, checkouts: Path) -> list[Result]:
-    """Return what became of every case; to be called in a process of its own, since peers replace modules."""
+    """Return the result of every case; call it in a separate process, since peers replace modules."""
     from peer_adapters.breaching import BreachingBenchmark  # noqa: PLC0415
     from peer_adapters.gradattack import GradAttackScript  # noqa: PLC0415
     from peer_adapters.leakpro import LeakProClient, LeakProLoaders  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""What `deploy.py` checks of what leaked: bits, attacks, and the weights of the same app without an engine."""
+"""Checks of `deploy.py` on leaked updates: bits, attacks, and the weights of the same app without an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLIENTS = 2
 
 
 def check(folder: Path, defense: str, rounds: int) -> bool:
-    """Print what leaked in a run and say whether it is as it should be."""
+    """Print the leaked updates of a run, and return whether they are as expected."""
     arrived, left = (
         {(leak.round, leak.node): leak for leak in read_leaks(folder, tap)} for tap in ("type-0", "type-1")
     )
