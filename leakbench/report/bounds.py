@@ -64,14 +64,14 @@ def _texts(name: str, tap: Tap, notes: Mapping[str, str], said: set[str | None])
 
 
 def _by_construction(summary: Summary, tap: Tap) -> list[str]:
-    """Return what a server that fishes gives up: it isolates one example of what leaked, and no attack answers for the others."""
+    """Return the limit of the ASR under a fishing server, which isolates one example of a batch."""
     if summary.fished is None or not tap.batch > 1:
         return []
     return [f"ASR at most 1 / {tap.batch} by construction: one example of a batch is isolated"]
 
 
 def _references(tap: Tap) -> list[str]:
-    """Return what a server that lies may expect beside what it got."""
+    """Return the expected values of a malicious server, and its results."""
     texts = []
     if tap.alone_expected is not None:
         texts.append(

@@ -149,6 +149,11 @@ def test_an_option_of_run(options, words, refused):
     assert names_all(refused("run", *SMALL, *options.split()), words)
 
 
+@pytest.mark.parametrize("command", ["gate", "baseline"])
+def test_a_missing_folder_is_that_of_a_run(command, refused):
+    assert "Missing argument 'FOLDER'. Give the folder of a finished run." in refused(command)
+
+
 def test_a_missing_graphics_card(refused, monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("this machine has one")
