@@ -21,7 +21,7 @@ from leakbench.study.rows import RowStore, of_table
 
 RESULTS = Path(__file__).parents[1] / "results" / "attacks"
 
-"""Of the sigmas, in their order; Okabe and Ito's."""
+DPI = 110
 
 CHANCE = {"identified": 1 / 1000, "label_ranked": 1 / 10}
 
@@ -59,7 +59,7 @@ def main() -> None:
     """Draw the figure of the rows that are there."""
     parser(__doc__).parse_args()
     store = RowStore(RESULTS / "strongest_looks.csv", of_table("strongest"))
-    drawn(store.existing.read()).savefig(RESULTS / "strongest_looks.png", dpi=110)
+    drawn(store.existing.read()).savefig(RESULTS / "strongest_looks.png", dpi=DPI, metadata={"Software": None})
 
 
 if __name__ == "__main__":

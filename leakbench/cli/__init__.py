@@ -46,9 +46,11 @@ def main() -> None:
     keep_freed_memory()
     with listening() as told:
         try:
-            commands.main(
+            code = commands.main(
                 args=[a for a in sys.argv[1:] if a != "--debug"], standalone_mode=False, prog_name="leakbench"
             )
+            if code:  # With standalone_mode=False, click returns the code of `Context.exit` and does not exit.
+                sys.exit(code)
         except InputError as error:
             _fail(str(error), debug)
         except click.ClickException as error:

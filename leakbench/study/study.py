@@ -177,8 +177,8 @@ def outcomes_of(
                     reporter.say(f"{outcome.kind}: {name}: {outcome.error}")
                 failed += 1
                 reporter.tail = f", {failed} failed"
-            reporter("cells", ended, total)
             yield outcome
+            reporter("cells", ended, total)  # After the caller has stored what it makes of the cell.
     reporter.close()
     reporter.tail = ""
 

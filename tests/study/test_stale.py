@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from command_line import called
 from golden_cells import CELLS, COMMAND, KEPT, cell_of, differences, numbers, unraised
 
 from leakbench.attack.slots.distance import Cosine
@@ -347,7 +348,10 @@ def test_stale_rows_of_a_table_are_measured_again_and_no_others(
 
 @pytest.mark.slow
 def test_stale_rows_without_data_are_counted_with_the_fetch_command(
-    leakbench_reproduce: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    leakbench_reproduce: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """If a change of behaviour makes such a row stale or its state is unknown, nothing is measured, and the exit code is 1."""
     leakbench_reproduce()
@@ -367,6 +371,8 @@ def test_stale_rows_without_data_are_counted_with_the_fetch_command(
         "`--data-dir FOLDER` names their folder"
     ) in told
     assert (tmp_path / "tiny.csv").read_text() == before
+    given = ("reproduce", str(tmp_path / "tiny.yaml"), "--out", str(tmp_path), "--stale")
+    assert called(monkeypatch, capsys, *given)[0] == 1
 
 
 def test_a_data_set_recipe_is_named_by_its_path_from_the_working_folder(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +91,21 @@ def test_rows_that_fail_are_named_and_the_others_are_kept(tmp_path: Path) -> Non
     assert list(pd.read_csv(tmp_path / "out" / "signs.csv")["row"]) == ["none"]
     again = Here()
     assert sorted(rows_of(asked, tmp_path, again)[0]) == ["sign", "signs again"] and len(again.seen) == 1
+
+
+def test_a_cell_counts_as_done_when_its_row_is_in_the_csv(tmp_path: Path) -> None:
+    """The progress of an engine does not run ahead of the rows."""
+    written, csv = list[tuple[str, int]](), tmp_path / "out" / "signs.csv"
+
+    class Stream(io.StringIO):
+        def write(self, line: str) -> int:
+            written.append((line, len(pd.read_csv(csv)) if csv.exists() else 0))
+            return len(line)
+
+    execution = Execution(tmp_path / "runs", None, Reporter(stream=Stream(), every=0.0), Here())
+    reproduce(table(tmp_path), "full", "", {}, tmp_path / "out", execution, lambda _: None)
+    counts = [(line[: len("cells: 0 of 2")], rows) for line, rows in written if line.startswith("cells: ")]
+    assert counts == [("cells: 0 of 2", 0), ("cells: 1 of 2", 2), ("cells: 2 of 2", 3)]
 
 
 @pytest.mark.slow
