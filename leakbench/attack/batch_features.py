@@ -41,10 +41,13 @@ rows. At other layers, every equation also needs a pass through the layers that 
 def spanned(view: View) -> FullyConnected | None:
     """Return the first fully connected layer whose gradient shows the span of the features of a batch.
 
-    The update must consist of gradients at one set of weights, or the layer must read the inputs, which stay the same while a
-    client trains. The update must have no noise, and the defense may only scale examples, clients or layers. The layer must have
-    at least as many outputs as there are examples, and more inputs. The last layer needs one more output, since the derivatives
-    by its outputs sum to zero for each example.
+    The update must consist of gradients without noise, and the defense may only scale examples, clients or layers. The layer must
+    have at least as many outputs as there are examples, and more inputs. The last layer needs one more output, since the
+    derivatives by its outputs sum to zero for each example.
+
+    In an update of several local steps, the span holds the features of each step at the weights of that step. Those of the first
+    step are at the sent weights, which the attacker knows, so that the span shows the examples of the first step. It shows
+    all examples if the layer reads the inputs, which stay the same while a client trains.
 
     Returns:
         None if no layer qualifies.
@@ -56,8 +59,7 @@ def spanned(view: View) -> FullyConnected | None:
         return None
     for layer in fully_connected(view.network, view.shape):
         outputs, inputs = view.network.parameters[f"{layer.name}weight"].shape[-2:]
-        visible = view.local_steps == 1 or not layer.names
-        if visible and not layer.drawn and view.examples <= outputs - layer.last and view.examples < inputs:
+        if not layer.drawn and view.examples <= outputs - layer.last and view.examples < inputs:
             return layer
     return None
 

@@ -12,6 +12,7 @@ from leakbench.attack import Attack
 from leakbench.attack.rankings.attributes import Attributes
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
+from leakbench.attack.servers.server import lies
 from leakbench.cell.settings import Settings
 from leakbench.core.behaviour import SHARED, behaviour_of, identity_name, versions_of_parts
 from leakbench.data.dataset import Dataset
@@ -42,6 +43,7 @@ USED: dict[str, Callable[[Resolved], bool]] = {
     "training": lambda cell: cell.settings.federation.rounds > 0,
     "rankings": lambda cell: cell.settings.victims > 1,
     "batches": lambda cell: cell.settings.victims > 1 and _together(cell),
+    "local steps": lambda cell: cell.settings.victims > 1 and _several_steps(cell),
     "accounting": lambda cell: bool(cell.defense.stations.transforms),
     "bounds": lambda cell: bool(cell.defense.stations.transforms),
 }
@@ -53,6 +55,13 @@ def _together(cell: Resolved) -> bool:
     s = cell.settings
     of_client = s.leak_batch * (s.federation.local_iterations if s.protocol == "live" else 1)
     return any(tap != "type-2" and (of_client > 1 or cell.defense.shows_sum(tap)) for tap in s.taps)
+
+
+def _several_steps(cell: Resolved) -> bool:
+    """Return whether the update at any leakage point is of several local steps of SGD at weights that the server did not change."""
+    s, f = cell.settings, cell.settings.federation
+    several = s.protocol == "live" and f.local_iterations > 1 and f.client_optimizer == "sgd"
+    return several and not lies(cell.attack.server) and any(tap != "type-2" for tap in s.taps)
 
 
 def behaviours_of(cell: Resolved) -> dict[str, int]:

@@ -41,6 +41,7 @@ SHARED = {
     "engine": 1,  # leakbench.engine: gradients, and the noise that is added to them
     "intervals": 1,  # leakbench.measure.statistics
     "leakage": 1,  # leakbench.federated.leakage: what leaks, and which victims are drawn
+    "local steps": 2,  # leakbench.attack.batch_features: what is read of an update of several local steps
     "metrics": 1,  # leakbench.measure.metrics: scores of a reconstruction, the threshold of success
     "rankings": 2,  # leakbench.scoring.rankings: scores of a ranking, its candidates; a part that ranks has its own version
     "recognition": 1,  # leakbench.measure.recognised: the rule of recognition

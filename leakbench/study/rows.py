@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from leakbench.core.errors import InputError
-from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient
+from leakbench.core.verdict_words import IDENTIFIES, INCONCLUSIVE, RANKED_ONLY, RECONSTRUCTS, current_word, resilient
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM, fields_of
 from leakbench.storage.store import alone, write_atomically
 from leakbench.study.stale import parsed_versions
-from leakbench.summary.verdict import above_chance, whole_victims
+from leakbench.summary.verdict import LEAST_COMPARED, above_chance, whole_victims
 
 __all__ = ["ACCOUNTING", "CURE", "FRONTIER", "Row", "RowFormat", "RowStore", "heads_of", "in_order", "of_table"]
 
@@ -242,14 +242,18 @@ def _typed_rows(path: Path, kind: RowFormat, heads: list[str], cells: list[list[
 def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with verdicts of today's scale; those of an earlier version are translated.
 
-    An attack that only ranks had one word for every identification rate. Whether the rate is above chance is tested again.
+    An attack that only ranks had one word for every identification rate, and one victim could be significantly above a baseline.
+    Whether the identification rate is above chance is tested again for both.
     """
     if "verdict" not in rows:
         return rows
     words = [current_word(word) if isinstance(word, str) else word for word in rows["verdict"]]
     for place, (before, row) in enumerate(zip(rows["verdict"], rows.to_dict("records"), strict=True)):
         right = row.get(IDENTIFIED.name, math.nan)
-        if before == RANKED_ONLY and not math.isnan(right):
+        few = words[place] == RECONSTRUCTS and row.get("victims", LEAST_COMPARED) < LEAST_COMPARED
+        if few:
+            words[place] = INCONCLUSIVE
+        if (few or before == RANKED_ONLY) and not math.isnan(right):
             victims, chance = int(row["victims"]), 1 / row["candidates"]
             words[place] = IDENTIFIES if above_chance(whole_victims(right * victims), victims, chance) else words[place]
     rows = rows.assign(verdict=words)

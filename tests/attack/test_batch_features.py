@@ -52,7 +52,13 @@ def perceptron(hidden: int = 24, classes: int = 2, activation: type[nn.Module] =
 
 
 def view(
-    model: nn.Module, batch: int, classes: int = 2, steps: int = 1, stations: Stations = NONE, **changes
+    model: nn.Module,
+    batch: int,
+    classes: int = 2,
+    steps: int = 1,
+    stations: Stations = NONE,
+    learning_rate: float = 0.1,
+    **changes,
 ) -> tuple[View, Public]:
     """Return the leak of batches that are the first examples of a list of candidates, victim by victim; and the list."""
     shown = examples(V * steps * batch + 40, classes, 2)
@@ -61,10 +67,17 @@ def view(
     grid = (V, 1, steps, batch)
     network = Network(model, parameters(model))
     update = leak(
-        "type-1", network, x.reshape(*grid, FEATURES), y.reshape(*grid, classes), 0.1, stations, Clock(0, 0, 1, 1), None
+        "type-1",
+        network,
+        x.reshape(*grid, FEATURES),
+        y.reshape(*grid, classes),
+        learning_rate,
+        stations,
+        Clock(0, 0, 1, 1),
+        None,
     )
     found = View(
-        "type-1", network, {n: u.detach() for n, u in update.items()}, batch, (FEATURES,), classes, 0.1,
+        "type-1", network, {n: u.detach() for n, u in update.items()}, batch, (FEATURES,), classes, learning_rate,
         local_steps=steps, stations=stations, public=examples(200, classes, 1), candidates=shown, **changes,
     )  # fmt: skip
     return found, shown
@@ -92,6 +105,27 @@ def test_exactly_the_members_of_a_batch_are_in_the_span(stations: Stations, step
     assert layer is not None and layer.name == "0."
     scores, sure = in_span(leaked, layer, shown, leaked.public)
     assert sure.all() and ranked_first(scores, 4 * steps)
+
+
+@pytest.mark.parametrize("learning_rate", [0.1, 2.0])
+def test_the_span_of_several_steps_shows_the_examples_of_the_first_step(learning_rate: float) -> None:
+    """The layers before it change from step to step, but the first step's features are at the sent weights."""
+    torch.manual_seed(1)
+    front = (nn.Unflatten(1, (1, FEATURES)), nn.Conv1d(1, 2, 3, padding=1), nn.Sigmoid(), nn.Flatten())
+    model = nn.Sequential(*front, nn.Linear(2 * FEATURES, 24), nn.Sigmoid(), nn.Linear(24, 2)).eval()
+    steps, batch = 3, 4
+    leaked, shown = view(model, batch, steps=steps, learning_rate=learning_rate)
+    layer = spanned(leaked)
+    assert layer is not None and layer.name == "4." and layer.names and separable(leaked) is None
+    scores, sure = in_span(leaked, layer, shown, leaked.public)
+    assert sure.all()
+    own = scores.reshape(V, -1)[:, : V * steps * batch].reshape(V, V, steps, batch)
+    strangers = torch.stack([scores[v][torch.arange(len(shown.labels)) // (steps * batch) != v] for v in range(V)])
+    for v in range(V):
+        assert (own[v, v, 0] > 8).all()  # Minus the logarithm of a share below 1e-3.
+        assert own[v, v, 0].min() > strangers[v].max()
+    ranked = Candidates()((leaked,), generators()).scores.argmax(1)
+    assert torch.equal(ranked // (steps * batch), torch.arange(V)) and (ranked % (steps * batch) < batch).all()
 
 
 def test_candidates_in_the_span_are_ranked_first() -> None:

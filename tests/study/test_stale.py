@@ -170,7 +170,7 @@ def test_a_version_that_would_be_a_field_is_refused() -> None:
 def test_every_shared_piece_enters_the_identity_of_the_cells_that_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"none": Request(attack="cpl", train_rounds=0), "fed_cdp": Request(defense="fed_cdp", attack="cpl")}
     before = {name: resolve_cell(request, None) for name, request in asked.items()}
-    unused = {"none": {"training", "accounting", "bounds"}, "fed_cdp": set[str]()}
+    unused = {"none": {"training", "accounting", "bounds", "local steps"}, "fed_cdp": {"local steps"}}
     for piece in list(SHARED):
         with monkeypatch.context() as patch:
             patch.setitem(SHARED, piece, 9)
@@ -205,6 +205,10 @@ def test_versions_are_those_of_the_pieces_that_a_cell_uses() -> None:
     assert plain - used(dataset="digits", train_rounds=0, victims=2, leak_batch=1) == {"batches"}
     assert plain - used(dataset="digits", train_rounds=0, victims=2, engine="reference") == {"engine"}
     assert "Attributes" in used(dataset="cancer", train_rounds=0)
+    live = {"dataset": "digits", "train_rounds": 1, "victims": 2, "protocol": "live", "leak_batch": 1}
+    several = used(**live, local_iterations=3, taps=("type-1",))
+    assert several - used(**live, local_iterations=1, taps=("type-1",)) == {"local steps", "batches"}
+    assert "local steps" not in used(**live, local_iterations=3, taps=("type-2",))
 
 
 def test_a_network_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
