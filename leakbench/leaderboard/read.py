@@ -268,7 +268,9 @@ def _evidence(point: Point, cell: Measured, card: Card) -> Evidence:
 
 
 def _above(point: Point) -> Iterator[str]:
-    if point.asr is not None and above_baseline([end - HALF_DIGIT for end in point.asr], point.null_asr, point.victims):
+    if point.asr is not None and above_baseline(
+        [end - HALF_DIGIT for end in point.asr], point.null_asr, point.victims * point.batch
+    ):
         yield f"the ASR {_text(point.asr)} is above the baseline guess's {_text(point.null_asr)}"
 
 

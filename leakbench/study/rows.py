@@ -242,7 +242,7 @@ def _typed_rows(path: Path, kind: RowFormat, heads: list[str], cells: list[list[
 def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with verdicts of today's scale; those of an earlier version are translated.
 
-    An attack that only ranks had one word for every identification rate, and one victim could be significantly above a baseline.
+    An attack that only ranks had one word for every identification rate, and one example could be significantly above a baseline.
     Whether the identification rate is above chance is tested again for both.
     """
     if "verdict" not in rows:
@@ -250,7 +250,8 @@ def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     words = [current_word(word) if isinstance(word, str) else word for word in rows["verdict"]]
     for place, (before, row) in enumerate(zip(rows["verdict"], rows.to_dict("records"), strict=True)):
         right = row.get(IDENTIFIED.name, math.nan)
-        few = words[place] == RECONSTRUCTS and row.get("victims", LEAST_COMPARED) < LEAST_COMPARED
+        examples = row.get("victims", math.nan) * row.get("batch", math.nan)
+        few = words[place] == RECONSTRUCTS and examples < LEAST_COMPARED
         if few:
             words[place] = INCONCLUSIVE
         if (few or before == RANKED_ONLY) and not math.isnan(right):

@@ -161,7 +161,7 @@ def _above(group: pd.DataFrame, found: Tap) -> Iterator[str]:
     """Yield which measurements of the reconstructions are significantly above the baseline guess's."""
     batch, network = group["batch"].to_numpy(), group.get("network")
     share, guess = found.interval(ASR.name), found.interval(ASR.baseline)
-    if share is not None and guess is not None and above_baseline(share, guess, found.victims):
+    if share is not None and guess is not None and above_baseline(share, guess, len(group)):
         yield f"the ASR {share[0]:.2f} is significantly above the baseline guess's {guess[0]:.2f}"
     closer, low, _ = proportion((group[RMSE.name] < group[RMSE.baseline]).to_numpy(), batch, network=network)
     if low > 0.5:
@@ -171,7 +171,7 @@ def _above(group: pd.DataFrame, found: Tap) -> Iterator[str]:
     if RECOGNISED.column in group and group[RECOGNISED.column].notna().any():
         share = proportion(group[RECOGNISED.column].to_numpy(dtype=float), batch, network=network)
         guess = proportion(group[RECOGNISED.baseline].to_numpy(dtype=float), batch)
-        if above_baseline(share, guess, found.victims):
+        if above_baseline(share, guess, len(group)):
             recognised = f"{100 * share[0]:.0f} % of the reconstructions are recognised"
             yield f"{recognised}, significantly more than the baseline guess's {100 * guess[0]:.0f} %"
 

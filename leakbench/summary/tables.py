@@ -46,7 +46,7 @@ def comes_back(group: pd.DataFrame) -> bool:
 
     features: Student's 95 % interval, over batches, of the accuracy less either guess's lies above 0.
     records: by the rule of the ASR (`above_baseline`), with the higher share of both guesses. A failed example counts as 0.
-    Fewer than `LEAST_COMPARED` victims show neither.
+    Fewer than `LEAST_COMPARED` records show neither.
     """
     if TABLE_COLUMNS[0] not in group or (group["failure_reason"] == RANKS_ONLY).all():
         return False
@@ -54,14 +54,14 @@ def comes_back(group: pd.DataFrame) -> bool:
     accuracy, match = (group[name].fillna(0.0) for name in MEASURED)
     above = [(accuracy - group[f"{who}_{FEATURES.name}"]).groupby(batch).mean() for who in GUESSES]
     network = _network_of(group)
-    if len(above[0]) < LEAST_COMPARED:
+    if len(group) < LEAST_COMPARED:
         return False
-    if all(difference_interval(gain, network=network)[1] > 0 for gain in above):
+    if len(above[0]) > 1 and all(difference_interval(gain, network=network)[1] > 0 for gain in above):
         return True
     share = proportion(match.to_numpy(), batch, network=group.get("network"))
     guessed = max(float(group[f"{who}_{RECORDS.name}"].mean()) for who in GUESSES)
     guess = (guessed, *proportion(group[RECORDS.baseline].to_numpy(), batch)[1:])
-    return above_baseline(share, guess, len(above[0]))
+    return above_baseline(share, guess, len(group))
 
 
 def table_notes(key: str, tap: Tap) -> dict[str, str]:

@@ -36,8 +36,8 @@ LEAST_NETWORKS = 5
 """How much leaks differs between draws of the first weights; fewer draws say little about another network."""
 
 LEAST_COMPARED = 4
-"""Fewer victims are never significantly above a baseline. By Fisher's exact test, 3 of 3 against none of 3 has p = 1 / 20, and 4 of
-4 against none of 4 has p = 1 / 70."""
+"""Fewer examples are never significantly above a baseline. By Fisher's exact test, 3 of 3 against none of 3 has p = 1 / 20, and 4
+of 4 against none of 4 has p = 1 / 70."""
 
 LEVEL = 0.01
 """A leak is stated where chance reaches as many identified victims less often than this."""
@@ -177,19 +177,20 @@ def _count(number: int, name: str) -> str:
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 
-def above_baseline(share: Sequence[float], guess: Sequence[float], victims: int) -> bool:
+def above_baseline(share: Sequence[float], guess: Sequence[float], examples: int) -> bool:
     """Return whether a share is significantly above the baseline guess's.
 
     The share's interval must be above the guess's estimate, and the guess's interval below the share, on at least `LEAST_COMPARED`
-    victims. For equal rates of .05, this happens in at most 3 % of runs with up to 50 victims. For equal rates of one half, where
-    a share varies most, it happens in up to 15 % of runs with 4 victims and 11 % of runs with more.
+    examples. An attack that learns nothing succeeds independently on each example, also within a batch, so that examples count here
+    and not victims. For equal rates of .05, the rule is met in at most 3 % of runs with up to 50 single victims. For equal rates of
+    one half, where a share varies most, it is met in up to 15 % of runs with 4 and 11 % of runs with more.
 
     Args:
         share: The share in [0, 1] and the ends of its 95 % interval.
         guess: The same for the baseline guess.
-        victims: Number of victims.
+        examples: Number of examples.
     """
-    return bool(victims >= LEAST_COMPARED and share[1] > guess[0] and share[0] > guess[2])
+    return bool(examples >= LEAST_COMPARED and share[1] > guess[0] and share[0] > guess[2])
 
 
 def whole_victims(identified: float) -> int:

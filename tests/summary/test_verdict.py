@@ -409,18 +409,26 @@ def test_no_page_and_no_card_says_protected() -> None:
 
 
 @pytest.mark.parametrize(("victims", "above"), [(1, False), (3, False), (4, True), (10, True)])
-def test_fewer_than_four_victims_are_never_significantly_above_the_baseline(victims: int, above: bool) -> None:
+def test_fewer_than_four_examples_are_never_significantly_above_the_baseline(victims: int, above: bool) -> None:
     found = tap_summary(rows(victims, success=True, identified=np.nan), 0.0, STRONG)
     assert (found.verdict == "reconstructs") == above
 
 
-def test_published_rows_of_few_victims_get_the_verdict_that_their_numbers_allow(tmp_path: Path) -> None:
+def test_published_rows_of_few_examples_get_the_verdict_that_their_numbers_allow(tmp_path: Path) -> None:
     """One identified victim of 1,000 candidates is significant; a reconstructed one is not."""
     plain = {"verdict": "reconstructs", "asr": 1.0, "candidates": 1000.0, "resilient": 0.0}
-    sizes = {"one": (1, 1.0), "none": (3, 0.0), "unranked": (2, np.nan), "four": (4, 0.0)}
+    sizes = {
+        "one": (1, 1, 1.0),
+        "none": (3, 1, 0.0),
+        "unranked": (2, 1, np.nan),
+        "four": (4, 1, 0.0),
+        "batch": (1, 4, 0.0),
+    }
     store = RowStore(tmp_path / "table.csv", RowFormat(("row",), key=("row",)))
-    lines = [{"row": row, **plain, "victims": n, "identified": share} for row, (n, share) in sizes.items()]
+    lines = [
+        {"row": row, **plain, "victims": n, "batch": m, "identified": share} for row, (n, m, share) in sizes.items()
+    ]
     store.write(pd.DataFrame(lines))
     found = store.read()
-    assert found["verdict"].tolist() == ["identifies", "inconclusive", "inconclusive", "reconstructs"]
-    assert found["resilient"].isna().tolist() == [False, True, True, False]
+    assert found["verdict"].tolist() == ["identifies", "inconclusive", "inconclusive", "reconstructs", "reconstructs"]
+    assert found["resilient"].isna().tolist() == [False, True, True, False, False]
