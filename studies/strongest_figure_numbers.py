@@ -68,7 +68,7 @@ def number(rows: pd.DataFrame, under: str, sigma: float) -> Number | None:
     if under == "asr":
         row = found.sort_values(["asr", "victims", "rmse"], ascending=[False, False, True]).iloc[0]
         share, guess = row[["asr", "asr_low"]].tolist(), row[["null_asr", "null_asr", "null_asr_high"]].tolist()
-        return _number(row, "asr", "asr", row["null_asr"], above_baseline(share, guess, int(row["victims"])))
+        return _number(row, "asr", "asr", row["null_asr"], above_baseline(share, guess))
     row = found.iloc[0]
     value = {"identified": "identified", "label": "label_accuracy"}[under]
     guess = {"identified": 1 / row["candidates"], "label": row["null_label"]}[under]

@@ -264,13 +264,12 @@ def _evidence(point: Point, cell: Measured, card: Card) -> Evidence:
         identified=whole_victims(share * point.victims),
         ranked=point.victims if ranked else 0,
         candidates=point.candidates,
+        examples=point.victims * point.batch,
     )
 
 
 def _above(point: Point) -> Iterator[str]:
-    if point.asr is not None and above_baseline(
-        [end - HALF_DIGIT for end in point.asr], point.null_asr, point.victims * point.batch
-    ):
+    if point.asr is not None and above_baseline([end - HALF_DIGIT for end in point.asr], point.null_asr):
         yield f"the ASR {_text(point.asr)} is above the baseline guess's {_text(point.null_asr)}"
 
 

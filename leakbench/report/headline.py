@@ -246,7 +246,7 @@ def _above(tap: Tap, rate: Rate) -> bool:
     interval = tap.interval(rate.name)
     if interval is None:
         return bool(share > guess)
-    return above_baseline(interval, tap.interval(rate.baseline) or (guess, guess, guess), tap.victims * tap.batch)
+    return above_baseline(interval, tap.interval(rate.baseline) or (guess, guess, guess))
 
 
 def _count(share: float | None, total: int, noun: str = "") -> str:

@@ -242,21 +242,23 @@ def _typed_rows(path: Path, kind: RowFormat, heads: list[str], cells: list[list[
 def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with verdicts of today's scale; those of an earlier version are translated.
 
-    An attack that only ranks had one word for every identification rate, and one example could be significantly above a baseline.
-    Whether the identification rate is above chance is tested again for both.
+    An attack that only ranks had one word for every identification rate. A reconstruction of one example counted without a
+    significant identification. Whether the identification rate is above chance is tested again for both.
     """
     if "verdict" not in rows:
         return rows
     words = [current_word(word) if isinstance(word, str) else word for word in rows["verdict"]]
     for place, (before, row) in enumerate(zip(rows["verdict"], rows.to_dict("records"), strict=True)):
-        right = row.get(IDENTIFIED.name, math.nan)
-        examples = row.get("victims", math.nan) * row.get("batch", math.nan)
-        few = words[place] == RECONSTRUCTS and examples < LEAST_COMPARED
-        if few:
+        right, size = row.get(IDENTIFIED.name, math.nan), row.get("victims", math.nan)
+        few = before == RECONSTRUCTS and size * row.get("batch", math.nan) < LEAST_COMPARED
+        if not few and before != RANKED_ONLY:
+            continue
+        known = not math.isnan(right)
+        found = known and above_chance(whole_victims(right * size), int(size), 1 / row["candidates"])
+        if few and not found:
             words[place] = INCONCLUSIVE
-        if (few or before == RANKED_ONLY) and not math.isnan(right):
-            victims, chance = int(row["victims"]), 1 / row["candidates"]
-            words[place] = IDENTIFIES if above_chance(whole_victims(right * victims), victims, chance) else words[place]
+        elif found and not few:
+            words[place] = IDENTIFIES
     rows = rows.assign(verdict=words)
     if "resilient" in rows:
         rows["resilient"] = [resilient(word) if isinstance(word, str) else math.nan for word in words]

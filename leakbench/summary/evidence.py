@@ -87,7 +87,8 @@ def _doubt(cell: Cell, batch: int) -> str:
             "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
         )
     if batch > 1 and s.protocol == "live" and s.federation.local_iterations > 1:
-        return "the ranking reads the first of several local iterations, and where it cannot, it takes all as one step"
+        # The inputs of the last layer in the first step are in the row space of its update, which identifies them.
+        return "the ranking takes the update of several local iterations as one step, and does not read its first step"
     return ""
 
 
@@ -153,6 +154,7 @@ def evidence_of(group: pd.DataFrame, found: Tap, setup: Setup) -> Evidence:
         gaps=setup.gaps,
         cuts={WORDS[why]: victims for why, victims in doubts.items() if why == BUDGET},
         doubts={WORDS.get(why, why): victims for why, victims in doubts.items() if why != BUDGET},
+        examples=len(group),
         limits=dict(_limits(group, ranks_only)),
     )
 
@@ -161,7 +163,7 @@ def _above(group: pd.DataFrame, found: Tap) -> Iterator[str]:
     """Yield which measurements of the reconstructions are significantly above the baseline guess's."""
     batch, network = group["batch"].to_numpy(), group.get("network")
     share, guess = found.interval(ASR.name), found.interval(ASR.baseline)
-    if share is not None and guess is not None and above_baseline(share, guess, len(group)):
+    if share is not None and guess is not None and above_baseline(share, guess):
         yield f"the ASR {share[0]:.2f} is significantly above the baseline guess's {guess[0]:.2f}"
     closer, low, _ = proportion((group[RMSE.name] < group[RMSE.baseline]).to_numpy(), batch, network=network)
     if low > 0.5:
@@ -171,7 +173,7 @@ def _above(group: pd.DataFrame, found: Tap) -> Iterator[str]:
     if RECOGNISED.column in group and group[RECOGNISED.column].notna().any():
         share = proportion(group[RECOGNISED.column].to_numpy(dtype=float), batch, network=network)
         guess = proportion(group[RECOGNISED.baseline].to_numpy(dtype=float), batch)
-        if above_baseline(share, guess, len(group)):
+        if above_baseline(share, guess):
             recognised = f"{100 * share[0]:.0f} % of the reconstructions are recognised"
             yield f"{recognised}, significantly more than the baseline guess's {100 * guess[0]:.0f} %"
 

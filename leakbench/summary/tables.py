@@ -10,7 +10,6 @@ from leakbench.measure.statistics import difference_interval, mean_interval, pro
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.scoring.scores_tables import TABLE_COLUMNS
 from leakbench.storage.summary import Tap
-from leakbench.summary.verdict import LEAST_COMPARED, above_baseline
 
 __all__ = ["comes_back", "table_fields", "table_notes"]
 
@@ -45,8 +44,8 @@ def comes_back(group: pd.DataFrame) -> bool:
     """Return whether features or whole records come back above both the random and the null guess; False for pictures.
 
     features: Student's 95 % interval, over batches, of the accuracy less either guess's lies above 0.
-    records: by the rule of the ASR (`above_baseline`), with the higher share of both guesses. A failed example counts as 0.
-    Fewer than `LEAST_COMPARED` records show neither.
+    records: by the rule of the ASR, that the interval of record_match lies above either guess's share, and the interval of
+    the null attacker's share below record_match. A failed example counts as 0.
     """
     if TABLE_COLUMNS[0] not in group or (group["failure_reason"] == RANKS_ONLY).all():
         return False
@@ -54,14 +53,11 @@ def comes_back(group: pd.DataFrame) -> bool:
     accuracy, match = (group[name].fillna(0.0) for name in MEASURED)
     above = [(accuracy - group[f"{who}_{FEATURES.name}"]).groupby(batch).mean() for who in GUESSES]
     network = _network_of(group)
-    if len(group) < LEAST_COMPARED:
-        return False
     if len(above[0]) > 1 and all(difference_interval(gain, network=network)[1] > 0 for gain in above):
         return True
-    share = proportion(match.to_numpy(), batch, network=group.get("network"))
+    share, low, _ = proportion(match.to_numpy(), batch, network=group.get("network"))
     guessed = max(float(group[f"{who}_{RECORDS.name}"].mean()) for who in GUESSES)
-    guess = (guessed, *proportion(group[RECORDS.baseline].to_numpy(), batch)[1:])
-    return above_baseline(share, guess, len(group))
+    return low > guessed and share > proportion(group[RECORDS.baseline].to_numpy(), batch)[2]
 
 
 def table_notes(key: str, tap: Tap) -> dict[str, str]:

@@ -36,8 +36,8 @@ LEAST_NETWORKS = 5
 """How much leaks differs between draws of the first weights; fewer draws say little about another network."""
 
 LEAST_COMPARED = 4
-"""Fewer examples are never significantly above a baseline. By Fisher's exact test, 3 of 3 against none of 3 has p = 1 / 20, and 4
-of 4 against none of 4 has p = 1 / 70."""
+"""Number of examples from which a success above the baseline guess is significant by itself. By Fisher's exact test, 3 of 3 against
+none of 3 has p = 1 / 20, and 4 of 4 against none of 4 has p = 1 / 70. With fewer, their identification must be significant too."""
 
 LEVEL = 0.01
 """A leak is stated where chance reaches as many identified victims less often than this."""
@@ -69,6 +69,7 @@ class Evidence:
         gaps: Other reasons why a failure of the attack is weak evidence, which another run with these data does not remove.
         cuts: {warning of a search that a budget stopped: number of victims}; a run without the budget does not have it.
         doubts: {other warning of the search: number of victims}.
+        examples: Number of examples that were attacked; a batch has several. 0 for one a victim.
         limits: {measurement: upper limit of its rate}, one-sided at 95 %.
     """
 
@@ -89,7 +90,13 @@ class Evidence:
     gaps: tuple[str, ...] = ()
     cuts: Mapping[str, int] = field(default_factory=dict)
     doubts: Mapping[str, int] = field(default_factory=dict)
+    examples: int = 0
     limits: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def few(self) -> bool:
+        """Whether the examples are too few to be significantly above a baseline."""
+        return (self.examples or self.victims) < LEAST_COMPARED
 
 
 @dataclass(frozen=True)
@@ -112,15 +119,17 @@ class Verdict:
 def verdict(evidence: Evidence) -> Verdict:
     """Return the verdict that follows from the evidence.
 
-    `reconstructs`: a measurement of the reconstructions is significantly above the baseline guess's. `identifies`: more victims
+    `reconstructs`: a measurement of the reconstructions is significantly above the baseline guess's, on at least `LEAST_COMPARED`
+    examples or with a significant identification. `identifies`: more victims
     are identified than by chance, by a one-sided binomial test at `LEVEL`. `attack failed`: at least half of the examples have no
     answer. `no leak found`: none of these, and the same test does not reject chance at `CAUTION` either, by `autoleak` that knows
     the defense, on at least `LEAST_VICTIMS` victims over at least `LEAST_NETWORKS` networks, without a warning of the search.
     Otherwise `inconclusive`.
     """
-    if evidence.above:
+    identifies = above_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates)
+    if evidence.above and (identifies or not evidence.few):
         return Verdict(RECONSTRUCTS, "; ".join(evidence.above), {})
-    if above_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates):
+    if identifies:
         return Verdict(IDENTIFIES, f"{_identified(evidence)}, significantly more than by chance", {})
     lacking = list(_lacking(evidence))
     decidable = bool(lacking) and all(supplied for _, supplied in lacking)
@@ -157,8 +166,9 @@ def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
         yield f"{_count(evidence.networks, unit)}, at least {LEAST_NETWORKS} are needed", not evidence.live
     if not within_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates):
         yield f"{_identified(evidence)}, which is significant at {CAUTION:g} but not at {LEVEL:g}", True
-    for measurement in evidence.higher:
-        yield f"{measurement}, but not significantly", True
+    above = [f"{measurement}, but on fewer than {LEAST_COMPARED} examples" for measurement in evidence.above]
+    for weak in (*above, *(f"{measurement}, but not significantly" for measurement in evidence.higher)):
+        yield weak, True
 
 
 def _identified(evidence: Evidence) -> str:
@@ -177,20 +187,17 @@ def _count(number: int, name: str) -> str:
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 
-def above_baseline(share: Sequence[float], guess: Sequence[float], examples: int) -> bool:
-    """Return whether a share is significantly above the baseline guess's.
+def above_baseline(share: Sequence[float], guess: Sequence[float]) -> bool:
+    """Return whether a share's interval is above the baseline guess's estimate, and the baseline's interval below the share.
 
-    The share's interval must be above the guess's estimate, and the guess's interval below the share, on at least `LEAST_COMPARED`
-    examples. An attack that learns nothing succeeds independently on each example, also within a batch, so that examples count here
-    and not victims. For equal rates of .05, the rule is met in at most 3 % of runs with up to 50 single victims. For equal rates of
-    one half, where a share varies most, it is met in up to 15 % of runs with 4 and 11 % of runs with more.
+    For equal rates of .05, the rule is met in at most 3 % of runs with up to 50 victims. For equal rates of one half, where a share
+    varies most, it is met in up to 15 % of runs with 4 victims and 11 % with more; with fewer, see `LEAST_COMPARED`.
 
     Args:
         share: The share in [0, 1] and the ends of its 95 % interval.
         guess: The same for the baseline guess.
-        examples: Number of examples.
     """
-    return bool(examples >= LEAST_COMPARED and share[1] > guess[0] and share[0] > guess[2])
+    return bool(share[1] > guess[0] and share[0] > guess[2])
 
 
 def whole_victims(identified: float) -> int:

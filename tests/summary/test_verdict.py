@@ -250,7 +250,7 @@ def test_an_oblivious_attacker_never_yields_no_leak_found(found: Evidence) -> No
 
 @given(ANY)
 def test_a_leak_is_reported_with_incomplete_evidence(found: Evidence) -> None:
-    leaks = found.above or above_chance(found.identified, found.ranked, 1 / found.candidates)
+    leaks = (found.above and found.victims >= 4) or above_chance(found.identified, found.ranked, 1 / found.candidates)
     assert (verdict(found).word in ("reconstructs", "identifies")) == bool(leaks)
 
 
@@ -408,14 +408,32 @@ def test_no_page_and_no_card_says_protected() -> None:
     assert set(said) <= {"papers.md"}
 
 
-@pytest.mark.parametrize(("victims", "above"), [(1, False), (3, False), (4, True), (10, True)])
-def test_fewer_than_four_examples_are_never_significantly_above_the_baseline(victims: int, above: bool) -> None:
-    found = tap_summary(rows(victims, success=True, identified=np.nan), 0.0, STRONG)
-    assert (found.verdict == "reconstructs") == above
+@pytest.mark.parametrize(
+    ("victims", "identified", "word"),
+    [
+        (1, np.nan, "inconclusive"),
+        (3, 0.0, "inconclusive"),
+        (1, 1.0, "reconstructs"),
+        (4, np.nan, "reconstructs"),
+        (10, 0.0, "reconstructs"),
+    ],
+)
+def test_fewer_than_four_reconstructed_examples_count_with_a_significant_identification(
+    victims: int, identified: float, word: str
+) -> None:
+    found = tap_summary(rows(victims, success=True, identified=identified), 0.0, STRONG)
+    assert found.verdict == word
+    assert word == "reconstructs" or "but on fewer than 4 examples" in found.verdict_reason
+
+
+def test_the_examples_of_one_batch_count() -> None:
+    of_batch = rows(1, success=True, identified=np.nan)
+    batch = pd.concat([of_batch.assign(member=member) for member in range(8)], ignore_index=True)
+    assert tap_summary(batch, 0.0, STRONG).verdict == "reconstructs"
 
 
 def test_published_rows_of_few_examples_get_the_verdict_that_their_numbers_allow(tmp_path: Path) -> None:
-    """One identified victim of 1,000 candidates is significant; a reconstructed one is not."""
+    """One identified victim of 1,000 candidates is significant; one that is only reconstructed is not."""
     plain = {"verdict": "reconstructs", "asr": 1.0, "candidates": 1000.0, "resilient": 0.0}
     sizes = {
         "one": (1, 1, 1.0),
@@ -430,5 +448,5 @@ def test_published_rows_of_few_examples_get_the_verdict_that_their_numbers_allow
     ]
     store.write(pd.DataFrame(lines))
     found = store.read()
-    assert found["verdict"].tolist() == ["identifies", "inconclusive", "inconclusive", "reconstructs", "reconstructs"]
+    assert found["verdict"].tolist() == ["reconstructs", "inconclusive", "inconclusive", "reconstructs", "reconstructs"]
     assert found["resilient"].isna().tolist() == [False, True, True, False, False]
