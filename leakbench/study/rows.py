@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from leakbench.core.errors import InputError
-from leakbench.core.verdict_words import IDENTIFIES, INCONCLUSIVE, RANKED_ONLY, RECONSTRUCTS, current_word, resilient
+from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM, fields_of
 from leakbench.storage.store import alone, write_atomically
 from leakbench.study.stale import parsed_versions
-from leakbench.summary.verdict import LEAST_COMPARED, above_chance, whole_victims
+from leakbench.summary.verdict import above_chance, whole_victims
 
 __all__ = ["ACCOUNTING", "CURE", "FRONTIER", "Row", "RowFormat", "RowStore", "heads_of", "in_order", "of_table"]
 
@@ -242,23 +242,16 @@ def _typed_rows(path: Path, kind: RowFormat, heads: list[str], cells: list[list[
 def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with verdicts of today's scale; those of an earlier version are translated.
 
-    An attack that only ranks had one word for every identification rate. A reconstruction of one example counted without a
-    significant identification. Whether the identification rate is above chance is tested again for both.
+    An attack that only ranks had one word for every identification rate. Whether the rate is above chance is tested again.
     """
     if "verdict" not in rows:
         return rows
     words = [current_word(word) if isinstance(word, str) else word for word in rows["verdict"]]
     for place, (before, row) in enumerate(zip(rows["verdict"], rows.to_dict("records"), strict=True)):
-        right, size = row.get(IDENTIFIED.name, math.nan), row.get("victims", math.nan)
-        few = before == RECONSTRUCTS and size * row.get("batch", math.nan) < LEAST_COMPARED
-        if not few and before != RANKED_ONLY:
-            continue
-        known = not math.isnan(right)
-        found = known and above_chance(whole_victims(right * size), int(size), 1 / row["candidates"])
-        if few and not found:
-            words[place] = INCONCLUSIVE
-        elif found and not few:
-            words[place] = IDENTIFIES
+        right = row.get(IDENTIFIED.name, math.nan)
+        if before == RANKED_ONLY and not math.isnan(right):
+            victims, chance = int(row["victims"]), 1 / row["candidates"]
+            words[place] = IDENTIFIES if above_chance(whole_victims(right * victims), victims, chance) else words[place]
     rows = rows.assign(verdict=words)
     if "resilient" in rows:
         rows["resilient"] = [resilient(word) if isinstance(word, str) else math.nan for word in words]

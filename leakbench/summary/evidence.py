@@ -22,7 +22,15 @@ from leakbench.measure.statistics import exact_low, proportion
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.summary import Tap
 from leakbench.summary.tables import comes_back
-from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, STRONGEST, Evidence, above_baseline, whole_victims
+from leakbench.summary.verdict import (
+    EXACT,
+    LEAST_NETWORKS,
+    LEAST_VICTIMS,
+    STRONGEST,
+    Evidence,
+    above_baseline,
+    whole_victims,
+)
 from leakbench.summary.warnings import WORDS
 
 __all__ = ["Setup", "evidence_of", "is_strongest", "networks_in", "setup_of"]
@@ -155,6 +163,7 @@ def evidence_of(group: pd.DataFrame, found: Tap, setup: Setup) -> Evidence:
         cuts={WORDS[why]: victims for why, victims in doubts.items() if why == BUDGET},
         doubts={WORDS.get(why, why): victims for why, victims in doubts.items() if why != BUDGET},
         examples=len(group),
+        exact=int((group[RMSE.name] <= EXACT * group[RMSE.baseline]).sum()),
         limits=dict(_limits(group, ranks_only)),
     )
 

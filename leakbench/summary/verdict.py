@@ -11,6 +11,7 @@ from leakbench.core.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LE
 
 __all__ = [
     "CAUTION",
+    "EXACT",
     "LEAST_COMPARED",
     "LEAST_NETWORKS",
     "LEAST_VICTIMS",
@@ -37,7 +38,12 @@ LEAST_NETWORKS = 5
 
 LEAST_COMPARED = 4
 """Number of examples from which a success above the baseline guess is significant by itself. By Fisher's exact test, 3 of 3 against
-none of 3 has p = 1 / 20, and 4 of 4 against none of 4 has p = 1 / 70. With fewer, their identification must be significant too."""
+none of 3 has p = 1 / 20, and 4 of 4 against none of 4 has p = 1 / 70. With fewer,
+their identification must be significant too, or one of them be `EXACT`."""
+
+EXACT = 0.01
+"""RMSE of an exact reconstruction, as a share of the baseline guess's. No guess without a gradient comes so near by chance: in d
+dimensions, the part of a ball within a hundredth of its radius is 100^-d."""
 
 LEVEL = 0.01
 """A leak is stated where chance reaches as many identified victims less often than this."""
@@ -70,6 +76,7 @@ class Evidence:
         cuts: {warning of a search that a budget stopped: number of victims}; a run without the budget does not have it.
         doubts: {other warning of the search: number of victims}.
         examples: Number of examples that were attacked; a batch has several. 0 for one a victim.
+        exact: Number of examples that are reconstructed exactly, see `EXACT`.
         limits: {measurement: upper limit of its rate}, one-sided at 95 %.
     """
 
@@ -91,12 +98,13 @@ class Evidence:
     cuts: Mapping[str, int] = field(default_factory=dict)
     doubts: Mapping[str, int] = field(default_factory=dict)
     examples: int = 0
+    exact: int = 0
     limits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def few(self) -> bool:
-        """Whether the examples are too few to be significantly above a baseline."""
-        return (self.examples or self.victims) < LEAST_COMPARED
+        """Whether the examples are too few to be significantly above a baseline by their rates."""
+        return not self.exact and (self.examples or self.victims) < LEAST_COMPARED
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ def verdict(evidence: Evidence) -> Verdict:
     """Return the verdict that follows from the evidence.
 
     `reconstructs`: a measurement of the reconstructions is significantly above the baseline guess's, on at least `LEAST_COMPARED`
-    examples or with a significant identification. `identifies`: more victims
+    examples, with a significant identification, or with an exact reconstruction. `identifies`: more victims
     are identified than by chance, by a one-sided binomial test at `LEVEL`. `attack failed`: at least half of the examples have no
     answer. `no leak found`: none of these, and the same test does not reject chance at `CAUTION` either, by `autoleak` that knows
     the defense, on at least `LEAST_VICTIMS` victims over at least `LEAST_NETWORKS` networks, without a warning of the search.
