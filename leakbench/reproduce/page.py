@@ -50,8 +50,8 @@ MANY = 12
 
 HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reason")
 
-LINK = re.compile(r"\[([^]]*)\]\(\.\./\.\./(docs/[\w-]+\.md)[^)]*\)")
-"""A link from a published page to a page of the documentation."""
+LINK = re.compile(r"\[([^]]*)\]\((?:\.\./)+([\w/-]+\.md)[^)]*\)")
+"""A link from a published page to a page of the documentation or of another group."""
 
 PUBLISHED = "About the published rows, not these: "
 
@@ -119,7 +119,12 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False, out: Path
         untagged(f"{PUBLISHED}{table.found}" if elsewhere and table.found else table.found),
     ]
     text = "\n".join(lines).rstrip() + "\n"
-    return text if out is None else LINK.sub(r"\1 (\2 of leakbench)", text)
+    return text if out is None else unlinked(text)
+
+
+def unlinked(text: str) -> str:
+    """Return the text of a page outside leakbench: links to pages of leakbench become names."""
+    return LINK.sub(r"\1 (\2 of leakbench)", text)
 
 
 def _box(

@@ -53,13 +53,16 @@ def study_of(table: AnyTable, out: Path) -> Study:
     Rows of cells that the table no longer has are left out; claims are those that the table states today.
     """
     kind, path = table.format, rows_folder(out, table.name) / f"{table.name}.csv"
+    known_table = table.name in table_names()
+    elsewhere = known_table and out.resolve() != results_folder().resolve()
+    own = out if elsewhere or not known_table else None
     if isinstance(table, AccountingTable):
         names = [claim.name for claim in table.claims]
 
         def known(rows: pd.DataFrame) -> pd.DataFrame:
             return in_order(rows[rows["cell"].isin(names)], "cell", names)
 
-        page = Page(path.with_suffix(".md"), partial(accounting_page, table), lambda _: write_index(out))
+        page = Page(path.with_suffix(".md"), partial(accounting_page, table, out=own), lambda _: write_index(out))
         return Study(RowStore(path, kind, order=known), page)
 
     def before(rows: pd.DataFrame) -> None:
@@ -67,9 +70,6 @@ def study_of(table: AnyTable, out: Path) -> Study:
             draw_curves(table.rounds, rows, path.with_suffix(".png"))
         write_index(out)
 
-    known_table = table.name in table_names()
-    elsewhere = known_table and out.resolve() != results_folder().resolve()
-    own = out if elsewhere or not known_table else None
     page = Page(path.with_suffix(".md"), partial(page_of, table, elsewhere=elsewhere, out=own), before)
     names = [line.name for line in table.lines]
     return Study(RowStore(path, kind, partial(with_claims, table), lambda rows: in_order(rows, "cell", names)), page)

@@ -324,3 +324,10 @@ def test_tables_are_shipped_and_all_kinds_are_computed() -> None:
     assert studies_folder() == STUDIES
     assert list(COUNTS) == list(COUNTED)
     assert {claim.counts for table in TABLES.values() for claim in table.claims} == set(COUNTED)
+
+
+def test_a_page_elsewhere_has_no_link_to_pages_that_are_not_there(tmp_path: Path) -> None:
+    table = next(iter(TABLES.values()))
+    page = accounting_page(table, committed(table.name), tmp_path / "own rows")
+    assert "](../" not in page and "docs/papers.md of leakbench" in page
+    assert f"--out '{tmp_path}/own rows'" in page

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
 from leakbench.box import box_of, caveats_of
 from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.reproduce.accounting.table import AccountingTable, Claim
-from leakbench.reproduce.page import counted
+from leakbench.reproduce.page import counted, unlinked
 from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.verdict import CONTRADICTED, DIFFERENT, REPRODUCED
 from leakbench.study.rows import Row
@@ -91,8 +93,14 @@ CLAIM_HEADS = (
 READING_HEADS = ("claim", "reading", "stated", "formula", "Rényi", "losses", "gives it", "reason")
 
 
-def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
-    """Return the page."""
+def accounting_page(table: AccountingTable, rows: pd.DataFrame, out: Path | None = None) -> str:
+    """Return the page.
+
+    Args:
+        table: The table.
+        rows: Its rows.
+        out: The folder of the page; None for a published page, which lies next to the documentation.
+    """
     verdicts = judged(table, rows)
     claims = [
         (
@@ -129,7 +137,7 @@ def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
                 " ".join(filter(None, (untagged(table.answer), counted(c.verdict for c in verdicts)))),
                 f"{len(verdicts)} printed numbers, {len(rows)} readings; computed exactly, nothing is trained or sampled.",
                 " ".join(caveats_of(stale_names(list(rows_of(table, rows))), rows)),
-                f"leakbench reproduce {table.called} --again",
+                f"leakbench reproduce {table.called}{'' if out is None else f' --out {shlex.quote(str(out))}'} --again",
             ),
             untagged(table.text),
             "",
@@ -139,7 +147,8 @@ def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
         *("## Readings", "", markdown_table(READING_HEADS, readings), ""),
         *(AGAIN.format(name=table.called), "", untagged(table.found)),
     ]
-    return "\n".join(lines).rstrip() + "\n"
+    text = "\n".join(lines).rstrip() + "\n"
+    return text if out is None else unlinked(text)
 
 
 def _number(value: float) -> str:
