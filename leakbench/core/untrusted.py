@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import stat
@@ -87,9 +88,17 @@ def strict_json(text: str) -> Any:
     """Return plain data, with U+FFFD for every control character in texts.
 
     Raises:
-        ValueError: For NaN and infinities, which JSON does not have, and for duplicate names.
+        ValueError: For NaN and infinities, which JSON does not have, for whole numbers beyond the range of floats, and for
+            duplicate names.
     """
-    return without_controls(json.loads(text, parse_constant=_no_number, object_pairs_hook=_once), text)
+    data = json.loads(text, parse_int=_whole, parse_constant=_no_number, object_pairs_hook=_once)
+    return without_controls(data, text)
+
+
+def _whole(digits: str) -> int:
+    if math.isinf(float(digits)):  # It would raise an OverflowError in a computation.
+        raise ValueError(f"{digits[:20]}... has {len(digits)} digits, more than a float can hold")
+    return int(digits)
 
 
 def _no_number(text: str) -> NoReturn:

@@ -14,6 +14,7 @@ import pandas as pd
 from leakbench.cell import Cell, Request
 from leakbench.core.errors import InputError
 from leakbench.core.progress import cells_line
+from leakbench.core.typed import check_fields
 from leakbench.data.find import Load, load_dataset
 from leakbench.frontier.grid import DEFENSES, Point, points_of
 from leakbench.frontier.measure import LIMITS, SAME, asked_of, cells_at, command_of, left_out, measured
@@ -52,10 +53,8 @@ def store_of(path: Path) -> RowStore:
 
 
 def _checked(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    for asked in rows["asked"]:
-        taps = json.loads(asked).get("taps")
-        if not isinstance(taps, list) or not taps or not json.loads(asked).keys() >= ASKED:
-            raise InputError(f"{path}: asked: got {asked[:40]!r}, expected the sizes that all rows share; {CURE}")
+    for text in rows["asked"]:
+        _check_asked(path, text)
     done = rows[rows["left_out"].isna()]
     for name in MEASURED if len(done) else ():
         if name not in rows:
@@ -63,6 +62,18 @@ def _checked(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
         if name in FILLED and (done[name].isna() | (done[name] == "")).any():
             raise InputError(f"{path}: {name}: a measured row has no value; {CURE}")
     return rows
+
+
+def _check_asked(path: Path, text: str) -> None:
+    """Raise InputError, with the field, where the fields that all rows share are missing or of other types."""
+    asked = json.loads(text)
+    counts = [asked.get(name) for name in ("seeds", "identify")]
+    if not (asked.keys() >= ASKED and asked.get("taps") and all(type(count) is int for count in counts)):
+        raise InputError(f"{path}: asked: got {text[:40]!r}, expected the sizes that all rows share; {CURE}")
+    try:
+        check_fields(Request, {name: asked[name] for name in ("taps", *SAME, *LIMITS) if name in asked}, "a frontier")
+    except InputError as error:
+        raise InputError(f"{path}: asked.{error}; {CURE}") from None
 
 
 def frontier(

@@ -60,7 +60,9 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             held = False
         if not held:
-            raise BusyError(f"out: another leakbench is writing to {str(folder)!r}; wait for it or give another --out")
+            raise BusyError(
+                f"out: another leakbench is writing to {str(folder)!r}; wait for it or choose another folder (of a run: --out)"
+            )
         done = False
         try:
             yield

@@ -18,7 +18,7 @@ import pandas as pd
 
 from leakbench.core.errors import InputError
 from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient
-from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM, fields_of
+from leakbench.measure.rates import ASR, IDENTIFIED, RATES, fields_of
 from leakbench.storage.store import alone, write_atomically
 from leakbench.study.stale import parsed_versions
 from leakbench.summary.verdict import above_chance, whole_victims
@@ -39,8 +39,11 @@ WORDS = (
 )
 """Text, or nothing."""
 
-SHARES = (*fields_of((ASR, IDENTIFIED, LABELS, LABEL_RANKED, VERBATIM, PRECISION)), "trained_accuracy", "accuracy")
+SHARES = (*fields_of(), *(rate.bound for rate in RATES if rate.bound), "trained_accuracy", "accuracy")
 """Numbers from 0 to 1, as are the ends of their intervals."""
+
+COUNTS = ("victims", "identify_victims", "candidates", "networks", "seeds", "observations", "batch")
+"""Whole numbers of at least 1."""
 
 FLAGS = {"True": True, "False": False}
 
@@ -304,6 +307,8 @@ def _number(path: Path, head: str, place: int, text: str) -> float:
         raise InputError(f"{path}: row {place}: {head}: got {text!r}, expected a number, or nothing; {CURE}")
     if head.removesuffix("_low").removesuffix("_high") in SHARES and not (math.isnan(found) or 0 <= found <= 1):
         raise InputError(f"{path}: row {place}: {head}: got {text}, expected a share from 0 to 1; {CURE}")
+    if head in COUNTS and not (math.isnan(found) or (found >= 1 and found.is_integer())):
+        raise InputError(f"{path}: row {place}: {head}: got {text}, expected a whole number of at least 1; {CURE}")
     return found
 
 

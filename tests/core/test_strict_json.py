@@ -26,3 +26,10 @@ def test_a_repeated_name_is_refused_at_any_depth(text: str):
 
 def test_control_characters_are_replaced():
     assert strict_json('{"\\u001b[31m": ["\\u0007"]}') == {"\ufffd[31m": ["\ufffd"]}
+
+
+def test_a_whole_number_beyond_the_range_of_floats_is_an_error() -> None:
+    """It would raise an OverflowError where it is divided."""
+    with pytest.raises(ValueError, match=r"^10000000000000000000\.\.\. has 401 digits, more than a float can hold$"):
+        strict_json(f'{{"a": {10**400}}}')
+    assert strict_json(f"[{10**300}, -7]") == [10**300, -7]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,9 @@ OF: list[tuple[str, str, str | None]] = [
         ("curves", "accuracies", value)
         for value in ("x", "[]", "[[]]", "[[1], [1, 1]]", "[[2]]", '["x"]', "", None, "3")
     ],
-    ("strongest", "asr_bound", "x"),
+    *[("claims", "victims", value) for value in ("inf", "-1", "0", "1.5")],
+    *[("servers", column, "inf") for column in ("networks", "seeds", "candidates")],
+    *[("strongest", "asr_bound", value) for value in ("x", "1.5", "inf")],
     ("strongest", "identified", None),
     ("servers", "minutes", None),
     ("servers", "identified", "x"),
@@ -91,6 +94,7 @@ OF: list[tuple[str, str, str | None]] = [
     *[("frontier", column, "x") for column in ("factor", "noise", "identified", "victims", "epsilon_valid")],
     *[("frontier", column, "") for column in ("factor", "point", "victims", "identify_victims", "candidates")],
     ("frontier", "trained_accuracy", "-3"),
+    ("frontier", "identify_victims", "inf"),
 ]
 
 
@@ -130,6 +134,26 @@ def lines_of(kind: str) -> Lines:
 def test_a_damaged_file(damage: str, kind: str, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
     said = refuse(kind, ANY[damage](lines_of(kind)), monkeypatch, capsys, tmp_path)
     assert f"{PAGES[kind]}.csv: " in said
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("attack", None),
+        ("batch", "x"),
+        ("clients", 1.5),
+        ("candidates", None),
+        ("identify", []),
+        ("seeds", "1"),
+        ("taps", [1]),
+    ],
+)
+def test_a_size_of_another_type(field: str, value: Any, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    """The sizes that all rows of a frontier share are those of a request."""
+    lines = lines_of("frontier")
+    asked = json.loads(lines[1][lines[0].index("asked")]) | {field: value}
+    damaged = text(with_cell(lines, "asked", json.dumps(asked)))
+    assert ": asked" in refuse("frontier", damaged, monkeypatch, capsys, tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "column", "value"), OF)
