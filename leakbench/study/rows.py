@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from leakbench.core.errors import InputError
+from leakbench.core.request import Request
+from leakbench.core.typed import check_fields
 from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient
 from leakbench.measure.rates import ASR, IDENTIFIED, RATES, fields_of
 from leakbench.storage.store import alone, write_atomically
@@ -341,6 +343,18 @@ def _is_mapping(text: str) -> bool:
     return isinstance(_parsed(text), dict)
 
 
+def _is_trial(text: str) -> bool:
+    """Say whether a text is numbers of a request, which a trial changes."""
+    found = _parsed(text)
+    if not isinstance(found, dict) or not all(type(number) in (int, float) for number in found.values()):
+        return False
+    try:
+        check_fields(Request, found, "a trial")
+    except InputError:
+        return False
+    return True
+
+
 def _is_grid(text: str) -> bool:
     """Say whether a text is seeds of rounds of accuracies, all of one length."""
     found = _parsed(text)
@@ -354,7 +368,7 @@ def _is_grid(text: str) -> bool:
 JSON: dict[str, Callable[[str], bool]] = {
     "accuracies": _is_grid,
     "asked": _is_mapping,
-    "changed": _is_mapping,
+    "changed": _is_trial,
     "behaviours": lambda text: parsed_versions(text) is not None,
 }
 """{column of JSON: whether a text is one that was written}."""

@@ -156,6 +156,16 @@ def test_a_size_of_another_type(field: str, value: Any, monkeypatch: Any, capsys
     assert ": asked" in refuse("frontier", damaged, monkeypatch, capsys, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "changed", ['{"victims": "x"}', '{"foo": 1}', '{"taps": 1}', '{"victims": 1.5}', '{"seed": null}']
+)
+def test_a_trial_that_no_command_measures(changed: str, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    """The column of a trial has numbers of a request."""
+    head, *lines = lines_of("claims")
+    damaged = text([[*head, "changed"], *([*line, changed] for line in lines)])
+    assert "row 1: changed: got " in refuse("claims", damaged, monkeypatch, capsys, tmp_path)
+
+
 @pytest.mark.parametrize(("kind", "column", "value"), OF)
 def test_a_damaged_cell(
     kind: str, column: str, value: str | None, monkeypatch: Any, capsys: Any, tmp_path: Path
