@@ -18,7 +18,8 @@ __all__ = ["reproduce"]
     "--scale",
     default="quick",
     show_default=True,
-    help="Size of the measurement. quick: 3 to 70 minutes on two cores. full: the paper's size.",
+    help="Size of the measurement. quick: 3 to 70 minutes on two cores. full: the paper's size. "
+    "auto: full for cells that take at most 30 minutes, else quick.",
 )
 @click.option(
     "--only",

@@ -18,7 +18,7 @@ from leakbench.reproduce.choose import chosen, numbers
 from leakbench.reproduce.file import rows_folder, table_names
 from leakbench.reproduce.published import published, published_rows, read_any
 from leakbench.reproduce.reproduce import check_engine, remeasure, reproduce, study_of
-from leakbench.reproduce.table import SCALES
+from leakbench.reproduce.table import AUTO, SCALES
 from leakbench.study.rows import Row, heads_of
 from leakbench.study.stale import Checked, checked
 from leakbench.study.study import Execution
@@ -79,7 +79,7 @@ def measure(
 
     Args:
         name: Name of the table, or the path of a user's file.
-        scale: One of `SCALES`.
+        scale: One of `SCALES`, or `AUTO`.
         only: Text that the names of the measured rows contain.
         changes: Changed numbers, each NAME=VALUE.
         out: Folder of the rows; None for `results`.
@@ -113,8 +113,8 @@ def measure(
 
 
 def _check_scale(scale: str) -> None:
-    if scale not in SCALES:
-        raise InputError(f"scale: got {scale!r}{nearest(scale, SCALES)}")
+    if scale not in (*SCALES, AUTO):
+        raise InputError(f"scale: got {scale!r}{nearest(scale, (*SCALES, AUTO))}")
 
 
 def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import product
+from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from leakbench.cell import Cell
+from leakbench.cell.budget import plan
 from leakbench.core.errors import InputError
 from leakbench.core.progress import cells_line
 from leakbench.core.scripts import in_table, markdown_table
@@ -23,19 +27,20 @@ from leakbench.reproduce.file import results_folder, rows_folder, table_names
 from leakbench.reproduce.measure import cells_of, check_line, command_of, measured
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.published import AnyTable, read_any
-from leakbench.reproduce.table import Line, Table, with_claims
+from leakbench.reproduce.table import AUTO, Line, Table, scale_of, with_claims
 from leakbench.reproduce.table_figures import draw_curves, draw_pictures
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
 from leakbench.storage.store import write_atomically
 from leakbench.study.engines import Placed
 from leakbench.study.rows import Row, RowStore, in_order
 from leakbench.study.stale import hash_of
-from leakbench.study.study import Execution, Job, Page, Study
+from leakbench.study.study import Execution, Job, Page, Study, limit_of
 
 __all__ = [
     "BEGIN",
     "END",
     "GROUPS",
+    "MOST_MINUTES",
     "PAGES",
     "check_engine",
     "index_of",
@@ -45,6 +50,13 @@ __all__ = [
     "study_of",
     "write_index",
 ]
+
+
+MOST_MINUTES = 30.0
+"""Largest number of minutes of a cell that the scale `auto` measures at full size."""
+
+ROUNDED = 0.05
+"""Minutes of a cell whose row says 0."""
 
 
 def study_of(table: AnyTable, out: Path) -> Study:
@@ -92,7 +104,8 @@ def reproduce(
 
     Args:
         table: The table. A table of accounting does not use `scale`, `changed` and the folders of `execution`.
-        scale: One of `SCALES`; a row of the scale `full` counts for both.
+        scale: One of `SCALES`, and a row of the scale `full` counts for both; or `AUTO`: each cell at full size if that takes at
+            most `MOST_MINUTES`, else at `quick`.
         only: Text that the names of the measured rows contain.
         changed: {field of a cell: number} for a trial.
         out: Folder of the CSV and the page.
@@ -108,31 +121,45 @@ def reproduce(
     if isinstance(table, AccountingTable):
         hashes = {claim.name: claim.hash for claim in table.claims}
         rows, named = study.store.read(), chosen(hashes, only)
-        asked = [name for name in named if again or not study.store.has(rows, name, hashes[name])]
-        return remeasure(table, dict.fromkeys(asked, (scale, {})), out, execution, say)
+        missing = [name for name in named if again or not study.store.has(rows, name, hashes[name])]
+        return remeasure(table, dict.fromkeys(missing, (scale, {})), out, execution, say)
     lines = {line.name: line for line in table.at(scale)}
     names = chosen(lines, only)
-    for name in names:  # Every cell is checked before any data are looked for.
-        check_line(lines[name], scale, changed, execution.data_dir)
+    scales = ("quick", "full") if scale == AUTO else (scale,)
+    for name, each in product(names, scales):  # Every cell is checked before any data are looked for.
+        check_line(lines[name], each, changed, execution.data_dir)
     rows = study.store.read()
 
-    def current(line: Line) -> bool:
+    def current(name: str, scale: str) -> bool:
         """Return whether a row is the measurement of just this cell, at this scale or at `full`."""
-        if "hash" not in rows or line.name not in set(rows["cell"]):
+        if "hash" not in rows or name not in set(rows["cell"]):
             return False
-        hashes = (hash_of(cells_of(line, s, changed, execution.data_dir)) for s in dict.fromkeys((scale, "full")))
-        return any(study.store.has(rows, line.name, hash_) for hash_ in hashes)
+        hashes = (
+            hash_of(cells_of(lines[name], s, changed, execution.data_dir)) for s in dict.fromkeys((scale, "full"))
+        )
+        return any(study.store.has(rows, name, hash_) for hash_ in hashes)
 
-    asked = [name for name in names if again or not current(lines[name])]
-    full = set(rows.loc[rows["scale"] == "full", "cell"]) if scale == "quick" and "scale" in rows else set()
-    if less := [name for name in asked if name in full and lines[name].quick]:
+    full = set(rows.loc[rows["scale"] == "full", "cell"]) if "scale" in rows else set()
+    wanted = dict.fromkeys(names, scale)
+    if scale == AUTO:
+        minutes = minutes_at_full(table, out, changed, execution.data_dir)
+        if unknown := {name: ("quick", changed) for name in names if name not in minutes}:
+            rows = remeasure(table, unknown, out, execution, say)
+            minutes = minutes_at_full(table, out, changed, execution.data_dir)
+        short = {name for name in names if minutes.get(name, inf) <= MOST_MINUTES}
+        wanted = {name: "full" if name in short else "quick" for name in names if name in short or name not in full}
+    asked = {name: each for name, each in wanted.items() if again or not current(name, each)}
+    if less := [name for name in asked if scale == "quick" and name in full and lines[name].quick]:
         raise InputError(
             f"scale: {study.store.path} has rows of scale full, which quick ones would replace ({'; '.join(less[:3])}"
             f"{f' and {len(less) - 3} more' if len(less) > 3 else ''}); give --scale full, or another --out"
         )
     if asked:
-        execution.reporter.note(f"{table.name}: {cells_line(len(asked), _seconds(table, rows, scale))}")
-    return remeasure(table, {name: (scale, changed) for name in asked}, out, execution, say)
+        known = (
+            [60 * minutes[name] for name in asked if name in short] if scale == AUTO else _seconds(table, rows, scale)
+        )
+        execution.reporter.note(f"{table.name}: {cells_line(len(asked), known)}")
+    return remeasure(table, {name: (each, changed) for name, each in asked.items()}, out, execution, say)
 
 
 def remeasure(
@@ -189,11 +216,43 @@ def check_engine(table: AnyTable, engine: Placed | None) -> None:
         raise InputError(f"engine: {table.called} {table.alone}; leave --engine out")
 
 
+def minutes_at_full(table: Table, out: Path, changed: dict[str, Any], data_dir: Path | None) -> dict[str, float]:
+    """Return {cell: minutes at full size}, for cells that were measured before, here or for the published page.
+
+    A cell that was measured at `quick` takes as many times longer as its training or its attack, whichever grows more.
+    """
+    lines, found = {line.name: line for line in table.lines}, dict[str, float]()
+    for folder in (out, results_folder()):
+        rows = study_of(table, folder).store.read()
+        if not {"scale", "wall_minutes"} <= set(rows):
+            continue
+        for row in rows.drop_duplicates("cell").to_dict("records"):
+            name, minutes = row["cell"], max(float(row["wall_minutes"]), ROUNDED)
+            if name in found or name not in lines or isnan(minutes) or scale_of(row)[1]:
+                continue
+            found[name] = minutes if row["scale"] == "full" else minutes * _times(lines[name], changed, data_dir)
+    return found
+
+
+def _times(line: Line, changed: dict[str, Any], data_dir: Path | None) -> float:
+    """Return how many times longer a cell takes at full size than at `quick`."""
+    quick, full = ([plan(request, data_dir) for request in line.requests(s, changed)] for s in ("quick", "full"))
+    grown = (large / small for small, large in zip(_work(quick[0]), _work(full[0]), strict=True))
+    return max(1.0, *grown) * len(full) / len(quick)
+
+
+def _work(cell: Cell) -> tuple[int, int]:
+    """Return the examples of all steps of a cell's training, and the attacked examples times iterations; at least 1 each."""
+    s, f = cell.settings, cell.settings.federation
+    training = f.rounds * f.clients_per_round * f.local_iterations * f.batch
+    return max(1, training), max(1, s.victims * s.leak_batch * s.observations * (limit_of(cell) or 1))
+
+
 def _seconds(table: Table, rows: pd.DataFrame, scale: str) -> list[float]:
     """Return the seconds of each cell that was measured at this scale, here or for the published page."""
     for known in (rows, study_of(table, results_folder()).store.read()):
         if len(known) and {"scale", "wall_minutes"} <= set(known):
-            each = known[known["scale"] == scale].groupby("cell")["wall_minutes"].sum()
+            each = known[known["scale"] == scale].groupby("cell")["wall_minutes"].first()
             if len(each):
                 return [60 * float(minutes) for minutes in each]
     return []

@@ -54,9 +54,12 @@ from leakbench.study.grid import spelled_out
 from leakbench.study.rows import Row, RowFormat, of_table
 from leakbench.study.stale import Published, Today, hash_of, together
 
-__all__ = ["SCALES", "Line", "Table", "read_table", "scale_of", "table_of", "with_claims"]
+__all__ = ["AUTO", "SCALES", "Line", "Table", "read_table", "scale_of", "table_of", "with_claims"]
 
 SCALES = ("quick", "full")
+
+AUTO = "auto"
+"""The scale that measures each cell at `full` or at `quick`, by its cost."""
 
 RECIPES = ("defense", "attack", "dataset")
 
@@ -183,8 +186,8 @@ class Table:
         return f"{row['row']}: {measures_of(row, self.columns)}"
 
     def at(self, scale: str) -> tuple[Line, ...]:
-        """Return the cells of a scale: `quick` has those that fit into it."""
-        return tuple(line for line in self.lines if scale != "quick" or line.quick is not None)
+        """Return the cells of a scale: `quick` and `auto` have those that fit into `quick`."""
+        return tuple(line for line in self.lines if scale == "full" or line.quick is not None)
 
 
 def read_table(name: str) -> Table:

@@ -31,7 +31,7 @@ from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.published import read_any
 from leakbench.reproduce.reached import reached
-from leakbench.reproduce.reproduce import BEGIN, END, index_of, reproduce, study_of
+from leakbench.reproduce.reproduce import BEGIN, END, index_of, minutes_at_full, reproduce, study_of
 from leakbench.reproduce.table import Table, read_table, with_claims
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of
 from leakbench.storage.summary import Tap
@@ -336,6 +336,41 @@ def test_quick_rows_do_not_replace_full_ones(tmp_path: Path) -> None:
     assert (tmp_path / "tiny.csv").read_bytes() == before
     (tmp_path / "elsewhere").mkdir()
     assert measure(table, tmp_path / "elsewhere", only="cpl", scale="quick")[0] == ["cpl"]
+
+
+@pytest.mark.slow
+def test_auto_measures_at_full_size_what_is_short_and_at_quick_what_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quick row says how long a cell takes at full size; a row at full size is never replaced by a quick one."""
+    rows = [{"name": "cpl"}, {"name": "dlg", "given": {"attack": "dlg"}}]
+    table = read_table(str(tiny(tmp_path, quick={"iterations": 1}, rows=rows)))
+    told, found = measure(table, tmp_path, scale="auto")
+    assert told == ["cpl", "dlg", "cpl", "dlg"] and found["scale"].tolist() == ["full", "full"]
+    assert measure(table, tmp_path, scale="auto")[0] == []
+    whole = measure(table, tmp_path / "whole")[1]
+    assert found["hash"].tolist() == whole["hash"].tolist() and found["rmse"].tolist() == whole["rmse"].tolist()
+    monkeypatch.setattr("leakbench.reproduce.reproduce.MOST_MINUTES", 0.0)
+    assert measure(table, tmp_path, scale="auto", again=True)[0] == []
+    told, found = measure(table, tmp_path / "long", scale="auto")
+    assert told == ["cpl", "dlg"] and found["scale"].tolist() == ["quick", "quick"]
+    assert measure(table, tmp_path / "long", scale="auto")[0] == []
+
+
+def test_the_time_at_full_size_follows_from_the_quick_row(tmp_path: Path) -> None:
+    """A training of ten times as many rounds and three seeds takes thirty times as long; a row of full size says it itself."""
+    body = {"train_rounds": 10, "local_iterations": 2, "clients_per_round": 2, "clients": 4}
+    table = read_table(
+        str(tiny(tmp_path, given={**TINY["given"], **body}, seeds=3, quick={"train_rounds": 1, "seeds": 1}))
+    )
+    name = table.lines[0].name
+    cells = [{"row": line.name, "cell": line.name, "point": "type-2", "hash": "x"} for line in table.lines]
+    plain = dict.fromkeys(("limit", "asr", "null_asr", "identified", "candidates", "victims", "batch"), 1.0)
+    rows = pd.DataFrame([{**cell, **plain, "wall_minutes": 2.0, "scale": "quick"} for cell in cells])
+    study_of(table, tmp_path).store.write(rows)
+    assert minutes_at_full(table, tmp_path, {}, None)[name] == pytest.approx(60.0)
+    study_of(table, tmp_path).store.write(rows.assign(scale="full"))
+    assert minutes_at_full(table, tmp_path, {}, None)[name] == pytest.approx(2.0)
 
 
 def test_the_finding_describes_the_published_rows(tmp_path: Path) -> None:
