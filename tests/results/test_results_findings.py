@@ -76,7 +76,6 @@ def test_the_list_of_pages_has_the_findings() -> None:
         (findings.sums_of_clients, "servers_secure", {"asr_low": 0.0}),
         (findings.clips_and_pruning, "servers_defenses", {"asr_low": 0.4}),
         (findings.clips_and_pruning, "servers_defenses", {"verdict": "attack failed"}),
-        (findings.printed_accuracy, "fed_alpha_cdp_table_4", {"seeds": 1.0}),
         (findings.flower_accountant, "flower_epsilons", {"gives": 1.0}),
     ],
 )
