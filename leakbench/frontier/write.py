@@ -95,9 +95,10 @@ def reach_lines(rows: pd.DataFrame, accuracy: float) -> Iterator[str]:
     main = main_rows(rows)
     yield f"largest measured noise with a mean accuracy of at least {accuracy:g}:"
     for found in reaching(main, accuracy):
-        row = main[main["row"] == f"{found.sweep}, {found.cell}"]
+        first = found.mean
+        row = main[main["row"] == f"{found.sweep}, {first.cell}"]
         sigma = f" (sigma {row.iloc[0]['sigma']})" if len(row) else ""
-        yield f"  {found.sweep}: {found.cell}{sigma}, accuracy {found.accuracy}, valid epsilon {found.valid}"
+        yield f"  {found.sweep}: {first.cell}{sigma}, accuracy {first.accuracy}, valid epsilon {first.valid}"
 
 
 def _origin(choice: Choice, dataset: str) -> str:

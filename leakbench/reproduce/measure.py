@@ -174,7 +174,10 @@ def rows_at(rows: pd.DataFrame, tap: Tap, point: str) -> pd.DataFrame:
 
 
 def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
-    """Return what a row takes from one leakage point, with intervals of its medians over victims."""
+    """Return what a row takes from one leakage point, with intervals of its medians over victims.
+
+    `rmse_mean` is the mean RMSE, which papers print; it has no number where an answer is missing, and thus an RMSE.
+    """
     # A member without an answer, or never within eta, is the farthest and the latest of its batch; it is not left out.
     scores = rows[[RMSE.name, "iterations_to_success"]].fillna(math.inf)
     by_victim = scores.groupby(rows["victim"]).median()
@@ -183,6 +186,9 @@ def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
     for name, column in ((RMSE.name, RMSE.name), ("iterations", "iterations_to_success")):
         _, low, high = median_interval(by_victim[column], network=network)
         ends |= {f"{name}_low": low, f"{name}_high": high}
+    found = mean_interval(rows[RMSE.name].groupby(rows["victim"]).mean(), network=network)
+    means = found if rows[RMSE.name].notna().all() else (None, None, None)
+    ends |= dict(zip(("rmse_mean", "rmse_mean_low", "rmse_mean_high"), means, strict=True))
     return {
         "batch": tap.batch,
         "victims": tap.victims,

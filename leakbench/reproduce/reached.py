@@ -1,4 +1,4 @@
-"""Sweeps that aim at an accuracy: which of their cells, from the most noise to the least, is the first to reach it."""
+"""Sweeps that aim at an accuracy: which of their cells, from the most noise to the least, are the first to reach it."""
 
 from __future__ import annotations
 
@@ -8,41 +8,56 @@ import pandas as pd
 
 from leakbench.reproduce.columns import interval, text_of
 
-__all__ = ["Reached", "reached"]
+__all__ = ["Reached", "Setting", "reached"]
 
 NONE_DOES = "none of those measured"
 
 
 @dataclass(frozen=True)
-class Reached:
-    """A sweep, its aim and the cell that reaches it: the last part of its name, and its numbers as the page prints them."""
+class Setting:
+    """A cell of a sweep: the last part of its name, and its numbers as the page prints them."""
 
-    sweep: str
-    aim: float
-    cell: str
+    cell: str = NONE_DOES
     accuracy: str = "-"
     claimed: str = "-"
     valid: str = "-"
 
 
-def reached(rows: pd.DataFrame) -> list[Reached]:
-    """Return, of each sweep among the rows, the first cell whose accuracy is its aim or above.
+@dataclass(frozen=True)
+class Reached:
+    """A sweep, its aim, and the first of its cells that reach it.
 
-    The accuracy itself, not an end of its interval, which is wide where little is known.
+    Args:
+        possible: The first cell whose 95 % interval does not end below the aim: cells before it do not reach it.
+        mean: The first cell whose mean accuracy is the aim or above, whatever its interval.
+        sure: The first cell whose whole interval is at the aim or above.
+    """
+
+    sweep: str
+    aim: float
+    possible: Setting
+    mean: Setting
+    sure: Setting
+
+
+def reached(rows: pd.DataFrame) -> list[Reached]:
+    """Return which cells of each sweep among the rows are the first to reach its aim.
+
     A sweep is all cells whose names are alike up to the last comma, in the order of the table.
     """
     aimed = rows[rows["aim"].notna()] if "aim" in rows else rows.head(0)
-    found = list[Reached]()
     if not len(aimed):
-        return found
-    for sweep, cells in aimed.groupby(aimed["cell"].str.rpartition(", ")[0], sort=False):
-        aim = float(cells["aim"].iloc[0])
-        enough = cells[cells["trained_accuracy"] >= aim]
-        if not len(enough):
-            found.append(Reached(str(sweep), aim, NONE_DOES))
-            continue
-        first = enough.iloc[0].to_dict()
-        epsilons = (text_of(first.get(f"epsilon_{name}"), 3) for name in ("claimed", "valid"))
-        name = str(first["cell"]).rpartition(", ")[2]
-        found.append(Reached(str(sweep), aim, name, interval("trained_accuracy", 3)(first), *epsilons))
-    return found
+        return []
+    ends = ("trained_accuracy_high", "trained_accuracy", "trained_accuracy_low")
+    return [
+        Reached(str(sweep), aim := float(cells["aim"].iloc[0]), *(_first(cells[cells[end] >= aim]) for end in ends))
+        for sweep, cells in aimed.groupby(aimed["cell"].str.rpartition(", ")[0], sort=False)
+    ]
+
+
+def _first(cells: pd.DataFrame) -> Setting:
+    if not len(cells):
+        return Setting()
+    row = cells.iloc[0].to_dict()
+    claimed, valid = (text_of(row.get(f"epsilon_{name}"), 3) for name in ("claimed", "valid"))
+    return Setting(str(row["cell"]).rpartition(", ")[2], interval("trained_accuracy", 3)(row), claimed, valid)

@@ -41,7 +41,7 @@ WORDS = (
 )
 """Text, or nothing."""
 
-SHARES = (*fields_of(), *(rate.bound for rate in RATES if rate.bound), "trained_accuracy", "accuracy")
+SHARES = (*fields_of(), *(rate.bound for rate in RATES if rate.bound), "trained_accuracy", "accuracy", "rmse_mean")
 """Numbers from 0 to 1, as are the ends of their intervals."""
 
 COUNTS = ("victims", "identify_victims", "candidates", "networks", "seeds", "observations", "batch")

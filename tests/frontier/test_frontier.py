@@ -167,7 +167,7 @@ def test_the_most_noise_that_reaches_an_accuracy() -> None:
         *(row("a", f, y, 0.0, epsilon_valid=e) for f, y, e in ((0.01, 0.95, 90.0), (0.1, 0.885, 9.0), (1.0, 0.5, 1.0))),
         row("b", 1.0, 0.2, 0.0),
     )
-    reached = {r.sweep: (r.cell, r.valid) for r in reaching(found, 0.9)}
+    reached = {r.sweep: (r.mean.cell, r.mean.valid) for r in reaching(found, 0.9)}
     assert reached == {"a": ("x 0.01", "90.000"), "b": ("none of those measured", "-")}
 
 

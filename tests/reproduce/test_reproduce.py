@@ -30,7 +30,7 @@ from leakbench.reproduce.file import table_names
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.published import read_any
-from leakbench.reproduce.reached import reached
+from leakbench.reproduce.reached import Setting, reached
 from leakbench.reproduce.reproduce import BEGIN, END, index_of, minutes_at_full, reproduce, study_of
 from leakbench.reproduce.table import Table, read_table, with_claims
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of
@@ -171,8 +171,9 @@ def test_agreement_over_a_wide_interval_is_not_reproduced() -> None:
             {"rmse": 0.5, "asr": 0.9, "null_asr": 0.1},
             {},
             "different setting",
-            "a mean is printed, a median measured",
+            "one network; a mean is printed, a median measured",
         ),
+        ("iterations", {"iterations": 7.0}, {}, "different setting", "a mean is printed, a median measured"),
     ],
 )
 def test_only_the_same_quantity_is_compared(
@@ -187,6 +188,15 @@ def test_a_success_rate_over_five_networks_is_tested() -> None:
     assert verdict_of("asr", 0.1, near)[0] == "contradicted"
     wide = {"asr": 0.9, "asr_low": 0.7, "asr_high": 0.97, "networks": 5.0}
     assert verdict_of("asr", 0.7, wide)[0] == "undecided"
+
+
+def test_a_printed_mean_rmse_is_compared_with_the_mean() -> None:
+    """A median of .0002 says nothing of a mean that a few failures make .08."""
+    row = {"rmse": 0.0002, "asr": 0.9, "null_asr": 0.1, "networks": 5.0, "rmse_mean": 0.08}
+    near = {**row, "rmse_mean_low": 0.079, "rmse_mean_high": 0.081}
+    assert verdict_of("rmse", 0.081, near)[0] == "reproduced"
+    assert verdict_of("rmse", 0.0002, near)[0] == "contradicted"
+    assert verdict_of("rmse", 0.3, near, samples={"rmse": 100})[0] == "undecided"  # Sampling error of 100 images.
 
 
 @pytest.mark.parametrize("ours", [{"asr": 0.0, "null_asr": 0.2}, {"asr": 0.9, "null_asr": 0.2}])
@@ -577,26 +587,29 @@ def test_missing_cells_are_named_together() -> None:
     assert "N = 10000, 50 % (4 cells)" in page
 
 
-def test_the_first_setting_of_a_sweep_that_reaches_its_target() -> None:
-    """In the table's order, from the most noise on; by the accuracy itself, with any interval; or none reaches it."""
+def test_the_first_settings_of_a_sweep_that_reach_its_target() -> None:
+    """In the table's order, from the most noise on: by the upper end of the interval, by the mean, by the lower end; or none."""
     measured_at = [
-        ("a", 6, 0.5, 0.95),
-        ("a", 3, 0.9, 0.91),
-        ("a", 1, 0.95, 0.96),
-        ("b, c", 6, 0.2, 0.9),
-        ("b, c", 3, 0.89, 0.99),
+        ("a", 6, 0.5, 0.4, 0.7),
+        ("a", 3, 0.8, 0.6, 0.9),
+        ("a", 1, 0.9, 0.89, 0.91),
+        ("a", 0.5, 0.95, 0.9, 0.96),
+        ("b, c", 6, 0.2, 0.1, 0.3),
+        ("b, c", 3, 0.89, 0.8, 0.99),
+        ("d", 6, 0.5, 0.4, 0.6),
     ]
     rows = pd.DataFrame(
         [
             {"cell": f"{sweep}, sigma = {sigma}", "aim": 0.9, "trained_accuracy": accuracy}
-            | {"trained_accuracy_low": 0.1, "trained_accuracy_high": high, "epsilon_valid": 1 / sigma}
-            for sweep, sigma, accuracy, high in measured_at
+            | {"trained_accuracy_low": low, "trained_accuracy_high": high, "epsilon_valid": 1 / sigma}
+            for sweep, sigma, accuracy, low, high in measured_at
         ]
     )
-    one, other = reached(rows)
-    assert (one.sweep, one.cell, one.accuracy) == ("a", "sigma = 3", "0.900 [0.100, 0.910]")
-    assert (one.claimed, one.valid) == ("-", "0.333")
-    assert (other.sweep, other.cell, other.accuracy) == ("b, c", "none of those measured", "-")
+    one, other, none = reached(rows)
+    assert (one.sweep, one.aim, one.possible.cell, one.mean.cell) == ("a", 0.9, "sigma = 3", "sigma = 1")
+    assert one.sure == Setting("sigma = 0.5", "0.950 [0.900, 0.960]", "-", "2.000")
+    assert (other.sweep, other.possible.accuracy) == ("b, c", "0.890 [0.800, 0.990]")
+    assert other.mean == other.sure == none.possible == Setting("none of those measured", "-", "-", "-")
 
 
 def test_the_page_follows_the_current_table() -> None:
@@ -629,6 +642,20 @@ def test_members_without_a_reconstruction_are_the_worst_of_their_batch() -> None
     )
     found = point_of(Tap(), rows)
     assert all(math.isinf(found[f"{name}_{end}"]) for name in ("rmse", "iterations") for end in ("low", "high"))
+    assert found["rmse_mean"] is None
+
+
+def test_the_mean_rmse_of_a_row_covers_its_networks() -> None:
+    """Means over batches, not over images; over the two networks' means the interval is far wider than over eight batches'."""
+    scores = [[0.1, 0.3], [0.2, 0.2], [0.1, 0.3], [0.2, 0.22]] + [[0.5, 0.7]] * 4
+    rows = pd.DataFrame(
+        {"victim": victim, "network": victim // 4, "rmse": score, "iterations_to_success": 1.0}
+        for victim, batch in enumerate(scores)
+        for score in batch
+    )
+    found, alone = point_of(Tap(), rows), point_of(Tap(), rows.drop(columns="network"))
+    assert found["rmse_mean"] == alone["rmse_mean"] == pytest.approx(0.40125)
+    assert found["rmse_mean_high"] - found["rmse_mean_low"] > 2 * (alone["rmse_mean_high"] - alone["rmse_mean_low"])
 
 
 @pytest.mark.slow
