@@ -35,7 +35,7 @@ UNKNOWN = Agreement(math.nan, -math.inf, math.inf)
 
 
 def agreement(
-    value: float, low: float, high: float, units: int, printed: float, half: float, samples: int | None
+    value: float, low: float, high: float, units: int, printed: float, half: float, samples: int | None, looks: int = 1
 ) -> Agreement:
     """Test whether a printed share may be the result of one more unit of those that were measured.
 
@@ -56,6 +56,8 @@ def agreement(
         half: half of its last printed digit, above 0.
         samples: number of examples behind the printed number; None where the paper does not give it, and then no sampling
             error is counted.
+        looks: after how many numbers of units the test is made, each with this correction: p is multiplied by it, and the
+            interval has the level 1 - .05 / looks (Bonferroni), so that the first result that decides may end the measurement.
 
     Returns:
         The p-value and the interval. p is NaN where the spread over units is unknown: for fewer than two units, units that do
@@ -70,6 +72,7 @@ def agreement(
     quantile = student_quantile(0.975, units - 1)
     spread = max(value - low, high - value) / quantile * math.sqrt(1 + units)
     examples = 0.0 if samples is None else 1 / samples
+    wide = student_quantile(1 - 0.025 / looks, units - 1)
     difference = value - printed
     error = math.hypot(spread, math.sqrt(2 * examples * max(_variance(value), _variance(printed))))
     # Rounding may have moved the printed number towards the measured one or away from it.
@@ -78,14 +81,11 @@ def agreement(
     edge = max(half, examples / 2)
     here, there = (min(max(share, edge), 1 - edge) for share in (value, nearest))
     of_odds = math.hypot(spread / _variance(here), math.sqrt(examples / _variance(here) + examples / _variance(there)))
-    return Agreement(
-        max(
-            _two_sided(value - nearest, error, units),
-            _two_sided(_log_odds(here) - _log_odds(there), of_odds, units),
-        ),
-        difference - quantile * error,
-        difference + quantile * error,
+    p = max(
+        _two_sided(value - nearest, error, units),
+        _two_sided(_log_odds(here) - _log_odds(there), of_odds, units),
     )
+    return Agreement(min(1.0, looks * p), difference - wide * error, difference + wide * error)
 
 
 def mean_test(value: float, low: float, high: float, units: int) -> Agreement:

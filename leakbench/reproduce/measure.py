@@ -33,6 +33,7 @@ from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECI
 from leakbench.measure.statistics import mean_interval, median_interval, proportion, wilson
 from leakbench.models.layers import first_layer
 from leakbench.reproduce.table import Line, Table
+from leakbench.reproduce.verdict import settled
 from leakbench.storage.store import Run
 from leakbench.storage.summary import Summary, Tap
 from leakbench.study.rows import Row
@@ -42,6 +43,7 @@ from leakbench.study.study import Execution, executed, limit_of, minutes_of
 __all__ = [
     "accuracy_of",
     "cells_of",
+    "certain",
     "changed_in",
     "check_line",
     "command_of",
@@ -73,11 +75,20 @@ OTHERS = 500
 
 
 def cells_of(
-    line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None, reporter: Reporter | None = None
+    line: Line,
+    scale: str,
+    changed: dict[str, Any],
+    data_dir: Path | None,
+    reporter: Reporter | None = None,
+    seeds: int = 0,
 ) -> list[Cell]:
-    """Return the cells of a line, one for each seed; raises InputError that names the row for an invalid cell."""
+    """Return the cells of a line, one for each seed, by default the least number of seeds.
+
+    Raises:
+        InputError: A cell is invalid; it names the row.
+    """
     with _named(line):
-        return [prepare(request, data_dir, reporter) for request in line.requests(scale, changed)]
+        return [prepare(request, data_dir, reporter) for request in line.requests(scale, changed, seeds)]
 
 
 def check_line(line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None) -> None:
@@ -103,17 +114,24 @@ def command_of(table: Table, line: Line, scale: str) -> str:
 def measured(table: Table, line: Line, scale: str, changed: dict[str, Any], execution: Execution) -> list[Row]:
     """Run a line's cells at a scale, each in its own folder, where an interrupted cell resumes; return its rows.
 
-    A row is measured at the first seed; only its accuracy and its time cover all seeds.
+    A row is measured at the first seed; only its accuracy and its time cover all seeds. It ends after the first number of seeds
+    that makes its verdict certain.
     """
-    cells = cells_of(line, scale, changed, execution.data_dir, execution.reporter)
+    counts = line.counts(scale)
+    every = cells_of(line, scale, changed, execution.data_dir, execution.reporter, counts[-1])
     command = command_of(table, line, scale)
     ended, seconds, found, accuracies = list[float](), 0.0, list[Row](), list[list[float]]()
-    for cell in cells:
+    for done, cell in enumerate(every, 1):
         with executed(cell, execution.runs, command, execution.reporter) as (summary, run):
             accuracies += [run.read_rows("rounds.parquet")["accuracy"].tolist()] if table.rounds else []
             ended += [] if summary.accuracy is None else [float(summary.accuracy)]
             seconds += sum(run.manifest["phases"].values())
             found = found or _points(table, line, cell, summary, run)
+        cells, accuracy = every[:done], accuracy_of(ended, len(cell.data.test_targets))
+        if done in counts and certain(
+            table, line, [{**accuracy, "scale": scale, "seeds": done} | row for row in found]
+        ):
+            break
     first = cells[0]
     same = {
         "dataset": first.names["dataset"],
@@ -127,11 +145,16 @@ def measured(table: Table, line: Line, scale: str, changed: dict[str, Any], exec
         "scale": scale,
         "seeds": len(cells),
         **({"accuracies": json.dumps(accuracies)} if table.rounds else {}),
-        **accuracy_of(ended, len(first.data.test_targets)),
+        **accuracy,
         "wall_minutes": round(seconds / 60, 1),
         "versions": json.dumps(versions(), sort_keys=True),
     }
     return [same | row for row in found]
+
+
+def certain(table: Table, line: Line, rows: list[Row]) -> bool:
+    """Return whether further seeds cannot change the verdicts of a cell's rows."""
+    return all(settled(table.compared(line, row), table.tests) for row in rows)
 
 
 def changed_in(changed: dict[str, Any]) -> Row:
@@ -182,12 +205,12 @@ def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
     scores = rows[[RMSE.name, "iterations_to_success"]].fillna(math.inf)
     by_victim = scores.groupby(rows["victim"]).median()
     network = rows.groupby("victim")["network"].first() if "network" in rows else None
-    ends: dict[str, float] = {}
+    ends: dict[str, float | None] = {}
     for name, column in ((RMSE.name, RMSE.name), ("iterations", "iterations_to_success")):
         _, low, high = median_interval(by_victim[column], network=network)
         ends |= {f"{name}_low": low, f"{name}_high": high}
     found = mean_interval(rows[RMSE.name].groupby(rows["victim"]).mean(), network=network)
-    means = found if rows[RMSE.name].notna().all() else (None, None, None)
+    means = found if rows[RMSE.name].notna().all() else (None,) * 3
     ends |= dict(zip(("rmse_mean", "rmse_mean_low", "rmse_mean_high"), means, strict=True))
     return {
         "batch": tap.batch,

@@ -21,7 +21,7 @@ from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.reached import reached
 from leakbench.reproduce.table import Line, Table, scale_of, with_claims
-from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, compared, decided, digits_of, unmeasured
+from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, decided, unmeasured
 from leakbench.study.rows import Row
 from leakbench.study.stale import stale_lines, stale_names
 
@@ -50,6 +50,10 @@ MANY = 12
 
 HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reason")
 
+EARLY = (
+    "A row at full size has {seeds} trainings, and ends after the first that makes its verdict certain: p-values are multiplied by "
+    "the number of these looks, intervals widened for it, and with all {tests} tests of the page no correction can undo it."
+)
 REACHED = (
     *("sweep", "aim", "not excluded from", "accuracy [95 % CI]", "epsilon claimed", "epsilon valid"),
     *("mean at the aim from", "surely at the aim from"),
@@ -68,7 +72,6 @@ PUBLISHED = "About the published rows, not these: "
 
 def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
     """Return every claim of the table with its verdict, measured or not."""
-    digits = digits_of(claim for line in table.lines for claim in line.claims.values())
     measured: dict[str, list[Row]] = {}
     for row in rows.to_dict("records"):
         measured.setdefault(row["cell"], []).append(row)
@@ -77,10 +80,7 @@ def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
         if line.name not in measured:
             found += [claim for row, claims in line.unmeasured().items() for claim in unmeasured(row, claims)]
         for row in measured.get(line.name, []):
-            claim = line.claimed(str(row["point"]))
-            quick = line.less() if row.get("scale") == "quick" else ""
-            apart = {what: "; ".join(filter(None, (line.apart.get(what, ""), quick))) for what in claim}
-            found += compared(row, claim, apart, line.because, digits, line.samples)
+            found += table.compared(line, row)
     return decided(found + (ordered(table.rounds, rows) if table.rounds else []))
 
 
@@ -252,7 +252,7 @@ def _verdicts(table: Table, claims: Sequence[Compared]) -> list[str]:
     ]
     if not rows:
         return []
-    rules = [_rule({c.what for c in claims}), _samples(table)]
+    rules = [_rule({c.what for c in claims}), _early(table), _samples(table)]
     return [
         *("## Claims", "", counted(c.verdict for c in claims), ""),
         *(part for rule in rules if rule for part in (rule, "")),
@@ -272,6 +272,13 @@ def _rule(whats: set[str]) -> str:
     return RULE.format(**least, tolerances=", ".join(tolerances), level=LEVEL)
 
 
+def _early(table: Table) -> str:
+    """Return how rows end early; empty for a table whose rows do not."""
+    plans = sorted({(line.seeds, line.most) for line in table.lines if line.most > line.seeds})
+    said = " or ".join(f"{least} to {most}" for least, most in plans)
+    return EARLY.format(seeds=said, tests=table.tests) if plans else ""
+
+
 def _samples(table: Table) -> str:
     """Return the number of examples behind the printed numbers, and where the paper states it."""
     sizes: dict[str, dict[str, None]] = {}
@@ -287,7 +294,11 @@ def _samples(table: Table) -> str:
 def _reached(rows: pd.DataFrame) -> list[str]:
     """Return the first cells of each sweep that reach its aim, by interval and by mean; empty without an aim."""
     found = [
-        (in_table(r.sweep), f"{r.aim:.3f}", *map(in_table, (p.cell, p.accuracy, p.claimed, p.valid, r.mean.cell, r.sure.cell)))
+        (
+            in_table(r.sweep),
+            f"{r.aim:.3f}",
+            *map(in_table, (p.cell, p.accuracy, p.claimed, p.valid, r.mean.cell, r.sure.cell)),
+        )
         for r in reached(rows)
         for p in (r.possible,)
     ]

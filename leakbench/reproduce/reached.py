@@ -48,11 +48,15 @@ def reached(rows: pd.DataFrame) -> list[Reached]:
     aimed = rows[rows["aim"].notna()] if "aim" in rows else rows.head(0)
     if not len(aimed):
         return []
-    ends = ("trained_accuracy_high", "trained_accuracy", "trained_accuracy_low")
     return [
-        Reached(str(sweep), aim := float(cells["aim"].iloc[0]), *(_first(cells[cells[end] >= aim]) for end in ends))
+        _reached(str(sweep), float(cells["aim"].iloc[0]), cells)
         for sweep, cells in aimed.groupby(aimed["cell"].str.rpartition(", ")[0], sort=False)
     ]
+
+
+def _reached(sweep: str, aim: float, cells: pd.DataFrame) -> Reached:
+    high, mean, low = (_first(cells[cells[f"trained_accuracy{end}"] >= aim]) for end in ("_high", "", "_low"))
+    return Reached(sweep, aim, possible=high, mean=mean, sure=low)
 
 
 def _first(cells: pd.DataFrame) -> Setting:

@@ -24,7 +24,7 @@ from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.cost import timed
 from leakbench.reproduce.file import results_folder, rows_folder, table_names
-from leakbench.reproduce.measure import cells_of, check_line, command_of, measured
+from leakbench.reproduce.measure import cells_of, certain, check_line, command_of, measured
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.published import AnyTable, read_any
 from leakbench.reproduce.table import AUTO, Line, Table, scale_of, with_claims
@@ -131,13 +131,17 @@ def reproduce(
     rows = study.store.read()
 
     def current(name: str, scale: str) -> bool:
-        """Return whether a row is the measurement of just this cell, at this scale or at `full`."""
+        """Return whether a row is the measurement of just this cell, at this scale or at `full`, with all the seeds it needs."""
         if "hash" not in rows or name not in set(rows["cell"]):
             return False
-        hashes = (
-            hash_of(cells_of(lines[name], s, changed, execution.data_dir)) for s in dict.fromkeys((scale, "full"))
-        )
-        return any(study.store.has(rows, name, hash_) for hash_ in hashes)
+        line, known = lines[name], with_claims(table, rows[rows["cell"] == name]).to_dict("records")
+        for each in dict.fromkeys((scale, "full")):
+            counts = line.counts(each)
+            cells = cells_of(line, each, changed, execution.data_dir, seeds=counts[-1])
+            has = [n for n in counts if study.store.has(rows, name, hash_of(cells[:n]))]
+            if has and (has[0] == counts[-1] or certain(table, line, known)):
+                return True
+        return False
 
     full = set(rows.loc[rows["scale"] == "full", "cell"]) if "scale" in rows else set()
     wanted = dict.fromkeys(names, scale)

@@ -10,12 +10,13 @@ apart:    {what papers print: how every row's setting differs from the paper's};
 samples:  {what papers print: on how many examples, or {data set: on how many}}, where the paper gives it; with it goes
 samples_from: where in the paper.
 seeds:    how often each cell is run, with other seeds; 1 if it is not said.
+most_seeds: how often at most, at full size: one more at a time until the row's verdict is certain; `seeds` if it is not said.
 pictures: number of examples whose truth and reconstructions the page's figure shows, see `leakbench.reproduce.table_figures`.
 repeats:  how often local iterations are timed with and without the defense, in a table of costs, see `leakbench.reproduce.cost`.
 curves:   {panel of the figure of accuracy over rounds: names of its rows}, see `leakbench.reproduce.curves`; with it may be
 orders:   [{says, more, less, rounds, apart}], claims that rows are above others, and
 window:   how many rounds `first` and `last` are; 1 if it is not said.
-rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.study.grid`.
+rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, most_seeds, quick}]: `Line`, `leakbench.study.grid`.
 found:    summary of the numbers, below them.
 """
 
@@ -49,7 +50,7 @@ from leakbench.reproduce.file import (
     check_kind,
     claims_of,
 )
-from leakbench.reproduce.verdict import CLAIMS
+from leakbench.reproduce.verdict import CLAIMS, LEAST_SEEDS, Compared, compared, digits_of
 from leakbench.study.grid import spelled_out
 from leakbench.study.rows import Row, RowFormat, of_table
 from leakbench.study.stale import Published, Today, hash_of, together
@@ -77,6 +78,7 @@ class Line:
         apart: {what is claimed in another setting: how the setting differs}.
         because: Why measured numbers differ from printed ones, and what was tried to find out.
         seeds: How often the cell is run, with other seeds; the accuracy is that of all.
+        most: How often at most: at full size it is run again until its verdict is certain.
         quick: What the scale `quick` gives instead of some fields and of `seeds`; None where it leaves the cell out.
         aim: The accuracy that a sweep tries to reach, see `leakbench.reproduce.reached`.
         samples: {what is claimed: on how many examples the printed number was measured}, where the paper gives it.
@@ -88,6 +90,7 @@ class Line:
     apart: Mapping[str, str] = field(default_factory=dict)
     because: str = ""
     seeds: int = 1
+    most: int = 1
     quick: Mapping[str, Any] | None = field(default_factory=dict)
     aim: float | None = None
     samples: Mapping[str, int] = field(default_factory=dict)
@@ -113,10 +116,18 @@ class Line:
         cut = [name for name in self.quick or {} if name not in COUNTS]
         return f"scale quick: other {', '.join(cut)}" if cut else ""
 
-    def requests(self, scale: str, changed: Mapping[str, Any]) -> list[Request]:
-        """Return what is asked for at a scale, some fields changed: one for each seed."""
+    def counts(self, scale: str) -> range:
+        """Return the numbers of seeds after which the row of a scale may end."""
+        if scale == "quick" and self.quick:
+            least = int(self.quick.get("seeds", self.seeds))
+            return range(least, least + 1)
+        return range(self.seeds, self.most + 1)
+
+    def requests(self, scale: str, changed: Mapping[str, Any], seeds: int = 0) -> list[Request]:
+        """Return what is asked for at a scale, some fields changed: one for each seed, by default the least number of seeds."""
         quick = dict(self.quick or {}) if scale == "quick" else {}
-        seeds = int(quick.pop("seeds", self.seeds))
+        quick.pop("seeds", None)
+        seeds = seeds or self.counts(scale).start
         given = {**self.given, **quick, **changed}
         fields: dict[str, Any] = {k: tuple(map(str, v)) if isinstance(v, list) else v for k, v in given.items()}
         first = Request(**fields)
@@ -158,6 +169,20 @@ class Table:
         """What the CSV of its rows must hold."""
         return of_table(self.columns, bool(self.rounds))
 
+    @property
+    def tests(self) -> int:
+        """The most tests that its page can have."""
+        claims = [what for line in self.lines for claim in line.unmeasured().values() for what in claim]
+        return sum(bool(CLAIMS[what].unit) for what in claims) + len(self.rounds.orders if self.rounds else ())
+
+    def compared(self, line: Line, row: Row) -> list[Compared]:
+        """Compare each claim of a row of this line, see `leakbench.reproduce.verdict.compared`."""
+        claim, scale = line.claimed(str(row["point"])), str(row.get("scale"))
+        quick = line.less() if scale == "quick" else ""
+        apart = {what: "; ".join(filter(None, (line.apart.get(what, ""), quick))) for what in claim}
+        digits = digits_of(claim for line in self.lines for claim in line.claims.values())
+        return compared(row, claim, apart, line.because, digits, line.samples, len(line.counts(scale)))
+
     def names(self, scale: str) -> list[str]:
         """Return the names of its cells at a scale."""
         return [line.name for line in self.at(scale)]
@@ -171,7 +196,8 @@ class Table:
             """Return the requests of the row's cells; a table of costs has an undefended one next to the first."""
             if row["cell"] not in lines:
                 raise InputError(f"{self.called} has no row {row['cell']!r} at scale {scale}")
-            found = lines[row["cell"]].requests(scale, changed)
+            line, seeds = lines[row["cell"]], row.get("seeds")
+            found = line.requests(scale, changed, int(seeds) if seeds and seeds in line.counts(scale) else 0)
             return [found[0], dataclasses.replace(found[0], defense="none")] if self.repeats else found
 
         def today(load: Load) -> Today:
@@ -241,9 +267,16 @@ def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
     check_claims(where, claims, given, bool(body.get("repeats")))
     own = {slot: normpath(path.parent / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith(".yaml")}
     seeds = row.get("seeds", body.get("seeds", 1))
+    most = row.get("most_seeds", body.get("most_seeds", seeds) if "seeds" not in row else seeds)
+    if most < seeds:
+        raise InputError(f"{where}most_seeds: got {most}, expected at least seeds, {seeds}")
+    if most > seeds and seeds < LEAST_SEEDS:
+        raise InputError(
+            f"{where}seeds: got {seeds} with most_seeds, expected at least {LEAST_SEEDS}: fewer give no verdict"
+        )
     words = row.get("because", "")
     samples = _samples(where, body.get("samples", {}), given)
-    return Line(row["name"], given | own, claims, apart, words, seeds, quick, row.get("aim"), samples)
+    return Line(row["name"], given | own, claims, apart, words, seeds, most, quick, row.get("aim"), samples)
 
 
 def _samples(where: str, samples: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:

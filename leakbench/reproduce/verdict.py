@@ -16,6 +16,7 @@ __all__ = [
     "CLAIMS",
     "CONTRADICTED",
     "DIFFERENT",
+    "LEAST_SEEDS",
     "NONE",
     "NOT_MEASURED",
     "ORDER",
@@ -27,6 +28,7 @@ __all__ = [
     "compared",
     "decided",
     "digits_of",
+    "settled",
     "unmeasured",
 ]
 
@@ -42,6 +44,9 @@ VERDICTS = (REPRODUCED, CONTRADICTED, UNDECIDED, DIFFERENT, NOT_MEASURED, NONE)
 
 ORDER = "order"
 """What is claimed where a paper says that rows are above others, see `leakbench.reproduce.curves`."""
+
+SEEDS = "seeds"
+"""The unit of what several trainings decide."""
 
 EXPLAINED_BY_NOTHING = "the difference is not explained yet"
 
@@ -78,7 +83,7 @@ CLAIMS = {
     RMSE.name: Measure("mean RMSE", "rmse_mean", unit="networks", least=5, tolerance=0.02),
     "iterations": Measure("iterations"),
     "recall": Measure("recall", "in_any_row", unit="networks", least=5, tolerance=0.05),
-    "accuracy": Measure("accuracy", "trained_accuracy", unit="seeds", least=3, tolerance=0.02),
+    "accuracy": Measure("accuracy", "trained_accuracy", unit=SEEDS, least=3, tolerance=0.02),
     "resilient": Measure("resilient (1 yes, 0 no)", exact=True, unit="networks", least=5),
     "epsilon": Measure("epsilon as claimed", "epsilon_claimed", exact=True),
     "rounds": Measure("rounds", exact=True),
@@ -122,6 +127,7 @@ def compared(
     because: str,
     digits: Mapping[str, int],
     samples: Mapping[str, int] | None = None,
+    looks: int = 1,
 ) -> list[Compared]:
     """Compare each claim of a row with the row's column of that name and its interval, `_low` and `_high`.
 
@@ -132,12 +138,15 @@ def compared(
         because: the known reason why measured numbers differ from printed ones.
         digits: {what is claimed: printed digits behind the point}.
         samples: {what is claimed: on how many examples the printed number was measured}, where the paper gives it.
+        looks: after how many numbers of seeds the row may end.
 
     Returns:
         The claims in their order; those that a test decides have no verdict before `decided`.
     """
     return [
-        _compared(row, what, number, claim, apart.get(what, ""), because, digits[what], (samples or {}).get(what))
+        _compared(
+            row, what, number, claim, apart.get(what, ""), because, digits[what], (samples or {}).get(what), looks
+        )
         for what, number in claim.items()
     ]
 
@@ -151,6 +160,7 @@ def _compared(
     because: str,
     digits: int,
     samples: int | None,
+    looks: int,
 ) -> Compared:
     measure = CLAIMS[what]
     ends = ("", "", "") if measure.exact else ("", "_low", "_high")
@@ -175,8 +185,25 @@ def _compared(
         return _equal(found, half, because)
     if math.isnan(low) or math.isnan(high):
         return replace(found, verdict=UNDECIDED, reason="the interval of the measurement is unknown")
-    test = agreement(value, low, high, units, printed, half, samples)
+    test = agreement(value, low, high, units, printed, half, samples, looks if measure.unit == SEEDS else 1)
     return replace(found, reason=because, test=test, units=_count(units, measure.unit))
+
+
+def settled(claims: Sequence[Compared], tests: int) -> bool:
+    """Return whether more trainings cannot change a row: the verdict of each claim that they decide is certain.
+
+    A verdict is certain where it is *reproduced*, or *contradicted* whatever the page's other tests give: then its p-value,
+    multiplied by the number of tests, is at most 1 %, and Holm's correction never gives more.
+
+    Args:
+        claims: a row's, from `compared`.
+        tests: the most tests that the page can have.
+    """
+    left = [claim for claim in claims if CLAIMS[claim.what].unit == SEEDS and claim.verdict in ("", UNDECIDED)]
+    return all(
+        claim.test is not None and _decided(claim, claim.test, tests * claim.test.p).verdict != UNDECIDED
+        for claim in left
+    )
 
 
 def decided(claims: Sequence[Compared]) -> list[Compared]:
@@ -201,6 +228,10 @@ def _decided(claim: Compared, test: Agreement, p: float) -> Compared:
     if math.isnan(p):
         return replace(claim, verdict=UNDECIDED, reason=f"{claim.units}: their spread is unknown")
     return replace(claim, verdict=UNDECIDED, reason=f"{claim.units}: p = {p:.2g} after Holm's correction")
+
+
+LEAST_SEEDS = CLAIMS["accuracy"].least
+"""Fewest trainings that give a verdict."""
 
 
 def unmeasured(row: str, claim: Mapping[str, float]) -> list[Compared]:
