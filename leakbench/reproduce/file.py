@@ -200,14 +200,18 @@ def check_kind(path: Path, body: Mapping[str, Any]) -> None:
     if body.get("repeats"):
         if not of_costs:
             raise InputError(f"{path}: repeats: goes with columns: cost, got columns: {body.get('columns', 'claims')}")
-        for name, least in (("pictures", 0), ("curves", {}), ("seeds", 1)):
+        for name, least in (("pictures", 0), ("curves", {}), ("seeds", 1), ("most_seeds", 1)):
             if body.get(name, least) != least:
                 raise InputError(f"{path}: {name}: a table with repeats times one seed and draws nothing; leave it out")
         for row in body["rows"]:
-            if row.get("aim") is not None or row.get("seeds", 1) != 1:
+            if row.get("aim") is not None or any(row.get(name, 1) != 1 for name in ("seeds", "most_seeds")):
                 raise InputError(
                     f"{path}: row {row['name']!r}: aim, seeds: a table with repeats has neither; leave them out"
                 )
+    if body.get("orders") and any("most_seeds" in each for each in (body, *body["rows"])):
+        raise InputError(
+            f"{path}: most_seeds: orders compare rows seed by seed, which needs as many in each; leave it out"
+        )
     if body.get("pictures") and body.get("curves"):
         raise InputError(f"{path}: pictures, curves: both are the figure of the page; leave one out")
     for name in ("orders", "window"):

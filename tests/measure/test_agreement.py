@@ -62,6 +62,60 @@ def test_a_page_of_one_number_has_the_same_rate() -> None:
     assert false_pages(normal, 3, 0.02, 1, 1000) <= 20
 
 
+def ended(shares: NDArray[np.floating], printed: float, tests: int, least: int) -> tuple[int, float]:
+    """Return the number of units at which a row ends, and its p-value: at the first that `tests` tests cannot undo, or at all."""
+    for units in range(least, len(shares) + 1):
+        looks = len(shares) - least + 1
+        p = agreement(*mean_interval(shares[:units]), units, printed, HALF, EXAMPLES, looks).p
+        if tests * p <= LEVEL:
+            return units, p
+    return units, p
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", [normal, skewed])
+@pytest.mark.parametrize("spread", [0.02, 0.1])
+def test_pages_whose_rows_end_early_have_the_same_rate(draw: object, spread: float) -> None:
+    """3 to 8 trainings a row, 20 rows: without the correction for looks far more pages are wrong (the next test)."""
+    rng, wrong = np.random.default_rng(1), 0
+    for _ in range(100):
+        mean = rng.uniform(0.55, 0.97, 20)
+        ours = draw(rng, mean, spread, 9)  # type: ignore[operator]
+        ps = [ended(each[:8], round(float(each[8]), 3), 20, 3)[1] for each in ours]
+        wrong += any(p <= LEVEL for p in holm(ps))
+    assert wrong <= 4
+
+
+def test_looking_often_without_a_correction_finds_more() -> None:
+    """Single numbers, 3 to 20 trainings: the first look that finds p <= 1 % counts; corrected, at most 1 %."""
+    rng, raw, corrected = np.random.default_rng(2), 0, 0
+    for _ in range(400):
+        ours = rng.normal(0.8, 0.03, 21)
+        printed, looks = round(float(ours[20]), 3), range(3, 21)
+        ps = [agreement(*mean_interval(ours[:n]), n, printed, HALF, None).p for n in looks]
+        raw += min(ps) <= LEVEL
+        corrected += min(ps) * len(looks) <= LEVEL
+    assert raw >= 10 and corrected <= 9
+
+
+def test_a_look_more_widens_the_interval_and_raises_p() -> None:
+    """Two looks: twice the p-value, and the interval of level .975."""
+    ours = np.array([0.5, 0.6, 0.7])
+    one, two = (agreement(*mean_interval(ours), 3, 0.4, HALF, None, looks) for looks in (1, 2))
+    assert two.p == pytest.approx(2 * one.p)
+    assert two.high - two.low == pytest.approx((one.high - one.low) * student.ppf(0.9875, 2) / student.ppf(0.975, 2))
+    assert agreement(*mean_interval(ours), 3, 0.59, HALF, None, 5).p == 1.0
+
+
+def test_a_row_far_from_its_number_ends_first() -> None:
+    far, near = (
+        np.array([0.19, 0.20, 0.21, 0.20, 0.19, 0.21, 0.20, 0.2]),
+        np.array([0.9, 0.91, 0.92, 0.9, 0.92, 0.91, 0.9, 0.9]),
+    )
+    assert ended(far, 0.9, 20, 3)[0] < 6
+    assert ended(near, 0.905, 20, 3)[0] == 8
+
+
 def test_success_rates_over_networks_have_the_same_rate() -> None:
     """Intervals clustered by network: 20 victims on each of 5 networks, whose rates differ; 1,000 single numbers."""
     rng, wrong = np.random.default_rng(0), 0

@@ -37,6 +37,7 @@ FIELDS = {
     "quick": (3, "word", [1], None, {"seeds": 1.5}, {"seeds": 0}, {"victims": "many"}, {"victim": 1}),
     "apart": (3, "word", [1], None, {"one": "x"}, {"asr": 3}),
     "seeds": (1.5, "2", 0, -1, True, None, [1], 10**9),
+    "most_seeds": (1.5, "2", 0, -1, True, [1], 10**9, 2),
     "pictures": (1.5, "2", -1, True, None, [1]),
     "repeats": (1.5, "2", -1, True, None, [1], 2),
     "window": (1.5, "2", -1, True, None, [1], 2),
@@ -59,6 +60,7 @@ OF_A_ROW = {
     "apart": (3, "word", [1], None, {"one": "x"}, {"asr": 3}),
     "because": (3, [1], None),
     "seeds": (1.5, "2", 0, -1, True, None, [1]),
+    "most_seeds": (1.5, "2", 0, -1, True, [1], 2),
     "quick": (True, 3, "word", [1], None, {"seeds": "2"}, {"victims": 1.5}),
 }
 
@@ -136,6 +138,17 @@ def test_a_field_of_a_cell(name: str, value: Any, monkeypatch: Any, capsys: Any,
         ({"pictures": 1, "given": {"pictures": False}}, "row 'a': pictures: got false, so the figure"),
         ({"orders": [{"says": "x", "more": ["a"], "less": ["b"]}]}, "orders: requires curves"),
         ({"window": 3}, "window: requires curves"),
+        ({"most_seeds": 5}, "row 'a': seeds: got 1 with most_seeds, expected at least 3"),
+        ({"seeds": 5, "most_seeds": 4}, "row 'a': most_seeds: got 4, expected at least seeds, 5"),
+        (
+            {
+                "seeds": 3,
+                "most_seeds": 5,
+                "curves": {"x": ["a"]},
+                "orders": [{"says": "x", "more": ["a"], "less": ["b"]}],
+            },
+            "most_seeds: orders compare rows seed by seed",
+        ),
         ({"curves": {"x": ["a"]}, "orders": [{"says": 3, "more": ["a"], "less": ["b"]}]}, "orders: says"),
         ({"curves": {"x": ["a"]}, "orders": [{"says": "x", "more": [], "less": ["b"]}]}, "orders: more"),
         ({"curves": {"x": ["a"]}, "orders": [{"says": "x", "more": "a", "less": ["b"]}]}, "orders: more"),

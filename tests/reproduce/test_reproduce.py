@@ -29,7 +29,7 @@ from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
 from leakbench.reproduce.page import claims_of, page_of
-from leakbench.reproduce.published import read_any
+from leakbench.reproduce.published import read_any, rows_of
 from leakbench.reproduce.reached import Setting, reached
 from leakbench.reproduce.reproduce import BEGIN, END, index_of, minutes_at_full, reproduce, study_of
 from leakbench.reproduce.table import Table, read_table, with_claims
@@ -37,6 +37,7 @@ from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decide
 from leakbench.storage.summary import Tap
 from leakbench.study.grid import spelled_out
 from leakbench.study.rows import RowStore, of_table
+from leakbench.study.stale import stale_names
 from leakbench.study.study import Execution
 from tests.published_files import RESULTS, published_file
 
@@ -508,6 +509,42 @@ def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
     for row in (one, three):
         assert 0 <= row["trained_accuracy_low"] < row["trained_accuracy"] < row["trained_accuracy_high"] <= 1
     assert "| three |" in page_of(table, found)
+
+
+def cancer_table(folder: Path, **more: Any) -> Table:
+    """A training of an accuracy near .94; .1 and .94 are printed of it, the latter once with a setting that is another one."""
+    training = {"defense": "none", "dataset": "cancer", "clients": 10, "clients_per_round": 10, "local_iterations": 20}
+    given = {**TINY["given"], "iterations": 1, "victims": 1, "train_rounds": 6, **training}  # type: ignore[dict-item]
+    rows = [{"name": "far", "claim": {"accuracy": 0.1}}, {"name": "near", "claim": {"accuracy": 0.94}}]
+    rows += [{"name": "other", "claim": {"accuracy": 0.94}, "apart": {"accuracy": "other rate"}}, {"name": "silent"}]
+    return read_table(str(tiny(folder, **{"given": given, "rows": rows, "columns": "accuracy", "quick": {}} | more)))
+
+
+@pytest.mark.slow
+def test_a_row_ends_when_its_verdict_is_certain(tmp_path: Path) -> None:
+    """Only the number near the measured ones needs all seeds; one of another setting, and none, need no more than the least."""
+    table = cancer_table(tmp_path, seeds=3, most_seeds=6)
+    _, rows = measure(table, tmp_path)
+    seeds = rows.set_index("cell")["seeds"].to_dict()
+    assert seeds["far"] < 6 and (seeds["near"], seeds["other"], seeds["silent"]) == (6, 3, 3)
+    verdicts = {claim.row: claim.verdict for claim in claims_of(table, rows)}
+    assert verdicts == {"far": "contradicted", "near": "undecided", "other": "different setting"}
+    assert measure(table, tmp_path)[0] == [] and stale_names(list(rows_of(table, rows))) == {}
+    page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
+    assert "A row at full size has 3 to 6 trainings" in page and "with all 3 tests" in page
+
+
+@pytest.mark.slow
+def test_a_row_goes_on_where_more_seeds_are_allowed(tmp_path: Path) -> None:
+    """Measured with three seeds, then with up to five: only the open row is measured again, and its first seeds are read."""
+    table = cancer_table(tmp_path, seeds=3)
+    measure(table, tmp_path)
+    runs = len(list((tmp_path / "runs").iterdir()))
+    told, after = measure(cancer_table(tmp_path, seeds=3, most_seeds=5), tmp_path)
+    assert "near" in told and "silent" not in told and "other" not in told
+    seeds = after.set_index("cell")["seeds"].to_dict()
+    assert seeds["near"] == 5 and seeds["silent"] == 3
+    assert len(list((tmp_path / "runs").iterdir())) == runs + 2  # All rows are the same trainings.
 
 
 @pytest.mark.slow
