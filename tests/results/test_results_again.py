@@ -31,7 +31,7 @@ HELD = ("asr", "rmse", "identified", "trained_accuracy")
 def test_a_random_sample_of_rows_repeats_within_its_intervals(
     data_dir: Path, tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
-    """Both intervals overlap, as another machine rounds otherwise; five rows, none of them stale. LEAKBENCH_DRAW=NUMBER repeats a draw."""
+    """Both intervals overlap; five rows, none of them stale. LEAKBENCH_DRAW=NUMBER repeats a draw."""
     number = int(os.environ.get("LEAKBENCH_DRAW", random.SystemRandom().randrange(10**6)))
     record_property("draw", number)
     cheap = sorted(_cheap(), key=lambda row: (row[0], row[1]))
