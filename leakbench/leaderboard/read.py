@@ -264,7 +264,6 @@ def _evidence(point: Point, cell: Measured, card: Card) -> Evidence:
         identified=whole_victims(share * point.victims),
         ranked=point.victims if ranked else 0,
         candidates=point.candidates,
-        examples=point.victims * point.batch,
     )
 
 

@@ -53,6 +53,13 @@ def interval(key: str, digits: int = 2) -> Callable[[Row], str]:
     )
 
 
+def trained(row: Row) -> str:
+    """Show the accuracy with its interval, and how many networks diverged: no answer of such a one is finite, and none right."""
+    lost = row.get("diverged")
+    said = f" ({lost:.0f} of {row['seeds']:.0f} diverged)" if lost and not pd.isna(lost) else ""
+    return f"{interval('trained_accuracy', 3)(row)}{said}"
+
+
 def yes(key: str) -> Callable[[Row], str]:
     """Return a function that shows 1 as yes and 0 as no."""
     return lambda row: "-" if pd.isna(row.get(key)) else "yes" if row[key] else "no"
@@ -129,7 +136,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("accuracy aimed at", number("aim", 3)),
         Column(
             "accuracy [95 % CI]",
-            interval("trained_accuracy", 3),
+            trained,
             "on the test examples after the last round; the interval is over seeds, for one seed over test examples",
         ),
         Column("rounds", number("rounds", 0)),
@@ -177,7 +184,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         SIZE,
         Column(
             "accuracy [95 % CI]",
-            interval("trained_accuracy", 3),
+            trained,
             "the test accuracy of the model trained with the defense, after the last round",
         ),
     ),

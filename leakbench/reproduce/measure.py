@@ -121,9 +121,11 @@ def measured(table: Table, line: Line, scale: str, changed: dict[str, Any], exec
     every = cells_of(line, scale, changed, execution.data_dir, execution.reporter, counts[-1])
     command = command_of(table, line, scale)
     ended, seconds, found, accuracies = list[float](), 0.0, list[Row](), list[list[float]]()
+    diverged = 0
     for done, cell in enumerate(every, 1):
         with executed(cell, execution.runs, command, execution.reporter) as (summary, run):
             accuracies += [run.read_rows("rounds.parquet")["accuracy"].tolist()] if table.rounds else []
+            diverged += diverges(run)
             ended += [] if summary.accuracy is None else [float(summary.accuracy)]
             seconds += sum(run.manifest["phases"].values())
             found = found or _points(table, line, cell, summary, run)
@@ -146,10 +148,17 @@ def measured(table: Table, line: Line, scale: str, changed: dict[str, Any], exec
         "seeds": len(cells),
         **({"accuracies": json.dumps(accuracies)} if table.rounds else {}),
         **accuracy,
+        "diverged": diverged,
         "wall_minutes": round(seconds / 60, 1),
         "versions": json.dumps(versions(), sort_keys=True),
     }
     return [same | row for row in found]
+
+
+def diverges(run: Run) -> bool:
+    """Return whether a run trained a network whose answers are not finite at the end."""
+    losses = run.read_rows("rounds.parquet")["loss"]
+    return bool(len(losses)) and not math.isfinite(losses.iloc[-1])
 
 
 def certain(table: Table, line: Line, rows: list[Row]) -> bool:

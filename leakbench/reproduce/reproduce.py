@@ -105,7 +105,7 @@ def reproduce(
     Args:
         table: The table. A table of accounting does not use `scale`, `changed` and the folders of `execution`.
         scale: One of `SCALES`, and a row of the scale `full` counts for both; or `AUTO`: each cell at full size if that takes at
-            most `MOST_MINUTES`, else at `quick`.
+            most `MOST_MINUTES`, else at `quick`; a row of full size is never replaced by a quick one.
         only: Text that the names of the measured rows contain.
         changed: {field of a cell: number} for a trial.
         out: Folder of the CSV and the page.
@@ -147,7 +147,7 @@ def reproduce(
     wanted = dict.fromkeys(names, scale)
     if scale == AUTO:
         minutes = minutes_at_full(table, out, changed, execution.data_dir)
-        if unknown := {name: ("quick", changed) for name in names if name not in minutes}:
+        if unknown := {name: ("quick", changed) for name in names if name not in minutes and name not in full}:
             rows = remeasure(table, unknown, out, execution, say)
             minutes = minutes_at_full(table, out, changed, execution.data_dir)
         short = {name for name in names if minutes.get(name, inf) <= MOST_MINUTES}

@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from leakbench.core.errors import InputError
+from leakbench.core.errors import InputError, nearest
 from leakbench.core.request import Request
 from leakbench.core.typed import check_fields
-from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient
+from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, VERDICTS, current_word, resilient
 from leakbench.measure.rates import ASR, IDENTIFIED, RATES, fields_of
 from leakbench.storage.store import alone, write_atomically
 from leakbench.study.stale import parsed_versions
@@ -45,7 +45,12 @@ SHARES = (*fields_of(), *(rate.bound for rate in RATES if rate.bound), "trained_
 """Numbers from 0 to 1, as are the ends of their intervals."""
 
 COUNTS = ("victims", "identify_victims", "candidates", "networks", "seeds", "observations", "batch")
-"""Whole numbers of at least 1."""
+"""Whole numbers of at least 1 and at most `MOST`."""
+
+MOST = 1e15
+
+HALF_DIGIT = 1e-6
+"""How far a share may be outside its interval: both are rounded."""
 
 FLAGS = {"True": True, "False": False}
 
@@ -309,8 +314,10 @@ def _number(path: Path, head: str, place: int, text: str) -> float:
         raise InputError(f"{path}: row {place}: {head}: got {text!r}, expected a number, or nothing; {CURE}")
     if head.removesuffix("_low").removesuffix("_high") in SHARES and not (math.isnan(found) or 0 <= found <= 1):
         raise InputError(f"{path}: row {place}: {head}: got {text}, expected a share from 0 to 1; {CURE}")
-    if head in COUNTS and not (math.isnan(found) or (found >= 1 and found.is_integer())):
-        raise InputError(f"{path}: row {place}: {head}: got {text}, expected a whole number of at least 1; {CURE}")
+    if head in COUNTS and not (math.isnan(found) or (1 <= found <= MOST and found.is_integer())):
+        raise InputError(
+            f"{path}: row {place}: {head}: got {text}, expected a whole number from 1 to {MOST:.0e}; {CURE}"
+        )
     return found
 
 
@@ -326,10 +333,29 @@ def _check(path: Path, rows: pd.DataFrame, kind: RowFormat) -> None:
         for place, text in enumerate(rows.get(name, ()), start=1):
             if not (isinstance(text, float) or fits(text)):
                 raise InputError(f"{path}: row {place}: {name}: got {text[:40]!r}, no JSON that was written; {CURE}")
-    if "scale" in rows:
-        for place, scale in enumerate(rows["scale"], start=1):
-            if scale not in ("quick", "full") and not pd.isna(scale):
-                raise InputError(f"{path}: row {place}: scale: got {scale!r}, expected quick or full; {CURE}")
+    _check_words(path, rows)
+    _check_intervals(path, rows)
+
+
+def _check_words(path: Path, rows: pd.DataFrame) -> None:
+    for place, word in enumerate(rows.get("verdict", ()), start=1):
+        if isinstance(word, str) and current_word(word) not in VERDICTS:
+            raise InputError(f"{path}: row {place}: verdict: got {word[:40]!r}{nearest(word, VERDICTS)}; {CURE}")
+    for place, scale in enumerate(rows.get("scale", ()), start=1):
+        if scale not in ("quick", "full") and not pd.isna(scale):
+            raise InputError(f"{path}: row {place}: scale: got {scale!r}, expected quick or full; {CURE}")
+
+
+def _check_intervals(path: Path, rows: pd.DataFrame) -> None:
+    for name in SHARES:
+        columns = [name, f"{name}_low", f"{name}_high"]
+        if not {*columns} <= set(rows):
+            continue
+        for place, (value, low, high) in enumerate(rows[columns].itertuples(index=False), start=1):
+            if value < low - HALF_DIGIT or value > high + HALF_DIGIT:
+                raise InputError(
+                    f"{path}: row {place}: {name}: got {value:g}, expected {name}_low to {name}_high; {CURE}"
+                )
 
 
 def _parsed(text: str) -> Any:

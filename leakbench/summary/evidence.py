@@ -96,7 +96,7 @@ def _doubt(cell: Cell, batch: int) -> str:
         )
     if batch > 1 and s.protocol == "live" and s.federation.local_iterations > 1:
         # The inputs of the last layer in the first step are in the row space of its update, which identifies them.
-        return "the ranking takes the update of several local iterations as one step, and does not read its first step"
+        return "the ranking reads the first of several local iterations, and where it cannot, it takes all as one step"
     return ""
 
 
@@ -162,7 +162,6 @@ def evidence_of(group: pd.DataFrame, found: Tap, setup: Setup) -> Evidence:
         gaps=setup.gaps,
         cuts={WORDS[why]: victims for why, victims in doubts.items() if why == BUDGET},
         doubts={WORDS.get(why, why): victims for why, victims in doubts.items() if why != BUDGET},
-        examples=len(group),
         exact=int((group[RMSE.name] <= EXACT * group[RMSE.baseline]).sum()),
         limits=dict(_limits(group, ranks_only)),
     )

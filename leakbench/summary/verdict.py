@@ -37,7 +37,7 @@ LEAST_NETWORKS = 5
 """How much leaks differs between draws of the first weights; fewer draws say little about another network."""
 
 LEAST_COMPARED = 4
-"""Number of examples from which a success above the baseline guess is significant by itself. By Fisher's exact test, 3 of 3 against
+"""Number of victims from which a success above the baseline guess is significant by itself. By Fisher's exact test, 3 of 3 against
 none of 3 has p = 1 / 20, and 4 of 4 against none of 4 has p = 1 / 70. With fewer,
 their identification must be significant too, or one of them be `EXACT`."""
 
@@ -75,7 +75,6 @@ class Evidence:
         gaps: Other reasons why a failure of the attack is weak evidence, which another run with these data does not remove.
         cuts: {warning of a search that a budget stopped: number of victims}; a run without the budget does not have it.
         doubts: {other warning of the search: number of victims}.
-        examples: Number of examples that were attacked; a batch has several. 0 for one a victim.
         exact: Number of examples that are reconstructed exactly, see `EXACT`.
         limits: {measurement: upper limit of its rate}, one-sided at 95 %.
     """
@@ -97,14 +96,16 @@ class Evidence:
     gaps: tuple[str, ...] = ()
     cuts: Mapping[str, int] = field(default_factory=dict)
     doubts: Mapping[str, int] = field(default_factory=dict)
-    examples: int = 0
     exact: int = 0
     limits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def few(self) -> bool:
-        """Whether the examples are too few to be significantly above a baseline by their rates."""
-        return not self.exact and (self.examples or self.victims) < LEAST_COMPARED
+        """Whether the victims are too few to be significantly above a baseline by their rates.
+
+        A victim counts once, however many examples its batch has: they come back together or not at all.
+        """
+        return not self.exact and self.victims < LEAST_COMPARED
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def verdict(evidence: Evidence) -> Verdict:
     """Return the verdict that follows from the evidence.
 
     `reconstructs`: a measurement of the reconstructions is significantly above the baseline guess's, on at least `LEAST_COMPARED`
-    examples, with a significant identification, or with an exact reconstruction. `identifies`: more victims
+    victims, with a significant identification, or with an exact reconstruction. `identifies`: more victims
     are identified than by chance, by a one-sided binomial test at `LEVEL`. `attack failed`: at least half of the examples have no
     answer. `no leak found`: none of these, and the same test does not reject chance at `CAUTION` either, by `autoleak` that knows
     the defense, on at least `LEAST_VICTIMS` victims over at least `LEAST_NETWORKS` networks, without a warning of the search.
@@ -174,7 +175,7 @@ def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
         yield f"{_count(evidence.networks, unit)}, at least {LEAST_NETWORKS} are needed", not evidence.live
     if not within_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates):
         yield f"{_identified(evidence)}, which is significant at {CAUTION:g} but not at {LEVEL:g}", True
-    above = [f"{measurement}, but on fewer than {LEAST_COMPARED} examples" for measurement in evidence.above]
+    above = [f"{measurement}, but on fewer than {LEAST_COMPARED} victims" for measurement in evidence.above]
     for weak in (*above, *(f"{measurement}, but not significantly" for measurement in evidence.higher)):
         yield weak, True
 
@@ -199,7 +200,7 @@ def above_baseline(share: Sequence[float], guess: Sequence[float]) -> bool:
     """Return whether a share's interval is above the baseline guess's estimate, and the baseline's interval below the share.
 
     For equal rates of .05, the rule is met in at most 3 % of runs with up to 50 victims. For equal rates of one half, where a share
-    varies most, it is met in up to 15 % of runs with 4 victims and 11 % with more; with fewer, see `LEAST_COMPARED`.
+    varies most, it is met in up to 15 % of runs with 4 victims and 12 % with more; with fewer, see `LEAST_COMPARED`.
 
     Args:
         share: The share in [0, 1] and the ends of its 95 % interval.

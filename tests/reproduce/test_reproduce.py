@@ -368,6 +368,24 @@ def test_auto_measures_at_full_size_what_is_short_and_at_quick_what_is_not(
     assert measure(table, tmp_path / "long", scale="auto")[0] == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [{"victims": 3}, {}])
+def test_auto_keeps_full_rows_whose_time_is_unknown(
+    changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of a trial, and rows without minutes: neither says how long the cell takes."""
+    monkeypatch.setattr("leakbench.reproduce.reproduce.MOST_MINUTES", 0.0)
+    table = small(tmp_path)
+    _, rows = measure(table, tmp_path / "out", only="cpl", changed=changed)
+    study_of(table, tmp_path / "out").store.write(
+        rows.assign(wall_minutes=rows["wall_minutes"] if changed else math.nan)
+    )
+    before = (tmp_path / "out" / "tiny.csv").read_bytes()
+    told, kept = measure(table, tmp_path / "out", only="cpl", scale="auto")
+    assert told == [] and kept["scale"].tolist() == ["full"]
+    assert (tmp_path / "out" / "tiny.csv").read_bytes() == before
+
+
 def test_the_time_at_full_size_follows_from_the_quick_row(tmp_path: Path) -> None:
     """A training of ten times as many rounds and three seeds takes thirty times as long; a row of full size says it itself."""
     body = {"train_rounds": 10, "local_iterations": 2, "clients_per_round": 2, "clients": 4}
@@ -571,6 +589,17 @@ def test_a_row_has_the_numbers_of_its_leakage_point(tmp_path: Path) -> None:
         )
     assert found["epsilon_claimed"][0] != pytest.approx(found["epsilon_valid"][0])
     assert found["trained_accuracy"].tolist() == [accuracies[-1]] * 4
+
+
+@pytest.mark.slow
+def test_a_page_says_how_many_networks_diverged(tmp_path: Path) -> None:
+    """Of a learning rate of 1e9 no answer is finite: an accuracy of 0, which is no prediction of a class."""
+    table = cancer_table(tmp_path, rows=[{"name": "fast", "given": {"learning_rate": 1e9}}, {"name": "plain"}], seeds=2)
+    _, rows = measure(table, tmp_path)
+    assert dict(zip(rows["cell"], rows["diverged"], strict=True)) == {"fast": 2, "plain": 0}
+    page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
+    [line] = [line for line in page.splitlines() if line.startswith("| fast |")]
+    assert "| 0.000 [0.000, 0.658] (2 of 2 diverged) |" in line and page.count("diverged") == 1
 
 
 def test_the_accuracy_of_several_seeds_is_their_mean() -> None:

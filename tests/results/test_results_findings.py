@@ -12,6 +12,7 @@ import pytest
 from findings import Inputs, Source
 from plain import hard_phrases
 
+from leakbench.core.verdict_words import LEAKING
 from leakbench.reproduce.reproduce import pages_of
 from tests.published_files import RESULTS
 
@@ -156,3 +157,22 @@ def test_a_row_of_few_examples_of_one_network_is_a_doubt() -> None:
     columns = {"row": ["a"], "cell": ["a"], "victims": [8], "batch": [1], "networks": [float("nan")]}
     rows = pd.DataFrame({**columns, "asr_low": [0.7], "verdict": ["reconstructs"]})
     assert Source("a.md", rows).doubts(rows, "asr", 0.0) == ["1 of 1 rows have fewer than 50 examples of one network"]
+
+
+def test_a_defense_whose_rows_leak_is_not_said_to_stop_the_server(inputs: Inputs) -> None:
+    """No image is within eta behind the strongest ones, but other measures find a leak, and the page says which verdict."""
+    rows = inputs.tables["servers_defenses"].matching(r"prune 99 %, defense|sigma \.01, defense")
+    text = " ".join(SECTIONS[8].split())
+    assert "nothing" not in text and len(rows) == 2
+    assert all(f"verdict `{verdict}`" in text for verdict in rows["verdict"])
+    assert f"{rows['verdict'].isin(LEAKING).sum()} of these 2 leak by other measures" in text
+
+
+def test_a_network_that_diverged_has_no_accuracy() -> None:
+    row = {"trained_accuracy": 0.0, "trained_accuracy_low": 0.0, "trained_accuracy_high": 0.561, "seeds": 3.0}
+    assert findings.accuracy(pd.Series({**row, "diverged": 3.0})) == "diverged in every training"
+    assert (
+        findings.accuracy(pd.Series({**row, "diverged": 2.0}))
+        == findings.accuracy(pd.Series(row))
+        == "0.000 [0.000, 0.561]"
+    )

@@ -423,7 +423,7 @@ def test_fewer_than_four_reconstructed_examples_count_with_a_significant_identif
 ) -> None:
     found = tap_summary(rows(victims, success=True, identified=identified), 0.0, STRONG)
     assert found.verdict == word
-    assert word == "reconstructs" or "but on fewer than 4 examples" in found.verdict_reason
+    assert word == "reconstructs" or "but on fewer than 4 victims" in found.verdict_reason
 
 
 @pytest.mark.parametrize(("rmse", "word"), [(0.0039, "reconstructs"), (0.0041, "inconclusive")])
@@ -432,7 +432,26 @@ def test_one_exact_reconstruction_is_enough(rmse: float, word: str) -> None:
     assert tap_summary(rows(1, success=True, identified=np.nan, rmse=rmse), 0.0, STRONG).verdict == word
 
 
-def test_the_examples_of_one_batch_count() -> None:
-    of_batch = rows(1, success=True, identified=np.nan)
+@pytest.mark.parametrize(("victims", "word"), [(1, "inconclusive"), (3, "inconclusive"), (4, "reconstructs")])
+def test_the_examples_of_a_batch_count_as_one_victim(victims: int, word: str) -> None:
+    """They come back together or not at all: counted each, one batch of equal rates of one half would pass in 24 % of runs."""
+    of_batch = rows(victims, success=True, identified=np.nan)
     batch = pd.concat([of_batch.assign(member=member) for member in range(8)], ignore_index=True)
-    assert tap_summary(batch, 0.0, STRONG).verdict == "reconstructs"
+    assert tap_summary(batch, 0.0, STRONG).verdict == word
+
+
+@pytest.mark.parametrize(
+    ("asked", "batch", "said"),
+    [
+        ({"protocol": "live", "local_iterations": 2}, 3, "reads the first of several local iterations"),
+        ({"protocol": "live", "local_iterations": 1}, 3, ""),
+        ({"protocol": "live", "local_iterations": 2}, 1, ""),
+        ({"local_iterations": 2}, 3, ""),
+        ({"protocol": "live", "client_optimizer": "adam"}, 3, "Adam sends a quotient"),
+    ],
+)
+def test_what_a_ranking_of_updates_misses_is_a_gap(asked: dict[str, Any], batch: int, said: str) -> None:
+    """The paper's protocol attacks one step; of one example alone every step has the same inputs in its last layer."""
+    request = Request(dataset="faces", train_rounds=1, **asked)
+    gaps = " ".join(setup_of(resolve_cell(request, None), batch).gaps)
+    assert said in gaps if said else "local iterations" not in gaps and "Adam" not in gaps
