@@ -59,8 +59,9 @@ REACHED = (
     *("mean at the aim from", "surely at the aim from"),
 )
 REACHES = (
-    "Of each sweep, in its order: the first cell whose 95 % interval does not end below the aim, so that more noise is excluded; "
-    "the first whose mean is at the aim or above; and the first whose whole interval is."
+    "Of each sweep, in its order: the first cell of which one more training may reach the aim, by the 95 % interval of its "
+    "accuracy, so that more noise is excluded; the first whose mean is at the aim or above; and the first of which one more "
+    "training surely is."
 )
 """The columns and the rule of the table of sweeps that aim at an accuracy."""
 

@@ -28,9 +28,9 @@ class Reached:
     """A sweep, its aim, and the first of its cells that reach it.
 
     Args:
-        possible: The first cell whose 95 % interval does not end below the aim: cells before it do not reach it.
+        possible: The first cell of which one more training may reach the aim: the 95 % interval of its accuracy does not end below.
         mean: The first cell whose mean accuracy is the aim or above, whatever its interval.
-        sure: The first cell whose whole interval is at the aim or above.
+        sure: The first cell of which one more training reaches it: its whole interval is at the aim or above.
     """
 
     sweep: str
@@ -55,8 +55,12 @@ def reached(rows: pd.DataFrame) -> list[Reached]:
 
 
 def _reached(sweep: str, aim: float, cells: pd.DataFrame) -> Reached:
-    high, mean, low = (_first(cells[cells[f"trained_accuracy{end}"] >= aim]) for end in ("_high", "", "_low"))
-    return Reached(sweep, aim, possible=high, mean=mean, sure=low)
+    # A paper prints the accuracy of one training: Student's interval of one more is wider than that of the mean of n by
+    # (n + 1) ** .5 (Hahn and Meeker, 1991, section 4.8). The interval of a single training is over test examples.
+    mean, seeds = cells["trained_accuracy"], cells["seeds"]
+    wider = (seeds + 1).where(seeds > 1, 1) ** 0.5
+    high, low = (mean + wider * (cells[f"trained_accuracy_{end}"] - mean) for end in ("high", "low"))
+    return Reached(sweep, aim, *(_first(cells[accuracy >= aim]) for accuracy in (high, mean, low)))
 
 
 def _first(cells: pd.DataFrame) -> Setting:

@@ -656,7 +656,7 @@ def test_missing_cells_are_named_together() -> None:
 def test_the_first_settings_of_a_sweep_that_reach_its_target() -> None:
     """In the table's order, from the most noise on: by the upper end of the interval, by the mean, by the lower end; or none."""
     measured_at = [
-        ("a", 6, 0.5, 0.4, 0.7),
+        ("a", 6, 0.5, 0.4, 0.75),
         ("a", 3, 0.8, 0.6, 0.9),
         ("a", 1, 0.9, 0.89, 0.91),
         ("a", 0.5, 0.95, 0.9, 0.96),
@@ -667,11 +667,14 @@ def test_the_first_settings_of_a_sweep_that_reach_its_target() -> None:
     rows = pd.DataFrame(
         [
             {"cell": f"{sweep}, sigma = {sigma}", "aim": 0.9, "trained_accuracy": accuracy}
-            | {"trained_accuracy_low": low, "trained_accuracy_high": high, "epsilon_valid": 1 / sigma}
+            | {"trained_accuracy_low": low, "trained_accuracy_high": high, "epsilon_valid": 1 / sigma, "seeds": 1}
             for sweep, sigma, accuracy, low, high in measured_at
         ]
     )
     one, other, none = reached(rows)
+    # Over three trainings the interval of one more is twice as wide as that of their mean.
+    assert reached(rows.assign(seeds=3))[0].possible.cell == "sigma = 6"
+    assert reached(rows.assign(seeds=3))[0].sure.cell == "none of those measured"
     assert (one.sweep, one.aim, one.possible.cell, one.mean.cell) == ("a", 0.9, "sigma = 3", "sigma = 1")
     assert one.sure == Setting("sigma = 0.5", "0.950 [0.900, 0.960]", "-", "2.000")
     assert (other.sweep, other.possible.accuracy) == ("b, c", "0.890 [0.800, 0.990]")
