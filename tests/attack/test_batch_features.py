@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import time
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_the_span_of_several_steps_shows_the_examples_of_the_first_step(learning
     steps, batch = 3, 4
     leaked, shown = view(model, batch, steps=steps, learning_rate=learning_rate)
     layer = spanned(leaked)
-    assert layer is not None and layer.name == "4." and layer.names and separable(leaked) is None
+    assert layer is not None and layer.name == "4." and layer.names
     scores, sure = in_span(leaked, layer, shown, leaked.public)
     assert sure.all()
     own = scores.reshape(V, -1)[:, : V * steps * batch].reshape(V, V, steps, batch)
@@ -154,6 +155,44 @@ def test_a_black_candidate_is_in_every_span_and_is_ignored() -> None:
     inputs[member] = 0.0
     _, unsure = in_span(leaked, spanned(leaked), Public(inputs[[member, stranger]], shown.labels[:2]), leaked.public)
     assert not unsure.any()
+
+
+def of_axes(public: Tensor, candidates: Tensor) -> tuple[Tensor, bool]:
+    """Return the scores (k,) of candidates, and whether the smallest share decides, for a span of the first two of six axes."""
+    network = Network(model := nn.Sequential(nn.Linear(6, 4)).eval(), parameters(model))
+    update = {
+        "0.weight": torch.eye(4, 6)[None] * torch.tensor([1.0, 1.0, 0.0, 0.0])[:, None],
+        "0.bias": torch.zeros(1, 4),
+    }
+    leaked = View("type-1", network, update, 2, (6,), 4, 0.1)
+    layer = spanned(leaked)
+    assert layer is not None
+    scores, sure = in_span(leaked, layer, *(Public(x, torch.zeros(len(x))) for x in (candidates, public)))
+    return scores[0], bool(sure[0])
+
+
+def at_share(share: float) -> Tensor:
+    """Return features (1, 6) of length one with a share outside the first two axes."""
+    return torch.tensor([[(1 - share**2) ** 0.5, 0, share, 0, 0, 0]])
+
+
+@pytest.mark.parametrize(("share", "decides"), [(0.09, True), (0.11, False), (0.3, False)])
+def test_a_candidate_is_a_member_at_a_tenth_of_the_share_of_strangers(share: float, decides: bool) -> None:
+    scores, sure = of_axes(at_share(1.0).expand(100, -1), at_share(share))
+    assert scores.tolist() == pytest.approx([-math.log(share)], rel=1e-4) and sure == decides
+
+
+@pytest.mark.parametrize(("share", "decides"), [(0.019, True), (0.05, False)])
+def test_few_strangers_near_the_span_make_the_limit_smaller(share: float, decides: bool) -> None:
+    """The 1 % quantile of 100 shares of which three are .2 is .2, and the limit is .02."""
+    public = torch.cat([at_share(0.2).expand(3, -1), at_share(1.0).expand(97, -1)])
+    assert of_axes(public, at_share(share))[1] == decides
+
+
+@pytest.mark.parametrize(("length", "counts"), [(0.01, True), (0.0011, True), (0.0009, False)])
+def test_features_say_nothing_below_a_thousandth_of_the_usual_length(length: float, counts: bool) -> None:
+    scores, sure = of_axes(at_share(1.0).expand(100, -1), length * at_share(0.0))
+    assert sure == counts and scores.tolist() == pytest.approx([-math.log(1e-12) if counts else 0.0])
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0])
@@ -205,14 +244,28 @@ def test_a_reconstruction_does_not_overrule_the_span() -> None:
     [
         (4, {"noise": 0.1}),
         (4, {"unknown": "it is secret"}),
+        (4, {"secret": "the sent model was changed"}),
+        (4, {"clock": Clock(0, 0, 1, 1, client_optimizer="adam")}),
         (4, {"stations": Stations(example=(GaussianNoise(multiplier=1.0, to="each"),))}),
         (20, {}),
         (25, {}),
     ],
 )
-def test_noise_and_batches_larger_than_the_layer_supports_show_nothing(batch: int, change) -> None:
+def test_noise_adam_and_batches_larger_than_the_layer_supports_show_nothing(batch: int, change) -> None:
     leaked, _ = view(perceptron(), batch)
     assert spanned(dataclasses.replace(leaked, **change)) is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "stations", "apart"),
+    [(8, 1, NONE, True), (9, 1, NONE, False), (2, 3, NONE, False), (6, 1, SCALES[1], False)],
+)
+def test_a_hidden_layer_is_separated_for_eight_examples_of_one_step_without_a_defense(
+    batch: int, steps: int, stations: Stations, apart: bool
+) -> None:
+    """The layer shows the span in each case."""
+    leaked, _ = view(perceptron(), batch, steps=steps, stations=stations)
+    assert spanned(leaked) is not None and separable(leaked) == (spanned(leaked) if apart else None)
 
 
 def test_a_last_layer_separates_fewer_examples_than_classes() -> None:

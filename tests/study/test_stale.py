@@ -194,8 +194,8 @@ def test_the_version_of_a_partition_is_known_without_data(monkeypatch: pytest.Mo
 def test_versions_are_those_of_the_pieces_that_a_cell_uses() -> None:
     """The network that is trained, the rankings of several victims, the fast engine, and the attributes of a table."""
 
-    def used(**asked: Any) -> set[str]:
-        return set(behaviours_of(resolve_cell(Request(attack="cpl", **asked), None)))
+    def used(attack: str = "cpl", **asked: Any) -> set[str]:
+        return set(behaviours_of(resolve_cell(Request(attack=attack, **asked), None)))
 
     plain = used(dataset="digits", train_rounds=0, victims=2)
     assert {"rankings", "engine", "Candidates", "Classes", "network lenet_cpl"} <= plain
@@ -209,6 +209,9 @@ def test_versions_are_those_of_the_pieces_that_a_cell_uses() -> None:
     several = used(**live, local_iterations=3, taps=("type-1",))
     assert several - used(**live, local_iterations=1, taps=("type-1",)) == {"local steps", "batches"}
     assert "local steps" not in used(**live, local_iterations=3, taps=("type-2",))
+    assert "local steps" not in used(**live, local_iterations=3, taps=("type-1",), client_optimizer="adam")
+    assert "local steps" not in used("imprint", **live, local_iterations=3, taps=("type-1",))  # A malicious server.
+    assert "local steps" not in used(**(live | {"victims": 1}), local_iterations=3, taps=("type-1",))
 
 
 def test_a_network_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from leakbench.cell import Request, resolve_cell
 from leakbench.core.verdict_words import FORMER, VERDICTS, resilient
+from leakbench.measure.statistics import wilson
 from leakbench.report.verdicts import verdicts
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.summary import Summary, Tap, Violation
@@ -25,7 +26,7 @@ from leakbench.study.rows import ACCOUNTING, RowFormat, RowStore
 from leakbench.summary.evidence import Setup, networks_in, setup_of
 from leakbench.summary.limits import LIMIT, guaranteed
 from leakbench.summary.tap import tap_summary
-from leakbench.summary.verdict import Evidence, above_chance, verdict, within_chance
+from leakbench.summary.verdict import Evidence, above_baseline, above_chance, verdict, within_chance
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 
@@ -187,6 +188,27 @@ def test_closer_reconstructions_on_one_network_are_not_a_leak() -> None:
     one = np.array(first(70, 0, 1)) * (1 + np.arange(100) % 4)
     assert tap_summary(rows(**closer), 0.0, STRONG).verdict == "reconstructs"
     assert tap_summary(rows(**closer, network=one), 0.0, STRONG).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("right", "guessed", "trials", "above"),
+    [
+        # Of 20 trials, 18 have a Wilson interval from .699, 14 one up to .855 and 12 one up to .781.
+        (18, 14, 20, False),
+        (18, 12, 20, True),
+        # Of 20 trials, 6 have an interval from .145 and 2 one up to .301.
+        (6, 2, 20, False),
+        (7, 2, 20, True),
+        (0, 0, 20, False),
+        (20, 20, 20, False),
+    ],
+)
+def test_a_share_is_above_the_baseline_if_each_interval_excludes_the_other_estimate(
+    right: int, guessed: int, trials: int, above: bool
+) -> None:
+    """The second condition is the stricter one below one half, and the first one above."""
+    share, guess = ((count / trials, *wilson(count, trials)) for count in (right, guessed))
+    assert above_baseline(share, guess) == above
 
 
 @pytest.mark.parametrize(("shares", "word"), [([0.5, 0.4], "no leak found"), ([1 / 17] * 17, "identifies")])
