@@ -76,10 +76,7 @@ OF: list[tuple[str, str, str | None]] = [
     ],
     *[("claims", "victims", value) for value in ("inf", "-1", "0", "1.5", "1e300")],
     *[("points", "verdict", value) for value in ("safe", "1", "Reconstructs")],
-    *[
-        ("points", column, value)
-        for column, value in (("asr_low", "0.99"), ("asr_high", "0.5"), ("identified_high", "0"))
-    ],
+    *[("points", column, value) for column, value in (("asr_high", "0.5"), ("identified_high", "0"))],
     ("servers", "networks", "1e16"),
     *[("servers", column, "inf") for column in ("networks", "seeds", "candidates")],
     *[("strongest", "asr_bound", value) for value in ("x", "1.5", "inf")],
