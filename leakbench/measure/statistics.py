@@ -66,8 +66,8 @@ def _score_interval(share: float, trials: float, quantile: float) -> tuple[float
     centre = (share + quantile**2 / (2 * trials)) / (1 + quantile**2 / trials)
     variance = share * (1 - share) / trials + quantile**2 / (4 * trials**2)
     half = quantile * variance**0.5 / (1 + quantile**2 / trials)
-    # At 0 and 1 the ends are exact; rounding must not move them.
-    return 0.0 if share == 0 else centre - half, 1.0 if share == 1 else centre + half
+    # At 0 and 1 the ends are exact; rounding must not move them, nor those of a share next to them beyond.
+    return 0.0 if share == 0 else max(0.0, centre - half), 1.0 if share == 1 else min(1.0, centre + half)
 
 
 def proportion(

@@ -32,6 +32,15 @@ def test_wilson_equals_scipy(successes: int, trials: int, confidence: float) -> 
     assert wilson(successes, trials, confidence) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
+def test_the_interval_of_a_share_next_to_an_edge_stays_within() -> None:
+    """Rounding made the lower end of 3e-16 of a trial -6e-17, which no reader of a CSV accepts."""
+    for trials in (1, 2, 3, 5, 10):
+        for share in np.logspace(-18, -3, 400):
+            for each in (share, 1 - share):
+                low, high = wilson(each * trials, trials)
+                assert 0 <= low <= high <= 1
+
+
 def test_wilson_at_the_edges() -> None:
     z = 1.959963984540054
     assert wilson(0, 0) == (0.0, 1.0)
