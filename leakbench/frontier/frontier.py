@@ -16,7 +16,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.progress import cells_line
 from leakbench.core.typed import check_fields
 from leakbench.data.find import Load, load_dataset
-from leakbench.frontier.grid import DEFENSES, Point, points_of
+from leakbench.frontier.grid import DEFENSES, OUT, Point, points_of
 from leakbench.frontier.measure import LIMITS, SAME, asked_of, cells_at, command_of, left_out, measured
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.study.rows import CURE, FRONTIER, Row, RowStore
@@ -198,16 +198,19 @@ def _said(size: Any) -> str:
 def published_points(out: Path, data_dir: Path | None) -> Iterator[Published]:
     """Yield the measured points of every frontier that has a CSV in `out`."""
     for path in sorted((*out.glob("frontier_*.csv"), *out.glob("frontier/frontier_*.csv"))):
-        yield from points_in(path.stem, store_of(path).read(), data_dir)
+        yield from points_in(path.stem, store_of(path).read(), data_dir, path.parent)
 
 
-def points_in(page: str, rows: pd.DataFrame, data_dir: Path | None = None) -> Iterator[Published]:
+def points_in(page: str, rows: pd.DataFrame, data_dir: Path | None = None, out: Path = OUT) -> Iterator[Published]:
     """Yield the measured points among the rows of a frontier.
 
     Args:
         page: Name of the frontier.
+        rows: Its rows.
+        data_dir: Folder of the data sets; None for the default.
+        out: Folder of the rows.
     """
-    again = command_of(rows, json.loads(rows["asked"].iloc[0])) if len(rows) else ""
+    again = command_of(rows, out) if len(rows) else ""
     for row in rows[rows["left_out"].isna()].drop_duplicates("cell").to_dict("records"):
         yield _published(page, row, again, data_dir)
 

@@ -14,7 +14,18 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.recipe import names
 from leakbench.core.request import FACTOR_RANGE
 
-__all__ = ["DEFENSES", "FACTORS", "Point", "defenses_of", "factors_of", "points_of"]
+__all__ = [
+    "DEFAULT",
+    "DEFENSES",
+    "FACTORS",
+    "IDENTIFY",
+    "OUT",
+    "SEEDS",
+    "Point",
+    "defenses_of",
+    "factors_of",
+    "points_of",
+]
 
 DEFENSES = (
     "none",
@@ -36,6 +47,12 @@ DEFENSES = (
 
 FACTORS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 """From the papers' own noise, with which little is learned, to noise that does not stop the attack."""
+
+DEFAULT = Request(victims=20, leak_batch=1, taps=("type-1",))
+"""Request of `leakbench frontier` without options. A test compares it, and the next three, with the command's options."""
+
+IDENTIFY, SEEDS, OUT = 1000, 1, Path("frontier")
+"""Default number of identified victims, number of trainings and folder of the pages."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.network import probe_of
 from leakbench.core.provenance import versions
+from leakbench.core.recipe import names
+from leakbench.core.request import options_of
 from leakbench.core.verdict_words import IDENTIFIES, RECONSTRUCTS
 from leakbench.data.find import Load, load_dataset
 from leakbench.defense import Defense, facts_at
-from leakbench.frontier.grid import Point
+from leakbench.frontier.grid import DEFAULT, DEFENSES, FACTORS, IDENTIFY, OUT, SEEDS, Point
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.privacy.decay import Scaled
 from leakbench.reproduce.measure import accuracy_of, point_of, rows_at
@@ -83,27 +86,27 @@ SIZES = {
 }
 
 
-def command_of(rows: pd.DataFrame, asked: dict[str, Any]) -> str:
-    """Return the command that measures all rows again."""
-    defenses = ",".join(dict.fromkeys(rows["defense"]))
-    factors = sorted(set(rows.loc[rows["noise"].astype(bool), "factor"]), reverse=True)
-    words = [f"--dataset {asked['dataset']}", f"--defenses {defenses}"]
-    words += [f"--noise-factors {','.join(f'{f:g}' for f in factors)}"] if factors else []
-    words += [f"--taps {','.join(asked['taps'])}"]
-    keys = (
-        "victims",
-        "identify",
-        "iterations",
-        "evaluations",
-        "budget",
-        "candidates",
-        "leak_batch",
-        "seeds",
-        "seed",
-        *SIZES,
-    )
-    words += [f"--{key.replace('_', '-')} {asked[key]}" for key in dict.fromkeys(keys) if asked.get(key) is not None]
-    return " ".join(["leakbench frontier", *words])
+def command_of(rows: pd.DataFrame, out: Path) -> str:
+    """Return the command that measures all rows again, with the options that are not the defaults.
+
+    Args:
+        rows: All rows of a frontier, at least one.
+        out: Folder of the rows.
+    """
+    asked, noisy = json.loads(rows["asked"].iloc[0]), rows["noise"].astype(bool)
+    request = Request(**{name: asked[name] for name in (*SAME, *LIMITS) if name in asked}, taps=tuple(asked["taps"]))
+    defenses = tuple(dict.fromkeys(rows["defense"]))
+    factors = tuple(sorted(set(rows.loc[noisy, "factor"]), reverse=True))
+    words = ["--dataset", request.dataset]
+    if set(defenses) != set(DEFENSES):
+        # Named defenses that do not fit are errors; those of `all` are left out.
+        words += ["--defenses", "all" if set(defenses) == set(names("defenses")) else ",".join(defenses)]
+    words += [] if factors in ((), FACTORS) else ["--noise-factors", ",".join(f"{factor:g}" for factor in factors)]
+    words += options_of(request, DEFAULT, ("dataset",))
+    words += [] if asked["identify"] == IDENTIFY else ["--identify", str(asked["identify"])]
+    words += [] if asked["seeds"] == SEEDS else ["--seeds", str(asked["seeds"])]
+    words += [] if out == OUT else ["--out", str(out)]
+    return shlex.join(["leakbench", "frontier", *words])
 
 
 def cells_at(

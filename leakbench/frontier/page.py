@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,7 +24,7 @@ from leakbench.frontier.choose import (
     refusals,
 )
 from leakbench.frontier.frontier import points_in
-from leakbench.frontier.grid import DEFENSES
+from leakbench.frontier.grid import DEFENSES, OUT
 from leakbench.frontier.measure import SIZES, command_of
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
@@ -65,7 +66,7 @@ MAXIMA = (1.0, 8.0, None)
 """Largest epsilons of the table of requirements; None for any setting."""
 
 
-def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") -> str:
+def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "", out: Path = OUT) -> str:
     """Return the page.
 
     Args:
@@ -73,18 +74,19 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") ->
         choice: The choice among the rows of the leakage point that the page is about.
         name: Name of the frontier.
         unnamed: Why the best setting has no recipe; empty where it has one.
+        out: Folder of the page and its rows.
     """
     if not len(rows):
         return "# Frontier\n\nNothing was measured yet.\n"
     asked, main, point = json.loads(rows["asked"].iloc[0]), main_rows(rows, choice.wanted), _point(rows, choice)
     others = rows[rows["left_out"].isna() & (rows["point"] != point)] if "point" in rows else rows.head(0)
-    published = list(points_in(name, rows))
+    published = list(points_in(name, rows, out=out))
     stale = stale_names(published)
     delta = main["delta"].iloc[0] if len(main) else 1e-5
     lines = [
         f"# Which defense for {untagged(str(asked['dataset']))}, at what setting",
         "",
-        *_box(rows, main, choice, stale),
+        *_box(rows, main, choice, stale, out),
         untagged(answer_of(main, choice)),
         "",
         *stale_lines(published, stale),
@@ -126,9 +128,10 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") ->
         "",
         _sizes(asked),
         "",
-        f"`{command_of(rows, asked)}{command_words(choice.wanted)}`",
+        f"`{command_of(rows, out)}{command_words(choice.wanted)}`",
         "",
-        "Finished settings are not measured again. Each row of the CSV has its hash, seeds, versions and minutes "
+        "Finished settings are not measured again. With `--page`, the command only writes this page again. Each row of the CSV "
+        "has its hash, seeds, versions and minutes "
         f"({text_of(rows.drop_duplicates('cell')['wall_minutes'].sum(), 0)} minutes in total, on shared cores).",
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -146,7 +149,9 @@ def _recipe(choice: Choice, name: str, unnamed: str, dataset: str) -> list[str]:
     ]
 
 
-def _box(rows: pd.DataFrame, main: pd.DataFrame, choice: Choice, stale: Mapping[str, Sequence[str]]) -> list[str]:
+def _box(
+    rows: pd.DataFrame, main: pd.DataFrame, choice: Choice, stale: Mapping[str, Sequence[str]], out: Path
+) -> list[str]:
     """Return the box at the top of the page."""
     asked, best = json.loads(rows["asked"].iloc[0]), choice.best
     limit = required(choice.wanted)
@@ -170,9 +175,7 @@ def _box(rows: pd.DataFrame, main: pd.DataFrame, choice: Choice, stale: Mapping[
     caveats = caveats_of(stale, main, settings="settings")
     caveats += [f"{lacking} settings of the grid were not measured."] if lacking else []
     caveats += ["One attacker, sigmoid networks at random weights: another attacker may find more."]
-    command = (
-        f"leakbench frontier --dataset {asked['dataset']} --out results/frontier --page{command_words(choice.wanted)}"
-    )
+    command = f"{command_of(rows, out)}{command_words(choice.wanted)}"
     return box_of(claim, untagged(verdict), evidence, untagged(" ".join(caveats)), command)
 
 

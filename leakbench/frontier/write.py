@@ -61,7 +61,7 @@ def write(rows: pd.DataFrame, out: Path, dataset: str, wanted: Requirements = NO
         draw(main, choice, out / name)
     text, unnamed = _recipe(choice, dataset)
     page, recipe = out / f"{name}.md", out / f"{name}_best.yaml"
-    write_atomically(page, lambda file: file.write_text(page_of(rows, choice, name, unnamed), encoding="utf-8"))
+    write_atomically(page, lambda file: file.write_text(page_of(rows, choice, name, unnamed, out), encoding="utf-8"))
     if text is None:
         recipe.unlink(missing_ok=True)  # A recipe of earlier rows or requirements.
     else:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shlex
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
 from leakbench.cell.factors import louder
 from leakbench.cell.network import probe_of
+from leakbench.cli.frontier import frontier as frontier_command
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
 from leakbench.core.recipe import describe, load, names, resolve
@@ -27,8 +29,17 @@ from leakbench.frontier.answer import answer_of
 from leakbench.frontier.choose import Requirements, chosen, main_rows, reaching, refusals
 from leakbench.frontier.figure import draw, figure_of, looks_of, spread
 from leakbench.frontier.frontier import store_of
-from leakbench.frontier.grid import DEFENSES, Point, points_of
-from leakbench.frontier.measure import cells_at, identified_by, measured, null_interval, sigma_of, told_from_chance
+from leakbench.frontier.grid import DEFAULT, DEFENSES, IDENTIFY, OUT, SEEDS, Point, defenses_of, factors_of, points_of
+from leakbench.frontier.measure import (
+    SAME,
+    cells_at,
+    command_of,
+    identified_by,
+    measured,
+    null_interval,
+    sigma_of,
+    told_from_chance,
+)
 from leakbench.frontier.page import page_of
 from leakbench.frontier.write import measured_defense, recipe_text, write
 from leakbench.privacy.decay import Scaled
@@ -38,7 +49,9 @@ from tests.published_files import RESULTS, published_file
 
 WRITTEN = sorted(path.stem for path in RESULTS.glob("frontier/frontier_*.csv"))
 
-ASKED = json.dumps({"dataset": "cancer", "taps": ["type-1"], "leak_batch": 1, "seeds": 1, "victims": 20})
+ASKED = json.dumps(
+    {"dataset": "cancer", "taps": ["type-1"], "leak_batch": 1, "seeds": 1, "victims": 20, "identify": 1000}
+)
 
 
 def row(defense: str, factor: float | None, accuracy: float, identified: float, **changed: Any) -> dict[str, Any]:
@@ -504,13 +517,58 @@ def test_no_two_lines_look_alike() -> None:
     assert len({look.marker for look in looks_of(many[:14]).values()}) == 14
 
 
+def given_by(command: str) -> dict[str, Any]:
+    """Return the parameters that the command line gives to `leakbench frontier`."""
+    return frontier_command.make_context("frontier", shlex.split(command)[2:]).params
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_command_of_a_page_asks_for_its_rows(name: str) -> None:
+    """Parsed as a command line, it has the defenses, factors, sizes and folder of the rows."""
+    found = store_of(published_file(f"{name}.csv")).read()
+    asked, noisy = json.loads(found["asked"].iloc[0]), found[found["noise"].astype(bool)]
+    given = given_by(command_of(found, Path("results/frontier")))
+    fixed = {"protocol", "attack"}
+    assert {key: given[key] for key in SAME if key not in fixed} == {
+        key: asked[key] for key in SAME if key not in fixed
+    }
+    assert (given["seeds"], given["identify"], given["taps"].split(",")) == (
+        asked["seeds"],
+        asked["identify"],
+        asked["taps"],
+    )
+    assert set(defenses_of(given["defenses"].split(","))) == set(found["defense"])
+    assert set(factors_of(given["noise_factors"].split(","))) == set(noisy["factor"])
+    assert given["out"] == Path("results/frontier")
+
+
+def test_the_command_of_a_page_has_the_folder_and_the_options_that_differ(tmp_path: Path) -> None:
+    given = given_by("leakbench frontier --dataset cancer")
+    assert (given["identify"], given["seeds"], given["out"]) == (IDENTIFY, SEEDS, OUT)
+    assert given["taps"] == ",".join(DEFAULT.taps)
+    assert all(given[key] == getattr(DEFAULT, key) for key in SAME if key in given and key != "dataset")
+    usual = rows(*(row(name, None, 0.9, 0.0) for name in DEFENSES))
+    assert command_of(usual, OUT) == "leakbench frontier --dataset cancer"
+    every = rows(*(row(name, None, 0.9, 0.0) for name in names("defenses")))
+    assert "--defenses all" in command_of(every, OUT)
+    few = rows(row("none", None, 0.9, 1.0), row("sign", None, 0.5, 0.0), row("fed_cdp", 0.1, 0.5, 0.0))
+    few["asked"] = json.dumps(json.loads(ASKED) | {"victims": 3, "seeds": 2})
+    wanted = Requirements(8.0)
+    list(write(few, tmp_path / "my pages", "cancer", wanted))
+    options = "--defenses none,sign,fed_cdp --noise-factors 0.1 --victims 3 --seeds 2"
+    command = f"leakbench frontier --dataset cancer {options} --out '{tmp_path}/my pages' --max-epsilon 8"
+    page = (tmp_path / "my pages" / "frontier_cancer.md").read_text()
+    assert page.count(f"`{command}`") == 2
+    assert "results/frontier" not in page
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_page_is_rendered_from_its_rows(name: str) -> None:
     """Its recipe, too, is that of the named setting, and the page has eight defenses or more."""
     found = store_of(published_file(f"{name}.csv")).read()
     choice = chosen(main_rows(found))
-    assert page_of(found, choice, name) == published_file(f"{name}.md").read_text()
+    assert page_of(found, choice, name, out=Path("results/frontier")) == published_file(f"{name}.md").read_text()
     assert found["defense"].nunique() >= 8
     path = RESULTS / "frontier" / f"{name}_best.yaml"
     assert path.exists() == (choice.best is not None)
