@@ -22,6 +22,7 @@ from leakbench.storage.store import content_hash
 from leakbench.study.stale import recorded_in
 
 __all__ = [
+    "ATTACKER_NAMES",
     "EVALUATIONS",
     "Asked",
     "Asking",
@@ -37,6 +38,9 @@ __all__ = [
 
 ATTACKERS: dict[str, Literal["oblivious", "defense"]] = {"oblivious": "oblivious", "aware": "defense"}
 """{how a card calls the attacker: what it is told}."""
+
+ATTACKER_NAMES = {"oblivious": "oblivious", "aware": "adaptive"}
+"""{attacker on a card: its name in texts}."""
 
 FEDERATION = (
     *("train_rounds", "clients", "clients_per_round", "local_iterations", "learning_rate", "batch", "model", "seed"),
@@ -138,7 +142,7 @@ class Asking:
     @property
     def name(self) -> str:
         """Its attacker and protocol, in words."""
-        return f"{self.attacker} attacker, protocol {self.protocol}"
+        return f"{ATTACKER_NAMES[self.attacker]} attacker, protocol {self.protocol}"
 
 
 def asking(asked: Asked, defense: str, dataset: str, attack: str, data_dir: Path | None) -> list[Asking]:

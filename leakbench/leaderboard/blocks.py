@@ -55,15 +55,10 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table.
-
-    Args:
-        muted: Places of rows that HTML shows in grey; a cell of such a row says why in words.
-    """
+    """A table."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[Inline, ...], ...]
-    muted: frozenset[int] = frozenset()
 
 
 Block: TypeAlias = Heading | Text | Bullets | Grid
@@ -71,7 +66,7 @@ Block: TypeAlias = Heading | Text | Bullets | Grid
 STYLE = (
     "body{font:1rem/1.5 system-ui,sans-serif;max-width:90rem;margin:0 auto;padding:1rem}table{border-collapse:collapse;"
     "font-size:.85rem}th,td{padding:.3rem .5rem;text-align:left;vertical-align:top;border-top:1px solid #8884}"
-    ".scroll{overflow-x:auto}code{font-size:.85rem}.muted{color:#777}.muted a{color:inherit}"
+    ".scroll{overflow-x:auto}code{font-size:.85rem}"
 )
 
 
@@ -124,10 +119,7 @@ def _html(block: Block) -> str:
     if isinstance(block, Bullets):
         return "<ul>\n" + "\n".join(f"<li>{_tagged(item)}</li>" for item in block.items) + "\n</ul>"
     heads = "".join(f"<th>{escape(head)}</th>" for head in block.heads)
-    rows = "\n".join(
-        f"<tr{' class=muted' if place in block.muted else ''}>{''.join(f'<td>{_tagged((cell,))}</td>' for cell in row)}</tr>"
-        for place, row in enumerate(block.rows)
-    )
+    rows = "\n".join(f"<tr>{''.join(f'<td>{_tagged((cell,))}</td>' for cell in row)}</tr>" for row in block.rows)
     return f'<div class="scroll"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>'
 
 

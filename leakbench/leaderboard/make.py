@@ -20,6 +20,7 @@ from leakbench.core.progress import Reporter, cells_line
 from leakbench.core.provenance import versions
 from leakbench.core.verdict_words import FAILED, IDENTIFIES, RECONSTRUCTS
 from leakbench.leaderboard.asked import (
+    ATTACKER_NAMES,
     Asked,
     Asking,
     asking,
@@ -220,12 +221,12 @@ def warnings_of(cells: Sequence[Measured], summaries: Sequence[Summary], epsilon
         *(f"not as claimed: {caveat}" for caveat in epsilon.caveats),
         *_of_audit(epsilon),
         *(
-            f"{cell.attacker} attacker, protocol {cell.protocol}: {said} at {', '.join(points)}"
+            f"{ATTACKER_NAMES[cell.attacker]} attacker, protocol {cell.protocol}: {said} at {', '.join(points)}"
             for cell in cells
             for said, points in _shown(cell).items()
         ),
         *(
-            f"{cell.attacker} attacker, protocol {cell.protocol}: {said} ({', '.join(points)})"
+            f"{ATTACKER_NAMES[cell.attacker]} attacker, protocol {cell.protocol}: {said} ({', '.join(points)})"
             for cell in cells
             if cell.attacker == "aware"
             for said, points in _doubted(cell).items()
@@ -267,7 +268,7 @@ def _weaker(cells: Sequence[Measured]) -> Iterator[str]:
             for point in cell.points:
                 other = aware.get((cell.protocol, point.name))
                 if other is not None and _less(other, point):
-                    yield f"protocol {cell.protocol}, {point.name}: the aware attacker rebuilds fewer than the oblivious one"
+                    yield f"protocol {cell.protocol}, {point.name}: the adaptive attacker reconstructs fewer than the oblivious one"
 
 
 def _less(one: Point, other: Point) -> bool:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from leakbench.core.leakage_points import point_name
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
+from leakbench.leaderboard.asked import ATTACKER_NAMES
 from leakbench.leaderboard.blocks import Block, Bullets, Code, Grid, Heading, Inline, Link, Text, as_html, as_markdown
 from leakbench.leaderboard.card import Card, Epsilon, Point
 from leakbench.leaderboard.check import stale
@@ -19,13 +20,10 @@ TITLE = "Leaderboard"
 
 HOW = "How to read the tables"
 
-ATTACKERS = {"oblivious": "oblivious", "aware": "adaptive"}
-"""{attacker on a card: its name on the page}."""
-
 RULES = (
     "Order: first defenses with `no leak found` at every leakage point, by accuracy; then the others, by their leak to the"
     " adaptive attacker, least first. A defense whose network is undertrained (accuracy not significantly above the majority"
-    " class) has no rank.",
+    " class) has no rank; the second table of a data set has these defenses, in the same order.",
     "Leak: the excess of ASR over the baseline guess and of identification over chance, each as a part of the largest possible"
     " excess; the mean over all leakage points and protocols, 0 where no leak was found. A reconstructed victim counts as"
     " identified.",
@@ -56,8 +54,10 @@ def html_of(cards: Sequence[Card], place: str) -> str:
 
 def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
     groups = comparable(cards)
+    every = [each for group in groups for each in standings(group)]
     yield Heading(1, TITLE)
-    yield _box(cards, groups)
+    yield Text(_with_code(_answer(every)))
+    yield _box(cards, every)
     yield from _stale(cards)
     yield Text(
         (
@@ -69,11 +69,16 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
     several = {before[0].dataset.name for before, after in pairwise(groups) if before[0].dataset == after[0].dataset}
     for group in groups:
         ranked, first = standings(group), group[0]
+        trained, undertrained = ([each for each in ranked if each.learned is learned] for learned in (True, False))
         size = ", another size" if first.dataset.name in several and group is not groups[0] else ""
         yield Heading(2, f"{first.dataset.name}{size}")
         yield Text((f"{first.dataset.title}. {_size(first)}",))
         yield Text((f"threat: {first.threat}. {_networks(group)}",))
-        yield _ranking(ranked, place)
+        if trained:
+            yield _ranking(trained, place)
+        if undertrained:
+            yield Text((WITHOUT_RANK,))
+            yield _ranking(undertrained, place, rank=False)
         yield from _without_epsilon(ranked)
         yield Heading(3, f"{first.dataset.name}: each attacker")
         yield Text(
@@ -94,16 +99,33 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
     yield from (Text(_with_code(rule)) for rule in RULES)
 
 
-def _box(cards: Sequence[Card], groups: Sequence[Sequence[Card]]) -> Bullets:
+WITHOUT_RANK = (
+    "These defenses have no rank because their network is undertrained: its accuracy is not significantly above the majority"
+    " class, so a weak leak has no accuracy to be weighed against."
+)
+
+
+def _answer(every: Sequence[Standing]) -> str:
+    """Return the sentence that answers the title: which defenses are trained and without a leak."""
+    both = (
+        "both trained (accuracy significantly above the majority class) and without a leak (`no leak found` everywhere)"
+    )
+    found = [each for each in every if _trained(each) and each.clear]
+    if not found:
+        return f"No measured defense is {both}."
+    named = "; ".join(f"{each.card.dataset.name}/{each.card.defense.name}" for each in found)
+    return f"{len(found)} of {len(every)} cards {'is' if len(found) == 1 else 'are'} {both}: {named}."
+
+
+def _trained(each: Standing) -> bool:
+    return each.learned and each.card.accuracy.value is not None
+
+
+def _box(cards: Sequence[Card], every: Sequence[Standing]) -> Bullets:
     """Return claim, verdict, evidence, caveat and command of the page."""
-    ranked = [each for group in groups for each in standings(group)]
-    clear = [each for each in ranked if each.clear and each.learned]
-    nothing = sum(not each.learned for each in ranked)
-    verdict = f"Defenses without a leak whose network is not undertrained: {len(clear)} of {len(cards)} cards."
-    if clear:
-        named = "; ".join(f"{e.card.dataset.name}/{e.card.defense.name}" for e in clear)
-        verdict += f" They are {named}."
-    verdict += f" With {nothing} the network is undertrained."
+    clear = sum(_trained(each) and each.clear for each in every)
+    undertrained = sum(not each.learned for each in every)
+    verdict = f"{clear} of {len(cards)} cards trained and without a leak; {undertrained} undertrained."
     victims = sorted({card.asked.victims for card in cards})
     count = " to ".join(map(str, dict.fromkeys((victims[0], victims[-1]))))
     old = sum(bool(stale(card)) for card in cards)
@@ -165,10 +187,11 @@ def _networks(group: Sequence[Card]) -> str:
     return f"The leak is from, {'; '.join(said)}."
 
 
-def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
+def _ranking(ranked: Sequence[Standing], place: str, rank: bool = True) -> Grid:
+    """Return the table of the ranked defenses, or without ranks."""
     columns = (f"{point_name(tap)}, {protocol}" for protocol, tap in EVERYWHERE)
     heads = (
-        "rank",
+        *(("rank",) if rank else ()),
         "defense",
         "accuracy",
         "leak",
@@ -188,9 +211,9 @@ def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
         accuracy = _share(card.accuracy.value, 3) if card.accuracy.value else "not trained"
         rows.append(
             (
-                "-" if each.rank is None else str(each.rank),
+                *(("-" if each.rank is None else str(each.rank),) if rank else ()),
                 of_card,
-                accuracy if each.learned else f"{accuracy}: undertrained",
+                accuracy,
                 leak,
                 *points,
                 *_epsilons(card.epsilon),
@@ -198,7 +221,7 @@ def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
                 Link("link" if card.defense.link else "-", card.defense.link),
             )
         )
-    return Grid(heads, tuple(rows), frozenset(i for i, each in enumerate(ranked) if not each.learned))
+    return Grid(heads, tuple(rows))
 
 
 def _without_epsilon(ranked: Sequence[Standing]) -> Iterator[Block]:
@@ -276,7 +299,7 @@ def _details(ranked: Sequence[Standing]) -> Grid:
                 rows.append(
                     (
                         each.card.defense.name,
-                        ATTACKERS[cell.attacker],
+                        ATTACKER_NAMES[cell.attacker],
                         f"{point_name(point.name)}, {cell.protocol}",
                         _share(point.asr),
                         f"{point.null_asr[0]:.2f}",

@@ -100,8 +100,11 @@ FORMER_WARNINGS = {
     ": identifies the victims at ": ": identifies at ",
     ": half of the victims got no answer at ": ": attack failed at ",
     ": the attack has no answer for half of the examples or more at ": ": attack failed at ",
+    "aware attacker": "adaptive attacker",
+    " rebuilds fewer ": " reconstructs fewer ",
+    "lets each example lie with one client, here it lies with ": "assigns each example to one client, here it is assigned to ",
 }
-"""{how a warning of an earlier version words a verdict: how it is worded today}."""
+"""{words of a warning of an earlier version: those of today}."""
 
 LARGEST = 1_000_000
 """Bytes of a card; they take about 20,000."""

@@ -133,12 +133,20 @@ def test_a_card_of_an_earlier_version_is_read_with_current_verdicts(tmp_path: Pa
             for point, word in zip(cell["points"], ("leaks", "protected", "unclear"), strict=True):
                 numbers = LEAKS if word == "leaks" else NOTHING
                 point.update({**ONE_NETWORK, **numbers, **UNTOLD, "verdict": word})
-        card["warnings"] = ["aware attacker, protocol paper: leaks at type-2"]
+        card["warnings"] = [
+            "aware attacker, protocol paper: leaks at type-2",
+            "protocol live, type-2: the aware attacker rebuilds fewer than the oblivious one",
+            "not as claimed: the claim lets each example lie with one client, here it lies with 1.9 on average and 2 at most",
+        ]
 
     card = read_card(forged(tmp_path, earlier))
     for cell in card.cells:
         assert [point.verdict for point in cell.points] == ["reconstructs", "inconclusive", "inconclusive"]
-    assert card.warnings == ("aware attacker, protocol paper: reconstructs at type-2",)
+    assert card.warnings == (
+        "adaptive attacker, protocol paper: reconstructs at type-2",
+        "protocol live, type-2: the adaptive attacker reconstructs fewer than the oblivious one",
+        "not as claimed: the claim assigns each example to one client, here it is assigned to 1.9 on average and 2 at most",
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from leakbench.storage.summary import Summary
 
 ROOT = Path(__file__).parents[2]
 
+BOTH = "both trained (accuracy significantly above the majority class) and without a leak (`no leak found` everywhere)"
+
 
 @pytest.fixture
 def card(measured_card: tuple[Path, Card]) -> Card:
@@ -82,12 +84,27 @@ def test_without_a_leak_accuracy_decides_and_a_model_at_chance_has_no_rank(
     found = [(1, "clear_high"), (2, "clear_low"), (3, "leaks"), (None, "lucky"), (None, "nothing"), (None, "less")]
     assert ranks(*cards) == found
     page, html = markdown_of(cards, "cards"), html_of(cards, "cards")
-    assert page.count(": undertrained |") == 3
-    assert html.count("<tr class=muted>") == 3
-    for line in html.splitlines():
-        assert ("<tr class=muted>" in line) == (": undertrained<" in line)
-    assert "Defenses without a leak whose network is not undertrained: 2 of 6 cards." in page
-    assert "With 3 the network is undertrained." in page
+    for text, end in ((page, "### digits: each attacker"), (html, "<h3")):
+        ranked, said, others = text.partition(end)[0].partition("These defenses have no rank because")
+        assert said
+        for name in ("clear_low", "clear_high", "leaks", "nothing", "lucky", "less"):
+            assert (f"/{name}.json" in others) == (name in ("nothing", "lucky", "less")) != (f"/{name}.json" in ranked)
+    assert page.splitlines()[2] == f"2 of 6 cards are {BOTH}: digits/clear_high; digits/clear_low."
+    assert "2 of 6 cards trained and without a leak; 3 undertrained." in page
+
+
+def test_the_first_sentence_says_whether_any_defense_is_trained_and_without_a_leak(card: Card) -> None:
+    def first(*cards: Card) -> str:
+        return markdown_of(cards, "cards").splitlines()[2]
+
+    clear = everywhere(card, "clear", 0.0, 0.1, 0.9, "no leak found")
+    leaks = everywhere(card, "leaks", 1.0, 1.0, 0.9, "reconstructs")
+    chance = everywhere(card, "chance", 0.0, 0.1, card.accuracy.majority, "no leak found")
+    untrained = dataclasses.replace(clear, accuracy=dataclasses.replace(clear.accuracy, value=None))
+    assert first(leaks, chance) == first(untrained) == first(card) == f"No measured defense is {BOTH}."
+    assert first(leaks, clear) == f"1 of 2 cards is {BOTH}: digits/clear."
+    without = markdown_of([chance], "cards")
+    assert "| rank |" not in without and "| defense | accuracy | leak |" in without
 
 
 def test_the_oblivious_attacker_does_not_change_ranks(card: Card) -> None:
@@ -166,10 +183,10 @@ def test_warnings_name_leaks_violated_claims_and_missing_evidence(card: Card) ->
     epsilon = dataclasses.replace(card.epsilon, caveats=("it counts less",), audited=audited)
     found = warnings_of(weaker, [Summary(accuracy=0.5), Summary(accuracy=0.25)], epsilon)
     assert found[:2] == ("not as claimed: it counts less", "audit: violated: 2 audited, more than the claimed 1")
-    assert "aware attacker, protocol paper: reconstructs at type-2, type-1, type-0" in found
-    assert not any(text.startswith("aware attacker, protocol live: reconstructs") for text in found)
-    assert "protocol live, type-2: the aware attacker rebuilds fewer than the oblivious one" in found
-    assert "aware attacker, protocol live: no luck (type-2, type-1)" in found
+    assert "adaptive attacker, protocol paper: reconstructs at type-2, type-1, type-0" in found
+    assert not any(text.startswith("adaptive attacker, protocol live: reconstructs") for text in found)
+    assert "protocol live, type-2: the adaptive attacker reconstructs fewer than the oblivious one" in found
+    assert "adaptive attacker, protocol live: no luck (type-2, type-1)" in found
     assert found[-1].startswith("accuracy differs between the cells, from 0.2500 to 0.5000")
     quiet = dataclasses.replace(epsilon, caveats=(), audited=dataclasses.replace(audited, verdict="holds"))
     assert (
@@ -198,7 +215,7 @@ def test_the_page_names_stale_cards_and_reasons_under_its_title(card: Card, monk
     )
     monkeypatch.setitem(SHARED, "accounting", 9)
     pages = [markdown_of([gone, card, changed], "cards"), html_of([gone, card, changed], "cards")]
-    title, box, rule, bullets, *_ = pages[0].split("\n\n")
+    title, _, box, rule, bullets, *_ = pages[0].split("\n\n")
     lines = bullets.splitlines()
     assert (title, rule) == ("# Leaderboard", "Stale cards; the commands below each table measure them again:")
     assert "3 of 3 cards are stale." in box
