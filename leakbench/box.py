@@ -11,7 +11,7 @@ import pandas as pd
 
 from leakbench.core.verdict_words import VERDICTS
 
-__all__ = ["box_of", "caveats_of", "evidence_of", "few_victims", "leaks_counted", "range_of"]
+__all__ = ["box_of", "caveats_of", "count_of", "evidence_of", "few_victims", "leaks_counted", "part_of", "range_of"]
 
 FEW = 10
 """Number of victims below which a page has a caveat."""
@@ -44,11 +44,12 @@ def leaks_counted(verdicts: Iterable[Any]) -> str:
 def evidence_of(rows: pd.DataFrame) -> str:
     """Return rows, victims, networks and seeds behind a page, as far as its rows state them."""
     cells = rows["cell"].nunique() if "cell" in rows else len(rows)
-    parts = [f"{len(rows)} rows" if cells == len(rows) else f"{len(rows)} rows of {cells} cells"]
+    many = count_of(len(rows), "row")
+    parts = [many if cells == len(rows) else f"{many} of {count_of(cells, 'cell')}"]
     for column, word in (("victims", "victim"), ("networks", "network"), ("seeds", "seed")):
         if column in rows and rows[column].notna().any():
             unknown = int(rows[column].isna().sum())
-            not_all = f" (not recorded for {unknown} row{'' if unknown == 1 else 's'})" if unknown else ""
+            not_all = f" (not recorded for {count_of(unknown, 'row')})" if unknown else ""
             parts.append(
                 f"{range_of(rows[column])} {word}{'' if range_of(rows[column]) == '1' else 's'} a row{not_all}"
             )
@@ -68,8 +69,20 @@ def few_victims(rows: pd.DataFrame, every: bool = False) -> str:
     if not every:
         attacked = attacked[attacked["verdict"].notna()] if "verdict" in attacked else attacked[:0]
     few = attacked.loc[attacked["victims"] < FEW, "cell"].nunique() if len(attacked) else 0
-    many = attacked["cell"].nunique()
-    return f"{few} of {many} cells have fewer than {FEW} victims: their intervals are wide." if few else ""
+    if not few:
+        return ""
+    of = part_of(few, attacked["cell"].nunique(), "cell")
+    return f"{of} {'has' if few == 1 else 'have'} fewer than {FEW} victims: {'its' if few == 1 else 'their'} intervals are wide."
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun, as "1 row" or "3 rows"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def part_of(number: int, total: int, noun: str) -> str:
+    """Return a part of a total, as "1 of 1 cell" or "1 of 3 cells"."""
+    return f"{number:,} of {count_of(total, noun)}"
 
 
 def range_of(numbers: pd.Series) -> str:
@@ -78,27 +91,29 @@ def range_of(numbers: pd.Series) -> str:
     return " to ".join(f"{number:,}" for number in dict.fromkeys((found[0], found[-1])))
 
 
-def caveats_of(
-    stale: Mapping[str, Sequence[str]], rows: pd.DataFrame, alone: int = 0, settings: str = "cells"
-) -> list[str]:
+def caveats_of(stale: Mapping[str, Sequence[str]], rows: pd.DataFrame, alone: int = 0, noun: str = "cell") -> list[str]:
     """Return the caveats that follow from the rows, a sentence each.
 
     Args:
         stale: Names of stale cells by reason, as of `leakbench.study.stale.stale_names`.
         rows: All rows of the page.
         alone: Number of cells with several victims that were measured on one network or in one training.
-        settings: What a cell is called.
+        noun: What a cell is called, in the singular.
     """
     old = sum(map(len, stale.values()))
-    of = f"{old} of {rows['cell'].nunique()} {settings}"
-    found = [f"{of} are stale: they were measured with an earlier version."] if old else []
+    of = part_of(old, rows["cell"].nunique(), noun)
+    are = "is stale: it was" if old == 1 else "are stale: they were"
+    found = [f"{of} {are} measured with an earlier version."] if old else []
     if alone:
+        were, their = ("was", "its") if alone == 1 else ("were", "their")
         found.append(
-            f"{alone} cells were measured on one network, so that their intervals do not cover other networks."
+            f"{count_of(alone, noun)} {were} measured on one network, so that {their} intervals do not cover other networks."
         )
     if "scale" in rows and (rows["scale"] == "quick").any():
         quick = rows.loc[rows["scale"] == "quick", "cell"].nunique()
-        found.append(f"{quick} cells are smaller than the paper's (scale `quick`).")
+        found.append(
+            f"{count_of(quick, noun)} {'is' if quick == 1 else 'are'} smaller than the paper's (scale `quick`)."
+        )
     if "changed" in rows and any(isinstance(text, str) and json.loads(text) for text in rows["changed"]):
         found.append("A trial: some numbers differ from the table's.")
     return found

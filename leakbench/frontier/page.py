@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.box import box_of, caveats_of
+from leakbench.box import box_of, caveats_of, count_of
 from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.frontier.answer import answer_of, command_words, epsilon_text, p_text, required, setting_of, share_text
@@ -172,8 +172,12 @@ def _box(
         f"training seeds: {_range(main, 'seeds')}."
     )
     lacking, _ = _not_measured(rows, main)
-    caveats = caveats_of(stale, main, settings="settings")
-    caveats += [f"{lacking} settings of the grid were not measured."] if lacking else []
+    caveats = caveats_of(stale, main, noun="setting")
+    caveats += (
+        [f"{count_of(lacking, 'setting')} of the grid {'was' if lacking == 1 else 'were'} not measured."]
+        if lacking
+        else []
+    )
     caveats += ["One attacker, sigmoid networks at random weights: another attacker may find more."]
     command = f"{command_of(rows, out)}{command_words(choice.wanted)}"
     return box_of(claim, untagged(verdict), evidence, untagged(" ".join(caveats)), command)

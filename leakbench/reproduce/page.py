@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.box import box_of, caveats_of, evidence_of, few_victims, leaks_counted
+from leakbench.box import box_of, caveats_of, evidence_of, few_victims, leaks_counted, part_of
 from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.reproduce.agreement import LEVEL
 from leakbench.reproduce.columns import COLUMNS, text_of
@@ -150,7 +150,8 @@ def _box(
         caveats.append(few_victims(rows, every=out is not None))
     lacking = len({line.name for line in table.lines} - set(rows["cell"]))
     if lacking and out is not None:
-        caveats.append(f"{lacking} of {len(table.lines)} cells are not measured yet.")
+        are = "is" if lacking == 1 else "are"
+        caveats.append(f"{part_of(lacking, len(table.lines), 'cell')} {are} not measured yet.")
     return box_of(
         untagged(table.question or table.title),
         " ".join(filter(None, (answer, counts))) or "No claim is tested; see the table.",
