@@ -189,9 +189,26 @@ def read_yaml(path: Path) -> Any:
     try:
         return parse_yaml(bounded_text(path, MOST_BYTES))
     except (yaml.YAMLError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise InputError(f"{path}: not valid YAML: {_mistake(error)}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
+
+
+def _mistake(error: Exception) -> str:
+    """Return an error of YAML in one line: what is wrong, where, and where the part began that it is in."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem is None or error.problem_mark is None:
+        return " ".join(str(error).split())
+    # The parser's own text quotes a line and points below it, which one line of a message cannot show.
+    problem = " ".join(error.problem.split()).replace("'<stream end>'", "the end of the file")
+    text = f"{problem} in {_place(error.problem_mark)}"
+    if not error.context or error.context_mark is None:
+        return text
+    part = error.context.replace("a flow sequence", "a list in [ ]").replace("a flow mapping", "a mapping in { }")
+    return f"{text}, {part} that begins in {_place(error.context_mark)}"
+
+
+def _place(mark: yaml.Mark) -> str:
+    return f"line {mark.line + 1}, column {mark.column + 1}"
 
 
 def load(cls: type[T], path: Path) -> T:

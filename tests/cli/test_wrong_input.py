@@ -163,7 +163,10 @@ def test_a_missing_graphics_card(refused, monkeypatch):
 RECIPES = [
     ("", "None|mapping"),
     ("- a\n- b\n", "mapping"),
-    ("title: [unclosed\n", "not valid YAML|line 1"),
+    (
+        "title: [unclosed\n",
+        "in line 2, column 1, while parsing a list in [ ] that begins in line 1, column 8",
+    ),
     ("title: a\n\tcite: b\n", "not valid YAML|line 2"),
     ("title: !!python/object/apply:os.getcwd []\n", "not valid YAML|python/object"),
     ("cite: c\nunit: example\n", "missing|'title'"),
