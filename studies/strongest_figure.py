@@ -6,7 +6,7 @@ Measures a cell for each attack and noise multiplier, each in a folder of its ow
 strongest_figure.csv beside itself, then the figure and the numbers of docs/strongest-attacker.md, whose prose stays as it is; with
 `--page` only these, from the rows that are there. The face's pictures stay in the runs' folder, strongest_figure_faces.png: data
 sets are not committed, and without that sheet the figure stays as it is.
-`--only` measures the cells whose name holds the text.
+`--only` measures the cells whose name contains the text.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def engine_from(folder: Path, engine: str | None, slurm: Sequence[str], **places
         places: `address`, `workers`, `threads` and `gpus_per_cell` of `leakbench.study.engines.Places`.
 
     Raises:
-        InputError: The engine is unknown or cannot have these places, or places are given without one.
+        InputError: The engine is unknown, not installed or cannot have these places, or places are given without one.
     """
     if engine is None:
         unset = {"gpus_per_cell": 0.0, "slurm": ()}
@@ -219,8 +219,12 @@ def engine_from(folder: Path, engine: str | None, slurm: Sequence[str], **places
     if engine == "ray" and places["address"] is not None:
         check_address(places["address"])  # Before PyTorch is imported, which takes as long again.
     from leakbench.study.engines import Places, engine_of  # noqa: PLC0415
+    from leakbench.study.workers import check_installed  # noqa: PLC0415
 
-    return engine_of(engine, Places(**places, slurm=parameters_of_slurm(slurm)), folder)
+    found = engine_of(engine, Places(**places, slurm=parameters_of_slurm(slurm)), folder)
+    if engine != "process":
+        check_installed(engine)  # Before anything is planned or printed.
+    return found
 
 
 EngineAsked: TypeAlias = "Callable[[], Placed | None]"

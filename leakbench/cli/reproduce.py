@@ -19,7 +19,7 @@ __all__ = ["reproduce"]
     default="quick",
     show_default=True,
     help="Size of the measurement. quick: 3 to 70 minutes on two cores. full: the paper's size. "
-    "auto: full for cells that take at most 30 minutes, else quick.",
+    "auto: full for cells that take at most 30 minutes, else quick; a cell without a known time is measured at quick first.",
 )
 @click.option(
     "--only",

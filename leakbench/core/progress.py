@@ -326,17 +326,20 @@ def planned(progress: Progress, phases: Sequence[str]) -> None:
         progress.plan(phases)
 
 
-def cells_line(cells: int, measured: Sequence[float]) -> str:
+def cells_line(cells: int, measured: Sequence[float], settings: int = 0) -> str:
     """Return the line that a command prints before it measures cells.
 
     Args:
         cells: Number of cells that have to be measured.
-        measured: Seconds that each of some comparable cells took before; may be empty.
+        measured: Seconds that each of some comparable cells, or settings, took before; may be empty.
+        settings: Number of settings that these cells belong to, where a setting may have several; 0 to name cells only.
     """
     many = "1 cell" if cells == 1 else f"{cells} cells"
+    if settings:
+        many = f"{'1 setting' if settings == 1 else f'{settings} settings'}, {many}"
     if not measured:
         return f"{many} to measure; the time is not known before the first one is measured"
-    seconds = cells * sum(measured) / len(measured)
+    seconds = (settings or cells) * sum(measured) / len(measured)
     return f"{many} to measure, about {minutes(seconds)} by the {len(measured)} that were measured before"
 
 

@@ -119,7 +119,9 @@ def frontier(
     took = known.groupby("cell")["wall_minutes"].sum().tolist() if len(known) else []
     fresh = sum(not why and point.name not in set(rows["cell"]) for point, why in points)
     if fresh:
-        execution.reporter.note(f"frontier of {request.dataset}: {cells_line(fresh, [60.0 * each for each in took])}")
+        # Each setting has a cell for each training, and one that only identifies victims.
+        line = cells_line(fresh * (seeds + 1), [60.0 * each for each in took], fresh)
+        execution.reporter.note(f"frontier of {request.dataset}: {line}")
 
     def cells_of(point: Point) -> list[Cell]:
         return cells_at(point, request, seeds, identify, execution.data_dir)
@@ -129,7 +131,7 @@ def frontier(
 
     def jobs() -> Iterator[Job[list[Row]]]:
         for place, (point, why) in enumerate(points, 1):
-            heading = f"point {place} of {len(points)}, {point.name}"
+            heading = f"setting {place} of {len(points)}, {point.name}"
             try:
                 if why:
                     raise InputError(why)

@@ -20,7 +20,7 @@ POINT = re.compile(r"(type-[012]|global)(@[\d+]+)?$")
 
 
 def chosen(names: Iterable[str], only: str) -> list[str]:
-    """Return the cell of just the name `only`, or those whose names hold it, or the one of a row of that name.
+    """Return the cell of just the name `only`, or those whose names contain it, or the one of a row of that name.
 
     A row of a cell that leaks at several points is called by the cell, a comma and the point.
     Raises InputError without such a name.
@@ -30,7 +30,7 @@ def chosen(names: Iterable[str], only: str) -> list[str]:
         return [only]
     found = [name for name in known if only in name] or [name for name in known if _prints(name, only)]
     if not found:
-        raise InputError(f"only: no row's name holds {only!r}{nearest(only, known)}")
+        raise InputError(f"only: no row's name contains {only!r}{nearest(only, known)}")
     return found
 
 

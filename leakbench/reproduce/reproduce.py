@@ -148,6 +148,10 @@ def reproduce(
     if scale == AUTO:
         minutes = minutes_at_full(table, out, changed, execution.data_dir)
         if unknown := {name: ("quick", changed) for name in names if name not in minutes and name not in full}:
+            settings = "1 setting" if len(unknown) == 1 else f"{len(unknown)} settings"
+            execution.reporter.note(
+                f"{table.name}: {settings} measured at scale quick first, to estimate the time at full"
+            )
             rows = remeasure(table, unknown, out, execution, say)
             minutes = minutes_at_full(table, out, changed, execution.data_dir)
         short = {name for name in names if minutes.get(name, inf) <= MOST_MINUTES}
@@ -162,7 +166,8 @@ def reproduce(
         known = (
             [60 * minutes[name] for name in asked if name in short] if scale == AUTO else _seconds(table, rows, scale)
         )
-        execution.reporter.note(f"{table.name}: {cells_line(len(asked), known)}")
+        cells = {repr(cell) for name, each in asked.items() for cell in lines[name].requests(each, changed)}
+        execution.reporter.note(f"{table.name}: {cells_line(len(cells), known, len(asked))}")
     return remeasure(table, {name: (each, changed) for name, each in asked.items()}, out, execution, say)
 
 
@@ -188,7 +193,7 @@ def remeasure(
             line = next(line for line in table.at(scale) if line.name == name)
             requests, command = tuple(line.requests(scale, changed)), command_of(table, line, scale)
             rows = partial(_rows, table, line, scale, changed, figure, execution)
-            yield Job(name, rows, requests, command, f"cell {place} of {len(asked)}")
+            yield Job(name, rows, requests, command, f"setting {place} of {len(asked)}")
 
     def heard(row: Row) -> None:
         fresh.add(row["cell"])

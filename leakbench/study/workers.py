@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.process import SIGNALS, Told
 from leakbench.study.task import Outcome, Task
 
-__all__ = ["INSIDE", "RETRIES", "WINDOW", "in_flight", "listening", "needed", "refuse_inside"]
+__all__ = ["INSIDE", "RETRIES", "WINDOW", "check_installed", "in_flight", "listening", "needed", "refuse_inside"]
 
 WINDOW = 64
 """Tasks in flight at least, where an engine has a queue: enough to keep its workers busy, and few to lose."""
@@ -100,6 +101,12 @@ def listening() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+def check_installed(package: str) -> None:
+    """Raise InputError where the package of the extra of this name is not installed; the package is not imported."""
+    if package not in sys.modules and importlib.util.find_spec(package) is None:
+        raise _unusable(package, "is not installed")
+
+
 def needed(package: str) -> Any:
     """Return the package of the extra of this name; raises InputError where it is not installed, or does not work."""
     try:
@@ -107,4 +114,8 @@ def needed(package: str) -> Any:
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == package
         why = "is not installed" if missing else f"cannot be imported ({error})"
-        raise InputError(f"engine: {package} {why}; pip install 'leakbench[{package}]'") from None
+        raise _unusable(package, why) from None
+
+
+def _unusable(package: str, why: str) -> InputError:
+    return InputError(f"engine: {package} {why}; pip install 'leakbench[{package}]'")

@@ -17,7 +17,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "--runs": {"type": Path, "default": Path("runs")},
     "--only": {
         "default": "",
-        "help": "rows whose name holds this text; the one that has this very name, where there is one",
+        "help": "rows whose name contains this text; the one that has this very name, where there is one",
     },
     "--page": {"action": "store_true"},
     "--set": {"nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"},

@@ -49,8 +49,8 @@ def contents(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [
-        ("tableak", "--only tabelak", "only: no row's name holds 'tabelak'"),
-        ("tableak", "--only tabelak --page", "only: no row's name holds 'tabelak'"),
+        ("tableak", "--only tabelak", "only: no row's name contains 'tabelak'"),
+        ("tableak", "--only tabelak --page", "only: no row's name contains 'tabelak'"),
         ("tableak", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
         ("priority_importance", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
         ("peer_scorers", "nowhere --out .", "CHECKOUTS: no folder "),
@@ -110,7 +110,7 @@ def test_rows_are_selected_by_the_name_of_their_cell(only: str, found: list[str]
 
 @pytest.mark.parametrize("only", ["a, B = 2", "a, B = 1, type-3", "a, B = 1, c", "c type-2", "type-2@0", "A"])
 def test_a_row_without_a_cell_is_refused(only: str) -> None:
-    with pytest.raises(InputError, match=f"^only: no row's name holds '{only}'"):
+    with pytest.raises(InputError, match=f"^only: no row's name contains '{only}'"):
         chosen(["a, B = 1", "a, B = 16", "a", "c"], only)
 
 

@@ -773,7 +773,7 @@ def test_the_index_counts_the_verdicts_of_the_rows(tmp_path: Path) -> None:
             "set: learning_rate: got '.nan', expected a finite number",
         ),
         (("fed_alpha_cdp_table_1", "--set", "victims=2"), "set: measures a trial, which would take the place of"),
-        (("fed_alpha_cdp_table_1", "--only", "mnits"), "only: no row's name holds 'mnits'"),
+        (("fed_alpha_cdp_table_1", "--only", "mnits"), "only: no row's name contains 'mnits'"),
         (("fed_alpha_cdp_table_1", "--scale", "fast"), "scale: got 'fast'"),
         (("fed_alpha_cdp_table_1", "--page", "--out", "x"), "page: rows not found in x/fed_alpha_cdp_table_1.csv"),
         (("nowhere.yaml",), "table: no file 'nowhere.yaml'"),

@@ -132,7 +132,7 @@ def test_floors_of_a_small_set(scripts, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--only", "whitend"], "only: no row's name holds 'whitend'"),
+        (["--only", "whitend"], "only: no row's name contains 'whitend'"),
         (["--data-dir", "/nowhere"], "--data-dir: no folder '/nowhere'"),
         (["--set", "victims=many"], "set: victims: got 'many'"),
         (["--set", "victims=2", "--set", "candidates=50"], "--set: measures a trial, which would take the place of"),

@@ -238,7 +238,7 @@ def test_small_cells_are_measured_written_and_drawn(scripts, elsewhere: Path, mo
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--only", "whitend"], "only: no row's name holds 'whitend'"),
+        (["--only", "whitend"], "only: no row's name contains 'whitend'"),
         (["--data-dir", "/nowhere"], "--data-dir: no folder '/nowhere'"),
         (["--page"], "--page: strongest_figure.csv does not exist; measure first"),
     ],
