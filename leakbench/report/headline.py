@@ -61,7 +61,6 @@ class Finding:
         command: The command that would decide; empty where there is none.
         guaranteed: What the valid epsilon of the leak guarantees, a sentence; empty where there is none.
         caveat: How the finding is not to be read, one or two sentences; empty where there is no caveat.
-        batches: How many batches of how many examples leaked, as "(4 batches of 5)"; empty for single examples.
     """
 
     points: tuple[str, ...]
@@ -72,7 +71,6 @@ class Finding:
     command: str = ""
     guaranteed: str = ""
     caveat: str = ""
-    batches: str = ""
 
     @property
     def text(self) -> str:
@@ -92,8 +90,7 @@ class Finding:
     @property
     def short(self) -> str:
         """The finding below another's headline, as "example gradient (type-2): reconstructs 10 of 10 images"."""
-        before = " " if self.word in (RECONSTRUCTS, IDENTIFIES) else ": "
-        return f"{self.names}: {self.word}{before}{' '.join(filter(None, (self.result, self.batches)))}"
+        return f"{self.names}: {self.word}{' ' if self.word in (RECONSTRUCTS, IDENTIFIES) else ': '}{self.result}"
 
 
 @dataclass(frozen=True)
@@ -191,15 +188,7 @@ def _finding(summary: Summary, name: str, tap: Tap) -> Finding:
         could = listed([f"{do} up to {rate}" for rate, do, _ in limits]) if limits else ""
         result = f"{reason}; could still {could}" if could else reason
     command = tap.verdict_command or ""
-    batches = _batches(tap) if word == RECONSTRUCTS else ""
-    return Finding((name,), word, result, _place(name, tap), beside, command, _guaranteed(tap), batches=batches)
-
-
-def _batches(tap: Tap) -> str:
-    """Return how many batches of how many examples leaked; empty for single examples."""
-    if tap.batch == 1:
-        return ""
-    return f"({tap.victims} {'batch' if tap.victims == 1 else 'batches'} of {tap.batch})"
+    return Finding((name,), word, result, _place(name, tap), beside, command, _guaranteed(tap))
 
 
 def _external(found: Finding, name: str, tap: Tap) -> Finding:
@@ -226,7 +215,7 @@ def _external(found: Finding, name: str, tap: Tap) -> Finding:
         if rmse < guess:  # It may still show what the example was.
             beside.append(f"closer than the baseline guess: median RMSE {rmse:.4f} against {guess:.4f}")
     result = f"{_count(tap.asr, total, _noun(tap))} reconstructed"
-    return replace(found, result=result, beside="; ".join(beside), caveat=caveat, batches=_batches(tap))
+    return replace(found, result=result, beside="; ".join(beside), caveat=caveat)
 
 
 def _place_of(name: str) -> tuple[str, str]:
