@@ -8,9 +8,8 @@ from typing import Any
 
 from leakbench.attack.servers.server import HONEST
 from leakbench.core.leakage_points import listed, point_name
-from leakbench.measure.measures import MEASURES
 from leakbench.measure.metrics_tables import NO_FEATURES
-from leakbench.measure.rates import ASR, IDENTIFIED, RATES
+from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.measure.unanswered import (
     CLASS_ABSENT,
     DIVERGED,
@@ -232,7 +231,7 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
             continue
         if reason in (NO_FEATURES, LEARNS_NOTHING, HONEST) or (area == "taps" and field.partition(".")[0] in without):
             continue  # pictures, who does not learn, and who does not lie have no such number
-        what, where = (_called(field), name) if area == "taps" else (_called(key), "")
+        what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(point_name(where))
     together: dict[tuple[str, str], list[str]] = {}
     for (what, reason), places in grouped.items():
@@ -242,18 +241,6 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
         what = ", ".join(filter(None, several))
         lines.append((f"{what} at {where}" if what and where else what or where, reason))
     return lines
-
-
-HEADINGS = {
-    **{each.name: each.heading for each in (*MEASURES, *RATES)},
-    **{each.baseline: f"baseline {each.heading}" for each in (*MEASURES, *RATES) if each.baseline},
-}
-"""{field of a leakage point: heading of its column}."""
-
-
-def _called(key: str) -> str:
-    """Return a field's name for a reader: the heading of its column, else its words."""
-    return HEADINGS.get(key, key.replace(".", " ").replace("_", " "))
 
 
 SAID = {"rows_alike": "rows alike", "d_snr": "D-SNR", "lit_alone": "rows lit by one example alone", "loss": "loss"}
