@@ -900,8 +900,8 @@ def test_a_page_elsewhere_has_its_whole_command_no_dead_link_and_its_caveats(tmp
     page = (out / "tiny.md").read_text(encoding="utf-8")
     assert f"- **Command:** `leakbench reproduce {path} --scale full --out '{out}'`" in page
     assert "What the verdicts mean (docs/papers.md of leakbench)." in page and "](../" not in page
-    assert "1 of 1 cells have fewer than 10 victims: their intervals are wide." in page
-    assert "1 of 2 cells are not measured yet." in page
+    assert "1 of 1 cell has fewer than 10 victims: its intervals are wide." in page
+    assert "1 of 2 cells is not measured yet." in page
     measure(read_table(str(path)), out, only="cpl", changed={"victims": 3})
     assert f"--scale full --set victims=3 --out '{out}'`" in (out / "tiny.md").read_text(encoding="utf-8")
 
