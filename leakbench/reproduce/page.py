@@ -59,9 +59,9 @@ REACHED = (
     *("mean at the aim from", "surely at the aim from"),
 )
 REACHES = (
-    "Of each sweep, in its order: the first cell of which one more training may reach the aim, by the 95 % interval of its "
-    "accuracy, so that more noise is excluded; the first whose mean is at the aim or above; and the first of which one more "
-    "training surely is."
+    "For each sweep, in the table's order. Not excluded from: the first cell where one more training may reach the aim, by the "
+    "95 % interval of its accuracy; more noise is excluded. Mean: the first cell whose mean is at the aim or above. Surely: the "
+    "first cell where the whole interval is."
 )
 """The columns and the rule of the table of sweeps that aim at an accuracy."""
 
@@ -162,7 +162,7 @@ def _box(
 
 
 def _options(rows: pd.DataFrame, out: Path) -> str:
-    """Return the options that measured the rows of a page in a folder of its own."""
+    """Return the options that measured the rows of a page in a user's folder."""
     measured = [scale_of(row) for row in rows.to_dict("records")]
     options = ["--scale full"] if any(scale == "full" for scale, _ in measured) else []
     # Rows of several trials have no common command.
