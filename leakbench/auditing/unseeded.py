@@ -21,9 +21,10 @@ CALLS = 200
 
 
 def check_unseeded(release: Release, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator) -> Coupled:
-    """Return the result of the coupled check from distributions; `moved` and `sigma` are None if the noise hides the shift.
+    """Return the result of the coupled check, estimated from the outputs of many calls.
 
-    The shift is measured along the canary, so a function that rotates the canary moves farther than `moved`.
+    If the noise hides the shift or depends on the input, `moved` and `sigma` have no value. The shift is measured along the canary,
+    so a function that rotates the canary moves farther than `moved`.
     """
     pairs = neighbours(shapes, release.members, SCALES, rng)
     noise = measure(release, pairs.at(0).absent, range(seeds_for(sum(g[0, 0].numel() for g in pairs.present.values()))))

@@ -80,5 +80,5 @@ def _check_train(name: str, reads_an_example: bool, defense: Defense) -> None:
     if reads_an_example:
         raise InputError(
             f"victim-mode: {name!r}: {NO_EXAMPLE}, which type-2 reads; choose --victim-mode eval, or --taps type-1 (with"
-            " --leak-batch 1: of a batch of one)"
+            " --leak-batch 1 for a batch of one example)"
         )

@@ -1,4 +1,4 @@
-"""The fields of a card, which is about one defense on one data set; a number that was not measured is None or left out."""
+"""The fields of a card, which describes one defense on one data set; a card omits a number that was not measured, or has None."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ Share: TypeAlias = Annotated[tuple[Chance, Chance, Chance], AfterValidator(_insi
 """[a share, and its 95 % interval]."""
 
 Spread: TypeAlias = Annotated[tuple[Amount, Amount | None, Amount | None], AfterValidator(_spread)]
-"""[a median, and its 95 % interval]; an end that failures reach is None."""
+"""[a median, and its 95 % interval]; None for an end that failures reach."""
 
 Name: TypeAlias = Annotated[str, AfterValidator(_name)]
 Hash: TypeAlias = Annotated[str, AfterValidator(_hash)]

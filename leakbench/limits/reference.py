@@ -100,8 +100,8 @@ def alone_in_a_bin(bins: int, examples: int) -> float:
 def ideal(prior: Shrinkage, inputs: Tensor, sigma: float, eta: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return the errors of the ideal server, which reconstructs the posterior mean, clamped to [0, 1], for `DRAWS` noises each.
 
-    Without the clamp, the errors have a closed form (`Shrinkage.error`), but for pictures with much black the clamp removes half of
-    the error.
+    Without the clamp, the errors have a closed form (`Shrinkage.error`). The clamp matters: in images with much black it removes
+    half of the error.
 
     Args:
         prior: Prior of the inputs.

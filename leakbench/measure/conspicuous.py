@@ -1,7 +1,7 @@
 """What a client can see of the model that it was sent: statistics of its weights and of one batch's per-example gradients.
 
-Each is one number for each lane; NaN where there is nothing of which to take it. Compare with honest models of the same round
-and batch size (`percentile`): none of them tells a lie by itself.
+Each statistic is one number per lane, and NaN where it is not defined. Compare it with honest models of the same round and batch
+size (`percentile`): none of the statistics reveals a malicious server by itself.
 """
 
 from __future__ import annotations
@@ -74,9 +74,11 @@ def d_snr(norms: Mapping[str, Tensor], real: Tensor) -> Tensor:
 
     Args:
         norms: {name: (lanes, members)} of one batch's per-example gradients.
-        real: (lanes, members), false for padding, whose norm is zero. At least 1 / (B - 1) and at most 1 / the rounding of its
-            floating type, beside which others cannot be told from none. NaN of fewer than two examples, and where all gradients
-            are zero.
+        real: (lanes, members), false for padding, whose norm is zero.
+
+    Returns:
+        (lanes,), at least 1 / (B - 1) and at most 1 / epsilon of the floating type, since smaller sums of the other gradients
+        cannot be distinguished from zero. NaN for fewer than two examples, and where all gradients are zero.
     """
     found = []
     for each in norms.values():
@@ -92,11 +94,16 @@ def lit(grads: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
 
 
 def lit_alone(by_whom: Mapping[str, Tensor], real: Tensor) -> Tensor:
-    """Return (lanes,), in [0, 1]: of a layer's rows that any example lights the share that exactly one does; the largest counts.
+    """Return (lanes,), in [0, 1]: among a layer's rows that some example lights, the share that exactly one lights.
+
+    The largest share over layers counts.
 
     Args:
         by_whom: As `lit` returns it, of layers before a ReLU or hardtanh (`leakbench.models.gates`).
-        real: As in `d_snr`. NaN of fewer than two examples, without such a layer, and where no row is lit.
+        real: As in `d_snr`.
+
+    Returns:
+        NaN for fewer than two examples, without such a layer, and where no row is lit.
     """
     counts = [rows.sum(1) for rows in by_whom.values()]
     return _of_several([(many == 1).sum(1) / (many > 0).sum(1) for many in counts], real)
@@ -117,9 +124,9 @@ def _largest(found: Iterable[Tensor], lanes: Tensor) -> Tensor:
 
 
 def percentile(value: float, honest: Iterable[float]) -> float | None:
-    """Return the share of honest values, in percent, that lie below a value, those equal to it counted half; None of NaN.
+    """Return the share of honest values, in percent, that are below a value; equal ones count half.
 
-    Honest values that are NaN are left out; None where none is left.
+    Honest values that are NaN are left out. None if the value is NaN, or if no honest value is left.
     """
     known = [each for each in honest if not math.isnan(each)]
     if math.isnan(value) or not known:

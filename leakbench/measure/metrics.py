@@ -1,7 +1,7 @@
-"""Scores of a reconstruction beside the truth, taken outside the attacker, on pixels clamped to [0, 1].
+"""Scores that compare a reconstruction with the truth, on pixels clamped to [0, 1]; the attacker does not see them.
 
-An answer that is not finite is no answer: every score of it is NaN, which all of `leakbench.measure.statistics` counts as a
-failure. Nothing here is normalised by the data, so an error that is ten times as large scores ten times as much.
+A reconstruction that is not finite counts as missing: all its scores are NaN. The shares and medians of
+`leakbench.measure.statistics` count NaN as a failure. No score is normalised by the data.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def match(reconstruction: Tensor, truth: Tensor) -> Tensor:
 
 
 def rmse(reconstruction: Tensor, truth: Tensor) -> Tensor:
-    """Return the root mean squared error, (V, M) in [0, 1] for (V, M, *s); NaN where there is no answer."""
+    """Return the root mean squared error, (V, M) in [0, 1] for (V, M, *s); NaN without a reconstruction."""
     answer, true = _scored(reconstruction, truth)
     return (answer - true).square().flatten(2).mean(2).sqrt()
 
@@ -104,7 +104,7 @@ def rmse(reconstruction: Tensor, truth: Tensor) -> Tensor:
 def psnr(reconstruction: Tensor, truth: Tensor) -> Tensor:
     """Return the peak signal-to-noise ratio in dB, (V, M) in [0, 100] for (V, M, *s), of a data range of 1.
 
-    Capped at 100 dB, so that one perfect answer does not make every mean infinite; NaN where there is no answer.
+    Capped at 100 dB, so that one perfect reconstruction does not make every mean infinite. NaN without a reconstruction.
     """
     return (-20 * rmse(reconstruction, truth).log10()).clamp(max=PSNR_CAP)
 
@@ -174,7 +174,7 @@ def success_threshold(examples: Tensor, rng: torch.Generator, most: int = 3000, 
         raise InputError(f"examples: got {len(distinct)} distinct, expected at least 2 to measure a distance")
     chunks = []
     for start in range(0, len(distinct), 500):
-        # Only pairs i < j: half the work, and no example beside itself.
+        # Only pairs i < j: half the work, and no example is compared with itself.
         pairs = pairwise_rmse(distinct[start : start + 500], distinct[start:])
         above = torch.ones_like(pairs, dtype=torch.bool).triu(1)
         chunks.append(pairs[above])
@@ -182,13 +182,15 @@ def success_threshold(examples: Tensor, rng: torch.Generator, most: int = 3000, 
 
 
 def load_lpips(folder: Path | None) -> Score | str:
-    """Return LPIPS (Zhang et al., CVPR 2018, version 0.1) as a score, or the reason why there is none.
+    """Return LPIPS (Zhang et al., CVPR 2018, version 0.1) as a score, or the reason why it is not available.
+
+    The score takes (V, M, C, H, W) in [0, 1], C = 1 or 3. It rescales them to [-1, 1] and repeats a grey channel three times.
+    Images with a side below 64 pixels are enlarged bilinearly, since the strides of the backbone would leave nothing of them.
+    NaN without a reconstruction, and where `no_lpips` names a reason.
 
     Args:
-        folder: Holds the backbone as torchvision names it, `squeezenet1_1-<sha256>.pth` or `alexnet-<sha256>.pth`; checked
-            against the start of its sha256, never fetched. The score takes (V, M, C, H, W) in [0, 1], C = 1 or 3: rescaled to
-            [-1, 1], grey repeated to three channels, pictures below 64 pixels enlarged bilinearly, so that the strides of the
-            backbone leave something; NaN where there is no answer, or `no_lpips` names a reason.
+        folder: Contains the backbone as torchvision names it, `squeezenet1_1-<sha256>.pth` or `alexnet-<sha256>.pth`; checked
+            against the start of its sha256, never fetched.
     """
     kinds = LPIPS_BACKBONES.items() if folder else ()
     files = [(net, file) for net, name in kinds for file in sorted(Path(folder or "").glob(name))]

@@ -1,8 +1,8 @@
-"""Scores of a reconstructed table beside the truth: which features are right, and which records are right in all of them.
+"""Scores that compare a reconstructed table with the truth: which features are right, and in which records all are right.
 
-As TabLeak counts (Vero et al., ICML 2023, arXiv:2210.01785; released code at 6b8c1c8, `utils/eval_metrics.py` and
-`create_tolerance_map`): a category is right where the largest of its columns is the true one, a number where it lies within
-0.319 standard deviations of the true one. A Gaussian number lies that close to its mean with probability 1/4. The released
+Counted as in TabLeak (Vero et al., ICML 2023, arXiv:2210.01785; released code at 6b8c1c8, `utils/eval_metrics.py` and
+`create_tolerance_map`): a category is right where the largest of its columns is the true one, a number where it is within
+0.319 standard deviations of the true one. A Gaussian number is that close to its mean with probability 1/4. The released
 code rounds numbers to integers first; here they are compared as they are.
 """
 
@@ -24,12 +24,14 @@ NO_FEATURES = "n/a: pictures"
 
 @dataclass(frozen=True)
 class TableScores:
-    """Both float64, NaN where there is no answer. A category that the record itself leaves open (all its columns 0) has no right
-    answer and is not counted; TabLeak drops such records.
+    """Both scores, float64, NaN without a reconstruction.
+
+    A category that the record itself leaves open (all its columns 0) has no right value and is not counted; TabLeak drops such
+    records.
 
     Args:
         feature_accuracy: (V, M) in [0, 1], the share of a record's features that are right.
-        record_match: (V, M), 1 where all are.
+        record_match: (V, M), 1 where all its features are right, else 0.
     """
 
     feature_accuracy: Tensor

@@ -70,9 +70,9 @@ def score_recognised(ordered: Tensor | None, truth: Truth, guesses: Tensor, gall
     """Return the columns RECOGNISED_COLUMNS of V * M rows, in the order of `leakbench.scoring.scores.score`.
 
     Args:
-        ordered: (V, M, *s) reconstructions in the order of the truth, NaN where there is none; None for an attack that only ranks,
-            so that `recognised` is NaN.
-        truth: what really was behind what leaked.
+        ordered: (V, M, *s) reconstructions in the order of the truth, NaN without a reconstruction. None for an attack that only
+            ranks, so that `recognised` is NaN.
+        truth: The true examples behind the leak.
         guesses: The baseline guesses (V * M, *s) for all examples of the cell's victims.
         gallery: None where recognition is not defined, so that all columns are NaN.
     """
@@ -123,7 +123,7 @@ def recognised(answers: Tensor, own: Tensor, examples: Tensor, gallery: Gallery)
 
 
 def _excluded(truth: Tensor, examples: Tensor, others: Tensor, numbers: Tensor) -> Tensor:
-    """Return (n, g), which gallery pictures are no others of each original: itself, equal ones, and those beyond `MOST`."""
+    """Return (n, g): which gallery images are not compared with each original: itself, equal ones, and those beyond `MOST`."""
     itself = (examples[:, None] == numbers) | (pairwise_rmse(truth, others) <= TIE)
     return itself | ((~itself).cumsum(1) > MOST)
 

@@ -87,7 +87,7 @@ def proportion(
         success: (n,) outcomes, 0 or 1; NaN is a failure.
         cluster: (n,) names of the batches, whose trials are not independent.
         confidence: Coverage of the interval.
-        network: (n,) names of the networks, each of which holds whole clusters; None for one network.
+        network: (n,) names of the networks; each network contains whole clusters. None for one network.
 
     Returns:
         (share, low, high); (NaN, 0, 1) for no trials.
@@ -143,7 +143,8 @@ def exact_low(success: Values, cluster: Values, confidence: float = 0.95, *, net
 def exact(success: Values, cluster: Values, confidence: float = 0.95, *, network: Values | None = None) -> Interval:
     """Return (share, low, high) by Clopper and Pearson (Biometrika 26, 1934), at the effective sample size of `proportion`.
 
-    It holds at least `confidence` whatever the share, where Wilson's does so on average over shares. No trials give (NaN, 0, 1).
+    For independent trials, the coverage is at least `confidence` at every share; Wilson's is so only on average over shares.
+    No trials give (NaN, 0, 1).
     """
     outcome = _outcomes(success)
     low = exact_low(outcome, cluster, confidence, network=network)
@@ -217,11 +218,16 @@ def paired_shares(
     Args:
         a: (n,) 0, 1 or between them where a tie counts in part.
         b: (n,) 0, 1 or between them where a tie counts in part.
-        cluster: (n,), whole clusters are drawn with replacement. Percentile interval (Efron and Tibshirani, An Introduction to
-            the Bootstrap, 1993, chapter 13) of the clusters and two that nobody saw: one that gains and one that loses, each of
-            as many trials as tell what one independent trial would (Bonett and Price, J. Educational and Behavioral Statistics
-            37, 2012, add them to the counts). Without these it covers 89 % at ten victims, and far less where few differ. No
-            trials give (NaN, -1, 1). Raises ValueError for NaN, as `paired_means` does.
+        cluster: (n,), whole clusters are drawn with replacement.
+
+    Returns:
+        The percentile interval (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13) of the observed clusters
+        and two added ones: one that gains and one that loses. Each added cluster has as many trials as carry the information of
+        one independent trial (Bonett and Price, J. Educational and Behavioral Statistics 37, 2012, add them to the counts). Without
+        the added clusters, the interval covers 89 % at ten victims, and far less where few differ. No trials give (NaN, -1, 1).
+
+    Raises:
+        ValueError: For NaN, as in `paired_means`.
     """
     each = _differences(a, b)
     gains, sizes = _by_cluster(each, cluster)
@@ -241,9 +247,14 @@ def paired_means(
     """Return (difference, low, high) of the means of scores (n,) in [0, 1], a minus b, for two attacks on the same victims.
 
     Args:
-        cluster: (n,), whole clusters are drawn with replacement. Percentile interval between quantiles so far out that a normal's
-            would be Student's (Hesterberg, The American Statistician 69, 2015, section 5.3). No trials give (NaN, -1, 1), one
-            cluster (difference, -1, 1). Raises ValueError for NaN: who knows what a failure is worth has to say so.
+        cluster: (n,), whole clusters are drawn with replacement.
+
+    Returns:
+        The percentile interval, between quantiles so far out that a normal interval would be Student's (Hesterberg, The American
+        Statistician 69, 2015, section 5.3). No trials give (NaN, -1, 1), one cluster (difference, -1, 1).
+
+    Raises:
+        ValueError: For NaN, because the caller must decide how a failure counts.
     """
     gains, sizes = _by_cluster(_differences(a, b), cluster)
     n = len(sizes)
@@ -319,11 +330,11 @@ def _half_width(values: Floats, network: Values | None, confidence: float) -> fl
 
 
 def median_interval(values: Values, confidence: float = 0.95, *, network: Values | None = None) -> Interval:
-    """Return (median, low, high) of a score of which less is better for the attacker, such as RMSE or iterations.
+    """Return (median, low, high) of a score where lower is better for the attacker, such as RMSE or iterations.
 
     NaN is a failure: worse than any value, so infinite. The interval is between order statistics (Hahn and Meeker, Statistical
-    Intervals, 1991, section 5.2) and holds at least `confidence`, whatever the distribution; too few values (below 6 at .95)
-    bound nothing: infinite ends. No values give NaN.
+    Intervals, 1991, section 5.2). For independent values, it covers the median with at least `confidence` for every distribution.
+    With too few values (below 6 at .95) both ends are infinite. No values give NaN.
 
     Args:
         network: (n,) names of the networks; with several the order statistics are those at the ends of the clustered interval of

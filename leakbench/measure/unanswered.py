@@ -1,4 +1,4 @@
-"""Why an example has no answer, where that is known beside the truth: keys of rows and summaries, worded by the report."""
+"""Reasons why an example has no reconstruction: keys of rows and summaries, which the report puts into words."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ __all__ = [
     "explained",
 ]
 
-# Of any attack: it gave fewer answers than there are examples, or one that is no number.
+# For any attack: it gave fewer reconstructions than there are examples, or one that is not finite.
 NONE_GIVEN = "none_given"
 NOT_FINITE = "not_finite"
-# What leaked is zero throughout: since the client refused the model, or for whatever other reason.
+# The leak is zero throughout, because the client refused the model or for another reason.
 REFUSED = "refused"
 SILENT = "silent"
-# What leaked, or the network that was sent, is not finite: training has diverged, or a noise exceeds single precision.
+# The leak, or the network that was sent, is not finite: training has diverged, or a noise exceeds single precision.
 DIVERGED = "diverged"
-# Of a server that isolates one example of a class: the batch has none, none was caught, or another one was.
+# For a server that isolates one example of a class: the batch does not contain the class, the server isolated no example, or it
+# isolated another one.
 CLASS_ABSENT = "class_absent"
 NOT_CAUGHT = "not_caught"
 NOT_ISOLATED = "not_isolated"
@@ -35,13 +36,13 @@ NOT_ISOLATED = "not_isolated"
 def explained(
     rows: pd.DataFrame, silent: Tensor, refuses: bool, fished: int | None, readable: Tensor | None = None
 ) -> pd.DataFrame:
-    """Return the rows of V victims with M examples each, with what else is known of why an example has no answer.
+    """Return the rows of V victims with M examples each, with more specific reasons for missing reconstructions.
 
     Args:
-        silent: (V,) bool, whether what leaked of a victim is zero throughout.
-        refuses: Whether the client sends zeros in the stead of a gradient where it refuses the model.
-        fished: The class of which the server isolates one example; None of another server.
-        readable: (V,) bool, whether what leaked is finite; None: of all.
+        silent: (V,) bool, whether a victim's leak is zero throughout.
+        refuses: Whether the client sends zeros instead of a gradient where it refuses the model.
+        fished: The class from which the server isolates one example; None for any other server.
+        readable: (V,) bool, whether a victim's leak is finite; None if all are.
     """
     shape = (len(silent), len(rows) // len(silent))
     reasons = rows["failure_reason"].to_numpy(dtype=object).reshape(shape).copy()

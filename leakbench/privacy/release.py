@@ -25,7 +25,7 @@ __all__ = [
     "span",
 ]
 
-GROWING = "the noise grows with the number drawn, which shows who was drawn, so q amplifies nothing"
+GROWING = "the noise grows with the number drawn and shows how many were drawn: sampling (q) does not amplify privacy"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What no attack can do better than, and what did: lines that the terminal and the page share."""
+"""Bounds on every attack, and measurements above them: lines that the terminal and the page share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SURPASSED = (
 
 
 def bounds(summary: Summary) -> list[str]:
-    """Return a line for each set of leakage points with the same bounds; why there are none stands with epsilon."""
+    """Return a line for each set of leakage points with the same bounds; reasons given with the epsilon are not repeated."""
     epsilon = summary.epsilon
     said = {epsilon.reason, *(tap.reason for tap in (epsilon.by_tap or {}).values())}
     lines: dict[str, list[str]] = {}

@@ -43,7 +43,7 @@ class Observed:
 
     @property
     def text(self) -> str:
-        """The number and its reason; a reason that says there is none stands alone."""
+        """The number and its reason; a reason that already begins with the number is returned alone."""
         if self.reason.startswith(f"{self.valid}:") or not self.reason:
             return self.reason or self.valid
         return f"{self.valid}: {self.reason}"

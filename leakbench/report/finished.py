@@ -82,6 +82,6 @@ def _read(path: Path, read: Callable[[Path], T]) -> T:
         return read(path)
     except InputError:
         raise
-    except Exception as error:  # each format has errors of its own; whichever it is, the file is the cause
+    except Exception as error:  # each format raises other errors, but the cause is always the file
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: cannot be read ({first}); run the cell again") from None

@@ -57,10 +57,10 @@ class Finding:
         word: The verdict.
         result: What was measured, as "10 of 10 images"; for a reason that the first finding has too, "as above".
         place: Where it was measured, as "from one client's update".
-        beside: What to compare it with, as "baseline guess: 0 of 10"; empty where there is none.
-        command: The command that would decide; empty where there is none.
-        guaranteed: What the valid epsilon of the leak guarantees, a sentence; empty where there is none.
-        caveat: How the finding is not to be read, one or two sentences; empty where there is no caveat.
+        beside: What to compare it with, as "baseline guess: 0 of 10"; empty without a comparison.
+        command: The command that would decide; empty without one.
+        guaranteed: What the valid epsilon of the leak guarantees, a sentence; empty without a guarantee.
+        caveat: How the finding must not be read, one or two sentences; empty without a caveat.
     """
 
     points: tuple[str, ...]
@@ -347,5 +347,5 @@ def _audited(audit: Audit) -> float:
 
 
 def _reason(text: str) -> str:
-    """Return why there is no epsilon, without the word none."""
+    """Return the reason for a missing epsilon, without the word none."""
     return text.removeprefix("none: ") or "no reason is recorded"

@@ -158,15 +158,15 @@ def _ordered(runs: Sequence[Finished]) -> list[Level]:
         other = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
         if other:
             raise InputError(
-                f"report: {str(first.folder)!r} and {str(run.folder)!r} differ in {', '.join(other)}; expected of three runs"
-                " or more that they are levels of noise of one cell"
+                f"report: {str(first.folder)!r} and {str(run.folder)!r} differ in {', '.join(other)}; three or"
+                " more runs must be noise levels of one cell"
             )
         recipe = run.manifest["recipes"]["defense"]
         if noise_of(recipe) and _quiet(recipe) != _quiet(base.manifest["recipes"]["defense"]):
             names = [repr(r.manifest["cell"]["defense"]) for r in (base, run)]
             raise InputError(
-                f"report: the defenses {names[0]} and {names[1]} differ in more than their noise; of three runs or more expected"
-                " levels of noise of one cell"
+                f"report: the defenses {names[0]} and {names[1]} differ in more than their noise; three or more runs"
+                " must be noise levels of one cell"
             )
     levels = sorted(
         (_level(run, name) for run, name in zip(runs, _names(runs), strict=True)), key=lambda level: level.noise

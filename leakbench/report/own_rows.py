@@ -26,11 +26,12 @@ FIRST = ("run", "hash", "dataset", "defense", "attack")
 def read(folder: str | Path) -> pd.DataFrame:
     """Return the rows of a finished run, or of all finished runs below a folder: one row for each example under attack.
 
-    The first columns say of which run a row is: run (its folder), hash, dataset, defense, attack. Each row has the `verdict` on its
-    leakage point, which is one for all examples there; None where the run has none. Folders of `leakbench attack`
-    count where a truth was given; a sweep's runs are in its folder `--runs`. Runs that are not finished are left out.
+    The first columns name the run of a row: run (its folder), hash, dataset, defense, attack. All rows of a leakage point have the
+    same `verdict`, None where the run has no verdict. Folders of `leakbench attack` count where a truth was given; a sweep's runs
+    are in its folder `--runs`. Runs that are not finished are left out.
 
-    Raises InputError for a folder that is not there, without a finished run, or with a file that is not as it was written.
+    Raises:
+        InputError: For a folder that does not exist or has no finished run, or for a file that was changed or damaged.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -44,7 +45,7 @@ def read(folder: str | Path) -> pd.DataFrame:
 
 
 def read_run(folder: Path) -> pd.DataFrame:
-    """Return the rows of the finished run in a folder, with the columns of `read`; raises InputError where there is none."""
+    """Return the rows of the finished run in a folder, with the columns of `read`; raises InputError without one."""
     found = _rows(folder)
     if found is None:
         raise InputError(f"read: the run in {str(folder)!r} is not finished or has no rows; run it again to finish it")

@@ -17,7 +17,7 @@ class Said:
     """A verdict that several leakage points share: where, the word, why, and sentences about what follows from it.
 
     Args:
-        command: The run that would decide; empty where there is none.
+        command: The run that would decide; empty without one.
     """
 
     places: tuple[str, ...]
@@ -43,7 +43,7 @@ def verdicts(summary: Summary) -> list[Said]:
 def _excluded(tap: Tap) -> str:
     """Return the rates up to which the evidence does not exclude a leak, in whole percents, rounded up.
 
-    The limits are of the measurement alone: a bound by a valid epsilon may be lower, and has a sentence of its own.
+    The limits follow from the measurement alone. A bound by a valid epsilon may be lower; a separate sentence gives it.
     """
     rates = [
         f"{min(100, math.ceil(100 * rate))} % {kind.done}"

@@ -115,7 +115,7 @@ UNANSWERED = {
 
 
 def why_unanswered(summary: Summary, tap: Tap, why: str) -> str:
-    """Return in words why examples of a leakage point have no answer; what is no key, as of older runs, as it is."""
+    """Return in words why examples of a leakage point have no reconstruction; an unknown key, as in older runs, unchanged."""
     counts = (tap.unanswered or {}).get(why)
     if why not in UNANSWERED or counts is None:
         return why
@@ -203,11 +203,11 @@ UNSAID = ("rmse_floor", "rmse_floor_unbiased", "seen")
 
 
 SAID_BY_VERDICT = ("verdict_command", "guaranteed", "gallery", "identified_by_reconstruction")
-"""Fields of which the verdict, or a column next to them, says why they have no value."""
+"""Fields whose missing values the verdict, or a column next to them, explains."""
 
 
 def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, str]]:
-    """Return [(what has no value, or needs a word, and where; the reason)], equal reasons together.
+    """Return [(the field that has no value or needs a note, and where; the reason)], fields with the same reason joined.
 
     Args:
         without: Fields of leakage points that are not shown, so that they need no note.
@@ -217,20 +217,20 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
     for key, reason in summary.notes.items():
         area, _, rest = key.partition(".")
         if area == "epsilon" and summary.has_epsilon:
-            continue  # said beside the number itself
+            continue  # printed next to the number itself
         name, _, field = rest.partition(".")
         if area == "taps" and (
             field in bounds
             or field.endswith(".bound")
             or (field in UNSAID and (name not in summary.taps or summary.taps[name].value(field) is None))
         ):
-            continue  # said among the bounds
+            continue  # printed among the bounds
         if field in ("asr_ideal", "rmse_ideal", "alone_expected"):
-            continue  # said among the bounds where there are such
+            continue  # printed among the bounds, if any
         if area == "taps" and (field in SAID_BY_VERDICT or field.startswith("excluded_")):
             continue
         if reason in (NO_FEATURES, LEARNS_NOTHING, HONEST) or (area == "taps" and field.partition(".")[0] in without):
-            continue  # pictures, who does not learn, and who does not lie have no such number
+            continue  # images, attacks that do not learn, and honest servers do not have this number
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(point_name(where))
     together: dict[tuple[str, str], list[str]] = {}

@@ -28,9 +28,10 @@ class Reached:
     """A sweep, its aim, and the first of its cells that reach it.
 
     Args:
-        possible: The first cell of which one more training may reach the aim: the 95 % interval of its accuracy does not end below.
-        mean: The first cell whose mean accuracy is the aim or above, whatever its interval.
-        sure: The first cell of which one more training reaches it: its whole interval is at the aim or above.
+        possible: The first cell where one more training may reach the aim: the 95 % interval of its accuracy does not end below
+            the aim.
+        mean: The first cell whose mean accuracy is the aim or above, regardless of its interval.
+        sure: The first cell where one more training is expected to reach the aim: the whole interval is at the aim or above.
     """
 
     sweep: str

@@ -192,8 +192,8 @@ def _compared(
 def settled(claims: Sequence[Compared], tests: int) -> bool:
     """Return whether more trainings cannot change a row: the verdict of each claim that they decide is certain.
 
-    A verdict is certain where it is *reproduced*, or *contradicted* whatever the page's other tests give: then its p-value,
-    multiplied by the number of tests, is at most 1 %, and Holm's correction never gives more.
+    A verdict is certain if it is *reproduced*, or if it is *contradicted* for every outcome of the page's other tests. In the
+    second case, its p-value multiplied by the number of tests is at most 1 %, and Holm's correction never gives a larger p-value.
 
     Args:
         claims: a row's, from `compared`.

@@ -1,1 +1,1 @@
-"""From an attacker's answers to rows: reconstructions and rankings beside the truth, one row for each example."""
+"""Score an attacker's reconstructions and rankings against the truth: one row for each example."""

@@ -31,7 +31,7 @@ class Ranks(Protocol):
 
     @property
     def needs(self) -> Needs:
-        """What it has to be given beyond what leaked."""
+        """The inputs that it needs in addition to the leak."""
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Ranking:
         """Return its scores for the V victims that all views show."""
@@ -39,17 +39,16 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of every victim's first example beside an attack.
+    """A question about every victim's first example, which a ranking answers in addition to the attack.
 
     Args:
-        said: How a line calls the share that is told right.
-        rank: The attributes that are asked for -> who answers; None where nothing is asked.
-        right: (what really stood there, the attributes) -> {column of the rows: which hypothesis is right (V,), -1 where
-            unknown}.
+        said: Name of the share of right answers in printed lines.
+        rank: The attributes in question -> the part that ranks; None where nothing is ranked.
+        right: (the truth, the attributes) -> {column of the rows: which hypothesis is right (V,), -1 where unknown}.
         kappa: Takes the leakage point of a summary, with `null_label`, the largest share of one label, or the fields of an
             attribute; returns how often the baseline guess is right.
         several: Whether it is one question for each of the attributes, with a column for each.
-        absent: Why there is no value, where there is none.
+        absent: The reason for a missing value.
     """
 
     said: str
@@ -119,7 +118,7 @@ def identified_first(scores: Tensor, truth: Truth) -> Tensor:
 def ranked_first(scores: Tensor, right: Tensor) -> Tensor:
     """Return (V,): 1 where the right hypothesis (V,) alone scores highest of (V, k), 1 / n where n tie, 0 else; NaN for -inf.
 
-    That hypothesis was none to choose from; scores of which none is finite name nobody.
+    A score of -inf excludes a hypothesis. Without a finite score, no hypothesis counts as first.
     """
     possible = scores.gather(1, right[:, None])[:, 0] != -torch.inf
     return torch.where(possible, _first(scores, right), torch.nan)

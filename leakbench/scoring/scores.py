@@ -154,10 +154,10 @@ def _null(null: NullAttack, guesser: str, truth: Truth) -> Tensor:
 
 
 def _to_success(answer: Reconstruction, truth: Truth, eta: float) -> tuple[Tensor, Tensor]:
-    """Return (V, M) twice: the first iteration kept from which on the attacker's best guess was within eta, up to its answer, and
-    the gradient evaluations until then; NaN where the answer is not within eta.
+    """Return (V, M) twice: the first recorded iteration from which on the attacker's best guess stayed within eta, and its cost.
 
-    A guess that came that close and was left again by the attacker's own distance is no success: only the truth knew it.
+    The cost is the number of gradient evaluations until then. Both are NaN where the reconstruction is not within eta. A guess
+    within eta that the attacker gave up again by its own distance does not count, since only the truth shows that it was close.
     """
     reached = torch.full(truth.labels.shape, torch.nan, dtype=torch.float64)
     spent, held = reached.clone(), torch.ones(reached.shape, dtype=torch.bool)

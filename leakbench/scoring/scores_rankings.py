@@ -1,4 +1,4 @@
-"""What else the rankings beside an attack tell: who was in the batch, how many there are of each label, and attributes.
+"""Scores of the other rankings of an attack: membership in the batch, the count of each label, and attributes.
 
 One row per example, as in `leakbench.scoring.scores`.
 """
@@ -78,9 +78,12 @@ def score_attributes(
     """Return two columns for each of `features`, of V * M rows as `score_rankings`: `attribute_NAME` and `null_attribute_NAME`.
 
     Args:
-        rankings: `attribute` over the values of each; none behind a batch, where no attribute is ranked. attribute: 1 where the
-            victim's value comes first, 1 / n where n tie, else 0; NaN where it is unknown or in no public record. null_attribute:
-            what of `nulls` belongs to it, how often the best constant guess is right.
+        rankings: `attribute` over the values of each feature; missing for a batch, where no attribute is ranked.
+        nulls: For each feature, how often the best constant guess is right.
+
+    Returns:
+        attribute_NAME: 1 where the victim's value comes first, 1 / n where n tie, else 0; NaN where it is unknown or in no public
+        record. null_attribute_NAME: the feature's number in `nulls`.
     """
     members, columns = truth.labels.shape[1], dict[str, Tensor]()
     for (column, right), null in zip(told(rankings, "attribute", truth, features).items(), nulls, strict=True):
@@ -96,13 +99,15 @@ def membership(scores: Tensor, own: Tensor, members: Tensor) -> tuple[Tensor, Te
     Args:
         scores: (V, k).
         own: (V,), the victim's position.
-        members: (V, k), which candidates are other examples of the update. Within one update the log-likelihood ratio of "this
-            candidate was in the batch" is the candidate's score up to a constant of that update, so that the share is the area
-            under the curve of the best test for one member. Ties count one half. A score that is not finite is the lowest there
-            is, as for identification: who tells nobody apart gets 1/2. NaN without non-members. found: 1 where (1 + non-members
-            at least as high) / (1 + non-members) is at most 1 %, which holds for one in a hundred at most that were not there,
-            whatever the scores (Phipson and Smyth, Statistical Applications in Genetics and Molecular Biology 9, 2010); NaN below
-            100 non-members, who cannot show such a rate.
+        members: (V, k), which candidates are other examples of the update.
+
+    Returns:
+        share: Within one update, the log-likelihood ratio of "this candidate was in the batch" is the candidate's score up to a
+        constant of that update, so the share is the area under the curve of the best test for one member. Ties count one half. A
+        score that is not finite is the lowest, as for identification, so equal scores give 1/2. NaN without non-members.
+        found: 1 where (1 + non-members at least as high) / (1 + non-members) is at most 1 %. For any scores, this is so for at most
+        one in a hundred of those that were not in the batch (Phipson and Smyth, Statistical Applications in Genetics and Molecular
+        Biology 9, 2010). NaN below 100 non-members, which are too few for that rate.
     """
     known = torch.where(scores.isfinite(), scores, -torch.inf).double()
     mine = known.gather(1, own[:, None])
@@ -114,12 +119,12 @@ def membership(scores: Tensor, own: Tensor, members: Tensor) -> tuple[Tensor, Te
 
 
 def counted(shares: Tensor, labels: Tensor) -> Tensor:
-    """Return (V,) float64, which share of the labels (V, M) of a batch is counted right: 1 - sum_c |guess_c - count_c| / (2 M).
+    """Return (V,) float64, the share of a batch's labels (V, M) that is counted right: 1 - sum_c |guess_c - count_c| / (2 M).
 
     Args:
-        shares: (V, classes), those expected of each class, up to a factor; -inf for a class that is not thought of. The guess is
-            of M integers >= 0 nearest to them, which is rounding by largest remainder where all are >= 0. Shares that are not
-            finite are no answer, and none is right.
+        shares: (V, classes), the expected share of each class, up to a factor; -inf for a class that is excluded. The guess is
+            the nearest integers >= 0 with the sum M, which is rounding by largest remainder where all shares are >= 0. Shares
+            that are not finite give no guess, and 0.
     """
     possible, many = shares != -torch.inf, labels.shape[1]
     whole = shares.double().where(possible, 0.0)

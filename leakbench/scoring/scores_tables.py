@@ -1,4 +1,4 @@
-"""The columns that only tables have: features and whole records that are right, beside two guesses without any gradient."""
+"""The columns that only tables have: features and whole records that are right, for the attack and two guesses without gradient."""
 
 from __future__ import annotations
 

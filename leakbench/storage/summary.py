@@ -255,7 +255,7 @@ class Tap(_Fields):
     @model_validator(mode="before")
     @classmethod
     def _current(cls, fields: Any) -> Any:
-        """Translate the verdict of an earlier version; a field in NEEDED that is None gets its default."""
+        """Translate the verdict of an earlier version; a field in NEEDED gets its default instead of None."""
         if not isinstance(fields, Mapping):
             return fields
         kept = {name: value for name, value in fields.items() if value is not None or name not in NEEDED}

@@ -33,7 +33,7 @@ class Crew(Protocol):
         """Hand a task to a worker, or to the queue before them."""
 
     def ended(self) -> list[tuple[Task, Outcome | None]]:
-        """Wait at most a second for tasks to end; the outcome is None for a task whose worker was lost."""
+        """Wait at most a second for tasks to end; a task whose worker was lost has the outcome None."""
 
 
 def in_flight(tasks: Iterable[Task], crew: Crew, most: int, retries: int = RETRIES) -> Iterator[Outcome]:

@@ -49,16 +49,16 @@ __all__ = [
 ]
 
 SAME = ["tap", "round", "victim", "member", "example", "label"]
-"""By what examples of two runs are the same."""
+"""Columns that must be equal for two rows to have the same example."""
 
 RULERS = ("eta", "candidates")
-"""By what the same answer would be scored the same."""
+"""Settings that must be equal so that both runs score the same reconstruction alike."""
 
 SAME_RULER = 1e-5
-"""Up to where thresholds are the same: other threads add the same numbers in another order."""
+"""Largest relative difference of equal thresholds: another number of threads adds the same numbers in another order."""
 
 SCORES = (RMSE.name, FEATURES.name)
-"""Measures of which an example has more than 0 or 1."""
+"""Measures with more values per example than 0 and 1."""
 
 MEANS = (*SCORES, RECORDS.name)
 """Measures that are compared where both runs have them, an example without an answer counting as the worst."""
@@ -67,8 +67,8 @@ TIE = 1e-9
 """Up to where a victim's means in two runs are called the same: they are sums of floats in different orders."""
 
 ENOUGH = 10
-"""Victims from which on an interval without zero is called a difference, if the sign test agrees at 5 %: of fewer, or of few
-who differ, a bootstrap knows too little."""
+"""Fewest victims for which an interval without zero is called a difference, if the sign test agrees at 5 %. With fewer victims, or
+few that differ, a bootstrap is not reliable."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def compare_lists(firsts: Sequence[Path], others: Sequence[Path]) -> list[Differ
 def _pooled(runs: Sequence[tuple[pd.DataFrame, str]]) -> pd.DataFrame:
     """Return the rows of several runs, their victims numbered on; a victim of an earlier run keeps its number."""
     pooled, first = [], 0
-    numbers: dict[tuple[Any, ...], int] = {}  # Rows of the same example are not independent, whatever run they are of.
+    numbers: dict[tuple[Any, ...], int] = {}  # Rows of the same example are not independent, even in different runs.
     for rows, _ in runs:
         victims = rows.loc[rows["member"] == 0, ["tap", "round", "victim", "example"]]
         mine = {

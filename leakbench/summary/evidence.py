@@ -47,11 +47,11 @@ SHORTER = ("iterations", "evaluations")
 
 @dataclass(frozen=True)
 class Setup:
-    """How a leakage point was measured, as far as rows do not say it; without arguments, what shows least.
+    """How a leakage point was measured, as far as rows do not record it; the defaults are the weakest evidence.
 
     Args:
         attack, strongest, adaptive, live, shortened, gaps: As in `Evidence`.
-        command: Command of the run that would decide an inconclusive verdict; empty where there is none.
+        command: Command of the run that would decide an inconclusive verdict; empty without one.
     """
 
     attack: str = "unknown"
@@ -83,10 +83,10 @@ def setup_of(cell: Cell, batch: int) -> Setup:
 
 
 def _doubt(cell: Cell, batch: int) -> str:
-    """Return why the ranking of candidates at a leakage point may miss what leaked there; empty where it does not."""
+    """Return why the ranking of candidates may miss part of the leak at a leakage point; empty without such a reason."""
     s = cell.settings
     if cell.defense.network:
-        # What draws at random leaks in ways that a ranking by its mean does not see.
+        # A ranking by the mean of a random network misses leaks in its random part.
         return "the ranking goes by the mean path of a network that draws at random"
     if batch > 1 and s.federation.client_optimizer == "adam":
         return "the ranking treats the leak as a mean over examples, but the clients' Adam sends a quotient"

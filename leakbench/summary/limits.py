@@ -161,15 +161,15 @@ def surpassed(name: str, tap: Tap, group: pd.DataFrame, confidence: float) -> li
 
 
 def bounded(tap: Tap, group: pd.DataFrame, guard: Guard) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return (the bounds on a leakage point's measurements and what they rest on, {field: why it is None}).
+    """Return (the bounds on a leakage point's measurements and their basis, {field: reason for None}).
 
     Args:
         tap: Its measurements.
-        group: Its rows. An answer of M guesses is matched to M examples, so that each has M chances to be hit; of identification
-            there is one answer, and of the ranked classes one, which no granted label helps (`BOUNDS`). member_tpr starts from
-            the false positive rate. It is held against the release without the unit (zero-out), as identification is: what was
-            released tells nothing then of the victim, who ranks among the non-members as any of them does, so that at most 1 %
-            are found. A test of two full batches that differ by substitution has twice the shift and so a looser bound.
+        group: Its rows. A reconstruction of M guesses is matched to M examples, so each example has M chances to be hit.
+            Identification gives one answer, and so do the ranked classes, which a granted label does not help (`BOUNDS`).
+            member_tpr starts from the false positive rate. As for identification, the comparison is with the release without the
+            unit (zero-out). That release contains nothing about the victim, which then ranks like any non-member, so that at most
+            1 % are found. A test of two full batches that differ by substitution has twice the shift and so a looser bound.
     """
     fields = [bound.field for bound in BOUNDS]
     absent = {**dict.fromkeys(fields), "null_label": guard.commonest, "seen": None}
@@ -210,15 +210,15 @@ LIMIT = 0.02
 """The largest bound on the identification rate that is called a guarantee."""
 
 CANDIDATES = 1000
-"""Among so many candidates. A bound among fewer also holds among so many, since picking one of fewer is easier."""
+"""Number of candidates to which the limit refers. A bound among fewer also applies here: picking one of fewer is easier."""
 
 
 def guaranteed(tap: Tap, violations: Sequence[Violation]) -> float | None:
-    """Return the guaranteed limit of the identification rate at a leakage point; None where none is guaranteed.
+    """Return the guaranteed limit of the identification rate at a leakage point; None without a guarantee.
 
     Args:
-        tap: The summary of the leakage point, with `identified_bound`, which exists only where a valid epsilon follows from
-            what leaked, and `candidates`.
+        tap: The summary of the leakage point, with `candidates` and `identified_bound`. This bound exists only where the releases
+            to the attacker have a valid epsilon.
         violations: Measurements at the leakage point that are significantly above their bounds.
     """
     bound = tap.identified_bound
@@ -256,8 +256,9 @@ def limited(
     if bounds["seen"] is not None and tap.batch > 1:
         whose = "client, given the other clients" if limits.guard.unit == "client" else "example, given the others"
         notes[f"taps.{name}.bounds"] = (
-            f"of one {whose} behind the update; each of the {tap.batch} guesses at a batch is a chance, so that what the "
-            "bound starts from (kappa, how often an attacker is right without the leak) is that many times the rate of one"
+            f"each bound is for one {whose} behind the update; each of the {tap.batch} guesses at a batch is a chance, so the rate"
+            " that the bound starts from (kappa, how often an attacker is right without the leak) is that many times the rate of"
+            " one guess"
         )
     confidence = 1 - 0.05 / (points * (len(BOUNDS) + len(REFERENCES) + len(tap.attributes or {})))
     broken = violations(name, found, group, confidence) + attribute_violations(name, found, group, confidence)

@@ -66,7 +66,7 @@ def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
 
 
 def ranking_notes(key: str, tap: Tap) -> dict[str, str]:
-    """Return why fields of a leakage point are None."""
+    """Return the reasons for the missing fields of a leakage point."""
     reasons = {
         MEMBER_AUC.name: EVERYBODY,
         MEMBER_FOUND.name: FEW,

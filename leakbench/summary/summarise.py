@@ -38,7 +38,7 @@ def summarise(
     folder: str,
     seen: Conspicuous | None = None,
 ) -> Summary:
-    """Return the summary of a finished cell; what does not exist is None, with its reason under `notes`."""
+    """Return the summary of a finished cell; a missing value is given as None, with its reason under `notes`."""
     s, seen, wanted = cell.settings, seen or Conspicuous(), fished(cell.attack.server)
     notes: dict[str, str] = {}
     violations: list[Violation] = []
@@ -146,7 +146,7 @@ def _look_notes(cell: Cell) -> dict[str, str]:
         return {"observations": once.format(_named(drawn))} if drawn else {}
     same = [tap for tap in cell.settings.taps if tap not in drawn]
     of_them = f"; one at the {_named(same)}, where nothing is random and all would be identical" if same else ""
-    return {"observations": f"{wanted} observations of each gradient, each a release of its own{of_them}"}
+    return {"observations": f"{wanted} observations of each gradient, each a separate release{of_them}"}
 
 
 def _named(taps: list[str]) -> str:

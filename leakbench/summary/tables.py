@@ -20,8 +20,9 @@ GUESSES = ("random", "null")
 def table_fields(group: pd.DataFrame) -> dict[str, float | None]:
     """Return the means over a leakage point's rows, a failed example counting as 0; all None for pictures.
 
-    feature_accuracy: with the interval of its mean over batches.  record_match: with Wilson's, by batch.  random_..., null_...:
-    the same for a draw from the public marginals and for the null attacker. An attack that ranks has none of its own.
+    feature_accuracy: with the interval of its mean over batches. record_match: with Wilson's interval, by batch. random_...,
+    null_...: the same means for a draw from the public marginals and for the baseline guess. For an attack that only ranks, the
+    first two have no value.
     """
     names = [n for n in TABLE_COLUMNS if n not in MEASURED]
     bounds = [f"{name}_{end}" for name in MEASURED for end in ("low", "high")]
@@ -41,11 +42,11 @@ def table_fields(group: pd.DataFrame) -> dict[str, float | None]:
 
 
 def comes_back(group: pd.DataFrame) -> bool:
-    """Return whether features or whole records come back above both the random and the null guess; False for pictures.
+    """Return whether features or whole records are reconstructed above both the random and the baseline guess; False for images.
 
-    features: Student's 95 % interval, over batches, of the accuracy less either guess's lies above 0.
-    records: by the rule of the ASR, that the interval of record_match lies above either guess's share, and the interval of
-    the null attacker's share below record_match. A failed example counts as 0.
+    features: For each of the two guesses, Student's 95 % interval, over batches, of the accuracy minus the guess's is above 0.
+    records: By the rule of the ASR, the interval of record_match is above the share of each guess, and the interval of the
+    baseline guess's share is below record_match. A failed example counts as 0.
     """
     if TABLE_COLUMNS[0] not in group or (group["failure_reason"] == RANKS_ONLY).all():
         return False
@@ -61,7 +62,7 @@ def comes_back(group: pd.DataFrame) -> bool:
 
 
 def table_notes(key: str, tap: Tap) -> dict[str, str]:
-    """Return why fields of a leakage point are None: pictures have no features, and a ranking answers no record."""
+    """Return the reasons for the missing fields of a leakage point: images have no features, and a ranking gives no record."""
     reason = NO_FEATURES if tap.random_feature_accuracy is None else RANKS_ONLY
     return {f"taps.{key}.{name}": reason for name in TABLE_COLUMNS if tap.value(name) is None}
 

@@ -25,16 +25,16 @@ UNSAID = (
     *("failures", *ASR.ends, "asr_exact_low", "asr_exact_high", "asr_above_null"),
     *(*RECOGNISED.ends, *VERBATIM.ends, LABELS.name),
 )
-"""What an attack that only ranks says nothing of."""
+"""Fields without a value for an attack that only ranks."""
 
 
 def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None) -> Tap:
-    """Return the measurements of a leakage point and the verdict on it; None for what has no value.
+    """Return the measurements of a leakage point and the verdict on it; None for missing values.
 
     Args:
         group: The rows of the leakage point.
         seconds: Duration of the attack.
-        setup: How the rows were measured; None for what shows least.
+        setup: How the rows were measured; None for the weakest evidence.
     """
     network = group.get("network")
     asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy(), network=network)
@@ -149,7 +149,7 @@ def _fit_fields(group: pd.DataFrame) -> dict[str, float | int | None]:
 
 
 def fit_notes(key: str, tap: Tap) -> dict[str, str]:
-    """Return why the fields of `_fit_fields` are None."""
+    """Return the reason for missing fields of `_fit_fields`."""
     return {f"taps.{key}.{name}": LEARNS_NOTHING for name in FIT_FIELDS if tap.value(name) is None}
 
 

@@ -62,9 +62,9 @@ class Evidence:
         networks: Number of networks, each with its own draw of the first weights. One training counts as one network.
         attack: Name of the attack.
         strongest: Whether the attack is `autoleak` as the catalog has it.
-        adaptive: Whether the attacker knows the defense, or there is none.
+        adaptive: Whether the attacker knows the defense; true without a defense.
         ranks_only: Whether the attack only ranks candidates.
-        live: Whether the leak is from a training, of which a run has one.
+        live: Whether the leak is from a training; a run has one training.
         unanswered: Share of the examples without an answer, in [0, 1].
         above: Measurements that are significantly above the baseline guess's, in words.
         higher: Measurements that are above the baseline guess's, but not significantly, in words.

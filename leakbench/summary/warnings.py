@@ -27,10 +27,10 @@ WORDS = {
 
 
 def doubts(group: pd.DataFrame) -> dict[str, int]:
-    """Return {doubt: of how many victims} from a leakage point's rows, of victims who did not all come back; `BUDGET` of all.
+    """Return {doubt: number of victims} from a leakage point's rows: doubts of `WORDS` in their order, then others by name.
 
-    Those of `WORDS` in their order, then others, as a method of one's own may have, by name.
-    The attacker does not know whom it rebuilt; we do, and of a success nothing has to be doubted but how close it is.
+    An external attack may have other doubts. A victim whose examples were all reconstructed counts for `BUDGET` only. The attacker
+    does not know which victims it reconstructed, but the rows do. For a success, only its closeness can be in doubt.
     """
     back = group.groupby("victim")["success"].transform("all").astype(bool)
     firsts = group["member"] == 0

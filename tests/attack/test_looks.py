@@ -229,7 +229,7 @@ def test_observations_from_the_command_line(
     assert found[1]["notes"]["observations"].startswith(
         "one observation of the random draws at the example gradient (type-2)"
     )
-    assert found[60]["notes"]["observations"] == "60 observations of each gradient, each a release of its own"
+    assert found[60]["notes"]["observations"] == "60 observations of each gradient, each a separate release"
     assert found[1]["violations"] == found[60]["violations"] == []
 
 
