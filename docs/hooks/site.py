@@ -118,7 +118,7 @@ FAMILIES: dict[str, list[tuple[str, str]]] = {
         ("Flower", "flower"),
         ("Attacks", "autoleak|leakage|strongest"),
         ("Malicious servers", "servers|conspicuous|ideal_server|fishing"),
-        ("Checks of leakbench", "bench|bounds|noise_bounds|peer"),
+        ("Checks of leakbench, the first version", "bench|bounds|history|noise_bounds|peer"),
     ],
 }
 

@@ -177,7 +177,7 @@ def headings(page: Path) -> set[str]:
         ("measures.md", "../leakbench/measure/metrics.py", "api/leakbench.measure.md#leakbench.measure.metrics"),
         ("results/README.md", "../docs/strongest-attacker.md", "../strongest-attacker.md"),
         ("results/README.md", "../studies/", "../studies/index.md"),
-        ("papers.md", "../results/README.md#accuracy", "results/README.md#accuracy"),
+        ("papers.md", "../results/history.md#accuracy", "results/history.md#accuracy"),
         ("changelog.md", "docs/index.md", "index.md"),
     ],
 )
