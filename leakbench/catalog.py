@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from leakbench.attack import Attack
-from leakbench.core.errors import InputError, nearest
+from leakbench.core.errors import InputError, check_file, nearest
 from leakbench.core.recipe import catalog_folder, names, recipe_name, resolve
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
@@ -92,8 +92,7 @@ def _server(name: str, server: Any, indent: str) -> Iterator[str]:
 
 def _kind_of(name: str) -> str:
     if name.endswith((".yaml", ".yml")):
-        if not Path(name).is_file():
-            raise InputError(f"show: no file {name!r}")
+        check_file("show", name)
         problems = []
         for kind, cls in KINDS.items():
             try:

@@ -7,7 +7,17 @@ from pathlib import Path
 
 from leakbench.core.untrusted import CONTROLS
 
-__all__ = ["AbsentError", "BusyError", "DamagedError", "InputError", "nearest", "no_room", "out_of_memory", "wanted"]
+__all__ = [
+    "AbsentError",
+    "BusyError",
+    "DamagedError",
+    "InputError",
+    "check_file",
+    "nearest",
+    "no_room",
+    "out_of_memory",
+    "wanted",
+]
 
 LACKS = (
     "not enough memory",
@@ -57,6 +67,14 @@ class DamagedError(InputError):
     def __init__(self, what: str, cure: str) -> None:
         super().__init__(f"{what}; {cure}")
         self.what = what
+
+
+def check_file(field: str, given: str | Path) -> None:
+    """Raise InputError, with the field, for the path of a file that does not exist, or of a folder."""
+    if Path(given).is_dir():
+        raise InputError(f"{field}: {str(given)!r} is a folder, expected a file")
+    if not Path(given).is_file():
+        raise InputError(f"{field}: no file {str(given)!r}")
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:

@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from leakbench.core.behaviour import FIRST, behaviour_of, identity_name, part_name
-from leakbench.core.errors import InputError, nearest
+from leakbench.core.errors import InputError, check_file, nearest
 from leakbench.core.hashes import content_hash
 from leakbench.core.untrusted import MOST_BYTES, bounded_text, parse_yaml
 
@@ -256,8 +256,7 @@ def check_name(kind: str, name: str, option: str | None = None) -> None:
     """
     option = option or kind[:-1]
     if name.endswith((".yaml", ".yml")):
-        if not Path(name).is_file():
-            raise InputError(f"{option}: no file {name!r}")
+        check_file(option, name)
         return
     known = names(kind)
     if name not in known:

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from leakbench.core.errors import InputError, nearest, out_of_memory
+from leakbench.core.errors import InputError, check_file, nearest, out_of_memory
 from leakbench.core.types import Parameters
 from leakbench.storage.packed import check_npz
 
@@ -50,8 +50,7 @@ def read_arrays(field: str, path: Path) -> dict[str, Tensor]:
         raise InputError(f"{field}: {path} may be a pickle, which can run code; {hint}")
     if path.suffix not in ENDINGS:
         raise InputError(f"{field}: got {str(path)!r}, expected a .safetensors or .npz file")
-    if not path.is_file():
-        raise InputError(f"{field}: no file {str(path)!r}")
+    check_file(field, path)
     try:
         found = _safetensors(path) if path.suffix == ".safetensors" else _npz(path)
     except Exception as error:  # Readers raise many types of error for bytes that a stranger wrote.

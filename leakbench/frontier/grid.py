@@ -10,7 +10,7 @@ from pathlib import Path
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import plan
 from leakbench.cell.factors import check_louder
-from leakbench.core.errors import InputError, nearest
+from leakbench.core.errors import InputError, check_file, nearest
 from leakbench.core.recipe import names
 from leakbench.core.request import FACTOR_RANGE
 
@@ -84,8 +84,7 @@ def defenses_of(words: Sequence[str]) -> tuple[str, ...]:
         return (*DEFENSES, *(name for name in known if name not in DEFENSES))
     for word in words:
         if word.endswith((".yaml", ".yml")):
-            if not Path(word).is_file():
-                raise InputError(f"defenses: no file {word!r}")
+            check_file("defenses", word)
         elif word not in known:
             raise InputError(f"defenses: unknown name {word!r}{nearest(word, known)}")
     stems = [Path(word).stem for word in words]

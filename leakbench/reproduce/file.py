@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from pydantic import Field
 
 from leakbench.cell import Request
-from leakbench.core.errors import InputError, nearest
+from leakbench.core.errors import InputError, check_file, nearest
 from leakbench.core.part import Fraction, Text, part
 from leakbench.core.recipe import construct, read_yaml
 from leakbench.core.typed import check_fields
@@ -84,8 +84,7 @@ def body_of(name: str) -> tuple[Path, dict[str, Any]]:
     """
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
-        if not path.is_file():
-            raise InputError(f"table: no file {name!r}")
+        check_file("table", name)
     else:
         known = _paths()
         if name not in known:

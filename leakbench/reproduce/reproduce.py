@@ -228,7 +228,8 @@ def check_engine(table: AnyTable, engine: Placed | None) -> None:
 def minutes_at_full(table: Table, out: Path, changed: dict[str, Any], data_dir: Path | None) -> dict[str, float]:
     """Return {cell: minutes at full size}, for cells that were measured before, here or for the published page.
 
-    A cell that was measured at `quick` takes as many times longer as its training or its attack, whichever grows more.
+    A cell that was measured at another size, or without `changed`, takes as many times longer as its training or its attack,
+    whichever grows more.
     """
     lines, found = {line.name: line for line in table.lines}, dict[str, float]()
     for folder in (out, results_folder()):
@@ -239,15 +240,19 @@ def minutes_at_full(table: Table, out: Path, changed: dict[str, Any], data_dir: 
             name, minutes = row["cell"], max(float(row["wall_minutes"]), ROUNDED)
             if name in found or name not in lines or isnan(minutes) or scale_of(row)[1]:
                 continue
-            found[name] = minutes if row["scale"] == "full" else minutes * _times(lines[name], changed, data_dir)
+            same = row["scale"] == "full" and not changed
+            found[name] = minutes if same else minutes * _times(lines[name], row["scale"], changed, data_dir)
     return found
 
 
-def _times(line: Line, changed: dict[str, Any], data_dir: Path | None) -> float:
-    """Return how many times longer a cell takes at full size than at `quick`."""
-    quick, full = ([plan(request, data_dir) for request in line.requests(s, changed)] for s in ("quick", "full"))
-    grown = (large / small for small, large in zip(_work(quick[0]), _work(full[0]), strict=True))
-    return max(1.0, *grown) * len(full) / len(quick)
+def _times(line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None) -> float:
+    """Return how many times longer a cell with `changed` takes at full size than it took at `scale` without."""
+    before, now = (
+        [plan(request, data_dir) for request in requests]
+        for requests in (line.requests(scale, {}), line.requests("full", changed))
+    )
+    grown = (large / small for small, large in zip(_work(before[0]), _work(now[0]), strict=True))
+    return max(1.0, *grown) * len(now) / len(before)
 
 
 def _work(cell: Cell) -> tuple[int, int]:

@@ -70,7 +70,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_spared(field: str, path: Path) -> None:
-    """Raise InputError, with the option, if a command would overwrite a file of a run."""
+    """Raise InputError, with the option, for a folder, or if a command would overwrite a file of a run."""
+    if path.is_dir():
+        raise InputError(f"{field}: {str(path)!r} is a folder, expected a file")
     at = path.resolve()
     for folder in at.parents[:2]:  # A file of a run may be in its folder `parts`.
         if at.exists() and (folder / "manifest.json").exists() and _knows(folder, at.relative_to(folder).as_posix()):

@@ -17,7 +17,7 @@ from typing import Any
 from leakbench import __version__
 from leakbench.attack import Attack
 from leakbench.cell.device import AUTO
-from leakbench.core.errors import InputError, nearest
+from leakbench.core.errors import InputError, check_file, nearest
 from leakbench.core.recipe import content_of, describe, read_yaml, resolve
 from leakbench.core.request import FIELDS, Request, check_request, request_of
 from leakbench.data.recipe import DatasetRecipe
@@ -39,12 +39,12 @@ def spelled_out(rows: Iterable[dict[str, Any]], path: str = "table") -> Iterator
         path: The file, which errors name.
 
     Raises:
-        InputError: The number of printed values differs from that of the combinations, or a name has an unknown setting in
-            braces.
+        InputError: The number of printed values differs from that of the combinations, or a value is listed twice, or a name
+            has an unknown setting in braces.
     """
     for row in rows:
         each = row.get("each", {})
-        combinations = list(itertools.product(*(_values(setting, values) for setting, values in each.items())))
+        combinations = list(itertools.product(*(_values(setting, values, path) for setting, values in each.items())))
         for what, numbers in row.get("printed", {}).items():
             if len(numbers) != len(combinations):
                 said = f"got {len(numbers)} numbers for {len(combinations)} combinations"
@@ -72,8 +72,11 @@ def _named(name: str, called: dict[str, str], path: str) -> str:
         ) from None
 
 
-def _values(setting: str, values: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Return [(what it is called, fields)] of one setting."""
+def _values(setting: str, values: Any, path: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return [(what it is called, fields)] of one setting; raises InputError for a value that is listed twice."""
+    for place, value in enumerate(values):
+        if value in list(values)[:place]:
+            raise InputError(f"{path}: each: {setting}: got {value!r} twice")
     named = values if isinstance(values, dict) else {value: value for value in values}
     return [(str(name), value if isinstance(value, dict) else {setting: value}) for name, value in named.items()]
 
@@ -123,8 +126,7 @@ def read_grid(path: Path, device: str = "cpu") -> Grid:
         device: Of cells that name none, or `auto`: what decides is where they will be measured, not the machine that reads the
             grid.
     """
-    if not path.is_file():
-        raise InputError(f"grid: no file {str(path)!r}")
+    check_file("grid", path)
     return grid_of(read_yaml(path), path, device)
 
 

@@ -49,6 +49,15 @@ COUNTS = ("victims", "identify_victims", "candidates", "networks", "seeds", "obs
 
 MOST = 1e15
 
+AMOUNTS = (
+    *("rmse", "null_rmse", "rmse_floor", "psnr", "iterations", "rounds", "sigma", "delta"),
+    *("epsilon_claimed", "epsilon_valid", "epsilon_tap", "cost_ratio", "milliseconds", "minutes", "wall_minutes"),
+)
+"""Numbers of at least 0; infinite where failures reach the median."""
+
+TIMES = ("milliseconds", "minutes", "wall_minutes")
+"""Amounts that are finite."""
+
 HALF_DIGIT = 1e-6
 """How far a share may be outside its interval: both are rounded."""
 
@@ -314,6 +323,9 @@ def _number(path: Path, head: str, place: int, text: str) -> float:
         raise InputError(f"{path}: row {place}: {head}: got {text!r}, expected a number, or nothing; {CURE}")
     if head.removesuffix("_low").removesuffix("_high") in SHARES and not (math.isnan(found) or 0 <= found <= 1):
         raise InputError(f"{path}: row {place}: {head}: got {text}, expected a share from 0 to 1; {CURE}")
+    if head in AMOUNTS and (found < 0 or (head in TIMES and math.isinf(found))):
+        finite = ", finite" if head in TIMES else ""
+        raise InputError(f"{path}: row {place}: {head}: got {text}, expected a number of at least 0{finite}; {CURE}")
     if head in COUNTS and not (math.isnan(found) or (1 <= found <= MOST and found.is_integer())):
         raise InputError(
             f"{path}: row {place}: {head}: got {text}, expected a whole number from 1 to {MOST:.0e}; {CURE}"

@@ -179,10 +179,13 @@ def test_a_list_or_a_word_is_not_a_recipe(tmp_path: Path) -> None:
             load(Attack, written(tmp_path, text))
 
 
-def test_unknown_names_suggest_the_nearest() -> None:
+def test_unknown_names_suggest_the_nearest(tmp_path: Path) -> None:
     """A typo in a catalog name."""
     with pytest.raises(InputError, match="did you mean 'fed_alpha_cdp'"):
         resolve("defenses", Defense, "fed_alpa_cdp")
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(InputError, match=r"^attack: '.*folder\.yaml' is a folder, expected a file$"):
+        resolve("attacks", Attack, str(tmp_path / "folder.yaml"))
     with pytest.raises(InputError, match="no file"):
         resolve("defenses", Defense, "./nowhere.yaml")
 

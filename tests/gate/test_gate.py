@@ -279,6 +279,17 @@ def test_the_example_of_a_workflow_runs_as_written(
     assert Path("gate.xml").is_file()
 
 
+@pytest.mark.parametrize("option", ["markdown", "junit"])
+def test_a_page_cannot_be_a_folder(
+    option: str, runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run, place = str(runs(1.0, victims=2)), tmp_path / "place"
+    place.mkdir()
+    code, out, err = called(monkeypatch, capsys, "gate", run, "--baseline", run, f"--{option}", str(place))
+    assert (code, out, err) == (2, "", f"leakbench: {option}: {str(place)!r} is a folder, expected a file\n")
+    assert list(place.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

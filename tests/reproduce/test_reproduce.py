@@ -400,6 +400,7 @@ def test_the_time_at_full_size_follows_from_the_quick_row(tmp_path: Path) -> Non
     assert minutes_at_full(table, tmp_path, {}, None)[name] == pytest.approx(60.0)
     study_of(table, tmp_path).store.write(rows.assign(scale="full"))
     assert minutes_at_full(table, tmp_path, {}, None)[name] == pytest.approx(2.0)
+    assert minutes_at_full(table, tmp_path, {"train_rounds": 40}, None)[name] == pytest.approx(8.0)
 
 
 def test_the_finding_describes_the_published_rows(tmp_path: Path) -> None:

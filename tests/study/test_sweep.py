@@ -430,6 +430,7 @@ GRIDS = [
     ("each: [1]\n", "each: got [1], expected {setting: its values}"),
     ("each: {seed: 3}\n", "each: seed: got 3, expected a list of values"),
     ("each: {seed: []}\n", "each: seed: got [], expected a list of values"),
+    ("each: {seed: [0, 1, 0]}\n", "row 1: each: seed: got 0 twice"),
     ("each: {sed: [1]}\n", "unknown field 'sed'; did you mean 'seed'?"),
     ("each: {taps: [[type-2]]}\n", "each: taps: expected words and numbers in its list"),
     ("each: {a b: [1]}\n", "each: got the setting 'a b'"),
