@@ -34,7 +34,7 @@ def check(folder: Path, defense: str, rounds: int) -> bool:
         for key, leak in arrived.items()
         for name, array in leak.arrays.items()
     )
-    print(f"{defense}: {len(arrived)} updates at type-0, {len(left)} at type-1, equal to the bit: {same}")
+    print(f"{defense}: {len(arrived)} updates at type-0, {len(left)} at type-1, bit-identical: {same}")
     # The same bits leak the same: one attack answers for both.
     taps = {"type-1 and type-0": "type-1"} if same else {"type-1": "type-1", "type-0": "type-0"}
     shares = {called: success_rate(folder, tap, rounds, defense) for called, tap in taps.items()}

@@ -225,7 +225,7 @@ def rngs_after_labels(view: View) -> tuple[torch.Generator, ...]:
 
 
 def test_a_diverged_search_has_no_snapshots() -> None:
-    """If there is no reconstruction in the end, no snapshot has one; the neighbours have theirs."""
+    """Without a reconstruction in the end, no snapshot has one. The other victims keep their snapshots."""
     view = linear("type-1", batch=1)
     view.update["bias"][1] = torch.inf
     iterates = method("cpl", 4)((view,), rngs(3)).iterates

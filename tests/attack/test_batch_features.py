@@ -184,7 +184,7 @@ def test_a_candidate_is_a_member_at_a_tenth_of_the_share_of_strangers(share: flo
 
 @pytest.mark.parametrize(("share", "decides"), [(0.019, True), (0.05, False)])
 def test_few_strangers_near_the_span_make_the_limit_smaller(share: float, decides: bool) -> None:
-    """The 1 % quantile of 100 shares of which three are .2 is .2, and the limit is .02."""
+    """Three of the 100 shares are .2, so their 1 % quantile is .2, and the limit is .02."""
     public = torch.cat([at_share(0.2).expand(3, -1), at_share(1.0).expand(97, -1)])
     assert of_axes(public, at_share(share))[1] == decides
 

@@ -83,7 +83,7 @@ def test_the_best_value_so_far_never_rises(restarts: int, seed: int) -> None:
 
 
 def test_a_diverged_search_does_not_win() -> None:
-    """If one of two starts is not finite, the other is used; if both are not, there is no reconstruction."""
+    """If one of two starts is not finite, the other is used. If both are not, the reconstruction is missing."""
     whole = attack(2)
 
     @dataclasses.dataclass(frozen=True)

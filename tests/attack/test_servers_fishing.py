@@ -169,7 +169,7 @@ def test_the_gradient_of_an_example_caught_by_a_feature_is_recovered():
 @pytest.mark.parametrize("name", ["cnn", "lenet_cpl", "lenet_cpl_gelu", "mlp_relu", "convnet", "vit_tiny_patch8"])
 @pytest.mark.parametrize("by", ["class", "feature"])
 def test_in_single_precision_nothing_overflows(name, by):
-    """Batches of 8 with one of the class: finite, and equal to the example's own gradient; without a bias there is no threshold."""
+    """Batches of 8 with one example of the class: finite, and equal to the example's own gradient. A threshold needs a bias."""
     shape = (3, 16, 16)
     model = build(name, shape, CLASSES, generator(0, "m"))
     plain = Network(model, parameters(model))

@@ -171,7 +171,7 @@ def test_an_attacker_that_knows_a_clip_by_layers_reads_by_the_bin():
 
 
 def test_an_attacker_that_knows_the_noise_uses_the_posterior_mean():
-    """It is closer than without knowledge of the noise; in pure noise there is no reconstruction."""
+    """It is closer than without knowledge of the noise. In pure noise it reconstructs nothing."""
     network, bins = sent(bins=32, gain=100.0)
     x = pictures(20, 2)
     stations = Stations(example=(ClipWhole(norm=1.0),), batch=(GaussianNoise(multiplier=0.004, to="sum"),))

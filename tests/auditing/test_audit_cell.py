@@ -65,7 +65,7 @@ IN_MEMORY = ("priority_sensitivity", "quantile", "quantile_client")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE_CATALOG)
 def test_measured_and_accounted_multipliers_agree(name: str) -> None:
-    """The ledger's multiplier from the parts' declared facts equals that of their code within 1 %, or there is no guarantee."""
+    """The ledger's multiplier from the parts' declared facts equals that of their code within 1 %, or a guarantee is missing."""
     some = cell(defense=name)
     accounted = cell_epsilon(some.defense, some.data, some.settings, hand_out(some), None)
     found = audit_cell(some, DELTA, 100)
@@ -150,7 +150,7 @@ class Overstated:
 
 
 def test_an_audit_without_a_round_has_no_epsilon() -> None:
-    """Without a release there is no epsilon; the check of the noise is reported all the same."""
+    """Without a release, an epsilon does not exist; the check of the noise is still reported."""
     found = audit_cell(cell(defense="fed_cdp_valid", train_rounds=0), DELTA, 100)
     assert found.verdict == "no guarantee"
     assert found.reason.startswith("no round was trained")

@@ -300,7 +300,7 @@ def test_errors_of_released_code_are_found(audited: Any) -> None:
 
 
 def test_output_without_json_is_a_few_lines(call: Any) -> None:
-    """Without --json there are a few plain lines; without a defense the verdict is no guarantee, and the exit code 0."""
+    """Without --json, a few plain lines are printed. Without a defense, the verdict is "no guarantee" and the exit code 0."""
     code, out, _ = call("--trials", "1000")
     assert code == 0
     assert out.startswith("verdict: no guarantee: no noise")

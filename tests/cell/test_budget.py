@@ -93,7 +93,7 @@ def test_noise_of_clients_that_drop_out_never_counts() -> None:
     assert curves[1][-1] >= valid(failing)
     secure = cell(defense="secure_aggregation_sdp_client", dropout=0.3)
     found = cell_epsilon(secure.defense, secure.data, secure.settings, hand_out(secure), None)
-    assert "nobody drops out" not in found.by_tap["type-0"].reason
+    assert "do not drop out" not in found.by_tap["type-0"].reason
 
 
 def test_a_recipe_may_have_its_own_budget() -> None:

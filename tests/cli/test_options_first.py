@@ -150,7 +150,7 @@ def test_the_base_command_searches_for_data(
 ) -> None:
     """Otherwise the test below would show nothing."""
     if name in ("epsilon", "audit", "sweep"):
-        pytest.skip("computed without data, or in a process of its own")
+        pytest.skip("computed without data, or in a separate process")
     code, _, err = called(monkeypatch, capsys, name, *GIVEN[name])
     assert code == 70 and "a data set was looked for" in err
 

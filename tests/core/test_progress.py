@@ -313,7 +313,7 @@ def test_an_interrupted_run_reports_the_victim_at_which_it_resumes(tmp_path, mon
 
 
 def test_an_upper_bound_never_grows(monkeypatch) -> None:
-    """100 s are set at 0; a later bound of 200 s changes nothing, one of 20 s lowers the end; after it there is no estimate."""
+    """100 s are set at 0. A later bound of 200 s changes nothing, one of 20 s lowers the end. After the end, no estimate."""
     now = [0.0]
     monkeypatch.setattr("leakbench.core.progress.time.monotonic", lambda: now[0])
     report = Reporter(stream=io.StringIO(), every=0.0)

@@ -94,7 +94,7 @@ def test_a_failed_fetch_reports_the_same_and_the_reason():
 
 
 def test_a_user_recipe_without_mirrors_reports_the_searched_folders(tmp_path, tiny, monkeypatch):
-    """A download is not suggested, since there is no address."""
+    """A download is not suggested, since the recipe has no address."""
     monkeypatch.setattr(find, "fetch_origin", fetch_origin)
     fields = yaml.safe_load(Path(tiny).read_text())
     fields["origin"]["mirrors"] = []

@@ -61,7 +61,7 @@ def test_an_update_with_overflowing_squares_is_reported_and_written(
     given = ["--attack", attack, *([] if attack == "analytic_fc" else ["--iterations", "2"])]
     code, out, err = called_on(update, tmp_path, monkeypatch, capsys, *given, "--json", "--quiet", "--out", "found")
     assert (code, err) == (0, "")
-    found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert found["distance"] == [None] or attack in ("inverting_gradients_short", "analytic_fc")
     assert "whose square overflows single precision: searches cannot measure a distance" in found["note"]
     assert "of its length: the update is 1e+30 times it" in found["note"] and "nan" not in found["note"]
@@ -92,7 +92,7 @@ def test_a_zero_update_shows_nothing_and_is_written(
         update, tmp_path, monkeypatch, capsys, "--attack", "analytic_fc", "--json", "--out", "found"
     )
     assert (code, err) == (0, "")
-    found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert found["distance"] == [None]
     assert "the update is zero everywhere, which leaks nothing about the examples" in found["note"]
     assert "of its length" not in found["note"]

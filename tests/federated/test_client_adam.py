@@ -212,7 +212,7 @@ def test_adam_updates_are_not_taken_for_gradients() -> None:
 
 
 def test_noise_before_the_quotient_does_not_add_up() -> None:
-    """At the example and batch stations; at the client's it does, over rate and L, and at type-2 there is no quotient."""
+    """At the example and batch stations. At the client station it does, divided by rate and L; type-2 has no quotient."""
     noise = Fact("noise", std=2.0, each=True)
 
     def at(station: str, tap: str, optimizer: str) -> float | str:

@@ -242,4 +242,4 @@ def test_a_deployment_on_loopback_equals_the_run_in_process():
     own = {**os.environ, "PYTHONPATH": paths, "PATH": os.pathsep.join(elsewhere)}
     done = subprocess.run(command, env=own, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("equal to the bit: True") == 2
+    assert done.stdout.count("bit-identical: True") == 2

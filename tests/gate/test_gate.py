@@ -205,7 +205,7 @@ def test_a_baseline_of_another_attack_is_refused(runs: Runs) -> None:
 
 
 def test_max_epsilon_limits_the_valid_epsilon_and_fails_without_one(runs: Runs) -> None:
-    """A small claim does not help if the valid epsilon is none or large."""
+    """A small claim does not help if the valid epsilon is missing or large."""
     folder = runs(1.0)
     for epsilon, holds in ((None, False), (9.0, False), (7.0, True)):
         check = by_name(gate(tampered(folder, f"eps{epsilon}", epsilon=epsilon), folder, Limits(max_epsilon=8.0)))[
@@ -223,7 +223,7 @@ def test_limits_apply_with_any_baseline(runs: Runs) -> None:
     checks = by_name(gate(run, run, Limits(max_asr=asr, min_accuracy=0.5, max_epsilon=8.0)))
     assert checks["type-2 max-asr"].holds
     assert not by_name(gate(run, run, Limits(max_asr=asr - 0.01)))["type-2 max-asr"].holds
-    # Without training there is no accuracy, and no valid epsilon.
+    # Without training, the run has no accuracy and no valid epsilon.
     assert not checks["min-accuracy"].holds and "nothing was trained" in checks["min-accuracy"].said
     assert checks["max-epsilon"].said.endswith("at most 8 is allowed")
 

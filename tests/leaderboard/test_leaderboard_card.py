@@ -53,7 +53,7 @@ def test_a_card_contains_the_measurements(card: Card) -> None:
     point = card.cells[0].points[0]
     assert (point.name, point.victims, point.candidates, point.chance) == ("type-2", 10, 20, 0.05)
     assert point.asr is not None and point.asr[1] <= point.asr[0] <= point.asr[2]
-    # Without training there is no accuracy; unmeasured is not zero.
+    # Without training, the card has no accuracy: unmeasured is not zero.
     assert card.accuracy.value is None and card.accuracy.rounds == 0
     assert card.epsilon.valid is None and card.epsilon.reason
     assert card.epsilon.audited.trials == 100

@@ -59,7 +59,7 @@ def _bounds(one: Mechanism) -> None:
         ArithmeticError,
         MemoryError,
         ValueError,
-    ):  # As documented; tables then print that there is no bound, and the reason.
+    ):  # As documented; tables then print the reason instead of a bound.
         if one.noise_multiplier >= 1:
             raise
         return

@@ -24,7 +24,7 @@ __all__ = ["chances", "check_batches", "check_means", "check_shares", "compared"
 STEP = 0.05
 
 WORST = 0.88
-"""Lowest coverage, for ten victims of which half gain and half lose: in steps of a tenth no interval can cover every share."""
+"""Lowest coverage, for ten victims, half with a gain and half with a loss: in steps of a tenth, no interval covers every share."""
 
 
 def pairs(number: int) -> list[tuple[int, int]]:

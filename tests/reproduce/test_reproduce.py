@@ -594,7 +594,7 @@ def test_a_row_has_the_numbers_of_its_leakage_point(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_page_says_how_many_networks_diverged(tmp_path: Path) -> None:
-    """Of a learning rate of 1e9 no answer is finite: an accuracy of 0, which is no prediction of a class."""
+    """At a learning rate of 1e9, no output is finite, so no prediction counts as right: an accuracy of 0."""
     table = cancer_table(tmp_path, rows=[{"name": "fast", "given": {"learning_rate": 1e9}}, {"name": "plain"}], seeds=2)
     _, rows = measure(table, tmp_path)
     assert dict(zip(rows["cell"], rows["diverged"], strict=True)) == {"fast": 2, "plain": 0}

@@ -184,7 +184,7 @@ def test_an_order_is_reproduced_if_the_difference_over_seeds_is_positive() -> No
         Order("twice", ("a", "a"), ("b", "a")),
         Order("one seed", ("a",), ("d",)),
         Order("not measured", ("a",), ("e",)),
-        Order("later", ("a",), ("b",), apart="written after a look"),
+        Order("later", ("a",), ("b",), apart="written after the results"),
     ]
     found = ordered(Rounds(1, {}, tuple(orders)), rows)
     whole, first, last, twice, alone, later = decided(found)
@@ -196,7 +196,7 @@ def test_an_order_is_reproduced_if_the_difference_over_seeds_is_positive() -> No
     assert (last.verdict, last.value) == ("reproduced", pytest.approx(0.1))
     assert (twice.low, twice.high) == (pytest.approx(whole.low), pytest.approx(whole.high))
     assert (alone.verdict, alone.reason, alone.low) == ("different setting", "one seed", -math.inf)
-    assert (later.verdict, later.reason) == ("no verdict", "written after a look")
+    assert (later.verdict, later.reason) == ("no verdict", "written after the results")
     assert (later.low, later.high) == (whole.low, whole.high)
 
 

@@ -133,7 +133,7 @@ def test_a_missing_reconstruction_counts_as_a_failure() -> None:
 
 
 def test_iterations_to_success_count_until_it_stays_within_eta() -> None:
-    """Within at 1, outside at 2, within at 3 and 4: 3. If the reconstruction leaves it in the end there is no success."""
+    """Within eta at 1, outside at 2, within at 3 and 4: 3. A reconstruction outside eta in the end is not a success."""
     real = truth(2, 1)
     near, far = (real.inputs * 0.9 + 0.05), 1 - real.inputs
     first = torch.cat([near[:1], near[1:]])

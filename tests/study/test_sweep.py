@@ -140,7 +140,7 @@ def test_a_damaged_run_is_measured_again(name, left, tmp_path, capsys):
     swept(tmp_path, Here(), grid)
     first = digests(tmp_path)
     path = sorted((tmp_path / "runs").glob(f"*/{name}"))[0]
-    (path.parent / "report.html").write_text("of the figures that were damaged")
+    (path.parent / "report.html").write_text("figures of the damaged run")
     if left is None:
         path.unlink()
     else:

@@ -40,7 +40,7 @@ def test_asr_above_baseline_is_relative_to_the_remaining_share(right: int, guess
 
 
 def test_precision_counts_existing_reconstructions() -> None:
-    """One right of two reconstructions, two missing: precision .5 and ASR .25; without any reconstruction there is no precision."""
+    """One right of two reconstructions, two missing: precision .5 and ASR .25. Without a reconstruction, no precision."""
     rows = table(4, success=[True, False, False, False], failure=[False, False, True, True])
     found = tap_summary(rows, 0.0)
     assert (found.precision, found.asr) == (0.5, 0.25)
@@ -69,7 +69,7 @@ def test_identification_below_chance_is_not_a_leak() -> None:
 
 
 def test_labels_are_ranked_among_the_victims_whose_class_is_public() -> None:
-    """Right for 1 of 2, two others have classes missing in public data: .5 of two; with none there is no value and no interval."""
+    """Right for 1 of 2; two others have classes missing in public data: .5 of two. Without any, value and interval are missing."""
     found = tap_summary(table(4, label_ranked=[1.0, 0.0, np.nan, np.nan]), 0.0)
     assert (found.label_ranked, found.label_ranked_low, found.label_ranked_high) == (0.5, *wilson(1, 2))
     none = tap_summary(table(4, label_ranked=np.nan), 0.0)

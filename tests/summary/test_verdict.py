@@ -473,7 +473,7 @@ def test_the_examples_of_a_batch_count_as_one_victim(victims: int, word: str) ->
     ],
 )
 def test_what_a_ranking_of_updates_misses_is_a_gap(asked: dict[str, Any], batch: int, said: str) -> None:
-    """The paper's protocol attacks one step; of one example alone every step has the same inputs in its last layer."""
+    """The paper's protocol attacks one step. For an update of a single example, no gap is reported."""
     request = Request(dataset="faces", train_rounds=1, **asked)
     gaps = " ".join(setup_of(resolve_cell(request, None), batch).gaps)
     assert said in gaps if said else "local iterations" not in gaps and "Adam" not in gaps
