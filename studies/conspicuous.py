@@ -1,10 +1,10 @@
-"""What clients can see of the models that lying servers send, and how often honest ones are refused.
+"""What clients can see of the models that malicious servers send, and how often clients refuse honest models.
 
     python studies/conspicuous.py [--data-dir FOLDER] [--only TEXT] [--page]
 
-Measures honest networks at random weights and after some rounds, and the same networks as lying servers send them, with batches
-of clients, and writes conspicuous.csv and conspicuous.md beside itself; with `--page` only the page, from the CSV that is there.
-`--only` measures the rows whose name, as `mnist, cnn`, holds the text.
+Measures honest networks at random weights and after some rounds, and the same networks as malicious servers send them, with
+batches of clients. Writes conspicuous.csv and conspicuous.md to results/servers; with `--page` only the page, from the existing
+CSV. `--only` measures the rows whose name, such as `mnist, cnn`, contains the text.
 """
 
 from __future__ import annotations

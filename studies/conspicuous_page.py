@@ -113,7 +113,7 @@ def _box(honest: pd.DataFrame, lied: pd.DataFrame) -> str:
     each = "; ".join(f"{name} {found.min():.2f} to {found.max():.2f}" for name, found in by_server)
     alarms = honest.groupby("batch")["refused_any"].mean()
     most = honest.groupby([*PLACE, "batch"])["refused_any"].mean().max()
-    false = f"at most {alarms.max():.4f} (B = {alarms.idxmax()}); of one network: at most {most:.3f}"
+    false = f"at most {alarms.max():.4f} (B = {alarms.idxmax()}); for a single network: at most {most:.3f}"
     verdict = f"Share refused, over batch sizes: {each}. False alarms over all honest networks: {false}."
     return "\n".join(
         box_of(

@@ -1,9 +1,9 @@
-"""Fishing on CIFAR-10: whom it catches of batches of 32, how exact the gradient is that comes back, and what AutoLeak makes of it.
+"""Fishing on CIFAR-10: which examples of a batch of 32 it isolates, how exact their gradient is, and what AutoLeak reconstructs.
 
     python studies/fishing.py [--data-dir FOLDER] [--only TEXT] [--page]
 
-Writes fishing.csv (one row a batch) and fishing.md beside itself; with `--page` only the page, from the CSV that is there. Rows are
-measured again by `--only`, with a part of their name, like "lenet_cpl, class, unique".
+Writes fishing.csv (one row per batch) and fishing.md to results/servers; with `--page` only the page, from the existing CSV.
+`--only` measures the rows whose name contains the text, such as "lenet_cpl, class, unique", again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from leakbench.study.rows import Row
 
 RESULTS = Path(__file__).parents[1] / "results" / "servers"
 MANY = {"drawn": 100, "unique": 20, "of one class": 40}
-"""How many batches of each kind are looked at, of whose first `INVERTED` that caught one AutoLeak gets the gradients."""
+"""Number of batches of each kind. AutoLeak gets the gradients of the first `INVERTED` that isolated one example."""
 INVERTED, BATCH, OF, SEED = 8, 32, 0, 0
 SOLVED = ("lenet_cpl", "mlp_relu")
 """The networks on which AutoLeak takes minutes and not hours."""

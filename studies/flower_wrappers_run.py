@@ -46,11 +46,11 @@ from leakbench.models import build
 
 @dataclass(frozen=True)
 class Wrapper:
-    """One wrapper of Flower's as it is run.
+    """A wrapper from Flower, as it is run.
 
-    strategy: around FedAvg.  mods: of the client.  outgoing, behind: what it does to one update before it is sent, and before it is
-    aggregated, as the attacker knows it.  recipe: the same defense in the catalog, for the epsilon; None: `outgoing`.
-    sigma: noise over the bound on the sum, as stated.  claim: the epsilon that is claimed; None: the recipe's.
+    strategy: The strategy around FedAvg.  mods: The client's mods.  outgoing, behind: The change of one update before it is sent,
+    and before it is aggregated, as the attacker knows it.  recipe: The same defense in the catalog, for the epsilon; None for
+    `outgoing`.  sigma: Noise divided by the bound on the sum, as stated.  claim: The claimed epsilon; None for the recipe's.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The floors of RMSE under noise for two Gaussian priors of pictures, which `noise_bounds.py` draws beside what it measured."""
+"""The floors of RMSE under noise for two Gaussian priors of images; `noise_bounds.py` draws them next to its measurements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ __all__ = ["floors", "root_of"]
 def floors(cell: Cell, runs: Path, victims: int, stds: Sequence[float]) -> dict[str, list[float]]:
     """Return {`floor_one_over_f`, `floor_public`: the floor at each std} and likewise `prior_...`, the priors' own deviation.
 
-    cell: of an attack in whitened space by public examples, whose sources these are.
+    Args:
+        cell: A cell whose attack searches in a space whitened by public examples. Both priors come from these examples.
     """
     view, inputs, targets = _first(cell, victims)
     method = cell.attack.method

@@ -50,7 +50,7 @@ class Recorder:
     kept: dict[str, list[Tensor]] = field(default_factory=lambda: {method: [] for method in METHODS})
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Rank, where it is no rehearsal."""
+        """Rank the inputs, except in a rehearsal (without generators)."""
         if rngs is not None:
             for method, kept in self.kept.items():
                 kept.append(IMPORTANCE.parts[method]()(signal, CALIBRATION.uplink(clock, CALIBRATION.epsilon)))

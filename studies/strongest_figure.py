@@ -1,11 +1,11 @@
-"""One face behind more and more noise, as five attackers see it, and what leaks once pictures stop: docs/strongest-attacker.md.
+"""One face under increasing noise, as five attackers reconstruct it, and what leaks without images: docs/strongest-attacker.md.
 
     python studies/strongest_figure.py [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page]
 
-Measures a cell for each attack and noise multiplier, each in a folder of its own where it goes on if it was cut short, and writes
-strongest_figure.csv beside itself, then the figure and the numbers of docs/strongest-attacker.md, whose prose stays as it is; with
-`--page` only these, from the rows that are there. The face's pictures stay in the runs' folder, strongest_figure_faces.png: data
-sets are not committed, and without that sheet the figure stays as it is.
+Measures a cell for each attack and noise multiplier, each in a separate folder, where it resumes after an interruption. Writes
+results/attacks/strongest_figure.csv, then the figure and the numbers of docs/strongest-attacker.md, whose prose does not change;
+with `--page` only the figure and the numbers, from the existing rows. The images of the face stay in the runs' folder, in
+strongest_figure_faces.png, since data sets are not committed. Without that sheet the figure does not change.
 `--only` measures the cells whose name contains the text.
 """
 
@@ -53,14 +53,14 @@ MEASURED: dict[str, dict[str, Any]] = {
 """{what is measured: fields of a `Request`}; labels are read before the search begins, so that one iteration does."""
 
 LONGER: dict[tuple[str, float], dict[str, Any]] = {("dlg", 0.0): {"iterations": 300}}
-"""What a cell is given else: undefended, DLG rebuilds little in so few iterations, so it has those of its recipe."""
+"""Changes for single cells. Without a defense, DLG reconstructs little in 50 iterations, so it has as many as in its recipe."""
 
 COPIED = (
     *("asr", "asr_low", "asr_high", "null_asr", "null_asr_high", "asr_bound", "rmse", "null_rmse", "eta"),
     *("identified", "identified_low", "identified_high", "identified_bound", "candidates"),
     *("label_accuracy", "label_bound", "null_label"),
 )
-"""Of the summary of a leakage point."""
+"""Fields that are copied from the summary of a leakage point."""
 
 
 def cells() -> dict[str, tuple[str, float]]:

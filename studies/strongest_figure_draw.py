@@ -42,7 +42,7 @@ MEANT = {
 
 
 LINES = {"share of victims": 0.14, "95 % interval": 0.37, "a guess": 0.58, "no attack exceeds": 0.79}
-"""{what stands under each other in a block: inches from its top}"""
+"""{line of a block: inches from the top of the block}"""
 
 
 class Canvas:
@@ -61,7 +61,7 @@ class Canvas:
         self.figure.text(*place, said, fontsize=size, color=color, weight=weight, ha=ha, va="top")
 
     def tile(self, x: float, y: float, picture: NDArray[np.uint8] | None, missing: str, rebuilt: bool = False) -> None:
-        """Show a picture with its left upper corner at (x, y), framed where it came back; words where there is none."""
+        """Show an image with its upper left corner at (x, y), framed if `rebuilt`; without an image, the text `missing`."""
         box = (x / WIDTH, 1 - (y + TILE) / HEIGHT, TILE / WIDTH, TILE / HEIGHT)
         axes = self.figure.add_axes(box, xticks=[], yticks=[])
         if picture is None:

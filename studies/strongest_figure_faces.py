@@ -1,4 +1,4 @@
-"""The pictures of one face, of all attacks at all noises, on one sheet that is kept losslessly beside the rows."""
+"""The images of one face, from all attacks at all noises, on one sheet, which is stored without loss."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Sheet:
             tile[..., 3] = 255
 
     def get(self, what: str, sigma: float | None = None) -> NDArray[np.uint8] | None:
-        """Return a picture (32, 32, 3), or None where there is none."""
+        """Return an image (32, 32, 3), or None if it is missing."""
         tile = self._tile(what, sigma)
         return tile[..., :3] if tile[..., 3].all() else None
 

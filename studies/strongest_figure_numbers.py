@@ -1,4 +1,4 @@
-"""What stands under the columns of `strongest_figure.py`: three shares of victims, each beside a guess and its bound."""
+"""The numbers under the columns of `strongest_figure.py`: three shares of victims, each with the baseline guess and its bound."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ PICTURES = {
 """{attack that answers with a picture: its name in the figure}, in the order of its rows."""
 
 UNDER = {"asr": "faces rebuilt", "identified": "victim identified", "label": "label inferred"}
-"""{what stands under a column: its name}."""
+"""{share under a column: its name}."""
 
 MEASURED_BY = {"asr": tuple(PICTURES), "identified": ("identification",), "label": ("labels",)}
 
 
 @dataclass(frozen=True)
 class Number:
-    """A share of victims with its 95 % interval, beside what guessing gets and what no attack exceeds (None: no noise, no bound).
+    """A share of victims with its 95 % interval, the baseline guess, and a bound on every attack (None: no noise, no bound).
 
-    leaks: whether it is more than a guess.  who: the attack.
+    leaks: Whether it is significantly above the guess.  who: The attack.
     """
 
     value: float
@@ -61,7 +61,7 @@ def rows_at(rows: pd.DataFrame, sigma: float, *what: str) -> pd.DataFrame:
 
 
 def number(rows: pd.DataFrame, under: str, sigma: float) -> Number | None:
-    """Return one of `UNDER` at a noise multiplier, None where it was not measured; of the ASR, the best attack's."""
+    """Return one of `UNDER` at a noise multiplier, for the ASR that of the best attack; None where it was not measured."""
     found = rows_at(rows, sigma, *MEASURED_BY[under])
     if found.empty:
         return None

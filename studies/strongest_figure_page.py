@@ -31,9 +31,10 @@ def _block(name: str) -> re.Pattern[str]:
 
 
 def filled(page: str, rows: pd.DataFrame) -> str:
-    """Return the page with what stands between `<!-- NAME -->` and `<!-- end -->` written anew, and the prose as it is.
+    """Return the page with new text between `<!-- NAME -->` and `<!-- end -->`, and the prose unchanged.
 
-    Raises InputError for a page that lacks a block.
+    Raises:
+        InputError: For a page that lacks a block.
     """
     whole(page)
     for name, write in BLOCKS.items():
@@ -60,13 +61,13 @@ def _many(what: str, own: pd.DataFrame) -> str:
 
 
 _SHOWN = {
-    "identification": "who is identified, by `identification`",
+    "identification": "identification of the victim, by `identification`",
     "labels": "the label, which `whitened` reads before its search begins",
 }
 
 
 def _numbers(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield the table of what stands under the columns."""
+    """Yield the table of the numbers under the columns."""
     heads = [head for title in UNDER.values() for head in (f"{title} [95 % CI]", "a guess", "at most")]
     lines = []
     for sigma in SIGMAS:
@@ -97,7 +98,7 @@ def _scores(row: pd.DataFrame) -> str:
 
 
 def _found(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield what the numbers show, and whether one lies above its bound."""
+    """Yield what the numbers show, and whether one is above its bound."""
     for under, title in UNDER.items():
         at = {sigma: number(rows, under, sigma) for sigma in SIGMAS}
         more = [f"{sigma:g}" for sigma, found in at.items() if found is not None and found.leaks]

@@ -1,8 +1,8 @@
-"""The figure of strongest_looks.csv: identification and labels against the number of looks, with their bounds.
+"""The figure of strongest_looks.csv: identification and labels against the number of observations, with their bounds.
 
     python studies/strongest_looks.py
 
-Writes strongest_looks.png beside itself; the rows are measured by `leakbench reproduce strongest_looks`.
+Writes strongest_looks.png to results/attacks; `leakbench reproduce strongest_looks` measures the rows.
 """
 
 from __future__ import annotations

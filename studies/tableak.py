@@ -1,10 +1,10 @@
-"""TabLeak and Inverting Gradients on Adult beside the random baseline, against an untrained network: the grid of tableak.yaml.
+"""TabLeak, Inverting Gradients and the random baseline on Adult, with an untrained network: the grid of tableak_grid.yaml.
 
     python studies/tableak.py [--data-dir FOLDER] [--only TEXT] [--page]
 
-Writes tableak.csv (one row a record) and tableak.md beside itself; with `--page` only the page, from the CSV that is there. Cells
-that the CSV holds are not measured again, but for those whose name holds the text of `--only`, which alone are measured then;
-a name is like "tableak, standardized, batch 32, 15 searches".
+Writes tableak.csv (one row per record) and tableak.md to results/attacks; with `--page` only the page, from the existing CSV. Cells
+in the CSV are not measured again. `--only` measures the cells whose name contains the text, even if the CSV has them, and no other
+cell; a name is like "tableak, standardized, batch 32, 15 searches".
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def cells(grid: dict[str, Any]) -> list[tuple[str, str, int, int]]:
 
 
 def name_of(network: str, attack: str, searches: int, batch: int) -> str:
-    """Return the name of one cell, by which it is asked for."""
+    """Return the name of one cell, which `--only` selects by."""
     return f"{attack}, {network}, batch {batch}, {searches} searches"
 
 

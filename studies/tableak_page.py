@@ -36,7 +36,7 @@ HEADS = {
 PAGE = """# {title}
 
 {box}
-{cite}. `{command}` writes this page from `tableak.yaml`; `tableak.csv` has a row for each record.
+{cite}. `{command}` writes this page from `tableak_grid.yaml`; `tableak.csv` has a row for each record.
 
 {DATASET}, one gradient of a batch at the client update (type-1), no defense, `{model}` untrained (two hidden
 ReLU layers of 100), seed {seed}. The attacks are the catalog's with another number of searches, 1,500

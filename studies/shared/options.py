@@ -1,4 +1,4 @@
-"""What a script may be asked for on its command line: flags of one meaning in all of them."""
+"""Command-line options of the scripts, with the same meaning in all of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FLAGS: dict[str, dict[str, Any]] = {
     "--runs": {"type": Path, "default": Path("runs")},
     "--only": {
         "default": "",
-        "help": "rows whose name contains this text; the one that has this very name, where there is one",
+        "help": "rows whose name contains this text; only the row with exactly this name, if it exists",
     },
     "--page": {"action": "store_true"},
     "--set": {"nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"},
-    "--out": {"type": Path, "help": "where what is written goes; beside this script where it is not given"},
+    "--out": {"type": Path, "help": "folder of the files that are written; without it, that of the published results"},
 }
 
 
 def parser(said: str | None, *flags: str) -> argparse.ArgumentParser:
-    """Return what reads some of `FLAGS`, to which a script adds what is its own. said: what the script does."""
+    """Return a parser of some of `FLAGS`, to which a script adds its own options. said: The description of the script."""
     asked = argparse.ArgumentParser(description=said, formatter_class=argparse.RawDescriptionHelpFormatter)
     for flag in flags:
         asked.add_argument(flag, **FLAGS[flag])
@@ -34,13 +34,14 @@ def parser(said: str | None, *flags: str) -> argparse.ArgumentParser:
 
 
 def checked(asked: argparse.Namespace) -> argparse.Namespace:
-    """Return what was asked, with what `--set` changes as `changed`; raises InputError for folders that are not there.
+    """Return the parsed options, with the changes of `--set` as `changed`.
 
-    And for a trial that is not given a folder of its own.
+    Raises:
+        InputError: For a folder that does not exist, for `--out` that is not a folder, and for `--set` without `--out`.
     """
     if "out" in asked and asked.out is not None:
         if asked.out.exists() and not asked.out.is_dir():
-            raise InputError(f"--out: {str(asked.out)!r} is no folder")
+            raise InputError(f"--out: {str(asked.out)!r} is not a folder")
         asked.out.mkdir(parents=True, exist_ok=True)
     existing("--data-dir", asked.data_dir)
     if "set" in asked:
