@@ -143,7 +143,7 @@ def exact_low(success: Values, cluster: Values, confidence: float = 0.95, *, net
 def exact(success: Values, cluster: Values, confidence: float = 0.95, *, network: Values | None = None) -> Interval:
     """Return (share, low, high) by Clopper and Pearson (Biometrika 26, 1934), at the effective sample size of `proportion`.
 
-    For independent trials, the coverage is at least `confidence` at every share; Wilson's is so only on average over shares.
+    For independent trials, the coverage is at least `confidence` at every share; Wilson's has it only on average.
     No trials give (NaN, 0, 1).
     """
     outcome = _outcomes(success)

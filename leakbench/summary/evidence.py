@@ -86,7 +86,7 @@ def _doubt(cell: Cell, batch: int) -> str:
     """Return why the ranking of candidates may miss part of the leak at a leakage point; empty without such a reason."""
     s = cell.settings
     if cell.defense.network:
-        # A ranking by the mean of a random network misses leaks in its random part.
+        # A ranking by the mean of a random network may miss leaks in its random part.
         return "the ranking goes by the mean path of a network that draws at random"
     if batch > 1 and s.federation.client_optimizer == "adam":
         return "the ranking treats the leak as a mean over examples, but the clients' Adam sends a quotient"

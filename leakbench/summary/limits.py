@@ -257,8 +257,8 @@ def limited(
         whose = "client, given the other clients" if limits.guard.unit == "client" else "example, given the others"
         notes[f"taps.{name}.bounds"] = (
             f"each bound is for one {whose} behind the update; each of the {tap.batch} guesses at a batch is a chance, so the rate"
-            " that the bound starts from (kappa, how often an attacker is right without the leak) is that many times the rate of"
-            " one guess"
+            " that the bounds of the ASR and of inferred labels start from (kappa, how often an attacker is right without the"
+            " leak) is that many times the rate of one guess"
         )
     confidence = 1 - 0.05 / (points * (len(BOUNDS) + len(REFERENCES) + len(tap.attributes or {})))
     broken = violations(name, found, group, confidence) + attribute_violations(name, found, group, confidence)
