@@ -163,7 +163,7 @@ def test_process_resumes_after_its_driver_was_killed(folder):
 
 
 class TestRay:
-    @pytest.fixture(autouse=True)
+    @pytest.fixture(autouse=True, scope="class")
     def ray(self):
         pytest.importorskip("ray", reason="ray is not installed: pip install 'leakbench[ray]'")
 
