@@ -59,10 +59,9 @@ class Measure:
         heading: Its name on pages.
         column: Its column of the rows, by default the claim's name.
         exact: Whether numbers must be equal to the printed digits, without a test.
-        unit: Over which independent units a mean needs how many (`seeds`: trainings, `networks`: draws of first weights); no unit
-            for a formula or a count.
-        least: Over which independent units a mean needs how many (`seeds`: trainings, `networks`: draws of first weights); no
-            unit for a formula or a count.
+        unit: The independent units of a mean: `seeds` are trainings, `networks` are draws of first weights; empty for a formula
+            or a count.
+        least: How many units a mean needs.
         tolerance: Largest difference at which a number still counts as reproduced.
         unjudged: Why it gets no verdict.
     """
@@ -100,9 +99,9 @@ class Compared:
     """One number of a paper next to what was measured.
 
     Args:
-        value: The measurement and its 95 % interval.
-        low: The measurement and its 95 % interval.
-        high: The measurement and its 95 % interval.
+        value: The measurement.
+        low: Lower end of its 95 % interval.
+        high: Upper end of its 95 % interval.
         verdict: One of `VERDICTS`, empty until `decided` has corrected `test` for the page.
         reason: Why; before `decided`, the known reason for a difference.
         units: How many, in words.
