@@ -20,6 +20,7 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.request import Request
 from leakbench.core.typed import check_fields
 from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, VERDICTS, current_word, resilient
+from leakbench.measure.measures import PSNR, RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED, RATES, fields_of
 from leakbench.storage.store import alone, write_atomically
 from leakbench.study.stale import parsed_versions
@@ -50,7 +51,7 @@ COUNTS = ("victims", "identify_victims", "candidates", "networks", "seeds", "obs
 MOST = 1e15
 
 AMOUNTS = (
-    *("rmse", "null_rmse", "rmse_floor", "psnr", "iterations", "rounds", "sigma", "delta"),
+    *(RMSE.name, RMSE.baseline, "rmse_floor", PSNR.name, "iterations", "rounds", "sigma", "delta"),
     *("epsilon_claimed", "epsilon_valid", "epsilon_tap", "cost_ratio", "milliseconds", "minutes", "wall_minutes"),
 )
 """Numbers of at least 0; infinite where failures reach the median."""
