@@ -132,7 +132,7 @@ class WrittenTable:
     samples_from: str = ""
     quick: Mapping[str, Any] = field(default_factory=dict)
     seeds: Seeds = 1
-    most_seeds: Seeds | None = None
+    most_seeds: Seeds = 1
     pictures: Any = 0
     repeats: Any = 0
     curves: Mapping[str, tuple[Text, ...]] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class WrittenRow:
     apart: Mapping[str, str] = field(default_factory=dict)
     because: str = ""
     seeds: Seeds = 1
-    most_seeds: Seeds | None = None
+    most_seeds: Seeds = 1
     quick: Literal[False] | Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -37,7 +37,7 @@ FIELDS = {
     "quick": (3, "word", [1], None, {"seeds": 1.5}, {"seeds": 0}, {"victims": "many"}, {"victim": 1}),
     "apart": (3, "word", [1], None, {"one": "x"}, {"asr": 3}),
     "seeds": (1.5, "2", 0, -1, True, None, [1], 10**9),
-    "most_seeds": (1.5, "2", 0, -1, True, [1], 10**9, 2),
+    "most_seeds": (1.5, "2", 0, -1, True, None, [1], 10**9, 2),
     "pictures": (1.5, "2", -1, True, None, [1]),
     "repeats": (1.5, "2", -1, True, None, [1], 2),
     "window": (1.5, "2", -1, True, None, [1], 2),
@@ -60,7 +60,7 @@ OF_A_ROW = {
     "apart": (3, "word", [1], None, {"one": "x"}, {"asr": 3}),
     "because": (3, [1], None),
     "seeds": (1.5, "2", 0, -1, True, None, [1]),
-    "most_seeds": (1.5, "2", 0, -1, True, [1], 2),
+    "most_seeds": (1.5, "2", 0, -1, True, None, [1], 2),
     "quick": (True, 3, "word", [1], None, {"seeds": "2"}, {"victims": 1.5}),
 }
 

@@ -42,7 +42,8 @@ def test_a_random_sample_of_rows_repeats_within_its_intervals(
         table, here = read_table(name), Execution(tmp_path, data_dir, Reporter(quiet=True))
         [line] = [line for line in table.lines if line.name == cell]
         kept = rows[rows["cell"] == cell]
-        if set(kept["hash"]) != {hash_of(cells_of(line, scale, {}, data_dir, seeds=int(kept["seeds"].iloc[0])))}:
+        seeds = kept["seeds"].iloc[0]  # Rows of an earlier version do not say it.
+        if pd.isna(seeds) or set(kept["hash"]) != {hash_of(cells_of(line, scale, {}, data_dir, seeds=int(seeds)))}:
             continue  # Stale: its page says so.
         again = {row["row"]: row for row in measured(table, line, scale, {}, here)}
         compared = 0
