@@ -109,6 +109,14 @@ def test_quantile_clip_is_the_whole_clip_at_the_remembered_bound(at: float, norm
         assert float(found.memory["within_bound"].squeeze()) == sum(votes)
 
 
+def test_a_member_of_just_the_bound_votes_for_it() -> None:
+    """Andrew et al.: b_i = 1[norm <= C]. Members of norms 5, 10 and 0 at a bound of 5: 1/2 - 1/2 + 0, and the first alone 1/2."""
+    three = torch.tensor([[[3.0, 4.0], [6.0, 8.0], [0.0, 0.0]]])
+    for grads, votes in ((three, 0.0), (three[:, :1], 0.5)):
+        clipped = ClipQuantile(initial=5.0)(Signal({"a": grads}, local=BATCH), CLOCK, None)
+        assert float(clipped.memory["within_bound"].squeeze()) == votes
+
+
 def test_adaclip_step_by_step() -> None:
     """One coordinate, so that b = s; beta = .5, clip at 10, v within [.0001, .04], s starts at sqrt(4e-6) = .002.
 

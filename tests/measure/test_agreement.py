@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from leakbench.measure.statistics import difference_interval, mean_interval, proportion
+from leakbench.measure.statistics import difference_interval, mean_interval, proportion, wilson
 from leakbench.reproduce.agreement import LEVEL, agreement, holm, mean_test
 
 HALF = 0.0005
@@ -171,6 +171,29 @@ def test_a_printed_share_of_one_counts_as_half_an_example_less() -> None:
         found = agreement(*mean_interval(ours), 5, 1.0, HALF, samples)
         assert found.p == pytest.approx(max(on_shares, on_odds))
         assert on_odds > on_shares
+
+
+def test_a_measured_share_of_almost_one_counts_as_half_a_printed_digit_less() -> None:
+    """A paper that prints one digit does not distinguish .99 from .95; nor does the test on log-odds."""
+    ours, half = np.array([0.98, 0.99, 1.0]), 0.05
+    found = agreement(*mean_interval(ours), 3, 0.8, half, None)
+    spread = 0.01 * math.sqrt(4 / 3)
+    odds = math.log(0.95 / 0.05) - math.log(0.85 / 0.15)
+    on_odds = 2 * student.sf(odds / (spread / (0.95 * 0.05)), 2)
+    on_shares = 2 * student.sf((0.99 - 0.85) / spread, 2)
+    assert found.p == pytest.approx(max(on_odds, on_shares)) and on_odds > on_shares
+
+
+def test_an_interval_that_is_cut_at_one_has_the_spread_of_its_whole_side() -> None:
+    cut, whole = (agreement(0.98, 0.90, high, 5, 0.7, HALF, None) for high in (1.0, 1.06))
+    assert (cut.p, cut.low, cut.high) == pytest.approx((whole.p, whole.low, whole.high))
+
+
+def test_only_the_very_interval_of_equal_units_has_no_spread() -> None:
+    """Wilson's interval of five equal shares; one that is .001 longer at each end shows a spread."""
+    low, high = wilson(4, 5)
+    assert math.isnan(agreement(0.8, low, high, 5, 0.1, HALF, None).p)
+    assert 0 < agreement(0.8, low - 0.001, high + 0.001, 5, 0.1, HALF, None).p < 1
 
 
 def test_fewer_examples_and_fewer_digits_contradict_less() -> None:

@@ -82,6 +82,26 @@ def test_a_tie_is_not_recognised_and_a_copy_in_the_gallery_is_not_a_tie() -> Non
     assert found.tolist() == [True] and many.tolist() == [1]
 
 
+def test_a_distance_that_differs_by_rounding_alone_is_a_tie() -> None:
+    """A picture and the same one of half its contrast have one high-passed and scaled picture, up to rounding."""
+    for n in range(12):
+        own = OWN[n : n + 1].double()
+        gallery = Gallery(0.25 + 0.5 * own, torch.tensor([-2]))
+        assert not recognised(own, own, torch.tensor([-1]), gallery)[0]
+
+
+def test_a_constant_picture_is_not_recognised_although_its_original_is_constant() -> None:
+    grey = torch.full_like(OWN[:1], 0.5)
+    assert not recognised(grey, grey, torch.tensor([-1]), GALLERY)[0]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_picture_with_one_pixel_that_is_not_finite_is_not_recognised(value: float) -> None:
+    answer = OWN[:1].clone()
+    answer[0, 0, 0, 0] = value
+    assert not recognised(answer, OWN[:1], CHOSEN[:1], GALLERY)[0]
+
+
 def test_without_another_picture_nothing_is_recognised() -> None:
     found, many = recognised(OWN[:1], OWN[:1], torch.tensor([0]), Gallery(OWN[:1], torch.tensor([0])))
     assert found.tolist() == [False] and many.tolist() == [0]

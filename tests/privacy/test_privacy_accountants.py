@@ -114,6 +114,14 @@ def test_divergences_of_all_orders_equal_references(q: float, sigma: float, orde
     assert by_quadrature(q, sigma, order) == pytest.approx(expected, rel=1e-9, abs=0.0)
 
 
+def test_fixed_size_sampling_has_the_same_cost_at_whole_orders() -> None:
+    """That of a Poisson sample at half of the noise, or of a unit in every sample where this is less."""
+    orders = [2, 3, 8, 64]
+    [fixed, half] = divergences([Mechanism(2.0, 0.1, 1, "fixed"), Mechanism(1.0, 0.1, 1)], orders)
+    assert fixed.tolist() == pytest.approx(np.minimum(half, np.array(orders) / 8).tolist())
+    assert fixed[0] == half[0] and fixed[-1] == 64 / 8
+
+
 @pytest.mark.parametrize("order", [1.1, 1.5, 7.5])
 def test_fixed_size_sampling_costs_a_replacement_and_at_most_full_participation(order: float) -> None:
     fixed, poisson = Mechanism(2.0, 0.1, 1, "fixed"), Mechanism(2.0, 0.1, 1)
@@ -188,6 +196,15 @@ def test_fixed_size_is_between_poisson_and_replace_one(sigma: float, q: float, s
     assert value == pytest.approx(epsilon, abs=1e-3)
     assert pld(one(sigma, q, steps), DELTA) < value < pld(one(sigma / 2, q, steps), DELTA)
     assert rdp(one(sigma, q, steps, "fixed"), DELTA) == rdp(one(sigma / 2, q, steps), DELTA)
+
+
+def test_a_missing_probability_of_uses_counts_as_disclosure() -> None:
+    """Of .95, the missing .05 adds to delta: no epsilon exists at a smaller delta, and at .06 it is that of .01 for the rest."""
+    uses = np.array([0.0, 0.95])
+    with pytest.raises(ValueError, match="different signs"):
+        visible_epsilon(1.0, uses, 0.04)
+    found = visible_epsilon(1.0, uses, 0.06)
+    assert 0.95 * float(gaussian_delta(found, 1.0)) + 0.05 == pytest.approx(0.06, rel=1e-6)
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.1, 1.0])

@@ -8,6 +8,8 @@ from leakbench.core.errors import InputError
 from leakbench.core.part import part
 from leakbench.core.recipe import construct
 from leakbench.privacy.claim import CLAIM, Claim, MomentsClaim, NoClaim
+from leakbench.privacy.claims_composed import sequence
+from leakbench.privacy.decay import Linear
 from leakbench.privacy.ledger import Schedule
 
 # dataset: rounds, batch, examples of a client; 1000 clients, 100 a round, 100 local iterations.
@@ -50,6 +52,12 @@ def schedule(dataset: str, rounds: int | None = None) -> Schedule:
         batch_sampling="split",
         tensors=3,
     )
+
+
+def test_an_extra_round_has_the_noise_of_the_last_one() -> None:
+    """Sigma 6, 5 and 4 in three rounds; the fourth has 4 again, not the 3 at which the line ends."""
+    steps = sequence("client", Linear(start=6.0, end=3.0, per="round"), schedule("cancer"), 1)
+    assert {m.noise_multiplier: m.steps for m in steps} == {6.0: 1, 5.0: 1, 4.0: 2}
 
 
 @pytest.mark.parametrize("unit", TABLE_6)

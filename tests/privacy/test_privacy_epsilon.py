@@ -88,6 +88,12 @@ def test_visible_uses_have_no_amplification() -> None:
     assert every.valid == pytest.approx(8.245, abs=2e-3)
 
 
+def test_an_example_may_be_used_in_every_local_iteration() -> None:
+    """250 uses in 100 rounds of ten iterations: all 250 count, and not one a round."""
+    tap = valid(AT_EXAMPLE, "example", largest={"uses": 250, "example": 30}).by_tap["type-2"]
+    assert tap.realised == pytest.approx(pld((Mechanism(6.0, 1.0, 250),), 1e-5), rel=1e-6)
+
+
 def test_counts_of_a_run_change_only_the_realised_epsilon() -> None:
     before = valid(FED_CDP, "example")
     after = valid(FED_CDP, "example", largest={"example": 17})
@@ -217,6 +223,14 @@ def test_fed_sdp_at_the_server() -> None:
     assert fixed.without_draw == pytest.approx(8.0, abs=0.05)
     assert "as the aggregate carries it" in fixed.by_tap["type-0"].reason
     assert fixed.by_tap["type-0"].participations == {"expected": pytest.approx(10.0), "largest": None}
+
+
+def test_noise_of_each_update_at_the_server_shows_the_size_of_a_random_cohort() -> None:
+    """It grows with the number of updates, as the clients' own noise does, so a Poisson draw amplifies nothing."""
+    server = valid({"server": (CLIP, ON_EACH)}, "client", client_sampling="poisson")
+    client = valid(AT_CLIENT, "client", client_sampling="poisson")
+    assert (server.valid, server.sigma_effective) == (client.valid, 6.0)
+    assert "q amplifies nothing" in server.reason
 
 
 def test_fed_sdp_at_the_client() -> None:

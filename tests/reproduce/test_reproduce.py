@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import strongest_looks
+import torch
 import yaml
 from command_line import called
 from matplotlib.image import imread
@@ -25,6 +27,7 @@ from leakbench.core.recipe import names
 from leakbench.reproduce import measure as measuring
 from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable
+from leakbench.reproduce.agreement import Agreement
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
@@ -33,7 +36,7 @@ from leakbench.reproduce.published import read_any, rows_of
 from leakbench.reproduce.reached import Setting, reached
 from leakbench.reproduce.reproduce import BEGIN, END, index_of, minutes_at_full, reproduce, study_of
 from leakbench.reproduce.table import Table, read_table, with_claims
-from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of
+from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of, settled
 from leakbench.storage.summary import Tap
 from leakbench.study.grid import spelled_out
 from leakbench.study.rows import RowStore, of_table
@@ -200,10 +203,33 @@ def test_a_printed_mean_rmse_is_compared_with_the_mean() -> None:
     assert verdict_of("rmse", 0.3, near, samples={"rmse": 100})[0] == "undecided"  # Sampling error of 100 images.
 
 
-@pytest.mark.parametrize("ours", [{"asr": 0.0, "null_asr": 0.2}, {"asr": 0.9, "null_asr": 0.2}])
+def test_looks_count_only_for_what_further_trainings_decide() -> None:
+    """Networks are all measured at once: their p-values are not multiplied by the number of looks at trainings."""
+    row = {"row": "a", "asr": 0.9, "asr_low": 0.89, "asr_high": 0.91, "networks": 5, "seeds": 5}
+    row |= {"trained_accuracy": 0.9, "trained_accuracy_low": 0.89, "trained_accuracy_high": 0.91}
+    claim = {"asr": 0.7, "accuracy": 0.7}
+    once, often = (compared(row, claim, {}, "", {"asr": 2, "accuracy": 2}, None, looks) for looks in (1, 4))
+    assert once[0].test is not None and once[0].test == often[0].test
+    assert once[1].test is not None and often[1].test is not None
+    assert often[1].test.p == pytest.approx(4 * once[1].test.p)
+
+
+def test_a_row_is_settled_where_no_other_test_of_the_page_can_undo_it() -> None:
+    """Far from its number, p = .004 is enough on a page of two tests and not of three; near it, the interval is."""
+    [claim] = compared({"row": "a", **ACCURACY, "seeds": 3}, {"accuracy": 0.5}, {}, "", {"accuracy": 3})
+    far = dataclasses.replace(claim, verdict="", test=Agreement(0.004, 0.1, 0.2))
+    near = dataclasses.replace(far, test=Agreement(0.5, -0.02, 0.02))
+    unknown = dataclasses.replace(far, test=Agreement(math.nan, -math.inf, math.inf))
+    assert settled([far], 2) and not settled([far], 3)
+    assert settled([near], 100) and not settled([unknown], 1) and not settled([far, unknown], 1)
+
+
+@pytest.mark.parametrize(
+    "ours", [{"asr": 0.0, "null_asr": 0.2}, {"asr": 0.2, "null_asr": 0.2}, {"asr": 0.9, "null_asr": 0.2}]
+)
 def test_the_rmse_of_a_failed_attack_gets_no_verdict(ours: dict[str, float]) -> None:
     """The paper calls it failed, or it is not better than the baseline guess."""
-    resilient = 1.0 if ours["asr"] else 0.0
+    resilient = 1.0 if ours["asr"] > ours["null_asr"] else 0.0
     found = compared(
         {"row": "a", "rmse": 0.5, **ours}, {"resilient": resilient, "rmse": 0.5}, {}, "", {"rmse": 1, "resilient": 0}
     )
@@ -657,7 +683,7 @@ def test_missing_cells_are_named_together() -> None:
 def test_the_first_settings_of_a_sweep_that_reach_its_target() -> None:
     """In the table's order, from the most noise on: by the upper end of the interval, by the mean, by the lower end; or none."""
     measured_at = [
-        ("a", 6, 0.5, 0.4, 0.75),
+        ("a", 6, 0.5, 0.4, 0.72),
         ("a", 3, 0.8, 0.6, 0.9),
         ("a", 1, 0.9, 0.89, 0.91),
         ("a", 0.5, 0.95, 0.9, 0.96),
@@ -713,6 +739,12 @@ def test_members_without_a_reconstruction_are_the_worst_of_their_batch() -> None
     found = point_of(Tap(), rows)
     assert all(math.isinf(found[f"{name}_{end}"]) for name in ("rmse", "iterations") for end in ("low", "high"))
     assert found["rmse_mean"] is None
+
+
+def test_an_answer_picks_its_own_where_no_other_example_is_as_near() -> None:
+    """Nearer to its truth, as near to another one, nearer to another one, and missing."""
+    answers = torch.tensor([[0.25], [0.5], [0.75], [math.nan]])
+    assert measuring._picked(answers, torch.zeros(4, 1), torch.ones(1, 1)) == 0.25
 
 
 def test_the_mean_rmse_of_a_row_covers_its_networks() -> None:
