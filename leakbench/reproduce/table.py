@@ -172,8 +172,14 @@ class Table:
     @property
     def tests(self) -> int:
         """The most tests that its page can have."""
-        claims = [what for line in self.lines for claim in line.unmeasured().values() for what in claim]
-        return sum(bool(CLAIMS[what].unit) for what in claims) + len(self.rounds.orders if self.rounds else ())
+        # A cell that leaks in several rounds has a row for each of them.
+        tests = sum(
+            bool(CLAIMS[what].unit) * max(1, len(line.given.get("leak_rounds", ())))
+            for line in self.lines
+            for claim in line.unmeasured().values()
+            for what in claim
+        )
+        return tests + len(self.rounds.orders if self.rounds else ())
 
     def compared(self, line: Line, row: Row) -> list[Compared]:
         """Compare each claim of a row of this line, see `leakbench.reproduce.verdict.compared`."""

@@ -565,6 +565,15 @@ def cancer_table(folder: Path, **more: Any) -> Table:
     return read_table(str(tiny(folder, **{"given": given, "rows": rows, "columns": "accuracy", "quick": {}} | more)))
 
 
+def test_the_tests_of_a_page_are_those_of_each_round_that_leaks(tmp_path: Path) -> None:
+    """Three claims of accuracy, each in a row for each of two rounds; a formula has no test."""
+    assert cancer_table(tmp_path).tests == 3
+    live = {"protocol": "live", "leak_rounds": [1, 2], "train_rounds": 2, "taps": ["type-2"], "attack": "cpl"}
+    rows = [{"name": "a", "claim": {"accuracy": 0.5, "epsilon": 1.0}}, {"name": "b", "claim": {"type-2": {"asr": 0.5}}}]
+    given = {**TINY["given"], **live}  # type: ignore[dict-item]
+    assert read_table(str(tiny(tmp_path, given=given, rows=rows))).tests == 4
+
+
 @pytest.mark.slow
 def test_a_row_ends_when_its_verdict_is_certain(tmp_path: Path) -> None:
     """Only the number near the measured ones needs all seeds; one of another setting, and none, need no more than the least."""

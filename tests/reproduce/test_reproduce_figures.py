@@ -168,6 +168,13 @@ def curves(**accuracies: list[list[float]]) -> pd.DataFrame:
     return pd.DataFrame([{"cell": name, "accuracies": json.dumps(found)} for name, found in accuracies.items()])
 
 
+def test_the_window_is_a_mean_over_as_many_rounds_at_each_end() -> None:
+    """Rounds .1, .2, .3 and .7: .15 over the first two, .5 over the last two."""
+    rows, orders = curves(a=[[0.1, 0.2, 0.3, 0.7]], b=[[0.0] * 4]), ("all", "first", "last")
+    found = ordered(Rounds(2, {}, tuple(Order("a above b", ("a",), ("b",), span) for span in orders)), rows)
+    assert [claim.value for claim in found] == pytest.approx([32.5, 15.0, 50.0])
+
+
 def test_an_order_is_reproduced_if_the_difference_over_seeds_is_positive() -> None:
     """Differences seed by seed with a mean of 10, -10 or .1 points and a deviation of .05 points over ten seeds."""
     seeds = range(10)
