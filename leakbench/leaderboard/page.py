@@ -12,6 +12,7 @@ from leakbench.leaderboard.blocks import Block, Bullets, Code, Grid, Heading, In
 from leakbench.leaderboard.card import Card, Epsilon, Point
 from leakbench.leaderboard.check import stale
 from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
+from leakbench.measure.rates import upper_limit
 from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS
 
 __all__ = ["html_of", "markdown_of"]
@@ -252,7 +253,7 @@ def _verdict(point: Point) -> str:
         return point.verdict
     if point.excluded is None:
         return f"{point.verdict}: the card does not say which rates are excluded"
-    return f"{point.verdict}: up to {100 * point.excluded:.0f} % of victims not excluded"
+    return f"{point.verdict}: up to {upper_limit(point.excluded)} of victims not excluded"
 
 
 def _not_excluded(point: Point) -> float:

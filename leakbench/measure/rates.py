@@ -6,6 +6,7 @@ and meaning from here. The measures of a single reconstruction are in `leakbench
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "VERBATIM",
     "Rate",
     "fields_of",
+    "upper_limit",
 ]
 
 
@@ -211,3 +213,8 @@ EXCLUDABLE = (ASR, IDENTIFIED, RECOGNISED)
 def fields_of(rates: tuple[Rate, ...] = RATES) -> tuple[str, ...]:
     """Return the fields of rates and of their baselines, without the ends of intervals."""
     return tuple(field for rate in rates for field in (rate.name, rate.baseline) if field)
+
+
+def upper_limit(rate: float) -> str:
+    """Return the upper limit of a rate in whole percents, rounded up, as "13 %"."""
+    return f"{min(100, math.ceil(100 * rate))} %"

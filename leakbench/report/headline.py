@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from leakbench.core.leakage_points import listed, point_name
 from leakbench.core.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
-from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, RECOGNISED, Rate
+from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, RECOGNISED, Rate, upper_limit
 from leakbench.report.epsilons import caveats, epsilons
+from leakbench.report.verdicts import guaranteed
 from leakbench.report.words import number, why_unanswered
 from leakbench.storage.summary import Summary, Tap
-from leakbench.summary.limits import CANDIDATES
 from leakbench.summary.verdict import above_baseline
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _finding(summary: Summary, name: str, tap: Tap) -> Finding:
         could = listed([f"{do} up to {rate}" for rate, do, _ in limits]) if limits else ""
         result = f"{reason}; could still {could}" if could else reason
     command = tap.verdict_command or ""
-    return Finding((name,), word, result, _place(name, tap), beside, command, _guaranteed(tap))
+    return Finding((name,), word, result, _place(name, tap), beside, command, guaranteed(tap))
 
 
 def _external(found: Finding, name: str, tap: Tap) -> Finding:
@@ -269,7 +269,7 @@ def _limits(tap: Tap) -> list[tuple[str, str, str]]:
     """Return [(rate that the evidence does not exclude, in whole percents rounded up, what to do, what is done)]."""
     noun = _noun(tap)
     found = [
-        (f"{min(100, math.ceil(100 * limit))} % of the {'victims' if rate is IDENTIFIED else noun}", rate.do, rate.done)
+        (f"{upper_limit(limit)} of the {'victims' if rate is IDENTIFIED else noun}", rate.do, rate.done)
         for rate in (ASR, RECOGNISED, IDENTIFIED)
         if (limit := tap.value(rate.excluded)) is not None
     ]
@@ -295,16 +295,6 @@ def _place(name: str, tap: Tap) -> str:
     batch = tap.batch
     where = one if batch == 1 else f"{many} of {batch} {_noun(tap)} each"
     return f"from {where}{f' after {after}' if after else ''}"
-
-
-def _guaranteed(tap: Tap) -> str:
-    bound = tap.guaranteed
-    if bound is None:
-        return ""
-    return (
-        f"Guaranteed by the valid epsilon of the leak: no attacker identifies more than {bound:.3g} of the victims "
-        f"among {CANDIDATES:,} candidates."
-    )
 
 
 def _accuracy(summary: Summary) -> str:

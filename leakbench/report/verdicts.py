@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from leakbench.measure.rates import EXCLUDABLE
+from leakbench.measure.rates import EXCLUDABLE, upper_limit
 from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import CANDIDATES, LIMIT
 
-__all__ = ["Said", "verdicts"]
+__all__ = ["Said", "guaranteed", "verdicts"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ def verdicts(summary: Summary) -> list[Said]:
     """Return the verdicts of a summary; leakage points that share everything are together."""
     grouped: dict[tuple[str, str, tuple[str, ...], str], list[str]] = {}
     for name, tap in summary.taps.items():
-        sentences = tuple(filter(None, (_excluded(tap), _guaranteed(tap))))
+        sentences = tuple(filter(None, (_excluded(tap), guaranteed(tap))))
         reason, command = tap.verdict_reason or "", tap.verdict_command or ""
         grouped.setdefault((tap.verdict, reason, sentences, command), []).append(name)
     return [
@@ -46,9 +45,7 @@ def _excluded(tap: Tap) -> str:
     The limits follow from the measurement alone. A bound by a valid epsilon may be lower; a separate sentence gives it.
     """
     rates = [
-        f"{min(100, math.ceil(100 * rate))} % {kind.done}"
-        for kind in EXCLUDABLE
-        if (rate := tap.value(kind.excluded)) is not None
+        f"{upper_limit(rate)} {kind.done}" for kind in EXCLUDABLE if (rate := tap.value(kind.excluded)) is not None
     ]
     if not rates:
         return ""
@@ -61,11 +58,12 @@ def _excluded(tap: Tap) -> str:
     return f"Evidence from {evidence} alone does not exclude rates of up to {listed} (one-sided limits, 95 % confidence{alike})."
 
 
-def _guaranteed(tap: Tap) -> str:
+def guaranteed(tap: Tap) -> str:
+    """Return the sentence about the guarantee at a leakage point; empty without one."""
     bound = tap.guaranteed
     if bound is None:
         return ""
     return (
-        f"Guaranteed by the valid epsilon of the leak: no attacker identifies more than {bound:.3g} of victims among "
-        f"{CANDIDATES:,} candidates (called a guarantee up to {LIMIT:g})."
+        f"Guaranteed by the valid epsilon of the leak: no attacker identifies more than {bound:.3g} of the victims "
+        f"among {CANDIDATES:,} candidates (called a guarantee up to {LIMIT:g})."
     )

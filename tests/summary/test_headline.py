@@ -162,7 +162,7 @@ def test_a_guarantee_is_a_sentence_of_its_own() -> None:
     of["taps"]["type-1"]["guaranteed"] = 0.0123
     assert headline_of(of).findings[0].guaranteed == (
         "Guaranteed by the valid epsilon of the leak: no attacker identifies more than 0.0123 of the victims among 1,000"
-        " candidates."
+        " candidates (called a guarantee up to 0.02)."
     )
 
 

@@ -165,7 +165,7 @@ def test_an_evidence_limit_above_a_guarantee_is_not_a_contradiction() -> None:
     assert said.sentences[0].startswith(
         "Evidence from 10 victims alone does not exclude rates of up to 26 % reconstructed"
     )
-    assert "no attacker identifies more than 0.005 of victims" in said.sentences[1]
+    assert "no attacker identifies more than 0.005 of the victims" in said.sentences[1]
 
 
 def test_members_of_a_batch_are_one_trial_of_the_excluded_rate() -> None:
