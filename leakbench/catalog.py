@@ -15,7 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from leakbench.attack import Attack
 from leakbench.core.errors import InputError, check_file, nearest
-from leakbench.core.recipe import catalog_folder, names, recipe_name, resolve
+from leakbench.core.recipe import catalog_folder, is_path, names, recipe_name, resolve
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.summary.threat import threat
@@ -68,7 +68,7 @@ def show(name: str) -> Iterator[str]:
     """
     kind = _kind_of(name)
     _, recipe = resolve(kind, KINDS[kind], name)
-    path = Path(name) if name.endswith((".yaml", ".yml")) else catalog_folder(kind) / f"{name}.yaml"
+    path = Path(name) if is_path(name) else catalog_folder(kind) / f"{name}.yaml"
     yield f"{path.stem} ({kind[:-1]}, {path})"
     if not isinstance(recipe, Attack):
         yield from _fields(recipe, "  ")
@@ -91,7 +91,7 @@ def _server(name: str, server: Any, indent: str) -> Iterator[str]:
 
 
 def _kind_of(name: str) -> str:
-    if name.endswith((".yaml", ".yml")):
+    if is_path(name):
         check_file("show", name)
         problems = []
         for kind, cls in KINDS.items():

@@ -23,7 +23,8 @@ from safetensors.torch import save
 from leakbench.core.answers import Fit
 from leakbench.core.fitted import Fitted, Origin
 from leakbench.data.cache import Warn, to_stderr, user_cache
-from leakbench.storage.store import content_hash, tensor_hash, write_atomically
+from leakbench.storage.atomic import write_bytes
+from leakbench.storage.store import content_hash, tensor_hash
 
 __all__ = ["FitStore", "fit_folder"]
 
@@ -104,7 +105,7 @@ class FitStore:
         }
         try:
             self._make_room(path, size)
-            write_atomically(path, lambda to: to.write_bytes(save(tensors, {"fit": json.dumps(head)})))
+            write_bytes(path, save(tensors, {"fit": json.dumps(head)}))
         except OSError as error:
             self.warn(
                 f"{path.parent}: what is fitted cannot be kept here ({error.strerror}); it is fitted again each time"

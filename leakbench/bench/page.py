@@ -13,7 +13,7 @@ from leakbench.bench.machine import machine
 from leakbench.box import box_of
 from leakbench.core.errors import InputError
 from leakbench.core.scripts import markdown_table
-from leakbench.storage.store import write_atomically
+from leakbench.storage.atomic import write_text
 
 __all__ = ["check_page", "page", "write_page"]
 
@@ -49,8 +49,8 @@ def write_page(found: Bench, folder: Path) -> None:
     """Write FOLDER/bench.md and FOLDER/bench.json; figures that were not measured now are kept (`check_page`)."""
     found = _with_those_before(found, _read(folder / "bench.json"))
     text = json.dumps(found.as_dict(), indent=1) + "\n"
-    write_atomically(folder / "bench.json", lambda path: path.write_text(text, encoding="utf-8"))
-    write_atomically(folder / "bench.md", lambda path: path.write_text(page(found), encoding="utf-8"))
+    write_text(folder / "bench.json", text)
+    write_text(folder / "bench.md", page(found))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

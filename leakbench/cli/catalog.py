@@ -81,11 +81,11 @@ def show(name: str) -> None:
     Each part is printed with the file and line of its code.
     """
     from leakbench.core.errors import nearest  # noqa: PLC0415
-    from leakbench.core.recipe import names  # noqa: PLC0415
+    from leakbench.core.recipe import is_path, names  # noqa: PLC0415
 
     # Before PyTorch is imported.
     known = [known for kind in ("attacks", "defenses", "datasets") for known in names(kind)]
-    if not name.endswith((".yaml", ".yml")) and name not in known:
+    if not is_path(name) and name not in known:
         raise InputError(f"show: unknown name {name!r}{nearest(name, known)}")
     from leakbench.catalog import show as lines  # noqa: PLC0415
 
@@ -98,12 +98,12 @@ def show(name: str) -> None:
 def schema(out: Path | None) -> None:
     """Print the JSON Schema of recipes, for completion and checks in an editor."""
     from leakbench.catalog import schema as build  # noqa: PLC0415
+    from leakbench.storage.atomic import write_text  # noqa: PLC0415
     from leakbench.storage.manifest_file import check_spared  # noqa: PLC0415
-    from leakbench.storage.store import write_atomically  # noqa: PLC0415
 
     text = json.dumps(build(), indent=1) + "\n"
     if out is None:
         click.echo(text, nl=False)
     else:
         check_spared("out", out)
-        write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
+        write_text(out, text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 import click
@@ -64,7 +63,7 @@ def gate(
     """
     from leakbench.gate.gate import Limits, junit, lines, markdown  # noqa: PLC0415
     from leakbench.gate.gate import gate as checked  # noqa: PLC0415
-    from leakbench.storage.store import write_atomically  # noqa: PLC0415
+    from leakbench.storage.atomic import write_text  # noqa: PLC0415
 
     for name, share in (("max-asr", max_asr), ("min-accuracy", min_accuracy)):
         if share is not None and not 0 <= share <= 1:
@@ -75,7 +74,7 @@ def gate(
     checks = checked(folder, before, Limits(max_asr, min_accuracy, max_epsilon))
     for path, text in ((page, markdown(checks, folder.name)), (suite, junit(checks, folder.name))):
         if path is not None:
-            write_atomically(path, partial(_fill, text))
+            write_text(path, text)
     for line in lines(checks):
         click.echo(line)
     if not all(check.holds for check in checks):
@@ -97,7 +96,3 @@ def _check_files(folder: Path, before: Path, page: Path | None, suite: Path | No
             raise InputError(f"{name}: got {str(path)!r}, which is {what}; expected another file")
         check_spared(name, path)
         taken[at] = f"--{name}'s file"
-
-
-def _fill(text: str, file: Path) -> None:
-    file.write_text(text, encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +163,8 @@ def leaderboard(cards: Path | None, out: Path) -> None:
     from leakbench.core.recipe import catalog_folder  # noqa: PLC0415
     from leakbench.leaderboard.page import html_of, markdown_of  # noqa: PLC0415
     from leakbench.leaderboard.read import read_cards  # noqa: PLC0415
+    from leakbench.storage.atomic import write_text  # noqa: PLC0415
     from leakbench.storage.manifest_file import check_spared  # noqa: PLC0415
-    from leakbench.storage.store import write_atomically  # noqa: PLC0415
 
     writers = {".md": markdown_of, ".html": html_of}
     if out.suffix not in writers:
@@ -174,9 +173,5 @@ def leaderboard(cards: Path | None, out: Path) -> None:
     place = Path(os.path.relpath(folder, out.parent)).as_posix()
     text = writers[out.suffix](read_cards(folder), place)
     check_spared("out", out)
-    write_atomically(out, partial(_fill, text))
+    write_text(out, text)
     click.echo(f"page: {out}")
-
-
-def _fill(text: str, file: Path) -> None:
-    file.write_text(text, encoding="utf-8")

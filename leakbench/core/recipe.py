@@ -34,9 +34,11 @@ __all__ = [
     "construct",
     "content_of",
     "describe",
+    "is_path",
     "load",
     "names",
     "nested",
+    "own_recipes",
     "read_yaml",
     "recipe_name",
     "resolve",
@@ -238,10 +240,25 @@ def names(kind: str) -> list[str]:
     return sorted(p.stem for p in catalog_folder(kind).glob("*.yaml"))
 
 
+def is_path(name: str) -> bool:
+    """Return whether the name of a recipe or of a table is the path of a user's own file."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def own_recipes(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return {field: path} of the recipes in fields of a cell that are a user's own files.
+
+    Args:
+        given: Fields of a request; a file that has them says which folder the paths begin in.
+    """
+    named = {slot: given.get(slot) for slot in ("defense", "attack", "dataset")}
+    return {slot: name for slot, name in named.items() if isinstance(name, str) and is_path(name)}
+
+
 def resolve(kind: str, cls: type[T], name: str) -> tuple[str, T]:
     """Return (name, recipe) for a catalog name or a path to a user's own `.yaml` file."""
     check_name(kind, name)
-    if name.endswith((".yaml", ".yml")):
+    if is_path(name):
         return Path(name).stem, load(cls, Path(name))
     return name, load(cls, catalog_folder(kind) / f"{name}.yaml")
 
@@ -255,7 +272,7 @@ def check_name(kind: str, name: str, option: str | None = None) -> None:
         option: The option that was given, if it is not called as one recipe of the kind.
     """
     option = option or kind[:-1]
-    if name.endswith((".yaml", ".yml")):
+    if is_path(name):
         check_file(option, name)
         return
     known = names(kind)

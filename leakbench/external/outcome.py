@@ -30,7 +30,8 @@ from leakbench.report.columns import BATCH, FAILED, OF_UPDATES, VERDICT, VICTIMS
 from leakbench.report.headline import COLOURS, headline
 from leakbench.report.own import own_report_into
 from leakbench.report.table import core_columns, print_hanging, print_headline, print_points, printed_width
-from leakbench.storage.store import Run, write_atomically
+from leakbench.storage.atomic import write_bytes
+from leakbench.storage.store import Run
 from leakbench.storage.summary import Summary, Tap
 
 __all__ = [
@@ -373,7 +374,7 @@ def write_reconstructions(rows: Sequence[Row], path: Path) -> None:
             found[f"{key}.inputs"] = row.answer.inputs.contiguous()
             found[f"{key}.labels"] = row.answer.labels.contiguous()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda file: file.write_bytes(save(found)), private=True)
+    write_bytes(path, save(found), private=True)
 
 
 def write_run(run: Run, outcomes: Sequence[Outcome], traces: Sequence[Trace]) -> None:

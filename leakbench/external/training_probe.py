@@ -41,7 +41,7 @@ from leakbench.external.observation import (
 from leakbench.external.outcome import Outcome
 from leakbench.external.trace import Trace, Training
 from leakbench.external.update import warn
-from leakbench.storage.store import write_atomically
+from leakbench.storage.atomic import write_bytes
 
 __all__ = ["Probe", "probe", "save_files"]
 
@@ -538,11 +538,7 @@ def save_files(folder: Path, files: Mapping[str, Named]) -> None:
         path.unlink()
     for name, tensors in files.items():
         content = save({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}, MARK)
-        write_atomically(folder / name, partial(_write, content), private=True)
-
-
-def _write(content: bytes, path: Path) -> None:
-    path.write_bytes(content)
+        write_bytes(folder / name, content, private=True)
 
 
 def _by_probe(path: Path) -> bool:

@@ -24,7 +24,7 @@ from safetensors.numpy import save
 from leakbench.core.errors import InputError
 from leakbench.core.untrusted import said
 from leakbench.external.trace import TAPS
-from leakbench.storage.atomic import write_atomically
+from leakbench.storage.atomic import write_bytes
 
 __all__ = ["REBUILT", "Leak", "Named", "leak_files", "leaked_rounds", "read_leaks", "write_leak"]
 
@@ -81,9 +81,9 @@ def write_leak(folder: Path, leak: Leak) -> Path:
         header[SENT] = _hash(content)
         before = _sent_file(folder, header[SENT])
         if not before.exists():
-            _write(before, content)
+            write_bytes(before, content, private=True)
     path = folder / leak.tap / leak.name
-    _write(path, save(_contiguous(leak.arrays), header))
+    write_bytes(path, save(_contiguous(leak.arrays), header), private=True)
     return path
 
 
@@ -154,10 +154,6 @@ def _hash(content: bytes) -> str:
 
 def _contiguous(arrays: Named) -> dict[str, NDArray[Any]]:
     return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
-
-
-def _write(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda temporary: temporary.write_bytes(content), private=True)
 
 
 def leak_files(folder: Path) -> list[Path]:

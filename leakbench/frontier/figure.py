@@ -23,6 +23,7 @@ from leakbench.frontier.answer import epsilon_text, required, setting_of
 from leakbench.frontier.choose import RELEASED, Choice
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.reproduce.columns import text_of
+from leakbench.storage.atomic import write_text
 from leakbench.storage.store import write_atomically
 
 __all__ = ["draw", "figure_of", "looks_of", "spread"]
@@ -220,7 +221,7 @@ def draw(rows: pd.DataFrame, choice: Choice, path: Path) -> None:
         write_atomically(png, partial(figure.savefig, format="png", dpi=200, metadata={"Software": None}))
         write_atomically(svg, partial(figure.savefig, format="svg", metadata={"Date": None}))
     text = with_dark(svg.read_text(encoding="utf-8"))
-    write_atomically(svg, lambda file: file.write_text(text, encoding="utf-8"))
+    write_text(svg, text)
 
 
 def figure_of(rows: pd.DataFrame, choice: Choice) -> Figure:

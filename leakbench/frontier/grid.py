@@ -11,7 +11,7 @@ from leakbench.cell import Cell, Request
 from leakbench.cell.budget import plan
 from leakbench.cell.factors import check_louder
 from leakbench.core.errors import InputError, check_file, nearest
-from leakbench.core.recipe import names
+from leakbench.core.recipe import is_path, names
 from leakbench.core.request import FACTOR_RANGE
 
 __all__ = [
@@ -83,7 +83,7 @@ def defenses_of(words: Sequence[str]) -> tuple[str, ...]:
     if tuple(words) == ("all",):
         return (*DEFENSES, *(name for name in known if name not in DEFENSES))
     for word in words:
-        if word.endswith((".yaml", ".yml")):
+        if is_path(word):
             check_file("defenses", word)
         elif word not in known:
             raise InputError(f"defenses: unknown name {word!r}{nearest(word, known)}")

@@ -24,7 +24,7 @@ from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.decay import Scaled
 from leakbench.reproduce.columns import text_of
-from leakbench.storage.store import write_atomically
+from leakbench.storage.atomic import write_text
 from leakbench.study.rows import Row
 
 __all__ = ["measured_defense", "reach_lines", "recipe_text", "said", "write"]
@@ -61,11 +61,11 @@ def write(rows: pd.DataFrame, out: Path, dataset: str, wanted: Requirements = NO
         draw(main, choice, out / name)
     text, unnamed = _recipe(choice, dataset)
     page, recipe = out / f"{name}.md", out / f"{name}_best.yaml"
-    write_atomically(page, lambda file: file.write_text(page_of(rows, choice, name, unnamed, out), encoding="utf-8"))
+    write_text(page, page_of(rows, choice, name, unnamed, out))
     if text is None:
         recipe.unlink(missing_ok=True)  # A recipe of earlier rows or requirements.
     else:
-        write_atomically(recipe, lambda file: file.write_text(text, encoding="utf-8"))
+        write_text(recipe, text)
     yield answer_of(main, choice)
     yield f"rows: {out / name}.csv   page: {page}   figure: {out / name}.svg"
     if choice.best is not None:

@@ -18,7 +18,7 @@ from leakbench.core.verdict_words import FAILED, INCONCLUSIVE, NO_LEAK, RECONSTR
 from leakbench.leaderboard.card import Card, Measured, Point
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.measure.statistics import share_of_networks, wilson
-from leakbench.storage.store import write_atomically
+from leakbench.storage.atomic import write_text
 from leakbench.summary.verdict import STRONGEST, Evidence, above_baseline, verdict, whole_victims
 
 __all__ = [
@@ -123,7 +123,7 @@ def text_of(card: Card) -> str:
 def write_card(folder: Path, card: Card) -> Path:
     """Write a card into its place below a folder, whole or not at all."""
     path, text = path_of(folder, card), text_of(card)
-    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+    write_text(path, text)
     return path
 
 

@@ -27,8 +27,8 @@ from leakbench.report.own_rows import read_run
 from leakbench.report.page import page_text
 from leakbench.report.plots import FIGURES, Plot, curve_plot, gallery_plot, save_figure
 from leakbench.report.table import print_table, printed_width
+from leakbench.storage.atomic import write_text
 from leakbench.storage.manifest_file import check_spared
-from leakbench.storage.store import write_atomically
 from leakbench.storage.summary import Summary, Tap
 
 __all__ = ["Pictures", "Result"]
@@ -203,7 +203,7 @@ class Result:
             raise InputError(f"path: got {str(path)!r}, expected a name that ends in {accepted}")
         check_spared("path", path)
         text = texts[suffix]()
-        write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"), private=True)
+        write_text(path, text, private=True)
         return path
 
     def __str__(self) -> str:

@@ -9,8 +9,8 @@ from leakbench.core.errors import InputError
 from leakbench.report.compared import compared_page
 from leakbench.report.levels import levels_page
 from leakbench.report.several import read_several
+from leakbench.storage.atomic import write_text
 from leakbench.storage.manifest_file import check_spared
-from leakbench.storage.store import write_atomically
 
 __all__ = ["write_together"]
 
@@ -41,5 +41,5 @@ def write_together(folders: Sequence[Path], out: Path | None = None, redact: boo
         out = first.parent / f"{kind}-{first.name}-{last.name}.html"
     if out.is_dir():
         raise InputError(f"out: {str(out)!r} is a folder; give the name of a page, like compare.html")
-    write_atomically(out, lambda temporary: temporary.write_text(html, encoding="utf-8"), private=True)
+    write_text(out, html, private=True)
     return out

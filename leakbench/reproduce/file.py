@@ -15,7 +15,7 @@ from pydantic import Field
 from leakbench.cell import Request
 from leakbench.core.errors import InputError, check_file, nearest
 from leakbench.core.part import Fraction, Text, part
-from leakbench.core.recipe import construct, read_yaml
+from leakbench.core.recipe import construct, is_path, read_yaml
 from leakbench.core.typed import check_fields
 
 __all__ = [
@@ -82,7 +82,7 @@ def body_of(name: str) -> tuple[Path, dict[str, Any]]:
 
     Raises InputError for an unknown name, a missing file, and a file that is not YAML.
     """
-    if name.endswith((".yaml", ".yml")):
+    if is_path(name):
         path = Path(name)
         check_file("table", name)
     else:

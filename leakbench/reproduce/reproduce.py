@@ -30,7 +30,7 @@ from leakbench.reproduce.published import AnyTable, read_any
 from leakbench.reproduce.table import AUTO, Line, Table, scale_of, with_claims
 from leakbench.reproduce.table_figures import draw_curves, draw_pictures
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
-from leakbench.storage.store import write_atomically
+from leakbench.storage.atomic import write_text
 from leakbench.study.engines import Placed
 from leakbench.study.rows import Row, RowStore, in_order
 from leakbench.study.stale import hash_of
@@ -337,7 +337,7 @@ def write_index(out: Path) -> None:
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     new = _between(_between(text, BEGIN, index_of(out)), PAGES, pages_of(out))
     if new != text:
-        write_atomically(path, lambda file: file.write_text(new, encoding="utf-8"))
+        write_text(path, new)
 
 
 def _between(text: str, begin: str, block: str) -> str:

@@ -35,6 +35,7 @@ import pandas as pd
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.core.errors import InputError, nearest
+from leakbench.core.recipe import own_recipes
 from leakbench.data.find import Load
 from leakbench.reproduce.columns import COLUMNS, measures_of
 from leakbench.reproduce.curves import SPANS, Order, Rounds
@@ -61,8 +62,6 @@ SCALES = ("quick", "full")
 
 AUTO = "auto"
 """The scale that measures each cell at `full` or at `quick`, by its cost."""
-
-RECIPES = ("defense", "attack", "dataset")
 
 COUNTS = ("victims", "candidates", "seeds")
 """Fields whose smaller values make intervals wider and change no other number."""
@@ -271,7 +270,7 @@ def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
     quick = None if quick is False else {**body.get("quick", {}), **quick}
     check_given(where, given, quick)
     check_claims(where, claims, given, bool(body.get("repeats")))
-    own = {slot: normpath(path.parent / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith(".yaml")}
+    own = {slot: normpath(path.parent / name) for slot, name in own_recipes(given).items()}
     seeds = row.get("seeds", body.get("seeds", 1))
     most = row.get("most_seeds", body.get("most_seeds", seeds) if "seeds" not in row else seeds)
     if most < seeds:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["TEMPORARY", "write_atomically"]
+__all__ = ["TEMPORARY", "write_atomically", "write_bytes", "write_text"]
 
 TEMPORARY = re.compile(r"\..+\.[a-z]+\.[a-z0-9_]{8}\.tmp")
 """The names of temporary files: a point, the file's own name, eight random letters."""
@@ -52,6 +52,16 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
             temporary.unlink(missing_ok=True)
         os.close(handle)
     _sweep(path)
+
+
+def write_text(path: Path, text: str, private: bool = False) -> None:
+    """Write a text in UTF-8, as `write_atomically` does."""
+    write_bytes(path, text.encode(), private)
+
+
+def write_bytes(path: Path, content: bytes, private: bool = False) -> None:
+    """Write the content of a file, as `write_atomically` does."""
+    write_atomically(path, lambda file: file.write_bytes(content), private)
 
 
 def _begun(path: Path) -> tuple[int, Path]:

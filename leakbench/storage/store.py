@@ -27,7 +27,7 @@ from torch import Tensor
 
 from leakbench.core.errors import DamagedError, InputError
 from leakbench.core.hashes import checksum, content_hash, tensor_hash
-from leakbench.storage.atomic import TEMPORARY, write_atomically
+from leakbench.storage.atomic import TEMPORARY, write_atomically, write_text
 from leakbench.storage.locks import alone, locked
 from leakbench.storage.manifest import FORMATS, check_finished, sealed
 from leakbench.storage.manifest_file import read_manifest, written
@@ -155,9 +155,7 @@ class Run:
         """Write the manifest."""
         self.manifest = sealed(self.manifest)
         text = json.dumps(self.manifest, indent=1, ensure_ascii=False, allow_nan=False)
-        write_atomically(
-            self.folder / "manifest.json", lambda path: path.write_text(text + "\n", encoding="utf-8"), private=True
-        )
+        write_text(self.folder / "manifest.json", text + "\n", private=True)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from leakbench import __version__
 from leakbench.attack import Attack
 from leakbench.cell.device import AUTO
 from leakbench.core.errors import InputError, check_file, nearest
-from leakbench.core.recipe import content_of, describe, read_yaml, resolve
+from leakbench.core.recipe import content_of, describe, own_recipes, read_yaml, resolve
 from leakbench.core.request import FIELDS, Request, check_request, request_of
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
@@ -209,7 +209,7 @@ def _placed(given: dict[str, Any], device: str) -> dict[str, Any]:
 
 def _asked(name: str, given: dict[str, Any], folder: Path, known: dict[tuple[str, str], Any]) -> Asked:
     """Return a cell of these fields; `known` keeps what recipes say, since few are many cells' own."""
-    own = {slot: str(folder / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith((".yaml", ".yml"))}
+    own = {slot: str(folder / path) for slot, path in own_recipes(given).items()}
     try:
         request = request_of(given | own)
         check_request(request)

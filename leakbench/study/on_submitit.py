@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.core.errors import InputError
-from leakbench.storage.store import write_atomically
+from leakbench.storage.atomic import write_text
 from leakbench.study.task import Outcome, Task, Work, outcome_of
 from leakbench.study.work import measure
 from leakbench.study.workers import INSIDE, RETRIES, in_flight, needed
@@ -163,7 +163,7 @@ def _do_all(tasks: list[Task], outcomes: Path, work: Work) -> None:
     os.environ[INSIDE] = "submitit"
     for task in tasks:
         text = json.dumps(work(task).as_dict(), ensure_ascii=False)
-        write_atomically(outcomes / f"{task.key}.json", partial(_write, text))
+        write_text(outcomes / f"{task.key}.json", text)
 
 
 def _read(path: Path) -> Outcome | None:
@@ -172,7 +172,3 @@ def _read(path: Path) -> Outcome | None:
         return outcome_of(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, RecursionError):
         return None
-
-
-def _write(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")

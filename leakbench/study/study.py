@@ -17,8 +17,10 @@ import pandas as pd
 from leakbench.cell import Cell, Request, identity
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
+from leakbench.core.recipe import own_recipes
 from leakbench.execute import execute
-from leakbench.storage.store import Run, alone, open_run, write_atomically
+from leakbench.storage.atomic import write_text
+from leakbench.storage.store import Run, alone, open_run
 from leakbench.storage.summary import Summary, Tap
 from leakbench.study.engines import Placed, tasks_by
 from leakbench.study.rows import Row, RowStore
@@ -185,10 +187,7 @@ def outcomes_of(
 
 def _absolute(request: Request) -> Request:
     """Return the request with absolute paths: the working folder of a worker may be another one."""
-    given = {name: getattr(request, name) for name in ("attack", "defense", "dataset")}
-    own: dict[str, Any] = {
-        name: str(Path(path).resolve()) for name, path in given.items() if path.endswith((".yaml", ".yml"))
-    }
+    own: dict[str, Any] = {slot: str(Path(path).resolve()) for slot, path in own_recipes(vars(request)).items()}
     weights = request.lpips_weights and Path(request.lpips_weights).resolve()
     return dataclasses.replace(request, **own, lpips_weights=weights)
 
@@ -210,7 +209,7 @@ class Page:
     def write(self, rows: pd.DataFrame) -> Path:
         """Write the page and return its path; the page comes last, so that a page that fits its rows has the rest as well."""
         self.before(rows)
-        write_atomically(self.path, lambda file: file.write_text(self.text(rows), encoding="utf-8"))
+        write_text(self.path, self.text(rows))
         return self.path
 
     def fits(self, rows: pd.DataFrame) -> bool:

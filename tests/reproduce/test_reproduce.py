@@ -316,6 +316,14 @@ def measure(table: Table, folder: Path, **asked: Any) -> tuple[list[str], pd.Dat
     return told, rows
 
 
+@pytest.mark.parametrize("name", ["mine.yaml", "mine.yml"])
+def test_the_path_of_a_recipe_begins_where_the_table_lies(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    table = read_table(str(tiny(folder, given={**TINY["given"], "defense": f"../{name}"})))  # type: ignore[dict-item]
+    assert {line.given["defense"] for line in table.lines} == {str(tmp_path / name)}
+
+
 @pytest.mark.slow
 def test_a_cell_is_measured_once(tmp_path: Path) -> None:
     table = small(tmp_path)
