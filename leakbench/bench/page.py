@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from leakbench.bench.bench import AIMS, Bench
+from leakbench.bench.bench import AIMED, Bench
 from leakbench.bench.figure import Figure, figure_of
 from leakbench.bench.machine import machine
 from leakbench.box import box_of
@@ -70,7 +70,7 @@ def _with_those_before(found: Bench, read: dict[str, Any] | None) -> Bench:
     """Return a bench with the earlier figures that have no values now."""
     before = {key: figure_of(figure) for key, figure in (read or {"figures": {}})["figures"].items() if figure}
     now = {key: figure for key, figure in found.figures.items() if figure.values or key not in before}
-    figures = {key: now.get(key, before.get(key)) for key in AIMS}
+    figures = {key: now.get(key, before.get(key)) for key in AIMED}
     return dataclasses.replace(found, figures={key: figure for key, figure in figures.items() if figure is not None})
 
 
@@ -88,7 +88,7 @@ def _commands(found: Bench) -> list[str]:
 
 def _box(found: Bench, measured: dict[str, Figure]) -> list[str]:
     """Return the box at the top of the page."""
-    reached = [key for key, figure in measured.items() if _reaches(figure.median, AIMS[key])]
+    reached = [key for key, figure in measured.items() if _reaches(figure.median, AIMED[key][0])]
     missed = ", ".join(f"`{key}`" for key in measured if key not in reached)
     m = found.machine
     return box_of(
@@ -117,7 +117,14 @@ def page(found: Bench) -> str:
     m = found.machine
     measured = {key: figure for key, figure in found.figures.items() if figure.values}
     figures = [
-        (f"`{key}`", *(f"{v:.4g}" for v in (f.minimum, f.median, f.maximum)), f.unit, AIMS[key], len(f.values), f.said)
+        (
+            f"`{key}`",
+            *(f"{v:.4g}" for v in (f.minimum, f.median, f.maximum)),
+            f.unit,
+            AIMED[key][0],
+            len(f.values),
+            f.said,
+        )
         for key, f in measured.items()
     ]
     parts = [(f"`{key}`", name, f"{value:.4g}") for key, f in measured.items() for name, value in f.parts.items()]

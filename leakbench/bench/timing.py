@@ -18,11 +18,11 @@ Arms: TypeAlias = Mapping[str, Callable[[], object]]
 """{name: the work}, in the order of the turns."""
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return the wall seconds that a piece of work takes."""
-    began = time.perf_counter()
+def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds that a piece of work takes by a clock, by default wall seconds."""
+    began = clock()
     work()
-    return time.perf_counter() - began
+    return clock() - began
 
 
 ONE = ", one thread"
@@ -68,16 +68,19 @@ def one_thread_each(
     return {"times, one thread each": statistics.median(ratios)}
 
 
-def in_turns(arms: Arms, repeats: int, warm: bool = True) -> list[dict[str, float]]:
+def in_turns(
+    arms: Arms, repeats: int, warm: bool = True, clock: Callable[[], float] = time.perf_counter
+) -> list[dict[str, float]]:
     """Return the seconds of each arm in each repeat; each repeat runs all arms once.
 
     Args:
         warm: Run every arm once before, untimed, since the first run of anything in PyTorch also prepares what later ones find.
+        clock: Returns the seconds so far; `time.process_time` for those of the processor.
     """
     if warm:
         for work in arms.values():
             work()
-    return [{name: seconds(work) for name, work in arms.items()} for _ in range(repeats)]
+    return [{name: seconds(work, clock) for name, work in arms.items()} for _ in range(repeats)]
 
 
 def median(repeats: Sequence[Mapping[str, float]], arm: str) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,9 @@ from leakbench.cli.options import (
     reporter_of,
     request_option,
     request_options,
+    runs_option,
     takes_engine,
+    with_options,
     words,
 )
 
@@ -31,9 +32,8 @@ DIFFERS = 1
 PATH = click.Path(path_type=Path)
 
 
-def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of `Asked`; those that are not set are the card's, or the defaults."""
-    options = (
+_sizes = with_options(
+    [
         request_option("victims", default=None, show_default="10"),
         request_option("taps", default=None, show_default="type-2,type-1,type-0"),
         click.option("--protocols", show_default="paper,live", help="Protocols, separated by commas."),
@@ -60,10 +60,9 @@ def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
         request_options(*FEDERATION, "batch", "model"),
         request_option("seed", default=None, show_default="0"),
         click.option("--trials", type=int, help="Number of audit trials with a canary, and as many without."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    ]
+)
+"""The options of `Asked`; those that are not set are the card's, or the defaults."""
 
 
 @click.command()
@@ -78,13 +77,7 @@ def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="CARD.json",
     help="Measure this card again and compare. The exit code is 1 if it differs.",
 )
-@click.option(
-    "--runs",
-    type=NEW_FOLDER,
-    default=Path("runs"),
-    show_default=True,
-    help="Folder of the measured cells, one folder per hash.",
-)
+@runs_option
 @click.option(
     "--out", type=NEW_FOLDER, show_default="leaderboard", help="Folder of the cards: writes DATASET/DEFENSE.json."
 )

@@ -14,7 +14,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from leakbench.core.errors import InputError
-from leakbench.core.request import Request, Unset, metadata, number_of
+from leakbench.core.request import FederationFields, Request, Unset, metadata, number_of
 from leakbench.core.words import seconds, success, words
 
 if TYPE_CHECKING:
@@ -41,10 +41,12 @@ __all__ = [
     "reporter_of",
     "request_option",
     "request_options",
+    "runs_option",
     "seconds",
     "success",
     "takes_engine",
     "verbose_option",
+    "with_options",
     "words",
 ]
 
@@ -66,6 +68,13 @@ data_dir_option = click.option(
     "--data-dir", type=FOLDER, show_default="$LEAKBENCH_DATA, else the user's cache", help="Folder of the datasets."
 )
 
+runs_option = click.option(
+    "--runs",
+    type=NEW_FOLDER,
+    default=Path("runs"),
+    show_default=True,
+    help="Folder of the measured cells, one folder per hash.",
+)
 
 quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
 
@@ -130,7 +139,9 @@ def check_names(given: Mapping[str, Any]) -> None:
             check_name(f"{option}s", given[option])
 
 
-def _with(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_options(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator that adds these options to a command, in their order."""
+
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
             function = option(function)
@@ -145,7 +156,7 @@ def engine_options(default: str | None) -> Callable[[Callable[..., Any]], Callab
     Args:
         default: The engine that is taken without --engine; None for this process, one cell after the other.
     """
-    return _with(
+    return with_options(
         [
             click.option(
                 "--engine",
@@ -284,7 +295,7 @@ def request_option(name: str, **changes: Any) -> Callable[..., Any]:
 
 def request_options(*names: str) -> Callable[..., Any]:
     """Return the options of some fields of a request, as they are declared there."""
-    return _with([request_option(name) for name in names])
+    return with_options([request_option(name) for name in names])
 
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Request)}
@@ -294,18 +305,11 @@ AS_TEXT = ("success", "budget")
 FEDERATION = ("clients", "clients_per_round", "local_iterations", "learning_rate")
 """The sizes of a federation that every command with a training has."""
 
-limit_options = _with([request_option("evaluations"), request_option("budget", metavar="SECONDS")])
+limit_options = with_options([request_option("evaluations"), request_option("budget", metavar="SECONDS")])
 
-federation_options = _with(
-    [
-        request_options("defense", "dataset", "model", "victim_mode", "init", "train_rounds", *FEDERATION),
-        request_options("client_optimizer", "batch", "dropout", "noise_factor", "clip_factor"),
-        request_options("epsilon", "stop_at_epsilon", "stop_at_delta", "seed"),
-        data_dir_option,
-    ]
-)
+federation_options = with_options([request_options("defense", *FederationFields.__annotations__), data_dir_option])
 
-attack_options = _with(
+attack_options = with_options(
     [
         request_options("attack", "knows", "protocol", "leak_model", "taps", "victims", "iterations"),
         limit_options,

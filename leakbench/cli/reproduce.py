@@ -7,7 +7,15 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from leakbench.cli.options import NEW_FOLDER, EngineAsked, data_dir_option, quiet_option, reporter_of, takes_engine
+from leakbench.cli.options import (
+    NEW_FOLDER,
+    EngineAsked,
+    data_dir_option,
+    quiet_option,
+    reporter_of,
+    runs_option,
+    takes_engine,
+)
 
 __all__ = ["reproduce"]
 
@@ -34,13 +42,7 @@ __all__ = ["reproduce"]
     metavar="NAME=VALUE",
     help="Change a number in every cell, such as victims=20, for a trial. Requires --out. Can be repeated.",
 )
-@click.option(
-    "--runs",
-    type=NEW_FOLDER,
-    default=Path("runs"),
-    show_default=True,
-    help="Folder of the measured cells, one folder per hash.",
-)
+@runs_option
 @click.option("--out", type=NEW_FOLDER, show_default="results", help="Folder of TABLE.csv and TABLE.md.")
 @takes_engine
 @data_dir_option

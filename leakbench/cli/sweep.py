@@ -18,6 +18,7 @@ from leakbench.cli.options import (
     engine_options,
     parameters_of_slurm,
     quiet_option,
+    runs_option,
 )
 
 __all__ = ["sweep"]
@@ -27,13 +28,7 @@ __all__ = ["sweep"]
 @click.argument("grid", type=click.Path(path_type=Path))
 @engine_options("process")
 @click.option("--retry-failed", is_flag=True, help="Run failed cells again.")
-@click.option(
-    "--runs",
-    type=NEW_FOLDER,
-    default=Path("runs"),
-    show_default=True,
-    help="Folder of the measured cells, one folder per hash.",
-)
+@runs_option
 @click.option("--out", type=NEW_FOLDER, show_default="sweeps/GRID", help="Folder of the written tables.")
 @data_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,7 +26,7 @@ from leakbench.core.verdict_words import INCONCLUSIVE, LEAKING
 from leakbench.external.trace import Trace
 from leakbench.measure.rates import ASR
 from leakbench.report.columns import BATCH, FAILED, OF_UPDATES, VERDICT, VICTIMS, Column, with_values
-from leakbench.report.headline import COLOURS, headline
+from leakbench.report.headline import headline, headline_html
 from leakbench.report.own import own_report_into
 from leakbench.report.table import core_columns, print_hanging, print_headline, print_points, printed_width
 from leakbench.storage.atomic import write_bytes
@@ -231,16 +230,14 @@ def as_html(rows: Sequence[Row]) -> str:
     """Return the verdicts, the searches and the core table as HTML for a notebook."""
     summary = _summary(rows)
     answer = headline(summary, external=True) if summary.taps else None
-    first, *others = [*([] if answer is None else answer.lines()), *_lines(rows)]
-    colour = COLOURS[INCONCLUSIVE if answer is None else answer.verdict]
-    lines = "<br>".join([f'<b style="color:{colour}">{escape(first)}</b>', *map(escape, others)])
     if answer is None:
-        return f"<p>{lines}</p>"
+        return headline_html(_lines(rows), INCONCLUSIVE)
+    lines = [*answer.lines(), *_lines(rows)]
     table = pd.DataFrame(
         {column.heading: map(column.text, summary.taps.values()) for column in core_columns(summary)},
         index=pd.Index(map(point_name, summary.taps), name="leakage point"),
     )
-    return f"<p>{lines}</p>{table.to_html()}"
+    return headline_html(lines, answer.verdict) + table.to_html()
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:

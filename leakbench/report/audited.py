@@ -10,6 +10,7 @@ from typing import Any
 
 from leakbench.auditing.verdict import Audit
 from leakbench.core.errors import InputError
+from leakbench.core.request import FederationFields
 from leakbench.core.typed import check_fields
 from leakbench.core.untrusted import bounded_text, without_controls
 from leakbench.storage.manifest import FORMATS, check_of_run, needed
@@ -23,11 +24,9 @@ AUDIT = "audit.json"
 LONGEST = 1_000_000
 """Bytes of an audit; they take about 1,000."""
 
-AUDITED_OPTIONS = (
-    "--defense", "--dataset", "--model", "--victim-mode", "--init", "--train-rounds", "--clients", "--clients-per-round",
-    "--local-iterations", "--learning-rate", "--client-optimizer", "--batch", "--dropout", "--noise-factor", "--clip-factor",
-    "--epsilon", "--stop-at-epsilon", "--stop-at-delta", "--seed", "--data-dir",
-)  # fmt: skip
+AUDITED_OPTIONS = tuple(
+    f"--{name.replace('_', '-')}" for name in ("defense", *FederationFields.__annotations__, "data_dir")
+)
 """Options of `leakbench run` that `leakbench audit` has too: those of the federation."""
 
 

@@ -6,7 +6,9 @@ The terminal, the HTML report and `leakbench.run` share these words.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TYPE_CHECKING
 
 from leakbench.core.leakage_points import listed, point_name
@@ -21,7 +23,7 @@ from leakbench.summary.verdict import above_baseline
 if TYPE_CHECKING:
     from leakbench.auditing.verdict import Audit
 
-__all__ = ["COLOURS", "STYLES", "Finding", "Headline", "headline"]
+__all__ = ["COLOURS", "STYLES", "Finding", "Headline", "headline", "headline_html"]
 
 STYLES = {
     RECONSTRUCTS: "bold red",
@@ -165,6 +167,12 @@ def _badness(name: str, tap: Tap) -> tuple[float, ...]:
     found, excluded = (tap.value(field) or 0.0 for field in (measured.name, measured.excluded))
     place = FIRST.index(key) if key in FIRST else len(FIRST)
     return ((*VERDICTS, word).index(word), -float(found), -float(excluded), place)
+
+
+def headline_html(lines: Sequence[str], verdict: str) -> str:
+    """Return the lines of a headline for a notebook, the first in the colour of the verdict."""
+    first, *others = map(escape, lines)
+    return "<p>" + "<br>".join([f'<b style="color:{COLOURS[verdict]}">{first}</b>', *others]) + "</p>"
 
 
 def _finding(summary: Summary, name: str, tap: Tap) -> Finding:

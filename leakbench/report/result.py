@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from leakbench.core.leakage_points import point_name
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.report.finished import Finished, read_finished
-from leakbench.report.headline import COLOURS, Headline, headline
+from leakbench.report.headline import Headline, headline, headline_html
 from leakbench.report.latex import latex_table
 from leakbench.report.own_rows import read_run
 from leakbench.report.page import page_text
@@ -217,10 +216,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return the verdict, the table and the first pictures for a notebook."""
-        first, *others = map(escape, self._headline.lines())
-        lines = "<br>".join([f'<b style="color:{COLOURS[self.verdict]}">{first}</b>', *others])
         table = self.table().rename(index=point_name).to_html(float_format="{:.3g}".format, na_rep="n/a")
-        return f"<p>{lines}</p>{table}{self._gallery()}"
+        return f"{headline_html(self._headline.lines(), self.verdict)}{table}{self._gallery()}"
 
     def _gallery(self) -> str:
         if not self.pictures:

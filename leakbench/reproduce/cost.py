@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from leakbench.bench.timing import with_threads
+from leakbench.bench.timing import in_turns, with_threads
 from leakbench.cell import Cell
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
@@ -49,7 +49,9 @@ def timed(table: Table, line: Line, scale: str, changed: dict[str, Any], executi
         for each in (request, dataclasses.replace(request, defense="none"))
     )
     f = cell.settings.federation
-    own, none = with_threads(1, lambda: _in_turns(one_round(cell), one_round(plain), table.repeats))
+    arms = {"own": one_round(cell), "none": one_round(plain)}
+    turns = with_threads(1, lambda: in_turns(arms, table.repeats, clock=time.process_time))
+    own, none = ([turn[arm] for turn in turns] for arm in arms)
     ratio, low, high = median_interval([one / other for one, other in zip(own, none, strict=True)])
     each = 1000 / (f.clients_per_round * f.local_iterations)
     return [
@@ -64,14 +66,3 @@ def timed(table: Table, line: Line, scale: str, changed: dict[str, Any], executi
         | {"wall_minutes": round((time.perf_counter() - began) / 60, 1)}
         | {"versions": json.dumps(versions(), sort_keys=True)}
     ]
-
-
-def _in_turns(own: Callable[[], object], none: Callable[[], object], repeats: int) -> tuple[list[float], list[float]]:
-    """Return the processor seconds of both in each repetition; before, both run once untimed."""
-    took: tuple[list[float], list[float]] = ([], [])
-    for _ in range(1 + repeats):
-        for work, seconds in zip((own, none), took, strict=True):
-            began = time.process_time()
-            work()
-            seconds.append(time.process_time() - began)
-    return took[0][1:], took[1][1:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from leakbench.privacy.bounds import Seen
 from leakbench.scoring.rankings import RANKINGS
 from leakbench.scoring.scores_rankings import FALSE_ALARMS
 from leakbench.storage.summary import Tap, Violation
-from leakbench.summary.rankings import attribute_bounds, attribute_violations
+from leakbench.summary.rankings import COLUMN, attribute_bounds
 
 __all__ = [
     "BOUNDS",
@@ -31,7 +31,6 @@ __all__ = [
     "guaranteed",
     "limited",
     "references",
-    "surpassed",
     "verbatim_fields",
     "violations",
 ]
@@ -147,19 +146,6 @@ def references(name: str, tap: Tap, expected: Reference) -> tuple[dict[str, floa
     return fields, {f"taps.{name}.{field}": missing[field] for field, value in fields.items() if value is None}
 
 
-def surpassed(name: str, tap: Tap, group: pd.DataFrame, confidence: float) -> list[Violation]:
-    """Return the measurements significantly above what the server may expect, as `leak_bounds.violations` does: a bug."""
-    found = []
-    for measure, (field, right) in REFERENCES.items():
-        value, bound = tap.value(measure), tap.value(field)
-        if value is None or bound is None:
-            continue
-        low = exact_low(right(group).to_numpy(dtype=float), group["batch"].to_numpy(), confidence)
-        if low > bound:
-            found.append(Violation(tap=name, measure=measure, reference=field, value=value, low=low, bound=bound))
-    return found
-
-
 def bounded(tap: Tap, group: pd.DataFrame, guard: Guard) -> tuple[dict[str, Any], dict[str, str]]:
     """Return (the bounds on a leakage point's measurements and their basis, {field: reason for None}).
 
@@ -192,18 +178,34 @@ def bounded(tap: Tap, group: pd.DataFrame, guard: Guard) -> tuple[dict[str, Any]
 def violations(name: str, tap: Tap, group: pd.DataFrame, confidence: float = 0.95) -> list[Violation]:
     """Return the measurements of a leakage point that are significantly above their bounds: a wrong guarantee, or a bug.
 
-    Each with its value and the exact lower limit (`exact_low`, at this confidence) that is above the bound.
+    Also those above what a malicious server may expect. Each has its value and the exact lower limit (`exact_low`, at this
+    confidence) that is above the bound.
     """
     found = []
-    for held in BOUNDS:
-        value, bound = tap.value(held.measure), tap.value(held.field)
-        if value is None or bound is None:
-            continue
-        outcome, cluster = held.outcomes(group)
+    for measure, reference, value, bound, outcome, cluster in _held(tap, group):
         low = exact_low(outcome.to_numpy(dtype=float), cluster.to_numpy(), confidence)
         if low > bound:
-            found.append(Violation(tap=name, measure=held.measure, value=value, low=low, bound=bound))
+            found.append(Violation(tap=name, measure=measure, reference=reference, value=value, low=low, bound=bound))
     return found
+
+
+def _held(tap: Tap, group: pd.DataFrame) -> Iterator[tuple[str, str | None, float, float, pd.Series, pd.Series]]:
+    """Yield (measure, field of its reference or None, value, bound, whether each was right, the cluster of each).
+
+    A measurement without a value or a bound is left out.
+    """
+    for held in BOUNDS:
+        value, bound = tap.value(held.measure), tap.value(held.field)
+        if value is not None and bound is not None:
+            yield held.measure, None, value, bound, *held.outcomes(group)
+    for attribute, of in (tap.attributes or {}).items():
+        if of["right"] is not None and of["bound"] is not None:
+            told = group.dropna(subset=[f"{COLUMN}{attribute}"])
+            yield f"attribute {attribute}", None, of["right"], of["bound"], told[f"{COLUMN}{attribute}"], told["victim"]
+    for measure, (field, right) in REFERENCES.items():
+        value, bound = tap.value(measure), tap.value(field)
+        if value is not None and bound is not None:
+            yield measure, field, value, bound, right(group), group["batch"]
 
 
 LIMIT = 0.02
@@ -261,6 +263,4 @@ def limited(
             " leak) is that many times the rate of one guess"
         )
     confidence = 1 - 0.05 / (points * (len(BOUNDS) + len(REFERENCES) + len(tap.attributes or {})))
-    broken = violations(name, found, group, confidence) + attribute_violations(name, found, group, confidence)
-    broken += surpassed(name, found, group, confidence)
-    return found, notes, broken
+    return found, notes, violations(name, found, group, confidence)

@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 
 from leakbench.measure.rates import COUNTED, MEMBER_AUC, MEMBER_FOUND
-from leakbench.measure.statistics import exact_low, mean_interval, shared
+from leakbench.measure.statistics import mean_interval, shared
 from leakbench.privacy.bounds import Seen
 from leakbench.scoring.rankings import ONE_EACH, RANKINGS
 from leakbench.scoring.scores_rankings import IDENTIFIED_BY, LEAST_NON_MEMBERS
-from leakbench.storage.summary import Number, Tap, Violation
+from leakbench.storage.summary import Number, Tap
 
 __all__ = [
+    "COLUMN",
     "attribute_bounds",
     "attribute_fields",
     "attribute_notes",
-    "attribute_violations",
     "ranking_fields",
     "ranking_notes",
     "told_fields",
@@ -104,6 +104,7 @@ def _interval(
 
 
 COLUMN = "attribute_"
+"""Beginning of the columns of attributes in the rows: whether each was told right."""
 """How the rows name an attribute's column."""
 
 SEVERAL = "the update is of several records; attributes are ranked for one"
@@ -156,15 +157,3 @@ def attribute_bounds(attributes: Attributes | None, seen: Seen | None) -> Attrib
         if found["null"] is not None
     }
     return {name: {**found, "bound": bounds[name]} for name, found in attributes.items()}
-
-
-def attribute_violations(name: str, tap: Tap, group: pd.DataFrame, confidence: float = 0.95) -> list[Violation]:
-    """Return the attributes told right significantly more often than their bounds allow, as `leak_bounds.violations` does."""
-    broken = []
-    for attribute, found in (tap.attributes or {}).items():
-        told = group.dropna(subset=[f"{COLUMN}{attribute}"])
-        low = exact_low(told[f"{COLUMN}{attribute}"].to_numpy(dtype=float), told["victim"].to_numpy(), confidence)
-        if found["bound"] is not None and low > found["bound"]:
-            measure, value = f"attribute {attribute}", found["right"]
-            broken.append(Violation(tap=name, measure=measure, value=value, low=low, bound=found["bound"]))
-    return broken

@@ -35,7 +35,8 @@ from leakbench.report.columns import page_columns
 from leakbench.scoring.scores import Truth
 from leakbench.scoring.scores_rankings import score_attributes
 from leakbench.storage.summary import Summary, Tap
-from leakbench.summary.rankings import attribute_bounds, attribute_fields, attribute_notes, attribute_violations
+from leakbench.summary.limits import violations
+from leakbench.summary.rankings import attribute_bounds, attribute_fields, attribute_notes
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 
@@ -262,7 +263,7 @@ def test_the_bound_is_relative_to_the_best_constant_guess() -> None:
         rows = pd.DataFrame({"attribute_work": right, "null_attribute_work": 0.6, "victim": range(40), "member": 0})
         found = attribute_bounds(attribute_fields(rows), Seen(sigma, 1))
         assert found is not None
-        return found["work"]["bound"], [v.measure for v in attribute_violations("t", Tap(attributes=found), rows)]
+        return found["work"]["bound"], [v.measure for v in violations("t", Tap(attributes=found), rows)]
 
     bound, broken = held([1.0] * 40, 2.0)
     assert bound == pytest.approx(float(gaussian_robustness(0.6, 0.5)))
@@ -272,7 +273,7 @@ def test_the_bound_is_relative_to_the_best_constant_guess() -> None:
     assert attribute_bounds({}, Seen(2.0, 1)) == {}
     nothing = {"work": {"right": 1.0, "low": 0.9, "high": 1.0, "null": 0.6, "bound": None}}
     assert attribute_bounds(nothing, None) == nothing
-    assert attribute_violations("t", Tap(attributes={}), pd.DataFrame({"victim": [0]})) == []
+    assert violations("t", Tap(attributes={}), pd.DataFrame({"victim": [0]})) == []
 
 
 def test_the_page_has_a_column_for_each() -> None:

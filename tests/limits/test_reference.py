@@ -13,7 +13,7 @@ from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
 from leakbench.core.rng import generator
 from leakbench.limits.reference import Reference, alone_in_a_bin, ideal
 from leakbench.storage.summary import Tap
-from leakbench.summary.limits import references, surpassed, verbatim_fields
+from leakbench.summary.limits import references, verbatim_fields, violations
 
 
 @pytest.mark.parametrize(("bins", "examples"), [(16, 1), (16, 8), (256, 64)])
@@ -61,16 +61,16 @@ def row(victim, rmse, success):
 def test_more_success_than_expected_is_an_error():
     """All of twenty reconstructed exactly is an error if half are expected; half of them is not."""
     tap = Tap(verbatim=1.0, alone_expected=0.5, asr=1.0)
-    found = surpassed("type-1", tap, pd.DataFrame([row(v, 1e-5, True) for v in range(20)]), 0.95)
+    found = violations("type-1", tap, pd.DataFrame([row(v, 1e-5, True) for v in range(20)]), 0.95)
     assert [(broken.measure, broken.reference) for broken in found] == [("verbatim", "alone_expected")]
     half = pd.DataFrame([row(v, 1e-5 if v % 2 else 0.2, False) for v in range(20)])
     few = pd.DataFrame([row(v, 1e-5 if v else 0.2, False) for v in range(3)])  # More, but not significantly.
-    assert surpassed("type-1", tap.replaced(verbatim=2 / 3), few, 0.95) == []
-    assert surpassed("type-1", tap.replaced(verbatim=0.5), half, 0.95) == []
+    assert violations("type-1", tap.replaced(verbatim=2 / 3), few, 0.95) == []
+    assert violations("type-1", tap.replaced(verbatim=0.5), half, 0.95) == []
     assert verbatim_fields(half)["verbatim"] == 0.5
     noisy = Tap(verbatim=0.0, asr=1.0, asr_ideal=0.1)
     everyone = pd.DataFrame([row(v, 0.04, True) for v in range(20)])
-    assert [broken.measure for broken in surpassed("type-1", noisy, everyone, 0.95)] == ["asr"]
+    assert [broken.measure for broken in violations("type-1", noisy, everyone, 0.95)] == ["asr"]
 
 
 IMPRINTED = (

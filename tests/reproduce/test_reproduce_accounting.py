@@ -13,6 +13,7 @@ from command_line import called
 
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
+from leakbench.core.recipe import construct
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.claims_composed import sequence
 from leakbench.reproduce import reproduce as reproducing
@@ -173,8 +174,8 @@ def test_flowers_number_is_reproduced_if_it_is_at_least_the_valid_one() -> None:
     assert judge(dataclasses.replace(claim, claimed=46.3, given=quiet))[0] == "reproduced"
     with pytest.raises(InputError, match=r"printed: got 20, its formula gives 20\.7565"):
         computed(dataclasses.replace(claim, claimed=20.0))
-    with pytest.raises(InputError, match="program: got 'scirpt'; did you mean 'script'"):
-        computed(dataclasses.replace(claim, given={**claim.given, "program": "scirpt"}))
+    with pytest.raises(InputError, match="program: input should be 'script', 'without replacement' or 'poisson'"):
+        construct(COUNTED["flower_epsilons"], {**claim.given, "program": "scirpt"})
 
 
 def test_flowers_number_is_compared_with_privacy_losses() -> None:

@@ -19,15 +19,14 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import pandas as pd
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from leakbench.cell import SINCE
 from leakbench.core.behaviour import SHARED, raised
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.part import Count, NonNegative, Positive, Probability, Text, part
 from leakbench.core.provenance import versions
-from leakbench.core.recipe import construct
+from leakbench.core.recipe import construct, nested
 from leakbench.core.typed import check_fields
 from leakbench.data.find import Load
 from leakbench.privacy.claim import CLAIM, CompositionClaim, MomentsClaim
@@ -213,18 +212,11 @@ class _OfRounds:
 
 
 @part
-class _Agent:
+class Agent:
     """The released agent."""
 
     sigma: Positive
     clients_per_round: Count
-
-
-def _agent(fields: Any) -> _Agent:
-    try:
-        return construct(_Agent, fields)
-    except InputError as error:
-        raise PydanticCustomError("slot", "{text}", {"text": str(error)}) from None
 
 
 @part
@@ -241,7 +233,7 @@ class _OfGeyer:
     clients: Count
     communication: Count
     releases: Annotated[tuple[Count, ...], Field(min_length=1)]
-    agent: Annotated[_Agent, BeforeValidator(_agent)]
+    agent: Annotated[Agent, nested(Agent)]
     dataset: str = ""
 
 
