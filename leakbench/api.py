@@ -305,10 +305,11 @@ def sweep(
 
 @dataclass(frozen=True)
 class Comparison:
-    """The first run minus the second, on the same victims; `print` shows what `leakbench compare` prints.
+    """Two runs on the same victims; `print` shows what `leakbench compare` prints, the second run minus the first.
 
     Args:
-        differences: Each measure at each leakage point of both runs.
+        differences: Each measure at each leakage point of both runs; the fields `difference`, `low` and `high` are the first run
+            minus the second.
         left_out: Leakage points that only one of the runs has.
         accuracies: Accuracy of the first and the second run, a mean over a list; None where nothing was trained.
     """
@@ -323,15 +324,15 @@ class Comparison:
         return "\n".join(paired.lines(list(self.differences), self.accuracies))
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """Return plain data, as `leakbench compare --json` prints it."""
+        """Return plain data, as `leakbench compare --json` prints it; `difference`, `low`, `high` are first minus second."""
         return paired.as_dicts(list(self.differences))
 
     def table(self) -> pd.DataFrame:
         """Return the differences.
 
         Returns:
-            A line for each leakage point and measure, with the columns victims, first, second, difference, low, high (95 %
-            interval), sign (p-value of the sign test) and differs.
+            A line for each leakage point and measure, with the columns victims, first, second, difference (first minus second),
+            low, high (its 95 % interval), sign (p-value of the sign test) and differs.
         """
         lines = [
             {**line, "differs": paired.differs(d)} for line, d in zip(self.as_dicts(), self.differences, strict=True)
@@ -344,7 +345,10 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return the differences for a notebook."""
-        table = self.table().rename(index=point_name, level="point").to_html(float_format="{:.3g}".format)
+        changes = [d.change for d in self.differences]
+        printed = self.table().rename(index=point_name, level="point").rename(columns={"difference": "second - first"})
+        printed[["second - first", "low", "high"]] = changes
+        table = printed.to_html(float_format="{:.3g}".format)
         sentence = paired.sentence(self.differences, self.accuracies)
         return f"<p><b>{escape(sentence)}</b></p>{table}"
 
@@ -357,7 +361,7 @@ def compare(a: Runs, b: Runs) -> Comparison:
         b: Second run, or as many runs in the same order; each attacked the same victims as its counterpart.
 
     Returns:
-        The first minus the second: means over the examples with a paired bootstrap over the victims. A victim that several runs
+        Means over the examples and their differences, with a paired bootstrap over the victims. A victim that several runs
         of a list attacked at a leakage point counts once, with all its rows.
 
     Raises:

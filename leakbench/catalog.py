@@ -18,7 +18,7 @@ from leakbench.core.errors import InputError, check_file, nearest
 from leakbench.core.recipe import catalog_folder, is_path, names, recipe_name, resolve
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
-from leakbench.summary.threat import threat
+from leakbench.summary.threat import printed_threat, threat
 
 __all__ = ["KINDS", "descriptions", "list_kind", "purpose", "schema", "show"]
 
@@ -76,7 +76,7 @@ def show(name: str) -> Iterator[str]:
     for field in dataclasses.fields(recipe):
         described = _server if field.name == "server" else _field
         yield from described(field.name, getattr(recipe, field.name), "  ")
-    yield f"  threat: {threat(recipe)}"
+    yield f"  threat: {printed_threat(threat(recipe))}"
 
 
 def _server(name: str, server: Any, indent: str) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _kind_of(name: str) -> str:
         if name in names(kind):
             return kind
     known = [n for kind in KINDS for n in names(kind)]
-    raise InputError(f"show: unknown name {name!r}{nearest(name, known)}")
+    raise InputError(f"show: unknown name {name!r}{nearest(name, known, 'leakbench list')}")
 
 
 def _fields(value: Any, indent: str) -> Iterator[str]:

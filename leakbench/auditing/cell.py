@@ -165,7 +165,7 @@ def _stated(cell: Cell, schedule: Schedule, run: Mechanism | Mixture | None, who
         claimed = _claimed(cell.defense.claim, schedule, {"delta": delta})
         adjacency = "add-or-remove" if one.sampling == "poisson" and one.sampling_rate < 1 else "zero-out"
         mean = " on average over the draw of clients" if isinstance(run, Mixture) else ""
-        scope = f"all is of the whole run, {run.releases} releases{mean}{q}, {adjacency} adjacency"
+        scope = f"all values are for the whole run, {run.releases} releases{mean}{q}, {adjacency} adjacency"
         return Stated(claimed, epsilon.valid, epsilon.reason, scope)
     # One release that certainly uses the unit, without the run's number of steps and its sampling.
     once = dataclasses.replace(
@@ -182,7 +182,7 @@ def _stated(cell: Cell, schedule: Schedule, run: Mechanism | Mixture | None, who
     valid = None
     if epsilon.valid is not None and run is not None:
         valid = best((Mechanism(run.noise_multiplier, 1.0, 1),), delta)[0]
-    scope = f"all is of one release with the unit in it (q=1), zero-out adjacency, not of the {schedule.rounds} rounds"
+    scope = f"all values are for one release with the unit in it (q=1), zero-out adjacency, not of the {schedule.rounds} rounds"
     return Stated(claimed, valid, epsilon.reason, scope)
 
 

@@ -63,7 +63,7 @@ def audit_callable(
         value = best((Mechanism(multiplier, 1.0, 1),), delta)[0]
         valid, missing = (value, "") if value < math.inf else (None, "so little noise gives no finite epsilon")
     claimed = None if sigma is None else best((Mechanism(sigma, 1.0, 1),), delta)[0]
-    scope = "all is of one release of one client's update; valid as far as these checks see"
+    scope = "all values are for one release of one client's update; valid as far as these checks see"
     stated = Stated(claimed, valid, missing, scope)
     result = judge(release, found, Mechanism(1.0, 1.0, 1), stated, sigma, trials, delta, rng, progress)
     return result if clip is None else _against_clip(result, found, clip)

@@ -166,7 +166,7 @@ def _verdict(audited: float, how: str, stated: Stated) -> tuple[Literal["holds",
     if audited > stated.valid:
         return "violated", f"{_shown(audited)} {how}, more than the valid {_shown(stated.valid)}"
     if over:
-        return "violated", f"{compared}; the valid {_shown(stated.valid)} stands"
+        return "violated", f"{compared}; the valid {_shown(stated.valid)} is not violated"
     return "holds", f"{_shown(audited)} {how}, not more than the valid {_shown(stated.valid)}"
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
 from difflib import get_close_matches
+from typing import Any
 
 if "OMP_WAIT_POLICY" not in os.environ:
     # Waiting threads that spin for milliseconds take the cores of a shared machine from other work.
@@ -69,7 +71,14 @@ def main() -> None:
 
 
 def _message(error: click.ClickException) -> str:
-    """Return the message of click, with the closest option only, and what a folder is."""
+    """Return the message of click, with the closest option only, ranges as other checks print them, and what a folder is."""
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        outside, kind = re.fullmatch(r"(\S+) is not in the range .*", error.message), error.param.type
+        if outside and isinstance(kind, click.IntRange | click.FloatRange):
+            limits = [
+                f"at {word} {limit}" for word, limit in (("least", kind.min), ("most", kind.max)) if limit is not None
+            ]
+            return f"{error.param.opts[0].lstrip('-')}: got {outside[1]}, expected {' and '.join(limits)}"
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         close = get_close_matches(error.option_name, error.possibilities, n=1, cutoff=0)
         error = click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
@@ -99,7 +108,19 @@ def _fail(message: str, debug: bool, code: int = 2) -> None:
     sys.exit(code)
 
 
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; click adds an empty line to an interrupt, which only the ^C of a terminal needs."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            if sys.stderr.isatty():
+                raise
+            raise click.Abort from error
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     invoke_without_command=True,
     epilog="Add --debug to any command to see the traceback of an error.",

@@ -86,7 +86,7 @@ def show(name: str) -> None:
     # Before PyTorch is imported.
     known = [known for kind in ("attacks", "defenses", "datasets") for known in names(kind)]
     if not is_path(name) and name not in known:
-        raise InputError(f"show: unknown name {name!r}{nearest(name, known)}")
+        raise InputError(f"show: unknown name {name!r}{nearest(name, known, 'leakbench list')}")
     from leakbench.catalog import show as lines  # noqa: PLC0415
 
     for line in lines(name):

@@ -134,11 +134,16 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: boo
 @click.command()
 @click.argument("one", type=click.Path(path_type=Path))
 @click.argument("other", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a JSON list; its fields difference, low and high are ONE minus OTHER.",
+)
 def compare(one: Path, other: Path, as_json: bool) -> None:
     """Compare two finished runs on the same victims.
 
-    Prints ONE minus OTHER with the interval of a paired bootstrap. The values are means over examples: ASR, labels, RMSE
+    Prints OTHER minus ONE with the interval of a paired bootstrap. The values are means over examples: ASR, labels, RMSE
     and identification; for tables also correct features and records.
 
     `sign` is the p-value of the exact two-sided sign test over victims (whole batches) that differ: the probability of a

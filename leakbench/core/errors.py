@@ -77,18 +77,25 @@ def check_file(field: str, given: str | Path) -> None:
         raise InputError(f"{field}: no file {str(given)!r}")
 
 
-def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
+MANY = 24
+"""Largest number of accepted names that a message lists where a command lists them too."""
+
+
+def nearest(name: str, known: list[str] | tuple[str, ...], listing: str = "") -> str:
     """Return the end of a message about an unknown name.
 
     Args:
         name: The unknown name.
         known: The accepted names.
+        listing: The command that lists the names; empty if there is none.
 
     Returns:
-        `; did you mean 'x'?` with the nearest known name, or `; known: a, b` if none is near. Semicolons separate names with
-        commas.
+        `; did you mean 'x'?` with the nearest known name, or `; known: a, b` if none is near, where semicolons separate names
+        with commas. More than `MANY` names are listed by the command only.
     """
     close = get_close_matches(name, known, n=1, cutoff=0.6)
+    if not close and listing and len(known) > MANY:
+        return f"; `{listing}` lists the names"
     return (
         f"; did you mean {close[0]!r}?"
         if close

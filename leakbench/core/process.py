@@ -14,14 +14,17 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from types import FrameType
 
-__all__ = ["INTERRUPTED", "SAID", "SIGNALS", "Told", "full", "listening", "put_right", "said"]
+__all__ = ["INTERRUPTED", "NOTHING", "SAID", "SIGNALS", "Told", "full", "listening", "put_right", "said"]
 
 INTERRUPTED = 130
 """The exit code of an interrupted command, as in a shell."""
 
 SAID = "interrupted; finished work is kept, run the same command again to resume"
+
+NOTHING = "interrupted; nothing was finished yet"
 
 KEEPING = ("card", "data", "frontier", "reproduce", "run", "sweep")
 """The commands that resume; all others start over."""
@@ -38,18 +41,37 @@ UNHEARD = 0.1
 
 def said() -> str:
     """Return the message of this process's command when it is interrupted."""
-    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    if not command or command in KEEPING or (command == "attack" and _into_folder(sys.argv[1:])):
+    command, out = next((word for word in sys.argv[1:] if not word.startswith("-")), ""), _out(sys.argv[1:])
+    into = command == "attack" and bool(out) and not out.endswith(".safetensors")
+    if command == "run" or into:
+        return SAID if _unfinished(out) else NOTHING
+    if not command or command in KEEPING:
         return SAID
     hint = "; with --out FOLDER it can be resumed" if command == "attack" else ""
     return f"interrupted; `leakbench {command}` keeps nothing and starts over{hint}"
 
 
-def _into_folder(words: list[str]) -> bool:
-    """Return whether `leakbench attack` writes a run folder, from which it can resume, and not a single file."""
+def _out(words: list[str]) -> str:
+    """Return the value of the option --out; empty without it."""
     given = [word.partition("=")[2] for word in words if word.startswith("--out=")]
     given += [after for word, after in pairwise(words) if word == "--out"]
-    return bool(given) and not given[-1].endswith(".safetensors")
+    return given[-1] if given else ""
+
+
+def _unfinished(out: str) -> bool:
+    """Return whether a command can resume from its run folder.
+
+    The name of the default folder is not known before the recipes are read, so that any unfinished run below `runs` counts.
+    """
+    try:
+        folders = [Path(out)] if out else [*Path("runs").glob("*/")]
+        return any(
+            any((folder / "parts").glob("[!.]*"))
+            or ((folder / "rows.parquet").exists() and (bool(out) or not (folder / "report.html").exists()))
+            for folder in folders
+        )
+    except OSError:  # A folder that cannot be read, or a name that is too long.
+        return False
 
 
 @dataclass

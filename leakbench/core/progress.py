@@ -65,7 +65,8 @@ class Reporter:
     when the work ends.
 
     The estimate of the time left of a phase assumes the slowest speed measured so far. It is printed after `WINDOWS` measurements
-    and is never raised. If the work turns out to be slower, the estimate is dropped until the phase ends.
+    and is never raised after that. If the work turns out to be slower than a printed estimate, the estimate is dropped until the
+    phase ends.
 
     Args:
         quiet: Show no progress. `say` still writes.
@@ -92,9 +93,11 @@ class Reporter:
     _written: float = float("-inf")
     _last: float = float("-inf")
     _end: float | None = None
+    _end_printed: bool = False
     _mark: tuple[float, float] = (0.0, 0.0)
     _paces: tuple[float, ...] = ()
     _left: float | None = None
+    _left_printed: bool = False
     _slower: bool = False
     _step: str = ""
     _stepped: float = 0.0
@@ -107,7 +110,7 @@ class Reporter:
         self._phases = tuple(phases)
 
     def bound(self, seconds: float) -> None:
-        """Set an upper bound of the seconds that are left; a later call can lower the end of the work but not raise it."""
+        """Set an upper bound of the seconds that are left; a later call can lower a printed end of the work but not raise it."""
         now = time.monotonic()
         self._began = now if self._began is None else self._began
         end = now + seconds
@@ -166,7 +169,7 @@ class Reporter:
         # Work that an earlier process did says nothing about the rate of this one.
         self._phase, self._started, self._first, self._written = phase, now, done, float("-inf")
         self._mark, self._paces = (now, done), ()
-        self._left, self._slower, self._resumed = None, False, ""
+        self._left, self._left_printed, self._slower, self._resumed = None, False, False, ""
 
     def _show(self, now: float, at_once: bool, last: float) -> None:
         """Draw the line on a terminal; write it to a file, at once or if the `last` one is some time ago."""
@@ -179,7 +182,7 @@ class Reporter:
             self._written, self._last, self._resumed = now, now, ""
 
     def _estimate(self, now: float) -> None:
-        """Lower the estimate of when the phase ends, or drop it if the phase is slower than estimated."""
+        """Lower the estimate of when the phase ends, or drop it if the phase is slower than a printed one."""
         fresh, rest = self._done - self._first, self._total - self._done
         since, before = self._mark
         if self._done - before >= WINDOW * (self._total - self._first) > 0 and now - since >= self.every:
@@ -188,7 +191,10 @@ class Reporter:
         if self._slower or len(self._paces) < WINDOWS or rest <= 0:
             return
         end = now + max(self._paces) * rest
-        self._left = end if self._left is None else min(self._left, end)
+        if self._left is None or not self._left_printed:  # An estimate that nobody has read may grow.
+            self._left = end
+            return
+        self._left = min(self._left, end)
         # Some seconds more are not worth a line.
         self._slower = now + (now - self._started) / fresh * rest > self._left + self.every
 
@@ -234,15 +240,19 @@ class Reporter:
             self._step and self._done >= self._total
         ):  # No estimate is of a step between two phases.
             return words
+        if self._end is not None and now > self._end and not self._end_printed:
+            self._end = None  # A bound that nobody has read; a later one may be higher.
         if self._end is not None:
+            self._end_printed = True
             left = self._end - now
             return f"{words}, {f'at most {minutes(left)} left' if left >= 0 else 'slower than estimated'}"
         if self._left is None or self._done >= self._total:
             return words
-        slower = self._slower or now > self._left + self.every
-        if slower:
-            return f"{words}, slower than estimated"
-        return f"{words}, at most about {minutes(max(0.0, self._left - now))} left"
+        left = self._left - now
+        if self._slower or left < -self.every:
+            return f"{words}, slower than estimated" if self._left_printed else words
+        self._left_printed = True
+        return f"{words}, at most about {minutes(max(0.0, left))} left"
 
     def _draw(self) -> None:
         """Show the line on a terminal; a thread redraws it, so that the elapsed time runs also within a piece of work."""
@@ -346,7 +356,7 @@ def cells_line(cells: int, measured: Sequence[float], settings: int = 0) -> str:
 def _count(done: float, total: int) -> str:
     if total == 1:
         return f"{done:.0%}"
-    return f"{done} of {total}" if isinstance(done, int) else f"{done:.2f} of {total}"
+    return f"{int(done)} of {total}"
 
 
 def minutes(seconds: float) -> str:

@@ -283,7 +283,8 @@ def check_name(kind: str, name: str, option: str | None = None) -> None:
                 f"{option}: {name!r} is not in the catalog at {catalog_folder(kind)}; give the path ./{here.as_posix()}, or "
                 "install the checkout by pip install -e ."
             )
-        raise InputError(f"{option}: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
+        near = nearest(name, known, f"leakbench list {kind}")
+        raise InputError(f"{option}: unknown name {name!r}{near} (or a path that ends in .yaml)")
 
 
 def _is_file(path: Path) -> bool:

@@ -240,7 +240,7 @@ def attack_trace(
     stopped = None
     if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
         stopped = attacker.budget
-        report.say(f"{WORDS[BUDGET]} ({many} of {view.victims} victims)")
+        report.say(f"for {many} of {view.victims} victims, {WORDS[BUDGET]}")
     scored: dict[str, Any] = {"summary": None}
     if inputs is not None and labels is not None:
         score = Scorer(trace, inputs, labels, attacker, public, view, rngs, candidates)

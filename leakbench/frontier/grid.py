@@ -86,7 +86,7 @@ def defenses_of(words: Sequence[str]) -> tuple[str, ...]:
         if is_path(word):
             check_file("defenses", word)
         elif word not in known:
-            raise InputError(f"defenses: unknown name {word!r}{nearest(word, known)}")
+            raise InputError(f"defenses: unknown name {word!r}{nearest(word, known, 'leakbench list defenses')}")
     stems = [Path(word).stem for word in words]
     for word in stems:
         if stems.count(word) > 1:

@@ -37,7 +37,7 @@ def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
     update: Observation = _update(guarded, schedule, {"client"}) if all(at_client) else _trusting(at_client, guarded)
     return {
         "global": released,
-        "type-2": "none: noise is added after this tap, to the client's whole update",
+        "type-2": "none: noise is added after this leakage point, to the client's whole update",
         "type-1": update,
         "type-0": arriving,
     }

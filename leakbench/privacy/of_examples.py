@@ -157,7 +157,7 @@ def _one_gradient(guarded: tuple[Guarded, ...], schedule: Schedule) -> Observati
     own = [[tuple(n for n in noises if n.station == "example" and n.each) for noises in g.noises] for g in guarded]
     bare = [g.stretch.first + 1 for g, noises in zip(guarded, own, strict=True) if not all(noises)]
     if bare:
-        why = "none: noise is added after this tap, to the sum over a batch, not to one example's gradient"
+        why = "none: noise is added after this leakage point, to the sum over a batch, not to one example's gradient"
         return why if len(bare) == len(guarded) else f"{why}, from round {bare[0]} of {schedule.rounds} on"
     parts = []
     for g, noises in zip(guarded, own, strict=True):

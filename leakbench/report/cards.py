@@ -10,7 +10,7 @@ from leakbench.auditing.verdict import Audit
 from leakbench.report.epsilons import epsilons
 from leakbench.report.words import number
 from leakbench.storage.summary import Summary, Tap
-from leakbench.summary.threat import MEANS
+from leakbench.summary.threat import MEANS, printed_threat
 
 __all__ = ["Card", "cards", "evidence"]
 
@@ -75,7 +75,7 @@ def evidence(taps: Iterable[Tap]) -> list[Card]:
 def _threat(summary: Summary) -> list[Card]:
     honest = summary.threat == "honest"
     note = MEANS.get(summary.threat_letter or "", "" if honest else str(summary.threat))
-    server = Card("Server", "honest-but-curious" if honest else "malicious", note)
+    server = Card("Server", printed_threat("honest") if honest else "malicious", note)
     told: Mapping[str, Any] | None = summary.knowledge
     if not told:
         return [server]

@@ -100,7 +100,7 @@ def _named(measure: str) -> str:
 
 def _line(d: Difference) -> list[str]:
     digits = digits_of(d)
-    numbers = [f"{d.first:.{digits}f}", f"{d.second:.{digits}f}", f"{d.second - d.first:+.{digits}f}"]
+    numbers = [f"{d.first:.{digits}f}", f"{d.second:.{digits}f}", f"{d.change[0]:+.{digits}f}"]
     return [point_name(d.point), _named(d.measure), *numbers, DIFFERS if differs(d) else ""]
 
 
@@ -109,9 +109,9 @@ def _evidence(d: Difference) -> list[str]:
 
 
 def _interval(d: Difference) -> str:
-    """Return the 95 % interval of the second run minus the first; a `Difference` is the first minus the second."""
-    digits = digits_of(d)
-    return f"[{-d.high:+.{digits}f}, {-d.low:+.{digits}f}]"
+    """Return the 95 % interval of the second run minus the first."""
+    _, low, high = (f"{value:+.{digits_of(d)}f}" for value in d.change)
+    return f"[{low}, {high}]"
 
 
 def _change(found: list[Difference], names: list[str], sides: list[_Side]) -> str:

@@ -27,6 +27,12 @@ RELEASED = "released models"
 WIDTH = 34
 """Columns of the longest name of an observer, with the word valid."""
 
+LEAST_DIGITS = 6
+"""Least width of the column of numbers."""
+
+LARGE = 1e6
+"""Least epsilon that is printed with an exponent."""
+
 
 @dataclass(frozen=True)
 class Observed:
@@ -96,21 +102,31 @@ def compared(found: Observed) -> list[str]:
 
 def epsilon_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the epsilons of a defense before any training, a line each with its reason; a long reason is given once."""
-    yield f"  {'claimed':<{WIDTH}}  {_number(found['claimed'])}  {found['claimed_formula']}"
+    observers = {RELEASED: found, **{point_name(tap): at for tap, at in found["by_tap"].items()}}
+    values = [found["claimed"], *(at[name] for at in observers.values() for name in ("valid", "without_draw"))]
+    width = max(LEAST_DIGITS, *(len(_number(value)) for value in values))
+    yield f"  {'claimed':<{WIDTH}}  {_number(found['claimed']):>{width}}  {_why(found['claimed'], found['claimed_formula'])}"
     for caveat in found["caveats"]:
-        yield f"{'':<{WIDTH + 12}}but {caveat}"
+        yield f"{'':<{WIDTH + 6 + width}}but {caveat}"
     given: dict[str, str] = {}
-    for name, at in {RELEASED: found, **{point_name(tap): at for tap, at in found["by_tap"].items()}}.items():
+    for name, at in observers.items():
         first = given.setdefault(at["reason"], name)
         reason = at["reason"] if first == name or at["valid"] is None else f"as for the {first}"
-        yield f"  {f'valid, {name}':<{WIDTH}}  {_number(at['valid'])}  {reason}"
+        yield f"  {f'valid, {name}':<{WIDTH}}  {_number(at['valid']):>{width}}  {_why(at['valid'], reason)}"
         if at["without_draw"] is not None:
             most = "participation as often as possible in every round"
-            yield f"    {WITHOUT_DRAW:<{WIDTH - 2}}  {_number(at['without_draw'])}  {most}"
+            yield f"    {WITHOUT_DRAW:<{WIDTH - 2}}  {_number(at['without_draw']):>{width}}  {most}"
+
+
+def _why(value: float | None, reason: str) -> str:
+    """Return the reason of an epsilon after its number, which already says none."""
+    return reason.removeprefix("none: ") if value is None else reason
 
 
 def _number(value: float | None) -> str:
-    return "  none" if value is None else f"{value:6.3f}"
+    if value is None:
+        return "none"
+    return f"{value:.3f}" if abs(value) < LARGE else f"{value:.4g}"
 
 
 def _epsilon(value: float | None) -> str:

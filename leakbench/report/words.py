@@ -23,7 +23,7 @@ from leakbench.measure.unanswered import (
 from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import BOUNDS
 from leakbench.summary.tap import LEARNS_NOTHING
-from leakbench.summary.threat import MEANS
+from leakbench.summary.threat import MEANS, printed_threat
 
 __all__ = [
     "UNANSWERED",
@@ -88,7 +88,7 @@ def batches(summary: Summary) -> str:
         looks = f", {tap.observations} observations of each" if tap.observations > 1 else ""
         lost = tap.failures
         all_of = f" of {many * members} examples" if many and members and members > 1 else ""
-        unanswered = f"{lost}{all_of} without an answer{_why(summary, tap)}{_precision(summary, tap)}"
+        unanswered = f"{lost}{all_of} without a reconstruction{_why(summary, tap)}{_precision(summary, tap)}"
         batch = f"{who}{looks}, {'ranked and not reconstructed' if lost is None else unanswered}"
         groups.setdefault(f"{batch}; {success}", []).append(point_name(name))
     return "\n".join(f"{listed(names)}: {text}" for text, names in groups.items())
@@ -109,7 +109,7 @@ UNANSWERED = {
     NOT_CAUGHT: "the server isolated no example of class {fished}, for which it fishes, in {victims} of {all} batches",
     NOT_ISOLATED: "{examples} are others than the one that the server isolates in a batch",
     NONE_GIVEN: "the attack found nothing for {examples}",
-    NOT_FINITE: "{examples} of the answers are not finite",
+    NOT_FINITE: "{examples} of the reconstructions are not finite",
 }
 """{why examples have no answer: in words}, in the order of `leakbench.measure.unanswered`'s cases."""
 
@@ -136,7 +136,7 @@ def _precision(summary: Summary, tap: Tap) -> str:
     if tap.precision is None or not gives_fewer(summary, tap):
         return ""
     given = tap.victims * tap.batch - (tap.failures or 0)
-    return f"; precision {tap.precision:.2f} ({round(tap.precision * given)} of {given} answers right)"
+    return f"; precision {tap.precision:.2f} ({round(tap.precision * given)} of {given} reconstructions right)"
 
 
 def warnings(summary: Summary) -> list[str]:
@@ -166,7 +166,8 @@ def training(summary: Summary) -> str:
     """Return the line of accuracy, rounds, threat and protocol."""
     rounds = summary.rounds
     accuracy = f"accuracy {number(summary.accuracy, 3)} after {rounds} {'round' if rounds == 1 else 'rounds'}"
-    line = f"{accuracy} | threat: {summary.threat}{_letter(summary)} | protocol: {summary.protocol}{_networks(summary)}"
+    threat = f"threat: {printed_threat(str(summary.threat))}{_letter(summary)}"
+    line = f"{accuracy} | {threat} | protocol: {summary.protocol}{_networks(summary)}"
     told = summary.knowledge
     if not told:
         return line

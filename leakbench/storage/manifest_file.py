@@ -52,7 +52,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         text = bounded_text(path, LONGEST)
         manifest, wrong = _numbers_in(text)
     except FileNotFoundError:
-        raise InputError(f"run: no manifest.json in {str(folder)!r}; give the folder of a run") from None
+        what = "manifest.json in" if folder.is_dir() else "folder"
+        raise InputError(f"run: no {what} {str(folder)!r}; give the folder of a run") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error}); move it away to measure again") from None
     except (ValueError, RecursionError) as error:

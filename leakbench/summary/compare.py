@@ -95,6 +95,11 @@ class Difference:
     high: float
     sign: float
 
+    @property
+    def change(self) -> tuple[float, float, float]:
+        """The second minus the first with its 95 % interval, as every text prints it."""
+        return 0.0 - self.difference, 0.0 - self.high, 0.0 - self.low  # Not -x, which prints a zero as -0.00.
+
 
 def compare(one: Path, other: Path) -> list[Difference]:
     """Return the differences at every leakage point of two finished runs, by a bootstrap over the victims they share.
@@ -186,6 +191,7 @@ NOTES = (
     "first, second: means over the examples, while the table of one run has medians. An example without an answer counts as not",
     "reconstructed, with no feature right, and with the RMSE of the baseline guess; its label counts. A lower RMSE is a better",
     "attack; for all other measures a higher value is.",
+    "difference: second minus first.",
     "95 % interval by a bootstrap over whole batches; for shares one victim that gains and one that loses are added, because few",
     "victims without a difference do not exclude one.",
     "sign: p of the exact two-sided sign test over the victims (whole batches) that differ.",
@@ -244,8 +250,8 @@ def sentence(found: Sequence[Difference], accuracies: tuple[float | None, float 
 
 def _change(d: Difference) -> str:
     digits = digits_of(d)
-    change = f"{d.second - d.first:+.{digits}f} [{-d.high:+.{digits}f}, {-d.low:+.{digits}f}]"
-    return f"{LEAKS[d.measure]} {moved(d.first, d.second, digits)} (difference {change})"
+    change, low, high = (f"{value:+.{digits}f}" for value in d.change)
+    return f"{LEAKS[d.measure]} {moved(d.first, d.second, digits)} (difference {change} [{low}, {high}])"
 
 
 def lines(found: list[Difference], accuracies: tuple[float | None, float | None] = (None, None)) -> Iterator[str]:
@@ -258,8 +264,9 @@ def lines(found: list[Difference], accuracies: tuple[float | None, float | None]
     for d in found:
         clear = f"  {DIFFERS}" if differs(d) else ""
         digits = digits_of(d)
-        numbers = f"{d.victims:>8}{d.first:>8.{digits}f}{d.second:>8.{digits}f}{d.difference:>+12.{digits}f}"
-        interval = f"[{d.low:+.{digits}f}, {d.high:+.{digits}f}]"
+        change, low, high = (f"{value:+.{digits}f}" for value in d.change)
+        numbers = f"{d.victims:>8}{d.first:>8.{digits}f}{d.second:>8.{digits}f}{change:>12}"
+        interval = f"[{low}, {high}]"
         yield f"{point_name(d.point):<{width}}{d.measure:<18}{numbers}  {interval:<18}{d.sign:>6.3f}{clear}"
     yield ""
     yield from NOTES

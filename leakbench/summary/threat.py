@@ -5,10 +5,12 @@ Here every attacker is told the batch size and the learning rate, so that no cel
 
 from __future__ import annotations
 
+import re
+
 from leakbench.attack.recipe import Attack
 from leakbench.attack.servers.server import lies
 
-__all__ = ["LETTERS", "MEANS", "letter", "threat"]
+__all__ = ["LETTERS", "MEANS", "letter", "printed_threat", "threat"]
 
 LETTERS = {
     "A": "sees updates",
@@ -40,6 +42,11 @@ def letter(attack: Attack) -> str:
 
 
 def threat(attack: Attack) -> str:
-    """Return the text after `threat:` above a table: what the server does, the letter and its meaning."""
+    """Return what the server does, the letter and its meaning, in the words of files."""
     found = letter(attack)
     return f"{attack.server.threat} ({found}: {MEANS[found]})"
+
+
+def printed_threat(threat: str) -> str:
+    """Return the text after `threat:` for what a file calls the threat; files call an honest-but-curious server honest."""
+    return re.sub(r"^honest(?!-)", "honest-but-curious", threat)

@@ -18,7 +18,7 @@ WORDS = {
     BUDGET: "a search was stopped by the budget before it had ended: its failure says nothing about the defense, its success may"
     " be closer without the budget",
     STUCK: "a search never came closer than its start: its gradients may vanish",
-    UNCONVERGED: "the same searches miss most of a few public examples without any defense: they do not converge",
+    UNCONVERGED: "the check on public examples without any defense failed: the searches did not converge",
     OUTDONE: "the search by likelihood ended at a less likely answer than another stage found",
     UNCHECKED: "too few public examples to try the same searches without any defense",
     UNKNOWN: "what the defense draws at random has no likelihood that the attacker knows",
@@ -54,7 +54,7 @@ def warnings(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame) -> list[
     diverged = _diverged(rounds)
     worst_case = isinstance(cell.attack.method, AutoLeak)
     found = diverged + [
-        f"{key}: {WORDS.get(why, why)} ({many} of {tap.victims} victims)"
+        f"{key}: for {many} of {tap.victims} victims, {WORDS.get(why, why)}"
         for key, tap in taps.items()
         for why, many in (tap.doubts or {}).items()
         if worst_case or why == BUDGET

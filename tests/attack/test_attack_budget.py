@@ -451,7 +451,7 @@ def test_a_run_with_a_budget_keeps_partial_results_with_a_note_and_marked_rows(
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["settings"]["budget"] == 0.001
     assert manifest["summary"]["taps"]["type-2"]["failures"] == 0
-    assert manifest["summary"]["warnings"] == [f"type-2: {WORDS[BUDGET]} (2 of 2 victims)"]
+    assert manifest["summary"]["warnings"] == [f"type-2: for 2 of 2 victims, {WORDS[BUDGET]}"]
     assert "--evaluations is the limit that repeats" in manifest["summary"]["notes"]["budget"]
 
 

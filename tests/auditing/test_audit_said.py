@@ -23,7 +23,7 @@ from leakbench.privacy.mechanism import Mechanism
 Update = Mapping[str, Any]
 
 SHAPES = {"weight": (20, 30), "bias": (400,)}
-SCOPE = "all is of one release of one client's update; valid as far as these checks see"
+SCOPE = "all values are for one release of one client's update; valid as far as these checks see"
 
 
 def audited(function: Callable[..., Any], takes: str = "seed", trials: int = 200, clip: float | None = None) -> Audit:
@@ -281,7 +281,7 @@ def test_an_epsilon_that_is_equal_to_the_claim_does_not_exceed_it():
     assert _verdict(1.0, "audited", Stated(1.0, 1.0, "", ""))[0] == "holds"
     assert _verdict(1.1, "audited", Stated(1.0, 1.1, "", "")) == (
         "violated",
-        "1.1 audited, more than the claimed 1; the valid 1.1 stands",
+        "1.1 audited, more than the claimed 1; the valid 1.1 is not violated",
     )
     assert _verdict(1.2, "audited", Stated(1.0, 1.1, "", "")) == (
         "violated",

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from resealed import reseal
 
+from leakbench.api import Comparison
 from leakbench.cli import commands
 from leakbench.core.errors import InputError
 from leakbench.storage.store import open_run
@@ -157,6 +158,8 @@ def test_other_victims_and_unfinished_runs_are_refused(runs: Path, tmp_path: Pat
         compare(runs / "none", runs / "other")
     with pytest.raises(InputError, match="no manifest"):
         compare(runs / "none", tmp_path)
+    with pytest.raises(InputError, match=r"no folder '.*nope'"):
+        compare(runs / "none", tmp_path / "nope")
     half = tmp_path / "half"
     half.mkdir()
     manifest = json.loads((runs / "none" / "manifest.json").read_text())
@@ -295,8 +298,17 @@ def test_a_small_difference_of_rmse_has_enough_digits(tmp_path: Path) -> None:
     one, other = (by_hand(tmp_path / str(rmse), 1, rmse=rmse) for rmse in (0.0004, 0.0001))
     _, _, head, *rows = lines(compare(one, other))
     line = next(row for row in rows if " rmse " in row)
-    assert "0.0004  0.0001     +0.0003  [+0.0003, +0.0003]" in line and line.endswith("0.000  differs")
+    assert "0.0004  0.0001     -0.0003  [-0.0003, -0.0003]" in line and line.endswith("0.000  differs")
     assert head.endswith("sign") and "sign: p of the exact two-sided sign test" in "\n".join(rows)
+
+
+def test_the_sentence_the_table_and_the_notebook_have_the_same_sign() -> None:
+    """All print the second run minus the first; the fields of JSON and of Python keep the first minus the second."""
+    found = Comparison((CLEAR,), (), (None, None))
+    assert "(difference -0.90 [-1.00, -0.70])" in found.text
+    assert "-0.90  [-1.00, -0.70]" in found.text.splitlines()[3]
+    assert "<th>second - first</th>" in found._repr_html_() and "<td>-0.9</td>" in found._repr_html_()
+    assert found.as_dicts()[0]["difference"] == found.table()["difference"].iloc[0] == 0.9
 
 
 def test_the_help_explains_sign() -> None:

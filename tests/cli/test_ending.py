@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import called
 
+from leakbench.cli import commands
 from leakbench.core import process as ending
 from leakbench.core.process import INTERRUPTED, SAID
 from tests.offline import python_path
@@ -106,6 +108,21 @@ def test_an_import_is_not_interrupted_but_ends_with_the_process(tmp_path: Path) 
     (tmp_path / "waits_for_ever.py").write_text(text)
     code, out, err, _ = told(IMPORTING, tmp_path, signal.SIGTERM)
     assert (code, out, err) == (INTERRUPTED, "", f"leakbench: {SAID}\n")
+
+
+def test_an_interrupt_without_a_terminal_adds_no_empty_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands.commands["runs"], "callback", interrupted)
+    code, out, err = called(monkeypatch, capsys, "runs")
+    assert (code, out, err) == (
+        INTERRUPTED,
+        "",
+        "leakbench: interrupted; `leakbench runs` keeps nothing and starts over\n",
+    )
 
 
 def test_a_signal_that_was_ignored_stays_so(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def names_all(line: str, words: str) -> bool:
 OPTIONS = [
     ("--attack clp", "attack|'clp'|did you mean 'cpl'"),
     ("--knows defence", "knows|'defence'|did you mean 'defense'"),
-    ("--attack zzz", "attack|'zzz'|known: |dlg"),
+    ("--attack zzz", "attack|'zzz'|`leakbench list attacks` lists the names"),
     ("--defense fed_cpd", "defense|'fed_cpd'|did you mean 'fed_cdp'"),
     ("--dataset mnits", "dataset|'mnits'|did you mean 'mnist'"),
     ("--attack mine.txt", "attack|'mine.txt'|ends in .yaml"),
@@ -116,7 +116,7 @@ OPTIONS = [
     ("--local-iterations 0", "local-iterations|got 0|at least 1"),
     ("--batch 0", "batch|got 0|at least 1"),
     ("--batch 9999", "batch|got 9999|examples that a client holds"),
-    ("--leak-batch 0", "leak-batch|0|1"),
+    ("--leak-batch 0", "leakbench: leak-batch: got 0, expected at least 1"),
     ("--leak-batch 9999 --taps type-1", "leak-batch|9999|examples"),
     ("--candidates 1", "candidates|got 1|at least 2"),
     ("--seed -1", "seed|got -1|at least 0"),

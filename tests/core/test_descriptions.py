@@ -85,7 +85,7 @@ def test_every_field_of_a_part_is_explained(part):
             ],
         ),
         ("trap", ["  threat: malicious parameters (F: changes the model)"]),
-        ("rows", ["    # Follow the protocol.", "  threat: honest (C: knows how clients train)"]),
+        ("rows", ["    # Follow the protocol.", "  threat: honest-but-curious (C: knows how clients train)"]),
     ],
 )
 def test_show_describes_a_server(name, lines):

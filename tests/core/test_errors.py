@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from leakbench.core.errors import BusyError, DamagedError, InputError
+from leakbench.core.errors import MANY, BusyError, DamagedError, InputError, nearest
 
 
 @pytest.mark.parametrize("between", ["\n", "\r\n", "\x0b", "\x1d", "\x85", "\u2028"])
@@ -20,6 +20,14 @@ def test_terminal_control_characters_are_escaped():
 def test_plain_words_are_unchanged():
     for text in ("row 1: a  b", "path 'ä ö/\u00a0': got 3", "x \u2264 3"):
         assert str(InputError(text)) == text
+
+
+def test_many_names_are_listed_by_a_command_and_few_in_the_message():
+    few, many = ["mnist", "faces"], [f"name_{n:02d}" for n in range(MANY + 1)]
+    assert nearest("x", few, "leakbench list") == "; known: faces, mnist"
+    assert nearest("x", many, "leakbench list") == "; `leakbench list` lists the names"
+    assert nearest("name_07x", many, "leakbench list") == "; did you mean 'name_07'?"
+    assert nearest("x", many).startswith("; known: name_00, ")
 
 
 def test_an_error_of_a_worker_is_returned_unchanged():

@@ -109,8 +109,8 @@ def test_a_line_shows_the_elapsed_and_the_remaining_time(monkeypatch) -> None:
     calls = [("attack", done, 2) for done in (0, 0.5, 1.0, 1.1, 2)]
     assert lines_of([0.0, 10.0, 20.0, 21.0, 40.0], monkeypatch, calls) == [
         "attack: 0 of 2",
-        "attack: 0.50 of 2, 0:10 elapsed",
-        "attack: 1.00 of 2, 0:20 elapsed, at most about 0:20 left",
+        "attack: 0 of 2, 0:10 elapsed",
+        "attack: 1 of 2, 0:20 elapsed, at most about 0:20 left",
         "attack: 2 of 2, 0:40 elapsed",
     ]
 
@@ -201,6 +201,35 @@ def test_an_estimate_that_was_too_small_is_dropped_until_the_phase_ends(monkeypa
     ]
 
 
+def test_an_estimate_that_was_never_printed_may_grow(monkeypatch) -> None:
+    """Two items in 10 s each and then one of 100 s, with the first line after 60 s: it has a new estimate."""
+    now = Now(monkeypatch)
+    report = Reporter(stream=io.StringIO(), every=10.0, after=60.0)
+    for done, seconds in enumerate([0, 10, 10, 100, 10]):
+        now.seconds += seconds
+        report("attack", done, 10)
+    assert report.stream.getvalue().splitlines() == [
+        "attack: 3 of 10, 2:00 elapsed, at most about 11:40 left",
+        "attack: 4 of 10, 2:10 elapsed, at most about 10:00 left",
+    ]
+
+
+def test_a_bound_that_was_never_printed_is_replaced_by_the_next_one(monkeypatch) -> None:
+    now = Now(monkeypatch)
+    report = Reporter(stream=io.StringIO(), every=10.0)
+    report.bound(5.0)
+    for moment, bound in ((20.0, None), (40.0, 30.0), (80.0, 60.0)):
+        now.seconds = moment
+        if bound is not None:
+            report.bound(bound)
+        report("attack", 0.3, 2)
+    assert report.stream.getvalue().splitlines() == [
+        "attack: 0 of 2, 0:20 elapsed",
+        "attack: 0 of 2, 0:40 elapsed, at most 0:30 left",
+        "attack: 0 of 2, 1:20 elapsed, slower than estimated",
+    ]
+
+
 def test_ticks_show_the_step_and_its_time_while_the_count_does_not_move(monkeypatch) -> None:
     """A tick a second for 25 s within one chunk: a line every 10 s. The next count ends the step."""
     now = Now(monkeypatch)
@@ -214,7 +243,7 @@ def test_ticks_show_the_step_and_its_time_while_the_count_does_not_move(monkeypa
     assert report.stream.getvalue().splitlines() == [
         "attack: 1 of 3",
         "attack: 1 of 3, check on public examples for 0:05, 0:10 elapsed",
-        "attack: 1.50 of 3, check on public examples for 0:15, 0:20 elapsed",
+        "attack: 1 of 3, check on public examples for 0:15, 0:20 elapsed",
         "attack: 2 of 3, 0:40 elapsed, at most about 0:40 left",
     ]
 
@@ -284,7 +313,7 @@ def test_a_resumed_phase_reports_its_place(monkeypatch) -> None:
     report.begin("again", 5, 5, "round 6")
     assert report.stream.getvalue().splitlines() == [
         "attack: 4 of 10, resumed at victim 5",
-        "attack: 4.50 of 10, 0:20 elapsed",
+        "attack: 4 of 10, 0:20 elapsed",
         "train: 0 of 5, 0:20 elapsed",
         "again: 5 of 5, 0:20 elapsed",
     ]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from leakbench import cli
-from leakbench.core.process import SAID, said
+from leakbench.core.process import NOTHING, SAID, said
 from leakbench.external.training_probe import save_files
 
 SHAPE, CLASSES = (1, 8, 8), 10
@@ -127,18 +127,44 @@ def test_an_attack_that_is_interrupted_before_its_first_save_leaves_nothing(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = attacked(monkeypatch, capsys, model="command_models:interrupted", out="found")
-    assert (code, out, err.strip()) == (130, "", f"leakbench: {SAID}")
+    assert (code, out, err.strip()) == (130, "", f"leakbench: {NOTHING}")
     assert not (place / "found").exists()
 
 
-def test_the_message_on_interruption_depends_on_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "files", "wanted"),
+    [
+        (["run"], ["runs/a/manifest.json", "runs/a/parts/.0.tmp"], NOTHING),
+        (["run"], ["runs/a/rows.parquet", "runs/a/report.html"], NOTHING),
+        (["run"], ["runs/a/rows.parquet"], SAID),
+        (["run"], ["runs/a/parts/0.parquet"], SAID),
+        (["run", "--out=b"], ["runs/a/parts/0.parquet"], NOTHING),
+        (["run", "--out=b"], ["b/rows.parquet", "b/report.html"], SAID),
+        (["attack", "--out", "b"], ["b/parts/0.safetensors"], SAID),
+    ],
+)
+def test_the_message_on_interruption_says_whether_there_is_work_to_resume(
+    words: list[str], files: list[str], wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in files:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).touch()
+    monkeypatch.setattr(sys, "argv", ["leakbench", *words])
+    assert said() == wanted
+
+
+def test_the_message_on_interruption_depends_on_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     alone = "interrupted; `leakbench attack` keeps nothing and starts over; with --out FOLDER it can be resumed"
     for words, wanted in (
-        (["run", "--out", "attack"], SAID),
+        (["run", "--out", "attack"], NOTHING),
+        (["run"], NOTHING),
+        (["sweep", "grid.yaml"], SAID),
         (["--debug", "bench"], "interrupted; `leakbench bench` keeps nothing and starts over"),
         (["audit", "--into", "run"], "interrupted; `leakbench audit` keeps nothing and starts over"),
-        (["attack", "--out", "folder"], SAID),
-        (["attack", "--out=folder"], SAID),
+        (["attack", "--out", "folder"], NOTHING),
+        (["attack", "--out=folder"], NOTHING),
         (["attack", "--out", "answers.safetensors"], alone),
         (["attack", "--update", "out.npz"], alone),
     ):

@@ -66,7 +66,9 @@ def test_the_commonest_label_is_from_public_examples_or_possible_victims() -> No
 
 def test_without_noise_there_is_no_bound() -> None:
     """fed_cdp_valid adds noise after type-2, fed_sdp_server after type-1; without a defense, none is added."""
-    assert of(cell(defense="fed_cdp_valid"))["type-2"].reason.startswith("none: noise is added after this tap")
+    assert of(cell(defense="fed_cdp_valid"))["type-2"].reason.startswith(
+        "none: noise is added after this leakage point"
+    )
     assert of(cell(defense="fed_sdp_server"))["type-1"].reason == "none: trusts the server"
     assert of(cell(defense="fed_alpha_cdp"))["type-2"].reason.startswith("none: data-dependent sensitivity")
     assert all(guard.sigma is None for guard in of(cell()).values())

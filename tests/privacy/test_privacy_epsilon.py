@@ -74,7 +74,7 @@ def test_fed_cdp_on_mnist() -> None:
         assert answer.by_tap[tap].valid == answer.valid
     assert answer.by_tap["type-1"].participations == {"expected": pytest.approx(10.0), "largest": None}
     assert answer.by_tap["type-2"].valid is None
-    assert answer.by_tap["type-2"].reason.startswith("none: noise is added after this tap")
+    assert answer.by_tap["type-2"].reason.startswith("none: noise is added after this leakage point")
 
 
 def test_visible_uses_have_no_amplification() -> None:
@@ -239,7 +239,7 @@ def test_fed_sdp_at_the_client() -> None:
     assert fixed.valid == pytest.approx(pld((Mechanism(60.0, 0.1, 100, "fixed"),), 1e-5))
     assert "trusts the other clients" in fixed.reason
     assert "trusts neither the server nor other clients" in fixed.by_tap["type-1"].reason
-    assert fixed.by_tap["type-2"].reason.startswith("none: noise is added after this tap")
+    assert fixed.by_tap["type-2"].reason.startswith("none: noise is added after this leakage point")
     for tap in ("type-1", "type-0"):
         assert fixed.by_tap[tap].without_draw == pytest.approx(8.0, abs=0.05)
         assert fixed.by_tap[tap].valid == pytest.approx(2.4157, abs=1e-3)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from leakbench.core.process import INTERRUPTED, SAID
+from leakbench.core.process import INTERRUPTED, NOTHING, SAID
 
 __all__ = ["Ended", "Kill", "Pace", "begun", "drawn", "ending", "started"]
 
@@ -169,6 +169,7 @@ def ending(ended: Ended, kill: Kill) -> str:
     last = (ended.err.splitlines() or [""])[-1]
     said = last in (
         f"leakbench: {SAID}",
+        f"leakbench: {NOTHING}",
         "leakbench: interrupted; `leakbench audit` keeps nothing and starts over",
     )
     if ended.code == 0 or (ended.code == INTERRUPTED and said):

@@ -170,7 +170,7 @@ def test_the_page_shows_the_results_of_the_run(tmp_path: Path) -> None:
     shown = " ".join(page.shown.split())
     for number in ("0.85 [0.64, 0.95]", "0.05 [0.01, 0.24]", "0.0193", "0.1823", "34.3", "0.97", "25", "0.599", "8.02"):
         assert number in shown
-    assert "accuracy 0.951 after 2 rounds threat: honest protocol: paper" in shown
+    assert "accuracy 0.951 after 2 rounds threat: honest-but-curious protocol: paper" in shown
     assert "and server-side update (type-0): backbone weights not found; pass --lpips-weights DIR" in shown
     assert "the search diverged" in shown and "no answer" in shown
     assert "none: trusts the server" in shown and "Table 3" in shown

@@ -152,9 +152,9 @@ def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:
     some = resolve_cell(Request(attack="autoleak", dataset="digits", taps=("type-2",)), None)
     said = warnings(some, {"type-2": Tap(doubts=found, victims=4)}, pd.DataFrame({"round": [0], "loss": [0.5]}))
     assert said == [
-        "type-2: a search never came closer than its start: its gradients may vanish (4 of 4 victims)",
-        "type-2: too few public examples to try the same searches without any defense (4 of 4 victims)",
-        "type-2: of mine (4 of 4 victims)",
+        "type-2: for 4 of 4 victims, a search never came closer than its start: its gradients may vanish",
+        "type-2: for 4 of 4 victims, too few public examples to try the same searches without any defense",
+        "type-2: for 4 of 4 victims, of mine",
     ]
 
 

@@ -90,8 +90,8 @@ def test_examples_and_victims_are_counted_with_the_commonest_first():
     ("threat", "failures", "said"),
     [
         ("honest", 0, None),
-        ("honest", 2, "precision 0.50 (4 of 8 answers right)"),
-        ("malicious parameters", 0, "precision 0.50 (5 of 10 answers right)"),
+        ("honest", 2, "precision 0.50 (4 of 8 reconstructions right)"),
+        ("malicious parameters", 0, "precision 0.50 (5 of 10 reconstructions right)"),
     ],
 )
 def test_precision_is_printed_if_it_differs_from_the_asr(threat, failures, said):
