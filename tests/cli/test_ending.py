@@ -113,7 +113,7 @@ def test_an_import_is_not_interrupted_but_ends_with_the_process(tmp_path: Path) 
 def test_an_interrupt_without_a_terminal_adds_no_empty_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commands.commands["runs"], "callback", interrupted)
