@@ -9,9 +9,20 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.core.verdict_words import VERDICTS
+from leakbench.core.verdict_words import INCONCLUSIVE, VERDICTS
 
-__all__ = ["box_of", "caveats_of", "count_of", "evidence_of", "few_victims", "leaks_counted", "part_of", "range_of"]
+__all__ = [
+    "box_of",
+    "caveats_of",
+    "count_of",
+    "evidence_of",
+    "few_seeds",
+    "few_victims",
+    "inconclusive",
+    "leaks_counted",
+    "part_of",
+    "range_of",
+]
 
 FEW = 10
 """Number of victims below which a page has a caveat."""
@@ -56,6 +67,20 @@ def evidence_of(rows: pd.DataFrame) -> str:
     if "scale" in rows and rows["scale"].notna().any():
         parts.append(f"scale {' and '.join(sorted(set(rows['scale'].dropna())))}")
     return f"{', '.join(parts)}."
+
+
+def few_seeds(rows: pd.DataFrame, least: int) -> str:
+    """Return the caveat that cells have fewer trainings than a verdict needs; empty where none has."""
+    few = rows.loc[rows["seeds"] < least, "cell"].nunique() if "seeds" in rows else 0
+    of = part_of(few, rows["cell"].nunique(), "cell")
+    return f"{of} {'has' if few == 1 else 'have'} fewer than {least} trainings: no verdict follows." if few else ""
+
+
+def inconclusive(rows: pd.DataFrame) -> str:
+    """Return the caveat that a failed attack is not protection, with the number of such rows; empty without any."""
+    failed = int((rows["verdict"] == INCONCLUSIVE).sum()) if "verdict" in rows else 0
+    are = "is" if failed == 1 else "are"
+    return f"{count_of(failed, 'row')} {are} `{INCONCLUSIVE}`: a failed attack is not protection." if failed else ""
 
 
 def few_victims(rows: pd.DataFrame, every: bool = False) -> str:

@@ -91,15 +91,17 @@ def _of(verdict: str) -> Callable[[], str]:
     a table, the computed ones by their number."""
 
     def block() -> str:
-        lines, computed = [], 0
+        lines, computed, kinds = [], 0, Counter[str]()
         for page, title in _pages():
             computed += sum(cells[-2] == f"**{verdict}**" for cells in _table(page, COMPUTED))
             for row, what, printed, measured, interval, word, reason in _table(page, MEASURED):
                 if word == f"**{verdict}**":
-                    cell = f"{row}, {what} | {printed} | {measured} {interval} | {reason}"
+                    kinds[what.replace("resilient (1 yes, 0 no)", "yes or no: resilient")] += 1
+                    cell = f"{row}, {what} | {printed} | {measured} {interval.strip('-')}".rstrip() + f" | {reason}"
                     lines.append(f"| [{title}]({_link(page)}) | {cell} |")
         below = "[below](#epsilons-that-do-not-follow)"
-        counts = f"{computed} computed epsilons and rounds ({below}) and {len(lines)} measured numbers are {verdict}."
+        counts = f"{computed} computed epsilons and rounds ({below}) and {len(lines)} measured numbers are {verdict}"
+        counts += f" ({'; '.join(f'{what}: {number}' for what, number in sorted(kinds.items()))})." if kinds else "."
         heads = ["", "| page | cell | printed | measured [95 % CI] | why |", "| --- | --- | --- | --- | --- |"]
         return "\n".join([counts, *(heads if lines else ()), *lines]) + "\n"
 

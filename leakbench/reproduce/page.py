@@ -13,13 +13,13 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.box import box_of, caveats_of, evidence_of, few_victims, leaks_counted, part_of
+from leakbench.box import box_of, caveats_of, evidence_of, few_seeds, few_victims, inconclusive, leaks_counted, part_of
 from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.reproduce.agreement import LEVEL
 from leakbench.reproduce.columns import COLUMNS, text_of
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.published import rows_of
-from leakbench.reproduce.reached import reached
+from leakbench.reproduce.reached import LEAST, reached
 from leakbench.reproduce.table import Line, Table, scale_of, with_claims
 from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, decided, unmeasured
 from leakbench.study.rows import Row
@@ -55,15 +55,26 @@ EARLY = (
     "the number of these looks, intervals widened for it, and with all {tests} tests of the page no correction can undo it."
 )
 REACHED = (
-    *("sweep", "aim", "not excluded from", "accuracy [95 % CI]", "epsilon claimed", "epsilon valid"),
-    *("mean at the aim from", "surely at the aim from"),
+    *("sweep", "aim", "mean at the aim", "epsilon claimed", "epsilon valid"),
+    *(
+        "not excluded",
+        "accuracy [95 % CI]",
+        "one more training [95 %]",
+        "epsilon claimed",
+        "epsilon valid",
+        "few seeds",
+    ),
 )
 REACHES = (
-    "For each sweep, in the table's order. Not excluded from: the first cell where one more training may reach the aim, by the "
-    "95 % interval of its accuracy; more noise is excluded. Mean: the first cell whose mean is at the aim or above. Surely: the "
-    "first cell where the whole interval is."
+    "Mean at the aim: the first cell of the sweep, in the table's order, whose mean accuracy is the aim or above. Not excluded: "
+    "the first cell where one more training may reach the aim, because its 95 % interval on as many test examples as the paper's, "
+    "which is wider than that of the mean, does not end below it. Such a cell need not reach the aim: where trainings differ widely, little is excluded. "
+    f"Few seeds: cells of fewer than {LEAST}, which exclude nothing and are left out there."
 )
 """The columns and the rule of the table of sweeps that aim at an accuracy."""
+
+OF_LEAKS, WITHOUT_LEAKS = ["verdict", "victims", "networks"], ("accuracy", "cost")
+"""The columns about leaks, and the sets of columns of tables about something else."""
 
 LINK = re.compile(r"\[([^]]*)\]\((?:\.\./)+([\w/-]+\.md)[^)]*\)")
 """A link from a published page to a page of the documentation or of another group."""
@@ -123,7 +134,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False, out: Path
             "",
         ),
         *_verdicts(table, claims_of(table, rows)),
-        *_reached(rows),
+        *_reached(table, rows),
         *_at_quick(table, rows),
         AGAIN.format(name=table.called, seeds=_seeds(table, rows)),
         "",
@@ -143,11 +154,14 @@ def _box(
 ) -> list[str]:
     """Return the box at the top of the page; the table's answer is about the published rows only."""
     claims = claims_of(table, rows)
-    counts = counted(claim.verdict for claim in claims) if claims else leaks_counted(rows.get("verdict", ()))
+    # The attack of a table of accuracies is as small as can be: the page is not about its leaks.
+    leaks = rows.drop(columns=OF_LEAKS, errors="ignore") if table.columns in WITHOUT_LEAKS else rows
+    counts = counted(claim.verdict for claim in claims) if claims else leaks_counted(leaks.get("verdict", ()))
     answer = "" if elsewhere else untagged(table.answer)
-    caveats = caveats_of(stale, rows, _alone(rows)["cell"].nunique())
+    caveats = caveats_of(stale, leaks, _alone(leaks)["cell"].nunique())
+    caveats.append(few_seeds(rows, LEAST) if table.columns == "accuracy" else inconclusive(leaks))
     if not claims or out is not None:  # A published page without claims gives a verdict about leaks.
-        caveats.append(few_victims(rows, every=out is not None))
+        caveats.append(few_victims(leaks, every=out is not None))
     lacking = len({line.name for line in table.lines} - set(rows["cell"]))
     if lacking and out is not None:
         are = "is" if lacking == 1 else "are"
@@ -155,7 +169,7 @@ def _box(
     return box_of(
         untagged(table.question or table.title),
         " ".join(filter(None, (answer, counts))) or "No claim is tested; see the table.",
-        evidence_of(rows),
+        evidence_of(leaks),
         untagged(" ".join(filter(None, caveats))),
         f"leakbench reproduce {table.called}{'' if out is None else _options(rows, out)}",
     )
@@ -222,7 +236,8 @@ def _seeds(table: Table, rows: pd.DataFrame) -> str:
     given = [{"seed": 0, **_given(lines[row["cell"]], row), **scale_of(row)[1]} for row in rows.to_dict("records")]
     seeds = sorted({int(each["seed"]) for each in given}) or [0]
     if len(seeds) == 1:
-        return f"All rows use seed {seeds[0]}"
+        several = "seeds" in rows and (rows["seeds"] > 1).any()
+        return f"The first seed of every row is {seeds[0]}" if several else f"All rows use seed {seeds[0]}"
     return f"Seeds: {', '.join(map(str, seeds))}, as the table states for each row"
 
 
@@ -293,23 +308,26 @@ def _samples(table: Table) -> str:
     return untagged(f"Examples behind the printed numbers, from {table.samples_from}: {each}.") if each else ""
 
 
-def _reached(rows: pd.DataFrame) -> list[str]:
-    """Return the first cells of each sweep that reach its aim, by interval and by mean; empty without an aim."""
+def _reached(table: Table, rows: pd.DataFrame) -> list[str]:
+    """Return the first cells of each sweep that reach its aim, by mean and by interval; empty without an aim."""
+    samples = {line.name: line.samples["accuracy"] for line in table.lines if "accuracy" in line.samples}
     found = [
         (
-            in_table(r.sweep),
-            f"{r.aim:.3f}",
-            *map(in_table, (p.cell, p.accuracy, p.claimed, p.valid, r.mean.cell, r.sure.cell)),
+            *map(in_table, (r.sweep, f"{r.aim:.3f}", r.mean.cell, r.mean.claimed, r.mean.valid)),
+            *map(
+                in_table,
+                (r.possible.cell, r.possible.accuracy, r.possible.further, r.possible.claimed, r.possible.valid),
+            ),
+            str(r.few),
         )
-        for r in reached(rows)
-        for p in (r.possible,)
+        for r in reached(rows, samples)
     ]
     return ["## Cells that reach the accuracy", "", REACHES, "", markdown_table(REACHED, found), ""] if found else []
 
 
 def _interval(c: Compared) -> str:
-    nothing = (pd.isna(c.low) and pd.isna(c.high)) or (c.low == -math.inf and c.high == math.inf)
-    return "-" if nothing else f"[{text_of(c.low, 3)}, {text_of(c.high, 3)}]"
+    known = math.isfinite(c.low) or math.isfinite(c.high)
+    return "-" if not known else f"[{text_of(c.low, 3)}, {text_of(c.high, 3)}]"
 
 
 def _gathered(names: list[str]) -> list[str]:

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
+from leakbench.reproduce.agreement import agreement
 from leakbench.reproduce.columns import interval, text_of
+from leakbench.reproduce.verdict import CLAIMS
 
-__all__ = ["Reached", "Setting", "reached"]
+__all__ = ["LEAST", "Reached", "Setting", "reached"]
 
 NONE_DOES = "none of those measured"
+
+TRAINED = "trained_accuracy"
+
+HALF = 5e-4
+"""Half of the last digit of an aim."""
+
+LEAST = CLAIMS["accuracy"].least
+"""Trainings that a cell needs before one more training is predicted."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A cell of a sweep: the last part of its name, and its numbers as the page prints them."""
+    """A cell of a sweep: the last part of its name, and its numbers as the page prints them.
+
+    Args:
+        further: The 95 % interval of one more training's accuracy on as many test examples as the paper's, as of `agreement`.
+    """
 
     cell: str = NONE_DOES
     accuracy: str = "-"
+    further: str = "-"
     claimed: str = "-"
     valid: str = "-"
 
@@ -28,45 +44,68 @@ class Reached:
     """A sweep, its aim, and the first of its cells that reach it.
 
     Args:
-        possible: The first cell where one more training may reach the aim: the 95 % interval of its accuracy does not end below
-            the aim.
         mean: The first cell whose mean accuracy is the aim or above, regardless of its interval.
-        sure: The first cell where one more training is expected to reach the aim: the whole interval is at the aim or above.
+        possible: The first cell where one more training may reach the aim, as printed: its interval does not end below. Cells of
+            fewer than `LEAST` trainings are left out; its name is "-" if no others were measured.
+        few: Number of these.
     """
 
     sweep: str
     aim: float
-    possible: Setting
     mean: Setting
-    sure: Setting
+    possible: Setting
+    few: int
 
 
-def reached(rows: pd.DataFrame) -> list[Reached]:
+def reached(rows: pd.DataFrame, samples: Mapping[str, int] = {}) -> list[Reached]:
     """Return which cells of each sweep among the rows are the first to reach its aim.
 
     A sweep is all cells whose names are alike up to the last comma, in the order of the table.
+
+    Args:
+        samples: {cell: on how many examples the aim was measured}, where the paper gives it.
     """
     aimed = rows[rows["aim"].notna()] if "aim" in rows else rows.head(0)
     if not len(aimed):
         return []
     return [
-        _reached(str(sweep), float(cells["aim"].iloc[0]), cells)
+        _reached(str(sweep), float(cells["aim"].iloc[0]), cells, samples)
         for sweep, cells in aimed.groupby(aimed["cell"].str.rpartition(", ")[0], sort=False)
     ]
 
 
-def _reached(sweep: str, aim: float, cells: pd.DataFrame) -> Reached:
-    # A paper prints the accuracy of one training: Student's interval of one more is wider than that of the mean of n by
-    # (n + 1) ** .5 (Hahn and Meeker, 1991, section 4.8). The interval of a single training is over test examples.
-    mean, seeds = cells["trained_accuracy"], cells["seeds"]
-    wider = (seeds + 1).where(seeds > 1, 1) ** 0.5
-    high, low = (mean + wider * (cells[f"trained_accuracy_{end}"] - mean) for end in ("high", "low"))
-    return Reached(sweep, aim, *(_first(cells[accuracy >= aim]) for accuracy in (high, mean, low)))
+def _reached(sweep: str, aim: float, cells: pd.DataFrame, samples: Mapping[str, int]) -> Reached:
+    several = cells["seeds"] >= LEAST
+    tests = [
+        agreement(
+            row[f"{TRAINED}"],
+            row[f"{TRAINED}_low"],
+            row[f"{TRAINED}_high"],
+            row["seeds"],
+            aim,
+            HALF,
+            samples.get(row["cell"]),
+        )
+        for row in cells.to_dict("records")
+    ]
+    low, high = ([aim + getattr(test, end) for test in tests] for end in ("low", "high"))
+    told = cells.assign(further=cells[TRAINED], further_low=low, further_high=high)
+    may = told[several & (told["further_high"] >= aim - HALF)]
+    return Reached(
+        sweep,
+        aim,
+        _first(told[cells[TRAINED] >= aim]),
+        _first(may) if several.any() else Setting("-"),
+        int((~several).sum()),
+    )
 
 
 def _first(cells: pd.DataFrame) -> Setting:
     if not len(cells):
         return Setting()
     row = cells.iloc[0].to_dict()
+    ends = (min(max(row[f"further_{end}"], 0.0), 1.0) for end in ("low", "high"))
+    further = f"[{', '.join(text_of(end, 3) for end in ends)}]" if row["seeds"] >= LEAST else "-"
     claimed, valid = (text_of(row.get(f"epsilon_{name}"), 3) for name in ("claimed", "valid"))
-    return Setting(str(row["cell"]).rpartition(", ")[2], interval("trained_accuracy", 3)(row), claimed, valid)
+    cell = str(row["cell"]).rpartition(", ")[2]
+    return Setting(cell, interval("trained_accuracy", 3)(row), further, claimed, valid)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from leakbench.core.verdict_words import RECONSTRUCTS
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR
 from leakbench.reproduce.agreement import LEVEL, Agreement, agreement, holm
@@ -162,8 +163,8 @@ def _compared(
     looks: int,
 ) -> Compared:
     measure = CLAIMS[what]
-    ends = ("", "", "") if measure.exact else ("", "_low", "_high")
-    value, low, high = (_number(row.get(f"{measure.column or what}{end}")) for end in ends)
+    name = measure.column or what
+    value, low, high = (_number(row.get(f"{name}{end}")) for end in ("", "_low", "_high"))
     found = Compared(str(row["row"]), what, printed, value, low, high)
     units = _units(row, measure)
     half = 0.5 * 10.0**-digits
@@ -259,8 +260,9 @@ def _equal(found: Compared, half: float, because: str) -> Compared:
 
 
 def _failed(row: Mapping[Any, Any], claim: Mapping[str, float]) -> bool:
-    """Say whether the paper's attack failed, or ours: not more of its victims reconstructed than by the baseline guess."""
-    return claim.get("resilient") == 1 or _number(row.get(ASR.name)) <= _number(row.get(ASR.baseline))
+    """Say whether the paper's attack failed, or ours: no verdict of a reconstruction, and an ASR not above the baseline guess's."""
+    within = _number(row.get(ASR.name)) <= _number(row.get(ASR.baseline))
+    return claim.get("resilient") == 1 or (within and row.get("verdict") != RECONSTRUCTS)
 
 
 def _unlike(row: Mapping[Any, Any], what: str) -> str:

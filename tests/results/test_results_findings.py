@@ -61,7 +61,7 @@ def test_the_words_are_plain_and_the_lines_short() -> None:
 
 
 def test_the_list_of_pages_has_the_findings() -> None:
-    line = "- [Ten findings](findings.md)"
+    line = "- [Findings](findings.md)"
     assert line in pages_of(RESULTS).splitlines()
     assert line in (RESULTS / "README.md").read_text(encoding="utf-8").splitlines()
 
@@ -150,7 +150,7 @@ def test_the_script_writes_the_page_and_the_list(
     monkeypatch.setattr(findings, "read", lambda: inputs)
     findings.main()
     assert (tmp_path / "findings.md").read_text(encoding="utf-8") == PAGE
-    assert "- [Ten findings](findings.md)" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "- [Findings](findings.md)" in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_row_of_few_examples_of_one_network_is_a_doubt() -> None:
