@@ -68,7 +68,8 @@ REACHED = (
 REACHES = (
     "Mean at the aim: the first cell of the sweep, in the table's order, whose mean accuracy is the aim or above. Not excluded: "
     "the first cell where one more training may reach the aim, because its 95 % interval on as many test examples as the paper's, "
-    "which is wider than that of the mean, does not end below it. Such a cell need not reach the aim: where trainings differ widely, little is excluded. "
+    "which is wider than that of the mean, does not end below it. "
+    "Such a cell need not reach the aim: where trainings differ widely, little is excluded. "
     f"Few seeds: cells of fewer than {LEAST}, which exclude nothing and are left out there."
 )
 """The columns and the rule of the table of sweeps that aim at an accuracy."""
