@@ -458,7 +458,7 @@ def clips_and_pruning(inputs: Inputs) -> Finding:
     )
     leaking = int(strong["verdict"].isin(LEAKING).sum())
     return Finding(
-        f"Clips and pruning of 90 % do not stop a malicious server that changes the model, at batches of {range_of(rows['batch'])}",
+        f"Clips and pruning of 90 % do not stop a malicious server, at batches of {range_of(rows['batch'])}",
         f"An imprinted layer gives a malicious server most of a batch behind each of {len(rows)} defenses by clips or pruning.",
         f"Recovered shares: {each}; {sizes(rows, 'batches')}, {range_of(rows['batch'])} CIFAR-10 images a batch.",
         "that most of a batch is recovered behind stronger defenses, from larger batches, or by an imprint of the cumulative kind: "
