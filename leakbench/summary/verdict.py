@@ -152,7 +152,9 @@ def verdict(evidence: Evidence) -> Verdict:
 
 
 def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
-    """Yield what the evidence lacks for `no leak found`, and whether the deciding run would supply it."""
+    """Yield what the evidence lacks, the most important first, and whether the deciding run would supply it."""
+    for measurement in evidence.above:
+        yield f"{measurement}, but on fewer than {LEAST_COMPARED} victims", True
     if not evidence.adaptive:
         yield "the attacker does not know the defense", True
     if evidence.ranks_only:
@@ -175,9 +177,9 @@ def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
         yield f"{_count(evidence.networks, unit)}, at least {LEAST_NETWORKS} are needed", not evidence.live
     if not within_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates):
         yield f"{_identified(evidence)}, which is significant at {CAUTION:g} but not at {LEVEL:g}", True
-    above = [f"{measurement}, but on fewer than {LEAST_COMPARED} victims" for measurement in evidence.above]
-    for weak in (*above, *(f"{measurement}, but not significantly" for measurement in evidence.higher)):
-        yield weak, True
+    if not evidence.above:
+        for measurement in evidence.higher:
+            yield f"{measurement}, but not significantly", True
 
 
 def _identified(evidence: Evidence) -> str:

@@ -445,7 +445,10 @@ def test_fewer_than_four_reconstructed_examples_count_with_a_significant_identif
 ) -> None:
     found = tap_summary(rows(victims, success=True, identified=identified), 0.0, STRONG)
     assert found.verdict == word
-    assert word == "reconstructs" or "but on fewer than 4 victims" in found.verdict_reason
+    if word == "inconclusive":  # What keeps the leak from being stated comes first, and is said once.
+        reason, _, rest = found.verdict_reason.partition("; ")
+        assert reason.startswith("the ASR 1.00 is significantly above") and reason.endswith("but on fewer than 4 victims")
+        assert "not significantly" not in rest
 
 
 @pytest.mark.parametrize(("rmse", "word"), [(0.0039, "reconstructs"), (0.0041, "inconclusive")])
