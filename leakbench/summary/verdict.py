@@ -153,8 +153,7 @@ def verdict(evidence: Evidence) -> Verdict:
 
 def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
     """Yield what the evidence lacks, the most important first, and whether the deciding run would supply it."""
-    for measurement in evidence.above:
-        yield f"{measurement}, but on fewer than {LEAST_COMPARED} victims", True
+    yield from ((f"{measurement}, but on fewer than {LEAST_COMPARED} victims", True) for measurement in evidence.above)
     if not evidence.adaptive:
         yield "the attacker does not know the defense", True
     if evidence.ranks_only:
@@ -177,9 +176,8 @@ def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
         yield f"{_count(evidence.networks, unit)}, at least {LEAST_NETWORKS} are needed", not evidence.live
     if not within_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates):
         yield f"{_identified(evidence)}, which is significant at {CAUTION:g} but not at {LEVEL:g}", True
-    if not evidence.above:
-        for measurement in evidence.higher:
-            yield f"{measurement}, but not significantly", True
+    higher = () if evidence.above else evidence.higher
+    yield from ((f"{measurement}, but not significantly", True) for measurement in higher)
 
 
 def _identified(evidence: Evidence) -> str:

@@ -447,7 +447,9 @@ def test_fewer_than_four_reconstructed_examples_count_with_a_significant_identif
     assert found.verdict == word
     if word == "inconclusive":  # What keeps the leak from being stated comes first, and is said once.
         reason, _, rest = found.verdict_reason.partition("; ")
-        assert reason.startswith("the ASR 1.00 is significantly above") and reason.endswith("but on fewer than 4 victims")
+        assert reason.startswith("the ASR 1.00 is significantly above") and reason.endswith(
+            "but on fewer than 4 victims"
+        )
         assert "not significantly" not in rest
 
 
