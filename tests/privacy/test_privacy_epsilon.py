@@ -230,7 +230,7 @@ def test_noise_of_each_update_at_the_server_shows_the_size_of_a_random_cohort() 
     server = valid({"server": (CLIP, ON_EACH)}, "client", client_sampling="poisson")
     client = valid(AT_CLIENT, "client", client_sampling="poisson")
     assert (server.valid, server.sigma_effective) == (client.valid, 6.0)
-    assert "q amplifies nothing" in server.reason
+    assert "sampling (q) does not amplify privacy" in server.reason
 
 
 def test_fed_sdp_at_the_client() -> None:
