@@ -20,6 +20,7 @@ from leakbench.core.behaviour import part_name
 from leakbench.core.errors import InputError
 from leakbench.core.part import part
 from leakbench.core.recipe import Slot, _own_parts, construct, describe, load, names, recipe_name, resolve
+from leakbench.core.untrusted import parse_yaml
 from leakbench.data.formats import FORMAT
 from leakbench.data.partition import PARTITION
 from leakbench.defense import Defense
@@ -226,3 +227,12 @@ def test_a_package_that_cannot_be_imported_stops_only_recipes_that_name_its_part
         "rounded: part 'transform.rounded' of the package my-parts cannot be imported (ModuleNotFoundError: No module named "
         "'my_lost'); install the package again or uninstall it"
     )
+
+
+def test_a_text_that_is_read_twice_gives_data_of_its_own() -> None:
+    """Parsed texts are kept, so that a change of what one reader got must not reach the next."""
+    text = "a: &list [1, {b: 2}]\nc: *list\n"
+    first = parse_yaml(text)
+    first["a"][1]["b"] = 3
+    first["d"] = 4
+    assert parse_yaml(text) == {"a": [1, {"b": 2}], "c": [1, {"b": 2}]}
