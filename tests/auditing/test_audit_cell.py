@@ -85,7 +85,7 @@ def test_measured_and_accounted_multipliers_agree(name: str) -> None:
         else:
             assert found.sigma_measured == pytest.approx(accounted.sigma_effective, rel=0.01)
         # Noise that changes over rounds is audited as one release at its weakest.
-        assert (found.valid == accounted.valid) == ("of one release" not in found.reason)
+        assert (found.valid == accounted.valid) == ("for one release" not in found.reason)
         assert found.verdict in ("holds", "violated")
 
 
