@@ -87,7 +87,7 @@ def nearest(name: str, known: list[str] | tuple[str, ...], listing: str = "") ->
     Args:
         name: The unknown name.
         known: The accepted names.
-        listing: The command that lists the names; empty if there is none.
+        listing: The command that lists the names; empty without one.
 
     Returns:
         `; did you mean 'x'?` with the nearest known name, or `; known: a, b` if none is near, where semicolons separate names

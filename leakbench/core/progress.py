@@ -191,7 +191,7 @@ class Reporter:
         if self._slower or len(self._paces) < WINDOWS or rest <= 0:
             return
         end = now + max(self._paces) * rest
-        if self._left is None or not self._left_printed:  # An estimate that nobody has read may grow.
+        if self._left is None or not self._left_printed:  # An estimate that was never printed may grow.
             self._left = end
             return
         self._left = min(self._left, end)
@@ -241,7 +241,7 @@ class Reporter:
         ):  # No estimate is of a step between two phases.
             return words
         if self._end is not None and now > self._end and not self._end_printed:
-            self._end = None  # A bound that nobody has read; a later one may be higher.
+            self._end = None  # A bound that was never printed: a later one may be higher.
         if self._end is not None:
             self._end_printed = True
             left = self._end - now

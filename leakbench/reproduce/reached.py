@@ -78,7 +78,7 @@ def _reached(sweep: str, aim: float, cells: pd.DataFrame, samples: Mapping[str, 
     several = cells["seeds"] >= LEAST
     tests = [
         agreement(
-            row[f"{TRAINED}"],
+            row[TRAINED],
             row[f"{TRAINED}_low"],
             row[f"{TRAINED}_high"],
             row["seeds"],
