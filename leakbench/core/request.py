@@ -14,11 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import TAPS
+from leakbench.core.typed import STRICT, typed_fields, types_of
 from leakbench.core.words import seconds, success, words
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Unset",
     "at_least",
     "check_request",
+    "fields_of",
     "leak_rounds",
     "metadata",
     "networks_of",
@@ -515,8 +517,7 @@ def request_of(given: Mapping[str, Any]) -> Request:
     """Return the request with some fields, as a file gives them, and the defaults of the others.
 
     Args:
-        given: {field: value}. A list is a YAML list, or words with commas between them; `success` is a number, or `rmse<=0.1`;
-            `budget` is a number of seconds, or `2m`. Nothing else is converted.
+        given: {field: value}, as in `fields_of`.
 
     Returns:
         The request; `check_request` has not checked it yet.
@@ -524,24 +525,28 @@ def request_of(given: Mapping[str, Any]) -> Request:
     Raises:
         InputError: A field is unknown, or its value has another type.
     """
-    fields = {}
-    for name, value in given.items():
-        if name not in FIELDS:
-            raise InputError(f"unknown field {name!r}{nearest(str(name), FIELDS)}")
-        try:
-            fields[name] = _types()[name].validate_python(_read(name, value), strict=True)
-        except ValidationError as error:
-            message = error.errors()[0]["msg"]
-            raise InputError(f"{name}: {message[0].lower()}{message[1:]}, got {value!r}") from None
-    return Request(**fields)
+    return Request(**fields_of(given))
+
+
+def fields_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a request, as a file gives them, with the values that a `Request` has.
+
+    Args:
+        given: {field: value}. A list is a YAML list, or words with commas between them; `success` is a number, or `rmse<=0.1`;
+            `budget` is a number of seconds, or `2m`. Nothing else is converted.
+
+    Raises:
+        InputError: A field is unknown, or its value has another type.
+    """
+    return typed_fields(_types(), {name: _read(name, value) for name, value in given.items()})
 
 
 @cache
-def _types() -> dict[str, TypeAdapter[Any]]:
+def _types() -> Mapping[str, TypeAdapter[Any]]:
     """Return what checks the type of each field. `check_request` checks words later and names the nearest accepted one."""
     kinds = get_type_hints(Request)
-    words = {name for name, kind in kinds.items() if any(get_origin(each) is Literal for each in get_args(kind))}
-    return {name: TypeAdapter(str | None if name in words else kind) for name, kind in kinds.items()}
+    words = [name for name, kind in kinds.items() if any(get_origin(each) is Literal for each in get_args(kind))]
+    return {**types_of(Request), **dict.fromkeys(words, TypeAdapter[Any](str | None, config=STRICT))}
 
 
 def _read(name: str, value: Any) -> Any:

@@ -5,38 +5,43 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import Field
 
+from leakbench.core.part import Text, part
 from leakbench.measure.statistics import difference_interval
 from leakbench.reproduce.agreement import mean_test
 from leakbench.reproduce.verdict import CLAIMS, DIFFERENT, NONE, ORDER, Compared
 
-__all__ = ["SPANS", "Order", "Rounds", "ordered", "rounds_of"]
-
-SPANS = ("all", "first", "last")
+__all__ = ["Order", "Rounds", "ordered", "rounds_of"]
 
 LEAST = CLAIMS["accuracy"].least
 """Number of seeds that a test needs."""
 
 
-@dataclass(frozen=True)
+Names = Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+@part
 class Order:
-    """A claim that the sum of the accuracies of some rows is above that of others.
+    """A claim that the sum of the accuracies of some rows is above that of others, as a table's file has it.
 
     Args:
         says: The claim in words.
-        rounds: Rounds whose mean accuracy is compared: `all`, or the `first` or `last` few, the window.
+        more: Names of the rows above.
+        less: Names of the other rows.
+        rounds: Rounds whose mean accuracy is compared: all, or the first or last few, the window.
         apart: Why the order gets no verdict, such as one that the paper does not claim; empty for a claim of the paper.
     """
 
-    says: str
-    more: tuple[str, ...]
-    less: tuple[str, ...]
-    rounds: str = "all"
+    says: Text
+    more: Names
+    less: Names
+    rounds: Literal["all", "first", "last"] = "all"
     apart: str = ""
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -16,19 +15,19 @@ from leakbench.cell import Request
 from leakbench.core.errors import InputError, check_file, nearest
 from leakbench.core.part import Fraction, Text, part
 from leakbench.core.recipe import construct, is_path, read_yaml
-from leakbench.core.typed import check_fields
+from leakbench.core.request import fields_of
 
 __all__ = [
-    "WrittenOrder",
     "WrittenRow",
     "WrittenTable",
     "as_written",
     "body_of",
     "called",
+    "cell_fields",
     "check_claims",
-    "check_given",
     "check_kind",
     "claims_of",
+    "quick_fields",
     "results_folder",
     "rows_folder",
     "studies_folder",
@@ -106,16 +105,14 @@ def called(path: Path) -> str:
 T = TypeVar("T")
 
 Seeds = Annotated[int, Field(ge=1, le=1000)]
+Natural = Annotated[int, Field(ge=0)]
 Values = tuple[str | int | float | None, ...] | Mapping[Any, Any]
 Printed = tuple[Annotated[float, Field(allow_inf_nan=False)] | None, ...]
-
-LISTS = ("taps", "leak_rounds")
-"""Fields of a cell whose values are lists of words."""
 
 
 @part
 class WrittenTable:
-    """The fields of a table; what they mean says `leakbench.reproduce.table`."""
+    """The fields of a table; what they mean says `leakbench.reproduce.table`. Where `most_seeds` is 0, the file has none."""
 
     title: Text
     given: Mapping[str, Any]
@@ -132,17 +129,17 @@ class WrittenTable:
     samples_from: str = ""
     quick: Mapping[str, Any] = field(default_factory=dict)
     seeds: Seeds = 1
-    most_seeds: Seeds = 1
-    pictures: Any = 0
-    repeats: Any = 0
+    most_seeds: Seeds = 0
+    pictures: Natural = 0
+    repeats: Natural = 0
     curves: Mapping[str, tuple[Text, ...]] = field(default_factory=dict)
     orders: tuple[Mapping[str, Any], ...] = ()
-    window: Any = 1
+    window: Natural = 0
 
 
 @part
 class WrittenRow:
-    """The fields of a row."""
+    """The fields of a row. Where `seeds` or `most_seeds` is 0, the row has none of its own."""
 
     name: Text
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -152,20 +149,9 @@ class WrittenRow:
     aim: Fraction | None = None
     apart: Mapping[str, str] = field(default_factory=dict)
     because: str = ""
-    seeds: Seeds = 1
-    most_seeds: Seeds = 1
+    seeds: Seeds = 0
+    most_seeds: Seeds = 0
     quick: Literal[False] | Mapping[str, Any] = field(default_factory=dict)
-
-
-@part
-class WrittenOrder:
-    """The fields of an order."""
-
-    says: Text
-    more: Annotated[tuple[Text, ...], Field(min_length=1)]
-    less: Annotated[tuple[Text, ...], Field(min_length=1)]
-    rounds: str = "all"
-    apart: str = ""
 
 
 def as_written(path: Path, cls: type[T], fields: Mapping[str, Any], where: str = "") -> T:
@@ -174,47 +160,41 @@ def as_written(path: Path, cls: type[T], fields: Mapping[str, Any], where: str =
     Raises:
         InputError: With the file and `where` in it, for a missing or unknown field and for a wrong value.
     """
-    known = {each.name: each for each in dataclasses.fields(cast(Any, cls))}
-    for name, each in known.items():
-        if name not in fields and each.default is each.default_factory is dataclasses.MISSING:
-            raise InputError(f"{path}: {where}field {name!r} is missing")
-    for name in fields:
-        if name not in known:
-            raise InputError(f"{path}: {where}unknown field {name!r}{nearest(str(name), tuple(known))}")
     try:
         return construct(cls, fields)
     except InputError as error:
         raise InputError(f"{path}: {where}{error}") from None
 
 
-def check_kind(path: Path, body: Mapping[str, Any]) -> None:
+def check_kind(path: Path, table: WrittenTable, rows: Sequence[WrittenRow]) -> None:
     """Raise InputError for fields that do not go together: a table is of cells, of costs, of pictures or of curves.
 
     repeats: of costs, whose columns are `cost`; they are of one seed and of no leakage point.  pictures, curves: each is the one
     figure of a page.  orders, window: of curves.
     """
-    of_costs = body.get("columns") == "cost"
-    if of_costs and not body.get("repeats"):
+    of_costs = table.columns == "cost"
+    if of_costs and not table.repeats:
         raise InputError(f"{path}: columns: cost goes with repeats; got none, expected a whole number >= 1")
-    if body.get("repeats"):
+    if table.repeats:
         if not of_costs:
-            raise InputError(f"{path}: repeats: goes with columns: cost, got columns: {body.get('columns', 'claims')}")
-        for name, least in (("pictures", 0), ("curves", {}), ("seeds", 1), ("most_seeds", 1)):
-            if body.get(name, least) != least:
+            raise InputError(f"{path}: repeats: goes with columns: cost, got columns: {table.columns}")
+        for name, most in (("pictures", 0), ("curves", 0), ("seeds", 1), ("most_seeds", 1)):
+            number = getattr(table, name)
+            if (number if isinstance(number, int) else len(number)) > most:
                 raise InputError(f"{path}: {name}: a table with repeats times one seed and draws nothing; leave it out")
-        for row in body["rows"]:
-            if row.get("aim") is not None or any(row.get(name, 1) != 1 for name in ("seeds", "most_seeds")):
+        for row in rows:
+            if row.aim is not None or row.seeds > 1 or row.most_seeds > 1:
                 raise InputError(
-                    f"{path}: row {row['name']!r}: aim, seeds: a table with repeats has neither; leave them out"
+                    f"{path}: row {row.name!r}: aim, seeds: a table with repeats has neither; leave them out"
                 )
-    if body.get("orders") and any("most_seeds" in each for each in (body, *body["rows"])):
+    if table.orders and (table.most_seeds or any(row.most_seeds for row in rows)):
         raise InputError(
             f"{path}: most_seeds: orders compare rows seed by seed, which needs as many in each; leave it out"
         )
-    if body.get("pictures") and body.get("curves"):
+    if table.pictures and table.curves:
         raise InputError(f"{path}: pictures, curves: both are the figure of the page; leave one out")
     for name in ("orders", "window"):
-        if body.get(name) and not body.get("curves"):
+        if getattr(table, name) and not table.curves:
             raise InputError(f"{path}: {name}: requires curves; add them or leave it out")
 
 
@@ -252,12 +232,11 @@ def check_claims(where: str, points: Mapping[str, Any], given: Mapping[str, Any]
 
 def _points(given: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a claim may call the leakage points of a cell: by the tap alone, and of the live protocol by its round."""
-    taps = tuple(given.get("taps", Request.taps))
+    taps: tuple[str, ...] = given.get("taps", Request.taps)
     if given.get("protocol", Request.protocol) != "live":
         return taps
-    rounds = [
-        str(given.get("train_rounds") if r == "last" else r) for r in given.get("leak_rounds", Request.leak_rounds)
-    ]
+    leak_rounds: tuple[str, ...] = given.get("leak_rounds", Request.leak_rounds)
+    rounds = [str(given.get("train_rounds")) if each == "last" else each for each in leak_rounds]
     ends = ["+".join(rounds)] if given.get("join_rounds") else rounds
     return (*taps, *(f"{tap}@{end}" for tap in taps for end in ends))
 
@@ -269,19 +248,17 @@ def _any_round(point: str, given: Mapping[str, Any]) -> bool:
     return live and unknown and number.replace("+", "").isdecimal()
 
 
-def check_given(where: str, given: Mapping[str, Any], quick: Mapping[str, Any] | None) -> None:
-    """Raise InputError for fields of a cell that there are not or that are of another type; of `quick` seeds too."""
-    seeds = (quick or {}).get("seeds", 1)
+def cell_fields(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a cell as a `Request` has them; raises InputError, with `where`, for unknown fields and other types."""
+    try:
+        return fields_of(given)
+    except InputError as error:
+        raise InputError(f"{where}{error}") from None
+
+
+def quick_fields(where: str, quick: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that the scale `quick` gives, as `cell_fields` does, and its number of seeds where it has one."""
+    seeds = quick.get("seeds", 1)
     if type(seeds) is not int or not 1 <= seeds <= 1000:
         raise InputError(f"{where}quick: seeds: got {seeds!r}, expected a whole number from 1 to 1000")
-    for said, fields in (("", given), ("quick: ", {k: v for k, v in (quick or {}).items() if k != "seeds"})):
-        words = {k: tuple(map(_word, v)) if k in LISTS and isinstance(v, list) else v for k, v in fields.items()}
-        try:
-            check_fields(Request, words, "a cell")
-        except InputError as error:
-            raise InputError(f"{where}{said}{error}") from None
-
-
-def _word(value: Any) -> Any:
-    """Return a round's number as a word, which YAML has as a number."""
-    return str(value) if type(value) is int else value
+    return {**quick, **cell_fields(f"{where}quick: ", {k: v for k, v in quick.items() if k != "seeds"})}

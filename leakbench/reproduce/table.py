@@ -22,10 +22,9 @@ found:    summary of the numbers, below them.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from os.path import normpath
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,21 +37,21 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.recipe import own_recipes
 from leakbench.data.find import Load
 from leakbench.reproduce.columns import COLUMNS, measures_of
-from leakbench.reproduce.curves import SPANS, Order, Rounds
+from leakbench.reproduce.curves import Order, Rounds
 from leakbench.reproduce.file import (
-    WrittenOrder,
     WrittenRow,
     WrittenTable,
     as_written,
     body_of,
     called,
+    cell_fields,
     check_claims,
-    check_given,
     check_kind,
     claims_of,
+    quick_fields,
 )
 from leakbench.reproduce.verdict import CLAIMS, LEAST_SEEDS, Compared, compared, digits_of
-from leakbench.study.grid import spelled_out
+from leakbench.study.grid import combinations, labelled
 from leakbench.study.rows import Row, RowFormat, of_table
 from leakbench.study.stale import Published, Today, hash_of, together
 
@@ -72,7 +71,7 @@ class Line:
     """A cell of a table.
 
     Args:
-        given: Fields of a `Request`.
+        given: Fields of a `Request`, with the values that it has.
         claims: {leakage point, "" for every one: {what the paper prints: the number}}.
         apart: {what is claimed in another setting: how the setting differs}.
         because: Why measured numbers differ from printed ones, and what was tried to find out.
@@ -127,10 +126,9 @@ class Line:
         quick = dict(self.quick or {}) if scale == "quick" else {}
         quick.pop("seeds", None)
         seeds = seeds or self.counts(scale).start
-        given = {**self.given, **quick, **changed}
-        fields: dict[str, Any] = {k: tuple(map(str, v)) if isinstance(v, list) else v for k, v in given.items()}
-        first = Request(**fields)
-        return [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)]
+        given: dict[str, Any] = {**self.given, **quick, **changed}
+        first = Request(**given)
+        return [replace(first, seed=first.seed + i) for i in range(seeds)]
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ class Table:
                 raise InputError(f"{self.called} has no row {row['cell']!r} at scale {scale}")
             line, seeds = lines[row["cell"]], row.get("seeds")
             found = line.requests(scale, changed, int(seeds) if seeds and seeds in line.counts(scale) else 0)
-            return [found[0], dataclasses.replace(found[0], defense="none")] if self.repeats else found
+            return [found[0], replace(found[0], defense="none")] if self.repeats else found
 
         def today(load: Load) -> Today:
             cells = [prepare(request, data_dir, load=load) for request in requests()]
@@ -235,53 +233,86 @@ def table_of(path: Path, body: Mapping[str, Any]) -> Table:
         raise InputError(
             f"{path}: rows: got none, expected at least one cell, as - {{name: mine, given: {{attack: cpl}}}}"
         )
-    for row in body["rows"]:
-        as_written(path, WrittenRow, row, f"row {row.get('name')!r}: ")
-    pictures, repeats, window = (_count(path, body, key) for key in ("pictures", "repeats", "window"))
-    check_kind(path, body)
-    lines = tuple(_line(path, body, row) for row in spelled_out(body["rows"], f"{path}"))
-    for name_ in {line.name for line in lines if [other.name for other in lines].count(line.name) > 1}:
-        raise InputError(f"{path}: rows: two are called {name_!r}")
+    rows = [as_written(path, WrittenRow, row, f"row {row.get('name')!r}: ") for row in written.rows]
+    orders = tuple(as_written(path, Order, order, "orders: ") for order in written.orders)
+    check_kind(path, written, rows)
+    lines = tuple(line for row in rows for line in _lines(path, written, row))
+    names = [line.name for line in lines]
+    for name in {name for name in names if names.count(name) > 1}:
+        raise InputError(f"{path}: rows: two are called {name!r}")
     for line in lines:
-        if pictures and line.given.get("pictures") is False:
+        if written.pictures and line.given.get("pictures") is False:
             raise InputError(
                 f"{path}: row {line.name!r}: pictures: got false, so the figure of the table cannot show the row"
             )
-    words = ("title", "text", "cite", "found", "samples_from", "question", "answer")
-    texts: dict[str, Any] = {name: getattr(written, name).strip() for name in words}
-    if bool(written.samples) != bool(texts["samples_from"]):
+    for name in {name for named in (*written.curves.values(), *(o.more + o.less for o in orders)) for name in named}:
+        if name not in names:
+            raise InputError(f"{path}: curves, orders: {name!r} is not a row{nearest(name, names)}")
+    if bool(written.samples) != bool(written.samples_from):
         raise InputError(f"{path}: samples, samples_from: each needs the other; add where the paper gives the sizes")
-    rounds = _rounds(path, body, lines, window or 1)
-    counts: dict[str, Any] = {"pictures": pictures, "repeats": repeats, "rounds": rounds}
-    return Table(path.stem, lines=lines, called=called(path), columns=written.columns, **texts, **counts)
-
-
-def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
-    where = f"{path}: row {row['name']!r}: "
-    given = {**body["given"], **row.get("given", {})}
-    claims, apart = (
-        claims_of(where, row.get("claim", {}), tuple(CLAIMS)),
-        {**body.get("apart", {}), **row.get("apart", {})},
+    return Table(
+        path.stem,
+        title=written.title.strip(),
+        text=written.text.strip(),
+        lines=lines,
+        cite=written.cite.strip(),
+        columns=written.columns,
+        found=written.found.strip(),
+        pictures=written.pictures,
+        repeats=written.repeats,
+        rounds=Rounds(written.window or 1, written.curves, orders) if written.curves else None,
+        called=called(path),
+        samples_from=written.samples_from.strip(),
+        question=written.question.strip(),
+        answer=written.answer.strip(),
     )
-    for name in apart:
-        if name not in CLAIMS:
-            raise InputError(f"{where}apart: {name!r} is not measured{nearest(str(name), list(CLAIMS))}")
-    quick = row.get("quick", {})
-    quick = None if quick is False else {**body.get("quick", {}), **quick}
-    check_given(where, given, quick)
-    check_claims(where, claims, given, bool(body.get("repeats")))
-    own = {slot: normpath(path.parent / name) for slot, name in own_recipes(given).items()}
-    seeds = row.get("seeds", body.get("seeds", 1))
-    most = row.get("most_seeds", body.get("most_seeds", seeds) if "seeds" not in row else seeds)
+
+
+def _lines(path: Path, table: WrittenTable, row: WrittenRow) -> Iterator[Line]:
+    """Yield the cells of a row: one for each combination of its settings, with the numbers that are printed of it."""
+    every = combinations(row.each, f"{path}: ")
+    for what, numbers in row.printed.items():
+        if len(numbers) != len(every):
+            said = f"got {len(numbers)} numbers for {len(every)} combinations"
+            raise InputError(f"{path}: row {row.name!r}: printed: {what}: {said}")
+    for place, (labels, fields) in enumerate(every):
+        printed = {what: numbers[place] for what, numbers in row.printed.items() if numbers[place] is not None}
+        name, given = labelled(row.name, labels, f"{path}: "), {**table.given, **row.given, **fields}
+        yield _line(path, table, row, name, given, {**row.claim, **printed})
+
+
+def _line(
+    path: Path, table: WrittenTable, row: WrittenRow, name: str, given: Mapping[str, Any], claim: Mapping[str, Any]
+) -> Line:
+    """Return a cell of a row, checked.
+
+    Args:
+        path: The file.
+        table: Its table.
+        row: The row.
+        name: Name of the cell.
+        given: Its fields.
+        claim: What is claimed of it.
+    """
+    where = f"{path}: row {name!r}: "
+    claims, apart = claims_of(where, claim, tuple(CLAIMS)), {**table.apart, **row.apart}
+    for what in apart:
+        if what not in CLAIMS:
+            raise InputError(f"{where}apart: {what!r} is not measured{nearest(what, list(CLAIMS))}")
+    quick = None if row.quick is False else quick_fields(where, {**table.quick, **row.quick})
+    fields = cell_fields(where, given)
+    check_claims(where, claims, fields, bool(table.repeats))
+    own = {slot: normpath(path.parent / recipe) for slot, recipe in own_recipes(fields).items()}
+    seeds = row.seeds or table.seeds
+    most = row.most_seeds or (seeds if row.seeds else table.most_seeds or seeds)
     if most < seeds:
         raise InputError(f"{where}most_seeds: got {most}, expected at least seeds, {seeds}")
     if most > seeds and seeds < LEAST_SEEDS:
         raise InputError(
             f"{where}seeds: got {seeds} with most_seeds, expected at least {LEAST_SEEDS}: fewer give no verdict"
         )
-    words = row.get("because", "")
-    samples = _samples(where, body.get("samples", {}), given)
-    return Line(row["name"], given | own, claims, apart, words, seeds, most, quick, row.get("aim"), samples)
+    samples = _samples(where, table.samples, fields)
+    return Line(name, fields | own, claims, apart, row.because, seeds, most, quick, row.aim, samples)
 
 
 def _samples(where: str, samples: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
@@ -290,35 +321,13 @@ def _samples(where: str, samples: Mapping[str, Any], given: Mapping[str, Any]) -
     for what, number in samples.items():
         if what not in CLAIMS:
             raise InputError(f"{where}samples: {what!r} is not measured{nearest(what, list(CLAIMS))}")
-        of_set = number.get(Path(given["dataset"]).stem) if isinstance(number, Mapping) else number
+        dataset = Path(given.get("dataset", Request.dataset)).stem
+        of_set = number.get(dataset) if isinstance(number, Mapping) else number
         if of_set is None:
             continue
         if type(of_set) is not int or of_set < 1:
             raise InputError(f"{where}samples: {what}: got {of_set!r}, expected a whole number >= 1")
         found[what] = of_set
-    return found
-
-
-def _rounds(path: Path, body: Mapping[str, Any], lines: Iterable[Line], window: int) -> Rounds | None:
-    for order in body.get("orders", []):
-        as_written(path, WrittenOrder, order, "orders: ")
-        if order.get("rounds", "all") not in SPANS:
-            raise InputError(f"{path}: orders: rounds: got {order['rounds']!r}{nearest(order['rounds'], SPANS)}")
-    panels = {title: tuple(names) for title, names in body.get("curves", {}).items()}
-    orders = [{**order, "more": tuple(order["more"]), "less": tuple(order["less"])} for order in body.get("orders", [])]
-    known = [line.name for line in lines]
-    for name in {
-        name for named in (*panels.values(), *(o[side] for o in orders for side in ("more", "less"))) for name in named
-    }:
-        if name not in known:
-            raise InputError(f"{path}: curves, orders: {name!r} is not a row{nearest(name, known)}")
-    return Rounds(window, panels, tuple(Order(**order) for order in orders)) if panels else None
-
-
-def _count(path: Path, body: Mapping[str, Any], name: str) -> int:
-    found = body.get(name, 0)
-    if type(found) is not int or found < 0:
-        raise InputError(f"{path}: {name}: got {found!r}, expected a whole number >= 0")
     return found
 
 

@@ -1,7 +1,7 @@
 """The grid of a sweep: a YAML file whose settings and rows are spelled out into requests, one for each cell.
 
 given:  fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies.
-each:   {setting: its values}, whose combinations are the cells; as in `spelled_out`.
+each:   {setting: its values}, whose combinations are the cells; as in `combinations`.
 rows:   [{name, given, each}] instead of `each`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,59 +24,50 @@ from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.storage.store import SCHEMA, content_hash
 
-__all__ = ["Asked", "Grid", "grid_of", "read_grid", "spelled_out"]
+__all__ = ["Asked", "Grid", "combinations", "grid_of", "labelled", "read_grid"]
 
 
-def spelled_out(rows: Iterable[dict[str, Any]], path: str = "table") -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file one by one; a row with `each` becomes a row for each combination of its settings.
-
-    The last setting changes fastest. `each` is {setting: values}. Values are a list; or {label: value}; or
-    {label: {field: value}} for a label of several fields. The row's `name` has {setting} where the label goes.
-    `printed` is {measure: numbers}, a number for each combination in their order, null where nothing is printed.
+def combinations(each: Mapping[str, Any], where: str) -> list[tuple[dict[str, str], dict[str, Any]]]:
+    """Return ({setting: its label}, fields of a cell) of each combination of settings; the last setting changes fastest.
 
     Args:
-        rows: Rows as they are written.
-        path: The file, which errors name.
+        each: {setting: values}. Values are a list; or {label: value}; or {label: {field: value}} for a label of several fields.
+        where: Start of errors.
+
+    Returns:
+        One combination without fields if there are no settings.
 
     Raises:
-        InputError: The number of printed values differs from that of the combinations, or a value is listed twice, or a name
-            has an unknown setting in braces.
+        InputError: A value is listed twice.
     """
-    for row in rows:
-        each = row.get("each", {})
-        combinations = list(itertools.product(*(_values(setting, values, path) for setting, values in each.items())))
-        for what, numbers in row.get("printed", {}).items():
-            if len(numbers) != len(combinations):
-                said = f"got {len(numbers)} numbers for {len(combinations)} combinations"
-                raise InputError(f"{path}: row {row['name']!r}: printed: {what}: {said}")
-        for place, taken in enumerate(combinations):
-            called = {setting: name for setting, (name, _) in zip(each, taken, strict=True)}
-            given = {field: value for _, fields in taken for field, value in fields.items()}
-            printed = {what: numbers[place] for what, numbers in row.get("printed", {}).items()}
-            claim = {what: number for what, number in printed.items() if number is not None}
-            same = {key: value for key, value in row.items() if key not in ("each", "printed")}
-            yield {
-                **same,
-                "name": _named(row["name"], called, path) if each else row["name"],
-                "given": {**row.get("given", {}), **given},
-                **({"claim": {**row.get("claim", {}), **claim}} if claim else {}),
-            }
+    every = itertools.product(*(_values(setting, values, where) for setting, values in each.items()))
+    return [
+        (
+            {setting: label for setting, (label, _) in zip(each, taken, strict=True)},
+            {field: value for _, fields in taken for field, value in fields.items()},
+        )
+        for taken in every
+    ]
 
 
-def _named(name: str, called: dict[str, str], path: str) -> str:
+def labelled(name: str, labels: Mapping[str, str], where: str) -> str:
+    """Return the name of a row with the label of each {setting}; raises InputError for other settings in braces.
+
+    Braces in the name of a row without settings are kept.
+    """
     try:
-        return name.format(**called)
+        return name.format(**labels) if labels else name
     except (KeyError, IndexError, ValueError, AttributeError):
         raise InputError(
-            f"{path}: row {name!r}: name: its braces hold no setting of each; known: {', '.join(called)}"
+            f"{where}row {name!r}: name: its braces hold no setting of each; known: {', '.join(labels)}"
         ) from None
 
 
-def _values(setting: str, values: Any, path: str) -> list[tuple[str, dict[str, Any]]]:
+def _values(setting: str, values: Any, where: str) -> list[tuple[str, dict[str, Any]]]:
     """Return [(what it is called, fields)] of one setting; raises InputError for a value that is listed twice."""
     for place, value in enumerate(values):
         if value in list(values)[:place]:
-            raise InputError(f"{path}: each: {setting}: got {value!r} twice")
+            raise InputError(f"{where}each: {setting}: got {value!r} twice")
     named = values if isinstance(values, dict) else {value: value for value in values}
     return [(str(name), value if isinstance(value, dict) else {setting: value}) for name, value in named.items()]
 
@@ -165,15 +156,15 @@ def _lines(body: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         _check(row, ("name", "given", "each"), where)
         if not isinstance(row.get("name", ""), str | int | float):
             raise InputError(f"{where}name: got {row['name']!r}, expected words")
-        for line in _spelled({**row, "given": {**_mapping(body, ""), **_mapping(row, where)}}, where):
-            if line["name"] in found:
-                raise InputError(f"{where}two cells are called {line['name']!r}")
-            found.add(line["name"])
-            yield line["name"], line["given"]
+        for name, given in _cells(row, {**_mapping(body, ""), **_mapping(row, where)}, where):
+            if name in found:
+                raise InputError(f"{where}two cells are called {name!r}")
+            found.add(name)
+            yield name, given
 
 
-def _spelled(row: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a row, whose name is of its settings where it has none."""
+def _cells(row: dict[str, Any], given: dict[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (name, fields) of the cells of a row, whose name is of its settings where it has none."""
     each = row.get("each", {})
     if not isinstance(each, dict):
         raise InputError(f"{where}each: got {each!r}, expected {{setting: its values}}")
@@ -184,10 +175,10 @@ def _spelled(row: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
             raise InputError(f"{where}each: got the setting {setting!r}, expected a field of a cell, or a word")
         if isinstance(values, list) and not all(isinstance(value, str | int | float) for value in values):
             raise InputError(f"{where}each: {setting}: expected words and numbers in its list, lists as 'a,b'")
-    own = ", ".join(
-        [*(f"{setting}={{{setting}}}" for setting in each)] or [f"{k}={v}" for k, v in row["given"].items()]
-    )
-    yield from spelled_out([{**row, "name": str(row.get("name", own))}], where.removesuffix(": "))
+    own = ", ".join([*(f"{setting}={{{setting}}}" for setting in each)] or [f"{k}={v}" for k, v in given.items()])
+    name = str(row.get("name", own))
+    for labels, fields in combinations(each, where):
+        yield labelled(name, labels, where), {**given, **fields}
 
 
 def _mapping(part: Row, where: str) -> dict[str, Any]:

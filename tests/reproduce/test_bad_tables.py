@@ -67,8 +67,8 @@ OF_A_ROW = {
 OF_A_CELL = {
     "victims": (1.5, "2", True, None, [1], 0, -1),
     "candidates": (1.5, "2", None),
-    "taps": ("type-2", 3, None, ["type-3"], [1.5], []),
-    "leak_rounds": ("0", 3, None, [1.5], [-1]),
+    "taps": (3, None, ["type-3"], [1.5], []),
+    "leak_rounds": (3, None, [1.5], [-1]),
     "dataset": (3, None, ["digits"], "digit"),
     "attack": (3, None, ["cpl"], "clp"),
     "defense": (3, None, ["none"], "nobody"),
@@ -156,6 +156,10 @@ def test_a_field_of_a_cell(name: str, value: Any, monkeypatch: Any, capsys: Any,
             {"curves": {"x": ["a"]}, "orders": [{"says": "x", "more": ["a"], "less": ["b"], "rounds": 3}]},
             "orders: rounds",
         ),
+        (
+            {"curves": {"x": ["a"]}, "orders": [{"says": "x", "more": ["a"], "less": ["b"], "rounds": "lst"}]},
+            "orders: rounds: input should be 'all', 'first' or 'last', got 'lst'",
+        ),
         ({"rows": [{"name": "{b}", "each": {"victims": [1]}}]}, "row '{b}': name: its braces hold no setting"),
         ({"rows": [{"name": "{", "each": {"victims": [1]}}]}, "row '{': name: its braces"),
         (
@@ -183,7 +187,8 @@ def test_fields_that_contradict_each_other(
         ("when: 2024-13-45\n", "cannot be read"),
         ("{[1]: 2}\n", "not valid YAML"),
         ("a: &a [*a]\n", "not valid YAML: an alias inside its own definition"),
-        ("1: 2\n", "field 'title' is missing"),
+        ("1: 2\n", "unknown field 1"),
+        ("text: a\n", "missing field 'title'"),
     ],
 )
 def test_files_that_are_not_tables(text: str, says: str, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
@@ -205,6 +210,17 @@ def test_fields_of_another_mapping_are_not_duplicates(tmp_path: Path) -> None:
     )
     (tmp_path / "mine.yaml").write_text(text)
     assert read_table(str(tmp_path / "mine.yaml")).lines[0].given == {"dataset": "digits", "victims": 2}
+
+
+def test_a_list_of_a_cell_may_be_words(tmp_path: Path) -> None:
+    """Fields of a cell are read as those of a grid: lists as words with commas, thresholds and times as on the command line."""
+    from leakbench.reproduce.table import read_table  # noqa: PLC0415
+
+    words = {"taps": "type-2,type-1", "leak_rounds": [0], "success": "rmse<=0.1", "budget": "2m"}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**CELLS, "given": words}))
+    [request] = read_table(str(tmp_path / "mine.yaml")).lines[0].requests("full", {})
+    assert (request.taps, request.leak_rounds) == (("type-2", "type-1"), ("0",))
+    assert (request.success, request.budget) == (0.1, 120)
 
 
 def accounting(name: str, path: tuple[Any, ...], value: Any) -> Any:

@@ -35,10 +35,9 @@ from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.published import read_any, rows_of
 from leakbench.reproduce.reached import Setting, reached
 from leakbench.reproduce.reproduce import BEGIN, END, index_of, minutes_at_full, reproduce, study_of
-from leakbench.reproduce.table import Table, read_table, with_claims
+from leakbench.reproduce.table import Table, read_table, table_of, with_claims
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of, settled
 from leakbench.storage.summary import Tap
-from leakbench.study.grid import spelled_out
 from leakbench.study.rows import RowStore, of_table
 from leakbench.study.stale import stale_names
 from leakbench.study.study import Execution
@@ -90,13 +89,14 @@ def test_a_grid_gives_a_row_for_each_combination() -> None:
         {"name": "first {}", "given": {"attack": "dlg"}},
         {"name": "{data} {attack}, {batch}", "each": each, "given": {"victims": 9, "seed": 1}, "claim": {"asr": 1.0}},
     ]
-    digits = {"victims": 5, "seed": 1, "dataset": "mnist"}
-    assert list(spelled_out(rows)) == [
-        rows[0],
-        {"name": "digits cpl, B 1", "given": {**digits, "batch": 1, "attack": "cpl"}, "claim": {"asr": 1.0}},
-        {"name": "digits dlg, B 1", "given": {**digits, "batch": 1, "attack": "dlg"}, "claim": {"asr": 1.0}},
-        {"name": "digits cpl, 8", "given": {**digits, "batch": 8, "attack": "cpl"}, "claim": {"asr": 1.0}},
-        {"name": "digits dlg, 8", "given": {**digits, "batch": 8, "attack": "dlg"}, "claim": {"asr": 1.0}},
+    first, *lines = table_of(Path("tiny.yaml"), {**TINY, "given": {"knows": "defense"}, "rows": rows}).lines
+    assert (first.name, first.given) == ("first {}", {"knows": "defense", "attack": "dlg"})
+    digits = {"knows": "defense", "victims": 5, "seed": 1, "dataset": "mnist"}
+    assert [(line.name, line.given, line.claims) for line in lines] == [
+        ("digits cpl, B 1", {**digits, "batch": 1, "attack": "cpl"}, {"": {"asr": 1.0}}),
+        ("digits dlg, B 1", {**digits, "batch": 1, "attack": "dlg"}, {"": {"asr": 1.0}}),
+        ("digits cpl, 8", {**digits, "batch": 8, "attack": "cpl"}, {"": {"asr": 1.0}}),
+        ("digits dlg, 8", {**digits, "batch": 8, "attack": "dlg"}, {"": {"asr": 1.0}}),
     ]
 
 
@@ -537,15 +537,13 @@ def test_a_claim_belongs_to_its_leakage_point(tmp_path: Path) -> None:
 
 
 def test_numbers_are_printed_in_the_order_of_the_combinations() -> None:
-    row = {"name": "{a} {b}", "each": {"a": [1, 2], "b": [3, 4]}, "printed": {"accuracy": [0.1, 0.2, None, 0.4]}}
-    assert [spelled.get("claim") for spelled in spelled_out([row])] == [
-        {"accuracy": 0.1},
-        {"accuracy": 0.2},
-        None,
-        {"accuracy": 0.4},
-    ]
-    with pytest.raises(InputError, match=r"row '\{a\} \{b\}': printed: accuracy: got 1 numbers for 4 combinations"):
-        list(spelled_out([{**row, "printed": {"accuracy": [0.1]}}]))
+    each = {"victims": [1, 2], "batch": [3, 4]}
+    row = {"name": "{victims} {batch}", "each": each, "printed": {"accuracy": [0.1, 0.2, None, 0.4]}}
+    lines = table_of(Path("tiny.yaml"), {**TINY, "rows": [row]}).lines
+    assert [line.claimed("type-2") for line in lines] == [{"accuracy": 0.1}, {"accuracy": 0.2}, {}, {"accuracy": 0.4}]
+    said = r"row '\{victims\} \{batch\}': printed: accuracy: got 1 numbers for 4 combinations"
+    with pytest.raises(InputError, match=said):
+        table_of(Path("tiny.yaml"), {**TINY, "rows": [{**row, "printed": {"accuracy": [0.1]}}]})
 
 
 @pytest.mark.slow
@@ -863,7 +861,7 @@ def test_wrong_input_is_one_line(
     ("changes", "says"),
     [
         ({"rows": [{"name": "a", "claims": {"asr": 1}}]}, "row 'a': unknown field 'claims'; did you mean 'claim'?"),
-        ({"rows": [{"given": {}}]}, "row None: field 'name' is missing"),
+        ({"rows": [{"given": {}}]}, "row None: missing field 'name'"),
         ({"rows": [{"name": "a"}, {"name": "a"}]}, "rows: two are called 'a'"),
         (
             {"rows": [{"name": "a", "claim": {"assr": 1}}]},
@@ -883,7 +881,7 @@ def test_a_wrong_table_is_named_with_its_field(changes: dict[str, Any], says: st
 
 
 def test_an_unknown_field_of_a_cell_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="row 'cpl': unknown field 'victim' of a cell; did you mean 'victims'"):
+    with pytest.raises(InputError, match="row 'cpl': unknown field 'victim'; did you mean 'victims'"):
         read_table(str(tiny(tmp_path, given={**TINY["given"], "victim": 1})))  # type: ignore[dict-item]
 
 

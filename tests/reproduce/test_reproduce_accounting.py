@@ -298,7 +298,7 @@ def test_the_command_computes_and_writes(
     [
         ({"kind": "acounting"}, "kind: got 'acounting'; did you mean 'accounting'?"),
         ({"counts": "epsilon"}, "counts: got 'epsilon'; did you mean 'epsilons'?"),
-        ({"rows": [{"name": "a"}]}, "row 'a': field 'printed' is missing"),
+        ({"rows": [{"name": "a"}]}, "row 'a': missing field 'printed'"),
         ({"rows": [{"name": "a", "printed": 1, "claim": {}}]}, "row 'a': unknown field 'claim'"),
         (
             {"rows": [{"name": "a", "printed": {"mnits": 1}}], "data": {"mnist": {}}},

@@ -242,8 +242,8 @@ def test_accuracies_of_every_seed_and_round_are_kept_and_drawn(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"pictures": -1}, "pictures: got -1, expected a whole number >= 0"),
-        ({"repeats": "many", "columns": "cost"}, "repeats: got 'many', expected a whole number >= 0"),
+        ({"pictures": -1}, "pictures: input should be greater than or equal to 0, got -1"),
+        ({"repeats": "many", "columns": "cost"}, "repeats: input should be a valid integer, got 'many'"),
         ({"curves": {"One": ["aa"]}}, "curves, orders: 'aa' is not a row; did you mean 'a'?"),
         (
             {"curves": {"One": ["a"]}, "orders": [{"says": "x", "more": ["a"], "less": ["b"]}]},
@@ -251,9 +251,9 @@ def test_accuracies_of_every_seed_and_round_are_kept_and_drawn(tmp_path: Path) -
         ),
         (
             {"curves": {"One": ["a"]}, "orders": [{"says": "x", "more": ["a"], "less": ["a"], "rounds": "lats"}]},
-            "orders: rounds: got 'lats'; did you mean",
+            "orders: rounds: input should be 'all', 'first' or 'last', got 'lats'",
         ),
-        ({"curves": {"One": ["a"]}, "orders": [{"more": ["a"], "less": ["a"]}]}, "orders: field 'says' is missing"),
+        ({"curves": {"One": ["a"]}, "orders": [{"more": ["a"], "less": ["a"]}]}, "orders: missing field 'says'"),
     ],
 )
 def test_a_wrong_field_of_a_figure_is_named(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
