@@ -9,8 +9,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from leakbench.cell import Cell, hand_out, leak_key, phase_name
+from leakbench.cell import Cell, hand_out
 from leakbench.cell.accounting import cell_curve, cell_epsilon
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Progress, planned, ticking
 from leakbench.core.types import Network
 from leakbench.data.partition import Partition
@@ -47,7 +48,7 @@ def execute(cell: Cell, run: Run, progress: Progress) -> Summary:
     run.manifest["complete"] = False
     run.manifest.pop("summary", None)  # The summary belongs to files that have changed.
     s = cell.settings
-    attacks = [phase_name(cell, tap, rounds[-1]) for rounds in s.leaks for tap in s.taps]
+    attacks = [s.point(tap, rounds[-1]).phase for rounds in s.leaks for tap in s.taps]
     planned(progress, ["train", *attacks] if s.protocol == "live" else [*attacks, "train"])
     working = ticking(progress)
     with run.timed("prepare"):
@@ -148,8 +149,8 @@ def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
     tensors: dict[str, Tensor] = {}
     for rounds in cell.settings.leaks:
         for tap in cell.settings.taps:
-            key = f"{tap}.round{rounds[-1]}."
-            names = sorted(n for n in run.manifest["files"] if n.startswith(f"parts/{key}") and n.endswith(".parquet"))
+            key = cell.settings.point(tap, rounds[-1]).file
+            names = sorted(n for n in run.manifest["files"] if n.startswith(f"parts/{key}.") and n.endswith(".parquet"))
             each = [run.read_rows(name) for name in names]
             lanes = torch.cat([torch.from_numpy(piece["victim"].unique()) for piece in each])
             order = lanes.argsort()  # Victims of several networks are attacked network by network.
@@ -158,7 +159,8 @@ def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
             for what, axis in (("reconstruction", 0), ("truth", 0), ("trajectory", 1)):
                 parts = [h[what] for h in held if what in h]
                 if parts:
-                    tensors[key + what] = torch.cat(_as_long(parts) if axis else parts, axis).index_select(axis, order)
+                    joined = torch.cat(_as_long(parts) if axis else parts, axis)
+                    tensors[f"{key}.{what}"] = joined.index_select(axis, order)
     return pd.concat(rows, ignore_index=True), tensors if cell.settings.pictures else without_pictures(tensors)
 
 
@@ -173,8 +175,8 @@ def _same_leaks(cell: Cell, run: Run) -> dict[str, str]:
     first: dict[str, str] = {}
     same = {}
     for piece, digest in run.manifest.get("observations", {}).items():
-        tap, number = piece.removeprefix("parts/").split(".")[:2]
-        key = leak_key(cell, tap, int(number.removeprefix("round")))
+        point = LeakagePoint.of(piece.removeprefix("parts/"))
+        key = cell.settings.point(point.tap, point.rounds[-1]).key
         if first.setdefault(digest, key) != key:
             same[key] = first[digest]
     return same

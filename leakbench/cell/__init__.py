@@ -4,7 +4,6 @@ from leakbench.cell.cell import SINCE, Cell, hand_out, identified, identity, lea
 from leakbench.cell.knowledge import knowledge
 from leakbench.cell.looks import looks_at, random_at
 from leakbench.cell.network import probe_of
-from leakbench.cell.points import leak_key, phase_name
 from leakbench.cell.resolve import resolve_cell
 from leakbench.cell.settings import Settings
 from leakbench.core.request import KNOWS, PROTOCOLS, READS, Request, leak_rounds
@@ -23,10 +22,8 @@ __all__ = [
     "knowledge",
     "leak_clock",
     "leak_federation",
-    "leak_key",
     "leak_rounds",
     "looks_at",
-    "phase_name",
     "probe_of",
     "random_at",
     "resolve_cell",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.data.recipe import Federation
 from leakbench.models.initialise import DEFAULT
 
@@ -59,6 +60,11 @@ class Settings:
     def leaking(self) -> str:
         """The name of the network that leaks."""
         return self.leak_model if self.protocol == "paper" else self.model
+
+    def point(self, tap: str, last: int) -> LeakagePoint:
+        """Return the leakage point of the attack at a tap whose last leak is after `last` rounds."""
+        rounds = self.leak_rounds if self.join_rounds else (last,)
+        return LeakagePoint(tap, rounds if self.protocol == "live" else ())
 
     @property
     def leaks(self) -> tuple[tuple[int, ...], ...]:

@@ -20,8 +20,9 @@ from leakbench.attack.null.pictures import NullAttack, null_attack
 from leakbench.attack.recipe import Method
 from leakbench.attack.servers.fishing import fished
 from leakbench.attack.slots.stop import searches_of, watched
-from leakbench.cell import Cell, looks_at, phase_name
+from leakbench.cell import Cell, looks_at
 from leakbench.core.answers import Ranking, Reconstruction
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Progress, begin, saying, ticking
 from leakbench.core.rng import generator, generators
 from leakbench.data.attributes import attributes_of, commonest
@@ -83,6 +84,11 @@ class Leak:
         return max(self.sent)
 
     @property
+    def point(self) -> LeakagePoint:
+        """The leakage point with its rounds."""
+        return self.cell.settings.point(self.tap, self.round)
+
+    @property
     def lanes(self) -> Tensor:
         """The positions (n,) int64 of the victims of this draw of the first weights among all V."""
         return torch.arange(self.network, self.cell.settings.victims, self.cell.settings.networks)
@@ -100,7 +106,7 @@ class Leak:
     def name(self) -> str:
         """The start of the names of its chunks' files."""
         several = f".network{self.network}" if self.cell.settings.networks > 1 else ""
-        return f"{self.tap}.round{self.round}{several}"
+        return f"{self.point.file}{several}"
 
 
 def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: AttackTime) -> None:
@@ -120,7 +126,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
     before = sum(len(dataclasses.replace(leak, network=n).lanes) for n in range(leak.network))
     null = cache(partial(_null, leak, victims, judge.eta))
     gallery = cache(partial(gallery_of, leak.cell.data, leak.cell.settings.seed))
-    phase = phase_name(leak.cell, leak.tap, leak.round)
+    phase = leak.point.phase
     fits = FitStore(fit_folder())
     say, working = saying(progress), ticking(progress)
     room = Room("victims", _chunk(leak, victims), LOWER, lambda line: say(f"{phase}: {line}"))

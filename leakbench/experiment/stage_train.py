@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from leakbench.cell import Cell, Settings
+from leakbench.cell import Cell
 from leakbench.core.progress import Progress, begin, saying, ticking
 from leakbench.core.rng import generator
 from leakbench.core.types import Network, Parameters
@@ -52,11 +52,12 @@ def fresh_network(cell: Cell, trained: bool, number: int = 0) -> tuple[nn.Module
 def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progress) -> None:
     """Train the rounds that are not in the run's folder, and write rounds.parquet and model.safetensors."""
     s = cell.settings
-    if all(run.has(name) for name in ("rounds.parquet", "model.safetensors", *_leaked_models(s))):
+    leaks = s.leak_rounds if s.protocol == "live" else ()
+    if all(run.has(name) for name in ("rounds.parquet", "model.safetensors", *map(leaked_model, leaks))):
         return
     model, start = fresh_network(cell, trained=True)
-    done, rows = _checkpoint(run, _leaked_models(s))
-    if leaked_model(0) in _leaked_models(s):
+    done, rows = _checkpoint(run, leaks)
+    if 0 in leaks:
         run.write_tensors(leaked_model(0), sent_tensors(start, {}))
     began = time.perf_counter()
     total = s.federation.rounds if s.stop_after is None else s.stop_after
@@ -69,7 +70,7 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
     for now in rounds:
         done = now
         rows = [*rows, {name: float(getattr(now, name)) for name in ROUND_COLUMNS}]
-        if leaked_model(now.round + 1) in _leaked_models(s):
+        if now.round + 1 in leaks:
             run.write_tensors(leaked_model(now.round + 1), sent_tensors(now.parameters, now.memory))
         run.add_seconds("train", time.perf_counter() - began)
         began = time.perf_counter()
@@ -77,10 +78,6 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
         progress("train", now.round + 1, total)
     run.write_tensors("model.safetensors", to_tensors(done) if done else sent_tensors(start, {}))
     run.write_rows("rounds.parquet", pd.DataFrame(rows, columns=list(ROUND_COLUMNS)).astype({"round": int}))
-
-
-def _leaked_models(s: Settings) -> list[str]:
-    return [leaked_model(n) for n in s.leak_rounds] if s.protocol == "live" else []
 
 
 def _write_checkpoint(run: Run, now: Round, rows: list[dict[str, float]]) -> None:
@@ -93,7 +90,7 @@ def _write_checkpoint(run: Run, now: Round, rows: list[dict[str, float]]) -> Non
         run.forget(left)
 
 
-def _checkpoint(run: Run, leaked: list[str]) -> tuple[Round | None, list[dict[str, float]]]:
+def _checkpoint(run: Run, leaks: tuple[int, ...]) -> tuple[Round | None, list[dict[str, float]]]:
     """Return the last finished round and the rows so far, or (None, []) to start over.
 
     Training starts over if a model that leaks after an earlier round is missing, since it has to be trained again.
@@ -104,6 +101,6 @@ def _checkpoint(run: Run, leaked: list[str]) -> tuple[Round | None, list[dict[st
             held = run.read_tensors(name)
             rows = [dict(zip(ROUND_COLUMNS, row, strict=True)) for row in held["rounds"].tolist()]
             last = from_tensors(held, rows[-1])
-            due = [n for n in leaked if int(n.split(".")[1].removeprefix("round")) <= last.round + 1]
-            return (last, rows) if all(run.has(n) for n in due) else (None, [])
+            due = [leaked_model(n) for n in leaks if n <= last.round + 1]
+            return (last, rows) if all(map(run.has, due)) else (None, [])
     return None, []

@@ -24,6 +24,7 @@ from leakbench.attack.public import FEW
 from leakbench.attack.slots.stop import searches_of
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Reporter, minutes
 from leakbench.core.provenance import versions
 from leakbench.core.recipe import describe
@@ -176,7 +177,7 @@ class _SavedSearches:
     @property
     def spent(self) -> float:
         """Seconds until the last save, of this process and of earlier ones."""
-        return float(self.run.manifest["phases"].get(f"attack {self.tap}", 0.0))
+        return float(self.run.manifest["phases"].get(LeakagePoint(self.tap).phase, 0.0))
 
     def read(self, name: str) -> dict[str, Tensor] | None:
         """Return the tensors; None if they are missing or damaged."""
@@ -188,7 +189,7 @@ class _SavedSearches:
         """Save tensors in place of earlier ones of the same name; searches on several threads wait for each other."""
         with self._lock:
             now = time.perf_counter()
-            self.run.add_seconds(f"attack {self.tap}", now - self._since)
+            self.run.add_seconds(LeakagePoint(self.tap).phase, now - self._since)
             self._since = now
             self.run.write_tensors(f"parts/{self.tap}.{name}.safetensors", tensors)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
-from leakbench.core.leakage_points import listed, point_name
+from leakbench.core.leakage_points import LeakagePoint, listed, point_name
 from leakbench.core.verdict_words import INCONCLUSIVE, LEAKING
 from leakbench.external.trace import Trace
 from leakbench.measure.rates import ASR
@@ -275,7 +275,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
     """Return the key of each row: its leakage point, and in several rounds the number of rounds before it."""
     if len({row.round for row in rows}) < 2:
         return [row.tap for row in rows]
-    return [f"{row.tap}@{row.round - 1}" for row in rows]
+    return [LeakagePoint(row.tap, (row.round - 1,)).key for row in rows]
 
 
 def _columns(summary: Summary) -> list[Column]:
@@ -367,7 +367,7 @@ def write_reconstructions(rows: Sequence[Row], path: Path) -> None:
     found = {}
     for row in rows:
         if isinstance(row, Outcome):
-            key = f"{row.tap}.round{row.round}"
+            key = LeakagePoint(row.tap, (row.round,)).file
             found[f"{key}.inputs"] = row.answer.inputs.contiguous()
             found[f"{key}.labels"] = row.answer.labels.contiguous()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -388,7 +388,7 @@ def write_run(run: Run, outcomes: Sequence[Outcome], traces: Sequence[Trace]) ->
     tensors: dict[str, Tensor] = {}
     scored: list[pd.DataFrame] = []
     for found, trace in zip(outcomes, traces, strict=True):
-        key = f"{found.tap}.round{found.round}"
+        key = LeakagePoint(found.tap, (found.round,)).file
         tensors[f"{key}.labels"] = found.answer.labels
         tensors[f"{key}.reconstruction"] = found.answer.inputs if found.matched is None else found.matched
         if found.rows is not None and trace.inputs is not None:

@@ -24,7 +24,8 @@ from leakbench.defense import Defense, facts_at
 from leakbench.frontier.grid import DEFAULT, DEFENSES, FACTORS, IDENTIFY, OUT, SEEDS, Point
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.privacy.decay import Scaled
-from leakbench.reproduce.measure import accuracy_of, point_of, rows_at
+from leakbench.reproduce.measure import accuracy_of, point_of
+from leakbench.storage.rows_file import rows_at
 from leakbench.storage.store import Run
 from leakbench.storage.summary import Summary, Tap
 from leakbench.study.rows import Row
@@ -181,7 +182,7 @@ def _taps(summary: Summary, run: Run, identified: dict[str, Tap]) -> list[Row]:
     rows = run.read_rows("rows.parquet")
     epsilon, against = summary.epsilon, summary.epsilon.by_tap or {}
     return [
-        point_of(tap, rows_at(rows, tap, name))
+        point_of(tap, rows_at(rows, name, tap.round))
         | {"null_asr_low": tap.null_asr_low, "null_asr_high": tap.null_asr_high}
         | {LABEL_RANKED.low: tap.label_ranked_low, LABEL_RANKED.high: tap.label_ranked_high}
         | {"null_label": tap.null_label, "failures": tap.failures}

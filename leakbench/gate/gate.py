@@ -11,10 +11,11 @@ from xml.etree import ElementTree
 import pandas as pd
 
 from leakbench.core.errors import InputError
-from leakbench.core.leakage_points import point_name
+from leakbench.core.leakage_points import LeakagePoint, point_name
 from leakbench.core.scripts import in_table, markdown_table
 from leakbench.gate.baseline import OF_ATTACK, changed, kept_of
 from leakbench.measure.rates import ASR, IDENTIFIED
+from leakbench.storage.rows_file import points_in, rows_at
 from leakbench.summary.compare import Difference, differences
 
 __all__ = ["Check", "Limits", "gate", "junit", "lines", "markdown"]
@@ -97,17 +98,9 @@ def _other(others: dict[str, str], then: dict[str, Any] | None) -> list[Check]:
 
 def _alone(rows: pd.DataFrame, before: pd.DataFrame) -> list[Check]:
     """Return a check for each leakage point that only one of the two has: one that is missing hides what it would show."""
-    now, then = (dict.fromkeys(zip(r["tap"], r["round"], strict=True)) for r in (rows, before))
-    missing = [
-        Check(f"{tap}@{number}", False, "in the baseline, not in the run")
-        for tap, number in then
-        if (tap, number) not in now
-    ]
-    more = [
-        Check(f"{tap}@{number}", True, "not in the baseline, nothing to compare")
-        for tap, number in now
-        if (tap, number) not in then
-    ]
+    now, then = points_in(rows), points_in(before)
+    missing = [Check(point.key, False, "in the baseline, not in the run") for point in then if point not in now]
+    more = [Check(point.key, True, "not in the baseline, nothing to compare") for point in now if point not in then]
     return missing + more
 
 
@@ -115,8 +108,8 @@ def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float
     # The p-value of the sign test is two-sided; that of a rise alone is half of it.
     risen = d.low > 0 and d.sign / 2 < level
     column = LEAKS[d.measure]
-    tap, _, number = d.point.partition("@")
-    now, then = (_at(r, tap, number) for r in (rows, before))
+    point = LeakagePoint.of(d.point)
+    now, then = (_at(r, point) for r in (rows, before))
     broke = now[(now[column] == 1).to_numpy() & (then[column] != 1).to_numpy()]
     victims = tuple(sorted(set(broke["victim"].astype(int))))
     said = (
@@ -132,8 +125,8 @@ def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float
     return Check(f"{d.point} {d.measure}", not risen, said + few, victims if risen else ())
 
 
-def _at(rows: pd.DataFrame, tap: str, number: str) -> pd.DataFrame:
-    mine = rows[(rows["tap"] == tap) & ((rows["round"] == int(number)) if number else True)]
+def _at(rows: pd.DataFrame, point: LeakagePoint) -> pd.DataFrame:
+    mine = rows_at(rows, point.tap, point.rounds[0]) if point.rounds else rows[rows["tap"] == point.tap]
     ordered: pd.DataFrame = mine.sort_values(["round", "victim", "member"]).reset_index(drop=True)
     return ordered
 
@@ -141,11 +134,11 @@ def _at(rows: pd.DataFrame, tap: str, number: str) -> pd.DataFrame:
 def _within(rows: pd.DataFrame, told: dict[str, Any], limits: Limits) -> list[Check]:
     checks = []
     if limits.max_asr is not None:
-        for (tap, number), some in rows.groupby(["tap", "round"], sort=False):
-            asr = float((some[ASR.column] == 1).mean())
+        for point in points_in(rows):
+            asr = float((rows_at(rows, point.tap, point.rounds[0])[ASR.column] == 1).mean())
             said = f"{asr:.2f}, at most {limits.max_asr:g} is allowed"
-            point = tap if rows["round"].nunique() == 1 else f"{tap}@{number}"
-            checks.append(Check(f"{point} max-asr", asr <= limits.max_asr, said))
+            name = point.tap if rows["round"].nunique() == 1 else point.key
+            checks.append(Check(f"{name} max-asr", asr <= limits.max_asr, said))
     if limits.min_accuracy is not None:
         accuracy = told["accuracy"]
         said = "nothing was trained" if accuracy is None else f"{accuracy:.3f}"

@@ -44,6 +44,7 @@ from leakbench.leaderboard.card import (
 )
 from leakbench.leaderboard.point import point_of, rounded
 from leakbench.measure.statistics import wilson
+from leakbench.storage.rows_file import rows_at
 from leakbench.storage.summary import Claim as Printed
 from leakbench.storage.summary import Epsilon as Computed
 from leakbench.storage.summary import Summary
@@ -147,8 +148,7 @@ def _measured(each: Asking, execution: Execution) -> tuple[Summary, Measured]:
         rows = run.read_rows("rows.parquet")
     points = []
     for name, tap in summary.taps.items():
-        mine = rows[(rows["round"] == tap.round) & (rows["tap"] == name.partition("@")[0])]
-        points.append(point_of(name, summary, mine))
+        points.append(point_of(name, summary, rows_at(rows, name, tap.round)))
     above = [f"{broken.tap}: {broken.measure} is above its bound" for broken in summary.violations]
     return summary, Measured(
         attacker=each.attacker,  # type: ignore[arg-type]

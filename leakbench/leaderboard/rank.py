@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.verdict_words import NO_LEAK
 from leakbench.leaderboard.card import Card, Point
 from leakbench.leaderboard.point import rounded
@@ -66,7 +67,7 @@ def comparable(cards: Iterable[Card]) -> list[list[Card]]:
 def points_of(card: Card, attacker: str, protocol: str, tap: str) -> list[Point]:
     """Return the points of an attacker at a leakage point by a protocol, one for each round; empty where not measured."""
     cells = [cell for cell in card.cells if (cell.attacker, cell.protocol) == (attacker, protocol)]
-    return [point for cell in cells for point in cell.points if point.name.partition("@")[0] == tap]
+    return [point for cell in cells for point in cell.points if LeakagePoint.of(point.name).tap == tap]
 
 
 def above_chance(points: Sequence[Point]) -> float:

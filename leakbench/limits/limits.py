@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from leakbench.cell import Cell, leak_key, looks_at
+from leakbench.cell import Cell, looks_at
 from leakbench.core.progress import unticked
 from leakbench.data.partition import Partition
 from leakbench.experiment.victims import Sent
@@ -60,5 +60,5 @@ def limits_of(
             tick()
             guard = together([several[tap] for several in each], looks_at(cell, tap))
             expected = reference(cell, networks[rounds[0]], tap, rounds[0], partition, guard, prior)
-            by_leak[leak_key(cell, tap, rounds[-1])] = Limits(guard, lowest, expected)
+            by_leak[cell.settings.point(tap, rounds[-1]).key] = Limits(guard, lowest, expected)
     return by_leak

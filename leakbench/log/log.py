@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.core.errors import InputError, nearest
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.measure.rates import ASR, IDENTIFIED, LABELS
 from leakbench.storage.summary import Summary
 
@@ -53,7 +54,7 @@ def figures_of(summary: Summary, rounds: pd.DataFrame) -> Iterator[tuple[str, fl
     for point, tap in summary.taps.items():
         for figure in OF_POINT:
             if (value := tap.value(figure)) is not None:
-                yield f"{point.replace('@', '/round')}/{figure}", float(value), tap.round
+                yield f"{LeakagePoint.of(point).tag}/{figure}", float(value), tap.round
     for which, value in (("claimed", summary.epsilon.claimed), ("valid", summary.epsilon.valid)):
         if value is not None:
             yield f"epsilon/{which}", float(value), summary.rounds or 0
@@ -94,7 +95,7 @@ def _to_wandb(folder: Path, manifest: Mapping[str, Any], figures: list[tuple[str
     for step in sorted(by_round):
         run.log(by_round[step], step=step)
     for point, tap in Summary.of(manifest["summary"]).taps.items():
-        run.summary[f"{point.replace('@', '/round')}/verdict"] = tap.verdict
+        run.summary[f"{LeakagePoint.of(point).tag}/verdict"] = tap.verdict
     run.finish()
     return f"wandb {run.url}" if run.url else f"wandb sync {folder / 'wandb'}"
 

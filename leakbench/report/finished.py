@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from leakbench.core.errors import InputError
 from leakbench.storage.manifest import check_finished, check_of_run, check_shown
-from leakbench.storage.rows_file import read_rows
+from leakbench.storage.rows_file import read_rows, rows_at
 from leakbench.storage.store import read_manifest, without_pictures, written
 from leakbench.storage.summary import Summary
 
@@ -49,8 +49,7 @@ class Finished:
         """Return {leakage point as the summary names it: its rows}."""
         points = {}
         for name, tap in self.summary.taps.items():
-            mine = (self.rows["tap"] == name.partition("@")[0]) & (self.rows["round"] == tap.round)
-            points[name] = self.rows[mine]
+            points[name] = rows_at(self.rows, name, tap.round)
             if points[name].empty:
                 raise InputError(f"{self.folder / 'rows.parquet'}: no row is of {name}, which the summary tells of")
         return points

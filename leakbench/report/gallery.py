@@ -13,9 +13,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
-from leakbench.core.leakage_points import listed, point_name
+from leakbench.core.leakage_points import LeakagePoint, after, listed, point_name
 from leakbench.measure.measures import RMSE
 from leakbench.report.words import number
+from leakbench.storage.rows_file import rows_at
 
 __all__ = [
     "BUDGET",
@@ -189,26 +190,25 @@ def galleries(arrays: Arrays, rows: pd.DataFrame) -> list[Gallery]:
 def titled(series: Sequence[Series], leak: int | None) -> str:
     """Return the title of a gallery: its leakage points, and the round if it is given."""
     names = listed(list(dict.fromkeys(one.heading for one in series if one.scores is not None)))
-    after = "" if leak is None else f" after {leak} round{'' if leak == 1 else 's'}"
-    return f"{names[0].upper()}{names[1:]}{after}"
+    return f"{names[0].upper()}{names[1:]}{'' if leak is None else after(leak)}"
 
 
 def pointed(arrays: Arrays, rows: pd.DataFrame) -> Iterator[tuple[int, list[Series]]]:
     """Yield (round, [the originals, then the reconstructions at each leakage point with these examples])."""
-    points: dict[int, list[str]] = {}
+    points: dict[int, list[LeakagePoint]] = {}
     for name in sorted(arrays, reverse=True):  # type-2 before type-1 before type-0, as in the table
         if name.endswith(".reconstruction"):
-            tap, _, counted = name.removesuffix(".reconstruction").rpartition(".round")
-            points.setdefault(int(counted), []).append(tap)
+            point = LeakagePoint.of(name)
+            points.setdefault(point.rounds[-1], []).append(point)
     for leak in sorted(points):
         group: list[Series] = []
-        for tap in points[leak]:
-            truth, answer = (arrays[f"{tap}.round{leak}.{kind}"] for kind in ("truth", "reconstruction"))
+        for point in points[leak]:
+            truth, answer = (arrays[f"{point.file}.{kind}"] for kind in ("truth", "reconstruction"))
             if group and not np.array_equal(group[0].examples, truth):
                 yield leak, group
                 group = []
-            scores = _scores_of(rows[(rows["tap"] == tap) & (rows["round"] == leak)])
-            answers = Series(point_name(tap), answer, scores)
+            scores = _scores_of(rows_at(rows, point.tap, leak))
+            answers = Series(point_name(point.tap), answer, scores)
             group += [answers] if group else [Series(ORIGINAL, truth), answers]
         yield leak, group
 

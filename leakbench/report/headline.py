@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from leakbench.core.leakage_points import listed, point_name
+from leakbench.core.leakage_points import LeakagePoint, listed, point_name
 from leakbench.core.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
 from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, RECOGNISED, Rate, upper_limit
 from leakbench.report.epsilons import caveats, epsilons
@@ -162,7 +162,7 @@ def _alike(one: Finding, other: Finding) -> bool:
 
 def _badness(name: str, tap: Tap) -> tuple[float, ...]:
     """Return a key that sorts the worst leakage point first."""
-    word, key = tap.verdict, name.partition("@")[0]
+    word, key = tap.verdict, LeakagePoint.of(name).tap
     measured = IDENTIFIED if word == IDENTIFIES else ASR
     found, excluded = (tap.value(field) or 0.0 for field in (measured.name, measured.excluded))
     place = FIRST.index(key) if key in FIRST else len(FIRST)
@@ -289,7 +289,7 @@ def _place(name: str, tap: Tap) -> str:
     """Return where the attacker read, as "from one client's update"."""
     key, _, after = point_name(name).partition(" after ")
     one, many = f"one {key}", f"several {key}"
-    tap_key, clients = name.partition("@")[0], tap.clients
+    tap_key, clients = LeakagePoint.of(name).tap, tap.clients
     if tap_key == "type-2":
         one = many = "one example's gradient"
     elif tap_key == "type-1":
@@ -334,7 +334,7 @@ def _epsilon(summary: Summary, audit: Audit | None, worst: str) -> str:
     else:
         delta = f" at delta {epsilon.delta:g}" if epsilon.delta else ""
         valid = f"valid {released.valid} for one {epsilon.unit} in the released models{delta}"
-    at = next((one for one in observed[1:] if one.observer == worst.partition("@")[0]), None)
+    at = next((one for one in observed[1:] if one.observer == LeakagePoint.of(worst).tap), None)
     here = "" if at is None or at.valid == released.valid else f"{at.valid} at the {point_name(at.observer)}"
     return f"Epsilon: {'; '.join(filter(None, (said, valid, here, audited)))}"
 

@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from leakbench.auditing.verdict import Audit
-from leakbench.core.leakage_points import point_name
+from leakbench.core.leakage_points import LeakagePoint, point_name
 from leakbench.report.audited import audit_command, audit_of
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.cards import cards
@@ -299,7 +299,7 @@ def _failures(rows: pd.DataFrame, summary: Summary) -> list[list[str]]:
     """Return [leakage point, round, reason, number of examples] for each kind of failure, in the order of the rows."""
     failed = rows[rows["failure"].astype(bool)]
     kinds = zip(failed["tap"], failed["round"], failed["failure_reason"].fillna(""), strict=True)
-    at = {(name.partition("@")[0], tap.round): tap for name, tap in summary.taps.items()}
+    at = {(LeakagePoint.of(name).tap, tap.round): tap for name, tap in summary.taps.items()}
     return [
         [
             point_name(tap),

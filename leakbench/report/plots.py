@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from leakbench.core.errors import InputError, nearest
-from leakbench.core.leakage_points import point_name
+from leakbench.core.leakage_points import after, point_name
 from leakbench.core.svg import COLOURS, DASHES
 from leakbench.frontier.choose import chosen, main_rows
 from leakbench.frontier.figure import figure_of
@@ -178,8 +178,12 @@ def _groups(runs: Sequence[Finished]) -> list[list[Series]]:
         found = list(pointed(run.arrays, run.rows))
         if not found:
             raise InputError(f"{str(run.folder)!r}: the run has no pictures (--no-pictures); expected a run with them")
+        several = len({leak for leak, _ in found}) > 1
         for leak, (truth, *answers) in found:
-            headed = [Series(_headed(series, name, leak), series.examples, series.scores) for series in answers]
+            rounds = after(leak) if several else ""
+            headed = [
+                Series(_headed(series.heading + rounds, name), series.examples, series.scores) for series in answers
+            ]
             same = next((g for g in groups if np.array_equal(g[0].examples, truth.examples)), None)
             if same is None:
                 groups.append([Series("original", truth.examples), *headed])
@@ -188,9 +192,7 @@ def _groups(runs: Sequence[Finished]) -> list[list[Series]]:
     return groups
 
 
-def _headed(series: Series, name: str, leak: int) -> str:
-    # A series is headed by its leakage point, by key or by name.
-    point = point_name(f"{series.heading}@{leak}" if leak and "(" not in series.heading else series.heading)
+def _headed(point: str, name: str) -> str:
     return "\n".join(filter(None, (name, point.replace(" (", "\n(").replace(" after", "\nafter"))))
 
 

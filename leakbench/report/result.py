@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from leakbench.core.errors import InputError, nearest
-from leakbench.core.leakage_points import point_name
+from leakbench.core.leakage_points import LeakagePoint, point_name
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.report.finished import Finished, read_finished
@@ -129,7 +129,7 @@ class Result:
         """{leakage point: examples and reconstructions}, with keys such as `type-1`; empty for a run without pictures."""
         found = {}
         for name, tap in self._taps.items():
-            key = f"{name.partition('@')[0]}.round{tap.round}"
+            key = LeakagePoint(LeakagePoint.of(name).tap, (tap.round,)).file
             if f"{key}.reconstruction" in self.finished.arrays:
                 arrays = (self.finished.arrays[f"{key}.{what}"] for what in ("truth", "reconstruction"))
                 found[name] = Pictures(*arrays)

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from leakbench.cell import Request
 from leakbench.core.errors import InputError, check_file, nearest
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.part import Fraction, Text, part
 from leakbench.core.recipe import construct, is_path, read_yaml
 from leakbench.core.request import fields_of
@@ -225,7 +226,7 @@ def check_claims(where: str, points: Mapping[str, Any], given: Mapping[str, Any]
     """
     known = () if costs else _points(given)
     for point in points:
-        if point and point not in known and not (point.partition("@")[0] in known and _any_round(point, given)):
+        if point and point not in known and not (LeakagePoint.of(point).tap in known and _any_round(point, given)):
             said = nearest(point, known) if known else "; a table with repeats has none"
             raise InputError(f"{where}claim: {point!r} is not a leakage point of the cell{said}")
 
@@ -243,9 +244,10 @@ def _points(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _any_round(point: str, given: Mapping[str, Any]) -> bool:
     """Say whether a point may be of the last round, whose number the data set's recipe alone knows."""
-    live, number = given.get("protocol") == "live", point.partition("@")[2]
-    unknown = given.get("train_rounds") is None and "last" in given.get("leak_rounds", ())
-    return live and unknown and number.replace("+", "").isdecimal()
+    unknown = (
+        given.get("protocol") == "live" and given.get("train_rounds") is None and "last" in given.get("leak_rounds", ())
+    )
+    return unknown and bool(LeakagePoint.of(point).rounds)
 
 
 def cell_fields(where: str, given: Mapping[str, Any]) -> dict[str, Any]:

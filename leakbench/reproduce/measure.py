@@ -20,6 +20,7 @@ from leakbench.cell import Cell
 from leakbench.cell.budget import plan, prepare
 from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Reporter
 from leakbench.core.provenance import versions
 from leakbench.core.types import Network
@@ -34,6 +35,7 @@ from leakbench.measure.statistics import mean_interval, median_interval, proport
 from leakbench.models.layers import first_layer
 from leakbench.reproduce.table import Line, Table
 from leakbench.reproduce.verdict import settled
+from leakbench.storage.rows_file import rows_at
 from leakbench.storage.store import Run
 from leakbench.storage.summary import Summary, Tap
 from leakbench.study.rows import Row
@@ -50,7 +52,6 @@ __all__ = [
     "in_any_row",
     "measured",
     "point_of",
-    "rows_at",
     "within",
 ]
 
@@ -188,8 +189,12 @@ def _points(table: Table, line: Line, cell: Cell, summary: Summary, run: Run) ->
     several = len(summary.taps) > 1
     return [
         {f"claimed_{key}": value for key, value in line.claimed(point).items()}
-        | point_of(tap, rows_at(rows, tap, point))
-        | (_of_servers(cell, tap, point, rows_at(rows, tap, point), tensors) if table.columns == "servers" else {})
+        | point_of(tap, rows_at(rows, point, tap.round))
+        | (
+            _of_servers(cell, tap, point, rows_at(rows, point, tap.round), tensors)
+            if table.columns == "servers"
+            else {}
+        )
         | {"above": sum(broken.tap == point for broken in summary.violations)}
         | {"accuracy": trained.get(tap.round - 1), "rounds": summary.rounds}
         | {"verdict": tap.verdict, "resilient": resilient(tap.verdict)}
@@ -197,12 +202,6 @@ def _points(table: Table, line: Line, cell: Cell, summary: Summary, run: Run) ->
         | {"row": f"{line.name}, {point}" if several else line.name, "cell": line.name, "point": point}
         for point, tap in summary.taps.items()
     ]
-
-
-def rows_at(rows: pd.DataFrame, tap: Tap, point: str) -> pd.DataFrame:
-    """Return the examples under attack at one leakage point, of one round."""
-    found: pd.DataFrame = rows[(rows["round"] == tap.round) & (rows["tap"] == point.split("@", maxsplit=1)[0])]
-    return found
 
 
 def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
@@ -233,15 +232,15 @@ def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
 
 def _of_servers(cell: Cell, tap: Tap, point: str, rows: pd.DataFrame, tensors: dict[str, Tensor]) -> Row:
     """Return the further columns of a row on a page about servers."""
-    name = point.split("@", maxsplit=1)[0]
-    answers, truth = (tensors[f"{name}.round{tap.round}.{what}"] for what in ("reconstruction", "truth"))
+    at = LeakagePoint(LeakagePoint.of(point).tap, (tap.round,))
+    answers, truth = (tensors[f"{at.file}.{what}"] for what in ("reconstruction", "truth"))
     free = cell.data.victims[~torch.isin(cell.data.victims, torch.tensor(rows["example"].to_numpy()))]
     others = cell.data.train_inputs[free[: OTHERS - 1]]
     flat = (each.flatten(end_dim=-len(cell.data.shape) - 1).flatten(1) for each in (answers, truth, others))
     return {
         **{key: tap.value(key) for key in OF_SERVERS},
         "within_tenth": float((rows[RMSE.name] <= TENTH).mean()),
-        **in_any_row(cell, name),
+        **in_any_row(cell, at.tap),
         "picked": _picked(*flat),
     }
 

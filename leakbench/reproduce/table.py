@@ -34,6 +34,7 @@ import pandas as pd
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.core.errors import InputError, nearest
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.recipe import own_recipes
 from leakbench.data.find import Load
 from leakbench.reproduce.columns import COLUMNS, measures_of
@@ -97,7 +98,7 @@ class Line:
         """Return what is claimed of a leakage point: `type-1`, or `type-1@5` after five rounds."""
         return {
             **self.claims.get("", {}),
-            **self.claims.get(point.split("@", maxsplit=1)[0], {}),
+            **self.claims.get(LeakagePoint.of(point).tap, {}),
             **self.claims.get(point, {}),
         }
 

@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.svg import DASHES
 from leakbench.measure.measures import RMSE
 from leakbench.reproduce.curves import Rounds, rounds_of
 from leakbench.reproduce.file import rows_folder
 from leakbench.reproduce.measure import cells_of, command_of
 from leakbench.reproduce.table import Table, scale_of
+from leakbench.storage.rows_file import rows_at
 from leakbench.storage.store import write_atomically
 from leakbench.study.study import Execution, executed
 
@@ -116,19 +118,19 @@ def shown_of(name: str, rows: pd.DataFrame, tensors: Mapping[str, Tensor], many:
     group, method = (group, method) if comma else (name, NO_METHOD)
     found = []
     for key in [key for key in tensors if key.endswith(".reconstruction")]:
-        tap, _, leak = key.removesuffix(".reconstruction").rpartition(".round")
-        answer, truth = (tensors[f"{tap}.round{leak}.{kind}"] for kind in ("reconstruction", "truth"))
+        at = LeakagePoint.of(key)
+        answer, truth = (tensors[f"{at.file}.{kind}"] for kind in ("reconstruction", "truth"))
         if truth.dim() != 5:
             raise InputError(
-                f"pictures: row {name!r}: {tap} leaks examples of shape {tuple(truth.shape[2:])}, no pictures"
+                f"pictures: row {name!r}: {at.tap} leaks examples of shape {tuple(truth.shape[2:])}, no pictures"
             )
-        of = rows[(rows["tap"] == tap) & (rows["round"] == int(leak))].sort_values(["victim", "member"])
+        of = rows_at(rows, at.tap, at.rounds[-1]).sort_values(["victim", "member"])
         flat = [each.flatten(0, 1)[:many] for each in (answer, truth)]
         tiles = [
             Tile(_pixels(picture), float(row[RMSE.name]), bool(row[RMSE.name] <= row["eta"]))
             for picture, row in zip(flat[0], of.to_dict("records"), strict=False)
         ]
-        point = tap if leak == "0" else f"{tap}@{leak}"
+        point = at.tap if at.rounds == (0,) else at.key
         found.append(Shown(group, method, point, truth.shape[1], tuple(map(_drawn, flat[1])), tuple(tiles)))
     return sorted(found, key=lambda each: each.point, reverse=True)
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.storage.packed import check_parquet
 
-__all__ = ["ROWS_VERSION", "check_schema", "read_rows", "versioned", "write_rows"]
+__all__ = ["ROWS_VERSION", "check_schema", "points_in", "read_rows", "rows_at", "versioned", "write_rows"]
 
 ROWS_VERSION = 1
 """Version of the columns and their meaning; files without a version have version 0, with the same columns."""
@@ -71,6 +72,23 @@ def read_rows(path: Path) -> pd.DataFrame:
         if column.isna().any() or (column.dtype.kind == "f" and not np.isfinite(column).all()):
             raise InputError(f"{path}: column {name!r}: got a number that is missing or not finite; run the cell again")
     return rows
+
+
+def points_in(rows: pd.DataFrame) -> list[LeakagePoint]:
+    """Return the leakage points of the rows of a run, in their order, each with its round."""
+    pairs = rows[["tap", "round"]].drop_duplicates().itertuples(index=False)
+    return [LeakagePoint(tap, (number,)) for tap, number in pairs]
+
+
+def rows_at(rows: pd.DataFrame, point: str, round_number: int) -> pd.DataFrame:
+    """Return the rows at one leakage point.
+
+    Args:
+        rows: Rows of a run.
+        point: Key of the leakage point, with or without rounds, as `type-1` or `type-1@5`.
+        round_number: The value of the column `round`.
+    """
+    return rows.loc[(rows["tap"] == LeakagePoint.of(point).tap) & (rows["round"] == round_number)]
 
 
 def check_schema(path: Path, schema: pa.Schema) -> None:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from typing_extensions import TypedDict  # Pydantic needs it before Python 3.12.
 
 from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.untrusted import said
 from leakbench.core.verdict_words import FORMER, FORMER_REASON, INCONCLUSIVE
 
@@ -377,7 +378,7 @@ class Summary(_Fields):
     def verdicts(self) -> dict[tuple[str, int], str]:
         """{(leakage point, round): its verdict}; without those that have none, as in early versions."""
         return {
-            (name.partition("@")[0], tap.round): tap.verdict
+            (LeakagePoint.of(name).tap, tap.round): tap.verdict
             for name, tap in self.taps.items()
             if "verdict" in tap.model_fields_set
         }

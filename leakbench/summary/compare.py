@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from leakbench.core.errors import InputError
-from leakbench.core.leakage_points import listed, point_name
+from leakbench.core.leakage_points import LeakagePoint, listed, point_name
 from leakbench.core.rng import generator
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, LABELS, RECORDS
@@ -21,7 +20,7 @@ from leakbench.measure.statistics import paired_means, paired_shares
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.manifest import needed
-from leakbench.storage.rows_file import read_rows
+from leakbench.storage.rows_file import points_in, read_rows, rows_at
 from leakbench.storage.store import read_manifest, written
 from leakbench.storage.summary import Summary
 
@@ -167,24 +166,20 @@ def differences(
         raise InputError(
             f"compare: the runs are of the data sets {data!r} and {other_data!r}; expected the same in both"
         )
-    points, theirs = _points(rows), _points(others)
+    points, theirs = points_in(rows), points_in(others)
     shared = [p for p in points if p in theirs]
     if not shared:
         raise InputError(f"compare: {names[0]!r} and {names[1]!r} have no leakage point at the same round in common")
     several = rows.groupby("tap")["round"].nunique()
     return [
-        dataclasses.replace(found, point=f"{point[0]}@{point[1]}" if several[point[0]] > 1 else found.point)
-        for point in shared
-        for found in _at(point, _of(rows, point), _of(others, point))
+        found for point in shared for found in _at(point, several[point.tap] > 1, _of(rows, point), _of(others, point))
     ]
 
 
 def left_out(one: Path, other: Path) -> list[str]:
     """Return the leakage points, `tap@round`, of two finished runs that only one of them has."""
-    mine, theirs = (_points(rows_of(folder)[0]) for folder in (one, other))
-    return [
-        f"{tap}@{number}" for tap, number in (*mine, *theirs) if ((tap, number) in mine) != ((tap, number) in theirs)
-    ]
+    mine, theirs = (points_in(rows_of(folder)[0]) for folder in (one, other))
+    return [point.key for point in (*mine, *theirs) if (point in mine) != (point in theirs)]
 
 
 NOTES = (
@@ -288,14 +283,8 @@ def mean_accuracy(folders: Sequence[Path]) -> float | None:
     return sum(known) / len(known) if len(known) == len(found) else None
 
 
-def _points(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
-    return [tuple(p) for p in rows[["tap", "round"]].drop_duplicates().itertuples(index=False)]
-
-
-def _of(rows: pd.DataFrame, point: tuple[Any, ...]) -> pd.DataFrame:
-    mine = rows[(rows["tap"] == point[0]) & (rows["round"] == point[1])]
-    ordered: pd.DataFrame = mine.sort_values(SAME).reset_index(drop=True)
-    return ordered
+def _of(rows: pd.DataFrame, point: LeakagePoint) -> pd.DataFrame:
+    return rows_at(rows, point.tap, point.rounds[0]).sort_values(SAME).reset_index(drop=True)
 
 
 def check_same(point: str, rows: pd.DataFrame, others: pd.DataFrame) -> None:
@@ -313,8 +302,8 @@ def check_same(point: str, rows: pd.DataFrame, others: pd.DataFrame) -> None:
             )
 
 
-def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Difference]:
-    check_same(str(point[0]), rows, others)
+def _at(point: LeakagePoint, several: bool, rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Difference]:
+    check_same(point.tap, rows, others)
     outcomes = {}
     if not any((r["failure_reason"] == RANKS_ONLY).all() for r in (rows, others)):
         told, others_told = (r["label"] == r["label_guess"] for r in (rows, others))
@@ -337,9 +326,8 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
         interval = paired_means if measure in SCORES else paired_shares
         difference, low, high = interval(x, y, victims.to_numpy(), rng)
         sign = _sign_test(pd.Series(x - y).groupby(victims.to_numpy()).mean())
-        yield Difference(
-            str(point[0]), measure, int(victims.nunique()), x.mean(), y.mean(), difference, low, high, sign
-        )
+        name = point.key if several else point.tap
+        yield Difference(name, measure, int(victims.nunique()), x.mean(), y.mean(), difference, low, high, sign)
 
 
 def _answered(rows: pd.DataFrame, score: str) -> pd.Series:

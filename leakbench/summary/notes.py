@@ -10,6 +10,7 @@ import pandas as pd
 from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
 from leakbench.measure.measures import MEASURES, SSIM, undefined
 from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, PRECISION, RECOGNISED, VERBATIM
@@ -129,7 +130,7 @@ def tap_notes(key: str, tap: Tap, group: pd.DataFrame, cell: Cell) -> dict[str, 
         notes[f"taps.{key}.asr_above_null"] = "the baseline guess alone succeeds everywhere"
     if tap.iterations is None:
         notes[f"taps.{key}.iterations"] = "fewer than half of the examples were reconstructed within eta"
-    if key.partition("@")[0] == "type-0" and cell.defense.aggregation == "secure":
+    if LeakagePoint.of(key).tap == "type-0" and cell.defense.aggregation == "secure":
         clients = cell.settings.federation.clients_per_round
         notes[f"taps.{key}"] = (
             f"read from the mean update of {clients} clients: with secure aggregation no single one reaches the server"

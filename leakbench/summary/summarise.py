@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from leakbench.attack.servers.fishing import fished
-from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name, random_at
-from leakbench.core.leakage_points import listed, point_name
+from leakbench.cell import Cell, knowledge, looks_at, random_at
+from leakbench.core.leakage_points import LeakagePoint, listed, point_name
 from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.limits.limits import Limits
 from leakbench.measure.measures import RMSE
@@ -46,10 +46,11 @@ def summarise(
     points = len(rows[["round", "tap"]].drop_duplicates())
     for (number, tap), group in rows.groupby(["round", "tap"], sort=False):
         round_number = int(str(number))
-        key = leak_key(cell, str(tap), round_number)
+        point = s.point(str(tap), round_number)
+        key = point.key
         setup = setup_of(cell, int(group["member"].max()) + 1)
-        found = tap_summary(group, phases.get(phase_name(cell, str(tap), round_number), 0.0), setup)
-        found = found.replaced(observations=looks_at(cell, str(tap)), **_grid(cell, str(tap), round_number))
+        found = tap_summary(group, phases.get(point.phase, 0.0), setup)
+        found = found.replaced(observations=looks_at(cell, point.tap), **_grid(cell, point.tap, round_number))
         taps[key], why, broken = limited(key, found, group, limits[key], points)
         notes.update(tap_notes(key, taps[key], group, cell) | why)
         violations += broken
@@ -121,7 +122,7 @@ def over_rounds(taps: Mapping[str, Tap]) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, list[Tap]] = {}
     for key, tap in taps.items():
-        found.setdefault(key.partition("@")[0], []).append(tap)
+        found.setdefault(LeakagePoint.of(key).tap, []).append(tap)
     return {name: _curve(several) for name, several in found.items() if len(several) > 1}
 
 
@@ -187,7 +188,7 @@ def _claims(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame, epsilon: 
 
 def _first_at(taps: Mapping[str, Tap], name: str) -> Tap | None:
     """Return what was measured at a leakage point, where it leaked in several rounds at the first."""
-    return next((tap for key, tap in taps.items() if key.partition("@")[0] == name), None)
+    return next((tap for key, tap in taps.items() if LeakagePoint.of(key).tap == name), None)
 
 
 def _or_none(value: float | None) -> str:

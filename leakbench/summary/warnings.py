@@ -9,7 +9,7 @@ import pandas as pd
 
 from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN
 from leakbench.attack.methods.autoleak import AutoLeak
-from leakbench.cell import Cell, leak_key, looks_at, random_at
+from leakbench.cell import Cell, looks_at, random_at
 from leakbench.storage.summary import Tap
 
 __all__ = ["WORDS", "doubts", "warnings"]
@@ -62,7 +62,7 @@ def warnings(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame) -> list[
     if not worst_case:
         return found
     return found + [
-        f"{leak_key(cell, tap, rounds[-1])}: one observation of a randomised defense; --observations n averages its noise"
+        f"{cell.settings.point(tap, rounds[-1]).key}: one observation of a randomised defense; --observations n averages its noise"
         for rounds in cell.settings.leaks
         for tap in cell.settings.taps
         if looks_at(cell, tap) == 1 and random_at(cell, tap)

@@ -30,13 +30,14 @@ from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.agreement import Agreement
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
-from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
+from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.published import read_any, rows_of
 from leakbench.reproduce.reached import Setting, reached
 from leakbench.reproduce.reproduce import BEGIN, END, index_of, minutes_at_full, reproduce, study_of
 from leakbench.reproduce.table import Table, read_table, table_of, with_claims
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of, settled
+from leakbench.storage.rows_file import rows_at
 from leakbench.storage.summary import Tap
 from leakbench.study.rows import RowStore, of_table
 from leakbench.study.stale import stale_names
@@ -655,7 +656,7 @@ def test_the_accuracy_of_several_seeds_is_their_mean() -> None:
 
 def test_rows_at_a_point_are_only_those_of_its_round() -> None:
     rows = pd.DataFrame([{"round": r, "tap": t} for r in (1, 2) for t in ("type-1", "type-2") for _ in range(2)])
-    found = rows_at(rows, Tap.model_construct(round=2), "type-1@2")
+    found = rows_at(rows, "type-1@2", 2)
     assert list(found.index) == [4, 5]
 
 
