@@ -70,7 +70,8 @@ def identified(cell: Cell) -> Cell:
         "names": cell.names,
         "recipes": [acting(describe(cell.attack)), acting(describe(cell.defense))],
         "data": cell.data.content,
-        "settings": describe(cell.settings),
+        # Where a cell is computed does not change what it is; the manifest's `computed` names its devices.
+        "settings": describe(cell.settings) | {"device": "cpu"},
     }
     if not cell.settings.federation.dropout:
         # Without dropout, its settings change no result, so they are not part of the identity.

@@ -115,12 +115,16 @@ class Execution:
                     yield job, job.measure()
 
     def _finished(self, jobs: Sequence[Job[T]], engine: Placed) -> Generator[Job[T], None, None]:
-        """Yield each job when an engine has run its cells."""
+        """Yield each job when an engine has run its cells, on GPUs if its cells take a share of one."""
+
+        def placed(request: Request) -> Request:
+            return dataclasses.replace(request, device="cuda") if engine.gpus_per_cell else request
+
         refuse_inside()
         self.reporter.heading = ""
         every = [(job, request) for job in jobs for request in job.requests]
-        task = tasks_by(engine, [(job.name, request) for job, request in every], self.runs, self.data_dir)
-        tasks = {repr(request): task(repr(request), _absolute(request), job.command) for job, request in every}
+        task = tasks_by(engine, [(job.name, placed(request)) for job, request in every], self.runs, self.data_dir)
+        tasks = {repr(each): task(repr(each), _absolute(placed(each)), job.command) for job, each in every}
         left = {job.name: {repr(request) for request in job.requests} for job in jobs}
         names = {key: [name for name, keys in left.items() if key in keys] for key in tasks}
         by_name = {job.name: job for job in jobs}
