@@ -19,6 +19,7 @@ import pandas as pd
 
 from leakbench.core.errors import InputError
 from leakbench.core.scripts import markdown_table, one_line
+from leakbench.study.rows import on_cpu
 from leakbench.study.workers import RETRIES
 
 HOME = Path(__file__).parent.parent
@@ -28,7 +29,7 @@ def measured() -> pd.Series:
     """Return the minutes of each measured cell, one seed's, of all pages whose rows are cells."""
     found = []
     for path in sorted((HOME / "results").glob("*/*.csv"), key=lambda path: path.name):
-        rows = pd.read_csv(path)
+        rows = on_cpu(pd.read_csv(path))
         if not {"wall_minutes", "seeds", "cell"} <= set(rows.columns) or "cost_ratio" in rows:
             continue
         each = rows[rows["wall_minutes"].notna()].groupby("cell")[["wall_minutes", "seeds"]].first()

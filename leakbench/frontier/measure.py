@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from scipy.stats import binom
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.network import probe_of
-from leakbench.core.provenance import versions
 from leakbench.core.recipe import names
 from leakbench.core.request import options_of
 from leakbench.core.verdict_words import IDENTIFIES, RECONSTRUCTS
@@ -30,7 +30,7 @@ from leakbench.storage.store import Run
 from leakbench.storage.summary import Summary, Tap
 from leakbench.study.rows import Row
 from leakbench.study.stale import hash_of, recorded_in
-from leakbench.study.study import Execution, executed, limit_of
+from leakbench.study.study import Execution, executed, limit_of, versions_of
 from leakbench.summary.verdict import above_chance, by_chance, whole_victims
 
 __all__ = [
@@ -136,15 +136,17 @@ def cells_at(
 
 def measured(point: Point, cells: list[Cell], asked: str, command: str, execution: Execution) -> list[Row]:
     """Run a point's cells, each in its own folder, where an interrupted one is resumed; return the rows."""
-    ended, seconds, found = list[float](), 0.0, list[Row]()
+    ended, seconds, found, manifests = list[float](), 0.0, list[Row](), list[Mapping[str, Any]]()
     *trained, many = cells
     with executed(many, execution.runs, command, execution.reporter) as (summary, run):
         identified = summary.taps
         seconds += sum(run.manifest["phases"].values())
+        manifests += [run.manifest]
     for cell in trained:
         with executed(cell, execution.runs, command, execution.reporter) as (summary, run):
             ended += [] if summary.accuracy is None else [float(summary.accuracy)]
             seconds += sum(run.manifest["phases"].values())
+            manifests += [run.manifest]
             found = found or _taps(summary, run, identified)
     first = cells[0]
     same = {
@@ -157,7 +159,7 @@ def measured(point: Point, cells: list[Cell], asked: str, command: str, executio
         "seeds": len(trained),
         **accuracy_of(ended, len(first.data.test_targets)),
         "wall_minutes": round(seconds / 60, 1),
-        "versions": json.dumps(versions(), sort_keys=True),
+        "versions": versions_of(manifests),
     }
     return [same | row for row in found]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,13 @@ def measures_of(row: Row, columns: str) -> str:
 def number(key: str, digits: int = 2) -> Callable[[Row], str]:
     """Return a function that shows a field of a row."""
     return lambda row: text_of(row.get(key), digits)
+
+
+def minutes(row: Row) -> str:
+    """Show the minutes of a row's cells, and its devices if one is no CPU."""
+    told = row.get("versions")
+    device = json.loads(told).get("device") if isinstance(told, str) else None
+    return text_of(row.get("wall_minutes"), 1) + (f" on {device}" if device else "")
 
 
 def interval(key: str, digits: int = 2) -> Callable[[Row], str]:
@@ -151,7 +159,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "against an observer of the released models; none without a guarantee",
         ),
         Column("scale", lambda row: in_table(row.get("scale", "-"))),
-        Column("minutes", number("wall_minutes", 1), "for all seeds, on two shared cores"),
+        Column("minutes", minutes, "for all seeds, on two shared cores unless a GPU is named"),
     ),
     "cost": (
         ROW,

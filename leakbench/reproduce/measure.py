@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Reporter
-from leakbench.core.provenance import versions
 from leakbench.core.types import Network
 from leakbench.core.verdict_words import resilient
 from leakbench.experiment.stage_train import fresh_network
@@ -40,7 +39,7 @@ from leakbench.storage.store import Run
 from leakbench.storage.summary import Summary, Tap
 from leakbench.study.rows import Row
 from leakbench.study.stale import hash_of, recorded_in
-from leakbench.study.study import Execution, executed, limit_of, minutes_of
+from leakbench.study.study import Execution, executed, limit_of, minutes_of, versions_of
 
 __all__ = [
     "accuracy_of",
@@ -122,11 +121,12 @@ def measured(table: Table, line: Line, scale: str, changed: dict[str, Any], exec
     every = cells_of(line, scale, changed, execution.data_dir, execution.reporter, counts[-1])
     command = command_of(table, line, scale)
     ended, seconds, found, accuracies = list[float](), 0.0, list[Row](), list[list[float]]()
-    diverged = 0
+    diverged, manifests = 0, list[Mapping[str, Any]]()
     for done, cell in enumerate(every, 1):
         with executed(cell, execution.runs, command, execution.reporter) as (summary, run):
             accuracies += [run.read_rows("rounds.parquet")["accuracy"].tolist()] if table.rounds else []
             diverged += diverges(run)
+            manifests += [run.manifest]
             ended += [] if summary.accuracy is None else [float(summary.accuracy)]
             seconds += sum(run.manifest["phases"].values())
             found = found or _points(table, line, cell, summary, run)
@@ -151,7 +151,7 @@ def measured(table: Table, line: Line, scale: str, changed: dict[str, Any], exec
         **accuracy,
         "diverged": diverged,
         "wall_minutes": round(seconds / 60, 1),
-        "versions": json.dumps(versions(), sort_keys=True),
+        "versions": versions_of(manifests),
     }
     return [same | row for row in found]
 

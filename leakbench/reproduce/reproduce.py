@@ -32,7 +32,7 @@ from leakbench.reproduce.table_figures import draw_curves, draw_pictures
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
 from leakbench.storage.atomic import write_text
 from leakbench.study.engines import Placed
-from leakbench.study.rows import Row, RowStore, in_order
+from leakbench.study.rows import Row, RowStore, in_order, on_cpu
 from leakbench.study.stale import hash_of
 from leakbench.study.study import Execution, Job, Page, Study, limit_of
 
@@ -233,7 +233,7 @@ def minutes_at_full(table: Table, out: Path, changed: dict[str, Any], data_dir: 
     """
     lines, found = {line.name: line for line in table.lines}, dict[str, float]()
     for folder in (out, results_folder()):
-        rows = study_of(table, folder).store.read()
+        rows = on_cpu(study_of(table, folder).store.read())
         if not {"scale", "wall_minutes"} <= set(rows):
             continue
         for row in rows.drop_duplicates("cell").to_dict("records"):
@@ -264,7 +264,7 @@ def _work(cell: Cell) -> tuple[int, int]:
 
 def _seconds(table: Table, rows: pd.DataFrame, scale: str) -> list[float]:
     """Return the seconds of each cell that was measured at this scale, here or for the published page."""
-    for known in (rows, study_of(table, results_folder()).store.read()):
+    for known in map(on_cpu, (rows, study_of(table, results_folder()).store.read())):
         if len(known) and {"scale", "wall_minutes"} <= set(known):
             each = known[known["scale"] == scale].groupby("cell")["wall_minutes"].first()
             if len(each):

@@ -26,7 +26,18 @@ from leakbench.storage.store import alone, write_atomically
 from leakbench.study.stale import parsed_versions
 from leakbench.summary.verdict import above_chance, whole_victims
 
-__all__ = ["ACCOUNTING", "CURE", "FRONTIER", "Row", "RowFormat", "RowStore", "heads_of", "in_order", "of_table"]
+__all__ = [
+    "ACCOUNTING",
+    "CURE",
+    "FRONTIER",
+    "Row",
+    "RowFormat",
+    "RowStore",
+    "heads_of",
+    "in_order",
+    "of_table",
+    "on_cpu",
+]
 
 Row: TypeAlias = dict[Any, Any]
 
@@ -212,6 +223,11 @@ class RowStore:
     def has(self, rows: pd.DataFrame, name: str, hash_: str) -> bool:
         """Return whether rows of a cell were measured with this hash."""
         return "hash" in rows and hash_ in set(rows.loc[rows[self.by] == name, "hash"].astype(str))
+
+
+def on_cpu(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows whose minutes are those of a CPU: `versions` names a device only where a cell was computed on a GPU."""
+    return rows[~rows["versions"].fillna("").str.contains('"device"')] if "versions" in rows else rows
 
 
 def heads_of(path: Path) -> list[str]:

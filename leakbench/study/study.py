@@ -6,6 +6,7 @@ Tables of papers, frontiers, cards and sweeps are planners: they say which cells
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pandas as pd
 from leakbench.cell import Cell, Request, identity
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
+from leakbench.core.provenance import versions
 from leakbench.core.recipe import own_recipes
 from leakbench.execute import execute
 from leakbench.storage.atomic import write_text
@@ -27,7 +29,18 @@ from leakbench.study.rows import Row, RowStore
 from leakbench.study.task import Outcome, Task
 from leakbench.study.workers import listening, refuse_inside
 
-__all__ = ["Engine", "Execution", "Job", "Page", "Study", "executed", "limit_of", "minutes_of", "outcomes_of"]
+__all__ = [
+    "Engine",
+    "Execution",
+    "Job",
+    "Page",
+    "Study",
+    "executed",
+    "limit_of",
+    "minutes_of",
+    "outcomes_of",
+    "versions_of",
+]
 
 Engine: TypeAlias = Callable[[Iterable[Task]], Generator[Outcome, None, None]]
 """Takes tasks, yields the outcome of each as it ends, and ends its workers when it is closed."""
@@ -44,6 +57,22 @@ def executed(cell: Cell, runs: Path, command: str, reporter: Reporter | None = N
             yield execute(cell, run, progress), run
     finally:
         progress.close()
+
+
+def versions_of(runs: Iterable[Mapping[str, Any]]) -> str:
+    """Return the JSON of {package: version} under which the runs of a row were computed, in the field `versions` of the row.
+
+    Args:
+        runs: Their manifests. Different versions of a package are joined; `device` is a field if a run was computed on a GPU.
+    """
+    told = [each for run in runs for each in (run["versions"], *run.get("computed", []))]
+    found = {
+        name: ", ".join(dict.fromkeys(str(each[name]) for each in told if name in each))
+        for name in [*versions(), "device"]
+    }
+    return json.dumps(
+        {name: text for name, text in found.items() if name != "device" or text not in ("", "cpu")}, sort_keys=True
+    )
 
 
 def limit_of(cell: Cell) -> int | None:

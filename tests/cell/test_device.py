@@ -13,7 +13,7 @@ from command_line import called
 from far import FAR, Elsewhere
 
 from leakbench.cell import Cell, Request, identity, resolve_cell
-from leakbench.cell.cell import hand_out
+from leakbench.cell.cell import hand_out, identified
 from leakbench.cell.device import described, device_of
 from leakbench.core.errors import InputError
 from leakbench.core.types import Network
@@ -84,6 +84,15 @@ def test_a_cell_on_the_cpu_is_the_same_by_request_or_by_default(monkeypatch: pyt
     found, asked = cell(device="auto"), cell(device="cpu")
     assert found.hash == asked.hash == cell().hash
     assert identity(found, "test")["device"] == "cpu"
+
+
+def test_a_cell_is_the_same_on_every_device() -> None:
+    """A row that a GPU measured is checked and read on a machine without one; the manifest names the device."""
+    here = cell()
+    settings = dataclasses.replace(here.settings, device="cuda:0")
+    there = identified(dataclasses.replace(here, settings=settings, hash=""))
+    assert there.hash == here.hash
+    assert identified(dataclasses.replace(here, settings=dataclasses.replace(settings, seed=1))).hash != here.hash
 
 
 LINE = [

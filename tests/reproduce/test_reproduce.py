@@ -436,6 +436,9 @@ def test_the_time_at_full_size_follows_from_the_quick_row(tmp_path: Path) -> Non
     study_of(table, tmp_path).store.write(rows.assign(scale="full"))
     assert minutes_at_full(table, tmp_path, {}, None)[name] == pytest.approx(2.0)
     assert minutes_at_full(table, tmp_path, {"train_rounds": 40}, None)[name] == pytest.approx(8.0)
+    # The minutes of a GPU say nothing about those of this machine.
+    study_of(table, tmp_path).store.write(rows.assign(scale="full", versions='{"device": "cuda (NVIDIA H100)"}'))
+    assert minutes_at_full(table, tmp_path, {}, None) == {}
 
 
 def test_the_finding_describes_the_published_rows(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +18,13 @@ from leakbench.cell import Request
 from leakbench.cli.options import engine_from
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
+from leakbench.core.provenance import versions
 from leakbench.frontier.frontier import frontier
 from leakbench.leaderboard.make import make_card
 from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.table import Table, read_table
 from leakbench.study.process import ProcessEngine
-from leakbench.study.study import Execution, Job
+from leakbench.study.study import Execution, Job, versions_of
 from leakbench.study.task import Outcome, Task
 from leakbench.study.work import measure
 
@@ -145,9 +147,36 @@ def test_a_cell_for_a_gpu_needs_an_engine_with_one(tmp_path: Path) -> None:
     job = Job("row", list, (Request(device="cuda"),), "leakbench")
     with pytest.raises(InputError, match="cell 'row': device: got 'cuda'; add --gpus-per-cell"):
         list(Execution(tmp_path, None, Reporter(quiet=True), Here())([job]))
-    with pytest.raises(InputError, match=r"gpus-per-cell: got 0.5, but cell 'row' computes on 'cpu'"):
-        job = Job("row", list, (Request(device="cpu"),), "leakbench")
-        list(Execution(tmp_path, None, Reporter(quiet=True), Here(gpus_per_cell=0.5))([job]))
+
+
+def test_an_engine_with_gpus_places_every_cell_on_one(tmp_path: Path) -> None:
+    """Tables, frontiers and cards say nothing about devices; their rows are then made of the finished cells here."""
+
+    @dataclass
+    class OnGpus:
+        threads: int = 1
+        gpus_per_cell: float = 0.5
+        seen: list[Task] = field(default_factory=list)
+
+        def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
+            for task in tasks:
+                self.seen.append(task)
+                yield Outcome(task.key, "done")
+
+    engine, asked = OnGpus(), (Request(defense="none"), Request(defense="sign"))
+    job = Job("row", lambda: "its rows", asked, "leakbench")
+    assert list(Execution(tmp_path, None, Reporter(quiet=True), engine)([job])) == [(job, "its rows")]
+    assert [task.request for task in engine.seen] == [dataclasses.replace(each, device="cuda") for each in asked]
+
+
+def test_the_versions_of_a_row_are_those_of_its_runs() -> None:
+    """They name a GPU, and each version if a run was continued with another."""
+    old, new = {**versions(), "torch": "2.11.0"}, {**versions(), "torch": "2.14.1"}
+    on_gpu, on_cpu = {**old, "device": "cuda (NVIDIA H100)"}, {**new, "device": "cpu"}
+    plain = json.loads(versions_of([{"versions": new, "computed": [on_cpu]}]))
+    assert plain == new
+    found = json.loads(versions_of([{"versions": old, "computed": [on_gpu, on_cpu]}, {"versions": new}]))
+    assert found == {**new, "torch": "2.11.0, 2.14.1", "device": "cuda (NVIDIA H100), cpu"}
 
 
 @pytest.mark.parametrize("name", ["flower_epsilons", "fed_alpha_cdp_table_9"])
