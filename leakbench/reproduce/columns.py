@@ -45,7 +45,7 @@ def number(key: str, digits: int = 2) -> Callable[[Row], str]:
 
 
 def minutes(row: Row) -> str:
-    """Show the minutes of a row's cells, and its devices if one is no CPU."""
+    """Show the minutes of a row's cells, and its devices if one is a GPU."""
     told = row.get("versions")
     device = json.loads(told).get("device") if isinstance(told, str) else None
     return text_of(row.get("wall_minutes"), 1) + (f" on {device}" if device else "")
