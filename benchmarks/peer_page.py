@@ -9,7 +9,7 @@ from pathlib import Path
 from peer_adapters.stand_in import PLACEHOLDERS
 
 from leakbench.box import box_of
-from leakbench.conformance import Result
+from leakbench.conformance import CaseResult
 from leakbench.core.errors import InputError
 from leakbench.core.scripts import markdown_table
 
@@ -101,7 +101,7 @@ def commit(folder: Path) -> str:
     return told.stdout.strip()
 
 
-def cell(result: Result | None, expected: str) -> str:
+def cell(result: CaseResult | None, expected: str) -> str:
     """Return the table cell of one case, in a row with the expected value."""
     if result is None:
         return ""
@@ -112,14 +112,14 @@ def cell(result: Result | None, expected: str) -> str:
 SCORED = ("scorer", "commit", "file and function", "with", "passed", "failed", "not measured")
 
 
-def scored(name: str, results: list[Result], commits: dict[str, str]) -> list[str]:
+def scored(name: str, results: list[CaseResult], commits: dict[str, str]) -> list[str]:
     """Return the table row of one scorer."""
     peer, function, beside = SCORERS[name]
     counts = [str(sum(r.outcome == o for r in results)) for o in SCORED[4:]]
     return [name, commits[peer], f"`{function}`", beside, *counts]
 
 
-def _box(found: dict[str, list[Result]]) -> list[str]:
+def _box(found: dict[str, list[CaseResult]]) -> list[str]:
     wrong = {name: [r for r in results if r.outcome in ("passed", "failed")] for name, results in found.items()}
     each = ", ".join(
         f"{name} {sum(r.outcome == 'failed' for r in tried)} of {len(tried)}" for name, tried in wrong.items()
@@ -133,7 +133,7 @@ def _box(found: dict[str, list[Result]]) -> list[str]:
     )
 
 
-def page(found: dict[str, list[Result]], commits: dict[str, str], checkouts: Path) -> list[str]:
+def page(found: dict[str, list[CaseResult]], commits: dict[str, str], checkouts: Path) -> list[str]:
     """Return the page, line by line."""
     by_name = {name: {r.case: r for r in results} for name, results in found.items()}
     expected = {r.case: r.expected for results in reversed(found.values()) for r in results if r.expected}

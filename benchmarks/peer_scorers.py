@@ -20,14 +20,14 @@ from typing import Any
 import torch
 from peer_page import NEEDED, NOT_RUN, SCORERS, commit, page
 
-from leakbench.conformance import Result, all_cases, conform
+from leakbench.conformance import CaseResult, all_cases, conform
 from leakbench.conformance.command import OwnScorer
 from leakbench.core.scripts import existing, one_line
 
 COLUMNS = ("peer", "commit", "scorer", "function", "case", "outcome", "got", "expected", "why")
 
 
-def scored(name: str, checkouts: Path) -> list[Result]:
+def scored(name: str, checkouts: Path) -> list[CaseResult]:
     """Return the result of every case; call it in a separate process, since peers replace modules."""
     from peer_adapters.breaching import BreachingBenchmark  # noqa: PLC0415
     from peer_adapters.gradattack import GradAttackScript  # noqa: PLC0415

@@ -18,7 +18,7 @@ from leakbench.data.partition import Partition
 from leakbench.experiment.attack_time import AttackTime
 from leakbench.experiment.conspicuous import conspicuous_of
 from leakbench.experiment.rehearsal import rehearse
-from leakbench.experiment.stage_attack import Judge, Leak, attack_leak
+from leakbench.experiment.stage_attack import CellLeak, Judge, attack_leak
 from leakbench.experiment.stage_train import fresh_network, leaked_model, train_federation
 from leakbench.experiment.victims import Sent, sent_to_clients
 from leakbench.federated.simulate import counts_in, from_sent
@@ -67,7 +67,7 @@ def execute(cell: Cell, run: Run, progress: Progress) -> Summary:
         for tap in s.taps:
             for network in range(s.networks):
                 sent = {number: _sent(cell, run, number, tap, network) for number in rounds}
-                attack_leak(Leak(cell, partition, sent, tap, network), run, judge, progress, clock)
+                attack_leak(CellLeak(cell, partition, sent, tap, network), run, judge, progress, clock)
     if s.protocol == "paper":
         train_federation(cell, run, partition, progress)
     return _finish(cell, run, partition, lambda step: working(step, None))

@@ -21,7 +21,7 @@ from leakbench.core.recipe import resolve
 from leakbench.core.scripts import markdown_table
 from leakbench.core.types import Network
 from leakbench.data.recipe import DatasetRecipe
-from leakbench.defense import Defense, Probe, phases
+from leakbench.defense import Defense, FactProbe, phases
 from leakbench.defense.network import extended
 from leakbench.defense.transform import STATIONS
 from leakbench.models import build, default_model, parameters
@@ -89,7 +89,7 @@ def measured(name: str, defense: Defense) -> Row:
     rng = torch.Generator().manual_seed(0)
     plain = build(defense.model or default_model(SHAPE), SHAPE, CLASSES, rng)
     network = extended(defense.network, plain, SHAPE, CLASSES, rng)
-    probe = Probe(Network(network, parameters(network)), SHAPE, CLASSES, federation)
+    probe = FactProbe(Network(network, parameters(network)), SHAPE, CLASSES, federation)
     copies = federation.clients * federation.examples_per_client / EXAMPLES
     schedule = schedule_of(defense, probe, copies, math.ceil(copies))
     found = epsilon(phases(defense, probe), defense.unit, defense.claim, schedule)

@@ -33,7 +33,7 @@ from leakbench.core.types import Network
 from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Dataset
 from leakbench.experiment.attack_time import AttackTime
-from leakbench.experiment.stage_attack import Judge, Leak, attack_leak
+from leakbench.experiment.stage_attack import CellLeak, Judge, attack_leak
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent
 from leakbench.models import parameters
@@ -116,7 +116,7 @@ def measure(cell: Cell, standardized: bool) -> pd.DataFrame:
                 assert columns is not None
                 model = Standardized(columns, model)
                 start = dict(zip(parameters(model), start.values(), strict=True))
-            leak = Leak(cell, hand_out(cell), {0: Sent(Network(model, start))}, "type-1", number)
+            leak = CellLeak(cell, hand_out(cell), {0: Sent(Network(model, start))}, "type-1", number)
             attack_leak(leak, run, Judge(0.1, "n/a: a table"), Reporter(quiet=True), AttackTime(None, run, 0))
         pieces = [run.read_rows(name) for name in sorted(run.manifest["files"]) if name.endswith(".parquet")]
     return pd.concat(pieces, ignore_index=True)[[*TABLE_COLUMNS, "victim", "example"]]

@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 
 from leakbench.cli import commands
 from leakbench.conformance.command import as_dict
-from leakbench.conformance.judge import Result
+from leakbench.conformance.judge import CaseResult
 from leakbench.leaderboard.read import read_card, text_of
 from leakbench.storage.manifest_file import read_manifest
 from leakbench.study.grid import read_grid
@@ -86,7 +86,7 @@ def _commands() -> Iterator[tuple[str, Any]]:
     with open_journal(Path("swept/cells.jsonl")) as journal:  # A finished cell needs no worker.
         journal.append(Outcome(asked.key, "done", read_manifest(Path("first"))["hash"], "first"))
     yield "sweep --json", _json("sweep grid.yaml --runs . --out swept --quiet --json")
-    yield "conformance --json", kinds(as_dict("", [Result("case", "why", "passed")]))
+    yield "conformance --json", kinds(as_dict("", [CaseResult("case", "why", "passed")]))
     baseline = json.loads(_printed("baseline live"))  # A column is one value if all its rows agree.
     yield "baseline", kinds(baseline) | {"rows": dict.fromkeys(baseline["rows"], "column")}
     for line in ("compare live live", "runs .", "list", "list attacks", "data list", "data verify digits"):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.core.progress import Reporter
-from leakbench.leaderboard.asked import Asked
-from leakbench.leaderboard.card import Card, Point
+from leakbench.leaderboard.asked import CardSizes
+from leakbench.leaderboard.card import Card, CardPoint
 from leakbench.leaderboard.make import make_card
 from leakbench.leaderboard.read import text_of
 from leakbench.study.study import Execution
@@ -23,7 +23,7 @@ SMALL = """--attack lmmse --victims 10 --taps type-2 --protocols paper --train-r
 
 def small_card(runs: Path) -> Card:
     """Measure the card of `SMALL`: signs on digits, a linear attack at one leakage point, without training."""
-    asked = Asked(victims=10, taps=("type-2",), protocols=("paper",), train_rounds=0, candidates=20, trials=100)
+    asked = CardSizes(victims=10, taps=("type-2",), protocols=("paper",), train_rounds=0, candidates=20, trials=100)
     return make_card(asked, "sign", "digits", "lmmse", Execution(runs, None, Reporter(quiet=True)))
 
 
@@ -59,7 +59,7 @@ def everywhere(
     )
 
 
-def with_points(card: Card, change: Callable[[Point], Point]) -> Card:
+def with_points(card: Card, change: Callable[[CardPoint], CardPoint]) -> Card:
     """Return a card with every leakage point changed."""
     cells = (dataclasses.replace(cell, points=tuple(map(change, cell.points))) for cell in card.cells)
     return dataclasses.replace(card, cells=tuple(cells))

@@ -4,14 +4,16 @@ import torch
 
 from leakbench.core.types import Fact, Network
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, Probe, phases
+from leakbench.defense import Defense, FactProbe, phases
 from leakbench.models import build, parameters
 
 
-def probe(federation: Federation, model: str = "cnn", shape: tuple[int, ...] = (1, 28, 28), classes: int = 10) -> Probe:
+def probe(
+    federation: Federation, model: str = "cnn", shape: tuple[int, ...] = (1, 28, 28), classes: int = 10
+) -> FactProbe:
     """A network at its initial weights, in a federation."""
     built = build(model, shape, classes, torch.Generator().manual_seed(0))
-    return Probe(Network(built, parameters(built)), shape, classes, federation)
+    return FactProbe(Network(built, parameters(built)), shape, classes, federation)
 
 
 def facts_of(defense: Defense, federation: Federation) -> dict[str, tuple[Fact, ...]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from leakbench.defense.transform import STATIONS
 from leakbench.overview import recorded
-from leakbench.report.columns import PAGE_COLUMNS, PICTURE_COLUMNS, PRECISION_COLUMN, TABLE_COLUMNS, Column
+from leakbench.report.columns import PAGE_COLUMNS, PICTURE_COLUMNS, PRECISION_COLUMN, TABLE_COLUMNS, PointColumn
 from leakbench.report.page import ALONE, D_SNR, IDEAL, ISOLATED, PERCENTILE
 from leakbench.reproduce.accounting.page import NO_READING
 from leakbench.reproduce.verdict import CONTRADICTED, NOT_MEASURED, REPRODUCED, VERDICTS
@@ -37,7 +37,7 @@ def renewed(markdown: str) -> str:
     return BLOCK.sub(write, markdown)
 
 
-def _meanings(columns: tuple[Column, ...]) -> Callable[[], str]:
+def _meanings(columns: tuple[PointColumn, ...]) -> Callable[[], str]:
     return lambda: "".join(f"- **{column.heading}**: {column.meaning}\n" for column in columns)
 
 

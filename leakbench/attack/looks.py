@@ -13,7 +13,7 @@ from leakbench.core.types import Parameters
 from leakbench.defense.guess import Chooses
 from leakbench.defense.transform import Stations
 from leakbench.engine.budget import ALL_CACHES, lanes_within
-from leakbench.engine.side_by_side import Cut
+from leakbench.engine.side_by_side import Pieces
 from leakbench.federated.client import runs_apart
 from leakbench.federated.view import View
 
@@ -61,17 +61,17 @@ def chooses(stations: Stations) -> bool:
     return any(isinstance(transform, Chooses) for transform in stations.transforms)
 
 
-def cut_of(views: tuple[View, ...]) -> Cut:
+def cut_of(views: tuple[View, ...]) -> Pieces:
     """Return how to cut the victims' searches into chunks for threads, by the memory that one victim's gradient takes.
 
     Nothing is cut if threads cannot share the views: if the network's own code runs, whose parameters are swapped during a call,
     or on a GPU.
     """
     if any(not runs_apart(v.network, v.stations, v.shape) for v in views):
-        return Cut(None)
+        return Pieces(None)
     view = views[0]
     numbers = sum(u[0].numel() for u in view.update.values()) + view.examples * math.prod(view.shape)
-    return Cut(lanes_within(ALL_CACHES, 4 * numbers))
+    return Pieces(lanes_within(ALL_CACHES, 4 * numbers))
 
 
 def responses(

@@ -23,7 +23,7 @@ from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Progress, unreported
 from leakbench.core.rng import generator
-from leakbench.defense import Probe
+from leakbench.defense import FactProbe
 from leakbench.privacy.accountants import best
 from leakbench.privacy.claim import Claim, NoClaim
 from leakbench.privacy.ledger import Schedule, Unit
@@ -87,7 +87,7 @@ def check_trials(trials: int | None) -> None:
         raise InputError(f"trials: got {trials}, expected {TRIALS[0]} to {TRIALS[1]}")
 
 
-def shapes(probe: Probe) -> dict[str, tuple[int, ...]]:
+def shapes(probe: FactProbe) -> dict[str, tuple[int, ...]]:
     """Return {parameter: shape} of the model that a cell trains."""
     return {name: tuple(p.shape) for name, p in probe.network.parameters.items()}
 

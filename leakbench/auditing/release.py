@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Local, Parameters, Signal
-from leakbench.defense import Probe
+from leakbench.defense import FactProbe
 from leakbench.defense.transform import Stations, apply
 from leakbench.privacy.ledger import Unit
 
@@ -62,7 +62,7 @@ class DefenseRelease:
     members: int
     clock: Clock
     seed: int
-    probe: Probe
+    probe: FactProbe
     seeded: bool = True
 
     def __call__(self, inputs: Parameters, seeds: Sequence[int]) -> Tensor:

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from leakbench.bench.plain import Step, local_training
-from leakbench.bench.task import BATCH, HELD, Task, fresh_model, task
+from leakbench.bench.task import BATCH, HELD, BenchTask, fresh_model, task
 from leakbench.bench.ways import private_step
 from leakbench.engine.memory import keep_freed_memory
 
@@ -19,7 +19,7 @@ __all__ = ["client_app"]
 
 
 @lru_cache(maxsize=1)
-def _at_hand(way: str) -> tuple[Task, nn.Module, Step]:
+def _at_hand(way: str) -> tuple[BenchTask, nn.Module, Step]:
     """Return the data, a model and its local iteration, which a process of Ray creates once."""
     keep_freed_memory()
     torch.set_num_threads(1)  # One core per client, as in Ray's resources.

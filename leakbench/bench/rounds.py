@@ -19,7 +19,7 @@ from leakbench.bench.task import (
     CLASSES,
     RATE,
     SHAPE,
-    Task,
+    BenchTask,
     check_same,
     defense,
     fresh_model,
@@ -55,7 +55,7 @@ def round_vs_plain(size: Size) -> Figure:
     )
 
 
-def plain_round(made: Task, model: nn.Module, step: Step, batch: int = BATCH) -> Parameters:
+def plain_round(made: BenchTask, model: nn.Module, step: Step, batch: int = BATCH) -> Parameters:
     """Train one client after another and return the mean update."""
     total: Parameters = {}
     federation = made.federation

@@ -29,7 +29,7 @@ __all__ = [
     "RATE",
     "SHAPE",
     "SIGMA",
-    "Task",
+    "BenchTask",
     "check_same",
     "defense",
     "fresh_model",
@@ -46,7 +46,7 @@ CLIP, SIGMA = 4.0, 6.0
 
 
 @dataclass(frozen=True)
-class Task:
+class BenchTask:
     """A federation at its first round."""
 
     model: nn.Module
@@ -73,7 +73,7 @@ def fresh_model() -> nn.Module:
     return build("cnn", SHAPE, CLASSES, generator(0, "model"), "default")
 
 
-def task(clients: int, iterations: int, population: int = 1000, examples: int = 60_000) -> Task:
+def task(clients: int, iterations: int, population: int = 1000, examples: int = 60_000) -> BenchTask:
     """Return the federation of `population` clients, `clients` of them in a round of `iterations` local iterations.
 
     Args:
@@ -93,7 +93,7 @@ def task(clients: int, iterations: int, population: int = 1000, examples: int = 
     rng = generator(0, "partition")
     partition = federation.partition(data.train_targets, federation.clients, HELD, rng)
     model = fresh_model()
-    return Task(model, parameters(model), data, partition, federation)
+    return BenchTask(model, parameters(model), data, partition, federation)
 
 
 def defense(name: str) -> Defense:
@@ -132,7 +132,7 @@ TOLERANCE = 1e-5
 
 
 def our_update(
-    task: Task, station: tuple[Transform, ...], inputs: Tensor, labels: Tensor, iterations: int
+    task: BenchTask, station: tuple[Transform, ...], inputs: Tensor, labels: Tensor, iterations: int
 ) -> Parameters:
     """Return the update of one client with the transforms of `station`, batch after batch, without noise."""
     used = iterations * BATCH

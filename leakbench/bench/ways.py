@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from torch import nn
 
 from leakbench.bench.plain import Step, local_training, per_example_step
-from leakbench.bench.task import BATCH, CHECKED, CHECKED_CLIP, CLIP, RATE, SIGMA, Task, check_same, our_update
+from leakbench.bench.task import BATCH, CHECKED, CHECKED_CLIP, CLIP, RATE, SIGMA, BenchTask, check_same, our_update
 from leakbench.bench.timing import in_turns, median, with_threads
 from leakbench.defense.clip import ClipLayers, ClipWhole
 
@@ -45,7 +45,7 @@ TRIED = 10
 """Local iterations for which the ways are compared."""
 
 
-def fastest_way(task: Task) -> str:
+def fastest_way(task: BenchTask) -> str:
     """Return the fastest way of private local training with one thread, as in Flower's clients."""
     inputs, labels = task.held(0)
     arms = {}
@@ -59,7 +59,7 @@ def fastest_way(task: Task) -> str:
     return min(arms, key=lambda way: median(taken, way))
 
 
-def check_way(task: Task, way: str) -> None:
+def check_way(task: BenchTask, way: str) -> None:
     """Raise RuntimeError if one client's update by a way, without noise, differs from leakbench's."""
     model, step = private_step(way, task.model, CHECKED_CLIP, 0.0)
     inputs, labels = task.held(1)

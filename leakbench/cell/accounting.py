@@ -10,7 +10,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.types import Fact
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
-from leakbench.defense import Defense, Probe, phases
+from leakbench.defense import Defense, FactProbe, phases
 from leakbench.privacy.curve import epsilon_curve
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Phase, Schedule, first_rounds
@@ -62,7 +62,7 @@ def cell_curve(defense: Defense, data: Dataset, settings: Settings, partition: P
 
 
 def schedule_of(
-    defense: Defense, probe: Probe, copies: float, most_copies: int, largest: dict[str, int] | None = None
+    defense: Defense, probe: FactProbe, copies: float, most_copies: int, largest: dict[str, int] | None = None
 ) -> Schedule:
     """Return the schedule of a federation with a defense.
 

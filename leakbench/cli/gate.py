@@ -61,7 +61,7 @@ def gate(
     Compares the run in FOLDER with a baseline on the same victims. The exit code is 1 if more leaks, else 0. More leaks if
     ASR or identification rose beyond the paired 95 % interval and the exact sign test agrees, or if a limit is exceeded.
     """
-    from leakbench.gate.gate import Limits, junit, lines, markdown  # noqa: PLC0415
+    from leakbench.gate.gate import GateLimits, junit, lines, markdown  # noqa: PLC0415
     from leakbench.gate.gate import gate as checked  # noqa: PLC0415
     from leakbench.storage.atomic import write_text  # noqa: PLC0415
 
@@ -71,7 +71,7 @@ def gate(
     if max_epsilon is not None and not max_epsilon >= 0:
         raise InputError(f"max-epsilon: got {max_epsilon:g}, expected 0 or more")
     _check_files(folder, before, page, suite)
-    checks = checked(folder, before, Limits(max_asr, min_accuracy, max_epsilon))
+    checks = checked(folder, before, GateLimits(max_asr, min_accuracy, max_epsilon))
     for path, text in ((page, markdown(checks, folder.name)), (suite, junit(checks, folder.name))):
         if path is not None:
             write_text(path, text)

@@ -62,7 +62,7 @@ _sizes = with_options(
         click.option("--trials", type=int, help="Number of audit trials with a canary, and as many without."),
     ]
 )
-"""The options of `Asked`; those that are not set are the card's, or the defaults."""
+"""The options of `CardSizes`; those that are not set are the card's, or the defaults."""
 
 
 @click.command()
@@ -104,7 +104,7 @@ def card(
     check_names({"defense": defense, "dataset": dataset, "attack": attack})
     from leakbench.core.errors import InputError  # noqa: PLC0415
     from leakbench.core.recipe import construct  # noqa: PLC0415
-    from leakbench.leaderboard.asked import EVALUATIONS, Asked, searches  # noqa: PLC0415
+    from leakbench.leaderboard.asked import EVALUATIONS, CardSizes, searches  # noqa: PLC0415
     from leakbench.leaderboard.check import check  # noqa: PLC0415
     from leakbench.leaderboard.make import make_card  # noqa: PLC0415
     from leakbench.leaderboard.read import read_card, write_card  # noqa: PLC0415
@@ -130,7 +130,7 @@ def card(
     if not {"iterations", "evaluations"} & asked.keys() and searches(attack or "autoleak"):
         asked["evaluations"] = EVALUATIONS
     try:
-        sizes = construct(Asked, asked)
+        sizes = construct(CardSizes, asked)
     except InputError as error:  # It names a field, as `leak_rounds.0`, not the option.
         field, _, said = str(error).partition(": ")
         raise InputError(f"{field.partition('.')[0].replace('_', '-')}: {said}") from None

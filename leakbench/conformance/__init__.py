@@ -14,6 +14,6 @@ decide when to stop, a truth that was changed before the scorer got it, a succes
 """
 
 from leakbench.conformance.contract import MEASURES, Answer, Scorer, Truth
-from leakbench.conformance.judge import Result, all_cases, conform
+from leakbench.conformance.judge import CaseResult, all_cases, conform
 
-__all__ = ["MEASURES", "Answer", "Result", "Scorer", "Truth", "all_cases", "conform"]
+__all__ = ["MEASURES", "Answer", "CaseResult", "Scorer", "Truth", "all_cases", "conform"]

@@ -16,15 +16,14 @@ import torch
 
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.conformance.contract import AVERAGED, MEASURES, Answer, Truth
-from leakbench.conformance.judge import Result, all_cases, conform
+from leakbench.conformance.judge import CaseResult, all_cases, conform
 from leakbench.core.answers import Ranking
 from leakbench.core.errors import InputError
 from leakbench.core.imported import import_function
 from leakbench.measure import metrics
 from leakbench.measure.metrics import load_lpips
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS
-from leakbench.scoring.scores import Truth as Real
-from leakbench.scoring.scores import no_reconstruction, score
+from leakbench.scoring.scores import VictimTruth, no_reconstruction, score
 from leakbench.summary.tap import tap_summary
 
 __all__ = ["OwnScorer", "as_dict", "conformance", "lines"]
@@ -49,7 +48,7 @@ class OwnScorer:
         )
         victims, members = labels.shape
         lanes = torch.arange(victims)
-        real = Real(lanes, inputs, labels, torch.arange(victims * members).reshape(victims, members), lanes)
+        real = VictimTruth(lanes, inputs, labels, torch.arange(victims * members).reshape(victims, members), lanes)
         given = dataclasses.replace(no_reconstruction(real), inputs=said, labels=guesses, iterates=said[None])
         # No case needs the baseline guess or a ranking, so the guess is black and all scores are equal.
         null = NullAttack({"black": torch.zeros_like(inputs.flatten(0, 1))}, {}, {}, "black", "black")
@@ -74,7 +73,7 @@ UNTOUCHED = "truth: untouched"
 """The only case without a measure."""
 
 
-def conformance(path: str | None, lpips_weights: Path | None) -> tuple[Result, ...]:
+def conformance(path: str | None, lpips_weights: Path | None) -> tuple[CaseResult, ...]:
     """Return the result of every case.
 
     Args:
@@ -95,13 +94,13 @@ def conformance(path: str | None, lpips_weights: Path | None) -> tuple[Result, .
     return results
 
 
-def as_dict(path: str | None, results: Sequence[Result]) -> dict[str, Any]:
+def as_dict(path: str | None, results: Sequence[CaseResult]) -> dict[str, Any]:
     """Return the data that `--json` prints."""
     cases = [asdict(result) for result in results]
     return {"scorer": path or "leakbench", **_counts(results), "never_ran": _never_ran(path, results), "cases": cases}
 
 
-def lines(path: str | None, results: Sequence[Result]) -> list[str]:
+def lines(path: str | None, results: Sequence[CaseResult]) -> list[str]:
     """Return the table, with the value and the expected value of a failed case, and the reason of a case that is not measured."""
     table = [f"{'case':<{COLUMN}}{path or 'leakbench'}"]
     for result in results:
@@ -117,7 +116,7 @@ def lines(path: str | None, results: Sequence[Result]) -> list[str]:
     return [*table, never] if never else table
 
 
-def _never_ran(path: str | None, results: Sequence[Result]) -> str | None:
+def _never_ran(path: str | None, results: Sequence[CaseResult]) -> str | None:
     """Return one line about a scorer that raised an error in every case; None for another scorer."""
     raised = [result for result in results if result.call == "raised"]
     if not raised or any(result.call == "returned" for result in results):
@@ -128,6 +127,6 @@ def _never_ran(path: str | None, results: Sequence[Result]) -> str | None:
     )
 
 
-def _counts(results: Sequence[Result]) -> dict[str, int]:
+def _counts(results: Sequence[CaseResult]) -> dict[str, int]:
     found = Counter(result.outcome for result in results)
     return {outcome.replace(" ", "_"): found[outcome] for outcome in OUTCOMES}  # type: ignore[index]

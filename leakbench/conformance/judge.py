@@ -17,13 +17,13 @@ from leakbench.conformance.contract import Answer, Floats, Scorer, Truth, read_s
 from leakbench.conformance.pixel_cases import lpips_case, pixel_cases
 from leakbench.core.imported import said
 
-__all__ = ["Result", "all_cases", "conform"]
+__all__ = ["CaseResult", "all_cases", "conform"]
 
 Outcome = Literal["passed", "failed", "not measured"]
 
 
 @dataclass(frozen=True)
-class Result:
+class CaseResult:
     """The result of one case.
 
     Args:
@@ -51,7 +51,7 @@ def all_cases(lpips_weights: Path | None = None) -> tuple[Case, ...]:
     return *pixel_cases(), *batch_cases(), lpips_case(lpips_weights)
 
 
-def conform(scorer: Scorer, cases: Sequence[Case]) -> tuple[Result, ...]:
+def conform(scorer: Scorer, cases: Sequence[Case]) -> tuple[CaseResult, ...]:
     """Run the scorer on each case, once.
 
     A scorer fails a case if it raises an error, or if it omits a measure that it returns in other cases.
@@ -77,22 +77,24 @@ def _ask(scorer: Scorer, case: Case) -> dict[str, Floats] | str:
     return read_scores(returned) | {"untouched": np.array(float(untouched))}
 
 
-def _judge(case: Case, scores: dict[str, Floats] | str, measured: set[str]) -> Result:
+def _judge(case: Case, scores: dict[str, Floats] | str, measured: set[str]) -> CaseResult:
     """Check every measure of the case that the scorer returns in any case; the result has the first wrong one."""
     if case.skipped:
-        return Result(case.name, case.why, "not measured", reason=case.skipped, call="not asked")
+        return CaseResult(case.name, case.why, "not measured", reason=case.skipped, call="not asked")
     if isinstance(scores, str):
-        return Result(case.name, case.why, "failed", scores, str(next(iter(case.known.values()))), call="raised")
+        return CaseResult(case.name, case.why, "failed", scores, str(next(iter(case.known.values()))), call="raised")
     held = [name for name in case.known if name in measured]
     if not held:
-        return Result(case.name, case.why, "not measured", reason=f"the scorer returns no {' or '.join(case.known)}")
+        return CaseResult(
+            case.name, case.why, "not measured", reason=f"the scorer returns no {' or '.join(case.known)}"
+        )
     wrong = [name for name in held if name not in scores or not case.known[name].holds(scores[name])]
     measure = (wrong or held)[0]
     prefix = "" if measure.removeprefix("overall ") == case.measure else f"{measure} "
     got = prefix + _numbers(scores[measure]) if measure in scores else f"no {measure}, which it has elsewhere"
     others = f"; wrong too: {', '.join(wrong[1:])}" if wrong[1:] else ""
     outcome: Outcome = "failed" if wrong else "passed"
-    return Result(case.name, case.why, outcome, got + others, prefix + str(case.known[measure]))
+    return CaseResult(case.name, case.why, outcome, got + others, prefix + str(case.known[measure]))
 
 
 def _numbers(got: Floats) -> str:

@@ -12,7 +12,7 @@ from leakbench.core.answers import Fit
 from leakbench.core.errors import InputError
 from leakbench.core.types import Parameters
 
-__all__ = ["Asked", "Fits", "Fitted", "Origin", "fitted_anew"]
+__all__ = ["Fits", "Fitted", "Origin", "RecordedFits", "fitted_anew"]
 
 Origin = Mapping[str, str]
 """{input of the learning: its hash}, `part` first; see `leakbench.attack.learn.origin`."""
@@ -61,7 +61,7 @@ def fitted_anew(origin: Origin, fit: Callable[[], Fitted]) -> Fitted:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordedFits:
     """A source of fits that records the requests, so that a method of several parts can report the fits of all of them."""
 
     fits: Fits

@@ -25,7 +25,7 @@ from leakbench.data.tables import assemble, scaled
 __all__ = ["Embedded"]
 
 
-class Source(NamedTuple):
+class LibraryData(NamedTuple):
     """The data of a library: inputs (n, *s) float64, targets (n,) int64, the names of classes and columns."""
 
     inputs: Tensor
@@ -80,36 +80,36 @@ class Embedded:
         return data
 
 
-def _digest(source: Source) -> str:
+def _digest(source: LibraryData) -> str:
     inputs, targets = source.inputs.numpy().astype("<f8"), source.targets.numpy().astype("<i8")
     return hashlib.sha256(inputs.tobytes() + targets.tobytes()).hexdigest()
 
 
-def _faces() -> Source:
+def _faces() -> LibraryData:
     from skimage.data import lfw_subset  # noqa: PLC0415
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # scikit-image leaves the file open.
         patches = np.asarray(lfw_subset(), dtype=np.float64)  # type: ignore[no-untyped-call]
     targets = torch.cat([torch.ones(100), torch.zeros(100)]).long()  # The first 100 are the faces.
-    return Source(torch.from_numpy(patches).unsqueeze(1), targets, ("not a face", "face"))
+    return LibraryData(torch.from_numpy(patches).unsqueeze(1), targets, ("not a face", "face"))
 
 
-def _digits() -> Source:
+def _digits() -> LibraryData:
     from sklearn.datasets import load_digits  # noqa: PLC0415
 
     raw = load_digits()
     inputs = torch.from_numpy(raw.images).unsqueeze(1) / 16
-    return Source(inputs, torch.from_numpy(raw.target).long(), tuple(str(n) for n in raw.target_names))
+    return LibraryData(inputs, torch.from_numpy(raw.target).long(), tuple(str(n) for n in raw.target_names))
 
 
-def _cancer() -> Source:
+def _cancer() -> LibraryData:
     from sklearn.datasets import load_breast_cancer  # noqa: PLC0415
 
     raw = load_breast_cancer()
     columns = tuple(str(n) for n in raw.feature_names)
     names = tuple(str(n) for n in raw.target_names)
-    return Source(torch.from_numpy(raw.data), torch.from_numpy(raw.target).long(), names, columns)
+    return LibraryData(torch.from_numpy(raw.data), torch.from_numpy(raw.target).long(), names, columns)
 
 
-SOURCES: dict[str, Callable[[], Source]] = {"faces": _faces, "digits": _digits, "cancer": _cancer}
+SOURCES: dict[str, Callable[[], LibraryData]] = {"faces": _faces, "digits": _digits, "cancer": _cancer}

@@ -19,7 +19,7 @@ from leakbench.defense.transform import SILENT, Transform, apply
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.privacy.ledger import OWN_NOISE, Phase
 
-__all__ = ["Probe", "facts_at", "phases"]
+__all__ = ["FactProbe", "facts_at", "phases"]
 
 Facts: TypeAlias = dict[str, tuple[Fact, ...]]
 """{station: facts of its transforms, oldest first}."""
@@ -29,7 +29,7 @@ LARGE = 1e6
 
 
 @dataclass(frozen=True)
-class Probe:
+class FactProbe:
     """The setting in which a defense is run to measure its facts.
 
     Args:
@@ -56,13 +56,13 @@ class _Watched(Clock):
         return super().__getattribute__(name)
 
 
-def _small(probe: Probe) -> Probe:
+def _small(probe: FactProbe) -> FactProbe:
     """Return the probe with one element of each tensor, which is enough for transforms that read only gradients."""
     tiny = {n: p.flatten()[:1].reshape([1] * p.dim()) for n, p in probe.network.parameters.items()}
     return dataclasses.replace(probe, network=dataclasses.replace(probe.network, parameters=tiny))
 
 
-def phases(defense: Defense, probe: Probe) -> tuple[Phase, ...]:
+def phases(defense: Defense, probe: FactProbe) -> tuple[Phase, ...]:
     """Split a whole training into phases, in order; within a phase, every station does the same in each local iteration.
 
     Raises:
@@ -89,7 +89,7 @@ def phases(defense: Defense, probe: Probe) -> tuple[Phase, ...]:
     return _joined(found)
 
 
-def _differs_in_small(defense: Defense, probe: Probe, first: Facts) -> bool:
+def _differs_in_small(defense: Defense, probe: FactProbe, first: Facts) -> bool:
     try:
         return facts_at(defense, _small(probe), defense.clock(probe.federation, 0)) != first
     except (InputError, RuntimeError, ValueError, IndexError):
@@ -116,7 +116,7 @@ def _joined(found: list[Phase]) -> tuple[Phase, ...]:
     return tuple(joined)
 
 
-def facts_at(defense: Defense, probe: Probe, clock: Clock) -> Facts:
+def facts_at(defense: Defense, probe: FactProbe, clock: Clock) -> Facts:
     """Return the facts of each station at one moment.
 
     The transforms run without generators, since a transform states its noise without drawing it.
@@ -128,7 +128,7 @@ def facts_at(defense: Defense, probe: Probe, clock: Clock) -> Facts:
     return _run(defense, probe, clock)[0]
 
 
-def _run(defense: Defense, probe: Probe, clock: Clock) -> tuple[Facts, Parameters]:
+def _run(defense: Defense, probe: FactProbe, clock: Clock) -> tuple[Facts, Parameters]:
     """Return the facts of one moment, and the memory after it."""
 
     def through(name: str, signal: Signal) -> Signal:
@@ -170,7 +170,7 @@ def _with_own_noise(transform: Transform, before: Signal, after: Signal, clock: 
     return dataclasses.replace(after, facts=(*before.facts, doubt))
 
 
-def _of_statistics(probe: Probe) -> tuple[Fact, ...]:
+def _of_statistics(probe: FactProbe) -> tuple[Fact, ...]:
     """Return a fact against the epsilon if clients send running statistics of batch normalisation: no station protects them."""
     if not mixes_examples(probe.network.model):
         return ()
@@ -180,7 +180,7 @@ def _of_statistics(probe: Probe) -> tuple[Fact, ...]:
     return (Fact("other", reason=reason, raw=True),)
 
 
-def _of_memory(defense: Defense, probe: Probe, facts: Facts, memory: Parameters) -> tuple[Fact, ...]:
+def _of_memory(defense: Defense, probe: FactProbe, facts: Facts, memory: Parameters) -> tuple[Fact, ...]:
     """Return a fact against the epsilon if the ratio of noise to bound depends on the memory, which cannot be predicted.
 
     Args:
@@ -215,7 +215,7 @@ def _ratios(facts: Facts) -> list[float]:
     return found
 
 
-def _large(probe: Probe, members: int) -> Signal:
+def _large(probe: FactProbe, members: int) -> Signal:
     grads = {n: p.new_full((1, members, *p.shape), LARGE) for n, p in probe.network.parameters.items()}
     device = next(iter(grads.values())).device
     inputs = torch.full((1, probe.federation.batch, *probe.shape), 0.5, device=device)

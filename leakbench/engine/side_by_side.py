@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["Cut", "pieces_of", "shares_of", "side_by_side"]
+__all__ = ["Pieces", "pieces_of", "shares_of", "side_by_side"]
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ def _equal(count: int, pieces: int) -> list[slice]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Pieces:
     """The division of lanes into pieces for threads.
 
     Args:

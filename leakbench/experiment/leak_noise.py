@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from leakbench.cell import Cell, leak_clock, leak_federation, random_at
 from leakbench.core.types import Fact, Network
-from leakbench.defense import Probe, facts_at
+from leakbench.defense import FactProbe, facts_at
 from leakbench.defense.transform import stations_before
 from leakbench.federated.view import View
 
@@ -22,7 +22,7 @@ BY_QUOTIENT = (
 
 def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tuple[Fact, ...]]:
     """Return the facts of each station for the network that leaks after `round_number` rounds; see `facts_at`."""
-    probe = Probe(network, cell.data.shape, cell.data.classes, leak_federation(cell))
+    probe = FactProbe(network, cell.data.shape, cell.data.classes, leak_federation(cell))
     return facts_at(cell.defense, probe, leak_clock(cell, round_number))
 
 

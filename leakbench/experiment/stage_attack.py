@@ -43,14 +43,14 @@ from leakbench.experiment.victims import (
 )
 from leakbench.federated.view import View
 from leakbench.measure.metrics import Score
-from leakbench.measure.recognised import Gallery, gallery_of, score_recognised
+from leakbench.measure.recognised import RecognitionGallery, gallery_of, score_recognised
 from leakbench.measure.unanswered import explained
-from leakbench.scoring.scores import Truth, no_reconstruction, score
+from leakbench.scoring.scores import VictimTruth, no_reconstruction, score
 from leakbench.scoring.scores_rankings import score_attributes, score_rankings
 from leakbench.scoring.scores_tables import TableJudge, score_table, table_judge
 from leakbench.storage.store import Run, without_pictures
 
-__all__ = ["LOWER", "Judge", "Leak", "attack_leak"]
+__all__ = ["LOWER", "CellLeak", "Judge", "attack_leak"]
 
 LOWER = "lower --leak-batch, --observations or the restarts of the attack, or take a smaller --leak-model"
 
@@ -64,7 +64,7 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class Leak:
+class CellLeak:
     """One leakage point of one cell, with one draw of the first weights.
 
     Args:
@@ -109,7 +109,7 @@ class Leak:
         return f"{self.point.file}{several}"
 
 
-def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: AttackTime) -> None:
+def attack_leak(leak: CellLeak, run: Run, judge: Judge, progress: Progress, clock: AttackTime) -> None:
     """Attack the victims of one leakage point at one draw of the first weights, in chunks, without those on disk.
 
     If memory is too small for a chunk, it and the following ones are halved.
@@ -188,7 +188,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
             progress(phase, before + where.stop, total)
 
 
-def _missing(leak: Leak, run: Run, total: int) -> list[slice]:
+def _missing(leak: CellLeak, run: Run, total: int) -> list[slice]:
     """Return the positions of the draw's victims that are not in a complete chunk on disk.
 
     Each chunk records its number of victims, so the size of chunks may change between processes.
@@ -207,7 +207,7 @@ def _missing(leak: Leak, run: Run, total: int) -> list[slice]:
     return [gap for gap in gaps if gap.start < gap.stop]
 
 
-def _piece(leak: Leak, first: int) -> str:
+def _piece(leak: CellLeak, first: int) -> str:
     """Return the name, without its suffix, of the files of a chunk that starts with the victim `first`."""
     return f"parts/{leak.name}.{first:05d}"
 
@@ -231,7 +231,7 @@ def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str |
     return next((p for p in same if run.has(f"{p}.parquet") and run.has(f"{p}.safetensors")), None)
 
 
-def _ranked(leak: Leak, victims: Victims, lanes: Tensor, views: tuple[View, ...]) -> dict[str, Ranking]:
+def _ranked(leak: CellLeak, victims: Victims, lanes: Tensor, views: tuple[View, ...]) -> dict[str, Ranking]:
     """Return the rankings that need no reconstruction."""
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
@@ -240,11 +240,11 @@ def _ranked(leak: Leak, victims: Victims, lanes: Tensor, views: tuple[View, ...]
 
 
 def _attack_chunk(
-    leak: Leak,
+    leak: CellLeak,
     judge: Judge,
     null: NullAttack,
     table: TableJudge | None,
-    gallery: Gallery | None,
+    gallery: RecognitionGallery | None,
     victims: Victims,
     lanes: Tensor,
     views: tuple[View, ...],
@@ -261,7 +261,7 @@ def _attack_chunk(
     ranked = rankings(cell, views, shown, features, answer, rngs, ready)
     views[0].tick("scores")
     inputs, labels, examples = truth(cell, leak.tap, victims)
-    real = Truth(
+    real = VictimTruth(
         lanes,
         inputs[lanes].to(cell.settings.device),
         labels[lanes].to(cell.settings.device),
@@ -298,7 +298,7 @@ def _refuses(cell: Cell) -> bool:
     return any(isinstance(does, RefuseConspicuous) for does in cell.defense.stations.example)
 
 
-def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJudge | None]:
+def _null(leak: CellLeak, victims: Victims, eta: float) -> tuple[NullAttack, TableJudge | None]:
     """Return the baseline guess of all victims' examples from public examples and the true labels, and the scores of tables."""
     data = leak.cell.data
     labels = truth(leak.cell, leak.tap, victims)[1].flatten()
@@ -307,7 +307,7 @@ def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJu
     return null, table_judge(data, null, labels)
 
 
-def _chunk(leak: Leak, victims: Victims) -> int:
+def _chunk(leak: CellLeak, victims: Victims) -> int:
     """Return the number of victims that fit into memory at once, with twice differentiated gradients and 200 vectors of history."""
     network = next(iter(leak.sent.values())).network
     weights = len(leak.sent) * sum(p.numel() for p in network.parameters.values())

@@ -285,7 +285,7 @@ def _answered(
     """
     method = attacker.attack.method
     total = sum(runs(method, number, search, (view,)) for number, search in enumerate(searches_of(method)))
-    progress = _Progress(report, total)
+    progress = _SearchProgress(report, total)
     view = dataclasses.replace(view, searches=Searches(progress, progress.resumed, store, checks=checks))
     try:
         if left is None or attacker.budget is None:
@@ -302,7 +302,7 @@ def _answered(
     return answer, view
 
 
-class _Progress:
+class _SearchProgress:
     """Shows the progress of an attack's searches, and an upper bound of the time that they still take."""
 
     def __init__(self, reporter: Reporter, total: int) -> None:

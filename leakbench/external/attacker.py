@@ -24,7 +24,7 @@ from leakbench.core.rng import generator
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
-from leakbench.defense import Defense, Probe
+from leakbench.defense import Defense, FactProbe
 from leakbench.defense.facts import facts_at
 from leakbench.experiment.leak_noise import noise_std
 from leakbench.external.network import forward_pass, in_mode
@@ -118,7 +118,7 @@ class Attacker:
             local_iterations=how.steps,
             learning_rate=how.rate,
         )
-        facts = facts_at(self.defense, Probe(view.network, view.shape, view.classes, federation), view.clock)
+        facts = facts_at(self.defense, FactProbe(view.network, view.shape, view.classes, federation), view.clock)
         std = noise_std(facts, view.tap, how.batch, 1, how.steps, how.rate, how.optimizer)
         drawn = any("noise" in fact.kind for station in facts.values() for fact in station)
         noise, unknown = (None, std if drawn else "") if isinstance(std, str) else (std, "")

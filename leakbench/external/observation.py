@@ -20,8 +20,8 @@ from leakbench.external.network import keeps_statistics, mixes_batch, mode_of
 __all__ = [
     "PLAIN",
     "UNROLLED",
-    "Batches",
     "Loss",
+    "ObservedBatches",
     "StepHook",
     "learning_rates",
     "observe",
@@ -54,7 +54,7 @@ LONGEST = 200
 
 
 @dataclass
-class Batches:
+class ObservedBatches:
     """The batches of one client's training, as `observe` got them.
 
     Args:
@@ -76,14 +76,14 @@ class Batches:
     fault: str = ""
 
 
-ACTIVE: ContextVar[Batches | None] = ContextVar("leakbench.observe", default=None)
+ACTIVE: ContextVar[ObservedBatches | None] = ContextVar("leakbench.observe", default=None)
 """Where `observe` records in this thread."""
 
 
 @contextmanager
-def observing() -> Iterator[Batches]:
+def observing() -> Iterator[ObservedBatches]:
     """Let `observe` record into the yielded object, within this block and thread."""
-    batches = Batches()
+    batches = ObservedBatches()
     token = ACTIVE.set(batches)
     try:
         yield batches
@@ -91,7 +91,7 @@ def observing() -> Iterator[Batches]:
         ACTIVE.reset(token)
 
 
-def observed_here(batches: Batches) -> bool:
+def observed_here(batches: ObservedBatches) -> bool:
     """Return whether `observe` records into this object in this thread; clients may train in several threads."""
     return ACTIVE.get() is batches
 
@@ -112,7 +112,7 @@ def observe(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
         record_batch(batches, x, y, model, loss_fn)
 
 
-def record_batch(batches: Batches, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss | None) -> None:
+def record_batch(batches: ObservedBatches, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss | None) -> None:
     """Record a batch, as `observe`; an error is noted in `batches.fault` and does not end the training.
 
     Args:
@@ -151,7 +151,7 @@ def _classes(y: Tensor) -> Tensor:
     return y.argmax(1) if one_hot else y
 
 
-def _record_examples(batches: Batches, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
+def _record_examples(batches: ObservedBatches, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
     try:
         batches.examples = _example_gradients(x, y, model, loss_fn)
     except Exception as error:  # The loss or the network cannot be mapped over examples.

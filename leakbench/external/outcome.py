@@ -25,7 +25,7 @@ from leakbench.core.leakage_points import LeakagePoint, listed, point_name
 from leakbench.core.verdict_words import INCONCLUSIVE, LEAKING
 from leakbench.external.trace import Trace
 from leakbench.measure.rates import ASR
-from leakbench.report.columns import BATCH, FAILED, OF_UPDATES, VERDICT, VICTIMS, Column, with_values
+from leakbench.report.columns import BATCH, FAILED, OF_UPDATES, VERDICT, VICTIMS, PointColumn, with_values
 from leakbench.report.headline import headline, headline_html
 from leakbench.report.own import own_report_into
 from leakbench.report.table import core_columns, print_hanging, print_headline, print_points, printed_width
@@ -278,7 +278,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
     return [LeakagePoint(row.tap, (row.round - 1,)).key for row in rows]
 
 
-def _columns(summary: Summary) -> list[Column]:
+def _columns(summary: Summary) -> list[PointColumn]:
     return list(with_values((*OF_UPDATES, VICTIMS, BATCH, FAILED), summary))
 
 

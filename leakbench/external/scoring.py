@@ -26,7 +26,7 @@ from leakbench.federated.view import Public, View
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.models import one_hot
-from leakbench.scoring.scores import Truth, score
+from leakbench.scoring.scores import VictimTruth, score
 from leakbench.scoring.scores_rankings import score_ways
 from leakbench.summary.limits import CANDIDATES
 
@@ -123,7 +123,7 @@ class Scorer:
             public.inputs, public.labels, len(labels), labels, attacker.eta, generator(attacker.seed, "null")
         )
         shown, own = self._shown
-        truth = Truth(victims, inputs.float(), known, torch.zeros_like(known), own)
+        truth = VictimTruth(victims, inputs.float(), known, torch.zeros_like(known), own)
         likelihood = self._likelihood
         ranked = {IDENTIFIED.name: likelihood}
         ranked |= by_both((self._informed,), likelihood, shown, public.inputs[:CALIBRATION], answer)

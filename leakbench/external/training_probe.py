@@ -30,8 +30,8 @@ from leakbench.external.network import Numbers, mixes_batch, mode_of, normal_of,
 from leakbench.external.observation import (
     PLAIN,
     UNROLLED,
-    Batches,
     Loss,
+    ObservedBatches,
     StepHook,
     learning_rates,
     on_gradient,
@@ -54,7 +54,7 @@ MARK = {"written_by": "leakbench.probe"}
 
 
 @dataclass
-class Step:
+class OptimizerStep:
     """One optimizer step.
 
     Args:
@@ -80,7 +80,7 @@ class Step:
 
 
 @dataclass
-class Steps:
+class RecordedTraining:
     """The recorded steps of a training, and what its first step shows.
 
     Args:
@@ -97,7 +97,7 @@ class Steps:
     """
 
     before: Parameters = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[OptimizerStep] = field(default_factory=list)
     gradient: Parameters = field(default_factory=dict)
     samples: Parameters = field(default_factory=dict)
     after: Parameters = field(default_factory=dict)
@@ -113,7 +113,9 @@ class Steps:
         return {name: p - self.before[name] for name, p in self.after.items()}
 
 
-def _hooks(model: nn.Module, heard: Steps, observed: Batches, most: int | None) -> tuple[StepHook, Callable[..., None]]:
+def _hooks(
+    model: nn.Module, heard: RecordedTraining, observed: ObservedBatches, most: int | None
+) -> tuple[StepHook, Callable[..., None]]:
     """Return a pre-hook and a post-hook of optimizers that record the first `most` steps on a model's parameters.
 
     A step that cannot be recorded does not end the training.
@@ -133,7 +135,7 @@ def _hooks(model: nn.Module, heard: Steps, observed: Batches, most: int | None) 
             _join(heard, optimizer, parameters)  # Another optimizer of the same step.
             return
         shown = len(observed.inputs)
-        step = Step(
+        step = OptimizerStep(
             set(parameters), inputs, labels, type(optimizer).__name__, learning_rates(optimizer), _odd(optimizer)
         )
         if not heard.steps:
@@ -176,7 +178,7 @@ def _copied(tensors: Mapping[str, Tensor]) -> Parameters:
     return {name: t.detach().cpu().clone() for name, t in tensors.items()}
 
 
-def _first_state(model: nn.Module, heard: Steps) -> Parameters:
+def _first_state(model: nn.Module, heard: RecordedTraining) -> Parameters:
     """Return the state that the client received.
 
     The forward pass of the first step has moved the buffers by now: they are as at the start of the block, unless weights
@@ -187,7 +189,7 @@ def _first_state(model: nn.Module, heard: Steps) -> Parameters:
     return now if loaded or heard.mode == "eval" else before
 
 
-def _join(heard: Steps, optimizer: Optimizer, parameters: Mapping[str, Any]) -> None:
+def _join(heard: RecordedTraining, optimizer: Optimizer, parameters: Mapping[str, Any]) -> None:
     """Add another optimizer of the same step."""
     step = heard.steps[-1]
     if len(heard.steps) == 1:
@@ -237,8 +239,8 @@ class Probe:
     """
 
     model: nn.Module
-    heard: Steps = field(default_factory=Steps)
-    observed: Batches = field(default_factory=Batches)
+    heard: RecordedTraining = field(default_factory=RecordedTraining)
+    observed: ObservedBatches = field(default_factory=ObservedBatches)
     most: int | None = None
 
     def observe(self, x: Tensor, y: Tensor, loss_fn: Loss) -> None:

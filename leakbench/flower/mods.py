@@ -26,7 +26,7 @@ from leakbench.core.types import Clock, Local, Network, Parameters, Signal
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
 from leakbench.external.observation import (
-    Batches,
+    ObservedBatches,
     learning_rates,
     observed_here,
     observing,
@@ -267,7 +267,7 @@ class StepProbeMod:
 
 
 @dataclass
-class Steps:
+class RecordedSteps:
     """The recorded steps of an optimizer.
 
     Args:
@@ -286,9 +286,9 @@ class Steps:
 
 
 @contextmanager
-def _recording(most: int, observed: Batches) -> Iterator[Steps]:
+def _recording(most: int, observed: ObservedBatches) -> Iterator[RecordedSteps]:
     """Record the steps of optimizers within this block, in the observed thread, and the gradients of the first `most`."""
-    steps = Steps()
+    steps = RecordedSteps()
 
     def record(optimizer: Optimizer) -> None:
         moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -321,7 +321,7 @@ def _settings(optimizer: Optimizer) -> dict[str, str]:
     return {"optimizer": type(optimizer).__name__, **settings, **({"unusual": json.dumps(unusual)} if unusual else {})}
 
 
-def _arrays(observed: Batches, steps: Steps, sent: Arrays) -> Arrays:
+def _arrays(observed: ObservedBatches, steps: RecordedSteps, sent: Arrays) -> Arrays:
     found: Parameters = {f"example/{name}": g for name, g in observed.examples.items()}
     if steps.gradients:
         names = _names(steps.gradients[0], observed, sent)
@@ -333,7 +333,7 @@ def _arrays(observed: Batches, steps: Steps, sent: Arrays) -> Arrays:
     return {name: tensor.numpy() for name, tensor in found.items()}
 
 
-def _names(gradients: list[tuple[int, Tensor]], observed: Batches, sent: Arrays) -> dict[int, str]:
+def _names(gradients: list[tuple[int, Tensor]], observed: ObservedBatches, sent: Arrays) -> dict[int, str]:
     """Return {id of a parameter: its name}: by the model; else as sent, if the shapes agree in order; else its place."""
     ids = [i for i, _ in gradients]
     if all(i in observed.names for i in ids):
@@ -344,7 +344,7 @@ def _names(gradients: list[tuple[int, Tensor]], observed: Batches, sent: Arrays)
     return {i: str(place) for place, i in enumerate(ids)}
 
 
-def _header(observed: Batches, steps: Steps) -> dict[str, str]:
+def _header(observed: ObservedBatches, steps: RecordedSteps) -> dict[str, str]:
     words = {"note": observed.note, "fault": observed.fault, "victim-mode": observed.mode}
     several = {"learning-rates": json.dumps(sorted(steps.rates))} if len(steps.rates) > 1 else {}
     return {

@@ -18,7 +18,7 @@ from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.storage.rows_file import points_in, rows_at
 from leakbench.summary.compare import Difference, differences
 
-__all__ = ["Check", "Limits", "gate", "junit", "lines", "markdown"]
+__all__ = ["GateCheck", "GateLimits", "gate", "junit", "lines", "markdown"]
 
 LEAKS = {rate.name: rate.column for rate in (ASR, IDENTIFIED)}
 """{measure of a comparison: its column}; of both, more is a worse defense."""
@@ -28,7 +28,7 @@ LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class Limits:
+class GateLimits:
     """Limits that a run must satisfy for every baseline; None for no limit.
 
     Args:
@@ -43,7 +43,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Check:
+class GateCheck:
     """One thing that was checked: what, whether it holds, and in words what was found.
 
     Args:
@@ -56,7 +56,7 @@ class Check:
     victims: tuple[int, ...] = ()
 
 
-def gate(run: Path, baseline: Path, limits: Limits) -> list[Check]:
+def gate(run: Path, baseline: Path, limits: GateLimits) -> list[GateCheck]:
     """Return every check of a finished run against a baseline, which is a run's folder or a file.
 
     A measure rose if the 95 % interval of the paired difference is above zero and the exact one-sided sign test over victims
@@ -85,26 +85,26 @@ def gate(run: Path, baseline: Path, limits: Limits) -> list[Check]:
     return [*checks, *_alone(rows, before), *_within(rows, told, limits), *_other(others, once["settings"])]
 
 
-def _other(others: dict[str, str], then: dict[str, Any] | None) -> list[Check]:
+def _other(others: dict[str, str], then: dict[str, Any] | None) -> list[GateCheck]:
     """Return a passed check for each changed setting of the guarded system, such as its defense."""
     if then is None:
         return [
-            Check(
+            GateCheck(
                 "settings", True, "not in the baseline, which is of an earlier version; write it again to compare them"
             )
         ]
-    return [Check(name, True, f"{what}: not the same system") for name, what in others.items()]
+    return [GateCheck(name, True, f"{what}: not the same system") for name, what in others.items()]
 
 
-def _alone(rows: pd.DataFrame, before: pd.DataFrame) -> list[Check]:
+def _alone(rows: pd.DataFrame, before: pd.DataFrame) -> list[GateCheck]:
     """Return a check for each leakage point that only one of the two has: one that is missing hides what it would show."""
     now, then = points_in(rows), points_in(before)
-    missing = [Check(point.key, False, "in the baseline, not in the run") for point in then if point not in now]
-    more = [Check(point.key, True, "not in the baseline, nothing to compare") for point in now if point not in then]
+    missing = [GateCheck(point.key, False, "in the baseline, not in the run") for point in then if point not in now]
+    more = [GateCheck(point.key, True, "not in the baseline, nothing to compare") for point in now if point not in then]
     return missing + more
 
 
-def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float) -> Check:
+def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float) -> GateCheck:
     # The p-value of the sign test is two-sided; that of a rise alone is half of it.
     risen = d.low > 0 and d.sign / 2 < level
     column = LEAKS[d.measure]
@@ -122,7 +122,7 @@ def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float
         few = f"; {d.victims} victims are too few to see a rise"
     elif d.low > 0 and not risen:
         few = f"; more than before, but not by enough victims to tell it from chance ({least} of {d.victims}, if none falls)"
-    return Check(f"{d.point} {d.measure}", not risen, said + few, victims if risen else ())
+    return GateCheck(f"{d.point} {d.measure}", not risen, said + few, victims if risen else ())
 
 
 def _at(rows: pd.DataFrame, point: LeakagePoint) -> pd.DataFrame:
@@ -131,35 +131,35 @@ def _at(rows: pd.DataFrame, point: LeakagePoint) -> pd.DataFrame:
     return ordered
 
 
-def _within(rows: pd.DataFrame, told: dict[str, Any], limits: Limits) -> list[Check]:
+def _within(rows: pd.DataFrame, told: dict[str, Any], limits: GateLimits) -> list[GateCheck]:
     checks = []
     if limits.max_asr is not None:
         for point in points_in(rows):
             asr = float((rows_at(rows, point.tap, point.rounds[0])[ASR.column] == 1).mean())
             said = f"{asr:.2f}, at most {limits.max_asr:g} is allowed"
             name = point.tap if rows["round"].nunique() == 1 else point.key
-            checks.append(Check(f"{name} max-asr", asr <= limits.max_asr, said))
+            checks.append(GateCheck(f"{name} max-asr", asr <= limits.max_asr, said))
     if limits.min_accuracy is not None:
         accuracy = told["accuracy"]
         said = "nothing was trained" if accuracy is None else f"{accuracy:.3f}"
         holds = accuracy is not None and accuracy >= limits.min_accuracy
-        checks.append(Check("min-accuracy", holds, f"{said}, at least {limits.min_accuracy:g} is asked for"))
+        checks.append(GateCheck("min-accuracy", holds, f"{said}, at least {limits.min_accuracy:g} is asked for"))
     if limits.max_epsilon is not None:
         epsilon = told["epsilon"]
         said = "no valid epsilon" if epsilon is None else f"{epsilon:.4g} of the released models"
         holds = epsilon is not None and epsilon <= limits.max_epsilon
-        checks.append(Check("max-epsilon", holds, f"{said}, at most {limits.max_epsilon:g} is allowed"))
+        checks.append(GateCheck("max-epsilon", holds, f"{said}, at most {limits.max_epsilon:g} is allowed"))
     return checks
 
 
-def lines(checks: list[Check]) -> list[str]:
+def lines(checks: list[GateCheck]) -> list[str]:
     """Return a line a check, failures with who broke, and the sum."""
     said = [f"{'ok    ' if c.holds else 'FAILED'}  {_name(c)}: {c.said}{_who(c)}" for c in checks]
     failed = sum(not c.holds for c in checks)
     return [*said, f"gate: {'passed' if not failed else f'{failed} of {len(checks)} checks failed'}"]
 
 
-def markdown(checks: list[Check], name: str) -> str:
+def markdown(checks: list[GateCheck], name: str) -> str:
     """Return a page for a pull request."""
     failed = sum(not c.holds for c in checks)
     head = f"### leakbench gate: {'passed' if not failed else 'failed'} ({_text(name)})"
@@ -167,7 +167,7 @@ def markdown(checks: list[Check], name: str) -> str:
     return "\n".join([head, "", markdown_table(("", "check", "found"), rows)]) + "\n"
 
 
-def junit(checks: list[Check], name: str) -> str:
+def junit(checks: list[GateCheck], name: str) -> str:
     """Return a JUnit test suite, a case a check."""
     failed = sum(not c.holds for c in checks)
     suite = ElementTree.Element(
@@ -180,13 +180,13 @@ def junit(checks: list[Check], name: str) -> str:
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _name(check: Check) -> str:
+def _name(check: GateCheck) -> str:
     """Return the name of a check for a reader; JUnit keeps the key of the leakage point."""
     point, space, what = check.name.partition(" ")
     return f"{point_name(point)}{space}{what}"
 
 
-def _who(check: Check) -> str:
+def _who(check: GateCheck) -> str:
     return f"; victims that broke: {', '.join(map(str, check.victims))}" if check.victims else ""
 
 

@@ -24,8 +24,8 @@ from leakbench.study.stale import recorded_in
 __all__ = [
     "ATTACKER_NAMES",
     "EVALUATIONS",
-    "Asked",
     "Asking",
+    "CardSizes",
     "asking",
     "audit_command",
     "audit_request",
@@ -55,7 +55,7 @@ OF_CARD = ("protocols", "leak_rounds", "trials")
 
 
 @part
-class Asked:
+class CardSizes:
     """The sizes of a card's cells; None where the recipes decide.
 
     Args:
@@ -86,7 +86,7 @@ class Asked:
     trials: Count | None = None
 
 
-def request_of(asked: Asked, defense: str, dataset: str, attack: str, attacker: str, protocol: str) -> Request:
+def request_of(asked: CardSizes, defense: str, dataset: str, attack: str, attacker: str, protocol: str) -> Request:
     """Return what a card asks of one of its cells; always of the CPU, whose numbers are published."""
     given: dict[str, Any] = {f.name: getattr(asked, f.name) for f in dataclasses.fields(asked) if f.name not in OF_CARD}
     if protocol == "live":
@@ -101,7 +101,7 @@ def searches(attack: str) -> bool:
     return any(hasattr(search, "stop") for search in searches_of(method))
 
 
-def audit_request(asked: Asked, defense: str, dataset: str) -> dict[str, Any]:
+def audit_request(asked: CardSizes, defense: str, dataset: str) -> dict[str, Any]:
     """Return what a card asks of its audit: the fields of a `Request` that decide the training."""
     given = {name: getattr(asked, name) for name in FEDERATION if getattr(asked, name) is not None}
     return {"defense": defense, "dataset": dataset, **given}
@@ -112,7 +112,7 @@ def _command_of(request: Request) -> str:
     return shlex.join([*run_words(request, ("device",)), "--device", "cpu"])
 
 
-def audit_command(asked: Asked, defense: str, dataset: str) -> str:
+def audit_command(asked: CardSizes, defense: str, dataset: str) -> str:
     """Return the command line of a card's audit."""
     trials = [] if asked.trials is None else ["--trials", str(asked.trials)]
     return shlex.join(
@@ -120,10 +120,10 @@ def audit_command(asked: Asked, defense: str, dataset: str) -> str:
     )
 
 
-def card_command(asked: Asked, defense: str, dataset: str, attack: str) -> str:
+def card_command(asked: CardSizes, defense: str, dataset: str, attack: str) -> str:
     """Return the command line that writes the card."""
     other = ["--attack", attack] if attack != Request().attack else []
-    return shlex.join(["leakbench", "card", defense, dataset, *other, *options_of(asked, Asked())])
+    return shlex.join(["leakbench", "card", defense, dataset, *other, *options_of(asked, CardSizes())])
 
 
 OF_CELLS = ("part", "protocol", "leak_rounds", "leak_model", "partition")
@@ -145,7 +145,7 @@ class Asking:
         return f"{ATTACKER_NAMES[self.attacker]} attacker, protocol {self.protocol}"
 
 
-def asking(asked: Asked, defense: str, dataset: str, attack: str, data_dir: Path | None) -> list[Asking]:
+def asking(asked: CardSizes, defense: str, dataset: str, attack: str, data_dir: Path | None) -> list[Asking]:
     """Return the cells of a card, those of the oblivious attacker first; raises InputError for what cannot be run.
 
     Args:
@@ -174,7 +174,7 @@ def settings_of(cells: Sequence[Asking]) -> dict[str, Any]:
     return same | recorded_in(each.cell for each in cells)
 
 
-def hash_of(cells: Sequence[Asking], asked: Asked) -> str:
+def hash_of(cells: Sequence[Asking], asked: CardSizes) -> str:
     """Return the hash of what a card asks: of its cells' hashes, and of its audit's command."""
     of = cells[0].cell.names
     return content_hash([*(each.cell.hash for each in cells), audit_command(asked, of["defense"], of["dataset"])])

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from leakbench.core.scripts import markdown_table
 
-__all__ = ["Block", "Bullets", "Code", "Grid", "Heading", "Inline", "Link", "Text", "as_html", "as_markdown"]
+__all__ = ["Block", "Bullets", "Code", "Heading", "Inline", "Link", "Tabular", "Text", "as_html", "as_markdown"]
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class Bullets:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Tabular:
     """A table."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[Inline, ...], ...]
 
 
-Block: TypeAlias = Heading | Text | Bullets | Grid
+Block: TypeAlias = Heading | Text | Bullets | Tabular
 
 STYLE = (
     "body{font:1rem/1.5 system-ui,sans-serif;max-width:90rem;margin:0 auto;padding:1rem}table{border-collapse:collapse;"

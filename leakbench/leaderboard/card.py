@@ -11,17 +11,17 @@ from pydantic import AfterValidator, Field
 from leakbench.cell import Cell
 from leakbench.core.part import Count, Probability, part
 from leakbench.core.recipe import content_of, describe, nested
-from leakbench.leaderboard.asked import Asked
+from leakbench.leaderboard.asked import CardSizes
 
 __all__ = [
     "FORMAT",
     "Accuracy",
     "Audited",
     "Card",
-    "Claim",
-    "Epsilon",
+    "CardClaim",
+    "CardEpsilon",
+    "CardPoint",
     "Measured",
-    "Point",
     "Source",
     "TapEpsilon",
     "link_of",
@@ -109,7 +109,7 @@ class Source:
 
 
 @part
-class Point:
+class CardPoint:
     """What an attacker got at one leakage point.
 
     Args:
@@ -167,7 +167,7 @@ class Measured:
     command: Sentence
     hash: Hash
     network: Sentence
-    points: Annotated[tuple[Annotated[Point, nested(Point)], ...], Field(min_length=1)]
+    points: Annotated[tuple[Annotated[CardPoint, nested(CardPoint)], ...], Field(min_length=1)]
     warnings: Several
 
 
@@ -211,7 +211,7 @@ class Audited:
 
 
 @part
-class Epsilon:
+class CardEpsilon:
     """The claimed epsilon, the valid ones for the released models and for each leakage point, and the audited bound."""
 
     unit: Literal["example", "client"]
@@ -226,7 +226,7 @@ class Epsilon:
 
 
 @part
-class Claim:
+class CardClaim:
     """A printed number for this data set and the measured one; None if it was not measured."""
 
     what: Sentence
@@ -254,11 +254,11 @@ class Card:
     dataset: Annotated[Source, nested(Source)]
     attack: Annotated[Source, nested(Source)]
     threat: Sentence
-    asked: Annotated[Asked, nested(Asked)]
+    asked: Annotated[CardSizes, nested(CardSizes)]
     settings: dict[str, Scalar]
-    reported: tuple[Annotated[Claim, nested(Claim)], ...]
+    reported: tuple[Annotated[CardClaim, nested(CardClaim)], ...]
     accuracy: Annotated[Accuracy, nested(Accuracy)]
-    epsilon: Annotated[Epsilon, nested(Epsilon)]
+    epsilon: Annotated[CardEpsilon, nested(CardEpsilon)]
     cells: Annotated[tuple[Annotated[Measured, nested(Measured)], ...], Field(min_length=1)]
     warnings: Several
     made_with: dict[str, Sentence]

@@ -21,8 +21,8 @@ from leakbench.core.provenance import versions
 from leakbench.core.verdict_words import FAILED, IDENTIFIES, RECONSTRUCTS
 from leakbench.leaderboard.asked import (
     ATTACKER_NAMES,
-    Asked,
     Asking,
+    CardSizes,
     asking,
     audit_command,
     audit_request,
@@ -35,19 +35,17 @@ from leakbench.leaderboard.card import (
     Accuracy,
     Audited,
     Card,
-    Claim,
-    Epsilon,
+    CardClaim,
+    CardEpsilon,
+    CardPoint,
     Measured,
-    Point,
     TapEpsilon,
     sources_of,
 )
 from leakbench.leaderboard.point import point_of, rounded
 from leakbench.measure.statistics import wilson
 from leakbench.storage.rows_file import rows_at
-from leakbench.storage.summary import Claim as Printed
-from leakbench.storage.summary import Epsilon as Computed
-from leakbench.storage.summary import Summary
+from leakbench.storage.summary import EpsilonSummary, PrintedNumber, Summary
 from leakbench.study.study import Execution, Job, executed
 from leakbench.summary.threat import threat
 
@@ -74,7 +72,7 @@ DELTA = 1e-5
 """Of every epsilon on a card, as in a run's summary."""
 
 
-def make_card(asked: Asked, defense: str, dataset: str, attack: str, execution: Execution) -> Card:
+def make_card(asked: CardSizes, defense: str, dataset: str, attack: str, execution: Execution) -> Card:
     """Measure the card of a defense on a data set; an interrupted cell is resumed.
 
     Args:
@@ -119,7 +117,11 @@ def make_card(asked: Asked, defense: str, dataset: str, attack: str, execution: 
 
 
 def _card(
-    asked: Asked, cells: Sequence[Asking], summaries: Sequence[Summary], measured: Sequence[Measured], audited: Audited
+    asked: CardSizes,
+    cells: Sequence[Asking],
+    summaries: Sequence[Summary],
+    measured: Sequence[Measured],
+    audited: Audited,
 ) -> Card:
     cell, summary = cells[-1].cell, summaries[-1]
     sources = sources_of(cell)
@@ -170,8 +172,8 @@ def _accuracy(summary: Summary, targets: Tensor) -> Accuracy:
     return Accuracy(value=share, majority=majority, examples=examples, rounds=summary.rounds or 0)
 
 
-def _epsilon(found: Computed, audited: Audited) -> Epsilon:
-    return Epsilon(
+def _epsilon(found: EpsilonSummary, audited: Audited) -> CardEpsilon:
+    return CardEpsilon(
         unit="client" if found.unit == "client" else "example",
         delta=found.delta or DELTA,
         claimed=rounded(found.claimed),
@@ -186,7 +188,7 @@ def _epsilon(found: Computed, audited: Audited) -> Epsilon:
     )
 
 
-def _audited(asked: Asked, defense: str, each: Asking, data_dir: Path | None, reporter: Reporter) -> Audited:
+def _audited(asked: CardSizes, defense: str, each: Asking, data_dir: Path | None, reporter: Reporter) -> Audited:
     names = each.cell.names
     request = audit_request(asked, defense, names["dataset"])
     found = audit(Request(**request), data_dir, DELTA, asked.trials, None, None, None, reporter)
@@ -201,8 +203,8 @@ def _audited(asked: Asked, defense: str, each: Asking, data_dir: Path | None, re
     )
 
 
-def _claim(claim: Printed) -> Claim:
-    return Claim(
+def _claim(claim: PrintedNumber) -> CardClaim:
+    return CardClaim(
         what=claim.what,
         printed=float(claim.claimed or 0.0),
         measured=rounded(claim.measured),
@@ -215,7 +217,7 @@ SHOWN = (RECONSTRUCTS, IDENTIFIES, FAILED)
 """Verdicts on a leakage point that are warnings of its card."""
 
 
-def warnings_of(cells: Sequence[Measured], summaries: Sequence[Summary], epsilon: Epsilon) -> tuple[str, ...]:
+def warnings_of(cells: Sequence[Measured], summaries: Sequence[Summary], epsilon: CardEpsilon) -> tuple[str, ...]:
     """Return the warnings of a card; those of single cells stand with them."""
     return (
         *(f"not as claimed: {caveat}" for caveat in epsilon.caveats),
@@ -236,7 +238,7 @@ def warnings_of(cells: Sequence[Measured], summaries: Sequence[Summary], epsilon
     )
 
 
-def _of_audit(epsilon: Epsilon) -> Iterator[str]:
+def _of_audit(epsilon: CardEpsilon) -> Iterator[str]:
     if epsilon.audited.verdict == "violated":
         yield f"audit: violated: {epsilon.audited.reason}"
     elif epsilon.audited.verdict == "no guarantee" and epsilon.claimed is not None:
@@ -272,7 +274,7 @@ def _weaker(cells: Sequence[Measured]) -> Iterator[str]:
                     yield f"protocol {cell.protocol}, {point.name}: the adaptive attacker reconstructs fewer than the oblivious one"
 
 
-def _less(one: Point, other: Point) -> bool:
+def _less(one: CardPoint, other: CardPoint) -> bool:
     return one.asr is not None and other.asr is not None and one.asr[0] < other.asr[0]
 
 

@@ -8,8 +8,19 @@ from itertools import pairwise
 from leakbench.core.leakage_points import point_name
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
 from leakbench.leaderboard.asked import ATTACKER_NAMES
-from leakbench.leaderboard.blocks import Block, Bullets, Code, Grid, Heading, Inline, Link, Text, as_html, as_markdown
-from leakbench.leaderboard.card import Card, Epsilon, Point
+from leakbench.leaderboard.blocks import (
+    Block,
+    Bullets,
+    Code,
+    Heading,
+    Inline,
+    Link,
+    Tabular,
+    Text,
+    as_html,
+    as_markdown,
+)
+from leakbench.leaderboard.card import Card, CardEpsilon, CardPoint
 from leakbench.leaderboard.check import stale
 from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
 from leakbench.measure.rates import upper_limit
@@ -188,7 +199,7 @@ def _networks(group: Sequence[Card]) -> str:
     return f"The leak is from, {'; '.join(said)}."
 
 
-def _ranking(ranked: Sequence[Standing], place: str, rank: bool = True) -> Grid:
+def _ranking(ranked: Sequence[Standing], place: str, rank: bool = True) -> Tabular:
     """Return the table of the ranked defenses, or without ranks."""
     columns = (f"{point_name(tap)}, {protocol}" for protocol, tap in EVERYWHERE)
     heads = (
@@ -222,7 +233,7 @@ def _ranking(ranked: Sequence[Standing], place: str, rank: bool = True) -> Grid:
                 Link("link" if card.defense.link else "-", card.defense.link),
             )
         )
-    return Grid(heads, tuple(rows))
+    return Tabular(heads, tuple(rows))
 
 
 def _without_epsilon(ranked: Sequence[Standing]) -> Iterator[Block]:
@@ -247,7 +258,7 @@ def _clear(each: Standing) -> str:
     return f", {_verdict(max(points, key=_not_excluded))}"
 
 
-def _verdict(point: Point) -> str:
+def _verdict(point: CardPoint) -> str:
     """Return the verdict, with the rate that is not excluded where no leak is stated."""
     if point.verdict not in (NO_LEAK, INCONCLUSIVE):
         return point.verdict
@@ -256,12 +267,12 @@ def _verdict(point: Point) -> str:
     return f"{point.verdict}: up to {upper_limit(point.excluded)} of victims not excluded"
 
 
-def _not_excluded(point: Point) -> float:
+def _not_excluded(point: CardPoint) -> float:
     """Return the largest rate that is not excluded at 95 %; 1 where the card has none."""
     return 1.0 if point.excluded is None else point.excluded
 
 
-def _short(points: Sequence[Point]) -> str:
+def _short(points: Sequence[CardPoint]) -> str:
     """Return ASR and share identified, the largest among several rounds."""
     if not points:
         return "unmeasured"
@@ -269,17 +280,17 @@ def _short(points: Sequence[Point]) -> str:
     return " / ".join("n/a" if value is None else f"{value:.2f}" for value in (asr, identified))
 
 
-def _shares(points: Sequence[Point]) -> tuple[list[tuple[float, float, float] | None], ...]:
+def _shares(points: Sequence[CardPoint]) -> tuple[list[tuple[float, float, float] | None], ...]:
     return [point.asr for point in points], [point.identified for point in points]
 
 
-def _epsilons(epsilon: Epsilon) -> tuple[str, str, str]:
+def _epsilons(epsilon: CardEpsilon) -> tuple[str, str, str]:
     claimed, valid = ("none" if value is None else f"{value:.3g}" for value in (epsilon.claimed, epsilon.valid))
     audited = max(epsilon.audited.lower_bound, epsilon.audited.lower_bound_family or 0.0)
     return claimed, valid, f"at least {audited:.3g}: {epsilon.audited.verdict}"
 
 
-def _details(ranked: Sequence[Standing]) -> Grid:
+def _details(ranked: Sequence[Standing]) -> Tabular:
     heads = (
         "defense",
         "attacker",
@@ -311,7 +322,7 @@ def _details(ranked: Sequence[Standing]) -> Grid:
                         _verdict(point) + same,
                     )
                 )
-    return Grid(heads, tuple(rows))
+    return Tabular(heads, tuple(rows))
 
 
 def _reported(ranked: Sequence[Standing]) -> Iterator[Block]:
@@ -322,7 +333,7 @@ def _reported(ranked: Sequence[Standing]) -> Iterator[Block]:
     )
     if rows:
         yield Heading(3, f"{ranked[0].card.dataset.name}: printed numbers")
-        yield Grid(("defense", "quantity", "printed", "measured here", "source", "note"), rows)
+        yield Tabular(("defense", "quantity", "printed", "measured here", "source", "note"), rows)
 
 
 def _share(share: tuple[float, float, float] | None, digits: int = 2) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.leaderboard.card import Point
+from leakbench.leaderboard.card import CardPoint
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, EXCLUDABLE, FEATURES, IDENTIFIED, LABEL_RANKED, RECORDS
 from leakbench.measure.statistics import median_interval
@@ -19,12 +19,12 @@ __all__ = ["point_of", "rounded", "share_of"]
 DIGITS = 4
 
 
-def point_of(name: str, summary: Summary, rows: pd.DataFrame) -> Point:
+def point_of(name: str, summary: Summary, rows: pd.DataFrame) -> CardPoint:
     """Return a leakage point of a summary, whose rows are these."""
     tap = summary.taps[name]
     excluded = [limit for rate in EXCLUDABLE if (limit := tap.value(rate.excluded)) is not None]
     same = str(summary.notes.get(f"taps.{name}", "")).partition("the same bits as ")[2].partition(":")[0]
-    return Point(
+    return CardPoint(
         name=name,
         victims=tap.victims,
         batch=tap.batch,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.verdict_words import NO_LEAK
-from leakbench.leaderboard.card import Card, Point
+from leakbench.leaderboard.card import Card, CardPoint
 from leakbench.leaderboard.point import rounded
 from leakbench.summary.utility import accuracy_above_chance
 
@@ -64,13 +64,13 @@ def comparable(cards: Iterable[Card]) -> list[list[Card]]:
     return [groups[same] for same in sorted(groups)]
 
 
-def points_of(card: Card, attacker: str, protocol: str, tap: str) -> list[Point]:
+def points_of(card: Card, attacker: str, protocol: str, tap: str) -> list[CardPoint]:
     """Return the points of an attacker at a leakage point by a protocol, one for each round; empty where not measured."""
     cells = [cell for cell in card.cells if (cell.attacker, cell.protocol) == (attacker, protocol)]
     return [point for cell in cells for point in cell.points if LeakagePoint.of(point.name).tap == tap]
 
 
-def above_chance(points: Sequence[Point]) -> float:
+def above_chance(points: Sequence[CardPoint]) -> float:
     """Return the mean excess of reconstruction and identification over the baseline guess, from 0 to 1.
 
     A reconstructed victim counts as identified, also if its rank is low. The excess is 0 where no leak was found; among several
@@ -79,7 +79,7 @@ def above_chance(points: Sequence[Point]) -> float:
     return max(_above(point) for point in points)
 
 
-def _above(point: Point) -> float:
+def _above(point: CardPoint) -> float:
     if point.verdict == NO_LEAK:
         return 0.0
     shares = [(point.asr, point.null_asr[0]), (point.identified, point.chance)]

@@ -15,7 +15,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.recipe import construct
 from leakbench.core.untrusted import bounded_text, strict_json
 from leakbench.core.verdict_words import FAILED, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, current_word
-from leakbench.leaderboard.card import Card, Measured, Point
+from leakbench.leaderboard.card import Card, CardPoint, Measured
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.measure.statistics import share_of_networks, wilson
 from leakbench.storage.atomic import write_text
@@ -234,7 +234,7 @@ def check_verdicts(card: Card) -> None:
                 raise InputError(f"{place}.verdict: got {point.verdict!r}, but {why}")
 
 
-def _against(point: Point, cell: Measured, card: Card) -> Iterator[str]:
+def _against(point: CardPoint, cell: Measured, card: Card) -> Iterator[str]:
     """Yield what rules a point's verdict out."""
     if abs(point.chance - 1 / point.candidates) > HALF_DIGIT:
         yield f"chance is {point.chance:g}, expected {1 / point.candidates:.4f}, one of {point.candidates} candidates"
@@ -248,7 +248,7 @@ def _against(point: Point, cell: Measured, card: Card) -> Iterator[str]:
         yield f"its numbers give {found.word!r}: {found.reason}"
 
 
-def _evidence(point: Point, cell: Measured, card: Card) -> Evidence:
+def _evidence(point: CardPoint, cell: Measured, card: Card) -> Evidence:
     """Return the evidence that a card keeps of a point; what rounding may have moved counts for the card."""
     ranked = point.identified is not None
     share = point.identified[0] + HALF_DIGIT if point.identified is not None else 0.0
@@ -270,12 +270,12 @@ def _evidence(point: Point, cell: Measured, card: Card) -> Evidence:
     )
 
 
-def _above(point: Point) -> Iterator[str]:
+def _above(point: CardPoint) -> Iterator[str]:
     if point.asr is not None and above_baseline([end - HALF_DIGIT for end in point.asr], point.null_asr):
         yield f"the ASR {_text(point.asr)} is above the baseline guess's {_text(point.null_asr)}"
 
 
-def _higher(point: Point) -> Iterator[str]:
+def _higher(point: CardPoint) -> Iterator[str]:
     if point.asr is not None and point.asr[0] > point.null_asr[2] + HALF_DIGIT:
         yield f"the ASR {_text(point.asr)} is above the baseline guess's interval {_text(point.null_asr)}"
     if point.rmse is not None and (point.null_rmse is None or point.rmse[0] < point.null_rmse - HALF_DIGIT):

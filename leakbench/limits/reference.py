@@ -23,7 +23,7 @@ from leakbench.experiment.victims import Sent, draw_victims, public_examples, tr
 from leakbench.limits.guards import Guard
 from leakbench.measure.metrics import eta_of
 
-__all__ = ["Prior", "Reference", "alone_in_a_bin", "ideal", "prior_of", "reference"]
+__all__ = ["Reference", "ReferenceData", "alone_in_a_bin", "ideal", "prior_of", "reference"]
 
 EXAMPLES = 200
 """Largest number of examples for the ideal server."""
@@ -52,23 +52,23 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Prior:
+class ReferenceData:
     """The common data of the references of all leakage points: a Gaussian of public examples, and the threshold of success."""
 
     inputs: Shrinkage
     eta: float
 
 
-def prior_of(cell: Cell) -> Prior | None:
+def prior_of(cell: Cell) -> ReferenceData | None:
     """Return the common data of a cell's references; None for a server that follows the protocol."""
     if not lies(cell.attack.server):
         return None
     eta = eta_of(cell.data, cell.settings.seed, cell.settings.success)
-    return Prior(shrinkage_of(public_examples(cell, PUBLIC).inputs.flatten(1).cpu()), eta)
+    return ReferenceData(shrinkage_of(public_examples(cell, PUBLIC).inputs.flatten(1).cpu()), eta)
 
 
 def reference(
-    cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partition, guard: Guard, prior: Prior | None
+    cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partition, guard: Guard, prior: ReferenceData | None
 ) -> Reference:
     """Return the references of one leakage point, from the cell and the victims' examples."""
     if prior is None:

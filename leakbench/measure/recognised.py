@@ -20,12 +20,12 @@ from leakbench.core.rng import generator
 from leakbench.data.dataset import Dataset
 from leakbench.measure.metrics import C1, C2, SIGMA, WINDOW, no_ssim, pairwise_rmse, ssim
 from leakbench.measure.rates import RECOGNISED
-from leakbench.measure.truth import Truth
+from leakbench.measure.truth import VictimTruth
 
 __all__ = [
     "BLUR",
     "RECOGNISED_COLUMNS",
-    "Gallery",
+    "RecognitionGallery",
     "gallery_of",
     "high_passed",
     "recognised",
@@ -48,14 +48,14 @@ NUMBERS = 8_000_000
 
 
 @dataclass(frozen=True)
-class Gallery:
+class RecognitionGallery:
     """The other pictures: inputs (g, C, H, W) in [0, 1], and which training examples they are (g,)."""
 
     inputs: Tensor
     examples: Tensor
 
 
-def gallery_of(data: Dataset, seed: int) -> Gallery | None:
+def gallery_of(data: Dataset, seed: int) -> RecognitionGallery | None:
     """Return at most `MOST` + 1 training pictures drawn by `seed`; None where SSIM is not defined for the data set's shape.
 
     One more than is compared with, since a victim may be one of them.
@@ -63,10 +63,12 @@ def gallery_of(data: Dataset, seed: int) -> Gallery | None:
     if no_ssim(data.shape):
         return None
     chosen = torch.randperm(len(data.train_targets), generator=generator(seed, "gallery"))[: MOST + 1]
-    return Gallery(data.train_inputs[chosen], chosen)
+    return RecognitionGallery(data.train_inputs[chosen], chosen)
 
 
-def score_recognised(ordered: Tensor | None, truth: Truth, guesses: Tensor, gallery: Gallery | None) -> pd.DataFrame:
+def score_recognised(
+    ordered: Tensor | None, truth: VictimTruth, guesses: Tensor, gallery: RecognitionGallery | None
+) -> pd.DataFrame:
     """Return the columns RECOGNISED_COLUMNS of V * M rows, in the order of `leakbench.scoring.scores.score`.
 
     Args:
@@ -90,7 +92,7 @@ def score_recognised(ordered: Tensor | None, truth: Truth, guesses: Tensor, gall
     return pd.DataFrame({name: np.asarray(c) for name, c in zip(RECOGNISED_COLUMNS, columns, strict=True)})
 
 
-def recognised(answers: Tensor, own: Tensor, examples: Tensor, gallery: Gallery) -> tuple[Tensor, Tensor]:
+def recognised(answers: Tensor, own: Tensor, examples: Tensor, gallery: RecognitionGallery) -> tuple[Tensor, Tensor]:
     """Return whether each picture is closer to its own original than to every other picture of the gallery.
 
     Closer by SSIM and by the RMSE of the high-passed and scaled pictures, both strictly: a tie is not recognised. A picture that is

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Truth"]
+__all__ = ["VictimTruth"]
 
 
 @dataclass(frozen=True)
-class Truth:
+class VictimTruth:
     """The examples behind the updates of the victims `lanes` (V,): inputs (V, M, *s), labels and examples (V, M).
 
     `lanes` are the victims' positions among all victims of the cell; own (V,) those of their first examples among the candidates.

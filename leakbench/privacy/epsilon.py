@@ -15,11 +15,11 @@ from leakbench.privacy.claimed import Claim
 from leakbench.privacy.ledger import Phase, Schedule, Unit
 from leakbench.privacy.observers import Observation, observations
 
-__all__ = ["Epsilon", "Tap", "epsilon"]
+__all__ = ["Epsilon", "PointEpsilon", "epsilon"]
 
 
 @dataclass(frozen=True)
-class Tap:
+class PointEpsilon:
     """The valid epsilon against an attacker at one leakage point, and two numbers to compare it with.
 
     If the noise or the draw varies over the training, `q` is the largest one, `steps` counts all, and `sigma_effective` is the
@@ -56,7 +56,7 @@ class Tap:
 class Epsilon:
     """The epsilons of one defense in one federation.
 
-    `reason`, `steps`, `q`, `sigma_effective`, `without_draw`, `realised` and `realised_count` have the meaning of `Tap`.
+    `reason`, `steps`, `q`, `sigma_effective`, `without_draw`, `realised` and `realised_count` have the meaning of `PointEpsilon`.
 
     Args:
         claimed: Epsilon of the paper; None without a claim, for the reason in `claimed_formula`.
@@ -78,7 +78,7 @@ class Epsilon:
     steps: int | None
     q: float | None
     sigma_effective: float | None
-    by_tap: dict[str, Tap]
+    by_tap: dict[str, PointEpsilon]
     caveats: tuple[str, ...]
     without_draw: float | None = None
     realised: float | None = None
@@ -134,14 +134,14 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
 
 def _tap(
     seen: Observation, delta: float, taken: dict[str, float | int | None], schedule: Schedule
-) -> tuple[Tap, str | None]:
+) -> tuple[PointEpsilon, str | None]:
     """Return (the tap, the accountant's name)."""
     if isinstance(seen, str):
-        return Tap(None, seen, None, None, None, taken), None
+        return PointEpsilon(None, seen, None, None, None, taken), None
     mechanisms, count = seen.mechanisms, schedule.counted(seen.counted)
     value, accountant = best(mechanisms, delta)
     finite = math.isfinite(value)
-    tap = Tap(
+    tap = PointEpsilon(
         valid=value if finite else None,
         reason=seen.sentence if finite else f"none: no finite epsilon: {seen.sentence}",
         q=max(m.sampling_rate for m in mechanisms),

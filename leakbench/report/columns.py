@@ -43,7 +43,7 @@ __all__ = [
     "TABLE_COLUMNS",
     "VERDICT",
     "VICTIMS",
-    "Column",
+    "PointColumn",
     "columns",
     "core_columns",
     "has_records",
@@ -53,7 +53,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Column:
+class PointColumn:
     """One column of the table of leakage points.
 
     Args:
@@ -73,12 +73,12 @@ def _plain(field: str, digits: int = 2) -> Callable[[Tap], str]:
     return lambda tap: number(tap.value(field), digits)
 
 
-def _measured(measure: Measure) -> Column:
-    return Column(measure.heading, measure.meaning, _plain(measure.name, measure.digits))
+def _measured(measure: Measure) -> PointColumn:
+    return PointColumn(measure.heading, measure.meaning, _plain(measure.name, measure.digits))
 
 
-def _rate(rate: Rate) -> Column:
-    return Column(rate.heading, rate.meaning, _plain(rate.name))
+def _rate(rate: Rate) -> PointColumn:
+    return PointColumn(rate.heading, rate.meaning, _plain(rate.name))
 
 
 def _with_interval(rate: Rate) -> Callable[[Tap], str]:
@@ -89,37 +89,37 @@ def _count(field: str) -> Callable[[Tap], str]:
     return lambda tap: "n/a" if tap.value(field) is None else f"{tap.value(field):,}"
 
 
-VERDICT = Column("verdict", "What the evidence shows.", lambda tap: tap.verdict, numeric=False)
-SUCCESS = Column(f"{ASR.heading} [95% CI]", ASR.meaning, _with_interval(ASR))
-BASELINE = Column(
+VERDICT = PointColumn("verdict", "What the evidence shows.", lambda tap: tap.verdict, numeric=False)
+SUCCESS = PointColumn(f"{ASR.heading} [95% CI]", ASR.meaning, _with_interval(ASR))
+BASELINE = PointColumn(
     "baseline ASR",
     "ASR of the baseline guess: the best guess from public data and the victim's label, without any gradient. Only a rate "
     "above it shows a leak.",
     _plain(ASR.baseline),
 )
 RMSE, *CLOSENESS = map(_measured, MEASURES)
-BASELINE_RMSE = Column("baseline RMSE", "Median RMSE of the baseline guess.", _plain(measures.RMSE.baseline, 4))
+BASELINE_RMSE = PointColumn("baseline RMSE", "Median RMSE of the baseline guess.", _plain(measures.RMSE.baseline, 4))
 LABELS_INFERRED, PICKED, RANKED = map(_rate, (LABELS, IDENTIFIED, LABEL_RANKED))
-RIGHT_FEATURES = Column(FEATURES.heading, FEATURES.meaning, _with_interval(FEATURES))
-BASELINE_FEATURES = Column(
+RIGHT_FEATURES = PointColumn(FEATURES.heading, FEATURES.meaning, _with_interval(FEATURES))
+BASELINE_FEATURES = PointColumn(
     "baseline features",
     "The same for the best guess from public records and the label, without any gradient. Only a share above it shows a leak.",
     _plain(FEATURES.baseline),
 )
-VICTIMS = Column("victims", "Number of victims under attack.", _count("victims"))
-BATCH = Column(
+VICTIMS = PointColumn("victims", "Number of victims under attack.", _count("victims"))
+BATCH = PointColumn(
     "batch",
     "Number of examples behind one leak: B; L x B for an update of L local iterations of B examples each; K x L x B for "
     "the sum of K such clients.",
     factors,
 )
-FAILED = Column(
+FAILED = PointColumn(
     "failed", "Number of examples without an answer. Each counts as a failure of the attack.", _count("failures")
 )
 
 COLUMNS = (
     *(SUCCESS, BASELINE, RMSE, BASELINE_RMSE, *CLOSENESS, LABELS_INFERRED, PICKED, RANKED),
-    Column(
+    PointColumn(
         "iterations",
         "Median iterations after which the reconstruction of an example is within eta and remains there.",
         _plain("iterations", 0),
@@ -136,7 +136,7 @@ OF_UPDATES = (
 
 PICTURE_COLUMNS = (
     *COLUMNS[:2],
-    Column(
+    PointColumn(
         RECOGNISED.heading,
         RECOGNISED.meaning,
         lambda tap: "n/a" if tap.recognised is None else f"{number(tap.recognised)} ({number(tap.null_recognised)})",
@@ -147,20 +147,20 @@ PICTURE_COLUMNS = (
 
 TABLE_COLUMNS = (
     RIGHT_FEATURES,
-    Column(
+    PointColumn(
         "random features",
         "The same for TabLeak's random baseline: each feature is drawn independently from the public records that have it.",
         _plain(f"random_{FEATURES.name}"),
     ),
     BASELINE_FEATURES,
-    Column(RECORDS.heading, RECORDS.meaning, _with_interval(RECORDS)),
-    Column("random records", "The same for the random baseline.", _plain(f"random_{RECORDS.name}", 3)),
-    Column("baseline records", "The same for the baseline guess.", _plain(RECORDS.baseline, 3)),
+    PointColumn(RECORDS.heading, RECORDS.meaning, _with_interval(RECORDS)),
+    PointColumn("random records", "The same for the random baseline.", _plain(f"random_{RECORDS.name}", 3)),
+    PointColumn("baseline records", "The same for the baseline guess.", _plain(RECORDS.baseline, 3)),
 )
 
 PAGE_COLUMNS = (
-    *(Column(rate.heading, rate.meaning, _with_interval(rate)) for rate in (MEMBER_AUC, MEMBER_FOUND, COUNTED)),
-    Column(
+    *(PointColumn(rate.heading, rate.meaning, _with_interval(rate)) for rate in (MEMBER_AUC, MEMBER_FOUND, COUNTED)),
+    PointColumn(
         "baseline counted",
         "The same by the public shares of the classes alone. Only a share above it shows a leak.",
         _plain(COUNTED.baseline),
@@ -176,7 +176,7 @@ PAGE_FIELDS = (MEMBER_AUC.name, MEMBER_FOUND.name, COUNTED.name, COUNTED.baselin
 
 
 LEARNED = (
-    Column(
+    PointColumn(
         "learned in",
         "Time that the attacker's learning took before its first answer, and the number of public examples it learned from; no "
         "victim is one of them. What was learned before from the same network, defense and public examples is reused.",
@@ -189,28 +189,28 @@ LEARNED = (
 )
 
 COUNTS = (
-    Column(
+    PointColumn(
         "baseline ASR [95% CI]", "ASR of the baseline guess with its interval.", lambda tap: interval(tap, ASR.baseline)
     ),
-    Column("eta", "RMSE up to which a reconstruction counts as a success.", _plain("eta", 4)),
+    PointColumn("eta", "RMSE up to which a reconstruction counts as a success.", _plain("eta", 4)),
     VICTIMS,
-    Column("networks", "Number of networks over which the victims are spread.", _count("networks")),
+    PointColumn("networks", "Number of networks over which the victims are spread.", _count("networks")),
     BATCH,
     FAILED,
-    Column("candidates", "Number of candidates in each identification.", _count("candidates")),
-    Column("seconds", "Time that the attack took at this leakage point.", _plain("seconds", 1)),
+    PointColumn("candidates", "Number of candidates in each identification.", _count("candidates")),
+    PointColumn("seconds", "Time that the attack took at this leakage point.", _plain("seconds", 1)),
 )
 """How the other columns were measured."""
 
 
-def columns(summary: Summary) -> tuple[Column, ...]:
+def columns(summary: Summary) -> tuple[PointColumn, ...]:
     """Return the columns of a summary's table, as in the terminal; the leakage point comes first."""
     learned = LEARNED if any(tap.fit_public is not None for tap in summary.taps.values()) else ()
     pictures = any(tap.recognised is not None for tap in summary.taps.values())
     return (*(PICTURE_COLUMNS if pictures else COLUMNS), *(TABLE_COLUMNS if has_records(summary) else ()), *learned)
 
 
-def page_columns(summary: Summary) -> tuple[Column, ...]:
+def page_columns(summary: Summary) -> tuple[PointColumn, ...]:
     """Return the columns of the page's table: those of the terminal, and those that only the page has room for."""
     attributes = dict.fromkeys(name for tap in summary.taps.values() for name in tap.attributes or {})
     fewer = any(gives_fewer(summary, tap) for tap in summary.taps.values())
@@ -222,20 +222,20 @@ def has_records(summary: Summary) -> bool:
     return any(tap.random_feature_accuracy is not None for tap in summary.taps.values())
 
 
-def core_columns(summary: Summary) -> tuple[Column, ...]:
+def core_columns(summary: Summary) -> tuple[PointColumn, ...]:
     """Return the four columns that stand next to the leakage point and its verdict, less those without any value."""
     if has_records(summary):
         return with_values((SUCCESS, RIGHT_FEATURES, BASELINE_FEATURES, PICKED), summary)
     return with_values((SUCCESS, BASELINE, PICKED, RMSE), summary)
 
 
-def with_values(columns: tuple[Column, ...], summary: Summary) -> tuple[Column, ...]:
+def with_values(columns: tuple[PointColumn, ...], summary: Summary) -> tuple[PointColumn, ...]:
     """Return the columns that have a value at one leakage point or more."""
     taps = summary.taps.values()
     return tuple(column for column in columns if any(column.text(tap) != "n/a" for tap in taps))
 
 
-def _attribute(name: str) -> Column:
+def _attribute(name: str) -> PointColumn:
     meaning = (
         f"Share of victims whose {name} comes first when an attacker that knows the defense but not the label ranks its values "
         "by public mean gradients; in brackets how often the best constant guess is right, and the bound on any attack."
@@ -249,4 +249,4 @@ def _attribute(name: str) -> Column:
         share = spanned(found["right"], found["low"], found["high"])
         return f"{share} (baseline {number(found['null'])}{limit})"
 
-    return Column(f"{name} ranked", meaning, text)
+    return PointColumn(f"{name} ranked", meaning, text)

@@ -10,12 +10,12 @@ from leakbench.core.leakage_points import point_name
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR
 from leakbench.report.audited import audit_of
-from leakbench.report.cards import Card, cards
+from leakbench.report.cards import FactCard, cards
 from leakbench.report.columns import COUNTS, page_columns
 from leakbench.report.figures import threshold_figure
 from leakbench.report.finished import Finished
 from leakbench.report.gallery import Gallery, Series, fitting, pointed, shown_together, titled
-from leakbench.report.page import BELOW_THRESHOLDS, Chart, Line, headlines
+from leakbench.report.page import BELOW_THRESHOLDS, Chart, PageLine, headlines
 from leakbench.report.render import render
 from leakbench.report.several import changed, titles
 from leakbench.storage.summary import Summary
@@ -29,12 +29,12 @@ MEASURES = {ASR.name: ASR.heading, RMSE.name: RMSE.heading}
 
 
 @dataclass(frozen=True)
-class _Side:
+class _RunSide:
     """One of the two runs."""
 
     title: str
-    headlines: list[Line]
-    cards: list[Card]
+    headlines: list[PageLine]
+    cards: list[FactCard]
     summary: Summary
     command: str
     hash: str
@@ -81,15 +81,15 @@ def compared_page(one: Finished, other: Finished) -> str:
     )
 
 
-def _side(run: Finished, title: str) -> _Side:
+def _side(run: Finished, title: str) -> _RunSide:
     summary, audit = run.summary, audit_of(run.folder, run.manifest)
     manifest = run.manifest
-    return _Side(
+    return _RunSide(
         title, headlines(summary, audit), _costs(summary, audit), summary, manifest["command"], manifest["hash"]
     )
 
 
-def _costs(summary: Summary, audit: Audit | None) -> list[Card]:
+def _costs(summary: Summary, audit: Audit | None) -> list[FactCard]:
     """Return the cards of accuracy and epsilon; the other facts are the same in both runs or among the settings that differ."""
     return [card for card in cards(summary, audit) if card.label == "Accuracy" or card.label.endswith("epsilon")]
 
@@ -114,14 +114,14 @@ def _interval(d: Difference) -> str:
     return f"[{low}, {high}]"
 
 
-def _change(found: list[Difference], names: list[str], sides: list[_Side]) -> str:
+def _change(found: list[Difference], names: list[str], sides: list[_RunSide]) -> str:
     """Return the sentence of `leakbench compare`, with the names of both runs."""
     before, after = (side.summary.accuracy for side in sides)
     text = sentence(found, (before, after))
     return f"From {names[0]} to {names[1]}: {text[0].lower()}{text[1:]}"
 
 
-def _measures(sides: list[_Side], taps: list[Any]) -> list[list[str]]:
+def _measures(sides: list[_RunSide], taps: list[Any]) -> list[list[str]]:
     """Return a line for each measure that one of the runs has at one leakage point."""
     found = {column.heading: column for side in sides for column in (*page_columns(side.summary), *COUNTS)}
     lines = [[column.heading, *(column.text(tap) for tap in taps)] for column in found.values()]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakbench.core.leakage_points import point_name
-from leakbench.storage.summary import Epsilon, Summary
-from leakbench.storage.summary import Observed as OfObserver
+from leakbench.storage.summary import EpsilonSummary, ObserverEpsilon, Summary
 
 __all__ = ["REALISED", "WITHOUT_DRAW", "Observed", "caveats", "compared", "epsilon_lines", "epsilons"]
 
@@ -71,7 +70,7 @@ def caveats(summary: Summary) -> list[str]:
     return list(summary.epsilon.caveats or [])
 
 
-def _observed(observer: str, found: Epsilon | OfObserver) -> Observed:
+def _observed(observer: str, found: EpsilonSummary | ObserverEpsilon) -> Observed:
     q, steps, times = found.q, found.steps, found.participations
     if isinstance(times, Mapping):
         times = ", ".join(f"{_count(value)} {name}" for name, value in times.items() if value is not None)

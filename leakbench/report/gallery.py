@@ -102,7 +102,7 @@ RECONSTRUCTION = "reconstruction"
 
 
 @dataclass(frozen=True)
-class Tile:
+class GalleryTile:
     """One picture.
 
     Args:
@@ -155,7 +155,7 @@ class Gallery:
 
     title: str
     labels: list[str]
-    rows: list[list[list[list[Tile]]]]
+    rows: list[list[list[list[GalleryTile]]]]
     pictures: bool
     victims: int
     shown: int
@@ -238,7 +238,7 @@ def shown_together(title: str, series: Sequence[Series], victims: int, members: 
 
 
 def gallery_of(
-    title: str, labels: list[str], rows: list[list[list[list[Tile]]]], shape: tuple[int, ...], members: int
+    title: str, labels: list[str], rows: list[list[list[list[GalleryTile]]]], shape: tuple[int, ...], members: int
 ) -> Gallery:
     """Return a gallery of tiles of examples (V, M, *s) that shows `members` of the M examples of each victim."""
     width, height = shown_size(shape[2:])
@@ -260,7 +260,7 @@ def _scores_of(rows: pd.DataFrame) -> Scores:
     return {(int(v), int(m)): (float(e), bool(s)) for v, m, e, s in scored}
 
 
-def tiles(series: Series, victims: int, members: int, what: str | None = None) -> list[list[Tile]]:
+def tiles(series: Series, victims: int, members: int, what: str | None = None) -> list[list[GalleryTile]]:
     """Return the tiles of the first victims and members.
 
     Args:
@@ -272,14 +272,14 @@ def tiles(series: Series, victims: int, members: int, what: str | None = None) -
     ]
 
 
-def _tile(example: NDArray[np.floating], what: str, v: int, m: int, scores: Scores | None) -> Tile:
+def _tile(example: NDArray[np.floating], what: str, v: int, m: int, scores: Scores | None) -> GalleryTile:
     who = f"victim {v}, example {m}"
     if not np.isfinite(example).all():
-        return Tile("", f"{who}: no answer at {what}", "no answer")
+        return GalleryTile("", f"{who}: no answer at {what}", "no answer")
     if scores is None:
-        return Tile(picture(example), f"{who}: the original", "")
+        return GalleryTile(picture(example), f"{who}: the original", "")
     if (v, m) not in scores:
-        return Tile(picture(example), f"{who}: reconstruction at {what}", "")
+        return GalleryTile(picture(example), f"{who}: reconstruction at {what}", "")
     error, success = scores[v, m]
     score = f"RMSE {number(error, 3)}"
-    return Tile(picture(example), f"{who}: reconstruction at {what}, {score}", score, success)
+    return GalleryTile(picture(example), f"{who}: reconstruction at {what}, {score}", score, success)

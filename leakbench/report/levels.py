@@ -15,12 +15,12 @@ from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import point_name
 from leakbench.core.svg import DASHES, SERIES, drawn, inline
 from leakbench.measure.rates import ASR, IDENTIFIED, Rate
-from leakbench.report.cards import Card, cards
+from leakbench.report.cards import FactCard, cards
 from leakbench.report.columns import PICKED, RMSE, SUCCESS, VERDICT
 from leakbench.report.epsilons import epsilons
 from leakbench.report.finished import Finished
 from leakbench.report.gallery import Gallery, Series, fitting, gallery_of, labels_of, pointed, tiles, titled
-from leakbench.report.page import Chart, Line, core_table, headlines, kind_of
+from leakbench.report.page import Chart, PageLine, core_table, headlines, kind_of
 from leakbench.report.render import render
 from leakbench.report.several import flat, titles
 from leakbench.report.words import number, training
@@ -64,8 +64,8 @@ class Level:
     run: Finished
     name: str
     noise: float
-    headlines: list[Line]
-    cards: list[Card]
+    headlines: list[PageLine]
+    cards: list[FactCard]
     headings: list[tuple[str, str]]
     lines: list[list[str]]
 

@@ -9,11 +9,11 @@ import pandas as pd
 from safetensors.numpy import load_file
 
 from leakbench.core.leakage_points import listed, point_name
-from leakbench.report.cards import Card, evidence
+from leakbench.report.cards import FactCard, evidence
 from leakbench.report.columns import COUNTS, OF_UPDATES, with_values
 from leakbench.report.figures import anytime_figure, threshold_figure
 from leakbench.report.gallery import Arrays, Gallery, Series, fitting, galleries, shown_together, titled
-from leakbench.report.page import BELOW_THRESHOLDS, EVALUATIONS, Chart, Line, core_table, headlines, measures
+from leakbench.report.page import BELOW_THRESHOLDS, EVALUATIONS, Chart, PageLine, core_table, headlines, measures
 from leakbench.report.render import render
 from leakbench.report.rows import victims
 from leakbench.storage.rows_file import read_rows
@@ -81,7 +81,7 @@ def _page(folder: Path, redact: bool) -> str:
     )
 
 
-def _unscored_lines(summary: Summary, arrays: Arrays) -> list[Line]:
+def _unscored_lines(summary: Summary, arrays: Arrays) -> list[PageLine]:
     """Return what the attack made of an update whose originals are unknown."""
     finite = {
         name.split(".")[0]: bool(np.isfinite(array).all(tuple(range(2, array.ndim))).any())
@@ -91,22 +91,22 @@ def _unscored_lines(summary: Summary, arrays: Arrays) -> list[Line]:
     places = sorted((place for place, answered in finite.items() if answered), reverse=True)
     if finite and not places:
         failed = f"ATTACK FAILED: the attack {summary.cell.attack} made no reconstruction."
-        return [Line("", failed, ""), Line("", "It does not follow that nothing leaks.", "")]
+        return [PageLine("", failed, ""), PageLine("", "It does not follow that nothing leaks.", "")]
     where = f" from the {listed([point_name(place) for place in places])}" if places else ""
     return [
-        Line("", f"The attack {summary.cell.attack} reconstructed the pictures below{where}.", ""),
-        Line("", "No originals were given, so nothing is scored. Compare the pictures with your data.", ""),
+        PageLine("", f"The attack {summary.cell.attack} reconstructed the pictures below{where}.", ""),
+        PageLine("", "No originals were given, so nothing is scored. Compare the pictures with your data.", ""),
     ]
 
 
-def _distances(summary: Summary) -> list[Card]:
+def _distances(summary: Summary) -> list[FactCard]:
     """Return a card of the attack's own distance at each leakage point: how well the reconstruction explains the leak."""
     cards = []
     for tap, values in (summary.distance or {}).items():
         known = [value for value in values if value is not None]
         if known:
             note = f"{point_name(tap)}, lowest of all victims; the attack's own measure, lower is better"
-            cards.append(Card("Distance to the leak", f"{min(known):.3g}", note))
+            cards.append(FactCard("Distance to the leak", f"{min(known):.3g}", note))
     return cards
 
 

@@ -15,7 +15,7 @@ from leakbench.core.leakage_points import LeakagePoint, point_name
 from leakbench.report.audited import audit_command, audit_of
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.cards import cards
-from leakbench.report.columns import COUNTS, VERDICT, Column, core_columns, page_columns, with_values
+from leakbench.report.columns import COUNTS, VERDICT, PointColumn, core_columns, page_columns, with_values
 from leakbench.report.epsilons import REALISED, WITHOUT_DRAW, Observed, caveats, epsilons
 from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.finished import Finished, read_finished
@@ -34,7 +34,7 @@ __all__ = [
     "BELOW_THRESHOLDS",
     "EVALUATIONS",
     "Chart",
-    "Line",
+    "PageLine",
     "core_table",
     "headlines",
     "kind_of",
@@ -112,7 +112,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Line:
+class PageLine:
     """One line at the top of a page.
 
     Args:
@@ -150,7 +150,7 @@ def report_into(run: Run, redact: bool = False) -> Path:
     return run.write_text("report.html", page_text(read_finished(run.folder, redact)))
 
 
-def headlines(summary: Summary, audit: Audit | None = None, external: bool = False) -> list[Line]:
+def headlines(summary: Summary, audit: Audit | None = None, external: bool = False) -> list[PageLine]:
     """Return the verdict at each leakage point, the one that leaks most first.
 
     Args:
@@ -159,10 +159,10 @@ def headlines(summary: Summary, audit: Audit | None = None, external: bool = Fal
     findings = headline(summary, audit, external).findings
     first, *others = findings or (None,)
     if first is None:
-        return [Line("", "Nothing was attacked.", "")]
-    found = [Line(first.word, first.text, _tone(first.word))]
-    found += [Line("", _capital(other.short), _tone(other.word)) for other in others if other is not None]
-    return found + [Line("", caveat, "") for caveat in dict.fromkeys(one.caveat for one in findings) if caveat]
+        return [PageLine("", "Nothing was attacked.", "")]
+    found = [PageLine(first.word, first.text, _tone(first.word))]
+    found += [PageLine("", _capital(other.short), _tone(other.word)) for other in others if other is not None]
+    return found + [PageLine("", caveat, "") for caveat in dict.fromkeys(one.caveat for one in findings) if caveat]
 
 
 def _tone(word: str) -> str:
@@ -181,12 +181,12 @@ def core_table(summary: Summary) -> tuple[list[tuple[str, str]], list[list[str]]
     return headings, [[point_name(name), *(column.text(tap) for column in core)] for name, tap in summary.taps.items()]
 
 
-def kind_of(column: Column) -> str:
+def kind_of(column: PointColumn) -> str:
     """Return the class of a column's cells on a page."""
     return "number" if column.numeric else "verdict"
 
 
-def measures(columns: Sequence[Column], taps: Sequence[Tap]) -> list[list[str]]:
+def measures(columns: Sequence[PointColumn], taps: Sequence[Tap]) -> list[list[str]]:
     """Return a line for each column: its heading, then its text at each leakage point."""
     return [[column.heading, *(column.text(tap) for tap in taps)] for column in columns]
 

@@ -12,14 +12,14 @@ from leakbench.measure.measures import MEASURES, RMSE, Measure
 from leakbench.measure.rates import FEATURES, IDENTIFIED, RECOGNISED, RECORDS
 from leakbench.report.words import number
 
-__all__ = ["LINES", "Victims", "victims"]
+__all__ = ["LINES", "VictimTable", "victims"]
 
 LINES = 2_000
 """Largest number of lines on a page; rows.parquet has all."""
 
 
 @dataclass(frozen=True)
-class Victims:
+class VictimTable:
     """The table: (heading, whether its column is numeric), lines, and the number of examples under attack."""
 
     headings: list[tuple[str, bool]]
@@ -27,7 +27,7 @@ class Victims:
     examples: int
 
 
-def victims(points: Mapping[str, pd.DataFrame]) -> Victims:
+def victims(points: Mapping[str, pd.DataFrame]) -> VictimTable:
     """Return a line for each example under attack at each leakage point; the same first victims at each, as many as fit.
 
     A column without any value is left out.
@@ -37,12 +37,12 @@ def victims(points: Mapping[str, pd.DataFrame]) -> Victims:
     """
     everyone = pd.concat([rows.assign(point=name) for name, rows in points.items()]) if points else pd.DataFrame()
     if not len(everyone):
-        return Victims([], [], 0)
+        return VictimTable([], [], 0)
     each = everyone.groupby("victim", sort=True).size().cumsum()
     shown = everyone[everyone["victim"].isin(each.index[each <= max(LINES, int(each.iloc[0]))])]
     columns = [column for column in COLUMNS if column.needs(everyone)]
     lines = [[column.text(row) for column in columns] for row in shown.head(LINES).to_dict("records")]
-    return Victims([(column.heading, column.numeric) for column in columns], lines, len(everyone))
+    return VictimTable([(column.heading, column.numeric) for column in columns], lines, len(everyone))
 
 
 @dataclass(frozen=True)

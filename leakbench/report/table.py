@@ -25,7 +25,7 @@ from leakbench.report.columns import (
     RMSE,
     SUCCESS,
     VERDICT,
-    Column,
+    PointColumn,
     columns,
     has_records,
     with_values,
@@ -111,7 +111,7 @@ def print_table(summary: Summary, console: Console, verbose: bool = False, audit
     )
 
 
-def print_points(taps: Mapping[str, Tap], shown: Sequence[Column], console: Console) -> None:
+def print_points(taps: Mapping[str, Tap], shown: Sequence[PointColumn], console: Console) -> None:
     """Print the table of the leakage points, in parts where it is wider than the console."""
     for table in _tables(taps, shown, console):
         console.print(table)
@@ -155,9 +155,9 @@ def _print_details(summary: Summary, console: Console) -> None:
         print_hanging(f"{what}: {reason}", console, "dim")
 
 
-def core_columns(summary: Summary) -> list[Column]:
+def core_columns(summary: Summary) -> list[PointColumn]:
     """Return the columns that have room next to the leakage point on a terminal of 80 columns, the verdict last."""
-    chosen: tuple[Column, ...] = (SUCCESS, BASELINE, PICKED, RMSE)
+    chosen: tuple[PointColumn, ...] = (SUCCESS, BASELINE, PICKED, RMSE)
     if has_records(summary):
         # The interval has no room.
         features = replace(RIGHT_FEATURES, text=lambda tap: number(tap.feature_accuracy))
@@ -165,12 +165,12 @@ def core_columns(summary: Summary) -> list[Column]:
     return [*with_values(chosen, summary), VERDICT]
 
 
-def _tables(taps: Mapping[str, Tap], shown: Sequence[Column], console: Console) -> Iterator[Table]:
+def _tables(taps: Mapping[str, Tap], shown: Sequence[PointColumn], console: Console) -> Iterator[Table]:
     """Yield as few tables as hold all columns at the width of the console; names are folded where that is needed."""
     unbounded = console.options.update(width=10_000)
     padding = int(console.width >= ROOMY)
 
-    def fits(columns: Sequence[Column], fold: bool) -> bool:
+    def fits(columns: Sequence[PointColumn], fold: bool) -> bool:
         return Measurement.get(console, unbounded, _table(columns, taps, padding, fold)).maximum <= console.width
 
     fold = not fits(shown, False)
@@ -183,7 +183,7 @@ def _tables(taps: Mapping[str, Tap], shown: Sequence[Column], console: Console) 
         left = left[many:]
 
 
-def _table(columns: Sequence[Column], taps: Mapping[str, Tap], padding: int, fold: bool) -> Table:
+def _table(columns: Sequence[PointColumn], taps: Mapping[str, Tap], padding: int, fold: bool) -> Table:
     # No cell is wrapped by rich, which would break numbers too: a number that is cut short is another number.
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, padding), pad_edge=False, show_edge=False)
     table.add_column("leakage point", no_wrap=True)

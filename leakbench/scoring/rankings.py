@@ -19,7 +19,7 @@ from leakbench.data.attributes import values_of
 from leakbench.data.dataset import Feature
 from leakbench.federated.view import View
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
-from leakbench.measure.truth import Truth
+from leakbench.measure.truth import VictimTruth
 
 __all__ = ["ONE_EACH", "RANKINGS", "Question", "Ranks", "identified_first", "ranked_first", "told"]
 
@@ -53,7 +53,7 @@ class Question:
 
     said: str
     rank: Callable[[Features], Ranks | None]
-    right: Callable[[Truth, Features], dict[str, Tensor]]
+    right: Callable[[VictimTruth, Features], dict[str, Tensor]]
     kappa: Callable[[Any], float]
     several: bool = False
     absent: str = ""
@@ -88,7 +88,7 @@ ONE_EACH = tuple(name for name, question in RANKINGS.items() if not question.sev
 """The questions with one column, called as they are, which every run has."""
 
 
-def told(rankings: Mapping[str, Ranking], name: str, truth: Truth, features: Features = ()) -> dict[str, Tensor]:
+def told(rankings: Mapping[str, Ranking], name: str, truth: VictimTruth, features: Features = ()) -> dict[str, Tensor]:
     """Return {column: (V,) float64} of one question: 1 where the right hypothesis alone scores highest, 1 / n where n tie, else 0.
 
     NaN where the right one is unknown or was none to choose from, and where `rankings` has no answer.
@@ -106,7 +106,7 @@ def told(rankings: Mapping[str, Ranking], name: str, truth: Truth, features: Fea
     return found
 
 
-def identified_first(scores: Tensor, truth: Truth) -> Tensor:
+def identified_first(scores: Tensor, truth: VictimTruth) -> Tensor:
     """Return (V,): 1 where the victim's first example alone scores highest of (V, k), 1 / n where n tie, else 0.
 
     Candidates that are other examples of the victim's batch do not count: naming one would be right too.

@@ -14,11 +14,11 @@ from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.measure import metrics
 from leakbench.measure.measures import MEASURES, RMSE
 from leakbench.measure.rates import IDENTIFIED
-from leakbench.measure.truth import Truth
+from leakbench.measure.truth import VictimTruth
 from leakbench.measure.unanswered import NONE_GIVEN, NOT_FINITE
 from leakbench.scoring.rankings import ONE_EACH, told
 
-__all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "score"]
+__all__ = ["COLUMNS", "RANKS_ONLY", "VictimTruth", "no_reconstruction", "score"]
 
 RANKS_ONLY = "the attack ranks, it does not reconstruct"
 
@@ -44,7 +44,7 @@ COLUMNS = (
 )
 
 
-def no_reconstruction(truth: Truth) -> Reconstruction:
+def no_reconstruction(truth: VictimTruth) -> Reconstruction:
     """Return the reconstruction of an attack that ranks: no answer for any example, no label (-1), no iteration."""
     victims, members = truth.labels.shape
     none = torch.zeros(victims, dtype=torch.int64)
@@ -61,7 +61,7 @@ def score(
     answer: Reconstruction | None,
     rankings: Mapping[str, Ranking],
     null: NullAttack,
-    truth: Truth,
+    truth: VictimTruth,
     eta: float,
     lpips: metrics.Score | str,
     network: int = 0,
@@ -129,7 +129,7 @@ def score(
     return rows[list(COLUMNS)], inputs
 
 
-def _candidates(ranking: Ranking, truth: Truth) -> np.ndarray:
+def _candidates(ranking: Ranking, truth: VictimTruth) -> np.ndarray:
     """Return among how many candidates each victim is identified, for V * M rows, without other examples of its batch."""
     victims, members = truth.labels.shape
     many = torch.full((victims,), ranking.scores.shape[1], dtype=torch.int64)
@@ -147,13 +147,13 @@ def _ordered(inputs: Tensor, order: Tensor) -> Tensor:
     return inputs.gather(1, index)
 
 
-def _null(null: NullAttack, guesser: str, truth: Truth) -> Tensor:
+def _null(null: NullAttack, guesser: str, truth: VictimTruth) -> Tensor:
     everyone = null.guesses[guesser]
     guess = everyone.reshape(-1, truth.labels.shape[1], *everyone.shape[1:])[truth.lanes]
     return metrics.rmse(guess.to(truth.inputs), truth.inputs)
 
 
-def _to_success(answer: Reconstruction, truth: Truth, eta: float) -> tuple[Tensor, Tensor]:
+def _to_success(answer: Reconstruction, truth: VictimTruth, eta: float) -> tuple[Tensor, Tensor]:
     """Return (V, M) twice: the first recorded iteration from which on the attacker's best guess stayed within eta, and its cost.
 
     The cost is the number of gradient evaluations until then. Both are NaN where the reconstruction is not within eta. A guess

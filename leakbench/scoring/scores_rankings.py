@@ -16,7 +16,7 @@ from leakbench.attack.search.label_counts import rounded
 from leakbench.core.answers import Ranking
 from leakbench.data.dataset import Feature
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
-from leakbench.measure.truth import Truth
+from leakbench.measure.truth import VictimTruth
 from leakbench.scoring.rankings import identified_first, told
 
 __all__ = [
@@ -40,7 +40,9 @@ LEAST_NON_MEMBERS = 100
 """Of fewer, one false alarm is more than that rate."""
 
 
-def score_rankings(rankings: Mapping[str, Ranking], shown: Tensor, public_labels: Tensor, truth: Truth) -> pd.DataFrame:
+def score_rankings(
+    rankings: Mapping[str, Ranking], shown: Tensor, public_labels: Tensor, truth: VictimTruth
+) -> pd.DataFrame:
     """Return the columns below of V * M rows in the order of `score`, each on the first example of a victim, NaN on its fellows.
 
     Args:
@@ -65,7 +67,7 @@ def score_rankings(rankings: Mapping[str, Ranking], shown: Tensor, public_labels
     return score_ways(rankings, truth).join(rows)
 
 
-def score_ways(rankings: Mapping[str, Ranking], truth: Truth) -> pd.DataFrame:
+def score_ways(rankings: Mapping[str, Ranking], truth: VictimTruth) -> pd.DataFrame:
     """Return the columns `IDENTIFIED_BY` alone, as `score_rankings` does."""
     nobody = torch.full((len(truth.labels),), torch.nan, dtype=torch.float64)
     ways = {way: identified_first(rankings[way].scores, truth) if way in rankings else nobody for way in IDENTIFIED_BY}
@@ -73,7 +75,7 @@ def score_ways(rankings: Mapping[str, Ranking], truth: Truth) -> pd.DataFrame:
 
 
 def score_attributes(
-    rankings: Mapping[str, Ranking], features: Sequence[Feature], nulls: Sequence[float], truth: Truth
+    rankings: Mapping[str, Ranking], features: Sequence[Feature], nulls: Sequence[float], truth: VictimTruth
 ) -> pd.DataFrame:
     """Return two columns for each of `features`, of V * M rows as `score_rankings`: `attribute_NAME` and `null_attribute_NAME`.
 

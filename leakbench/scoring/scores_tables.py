@@ -16,7 +16,7 @@ from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Dataset
 from leakbench.measure.metrics_tables import table_scores
 from leakbench.measure.rates import FEATURES, RECORDS
-from leakbench.scoring.scores import Truth
+from leakbench.scoring.scores import VictimTruth
 
 __all__ = ["TABLE_COLUMNS", "TableJudge", "score_table", "table_judge"]
 
@@ -47,7 +47,7 @@ def table_judge(data: Dataset, null: NullAttack, known_labels: Tensor) -> TableJ
     return TableJudge(columns, data.public_inputs, null.guesses[name])
 
 
-def score_table(answer: Tensor, truth: Truth, judge: TableJudge, rngs: Generators) -> pd.DataFrame:
+def score_table(answer: Tensor, truth: VictimTruth, judge: TableJudge, rngs: Generators) -> pd.DataFrame:
     """Return the columns TABLE_COLUMNS of V * M rows, in the order of `leakbench.scoring.scores.score`, for answers (V, M, d).
 
     All three are matched to the truth in the same way. random: the mean over 20 draws, from rngs[v] for victim v.

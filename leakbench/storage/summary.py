@@ -19,12 +19,12 @@ from leakbench.core.verdict_words import FORMER, FORMER_REASON, INCONCLUSIVE
 
 __all__ = [
     "Amount",
-    "Claim",
-    "Epsilon",
+    "EpsilonSummary",
     "Names",
     "Number",
-    "Observed",
+    "ObserverEpsilon",
     "Plain",
+    "PrintedNumber",
     "Summary",
     "Tap",
     "Violation",
@@ -91,7 +91,7 @@ Knowledge: TypeAlias = Annotated[
 
 
 @with_config(ConfigDict(extra="forbid"))
-class Mechanism(TypedDict):
+class MechanismFields(TypedDict):
     """The fields of `leakbench.privacy.mechanism.Mechanism`."""
 
     noise_multiplier: Number
@@ -101,10 +101,10 @@ class Mechanism(TypedDict):
 
 
 @with_config(ConfigDict(extra="forbid"))
-class Mixture(TypedDict):
+class MixtureFields(TypedDict):
     """The fields of `leakbench.privacy.mechanism.Mixture`."""
 
-    mechanisms: Sequence[Mechanism]
+    mechanisms: Sequence[MechanismFields]
     clients: int
     holders: int
     per_round: int
@@ -112,12 +112,12 @@ class Mixture(TypedDict):
     steps: int
 
 
-class Seen(TypedDict):
+class SeenFields(TypedDict):
     """The fields of `leakbench.privacy.bounds.Seen`."""
 
     sigma: Number
     releases: int
-    before: Sequence[Mechanism | Mixture]
+    before: Sequence[MechanismFields | MixtureFields]
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -245,7 +245,7 @@ class Tap(_Fields):
     label_ranked_bound: Share | None = None
     member_tpr_bound: Share | None = None
     null_label: Share | None = None
-    seen: Seen | None = None
+    seen: SeenFields | None = None
     rmse_floor: Number | None = None
     rmse_floor_unbiased: Number | None = None
     alone_expected: Number | None = None
@@ -279,7 +279,7 @@ class Tap(_Fields):
         return None if share is None or low is None or high is None else (share, low, high)
 
 
-class Observed(_Fields):
+class ObserverEpsilon(_Fields):
     """The valid epsilon against one observer, and what it is computed from."""
 
     valid: Amount | None = None
@@ -293,7 +293,7 @@ class Observed(_Fields):
     realised_count: Number | None = None
 
 
-class Epsilon(_Fields):
+class EpsilonSummary(_Fields):
     """The claimed epsilon, and the valid one against the observer of all released models."""
 
     claimed: Amount | None = None
@@ -307,7 +307,7 @@ class Epsilon(_Fields):
     steps: Number | None = None
     q: Number | None = None
     sigma_effective: Number | None = None
-    by_tap: dict[str, Observed] | None = None
+    by_tap: dict[str, ObserverEpsilon] | None = None
     caveats: list[str] | None = None
     without_draw: Number | None = None
     realised: Number | None = None
@@ -327,7 +327,7 @@ class Violation(_Fields):
     bound: Number | None
 
 
-class Claim(_Fields):
+class PrintedNumber(_Fields):
     """A number that the paper of a defense prints, next to the measured one."""
 
     what: str
@@ -358,7 +358,7 @@ class Summary(_Fields):
     rounds: int | None = None
     chance: Share | None = None
     undertrained: str | None = None
-    epsilon: Epsilon = Epsilon()
+    epsilon: EpsilonSummary = EpsilonSummary()
     taps: dict[str, Tap] = {}
     over_rounds: dict[str, Annotated[OverRounds, _having()]] | None = None
     violations: list[Violation] = []
@@ -366,7 +366,7 @@ class Summary(_Fields):
     notes: dict[str, str] = {}
     distance: dict[str, Any] | None = None
     knowledge: Knowledge | None = None
-    claims: list[Claim] | None = None
+    claims: list[PrintedNumber] | None = None
     folder: str | None = None
 
     @property

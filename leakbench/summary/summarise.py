@@ -16,7 +16,7 @@ from leakbench.limits.limits import Limits
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, LABELS
 from leakbench.scoring.rankings import ONE_EACH
-from leakbench.storage.summary import Claim, Summary, Tap, Violation
+from leakbench.storage.summary import PrintedNumber, Summary, Tap, Violation
 from leakbench.summary.evidence import setup_of
 from leakbench.summary.limits import CANDIDATES, LIMIT, guaranteed, limited
 from leakbench.summary.notes import epsilon_notes, limit_notes, network_notes, tap_notes, training_notes
@@ -154,7 +154,7 @@ def _named(taps: list[str]) -> str:
     return listed([point_name(tap) for tap in taps])
 
 
-def _claims(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame, epsilon: dict[str, Any]) -> list[Claim]:
+def _claims(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame, epsilon: dict[str, Any]) -> list[PrintedNumber]:
     """Return the numbers that the paper prints for this defense and data set, each with our measurement and a comment."""
     dataset, of_paper = cell.names["dataset"], cell.recipe.federation.rounds
     trained = f"measured after {len(rounds)} rounds, the paper's are {of_paper}" if len(rounds) != of_paper else ""
@@ -175,7 +175,7 @@ def _claims(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame, epsilon: 
             if tap.null_rmse is not None and by_dataset[dataset] > tap.null_rmse:
                 comment += f"; the printed value is not better than a guess without any gradient ({tap.null_rmse:.3f})"
         found.append(
-            Claim(
+            PrintedNumber(
                 what=what,
                 claimed=by_dataset[dataset],
                 measured=measured,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakbench.attack.search.adam import Adam
+from leakbench.attack.search.adam import AdamState
 from leakbench.attack.slots.descent import DESCENT, AdamDescent, Terms, descend
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli import main
@@ -92,13 +92,13 @@ def test_the_rate_falls_at_shares_of_the_limit() -> None:
     """16 steps give 6, 4, 4 and 2; another limit moves them; without milestones the rate is constant."""
     start, _ = problem(0)
     search = AdamDescent(learning_rate=1.0)(start, Terms(16, INPUTS, boxed))
-    assert isinstance(search, Adam)
+    assert isinstance(search, AdamState)
     assert search.rates == pytest.approx([1.0] * 6 + [0.1] * 4 + [0.01] * 4 + [0.001] * 2)
     long = AdamDescent(learning_rate=1.0)(start, Terms(24_000, INPUTS, boxed))
-    assert isinstance(long, Adam)
+    assert isinstance(long, AdamState)
     assert [long.rates.count(rate) for rate in sorted(set(long.rates), reverse=True)] == [9000, 6000, 6000, 3000]
     flat = AdamDescent(learning_rate=1.0, milestones=())(start, Terms(16, INPUTS, boxed))
-    assert isinstance(flat, Adam)
+    assert isinstance(flat, AdamState)
     assert set(flat.rates) == {1.0}
 
 

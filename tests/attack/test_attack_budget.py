@@ -34,7 +34,7 @@ from leakbench.execute import execute
 from leakbench.experiment import stage_attack
 from leakbench.experiment.attack_time import AttackTime, estimate_line
 from leakbench.federated.view import Public, View
-from leakbench.leaderboard.asked import EVALUATIONS, Asked, asking, card_command
+from leakbench.leaderboard.asked import EVALUATIONS, CardSizes, asking, card_command
 from leakbench.models import one_hot, parameters
 from leakbench.storage.store import Run, open_run
 from leakbench.summary.warnings import WORDS, doubts
@@ -482,9 +482,9 @@ def test_a_card_limits_evaluations_unless_it_names_another_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The card requests the measured cell; an attack without a search gets no limit."""
-    made: list[Asked] = []
+    made: list[CardSizes] = []
 
-    def stopped(asked: Asked, *_: Any) -> None:
+    def stopped(asked: CardSizes, *_: Any) -> None:
         made.append(asked)
         raise InputError("stopped")
 

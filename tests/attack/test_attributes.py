@@ -32,7 +32,7 @@ from leakbench.measure.statistics import wilson
 from leakbench.models import parameters
 from leakbench.privacy.bounds import Seen, gaussian_robustness
 from leakbench.report.columns import page_columns
-from leakbench.scoring.scores import Truth
+from leakbench.scoring.scores import VictimTruth
 from leakbench.scoring.scores_rankings import score_attributes
 from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import violations
@@ -225,7 +225,7 @@ def scored(members: int = 1) -> pd.DataFrame:
     inputs = torch.zeros(4, members, WIDTH)
     inputs[0, 0, 1] = inputs[1, 0, 2] = inputs[2, 0, 3] = 1
     labels = torch.zeros(4, members, dtype=torch.int64)
-    truth = Truth(torch.arange(4), inputs, labels, labels, torch.arange(4))
+    truth = VictimTruth(torch.arange(4), inputs, labels, labels, torch.arange(4))
     scores = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0], [2.0, 1.0, 0.0]])
     rows = score_attributes({"attribute": Ranking(scores)} if members == 1 else {}, (WORK,), [0.6], truth)
     who = np.repeat(np.arange(4), members)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from leakbench.attack import Attack
-from leakbench.attack.learn.vae import LEAST, Sides, Training, Vae, divergence, loss, trained
+from leakbench.attack.learn.vae import LEAST, DecoderTraining, Sides, Vae, divergence, loss, trained
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.slots import space_decoder as module
 from leakbench.attack.slots.space_decoder import Decoder
@@ -34,7 +34,7 @@ def examples(count: int = 120, seed: int = 0) -> Tensor:
 
 
 def vae(sides: Sides = SIDES, seed: int = 0) -> Vae:
-    tensors = trained(torch.rand(4, sides.inputs), sides, Training(1, 4, 1e-9), generator(seed, "vae"))
+    tensors = trained(torch.rand(4, sides.inputs), sides, DecoderTraining(1, 4, 1e-9), generator(seed, "vae"))
     return Vae.of(sides, tensors, torch.zeros(1))
 
 
@@ -118,7 +118,7 @@ def test_training_follows_its_description() -> None:
         optimiser.zero_grad()
         value.backward()
         optimiser.step()
-    found = trained(x, SIDES, Training(3, 4, 0.01), generator(0, "t"))
+    found = trained(x, SIDES, DecoderTraining(3, 4, 0.01), generator(0, "t"))
     for one, expected in zip(found.values(), parameters, strict=True):
         torch.testing.assert_close(one, expected.detach(), rtol=1e-4, atol=1e-5)
 

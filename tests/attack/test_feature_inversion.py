@@ -27,7 +27,7 @@ from leakbench.core.types import Clock, Generators, Network
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
-from leakbench.engine.side_by_side import Cut
+from leakbench.engine.side_by_side import Pieces
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, View
 from leakbench.models import build, one_hot, parameters
@@ -348,7 +348,7 @@ def test_searches_whose_value_changes_are_not_cut_into_chunks(
 ) -> None:
     """The value depends on the share of finished iterations, which must be the same for all searches."""
     calls: list[Any] = []
-    monkeypatch.setattr(feature_inversion, "cut_of", lambda views: calls.append(views) or Cut(None))
+    monkeypatch.setattr(feature_inversion, "cut_of", lambda views: calls.append(views) or Pieces(None))
     dataclasses.replace(INVERSION, sharpness=sharpness)((view(network(nn.ReLU)),), generators())
     assert len(calls) == (1 if sharpness is None else 0)
 

@@ -32,7 +32,7 @@ from leakbench.attack.slots.space_decoder import Decoder
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.core.answers import Fit
 from leakbench.core.errors import InputError
-from leakbench.core.fitted import Asked, Fitted, Origin, fitted_anew
+from leakbench.core.fitted import Fitted, Origin, RecordedFits, fitted_anew
 from leakbench.core.recipe import construct
 from leakbench.core.rng import generator
 from leakbench.core.types import Clock, Network
@@ -317,7 +317,7 @@ def test_a_search_reports_the_fits_of_its_parts(tmp_path: Path) -> None:
 
 
 def test_the_fits_of_several_parts_add_up() -> None:
-    asked = Asked(fitted_anew)
+    asked = RecordedFits(fitted_anew)
     assert asked.fit is None
     for name, seconds, public in (("a", 1.0, 10), ("b", 2.0, 30), ("a", 1.0, 10)):
         here = {"part": name}

@@ -23,7 +23,7 @@ from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, aware, candidates, draw_victims, view_of
 from leakbench.federated.view import View
 from leakbench.measure.recognised import high_passed, scaled
-from leakbench.measure.truth import Truth
+from leakbench.measure.truth import VictimTruth
 from leakbench.scoring.rankings import identified_first
 from leakbench.scoring.scores_rankings import IDENTIFIED_BY, score_rankings
 
@@ -168,7 +168,7 @@ def test_other_batch_members_among_the_candidates_are_not_wrong() -> None:
     """The victim of lane 0 is candidate 1, the other batch member is candidate 2; the latter's higher score does not count."""
     labels = torch.zeros(2, 2, dtype=torch.int64)
     examples = torch.tensor([[11, 12], [10, 19]])
-    real = Truth(
+    real = VictimTruth(
         torch.arange(2), torch.zeros(2, 2, 1), labels, examples, torch.tensor([1, 0]), torch.tensor([10, 11, 12])
     )
     assert real.others is not None and real.others.tolist() == [[False, False, True], [False, False, False]]

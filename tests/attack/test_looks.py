@@ -23,7 +23,7 @@ from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.types import Network
 from leakbench.experiment import stage_attack
-from leakbench.experiment.stage_attack import Leak, _chunk
+from leakbench.experiment.stage_attack import CellLeak, _chunk
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, aware, candidates, draw_victims, view_of
 from leakbench.federated.view import View
@@ -49,9 +49,9 @@ def cell(**asked: Any) -> Cell:
     return resolve_cell(Request(**{**plain, "defense": "fed_cdp", **asked}), None)
 
 
-def leak_of(some: Cell, tap: str = "type-2") -> Leak:
+def leak_of(some: Cell, tap: str = "type-2") -> CellLeak:
     network = Network(*fresh_network(some, trained=False))
-    return Leak(some, hand_out(some), {0: Sent(network)}, tap)
+    return CellLeak(some, hand_out(some), {0: Sent(network)}, tap)
 
 
 def views(some: Cell, tap: str = "type-2") -> tuple[View, ...]:
@@ -252,7 +252,7 @@ def test_joined_rounds_are_observed_several_times_each() -> None:
     some = cell(protocol="live", leak_rounds=("0", "1"), join_rounds=True, observations=2, train_rounds=1, clients=4,
                 clients_per_round=4, local_iterations=1, batch=2)  # fmt: skip
     network = Network(*fresh_network(some, trained=True))
-    leak = Leak(some, hand_out(some), {0: Sent(network), 1: Sent(network)}, "type-1")
+    leak = CellLeak(some, hand_out(some), {0: Sent(network), 1: Sent(network)}, "type-1")
     victims = leak.victims()
     shown = leak.views(victims, LANES)
     assert [view.clock.round for view in shown] == [0, 0, 1, 1]

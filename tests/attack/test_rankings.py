@@ -20,7 +20,7 @@ from leakbench.experiment import rankings as asking
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, candidates, draw_victims, public_examples, view_of
 from leakbench.federated.view import View
-from leakbench.measure.truth import Truth
+from leakbench.measure.truth import VictimTruth
 from leakbench.scoring.rankings import ONE_EACH, RANKINGS, Question, told
 from leakbench.scoring.scores import COLUMNS
 from leakbench.storage.summary import Tap
@@ -30,8 +30,8 @@ CATEGORIES = tuple(f for f in FEATURES if f.values)
 LANES = torch.arange(3)
 
 
-def truth(inputs: Tensor, labels: Tensor, own: Tensor) -> Truth:
-    return Truth(torch.arange(len(own)), inputs, labels, labels, own)
+def truth(inputs: Tensor, labels: Tensor, own: Tensor) -> VictimTruth:
+    return VictimTruth(torch.arange(len(own)), inputs, labels, labels, own)
 
 
 def test_a_ranking_joins_its_questions() -> None:

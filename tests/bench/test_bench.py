@@ -34,7 +34,7 @@ from leakbench.bench.task import (
     CLASSES,
     RATE,
     SHAPE,
-    Task,
+    BenchTask,
     check_same,
     defense,
     fresh_model,
@@ -59,7 +59,7 @@ SMALL = (1, 12, 12)
 
 
 @pytest.fixture(scope="module")
-def small() -> Task:
+def small() -> BenchTask:
     return task(3, CHECKED, population=10, examples=600)
 
 
@@ -159,7 +159,7 @@ def test_arms_take_turns() -> None:
     assert [list(t) for t in taken] == [["a", "b"]] * 2
 
 
-def test_the_plain_loop_is_our_update(small: Task) -> None:
+def test_the_plain_loop_is_our_update(small: BenchTask) -> None:
     model, (inputs, labels) = fresh_model(), small.held(0)
     theirs = local_training(model, small.start, plain_step(model, RATE), inputs, labels, BATCH, CHECKED)
     check_same("plain", our_update(small, (), inputs, labels, CHECKED), theirs)
@@ -167,7 +167,7 @@ def test_the_plain_loop_is_our_update(small: Task) -> None:
         check_same("plain", our_update(small, (ClipLayers(1.0),), inputs, labels, CHECKED), theirs)
 
 
-def test_the_plain_round_is_our_round(small: Task) -> None:
+def test_the_plain_round_is_our_round(small: BenchTask) -> None:
     """If both use the same batches: all of a client's examples in one."""
     whole = dataclasses.replace(small.federation, batch=500, local_iterations=1, clients=3)
     same = dataclasses.replace(small, federation=whole)
@@ -182,7 +182,7 @@ def test_the_plain_round_is_our_round(small: Task) -> None:
 
 
 @pytest.mark.parametrize("way", ways.WAYS)
-def test_private_references_do_the_same_work(way: str, small: Task) -> None:
+def test_private_references_do_the_same_work(way: str, small: BenchTask) -> None:
     """With an active clip, without noise."""
     if way != "vmap":
         pytest.importorskip("opacus")
@@ -190,7 +190,7 @@ def test_private_references_do_the_same_work(way: str, small: Task) -> None:
 
 
 @pytest.mark.parametrize("way", ways.WAYS)
-def test_private_references_add_the_noise_of_fed_cdp(way: str, small: Task) -> None:
+def test_private_references_add_the_noise_of_fed_cdp(way: str, small: BenchTask) -> None:
     """Each of B examples gets 6 * 4, so their mean has 24 / sqrt(B)."""
     if way != "vmap":
         pytest.importorskip("opacus")
@@ -203,7 +203,7 @@ def test_private_references_add_the_noise_of_fed_cdp(way: str, small: Task) -> N
     assert math.isclose(float(drawn.std()), 24 / BATCH**0.5, rel_tol=0.02)
 
 
-def test_a_wrong_implementation_is_found(small: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_implementation_is_found(small: BenchTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ways, "per_example_step", lambda m, rate, clip, sigma: per_example_step(m, rate, 2 * clip, 0.0))
     with pytest.raises(RuntimeError, match="vmap does other work"):
         ways.check_way(small, "vmap")

@@ -28,7 +28,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.partition import Partition
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, Probe, phases
+from leakbench.defense import Defense, FactProbe, phases
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.soteria import Soteria
@@ -355,7 +355,7 @@ def test_the_mode_and_the_initial_weights_are_in_the_identity() -> None:
 def guarded(mode: str) -> str | None:
     noise = Defense(title="t", cite="c", unit="client", client=(ClipWhole(1.0), GaussianNoise(1.0, "each")))
     f = federation()[2]
-    found = phases(noise, Probe(resnet(mode, torch.float32), SHAPE, CLASSES, f))[0].facts["client"]
+    found = phases(noise, FactProbe(resnet(mode, torch.float32), SHAPE, CLASSES, f))[0].facts["client"]
     return next((fact.reason for fact in found if fact.raw), None)
 
 

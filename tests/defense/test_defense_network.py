@@ -16,7 +16,7 @@ from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, Generators, Local, Network, Parameters, Sampling, Signal
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, Probe, facts_at
+from leakbench.defense import Defense, FactProbe, facts_at
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.network import extended
 from leakbench.defense.noise import GaussianNoise
@@ -214,7 +214,7 @@ def test_a_mask_that_mixes_a_batch_has_no_epsilon() -> None:
     """An example's own mask before the clip breaks nothing; a mask for the whole batch does, and no epsilon follows."""
     model = build("mlp", (9,), 2, torch.Generator())
     federation = Federation(1, 5, 20, clients=30, clients_per_round=10, local_iterations=1)
-    probe = Probe(network(model), (9,), 2, federation)
+    probe = FactProbe(network(model), (9,), 2, federation)
     mask, noise = Soteria(share=0.5), GaussianNoise(1.0, "sum")
     own = Defense(title="t", cite="c", unit="example", example=(mask, ClipWhole(1.0)), batch=(noise,))
     shared = Defense(title="t", cite="c", unit="example", example=(ClipWhole(1.0),), batch=(mask, noise))

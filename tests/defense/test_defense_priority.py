@@ -19,7 +19,7 @@ from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, Local, Network, Signal
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, Probe, facts_at
+from leakbench.defense import Defense, FactProbe, facts_at
 from leakbench.defense.importance import Central, Importance, Sensitivity, Variance, local_model
 from leakbench.defense.nbafl import Calibration, NbaflDownlink, NbaflUplink, clip_weights, downlink_std, uplink_std
 from leakbench.defense.priority import PriorityNoise, chosen
@@ -290,7 +290,7 @@ def test_the_deterministic_part_is_differentiable_and_ranks_nothing():
 
 def test_the_facts_are_the_clip_the_mask_and_the_smallest_noise():
     federation = Federation(rounds=8, batch=2, examples_per_client=40, clients=5, clients_per_round=5)
-    probe = Probe(network(), (1, 4, 5), 4, federation)
+    probe = FactProbe(network(), (1, 4, 5), 4, federation)
     noise = C_01 * 8 * (2 * 20 / 40) / 60
     for importance in ("variance", "sensitivity", "central"):
         fields = {"importance": importance, "share": 0.1, "which": "least", "epsilon_selected": 6.0}

@@ -24,7 +24,7 @@ from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
 from leakbench.engine import memory
 from leakbench.engine.budget import lanes_within
-from leakbench.engine.side_by_side import Cut, pieces_of, shares_of, side_by_side
+from leakbench.engine.side_by_side import Pieces, pieces_of, shares_of, side_by_side
 from leakbench.federated.client import runs_apart
 from leakbench.federated.view import View
 from leakbench.models import parameters
@@ -99,10 +99,10 @@ def test_shares_cover_all_lanes_once_and_none_is_empty(count: int, size: int, th
 
 
 def test_a_cut_gives_chunks_and_threads(two_threads: None) -> None:
-    assert Cut(None).pieces(7) == Cut(None).shares(7) == [slice(0, 7)]
-    assert Cut(2).pieces(8) == pieces_of(8, 2) and Cut(2).shares(8) == shares_of(8, 2)
+    assert Pieces(None).pieces(7) == Pieces(None).shares(7) == [slice(0, 7)]
+    assert Pieces(2).pieces(8) == pieces_of(8, 2) and Pieces(2).shares(8) == shares_of(8, 2)
     one = [torch.get_num_threads]
-    assert (Cut(None)(one), Cut(1)(one), Cut(2)(one)) == ([2], [2], [1])
+    assert (Pieces(None)(one), Pieces(1)(one), Pieces(2)(one)) == ([2], [2], [1])
 
 
 def test_searches_are_cut_where_threads_may_share_the_network() -> None:
@@ -114,10 +114,10 @@ def test_searches_are_cut_where_threads_may_share_the_network() -> None:
         return View("type-2", network, update, 1, (3,), 2, 0.1, stations=stations)
 
     # A gradient of 8 numbers and an input of 3, 4 bytes each, in 16 MB.
-    assert cut_of((shown(),)) == Cut(16_000_000 // 44)
-    assert cut_of((shown(engine="reference"),)) == Cut(None)
-    assert cut_of((shown(stations=Stations(example=(Soteria(share=0.5),))),)) == Cut(None)
-    assert cut_of((shown(), shown(engine="reference"))) == Cut(None)
+    assert cut_of((shown(),)) == Pieces(16_000_000 // 44)
+    assert cut_of((shown(engine="reference"),)) == Pieces(None)
+    assert cut_of((shown(stations=Stations(example=(Soteria(share=0.5),))),)) == Pieces(None)
+    assert cut_of((shown(), shown(engine="reference"))) == Pieces(None)
 
 
 def test_lanes_within_a_budget() -> None:
@@ -148,7 +148,7 @@ def test_searches_in_shares_find_what_they_find_together(
     attack = construct(GradientMatching, {**parts, "stop": {"iterations": {"limit": 5}}, "restarts": restarts})
 
     def answered(size: int | None) -> Reconstruction:
-        monkeypatch.setattr(gradient_matching, "cut_of", lambda views: Cut(size))
+        monkeypatch.setattr(gradient_matching, "cut_of", lambda views: Pieces(size))
         return attack((view,), generators(0, "attack", [(v,) for v in range(7)]))
 
     apart, whole = answered(3), answered(None)

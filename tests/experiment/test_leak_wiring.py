@@ -21,7 +21,7 @@ from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
 from leakbench.execute import execute
 from leakbench.experiment import victims as victims_module
-from leakbench.experiment.stage_attack import Leak, _twin
+from leakbench.experiment.stage_attack import CellLeak, _twin
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, view_of
 from leakbench.federated.leakage import leak, rounded
@@ -67,7 +67,7 @@ def same(a: Parameters, b: Parameters) -> bool:
 def test_joined_rounds_give_a_view_of_each_round() -> None:
     """Each with its own network and moment, both of the same victims."""
     some = live(join_rounds=True)
-    joined = Leak(some, hand_out(some), {0: sent(some), 1: sent(some, 0.5)}, "type-1")
+    joined = CellLeak(some, hand_out(some), {0: sent(some), 1: sent(some, 0.5)}, "type-1")
     victims, lanes = joined.victims(), torch.arange(2)
     views = joined.views(victims, lanes)
     assert [view.clock.round for view in views] == [0, 1]
@@ -83,7 +83,7 @@ def test_the_victims_of_joined_rounds_are_those_of_the_first() -> None:
     some = live(join_rounds=True)
     handed = hand_out(some)
     first, second = (draw_victims(some, "type-1", number, handed).indices for number in (0, 1))
-    found = Leak(some, handed, {0: sent(some), 1: sent(some)}, "type-1").victims().indices
+    found = CellLeak(some, handed, {0: sent(some), 1: sent(some)}, "type-1").victims().indices
     assert torch.equal(found, first)
     assert not torch.equal(first, second)
 

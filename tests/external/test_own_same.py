@@ -17,7 +17,7 @@ from leakbench.cell import Cell, Request, identity
 from leakbench.cell.budget import prepare
 from leakbench.core.progress import Reporter
 from leakbench.execute import _sent, execute, hand_out
-from leakbench.experiment.stage_attack import Leak
+from leakbench.experiment.stage_attack import CellLeak
 from leakbench.experiment.victims import truth
 from leakbench.external.attacker import AttackerOptions
 from leakbench.external.trace import Trace, Training
@@ -81,7 +81,7 @@ def test_the_same_gradient_has_a_bit_identical_reconstruction(
     with open_run(tmp_path / "run", identity(cell, "test")) as run:
         execute(cell, run, Reporter(quiet=True))
         theirs, rows = run.read_tensors("reconstructions.safetensors"), run.read_rows("rows.parquet")
-        leak = Leak(cell, hand_out(cell), {0: _sent(cell, run, 0, tap)}, tap)
+        leak = CellLeak(cell, hand_out(cell), {0: _sent(cell, run, 0, tap)}, tap)
     victims = leak.victims()
     (view,) = leak.views(victims, torch.arange(3))
     inputs, labels, _ = truth(cell, tap, victims)
@@ -108,7 +108,7 @@ def test_a_clients_defense_is_in_the_units_of_its_update(tmp_path: Path) -> None
     """The clip acts on the change of weights, and its noise appears divided by the learning rate."""
     cell, name = cell_of(tmp_path, "autoleak", AT_CLIENT, "type-1", 2)
     with open_run(tmp_path / "run", identity(cell, "test")) as run:
-        leak = Leak(cell, hand_out(cell), {0: _sent(cell, run, 0, "type-1")}, "type-1")
+        leak = CellLeak(cell, hand_out(cell), {0: _sent(cell, run, 0, "type-1")}, "type-1")
     victims = leak.victims()
     (view,) = leak.views(victims, torch.arange(3))
     assert view.noise is not None

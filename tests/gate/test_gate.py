@@ -17,7 +17,7 @@ from command_line import called
 
 from leakbench.core.errors import InputError
 from leakbench.gate.baseline import baseline_of, kept_of
-from leakbench.gate.gate import Check, Limits, gate, junit, lines, markdown
+from leakbench.gate.gate import GateCheck, GateLimits, gate, junit, lines, markdown
 from leakbench.storage.store import content_hash, read_manifest
 
 DEFENSE = """
@@ -77,23 +77,23 @@ def file_of(folder: Path) -> Path:
     return path
 
 
-def by_name(checks: list[Check]) -> dict[str, Check]:
+def by_name(checks: list[GateCheck]) -> dict[str, GateCheck]:
     return {check.name: check for check in checks}
 
 
 @pytest.mark.slow
 def test_an_unchanged_defense_passes_and_a_hundredth_of_the_noise_fails(runs: Runs) -> None:
     before = file_of(runs(1.0))
-    assert all(check.holds for check in gate(runs(1.0, again=True), before, Limits()))
+    assert all(check.holds for check in gate(runs(1.0, again=True), before, GateLimits()))
     weak = runs(0.01)
-    checks = by_name(gate(weak, before, Limits()))
+    checks = by_name(gate(weak, before, GateLimits()))
     found = checks["type-2 identified"]
     assert not found.holds
     now, then = pd.read_parquet(weak / "rows.parquet"), kept_of(before)[0]
     broke = now["victim"][(now["identified"] == 1) & (then["identified"] != 1)]
     assert found.victims == tuple(sorted(broke)) and len(found.victims) > 5
     # An improved defense passes too.
-    assert all(check.holds for check in gate(runs(1.0), file_of(weak), Limits()))
+    assert all(check.holds for check in gate(runs(1.0), file_of(weak), GateLimits()))
 
 
 @pytest.mark.long
@@ -101,15 +101,15 @@ def test_twenty_seeds_pass_unchanged_and_fail_weakened(runs: Runs) -> None:
     """Other noise for the same victims is impossible (a seed draws the victims too), so the same cell runs again."""
     for seed in range(20):
         before = file_of(runs(1.0, seed))
-        assert all(check.holds for check in gate(runs(1.0, seed, again=True), before, Limits())), seed
-        assert not all(check.holds for check in gate(runs(0.01, seed), before, Limits())), seed
+        assert all(check.holds for check in gate(runs(1.0, seed, again=True), before, GateLimits())), seed
+        assert not all(check.holds for check in gate(runs(0.01, seed), before, GateLimits())), seed
 
 
 @pytest.mark.slow
 def test_a_folder_and_its_file_are_the_same_baseline(runs: Runs) -> None:
     before, now = runs(1.0), runs(0.01)
     path = file_of(before)
-    folder, file = gate(now, before, Limits()), gate(now, path, Limits())
+    folder, file = gate(now, before, GateLimits()), gate(now, path, GateLimits())
     assert [(c.name, c.holds, c.victims) for c in folder] == [(c.name, c.holds, c.victims) for c in file]
     assert path.stat().st_size < 4000
 
@@ -122,13 +122,13 @@ def test_an_attacker_that_sees_less_of_each_gradient_is_different(runs: Runs) ->
         with pytest.raises(
             InputError, match="observations: '3' before, '1' now: another attack; write the baseline again"
         ):
-            gate(now, baseline, Limits())
+            gate(now, baseline, GateLimits())
 
 
 @pytest.mark.slow
 def test_changes_of_the_system_are_reported(runs: Runs) -> None:
     now = runs(1.0, **{"leak-model": "lenet_dlg_relu", "learning-rate": 0.5})
-    checks = by_name(gate(now, runs(1.0), Limits()))
+    checks = by_name(gate(now, runs(1.0), GateLimits()))
     assert {name: check.said for name, check in checks.items() if "system" in check.said} == {
         "leak_model": "'lenet_cpl' before, 'lenet_dlg_relu' now: not the same system",
         "federation.learning_rate": "'0.05' before, '0.5' now: not the same system",
@@ -141,14 +141,14 @@ def test_an_old_baseline_without_settings_is_compared_with_a_note(runs: Runs) ->
     del kept["settings"], kept["checksum"]
     path = folder.with_suffix(".json")
     path.write_text(json.dumps(kept), encoding="utf-8")
-    checks = by_name(gate(folder, path, Limits()))
+    checks = by_name(gate(folder, path, GateLimits()))
     assert all(check.holds for check in checks.values())
     assert "of an earlier version; write it again" in checks["settings"].said
 
 
 @pytest.mark.slow
 def test_few_victims_are_reported(runs: Runs) -> None:
-    checks = by_name(gate(runs(0.01, victims=3), runs(1.0, victims=3), Limits()))
+    checks = by_name(gate(runs(0.01, victims=3), runs(1.0, victims=3), GateLimits()))
     assert checks["type-2 identified"].holds
     assert checks["type-2 identified"].said.endswith("3 victims are too few to see a rise")
 
@@ -172,7 +172,7 @@ def test_a_rise_is_found_by_a_corrected_one_sided_sign_test(runs: Runs) -> None:
     for rose in (5, 6):
         now = tampered(folder, f"now{rose}", success=[i < rose for i in range(10)], identified=[0.0] * 10)
         before = tampered(folder, f"before{rose}", success=[False] * 10, identified=[0.0] * 10)
-        check = by_name(gate(now, before, Limits()))["type-2 asr"]
+        check = by_name(gate(now, before, GateLimits()))["type-2 asr"]
         assert check.holds is (rose == 5)
         assert ("not by enough victims to tell it from chance (6 of 10" in check.said) is (rose == 5)
 
@@ -193,7 +193,10 @@ def test_a_changed_number_in_a_baseline_is_refused(runs: Runs) -> None:
 @pytest.mark.slow
 def test_a_missing_leakage_point_fails_and_a_new_one_is_reported(runs: Runs) -> None:
     one, both = runs(1.0), runs(1.0, **{"taps": "type-2,type-1", "leak-batch": 1})
-    missing, more = by_name(gate(one, both, Limits()))["type-1@0"], by_name(gate(both, one, Limits()))["type-1@0"]
+    missing, more = (
+        by_name(gate(one, both, GateLimits()))["type-1@0"],
+        by_name(gate(both, one, GateLimits()))["type-1@0"],
+    )
     assert (missing.holds, missing.said) == (False, "in the baseline, not in the run")
     assert (more.holds, more.said) == (True, "not in the baseline, nothing to compare")
 
@@ -201,14 +204,14 @@ def test_a_missing_leakage_point_fails_and_a_new_one_is_reported(runs: Runs) -> 
 def test_a_baseline_of_another_attack_is_refused(runs: Runs) -> None:
     folder = runs(1.0)
     with pytest.raises(InputError, match="other attacks"):
-        gate(folder, tampered(folder, "other", attack="cpl 00000000"), Limits())
+        gate(folder, tampered(folder, "other", attack="cpl 00000000"), GateLimits())
 
 
 def test_max_epsilon_limits_the_valid_epsilon_and_fails_without_one(runs: Runs) -> None:
     """A small claim does not help if the valid epsilon is missing or large."""
     folder = runs(1.0)
     for epsilon, holds in ((None, False), (9.0, False), (7.0, True)):
-        check = by_name(gate(tampered(folder, f"eps{epsilon}", epsilon=epsilon), folder, Limits(max_epsilon=8.0)))[
+        check = by_name(gate(tampered(folder, f"eps{epsilon}", epsilon=epsilon), folder, GateLimits(max_epsilon=8.0)))[
             "max-epsilon"
         ]
         assert check.holds is holds
@@ -220,9 +223,9 @@ def test_limits_apply_with_any_baseline(runs: Runs) -> None:
     run = runs(0.01)
     rows = pd.read_parquet(run / "rows.parquet")
     asr = float(rows["success"].mean())
-    checks = by_name(gate(run, run, Limits(max_asr=asr, min_accuracy=0.5, max_epsilon=8.0)))
+    checks = by_name(gate(run, run, GateLimits(max_asr=asr, min_accuracy=0.5, max_epsilon=8.0)))
     assert checks["type-2 max-asr"].holds
-    assert not by_name(gate(run, run, Limits(max_asr=asr - 0.01)))["type-2 max-asr"].holds
+    assert not by_name(gate(run, run, GateLimits(max_asr=asr - 0.01)))["type-2 max-asr"].holds
     # Without training, the run has no accuracy and no valid epsilon.
     assert not checks["min-accuracy"].holds and "nothing was trained" in checks["min-accuracy"].said
     assert checks["max-epsilon"].said.endswith("at most 8 is allowed")
@@ -231,7 +234,7 @@ def test_limits_apply_with_any_baseline(runs: Runs) -> None:
 @pytest.mark.slow
 def test_a_baseline_of_other_victims_is_refused(runs: Runs) -> None:
     with pytest.raises(InputError, match="attacked different examples"):
-        gate(runs(1.0), runs(1.0, seed=1), Limits())
+        gate(runs(1.0), runs(1.0, seed=1), GateLimits())
 
 
 def test_from_the_command_line(
@@ -335,7 +338,7 @@ def test_wrong_limits_are_one_line(
 
 def test_untrusted_text_is_escaped() -> None:
     """In Markdown and in XML, for names of folders and of leakage points."""
-    checks = [Check("type-2 <b>", False, "a | b & <script>", (1,))]
+    checks = [GateCheck("type-2 <b>", False, "a | b & <script>", (1,))]
     page = markdown(checks, "<i>run</i>")
     assert "<" not in page and "a \\| b &amp; &lt;script>" in page
     suite = ElementTree.fromstring(junit(checks, 'a"<b>'))

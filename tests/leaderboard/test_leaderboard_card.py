@@ -21,7 +21,7 @@ from leakbench.cli.leaderboard import card as card_options
 from leakbench.cli.options import words
 from leakbench.cli.run import run as run_options
 from leakbench.core.errors import InputError
-from leakbench.leaderboard.asked import Asked, asking
+from leakbench.leaderboard.asked import CardSizes, asking
 from leakbench.leaderboard.card import Card, link_of
 from leakbench.leaderboard.point import point_of
 from leakbench.leaderboard.read import path_of, read_card, read_cards, text_of, write_card
@@ -76,7 +76,7 @@ def hash_by(command: str) -> str:
 def test_each_command_runs_the_cell_of_its_hash() -> None:
     numbers = {"victims": 3, "candidates": 7, "leak_batch": 2, "observations": 2, "train_rounds": 3, "clients": 9}
     numbers |= {"clients_per_round": 4, "local_iterations": 2, "batch": 3, "seed": 5}
-    asked = Asked(
+    asked = CardSizes(
         **numbers, iterations=4, leak_rounds=("1", "last"), taps=("type-1",), learning_rate=0.25, model="mlp_sigmoid"
     )
     cells = asking(asked, "fed_cdp", "digits", "cpl", None)

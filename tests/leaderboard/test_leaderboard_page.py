@@ -10,7 +10,7 @@ from leaderboard_cards import everywhere, with_points
 
 from leakbench.core import recipe
 from leakbench.core.behaviour import SHARED
-from leakbench.leaderboard.blocks import Code, Grid, Link, Text, as_html, as_markdown
+from leakbench.leaderboard.blocks import Code, Link, Tabular, Text, as_html, as_markdown
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.check import stale
 from leakbench.leaderboard.make import warnings_of
@@ -160,7 +160,10 @@ def test_text_of_a_card_is_escaped(card: Card) -> None:
 
 
 def test_blocks_in_both_forms() -> None:
-    blocks = [Text(("see ", Link("it", "https://x.y"), " by ", Code("a | b"))), Grid(("h",), ((Link("no", ""),),))]
+    blocks = [
+        Text(("see ", Link("it", "https://x.y"), " by ", Code("a | b"))),
+        Tabular(("h",), ((Link("no", ""),),)),
+    ]
     assert as_markdown(blocks) == "see [it](https://x.y) by `a \\| b`\n\n| h |\n| --- |\n| no |\n"
     assert '<a href="https://x.y">it</a> by <code>a | b</code>' in as_html(blocks, "t") and "<td>no</td>" in as_html(
         blocks, "t"

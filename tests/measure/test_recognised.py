@@ -15,19 +15,19 @@ from leakbench.measure.recognised import (
     BLUR,
     MOST,
     RECOGNISED_COLUMNS,
-    Gallery,
+    RecognitionGallery,
     gallery_of,
     high_passed,
     recognised,
     score_recognised,
     ssim_to_all,
 )
-from leakbench.measure.truth import Truth
+from leakbench.measure.truth import VictimTruth
 
 DATA = resolve_cell(Request(dataset="faces", attack="identification", train_rounds=0), None).data
 CHOSEN = torch.arange(0, len(DATA.train_targets), 6)
 OWN = DATA.train_inputs[CHOSEN]
-GALLERY = Gallery(DATA.train_inputs, torch.arange(len(DATA.train_targets)))
+GALLERY = RecognitionGallery(DATA.train_inputs, torch.arange(len(DATA.train_targets)))
 
 
 def share(answers: Tensor) -> float:
@@ -77,8 +77,10 @@ def test_a_tie_is_not_recognised_and_a_copy_in_the_gallery_is_not_a_tie() -> Non
     numbers = torch.tensor([-1])
     answer = 0.5 * (one + other)
     for truth in (one, other):
-        assert not recognised(answer, truth, numbers, Gallery(torch.cat([one, other, other]), torch.arange(3)))[0]
-    found, many = recognised(one, one, numbers, Gallery(torch.cat([one, one, other]), torch.arange(3)))
+        assert not recognised(
+            answer, truth, numbers, RecognitionGallery(torch.cat([one, other, other]), torch.arange(3))
+        )[0]
+    found, many = recognised(one, one, numbers, RecognitionGallery(torch.cat([one, one, other]), torch.arange(3)))
     assert found.tolist() == [True] and many.tolist() == [1]
 
 
@@ -86,7 +88,7 @@ def test_a_distance_that_differs_by_rounding_alone_is_a_tie() -> None:
     """A picture and the same one of half its contrast have one high-passed and scaled picture, up to rounding."""
     for n in range(12):
         own = OWN[n : n + 1].double()
-        gallery = Gallery(0.25 + 0.5 * own, torch.tensor([-2]))
+        gallery = RecognitionGallery(0.25 + 0.5 * own, torch.tensor([-2]))
         assert not recognised(own, own, torch.tensor([-1]), gallery)[0]
 
 
@@ -103,7 +105,7 @@ def test_a_picture_with_one_pixel_that_is_not_finite_is_not_recognised(value: fl
 
 
 def test_without_another_picture_nothing_is_recognised() -> None:
-    found, many = recognised(OWN[:1], OWN[:1], torch.tensor([0]), Gallery(OWN[:1], torch.tensor([0])))
+    found, many = recognised(OWN[:1], OWN[:1], torch.tensor([0]), RecognitionGallery(OWN[:1], torch.tensor([0])))
     assert found.tolist() == [False] and many.tolist() == [0]
 
 
@@ -112,7 +114,7 @@ def test_both_distances_have_to_agree() -> None:
     one, other = OWN[:10].double(), OWN[10:20].double()
     alone = 0
     for n in range(10):
-        gallery = Gallery(OWN[10 + n : 11 + n], torch.tensor([-2]))
+        gallery = RecognitionGallery(OWN[10 + n : 11 + n], torch.tensor([-2]))
         for keep in (0.4, 0.45, 0.5, 0.55):
             answer = (keep * one[n] + (1 - keep) * other[n] ** 1.5)[None]
             by_ssim = ssim(answer[None], one[None, n : n + 1]) > ssim(answer[None], other[None, n : n + 1])
@@ -152,7 +154,7 @@ def test_the_high_pass_removes_a_constant_and_passes_half_of_one_and_a_half_cycl
 def test_the_rows_have_each_member_of_a_batch_and_the_baseline() -> None:
     """Members in the order of the truth; the baseline guess is the best one by success on public data."""
     inputs, examples = OWN[:6].reshape(3, 2, *DATA.shape), CHOSEN[:6].reshape(3, 2)
-    real = Truth(torch.tensor([2, 0, 1]), inputs, torch.zeros(3, 2, dtype=torch.int64), examples, torch.zeros(3))
+    real = VictimTruth(torch.tensor([2, 0, 1]), inputs, torch.zeros(3, 2, dtype=torch.int64), examples, torch.zeros(3))
     ordered = inputs.clone()
     ordered[0, 1] = math.nan
     ordered[2] = ordered[2].flip(0)
@@ -179,7 +181,7 @@ def test_chance_is_one_over_the_number_of_pictures() -> None:
         answers,
         pictures[:1].expand_as(answers),
         torch.zeros(2000, dtype=torch.int64),
-        Gallery(pictures, torch.arange(20)),
+        RecognitionGallery(pictures, torch.arange(20)),
     )
     assert (many == 19).all() and 0 < int(found.sum()) <= 2000 / 20 + 3 * math.sqrt(2000 / 20)
 
@@ -190,5 +192,5 @@ def test_the_gallery_depends_on_the_seed_and_has_a_maximal_size() -> None:
     assert torch.equal(first.examples, again.examples) and not torch.equal(first.examples, other.examples)
     assert torch.equal(first.inputs, DATA.train_inputs[first.examples])
     rng = generator(3, "pictures")
-    many = Gallery(torch.rand(MOST + 5, 1, 11, 11, generator=rng), torch.arange(MOST + 5))
+    many = RecognitionGallery(torch.rand(MOST + 5, 1, 11, 11, generator=rng), torch.arange(MOST + 5))
     assert recognised(many.inputs[:1], many.inputs[:1], many.examples[:1], many)[1].tolist() == [MOST]

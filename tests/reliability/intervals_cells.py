@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from leakbench.cell import Request, identity, resolve_cell
 from leakbench.execute import execute
-from leakbench.gate.gate import Limits, gate
+from leakbench.gate.gate import GateLimits, gate
 from leakbench.storage.store import open_run
 from tests.reliability.tally import Tally
 
@@ -57,7 +57,7 @@ def check_cells(tally: Tally, scratch: Path, seeds: int) -> None:
             "weaker, other draws": measured(scratch, AFTER, seed, 2),
         }
         for name, folder in runs.items():
-            alarmed[name] += any(not check.holds for check in gate(folder, before, Limits()))
+            alarmed[name] += any(not check.holds for check in gate(folder, before, GateLimits()))
         hits = {name: _success(folder) for name, folder in (*runs.items(), ("before", before))}
         rises.append(float(hits["weaker"].mean() - hits["before"].mean()))
         back.append([float((hits["before"] & ~hits[name]).mean()) for name in ("weaker", "weaker, other draws")])

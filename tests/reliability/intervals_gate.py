@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binom
 
-from leakbench.gate.gate import LEVEL, Limits, _risen, gate
+from leakbench.gate.gate import LEVEL, GateLimits, _risen, gate
 from tests.reliability.intervals_paired import chances, compared, pairs
 from tests.reliability.tally import Tally
 
@@ -110,7 +110,7 @@ def check_files(tally: Tally, scratch: Path, number: int, tries: int) -> None:
         lose = int(rng.integers(0, number // 3))
         now = written(scratch / "now.json", rows_of(np.arange(number) < gain))
         before = written(scratch / "before.json", rows_of(np.arange(number) >= number - lose))
-        said = any(not check.holds for check in gate(now, before, Limits()))
+        said = any(not check.holds for check in gate(now, before, GateLimits()))
         expected = alarms(number, 2)[pairs(number).index((gain, lose))]
         tally.expect(said == expected, f"gate: {gain} of {number} gain, {lose} lose: alarm {said}, expected {expected}")
 
@@ -124,6 +124,6 @@ def check_batches(tally: Tally, scratch: Path, tries: int) -> None:
         files = [
             written(scratch / f"{name}.json", rows_of(h, 4)) for name, h in zip(("now", "before"), hits, strict=True)
         ]
-        alarmed += any(not check.holds for check in gate(files[0], files[1], Limits()))
+        alarmed += any(not check.holds for check in gate(files[0], files[1], GateLimits()))
     tally.expect(alarmed <= binom.ppf(0.99, tries, LEVEL), f"the gate by batch: {alarmed} false alarms of {tries}")
     tally.figures.append(f"gate, 25 batches of four: {alarmed} false alarms of {tries}")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from leakbench.core.answers import Ranking
 from leakbench.core.rng import generator
 from leakbench.measure.statistics import mean_interval
-from leakbench.scoring.scores import Truth
+from leakbench.scoring.scores import VictimTruth
 from leakbench.scoring.scores_rankings import counted, score_rankings
 from leakbench.storage.summary import Tap
 from leakbench.summary.rankings import ranking_fields, ranking_notes
@@ -60,7 +60,9 @@ def test_invalid_shares_count_nothing() -> None:
 def test_true_shares_are_all_right_and_are_in_the_first_row_of_a_batch() -> None:
     """Compared with public labels of one class; for a single example nothing is counted."""
     labels = torch.tensor([[0, 2], [1, 1]])
-    truth = Truth(torch.arange(2), torch.zeros(2, 2, 3), labels, torch.arange(4).reshape(2, 2), torch.tensor([0, 1]))
+    truth = VictimTruth(
+        torch.arange(2), torch.zeros(2, 2, 3), labels, torch.arange(4).reshape(2, 2), torch.tensor([0, 1])
+    )
     shares = torch.nn.functional.one_hot(labels, 3).float().mean(1)
     answers = {"identified": Ranking(torch.zeros(2, 3)), "label_ranked": Ranking(shares)}
     rows = score_rankings(answers, torch.tensor([0, 2, 9]), torch.tensor([0] * 5), truth)
@@ -69,7 +71,7 @@ def test_true_shares_are_all_right_and_are_in_the_first_row_of_a_batch() -> None
     fields = ranking_fields(rows)
     assert (fields["label_counts"], fields["label_counts_low"]) == mean_interval([1.0, 1.0])[:2]
     assert fields["null_label_counts"] == 0.25
-    one = Truth(
+    one = VictimTruth(
         *(t[:, :1] if t.dim() > 1 else t for t in (truth.lanes, truth.inputs, labels, truth.examples, truth.own))
     )
     rows = score_rankings(answers, torch.tensor([0, 2, 9]), torch.tensor([0] * 5), one)

@@ -18,7 +18,7 @@ from leakbench.core.answers import Ranking
 from leakbench.core.rng import generator
 from leakbench.measure.statistics import mean_interval, wilson
 from leakbench.privacy.bounds import gaussian_robustness
-from leakbench.scoring.scores import Truth
+from leakbench.scoring.scores import VictimTruth
 from leakbench.scoring.scores_rankings import membership, score_rankings
 from leakbench.storage.summary import Tap
 from leakbench.summary.rankings import ranking_fields, ranking_notes
@@ -109,7 +109,7 @@ def test_scores_that_are_not_finite_are_the_lowest() -> None:
 def test_another_batch_member_is_not_a_false_positive() -> None:
     """Examples 7 and 9 are in the update; 9, which scores higher than the victim 7, is left out."""
     labels = torch.zeros(1, 2, dtype=torch.int64)
-    truth = Truth(torch.zeros(1), torch.zeros(1, 2, 3), labels, torch.tensor([[7, 9]]), torch.tensor([1]))
+    truth = VictimTruth(torch.zeros(1), torch.zeros(1, 2, 3), labels, torch.tensor([[7, 9]]), torch.tensor([1]))
     ranking, shown = Ranking(torch.tensor([[0.0, 1.0, 2.0, -1.0]])), torch.tensor([3, 7, 9, 4])
     classes, public = Ranking(torch.zeros(1, 2)), torch.tensor([0, 1])
     answers = {"identified": ranking, "label_ranked": classes}

@@ -16,19 +16,19 @@ from leakbench.limits.guards import Guard
 from leakbench.limits.limits import Limits
 from leakbench.limits.reference import Reference
 from leakbench.measure.statistics import wilson
-from leakbench.scoring.scores import RANKS_ONLY, Truth, score
+from leakbench.scoring.scores import RANKS_ONLY, VictimTruth, score
 from leakbench.summary.summarise import summarise
 from leakbench.summary.tap import tap_summary
 
 SHAPE = (1, 12, 12)
 
 
-def truth(victims: int, members: int, first: int = 0) -> Truth:
+def truth(victims: int, members: int, first: int = 0) -> VictimTruth:
     rng = torch.Generator().manual_seed(5)
     inputs = torch.rand(20, members, *SHAPE, generator=rng)[first : first + victims]
     labels = torch.arange(20 * members).reshape(20, members)[first : first + victims]
     lanes = torch.arange(first, first + victims)
-    return Truth(lanes, inputs, labels, labels + 100, lanes)
+    return VictimTruth(lanes, inputs, labels, labels + 100, lanes)
 
 
 def answer(inputs: Tensor, labels: Tensor, iterates: Tensor | None = None) -> Reconstruction:
@@ -49,13 +49,13 @@ def answer(inputs: Tensor, labels: Tensor, iterates: Tensor | None = None) -> Re
     )
 
 
-def ranked(scores: torch.Tensor, real: Truth) -> dict[str, Ranking]:
+def ranked(scores: torch.Tensor, real: VictimTruth) -> dict[str, Ranking]:
     """Return the rankings with these candidate scores and equal class scores."""
     blind = torch.zeros(len(real.lanes), int(real.labels.max()) + 1)
     return {"identified": Ranking(scores), "label_ranked": Ranking(blind)}
 
 
-def rows_of(real: Truth, given: Reconstruction | None, total: int, eta: float = 0.1) -> pd.DataFrame:
+def rows_of(real: VictimTruth, given: Reconstruction | None, total: int, eta: float = 0.1) -> pd.DataFrame:
     """Score with a baseline that guesses grey for every victim and a ranking that identifies only victim 0."""
     members = real.labels.shape[1]
     grey = torch.full((total * members, *SHAPE), 0.5)

@@ -9,25 +9,25 @@ from leakbench.attack.null.pictures import NullAttack
 from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.measure import metrics
 from leakbench.scoring.rankings import ranked_first
-from leakbench.scoring.scores import Truth, score
+from leakbench.scoring.scores import VictimTruth, score
 
 SHAPE = (1, 4, 4)
 
 
-def truth(inputs: Tensor) -> Truth:
+def truth(inputs: Tensor) -> VictimTruth:
     """Return the truth (V, M, *s) with a different label for every example; victim v's own candidate is the v-th."""
     lanes = torch.arange(len(inputs))
     labels = torch.arange(inputs.shape[0] * inputs.shape[1]).reshape(inputs.shape[:2])
-    return Truth(lanes, inputs, labels, labels, lanes)
+    return VictimTruth(lanes, inputs, labels, labels, lanes)
 
 
-def blind(real: Truth) -> Ranking:
+def blind(real: VictimTruth) -> Ranking:
     """Return equal scores for all classes."""
     return Ranking(torch.zeros(len(real.lanes), int(real.labels.max()) + 1))
 
 
 def rows_of(
-    real: Truth,
+    real: VictimTruth,
     inputs: Tensor,
     *,
     eta: float = 0.1,

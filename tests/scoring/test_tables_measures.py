@@ -21,7 +21,7 @@ from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Feature
 from leakbench.data.find import load_dataset
 from leakbench.measure.metrics_tables import TOLERANCE, match_features, table_scores
-from leakbench.scoring.scores import RANKS_ONLY, Truth
+from leakbench.scoring.scores import RANKS_ONLY, VictimTruth
 from leakbench.scoring.scores_tables import TABLE_COLUMNS, TableJudge, score_table, table_judge
 from leakbench.storage.summary import Tap
 from leakbench.summary.tables import table_fields, table_notes
@@ -284,7 +284,7 @@ def scored(answer: Tensor, members: int = 2) -> pd.DataFrame:
     judge = table_judge(data, null, labels.flatten())
     assert judge is not None
     rngs = tuple(torch.Generator().manual_seed(v) for v in range(victims))
-    rows = score_table(answer, Truth(lanes, data.train_inputs[examples], labels, examples, lanes), judge, rngs)
+    rows = score_table(answer, VictimTruth(lanes, data.train_inputs[examples], labels, examples, lanes), judge, rngs)
     return rows.assign(batch=np.repeat(np.arange(victims), members), failure_reason="")
 
 
@@ -313,7 +313,7 @@ def test_each_victim_is_paired_with_its_baseline_guess() -> None:
     examples = torch.arange(12).reshape(6, 2)
     everyone = data.train_inputs[examples]
     lanes = torch.tensor([3, 4, 5])
-    real = Truth(lanes, everyone[lanes], data.train_targets[examples][lanes], examples[lanes], lanes)
+    real = VictimTruth(lanes, everyone[lanes], data.train_targets[examples][lanes], examples[lanes], lanes)
     rngs = tuple(torch.Generator().manual_seed(v) for v in range(3))
     for guess, right in ((everyone, True), (everyone.roll(1, 0), False)):
         judge = TableJudge(COLUMNS, data.test_inputs, guess.flatten(0, 1))

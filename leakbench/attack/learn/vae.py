@@ -17,7 +17,7 @@ from leakbench.core.progress import Tick, unticked
 from leakbench.core.types import Parameters
 from leakbench.models.initialise import initialise, torch_default
 
-__all__ = ["Sides", "Training", "Vae", "divergence", "loss", "trained"]
+__all__ = ["DecoderTraining", "Sides", "Vae", "divergence", "loss", "trained"]
 
 LEAST = 1e-6
 """Smallest mean squared error in the loss, for examples that are all equal."""
@@ -33,7 +33,7 @@ class Sides:
 
 
 @dataclass(frozen=True)
-class Training:
+class DecoderTraining:
     """Training by Adam, with a learning rate that falls to zero along a cosine.
 
     Args:
@@ -101,7 +101,7 @@ def loss(vae: Vae, inputs: Tensor, noise: Tensor) -> Tensor:
 
 
 def trained(
-    inputs: Tensor, sides: Sides, training: Training, rng: torch.Generator, tick: Tick = unticked
+    inputs: Tensor, sides: Sides, training: DecoderTraining, rng: torch.Generator, tick: Tick = unticked
 ) -> Parameters:
     """Train an autoencoder on inputs (n, d).
 

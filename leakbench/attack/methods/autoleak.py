@@ -20,7 +20,7 @@ from leakbench.attack.slots.distance import Likelihood
 from leakbench.attack.slots.stop import watched
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
-from leakbench.core.fitted import Asked
+from leakbench.core.fitted import RecordedFits
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.recipe import nested
 from leakbench.core.types import Generators
@@ -95,7 +95,7 @@ class AutoLeak:
         """
         if not self._stages(views[0]):
             raise InputError("autoleak: stages: got none for this network, expected at least one")
-        fits = Asked(views[0].fits)
+        fits = RecordedFits(views[0].fits)
         # Under a limit on seconds, the views already contain separations.
         separations = views[0].separations or Separations()
         views = tuple(dataclasses.replace(view, fits=fits, separations=separations) for view in views)

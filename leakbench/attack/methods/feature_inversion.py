@@ -25,7 +25,7 @@ from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.part import NonNegative, Positive, part
 from leakbench.core.types import Generators
-from leakbench.engine.side_by_side import Cut
+from leakbench.engine.side_by_side import Pieces
 from leakbench.federated.view import View
 
 __all__ = ["FeatureInversion"]
@@ -97,7 +97,7 @@ class FeatureInversion:
         # iteration to iteration must also move together.
         alone = value.front.chain is None or value.changes
         following = Watched(stop, value.reach) if value.changes else stop
-        cut = Cut(None) if alone else cut_of((view,))
+        cut = Pieces(None) if alone else cut_of((view,))
         running = None if view.searches is None else view.searches.begin(self)
         ended = searched(points, points.joined(z).detach(), value, self.descent, following, cut, running, view.tick)
         best, chosen = best_of(ended, restarts)

@@ -28,11 +28,11 @@ from leakbench.attack.slots.start import START, Start
 from leakbench.attack.slots.stop import STOP, Iterations, Stop
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
-from leakbench.core.fitted import Asked
+from leakbench.core.fitted import RecordedFits
 from leakbench.core.part import Count, part
 from leakbench.core.progress import Tick, unticked
 from leakbench.core.types import Generators
-from leakbench.engine.side_by_side import Cut
+from leakbench.engine.side_by_side import Pieces
 from leakbench.federated.view import View
 
 __all__ = ["GradientMatching", "Points", "Value", "searched"]
@@ -93,7 +93,7 @@ class GradientMatching:
         if self.local_steps is not None:
             views = tuple(v.coarser(self.local_steps) for v in views)
         view = averaged(views)[0][0]
-        fits = Asked(view.fits)
+        fits = RecordedFits(view.fits)
         view = replace(view, fits=fits)
         space = self.space(view)
         starts = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
@@ -135,7 +135,7 @@ def searched(
     value: Value,
     descent: Descent,
     stop: Stop,
-    cut: Cut,
+    cut: Pieces,
     running: Running | None = None,
     tick: Tick = unticked,
 ) -> Descended:

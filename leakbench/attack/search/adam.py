@@ -10,11 +10,11 @@ from torch import Tensor
 
 from leakbench.attack.search.lbfgs import Objective
 
-__all__ = ["Adam"]
+__all__ = ["AdamState"]
 
 
 @dataclass
-class Adam:
+class AdamState:
     """The state of V searches in d dimensions, all after the same number of steps.
 
     Args:

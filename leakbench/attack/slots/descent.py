@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.search.adam import Adam
+from leakbench.attack.search.adam import AdamState
 from leakbench.attack.search.lbfgs import Late, Lbfgs, Objective, never
 from leakbench.attack.slots.stop import Stop
 from leakbench.core.part import Count, Fraction, NonNegative, Positive, Probability, part
@@ -330,7 +330,7 @@ class AdamDescent:
         rates = tuple(self.learning_rate * self.factor ** sum(i >= m for m in at) for i in range(terms.limit))
         signed = terms.inputs if self.signed else 0
         project = terms.project if self.box else lambda points: points
-        return Adam(start.clone(), rates, signed, project, self.decay, self.epsilon)
+        return AdamState(start.clone(), rates, signed, project, self.decay, self.epsilon)
 
 
 DESCENT = Slot("descent", ("leakbench.attack.slots",))

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.learn.origin import learned, origin_of
-from leakbench.attack.learn.vae import Sides, Training, Vae, trained
+from leakbench.attack.learn.vae import DecoderTraining, Sides, Vae, trained
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.search.coordinates import Coordinates
@@ -50,7 +50,7 @@ class Decoder:
         """
         public, like = public_of(view, "decoder", self.public), next(iter(view.update.values()))
         sides = Sides(math.prod(view.shape), self.hidden, self.latent)
-        training = Training(self.epochs, self.batch, self.learning_rate)
+        training = DecoderTraining(self.epochs, self.batch, self.learning_rate)
         fields = {"sides": vars(sides), "training": vars(training), "seed": self.seed}
         origin = origin_of("decoder", __name__, fields, public)
         rng = generator(self.seed, "decoder")
