@@ -22,12 +22,12 @@ from leakbench.core.scripts import one_line
 from leakbench.storage.store import content_hash
 from leakbench.study.engines import Places, engine_of
 from leakbench.study.journal import open_journal
-from leakbench.study.task import Outcome, Task
+from leakbench.study.task import Task, TaskOutcome
 
 
-def nothing(task: Task) -> Outcome:
+def nothing(task: Task) -> TaskOutcome:
     """Do nothing of a cell."""
-    return Outcome(task.key, "done", hash=task.key, run=f"digits-none-cpl-{task.key[:8]}")
+    return TaskOutcome(task.key, "done", hash=task.key, run=f"digits-none-cpl-{task.key[:8]}")
 
 
 def main() -> None:

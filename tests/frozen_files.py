@@ -32,7 +32,7 @@ from leakbench.storage.manifest_file import read_manifest
 from leakbench.study.grid import read_grid
 from leakbench.study.journal import open_journal
 from leakbench.study.rows import ACCOUNTING, FRONTIER, OF_PAGES, of_table
-from leakbench.study.task import Outcome
+from leakbench.study.task import TaskOutcome
 from tests import own_network
 from tests.frozen_commands import NULL, record
 
@@ -84,7 +84,7 @@ def _commands() -> Iterator[tuple[str, Any]]:
     Path("grid.yaml").write_text(yaml.safe_dump({"given": CELL}), encoding="utf-8")
     [asked] = read_grid(Path("grid.yaml")).cells
     with open_journal(Path("swept/cells.jsonl")) as journal:  # A finished cell needs no worker.
-        journal.append(Outcome(asked.key, "done", read_manifest(Path("first"))["hash"], "first"))
+        journal.append(TaskOutcome(asked.key, "done", read_manifest(Path("first"))["hash"], "first"))
     yield "sweep --json", _json("sweep grid.yaml --runs . --out swept --quiet --json")
     yield "conformance --json", kinds(as_dict("", [CaseResult("case", "why", "passed")]))
     baseline = json.loads(_printed("baseline live"))  # A column is one value if all its rows agree.

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from leakbench.study.task import Outcome, Task
+from leakbench.study.task import Task, TaskOutcome
 
 
 def tasks(folder: Path, count: int) -> list[Task]:
@@ -15,16 +15,16 @@ def tasks(folder: Path, count: int) -> list[Task]:
     return [Task(str(n), None, folder) for n in range(count)]  # type: ignore[arg-type]
 
 
-def noted(task: Task) -> Outcome:
+def noted(task: Task) -> TaskOutcome:
     """Write a file with the worker's name."""
     threads = os.environ.get("OMP_NUM_THREADS")
     unread = task.runs / str(os.getpid())
     unread.write_text(f"{os.getpid()} {threads}")
     unread.rename(task.runs / f"{task.key}.{time.monotonic_ns()}")
-    return Outcome(task.key, "done", run=str(os.getpid()))
+    return TaskOutcome(task.key, "done", run=str(os.getpid()))
 
 
-def killed_once(task: Task) -> Outcome:
+def killed_once(task: Task) -> TaskOutcome:
     """Kill the worker of task 1 at its first try."""
     once = task.runs / "killed"
     if task.key == "1" and not once.exists():
@@ -33,7 +33,7 @@ def killed_once(task: Task) -> Outcome:
     return noted(task)
 
 
-def killed_always(task: Task) -> Outcome:
+def killed_always(task: Task) -> TaskOutcome:
     """Kill the worker of task 1."""
     if task.key == "1":
         noted(task)
@@ -41,14 +41,14 @@ def killed_always(task: Task) -> Outcome:
     return noted(task)
 
 
-def endless(task: Task) -> Outcome:
+def endless(task: Task) -> TaskOutcome:
     """Write a file, and never return."""
     noted(task)
     time.sleep(600)
-    return Outcome(task.key, "done")
+    return TaskOutcome(task.key, "done")
 
 
-def nested(task: Task) -> Outcome:
+def nested(task: Task) -> TaskOutcome:
     """Start a sweep within a sweep."""
     from leakbench.core.errors import InputError  # noqa: PLC0415
     from leakbench.study.workers import refuse_inside  # noqa: PLC0415
@@ -56,12 +56,12 @@ def nested(task: Task) -> Outcome:
     try:
         refuse_inside()
     except InputError as error:
-        return Outcome(task.key, "failed", error=str(error))
-    return Outcome(task.key, "done")
+        return TaskOutcome(task.key, "failed", error=str(error))
+    return TaskOutcome(task.key, "done")
 
 
-def gcs(task: Task) -> Outcome:
+def gcs(task: Task) -> TaskOutcome:
     """Return the Ray head of this worker."""
     import ray  # noqa: PLC0415
 
-    return Outcome(task.key, "done", run=ray.get_runtime_context().gcs_address)
+    return TaskOutcome(task.key, "done", run=ray.get_runtime_context().gcs_address)

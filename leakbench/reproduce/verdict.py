@@ -25,7 +25,7 @@ __all__ = [
     "UNDECIDED",
     "VERDICTS",
     "Compared",
-    "Measure",
+    "PrintedMeasure",
     "compared",
     "decided",
     "digits_of",
@@ -53,7 +53,7 @@ EXPLAINED_BY_NOTHING = "the difference is not explained yet"
 
 
 @dataclass(frozen=True)
-class Measure:
+class PrintedMeasure:
     """What a printed number is compared with.
 
     Args:
@@ -79,16 +79,16 @@ class Measure:
 MEDIAN = "a mean is printed, a median measured"
 
 CLAIMS = {
-    ASR.name: Measure(ASR.heading, unit="networks", least=5, tolerance=0.05),
-    RMSE.name: Measure("mean RMSE", "rmse_mean", unit="networks", least=5, tolerance=0.02),
-    "iterations": Measure("iterations"),
-    "recall": Measure("recall", "in_any_row", unit="networks", least=5, tolerance=0.05),
-    "accuracy": Measure("accuracy", "trained_accuracy", unit=SEEDS, least=3, tolerance=0.02),
-    "resilient": Measure("resilient (1 yes, 0 no)", exact=True, unit="networks", least=5),
-    "epsilon": Measure("epsilon as claimed", "epsilon_claimed", exact=True),
-    "rounds": Measure("rounds", exact=True),
-    "cost_ratio": Measure("times none's", unjudged="another engine and machine"),
-    ORDER: Measure("points of accuracy above"),
+    ASR.name: PrintedMeasure(ASR.heading, unit="networks", least=5, tolerance=0.05),
+    RMSE.name: PrintedMeasure("mean RMSE", "rmse_mean", unit="networks", least=5, tolerance=0.02),
+    "iterations": PrintedMeasure("iterations"),
+    "recall": PrintedMeasure("recall", "in_any_row", unit="networks", least=5, tolerance=0.05),
+    "accuracy": PrintedMeasure("accuracy", "trained_accuracy", unit=SEEDS, least=3, tolerance=0.02),
+    "resilient": PrintedMeasure("resilient (1 yes, 0 no)", exact=True, unit="networks", least=5),
+    "epsilon": PrintedMeasure("epsilon as claimed", "epsilon_claimed", exact=True),
+    "rounds": PrintedMeasure("rounds", exact=True),
+    "cost_ratio": PrintedMeasure("times none's", unjudged="another engine and machine"),
+    ORDER: PrintedMeasure("points of accuracy above"),
 }
 """{what a table may claim of a row: what measures it}."""
 
@@ -273,7 +273,7 @@ def _unlike(row: Mapping[Any, Any], what: str) -> str:
     return MEDIAN if what == "iterations" or median else ""
 
 
-def _units(row: Mapping[Any, Any], measure: Measure) -> int:
+def _units(row: Mapping[Any, Any], measure: PrintedMeasure) -> int:
     """Return the number of units behind a row; a row that does not say it is of one."""
     units = _number(row.get(measure.unit)) if measure.unit else math.nan
     return 1 if math.isnan(units) else int(units)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from leakbench.core.errors import InputError
 from leakbench.core.hashes import content_hash
-from leakbench.study.task import Outcome, outcome_of
+from leakbench.study.task import TaskOutcome, outcome_of
 
 __all__ = ["Journal", "open_journal", "outcome_in"]
 
@@ -27,10 +27,10 @@ class Journal:
     """What is known of cells, by their keys."""
 
     path: Path
-    known: dict[str, Outcome]
+    known: dict[str, TaskOutcome]
     _file: FileIO = field(repr=False)
 
-    def append(self, outcome: Outcome) -> None:
+    def append(self, outcome: TaskOutcome) -> None:
         """Enter what came of a cell; a killed process leaves the line whole, or one that is read over.
 
         Raises OSError, with the journal's name, where the disk takes no more; what it took of the line goes again.
@@ -88,14 +88,14 @@ def open_journal(path: Path) -> Iterator[Journal]:
                         folder.rmdir()
 
 
-def _known(text: bytes) -> dict[str, Outcome]:
+def _known(text: bytes) -> dict[str, TaskOutcome]:
     """Return what the lines say; where one is damaged, only which cells are done, since it may have taken another line's place."""
     lines = [outcome_in(line) for line in text.splitlines()]
     known = {outcome.key: outcome for outcome in lines if outcome is not None}
     return {key: outcome for key, outcome in known.items() if outcome.kind == "done"} if None in lines else known
 
 
-def outcome_in(line: bytes) -> Outcome | None:
+def outcome_in(line: bytes) -> TaskOutcome | None:
     """Return what a line says; None where it is damaged."""
     try:
         record = json.loads(line)

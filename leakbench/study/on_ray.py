@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.core.errors import InputError
-from leakbench.study.task import Outcome, Task, Work
+from leakbench.study.task import Task, TaskOutcome, Work
 from leakbench.study.work import measure
 from leakbench.study.workers import RETRIES, WINDOW, in_flight, listening, needed
 
@@ -42,7 +42,7 @@ class RayEngine:
     retries: int = RETRIES
     work: Work = measure
 
-    def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
+    def __call__(self, tasks: Iterable[Task]) -> Generator[TaskOutcome, None, None]:
         """Yield the outcome of each task as it ends; raises InputError at once if the cluster cannot be reached or is too small."""
         ray = self._begun()
         try:
@@ -104,9 +104,9 @@ class RayEngine:
                 return nodes
             time.sleep(0.2)
 
-    def _crew(self, ray: Any) -> _Crew:
+    def _crew(self, ray: Any) -> _RayCrew:
         options = {"num_cpus": self.threads, "num_gpus": self.gpus_per_cell, "max_retries": 0}
-        return _Crew(ray, ray.remote(self.work).options(**options))
+        return _RayCrew(ray, ray.remote(self.work).options(**options))
 
 
 def _with_token() -> None:
@@ -117,7 +117,7 @@ def _with_token() -> None:
 
 
 @dataclass
-class _Crew:
+class _RayCrew:
     ray: Any
     remote: Any
     _flying: dict[Any, Task] = field(default_factory=dict)
@@ -125,17 +125,17 @@ class _Crew:
     def begin(self, task: Task) -> None:
         self._flying[self.remote.remote(task)] = task
 
-    def ended(self) -> list[tuple[Task, Outcome | None]]:
+    def ended(self) -> list[tuple[Task, TaskOutcome | None]]:
         # One that is there is enough: the next is begun while others go on.
         ready, _ = self.ray.wait(list(self._flying), num_returns=1, timeout=1.0)
         return [self._answer(each) for each in ready]
 
-    def _answer(self, reference: Any) -> tuple[Task, Outcome | None]:
+    def _answer(self, reference: Any) -> tuple[Task, TaskOutcome | None]:
         task = self._flying.pop(reference)
         try:
             return task, self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:  # leakbench is not installed there, or another version is.
-            return task, Outcome(task.key, "failed", error=" ".join(f"on a worker: {error.cause}".split()))
+            return task, TaskOutcome(task.key, "failed", error=" ".join(f"on a worker: {error.cause}".split()))
         except self.ray.exceptions.RayError:
             return task, None
 

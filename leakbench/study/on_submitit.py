@@ -15,7 +15,7 @@ from typing import Any
 
 from leakbench.core.errors import InputError
 from leakbench.storage.atomic import write_text
-from leakbench.study.task import Outcome, Task, Work, outcome_of
+from leakbench.study.task import Task, TaskOutcome, Work, outcome_of
 from leakbench.study.work import measure
 from leakbench.study.workers import INSIDE, RETRIES, in_flight, needed
 
@@ -49,7 +49,7 @@ class SubmititEngine:
     retries: int = RETRIES
     work: Work = measure
 
-    def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
+    def __call__(self, tasks: Iterable[Task]) -> Generator[TaskOutcome, None, None]:
         """Yield the outcome of each task as it ends.
 
         Raises:
@@ -65,7 +65,7 @@ class SubmititEngine:
         outcomes = self.folder / "outcomes"
         shutil.rmtree(outcomes, ignore_errors=True)
         outcomes.mkdir(parents=True)
-        crew = _Crew(self._executor(submitit), outcomes, self.work, self.workers)
+        crew = _SubmititCrew(self._executor(submitit), outcomes, self.work, self.workers)
         try:
             yield from in_flight(tasks, crew, EVERYTHING, self.retries)
         finally:
@@ -102,7 +102,7 @@ def check_gpus(local: bool) -> None:
 
 
 @dataclass
-class _Crew:
+class _SubmititCrew:
     executor: Any
     outcomes: Path
     work: Work
@@ -114,10 +114,10 @@ class _Crew:
     def begin(self, task: Task) -> None:
         self._waiting.append(task)
 
-    def ended(self) -> list[tuple[Task, Outcome | None]]:
+    def ended(self) -> list[tuple[Task, TaskOutcome | None]]:
         self._submit()
         time.sleep(POLL)
-        found = list[tuple[Task, Outcome | None]]()
+        found = list[tuple[Task, TaskOutcome | None]]()
         for job in list(self._jobs):
             over = job.done()  # Asked before its files are looked for: what it wrote is then there.
             found += self._answered(job)
@@ -138,9 +138,9 @@ class _Crew:
                 jobs = [self.executor.submit(call) for call in calls]
             self._jobs |= dict(zip(jobs, shares, strict=True))
 
-    def _answered(self, job: Any) -> list[tuple[Task, Outcome | None]]:
+    def _answered(self, job: Any) -> list[tuple[Task, TaskOutcome | None]]:
         there = {path.stem: path for path in self.outcomes.glob("*.json")}
-        found = list[tuple[Task, Outcome | None]]()
+        found = list[tuple[Task, TaskOutcome | None]]()
         for task in self._jobs[job]:
             if task.key in there:
                 found.append((task, _read(there[task.key])))
@@ -166,7 +166,7 @@ def _do_all(tasks: list[Task], outcomes: Path, work: Work) -> None:
         write_text(outcomes / f"{task.key}.json", text)
 
 
-def _read(path: Path) -> Outcome | None:
+def _read(path: Path) -> TaskOutcome | None:
     """Return what came of a task; None where its file was damaged, as of one whose worker was lost."""
     try:
         return outcome_of(json.loads(path.read_text(encoding="utf-8")))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from leakbench.study.task import Outcome, Task, Work
+from leakbench.study.task import Task, TaskOutcome, Work
 from leakbench.study.work import measure
 from leakbench.study.workers import INSIDE, RETRIES, in_flight
 
@@ -35,10 +35,12 @@ class ProcessEngine:
     retries: int = RETRIES
     work: Work = measure
 
-    def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
+    def __call__(self, tasks: Iterable[Task]) -> Generator[TaskOutcome, None, None]:
         """Yield the outcome of each task as it ends."""
         each = int(1 / self.gpus_per_cell) if self.gpus_per_cell else 0
-        crew = _Crew([_Worker(self._environment(n // each if each else None), self.work) for n in range(self.workers)])
+        crew = _ProcessCrew(
+            [_Worker(self._environment(n // each if each else None), self.work) for n in range(self.workers)]
+        )
         try:
             yield from in_flight(tasks, crew, self.workers, self.retries)
         finally:
@@ -78,7 +80,7 @@ class _Worker:
         with contextlib.suppress(OSError):  # It died between two tasks, which the end of its pipe tells.
             self.pipe.send(task)
 
-    def answer(self) -> tuple[Task, Outcome | None]:
+    def answer(self) -> tuple[Task, TaskOutcome | None]:
         """Return what came of the task; after a process that is lost the place is free for another."""
         assert self.task is not None  # noqa: S101 - said to mypy; it holds by construction
         assert self.pipe is not None  # noqa: S101 - said to mypy; it holds by construction
@@ -100,13 +102,13 @@ class _Worker:
 
 
 @dataclass
-class _Crew:
+class _ProcessCrew:
     workers: list[_Worker] = field(default_factory=list)
 
     def begin(self, task: Task) -> None:
         next(worker for worker in self.workers if worker.task is None).begin(task)
 
-    def ended(self) -> list[tuple[Task, Outcome | None]]:
+    def ended(self) -> list[tuple[Task, TaskOutcome | None]]:
         busy = {worker.pipe: worker for worker in self.workers if worker.task is not None and worker.pipe is not None}
         return [busy[pipe].answer() for pipe in wait(list(busy), 1.0)]  # type: ignore[index]
 

@@ -26,7 +26,7 @@ from leakbench.storage.store import Run, alone, open_run
 from leakbench.storage.summary import Summary, Tap
 from leakbench.study.engines import Placed, tasks_by
 from leakbench.study.rows import Row, RowStore
-from leakbench.study.task import Outcome, Task
+from leakbench.study.task import Task, TaskOutcome
 from leakbench.study.workers import listening, refuse_inside
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
     "versions_of",
 ]
 
-Engine: TypeAlias = Callable[[Iterable[Task]], Generator[Outcome, None, None]]
+Engine: TypeAlias = Callable[[Iterable[Task]], Generator[TaskOutcome, None, None]]
 """Takes tasks, yields the outcome of each as it ends, and ends its workers when it is closed."""
 
 T = TypeVar("T")
@@ -180,7 +180,7 @@ def outcomes_of(
     reporter: Reporter,
     finished: int = 0,
     plan: Callable[[], None] = lambda: None,
-) -> Generator[Outcome, None, None]:
+) -> Generator[TaskOutcome, None, None]:
     """Yield the outcome of each task, report progress, and print every failure; a signal and a full disk end the engine first.
 
     Args:

@@ -24,7 +24,7 @@ from leakbench.storage.summary import Summary
 from leakbench.study.grid import Asked, Grid
 from leakbench.study.journal import Journal, open_journal
 from leakbench.study.study import Engine, outcomes_of
-from leakbench.study.task import Outcome, Task
+from leakbench.study.task import Task, TaskOutcome
 from leakbench.study.workers import refuse_inside
 
 __all__ = [
@@ -124,14 +124,14 @@ def _plan(grid: Grid, there: int, missing: int, stand: int, took: Sequence[float
 
 def _measured(
     grid: Grid, engine: Engine, tasks: list[Task], journal: Journal, reporter: Reporter, plan: str
-) -> list[Outcome]:
+) -> list[TaskOutcome]:
     """Hand the tasks to the engine and enter their outcomes into the journal; without tasks the engine is not started."""
     say = reporter.say if not reporter.quiet else lambda _: None
     if not tasks:
         say(plan)
         return []
     names = {cell.key: [cell.name] for cell in grid.cells}
-    ended, synced = list[Outcome](), time.monotonic()
+    ended, synced = list[TaskOutcome](), time.monotonic()
     there = len(grid.cells) - len(tasks)
     with closing(outcomes_of(engine, tasks, names, reporter, there, lambda: say(plan))) as outcomes:
         for outcome in outcomes:
@@ -151,7 +151,7 @@ CLOCK = ("seconds", "fit_seconds", "minutes")
 FIRST = ("defense", "attack", "dataset", "seed")
 
 
-def whole(outcome: Outcome, runs: Path, say: Callable[[str], None]) -> bool:
+def whole(outcome: TaskOutcome, runs: Path, say: Callable[[str], None]) -> bool:
     """Say whether the run of a cell that was done is there as it was written, as far as it is merged.
 
     Args:
@@ -169,7 +169,7 @@ def whole(outcome: Outcome, runs: Path, say: Callable[[str], None]) -> bool:
     return manifest.get("hash") == outcome.hash and manifest.get("complete") is True
 
 
-def merge(grid: Grid, known: Mapping[str, Outcome], runs: Path, out: Path) -> list[Path]:
+def merge(grid: Grid, known: Mapping[str, TaskOutcome], runs: Path, out: Path) -> list[Path]:
     """Write the tables of what is known of a grid's cells into `out` and return their paths."""
     tables, cells, times = list[pa.Table](), list[Row](), list[Row]()
     differ = _differ(grid.cells)

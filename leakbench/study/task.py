@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 if TYPE_CHECKING:  # A worker starts without PyTorch, which comes with its first cell.
     from leakbench.core.request import Request
 
-__all__ = ["Kind", "Outcome", "Task", "Work", "outcome_of"]
+__all__ = ["Kind", "Task", "TaskOutcome", "Work", "outcome_of"]
 
 Kind: TypeAlias = Literal["done", "failed", "lost", "stopped"]
 """A run that is whole; a cell that ended in an error; one whose worker was lost each time that it was tried; one that was cut
@@ -38,7 +38,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """What came of a task.
 
     Args:
@@ -75,17 +75,17 @@ KINDS = {
 LONGEST = 1e12
 """Seconds, and tries, of a task; a larger number may be none that a float holds."""
 
-Work: TypeAlias = Callable[[Task], Outcome]
+Work: TypeAlias = Callable[[Task], TaskOutcome]
 
 
-def outcome_of(record: Any) -> Outcome:
+def outcome_of(record: Any) -> TaskOutcome:
     """Return the outcome of plain data; raises TypeError or ValueError for data that are not an outcome."""
     if not isinstance(record, dict):
         raise TypeError(f"got {type(record).__name__}, expected the fields of an outcome")
     for name, kinds in KINDS.items():
         if name in record and type(record[name]) not in kinds:
             raise TypeError(f"{name}: got {type(record[name]).__name__}")
-    found = Outcome(**record)
+    found = TaskOutcome(**record)
     if found.kind not in get_args(Kind):
         raise ValueError(f"kind: got {found.kind!r}")
     if not (0 <= found.seconds <= LONGEST and 1 <= found.tries <= LONGEST):

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from leakbench.core.errors import BusyError, InputError, no_room
-from leakbench.study.task import Outcome, Task
+from leakbench.study.task import Task, TaskOutcome
 
 if TYPE_CHECKING:
     from leakbench.data.kept import KeptData
@@ -18,7 +18,7 @@ PATIENCE = 600.0
 """Seconds to wait for a run that another process holds: the worker of a sweep that was killed just now may still be at it."""
 
 
-def measure(task: Task) -> Outcome:
+def measure(task: Task) -> TaskOutcome:
     """Run a task's cell, or find it finished; any failure becomes the outcome's error."""
     began = time.monotonic()
     try:
@@ -27,11 +27,11 @@ def measure(task: Task) -> Outcome:
         said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         if isinstance(error, OSError) and error.strerror:
             said = f"{error.filename2 or error.filename or 'file system'}: {error.strerror}"
-        found = Outcome(task.key, "stopped" if no_room(error, task.runs) else "failed", error=_line(said))
-    return Outcome(**{**found.as_dict(), "seconds": round(time.monotonic() - began, 3)})
+        found = TaskOutcome(task.key, "stopped" if no_room(error, task.runs) else "failed", error=_line(said))
+    return TaskOutcome(**{**found.as_dict(), "seconds": round(time.monotonic() - began, 3)})
 
 
-def _measured(task: Task, until: float) -> Outcome:
+def _measured(task: Task, until: float) -> TaskOutcome:
     # What takes seconds to import is imported with the first cell, so that a worker's loss is noticed at once.
     import torch  # noqa: PLC0415
 
@@ -51,7 +51,7 @@ def _measured(task: Task, until: float) -> Outcome:
                 before = dict(run.manifest["phases"])
                 execute(cell, run, lambda *_: None)
                 fresh = run.manifest["phases"] != before  # Where nothing is to be done, no phase takes time.
-            return Outcome(task.key, "done", hash=cell.hash, run=cell.name, fresh=fresh)
+            return TaskOutcome(task.key, "done", hash=cell.hash, run=cell.name, fresh=fresh)
         except BusyError:
             if time.monotonic() > until:
                 raise

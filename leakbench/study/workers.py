@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from leakbench.core.errors import InputError
 from leakbench.core.process import SIGNALS, Told
-from leakbench.study.task import Outcome, Task
+from leakbench.study.task import Task, TaskOutcome
 
 __all__ = ["INSIDE", "RETRIES", "WINDOW", "check_installed", "in_flight", "listening", "needed", "refuse_inside"]
 
@@ -32,11 +32,11 @@ class Crew(Protocol):
     def begin(self, task: Task) -> None:
         """Hand a task to a worker, or to the queue before them."""
 
-    def ended(self) -> list[tuple[Task, Outcome | None]]:
+    def ended(self) -> list[tuple[Task, TaskOutcome | None]]:
         """Wait at most a second for tasks to end; a task whose worker was lost has the outcome None."""
 
 
-def in_flight(tasks: Iterable[Task], crew: Crew, most: int, retries: int = RETRIES) -> Iterator[Outcome]:
+def in_flight(tasks: Iterable[Task], crew: Crew, most: int, retries: int = RETRIES) -> Iterator[TaskOutcome]:
     """Yield the outcome of every task as it ends; at most `most` tasks are in flight."""
     source, again, lost, flying = iter(tasks), deque[Task](), Counter[str](), 0
     while True:
@@ -55,7 +55,7 @@ def in_flight(tasks: Iterable[Task], crew: Crew, most: int, retries: int = RETRI
                 again.append(task)
                 continue
             tries = lost[task.key]
-            yield Outcome(task.key, "lost", error=f"its worker was lost each of {tries} times", tries=tries)
+            yield TaskOutcome(task.key, "lost", error=f"its worker was lost each of {tries} times", tries=tries)
 
 
 INSIDE = "LEAKBENCH_SWEEP_WORKER"

@@ -25,7 +25,7 @@ from leakbench.storage.runs import listed
 from leakbench.storage.store import open_run
 from leakbench.study.grid import Asked, Grid
 from leakbench.study.sweep import sweep
-from leakbench.study.task import Outcome, Task
+from leakbench.study.task import Task, TaskOutcome
 from tests.reliability.tally import Tally
 
 TINY = Request(
@@ -120,14 +120,14 @@ def _week(tally: Tally, out: Path, cells: int) -> None:
     asked = tuple(Asked(name, dataclasses.replace(TINY, seed=n), f"{n:064x}") for n, name in enumerate(names))
     clock, killed, days = [0.0], [0], 0
 
-    def engine(tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
+    def engine(tasks: Iterable[Task]) -> Generator[TaskOutcome, None, None]:
         until = clock[0] + min(DAY_S, cells * CELL_S / 7)
         for task in tasks:
             if clock[0] >= until:
                 killed[0] += 1
                 raise KeyboardInterrupt
             clock[0] += CELL_S
-            yield Outcome(task.key, "done", hash=task.key, run=names[int(task.key, 16)], seconds=CELL_S)
+            yield TaskOutcome(task.key, "done", hash=task.key, run=names[int(task.key, 16)], seconds=CELL_S)
 
     def task_of(cell: Asked) -> Task:
         return Task(cell.key, cell.request, runs)

@@ -338,9 +338,9 @@ def _some_archives() -> list[bytes]:
 
 
 def _some_outcomes() -> list[bytes]:
-    from leakbench.study.task import Outcome  # noqa: PLC0415
+    from leakbench.study.task import TaskOutcome  # noqa: PLC0415
 
-    done = Outcome("0" * 64, "done", hash="1" * 64, run="mine", seconds=1.5)
+    done = TaskOutcome("0" * 64, "done", hash="1" * 64, run="mine", seconds=1.5)
     return [json.dumps(done.as_dict()).encode() + b"\n"]
 
 

@@ -258,9 +258,9 @@ def _folders(tally: Tally, place: Path) -> None:
     with tally.case("a leak that names another file"):
         _leak_elsewhere(place / "leaks")
     with tally.case("a journal that names another folder"):
-        from leakbench.study.task import Outcome, outcome_of  # noqa: PLC0415
+        from leakbench.study.task import TaskOutcome, outcome_of  # noqa: PLC0415
 
-        record = Outcome("0" * 64, "done", "0" * 64, "../../x").as_dict() if hasattr(Outcome, "as_dict") else {}
+        record = TaskOutcome("0" * 64, "done", "0" * 64, "../../x").as_dict() if hasattr(TaskOutcome, "as_dict") else {}
         for run in ("../../x", "/etc", "..", "a/b"):
             try:
                 outcome_of({**record, "run": run})

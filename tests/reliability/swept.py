@@ -8,7 +8,7 @@ from pathlib import Path
 from leakbench.core.progress import Reporter
 from leakbench.study.grid import Grid
 from leakbench.study.sweep import Swept, sweep
-from leakbench.study.task import Outcome, Task
+from leakbench.study.task import Task, TaskOutcome
 from leakbench.study.work import measure
 
 __all__ = ["GRID", "swept"]
@@ -23,7 +23,7 @@ each: {defense: [none, fed_cdp]}
 def swept(grid: Grid, folder: Path) -> Swept:
     """Sweep in this process, below a folder."""
 
-    def engine(tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def engine(tasks: Iterable[Task]) -> Iterator[TaskOutcome]:
         yield from map(measure, tasks)
 
     runs = folder / "runs"

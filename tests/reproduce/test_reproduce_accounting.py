@@ -19,7 +19,7 @@ from leakbench.privacy.claims_composed import sequence
 from leakbench.reproduce import reproduce as reproducing
 from leakbench.reproduce.accounting.measure import COUNTS, computed, first
 from leakbench.reproduce.accounting.page import accounting_page, judged
-from leakbench.reproduce.accounting.table import COUNTED, AccountingTable, Claim, readings
+from leakbench.reproduce.accounting.table import COUNTED, AccountingClaim, AccountingTable, readings
 from leakbench.reproduce.file import studies_folder, table_names
 from leakbench.reproduce.published import read_any
 from leakbench.study.study import Execution
@@ -33,18 +33,18 @@ def committed(name: str) -> pd.DataFrame:
     return pd.read_csv(published_file(f"{name}.csv"))
 
 
-def claim_of(table: str, name: str) -> Claim:
+def claim_of(table: str, name: str) -> AccountingClaim:
     [found] = [claim for claim in TABLES[table].claims if claim.name == name]
     return found
 
 
-def with_readings(claim: Claim, **names: bool) -> Claim:
+def with_readings(claim: AccountingClaim, **names: bool) -> AccountingClaim:
     """Return a claim with only the named readings, stated by the paper or not."""
     kept = [{**r, "stated": names[r["name"]]} for r in claim.given["readings"] if r["name"] in names]
     return dataclasses.replace(claim, given={**claim.given, "readings": kept})
 
 
-def judge(claim: Claim, rows: list[dict[str, Any]] | None = None) -> tuple[str, str]:
+def judge(claim: AccountingClaim, rows: list[dict[str, Any]] | None = None) -> tuple[str, str]:
     [found] = judged(AccountingTable("t", "", "", (claim,)), pd.DataFrame(computed(claim) if rows is None else rows))
     return found.verdict, found.reason
 
@@ -260,7 +260,7 @@ def test_another_version_computes_again(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_killed_table_repeats_no_finished_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, begun = small(tmp_path), list[str]()
 
-    def killed(claim: Claim) -> Any:
+    def killed(claim: AccountingClaim) -> Any:
         begun.append(claim.name)
         if claim.name == "b":
             raise KeyboardInterrupt

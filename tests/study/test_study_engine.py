@@ -25,7 +25,7 @@ from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.table import Table, read_table
 from leakbench.study.process import ProcessEngine
 from leakbench.study.study import Execution, Job, versions_of
-from leakbench.study.task import Outcome, Task
+from leakbench.study.task import Task, TaskOutcome
 from leakbench.study.work import measure
 
 TABLE = """
@@ -49,10 +49,10 @@ class Here:
     fails: str = ""
     seen: list[Task] = field(default_factory=list)
 
-    def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
+    def __call__(self, tasks: Iterable[Task]) -> Generator[TaskOutcome, None, None]:
         for task in reversed(list(tasks)):
             self.seen.append(task)
-            failed = Outcome(task.key, "failed", error="no such luck")
+            failed = TaskOutcome(task.key, "failed", error="no such luck")
             yield failed if task.request.defense == self.fails else measure(task)
 
 
@@ -158,10 +158,10 @@ def test_an_engine_with_gpus_places_every_cell_on_one(tmp_path: Path) -> None:
         gpus_per_cell: float = 0.5
         seen: list[Task] = field(default_factory=list)
 
-        def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
+        def __call__(self, tasks: Iterable[Task]) -> Generator[TaskOutcome, None, None]:
             for task in tasks:
                 self.seen.append(task)
-                yield Outcome(task.key, "done")
+                yield TaskOutcome(task.key, "done")
 
     engine, asked = OnGpus(), (Request(defense="none"), Request(defense="sign"))
     job = Job("row", lambda: "its rows", asked, "leakbench")

@@ -29,7 +29,7 @@ from leakbench.study.grid import read_grid
 from leakbench.study.journal import open_journal
 from leakbench.study.sweep import Swept, sweep
 from leakbench.study.sweep import whole as there
-from leakbench.study.task import Outcome, Task
+from leakbench.study.task import Task, TaskOutcome
 from leakbench.study.work import measure
 
 pytestmark = pytest.mark.usefixtures("with_pages")
@@ -72,7 +72,7 @@ class Here:
         self.handed: list[str] = []
         self.falls_at, self.backwards = falls_at, backwards
 
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[TaskOutcome]:
         listed = list(tasks)
         for task in reversed(listed) if self.backwards else listed:
             if len(self.handed) == self.falls_at:
@@ -185,9 +185,9 @@ def test_a_damaged_line_removes_recorded_failures(tmp_path):
     """The line may belong to the same cell, which was measured since then."""
     path = tmp_path / "cells.jsonl"
     with open_journal(path) as journal:
-        journal.append(Outcome("a", "failed", error="no such data"))
-        journal.append(Outcome("b", "done", "0" * 64, "b"))
-        journal.append(Outcome("a", "done", "1" * 64, "a"))
+        journal.append(TaskOutcome("a", "failed", error="no such data"))
+        journal.append(TaskOutcome("b", "done", "0" * 64, "b"))
+        journal.append(TaskOutcome("a", "done", "1" * 64, "a"))
     with open_journal(path) as journal:
         assert {key: outcome.kind for key, outcome in journal.known.items()} == {"a": "done", "b": "done"}
     whole = path.read_bytes()
@@ -199,14 +199,14 @@ def test_a_damaged_line_removes_recorded_failures(tmp_path):
 def test_a_line_that_the_disk_refused_is_removed(tmp_path):
     path = tmp_path / "cells.jsonl"
     with open_journal(path) as journal:
-        journal.append(Outcome("a", "done", "0" * 64, "a"))
+        journal.append(TaskOutcome("a", "done", "0" * 64, "a"))
         whole, file = path.read_bytes(), journal._file
         taken = SimpleNamespace(seek=file.seek, truncate=file.truncate, write=lambda line: file.write(line[:20]))
         with pytest.raises(OSError, match="No space left") as raised:
-            replace(journal, _file=taken).append(Outcome("b", "done", "1" * 64, "b"))
+            replace(journal, _file=taken).append(TaskOutcome("b", "done", "1" * 64, "b"))
         assert raised.value.filename == str(path)
         assert path.read_bytes() == whole and set(journal.known) == {"a"}
-        journal.append(Outcome("c", "done", "2" * 64, "c"))
+        journal.append(TaskOutcome("c", "done", "2" * 64, "c"))
     with open_journal(path) as journal:
         assert set(journal.known) == {"a", "c"}
 
@@ -250,7 +250,7 @@ def test_unfinished_and_foreign_runs_are_not_cells(name, value, whole, tmp_path)
     line = json.loads((whole / "out/cells.jsonl").read_text("utf-8").splitlines()[0])
     path = next(p for p in (tmp_path / "runs").glob("*/manifest.json") if p.parent.name == line["run"])
     manifest = json.loads(path.read_text("utf-8"))
-    outcome = Outcome(line["key"], "done", manifest["hash"], line["run"])
+    outcome = TaskOutcome(line["key"], "done", manifest["hash"], line["run"])
     assert there(outcome, tmp_path / "runs", pytest.fail)
     reseal(path.parent, {**manifest, name: value})
     assert not there(outcome, tmp_path / "runs", pytest.fail)
@@ -397,7 +397,7 @@ def test_the_command_reports_its_work_and_exits_with_1_if_a_cell_failed(leakbenc
 
 
 def test_an_unavailable_engine_is_refused_in_one_line(leakbench, monkeypatch, tmp_path):
-    def refused(_: object, tasks: object) -> Iterator[Outcome]:
+    def refused(_: object, tasks: object) -> Iterator[TaskOutcome]:
         raise InputError("gpus-per-cell: got 1")
         yield
 

@@ -18,7 +18,7 @@ from leakbench.study import on_submitit, workers
 from leakbench.study.on_ray import RayEngine, check_address
 from leakbench.study.on_submitit import SubmititEngine
 from leakbench.study.process import ProcessEngine
-from leakbench.study.task import Outcome, Task
+from leakbench.study.task import Task, TaskOutcome
 from leakbench.study.workers import INSIDE, in_flight, refuse_inside
 from tests.offline import python_path
 
@@ -136,9 +136,9 @@ class Recording:
         self.flying.append(task)
         self.most = max(self.most, len(self.flying))
 
-    def ended(self) -> list[tuple[Task, Outcome | None]]:
+    def ended(self) -> list[tuple[Task, TaskOutcome | None]]:
         task = self.flying.pop()
-        return [(task, Outcome(task.key, "done"))]
+        return [(task, TaskOutcome(task.key, "done"))]
 
 
 def test_the_window_limits_the_tasks_in_flight(tmp_path):

@@ -28,7 +28,7 @@ from leakbench.privacy.curve import composition_curve, rounds_within, step_diver
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism, Mechanisms, merged
 from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, epsilon_at
-from leakbench.reproduce.accounting.table import Claim, Composed, readings, row_of, schedule_of
+from leakbench.reproduce.accounting.table import AccountingClaim, Composed, readings, row_of, schedule_of
 from leakbench.study.rows import Row
 from leakbench.study.stale import COLUMN
 
@@ -64,7 +64,7 @@ def _steps_that_give(printed: float, within: float, part: Composed, one: Mechani
     return f"given by {given} steps, {one.steps} are counted"
 
 
-def _epsilons(claim: Claim) -> Iterator[Row]:
+def _epsilons(claim: AccountingClaim) -> Iterator[Row]:
     """Yield a row for each reading.
 
     given: `within`, how near a formula's epsilon is that gives the printed one; `delta` of the tight epsilon.
@@ -81,7 +81,7 @@ def _epsilons(claim: Claim) -> Iterator[Row]:
         yield row_of(reading.name, reading.stated, claimed.epsilon, tight, gives, why.format(alone=alone))
 
 
-def _rounds(claim: Claim) -> Iterator[Row]:
+def _rounds(claim: AccountingClaim) -> Iterator[Row]:
     """Yield a row for each reading of printed rounds: the round in which a budget is exceeded under a falling sigma.
 
     A round that is begun counts; nan where the budget outlasts all rounds.
@@ -108,7 +108,7 @@ LONG = 2000
 """Rounds within which the threshold is passed."""
 
 
-def _geyer_rounds(claim: Claim) -> Iterator[Row]:
+def _geyer_rounds(claim: AccountingClaim) -> Iterator[Row]:
     """Yield the rows of Geyer et al. 2017, Table 1: rounds until delta at epsilon 8 exceeds its threshold.
 
     The paper prints no sigma. For each number of releases per round a row has the sigma that gives the printed rounds, and
@@ -145,7 +145,7 @@ def _excess(sigma: float, claim: GeyerClaim, schedule: Schedule) -> float:
     return math.log(max(last, sys.float_info.min) / claim.delta)
 
 
-def _flower_epsilons(claim: Claim) -> Iterator[Row]:
+def _flower_epsilons(claim: AccountingClaim) -> Iterator[Row]:
     """Yield the tight epsilon of each adjacency; a number is reproduced where it is at least that epsilon by privacy losses.
 
     The programs are the script of Flower's documentation and its accountant since 1.35. The script gives Rényi divergences
@@ -196,7 +196,7 @@ def _by_program(given: Mapping[str, Any]) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-COUNTS: dict[str, Callable[[Claim], Iterator[Row]]] = {
+COUNTS: dict[str, Callable[[AccountingClaim], Iterator[Row]]] = {
     "epsilons": _epsilons,
     "rounds": _rounds,
     "geyer_rounds": _geyer_rounds,
@@ -208,7 +208,7 @@ DIGITS = 6
 """Kept behind the point."""
 
 
-def computed(claim: Claim) -> list[Row]:
+def computed(claim: AccountingClaim) -> list[Row]:
     """Return the rows of a claim, with its hash, how long they took and the versions of what made them."""
     began = time.monotonic()
     found = list(COUNTS[claim.counts](claim))

@@ -12,7 +12,7 @@ import pandas as pd
 
 from leakbench.box import box_of, caveats_of
 from leakbench.core.scripts import in_table, markdown_table, untagged
-from leakbench.reproduce.accounting.table import AccountingTable, Claim
+from leakbench.reproduce.accounting.table import AccountingClaim, AccountingTable
 from leakbench.reproduce.page import counted, unlinked
 from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.verdict import CONTRADICTED, DIFFERENT, REPRODUCED
@@ -47,7 +47,7 @@ def judged(table: AccountingTable, rows: pd.DataFrame) -> list[Judged]:
     return [_judged(claim, of[claim.name]) for claim in table.claims if claim.name in of]
 
 
-def _judged(claim: Claim, rows: Sequence[Row]) -> Judged:
+def _judged(claim: AccountingClaim, rows: Sequence[Row]) -> Judged:
     stated = [row for row in rows if row["stated"]]
     holding = [row for row in stated if row["gives"]]
     shown = (holding or stated or rows)[0]

@@ -39,8 +39,8 @@ from leakbench.study.stale import Published, Today
 
 __all__ = [
     "COUNTED",
+    "AccountingClaim",
     "AccountingTable",
-    "Claim",
     "Composed",
     "accounting_of",
     "readings",
@@ -290,7 +290,7 @@ def _check_geyer(printed: int, given: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Claim:
+class AccountingClaim:
     """A printed number.
 
     Args:
@@ -328,7 +328,7 @@ class AccountingTable:
     name: str
     title: str
     text: str
-    claims: tuple[Claim, ...]
+    claims: tuple[AccountingClaim, ...]
     cite: str = ""
     found: str = ""
     called: str = ""
@@ -382,11 +382,11 @@ def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
     return AccountingTable(path.stem, claims=claims, called=called(path), **words)
 
 
-def _claims(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Claim]:
+def _claims(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[AccountingClaim]:
     given, apart = {**body["given"], **row.get("given", {})}, row.get("apart", body.get("apart", ""))
     where, printed, facts = f"{path}: row {row['name']!r}: ", row["printed"], body.get("data", {})
     if not isinstance(printed, Mapping):
-        yield _checked(where, Claim(row["name"], _number(where, printed), body["counts"], given, apart))
+        yield _checked(where, AccountingClaim(row["name"], _number(where, printed), body["counts"], given, apart))
         return
     if not printed:
         raise InputError(f"{where}printed: got none, expected a number, or {{data set: number}}")
@@ -400,7 +400,7 @@ def _claims(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Iter
                 raise InputError(f"{where}federation: got {found!r}, expected a mapping of fields")
         all_given = {**own, **given, "dataset": data, "federation": {**federations[0], **federations[1]}}
         name = f"{row['name']}, {data}"
-        yield _checked(where, Claim(name, _number(where, number), body["counts"], all_given, apart))
+        yield _checked(where, AccountingClaim(name, _number(where, number), body["counts"], all_given, apart))
 
 
 def _number(where: str, printed: Any) -> float:
@@ -409,7 +409,7 @@ def _number(where: str, printed: Any) -> float:
     return float(printed)
 
 
-def _checked(where: str, claim: Claim) -> Claim:
+def _checked(where: str, claim: AccountingClaim) -> AccountingClaim:
     try:
         _check_claim(claim.claimed, claim.counts, claim.given)
     except InputError as error:
