@@ -20,7 +20,7 @@ from leakbench.reproduce.columns import COLUMNS, text_of
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.reached import LEAST, reached
-from leakbench.reproduce.table import Line, Table, scale_of, with_claims
+from leakbench.reproduce.table import Line, Table, scale_of
 from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, decided, unmeasured
 from leakbench.study.rows import Row
 from leakbench.study.stale import stale_lines, stale_names
@@ -106,7 +106,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False, out: Path
         elsewhere: Whether these are not the published rows, which the table's findings are about.
         out: The folder of the page; None for a published page, which lies next to the documentation.
     """
-    rows = with_claims(table, rows)
+    rows = table.current(rows)
     published = list(rows_of(table, rows))
     stale = stale_names(published)
     shown = [(column, [column.show(row) for row in rows.to_dict("records")]) for column in COLUMNS[table.columns]]

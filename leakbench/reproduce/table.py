@@ -56,7 +56,7 @@ from leakbench.study.grid import combinations, labelled
 from leakbench.study.rows import Row, RowFormat, of_table
 from leakbench.study.stale import Published, Today, hash_of, together
 
-__all__ = ["AUTO", "SCALES", "Line", "Table", "read_table", "scale_of", "table_of", "with_claims"]
+__all__ = ["AUTO", "SCALES", "Line", "Table", "read_table", "scale_of", "table_of"]
 
 SCALES = ("quick", "full")
 
@@ -65,6 +65,9 @@ AUTO = "auto"
 
 COUNTS = ("victims", "candidates", "seeds")
 """Fields whose smaller values make intervals wider and change no other number."""
+
+CLAIMED = "claimed_"
+"""Start of the columns with what a paper prints."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,25 @@ class Table:
     def names(self, scale: str) -> list[str]:
         """Return the names of its cells at a scale."""
         return [line.name for line in self.at(scale)]
+
+    def current(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of cells that the table has, their claims and aims as it says them.
+
+        A number that was misread in a paper is corrected in the table's file alone, and a cell that it no longer has leaves no
+        row.
+        """
+        lines = {line.name: line for line in self.lines}
+        rows = rows[rows["cell"].isin(lines)].reset_index(drop=True)
+        of = [
+            (lines[cell].claimed(str(point)), lines[cell].aim)
+            for cell, point in zip(rows["cell"], rows["point"], strict=True)
+        ]
+        kept = [name for name in map(str, rows) if name.startswith(CLAIMED)]
+        named = dict.fromkeys([*kept, *(f"{CLAIMED}{what}" for claim, _ in of for what in claim)])
+        found = {name: [claim.get(name.removeprefix(CLAIMED)) for claim, _ in of] for name in named}
+        if any(aim is not None for _, aim in of):
+            found["aim"] = [aim for _, aim in of]
+        return rows.assign(**{name: pd.Series(values, dtype=float) for name, values in found.items()})
 
     def published(self, row: Mapping[Any, Any], data_dir: Path | None) -> Published:
         """Return what a row of its CSV says, for `leakbench.study.stale`."""
@@ -336,25 +358,3 @@ def scale_of(row: Mapping[Any, Any]) -> tuple[str, dict[str, Any]]:
     """Return the scale that a row was measured at, and the numbers of its trial; empty for a row that is not a trial's."""
     scale, changed = row.get("scale"), row.get("changed")
     return scale if isinstance(scale, str) else "full", json.loads(changed) if isinstance(changed, str) else {}
-
-
-CLAIMED = "claimed_"
-
-
-def with_claims(table: Table, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of cells that the table has, their claims and aims as it says them.
-
-    A number that was misread in a paper is corrected in the table's file alone, and a cell that it no longer has leaves no row.
-    """
-    lines = {line.name: line for line in table.lines}
-    rows = rows[rows["cell"].isin(lines)].reset_index(drop=True)
-    of = [
-        (lines[cell].claimed(str(point)), lines[cell].aim)
-        for cell, point in zip(rows["cell"], rows["point"], strict=True)
-    ]
-    kept = [name for name in map(str, rows) if name.startswith(CLAIMED)]
-    named = dict.fromkeys([*kept, *(f"{CLAIMED}{what}" for claim, _ in of for what in claim)])
-    found = {name: [claim.get(name.removeprefix(CLAIMED)) for claim, _ in of] for name in named}
-    if any(aim is not None for _, aim in of):
-        found["aim"] = [aim for _, aim in of]
-    return rows.assign(**{name: pd.Series(values, dtype=float) for name, values in found.items()})

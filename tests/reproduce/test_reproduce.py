@@ -32,10 +32,11 @@ from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of
 from leakbench.reproduce.page import claims_of, page_of
+from leakbench.reproduce.plans import minutes_at_full
 from leakbench.reproduce.published import read_any, rows_of
 from leakbench.reproduce.reached import Setting, reached
-from leakbench.reproduce.reproduce import BEGIN, END, index_of, minutes_at_full, reproduce, study_of
-from leakbench.reproduce.table import Table, read_table, table_of, with_claims
+from leakbench.reproduce.reproduce import BEGIN, END, index_of, reproduce, study_of
+from leakbench.reproduce.table import Table, read_table, table_of
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of, settled
 from leakbench.storage.rows_file import rows_at
 from leakbench.storage.summary import Tap
@@ -396,7 +397,7 @@ def test_auto_measures_at_full_size_what_is_short_and_at_quick_what_is_not(
     assert measure(table, tmp_path, scale="auto")[0] == []
     whole = measure(table, tmp_path / "whole")[1]
     assert found["hash"].tolist() == whole["hash"].tolist() and found["rmse"].tolist() == whole["rmse"].tolist()
-    monkeypatch.setattr("leakbench.reproduce.reproduce.MOST_MINUTES", 0.0)
+    monkeypatch.setattr("leakbench.reproduce.plans.MOST_MINUTES", 0.0)
     assert measure(table, tmp_path, scale="auto", again=True)[0] == []
     told, found = measure(table, tmp_path / "long", scale="auto")
     assert told == ["cpl", "dlg"] and found["scale"].tolist() == ["quick", "quick"]
@@ -409,7 +410,7 @@ def test_auto_keeps_full_rows_whose_time_is_unknown(
     changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows of a trial, and rows without minutes: neither says how long the cell takes."""
-    monkeypatch.setattr("leakbench.reproduce.reproduce.MOST_MINUTES", 0.0)
+    monkeypatch.setattr("leakbench.reproduce.plans.MOST_MINUTES", 0.0)
     table = small(tmp_path)
     _, rows = measure(table, tmp_path / "out", only="cpl", changed=changed)
     study_of(table, tmp_path / "out").store.write(
@@ -747,14 +748,12 @@ def test_the_page_follows_the_current_table() -> None:
     table = TABLES["fed_alpha_cdp_table_10"]
     line = table.lines[0]
     old = {"cell": line.name, "point": "type-2", "claimed_accuracy": 0.1, "scale": "full", "seeds": 3}
-    rows = with_claims(table, pd.DataFrame([old, {**old, "cell": "renamed"}]))
+    rows = table.current(pd.DataFrame([old, {**old, "cell": "renamed"}]))
     assert rows["cell"].tolist() == [line.name]
     assert rows["claimed_accuracy"].tolist() == [line.claimed("type-2")["accuracy"]]
     assert "aim" not in rows
     sweep = TABLES["largest_noise"]
-    assert with_claims(sweep, pd.DataFrame([{**old, "cell": sweep.lines[0].name}]))["aim"].tolist() == [
-        sweep.lines[0].aim
-    ]
+    assert sweep.current(pd.DataFrame([{**old, "cell": sweep.lines[0].name}]))["aim"].tolist() == [sweep.lines[0].aim]
 
 
 def test_members_without_a_reconstruction_are_the_worst_of_their_batch() -> None:
@@ -924,17 +923,17 @@ def test_the_published_figure_of_observations_is_that_of_its_rows() -> None:
 @pytest.mark.slow
 def test_two_tables_measured_at_once_lose_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one command measures a cell, another one writes the next row; a deleted page is written again."""
-    from leakbench.reproduce import reproduce as reproducing  # noqa: PLC0415
+    from leakbench.reproduce import plans  # noqa: PLC0415
 
-    table, plain = small(tmp_path), reproducing.measured
+    table, plain = small(tmp_path), plans.measured
 
     def meanwhile(*given: Any) -> Any:
         found = plain(*given)
-        monkeypatch.setattr(reproducing, "measured", plain)
+        monkeypatch.setattr(plans, "measured", plain)
         assert measure(table, tmp_path, only="dlg")[0] == ["dlg"]
         return found
 
-    monkeypatch.setattr(reproducing, "measured", meanwhile)
+    monkeypatch.setattr(plans, "measured", meanwhile)
     assert measure(table, tmp_path, only="cpl")[0] == ["cpl"]
     assert list(pd.read_csv(tmp_path / "tiny.csv")["row"]) == ["cpl", "dlg"]
     page = tmp_path / "tiny.md"

@@ -16,12 +16,13 @@ from leakbench.core.progress import Reporter
 from leakbench.core.recipe import construct
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.claims_composed import sequence
-from leakbench.reproduce import reproduce as reproducing
+from leakbench.reproduce import plans
 from leakbench.reproduce.accounting.measure import COUNTS, computed, first
 from leakbench.reproduce.accounting.page import accounting_page, judged
 from leakbench.reproduce.accounting.table import COUNTED, AccountingClaim, AccountingTable, readings
 from leakbench.reproduce.file import studies_folder, table_names
 from leakbench.reproduce.published import read_any
+from leakbench.reproduce.reproduce import reproduce
 from leakbench.study.study import Execution
 from tests.published_files import STUDIES, published_file
 
@@ -227,7 +228,7 @@ def small(folder: Path, **changes: Any) -> AccountingTable:
 
 def account(table: AccountingTable, out: Path, told: list[str], only: str = "", again: bool = False) -> None:
     here = Execution(out, None, Reporter(quiet=True))
-    reproducing.reproduce(table, "quick", only, {}, out, here, lambda row: told.append(row["cell"]), again)
+    reproduce(table, "quick", only, {}, out, here, lambda row: told.append(row["cell"]), again)
 
 
 def told_by(table: AccountingTable, out: Path, **asked: Any) -> list[str]:
@@ -266,10 +267,10 @@ def test_a_killed_table_repeats_no_finished_line(tmp_path: Path, monkeypatch: py
             raise KeyboardInterrupt
         return computed(claim)
 
-    monkeypatch.setattr(reproducing, "computed", killed)
+    monkeypatch.setattr(plans, "computed", killed)
     with pytest.raises(KeyboardInterrupt):
         account(table, tmp_path, [])
-    monkeypatch.setattr(reproducing, "computed", computed)
+    monkeypatch.setattr(plans, "computed", computed)
     assert begun == ["a", "b"] and told_by(table, tmp_path) == ["b"]
 
 

@@ -234,27 +234,26 @@ def test_an_empty_table_has_its_first_columns(tmp_path: Path) -> None:
 def test_two_commands_on_one_folder_lose_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one command computes a claim, another one computes and writes the next claim."""
     from leakbench.core.progress import Reporter  # noqa: PLC0415
-    from leakbench.reproduce import reproduce as reproducing  # noqa: PLC0415
-    from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
+    from leakbench.reproduce import plans  # noqa: PLC0415
     from leakbench.reproduce.published import read_any  # noqa: PLC0415
+    from leakbench.reproduce.reproduce import reproduce  # noqa: PLC0415
     from leakbench.study.study import Execution  # noqa: PLC0415
 
     here = Execution(tmp_path, None, Reporter(quiet=True))
-    table, plain = read_any("geyer_table_1_rounds"), reproducing.computed
-    assert isinstance(table, AccountingTable)
+    table, plain = read_any("geyer_table_1_rounds"), plans.computed
     rows = kept(published_file("geyer_table_1_rounds.csv"), ACCOUNTING)
 
     def known(claim: Any) -> Any:
         return rows[rows["cell"] == claim.name].to_dict("records")
 
     def meanwhile(claim: Any) -> Any:
-        monkeypatch.setattr(reproducing, "computed", known)
-        reproducing.reproduce(table, "quick", "1000 clients", {}, tmp_path, here, lambda _: None)
+        monkeypatch.setattr(plans, "computed", known)
+        reproduce(table, "quick", "1000 clients", {}, tmp_path, here, lambda _: None)
         return known(claim)
 
-    monkeypatch.setattr(reproducing, "computed", meanwhile)
-    reproducing.reproduce(table, "quick", "100 clients", {}, tmp_path, here, lambda _: None)
-    monkeypatch.setattr(reproducing, "computed", plain)
+    monkeypatch.setattr(plans, "computed", meanwhile)
+    reproduce(table, "quick", "100 clients", {}, tmp_path, here, lambda _: None)
+    monkeypatch.setattr(plans, "computed", plain)
     found = kept(tmp_path / "geyer_table_1_rounds.csv", ACCOUNTING)
     assert list(dict.fromkeys(found["cell"])) == ["100 clients", "1000 clients"]
     assert "1000 clients" in (tmp_path / "geyer_table_1_rounds.md").read_text(encoding="utf-8")

@@ -343,6 +343,10 @@ class AccountingTable:
         """Return the names of its claims, which are the same at every scale."""
         return [claim.name for claim in self.claims]
 
+    def current(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of claims that the table has."""
+        return rows[rows["cell"].isin(self.names("full"))].reset_index(drop=True)
+
     def published(self, row: Mapping[Any, Any], data_dir: Path | None) -> Published:
         """Return what a row of its CSV says, for `leakbench.study.stale`; no data are read."""
 
