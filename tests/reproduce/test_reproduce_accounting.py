@@ -195,7 +195,7 @@ def test_the_losses_of_a_round_include_all_its_steps() -> None:
         claim_of("fed_alpha_cdp_table_8_rounds", "cyclic, adult"), **{"sigma as stated, q = B / |D_i|": True}
     )
     short = dataclasses.replace(claim, claimed=1.0, given={**claim.given, "losses": True})
-    [reading] = readings(short.given)
+    [reading] = readings(short.facts)
     one, steps = reading.schedule, reading.schedule.local_iterations
     singly = [step for m in sequence(reading.part.unit, reading.part.noise_multiplier, one) for step in [m] * m.steps]
     of_a_round = [dataclasses.replace(step, steps=1) for step in singly[:steps]]

@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +28,17 @@ from leakbench.privacy.curve import composition_curve, rounds_within, step_diver
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism, Mechanisms, merged
 from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, epsilon_at
-from leakbench.reproduce.accounting.table import AccountingClaim, Composed, readings, row_of, schedule_of
+from leakbench.reproduce.accounting.table import (
+    AccountingClaim,
+    Composed,
+    OfEpsilons,
+    OfFlower,
+    OfGeyer,
+    OfRounds,
+    readings,
+    row_of,
+    schedule_of,
+)
 from leakbench.study.rows import Row
 from leakbench.study.stale import COLUMN
 
@@ -64,43 +74,37 @@ def _steps_that_give(printed: float, within: float, part: Composed, one: Mechani
     return f"given by {given} steps, {one.steps} are counted"
 
 
-def _epsilons(claim: AccountingClaim) -> Iterator[Row]:
-    """Yield a row for each reading.
-
-    given: `within`, how near a formula's epsilon is that gives the printed one; `delta` of the tight epsilon.
-    """
-    within, delta = claim.given["within"], claim.given["delta"]
-    for reading in readings(claim.given):
+def _epsilons(claim: AccountingClaim, given: OfEpsilons) -> Iterator[Row]:
+    """Yield a row for each reading."""
+    for reading in readings(given):
         claimed = reading.part(reading.schedule)
         [one] = claimed.mechanisms
-        gives = claimed.epsilon is not None and abs(claimed.epsilon - claim.claimed) <= within
-        why = reading.because or _steps_that_give(claim.claimed, within, reading.part, one)
+        gives = claimed.epsilon is not None and abs(claimed.epsilon - claim.claimed) <= given.within
+        why = reading.because or _steps_that_give(claim.claimed, given.within, reading.part, one)
         # Without sampling the amplified epsilon is that of a single release.
         alone = composition_costs((Mechanism(one.noise_multiplier, 1.0, 1),), reading.part.delta)[0, 0]
-        tight = rdp((one,), delta), pld((one,), delta)
+        tight = rdp((one,), given.delta), pld((one,), given.delta)
         yield row_of(reading.name, reading.stated, claimed.epsilon, tight, gives, why.format(alone=alone))
 
 
-def _rounds(claim: AccountingClaim) -> Iterator[Row]:
+def _rounds(claim: AccountingClaim, given: OfRounds) -> Iterator[Row]:
     """Yield a row for each reading of printed rounds: the round in which a budget is exceeded under a falling sigma.
 
     A round that is begun counts; nan where the budget outlasts all rounds.
-
-    given: `budget`; `delta` and `losses` (whether privacy losses are computed) of the tight epsilon after the printed round.
     """
-    given, printed = claim.given, int(claim.claimed)
-    trained, each = schedule_of(given).rounds, schedule_of(given).local_iterations
+    printed, schedule = int(claim.claimed), schedule_of(given.federation)
+    trained, each = schedule.rounds, schedule.local_iterations
     for reading in readings(given):
         part = reading.part
         mechanisms = sequence(part.unit, part.noise_multiplier, reading.schedule)
         after = _curve(part, mechanisms)
-        fit = rounds_within(after, given["budget"])
+        fit = rounds_within(after, given.budget)
         found = math.ceil((fit + 1) / each) if fit < len(after) else math.nan
         spent = _divergences_after(mechanisms, INTEGER_ORDERS)[printed * each - 1]
-        tight = float(epsilon_at(INTEGER_ORDERS, spent, given["delta"], "tight"))
-        losses = pld(first(mechanisms, printed * each), given["delta"]) if given.get("losses") else math.nan
+        tight = float(epsilon_at(INTEGER_ORDERS, spent, given.delta, "tight"))
+        losses = pld(first(mechanisms, printed * each), given.delta) if given.losses else math.nan
         last = printed if fit < len(after) else trained
-        why = f"epsilon {after[last * each - 1]:.4g} of the budget {given['budget']:g} after round {last} of {trained}"
+        why = f"epsilon {after[last * each - 1]:.4g} of the budget {given.budget:g} after round {last} of {trained}"
         yield row_of(reading.name, reading.stated, found, (tight, losses), found == printed, why)
 
 
@@ -108,22 +112,19 @@ LONG = 2000
 """Rounds within which the threshold is passed."""
 
 
-def _geyer_rounds(claim: AccountingClaim) -> Iterator[Row]:
+def _geyer_rounds(claim: AccountingClaim, given: OfGeyer) -> Iterator[Row]:
     """Yield the rows of Geyer et al. 2017, Table 1: rounds until delta at epsilon 8 exceeds its threshold.
 
     The paper prints no sigma. For each number of releases per round a row has the sigma that gives the printed rounds, and
     another the rounds of the released agent.
-
-    given: `epsilon`, `delta`, `clients`, `communication` (uploads in all), `releases`, `agent` {sigma, clients_per_round}.
     """
-    given, printed = claim.given, int(claim.claimed)
-    sigma, cohort = given["agent"]["sigma"], given["agent"]["clients_per_round"]
+    printed, sigma, cohort = int(claim.claimed), given.agent.sigma, given.agent.clients_per_round
     # 508.5 clients a round on average: counted in halves, since only their ratio to all clients enters.
-    mean = round(2 * given["communication"] / printed)
-    schedule = schedule_of(given, clients=2 * given["clients"], clients_per_round=mean)
+    mean = round(2 * given.communication / printed)
+    schedule = schedule_of(given.federation, clients=2 * given.clients, clients_per_round=mean)
     ends = [dataclasses.replace(schedule, rounds=printed + more) for more in (0, 1)]
-    for releases in given["releases"]:
-        agent = GeyerClaim(noise_multiplier=sigma, epsilon=given["epsilon"], delta=given["delta"], releases=releases)
+    for releases in given.releases:
+        agent = GeyerClaim(noise_multiplier=sigma, epsilon=given.epsilon, delta=given.delta, releases=releases)
         if any(_excess(0.3, agent, end) < 0 or _excess(30.0, agent, end) > 0 for end in ends):
             raise InputError(f"{claim.name}: printed: got {printed}, which no sigma from 0.3 to 30 gives")
         low, high = (optimize.brentq(_excess, 0.3, 30.0, args=(agent, end), xtol=1e-9) for end in ends)
@@ -145,44 +146,40 @@ def _excess(sigma: float, claim: GeyerClaim, schedule: Schedule) -> float:
     return math.log(max(last, sys.float_info.min) / claim.delta)
 
 
-def _flower_epsilons(claim: AccountingClaim) -> Iterator[Row]:
+def _flower_epsilons(claim: AccountingClaim, given: OfFlower) -> Iterator[Row]:
     """Yield the tight epsilon of each adjacency; a number is reproduced where it is at least that epsilon by privacy losses.
 
     The programs are the script of Flower's documentation and its accountant since 1.35. The script gives Rényi divergences
     of sampling without replacement, a bound for the replacement of one client, at the noise multiplier z = noise / clip.
     Replacing a client moves the clipped sum by up to two clips, so that z / 2 would be right. The accountant uses z too
     where clients are drawn without replacement; for Poisson samples and add or remove one client, one clip is right.
-
-    given: `program`, the documentation's `script`, or the accountant by how it is told that clients are sampled;
-    `noise_multiplier` z; `delta`; `federation`; `within`, how near the formula is to what the program gave, which is the claim.
     Raises InputError where the formula is not that program's.
     """
-    given = claim.given
     formula = _by_program(given)
-    if abs(formula - claim.claimed) > given["within"]:
+    if abs(formula - claim.claimed) > given.within:
         raise InputError(f"{claim.name}: printed: got {claim.claimed:g}, its formula gives {formula:.6g}")
-    schedule, z = schedule_of(given), given["noise_multiplier"]
+    schedule, z = schedule_of(given.federation), given.noise_multiplier
     q, rounds = schedule.client_rate, schedule.rounds
     # Where all others send -C and the one +C or -C, the pair of Poisson sampling at z / 2 is attained: no bound is lower.
     replaced = ("one client replaced", Mechanism(z / 2, q, rounds))
     zeroed = ("one client's update made zero", Mechanism(z, q, rounds, "fixed"))
     added = ("one client added or removed", Mechanism(z, q, rounds))
-    for name, one in (added,) if given["program"] == "poisson" else (replaced, zeroed):
-        tight, losses = rdp((one,), given["delta"]), pld((one,), given["delta"])
+    for name, one in (added,) if given.program == "poisson" else (replaced, zeroed):
+        tight, losses = rdp((one,), given.delta), pld((one,), given.delta)
         why = f"the epsilon of {name} is {losses:.4g}"
         yield row_of(name, one in (replaced[1], added[1]), formula, (tight, losses), claim.claimed >= losses, why)
 
 
-def _by_program(given: Mapping[str, Any]) -> float:
+def _by_program(given: OfFlower) -> float:
     """Return the epsilon as the program computes it."""
-    schedule, z, delta = schedule_of(given), given["noise_multiplier"], given["delta"]
-    if given["program"] == "script":
+    schedule, z, delta = schedule_of(given.federation), given.noise_multiplier, given.delta
+    if given.program == "script":
         return float(FlowerClaim(noise_multiplier=z, delta=delta)(schedule).epsilon or 0.0)
     import dp_accounting  # noqa: PLC0415  (takes a second)
     from absl import logging  # noqa: PLC0415
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415
 
-    if given["program"] == "poisson":
+    if given.program == "poisson":
         sampled, said = RdpAccountant(), logging.get_verbosity()
         logging.set_verbosity(logging.ERROR)  # It warns of each order whose series it breaks off.
         try:
@@ -196,7 +193,7 @@ def _by_program(given: Mapping[str, Any]) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-COUNTS: dict[str, Callable[[AccountingClaim], Iterator[Row]]] = {
+COUNTS: dict[str, Callable[[AccountingClaim, Any], Iterator[Row]]] = {
     "epsilons": _epsilons,
     "rounds": _rounds,
     "geyer_rounds": _geyer_rounds,
@@ -211,7 +208,7 @@ DIGITS = 6
 def computed(claim: AccountingClaim) -> list[Row]:
     """Return the rows of a claim, with its hash, how long they took and the versions of what made them."""
     began = time.monotonic()
-    found = list(COUNTS[claim.counts](claim))
+    found = list(COUNTS[claim.counts](claim, claim.facts))
     made = {
         "hash": claim.hash,
         **({COLUMN: json.dumps(versions_above)} if (versions_above := raised(claim.versions)) else {}),

@@ -42,6 +42,10 @@ __all__ = [
     "AccountingClaim",
     "AccountingTable",
     "Composed",
+    "OfEpsilons",
+    "OfFlower",
+    "OfGeyer",
+    "OfRounds",
     "accounting_of",
     "readings",
     "row_of",
@@ -67,6 +71,96 @@ class _WrittenReading:
     because: str = ""
 
 
+@part
+class OfEpsilons:
+    """What printed epsilons are computed from.
+
+    Args:
+        within: How near a formula's epsilon must be to the printed one.
+        delta: Of the tight epsilon.
+        examples: Number of all examples; 0 where the file has none.
+    """
+
+    federation: Mapping[str, Any]
+    readings: Annotated[tuple[Mapping[str, Any], ...], Field(min_length=1)]
+    within: NonNegative
+    delta: Probability
+    examples: Count = 0
+    dataset: str = ""
+
+
+@part
+class OfRounds:
+    """What printed rounds are computed from.
+
+    Args:
+        budget: The epsilon that ends the rounds.
+        delta: Of the tight epsilon after the printed round.
+        losses: Whether privacy losses are computed after the printed round.
+        examples: Number of all examples; 0 where the file has none.
+    """
+
+    federation: Mapping[str, Any]
+    readings: Annotated[tuple[Mapping[str, Any], ...], Field(min_length=1)]
+    budget: Positive
+    delta: Probability
+    losses: bool = False
+    examples: Count = 0
+    dataset: str = ""
+
+
+@part
+class Agent:
+    """The released agent."""
+
+    sigma: Positive
+    clients_per_round: Count
+
+
+@part
+class OfGeyer:
+    """What the rounds of Geyer et al. are computed from.
+
+    Args:
+        communication: Number of uploads in all.
+    """
+
+    federation: Mapping[str, Any]
+    epsilon: Positive
+    delta: Probability
+    clients: Count
+    communication: Count
+    releases: Annotated[tuple[Count, ...], Field(min_length=1)]
+    agent: Annotated[Agent, nested(Agent)]
+    dataset: str = ""
+
+
+@part
+class OfFlower:
+    """What Flower's epsilons are computed from.
+
+    Args:
+        program: The documentation's script, or the accountant by how it is told that clients are sampled.
+        within: How near the formula must be to the program's number.
+    """
+
+    federation: Mapping[str, Any]
+    program: Literal["script", "without replacement", "poisson"]
+    noise_multiplier: Positive
+    delta: Probability
+    within: NonNegative
+    dataset: str = ""
+
+
+COUNTED: dict[str, type[Any]] = {
+    "epsilons": OfEpsilons,
+    "rounds": OfRounds,
+    "geyer_rounds": OfGeyer,
+    "flower_epsilons": OfFlower,
+}
+"""{what the numbers of a table may be: what one is computed from}."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """One way to compute a printed number.
@@ -85,13 +179,13 @@ class Reading:
     because: str = ""
 
 
-def readings(given: Mapping[str, Any]) -> Iterator[Reading]:
+def readings(given: OfEpsilons | OfRounds) -> Iterator[Reading]:
     """Yield the readings of a claim, with the sampling and the steps that each takes.
 
     pooled: q = B K_t / |D| (`examples`) instead of B / |D_i|.  flat: every local iteration counts as a round.  only: data
     sets, where the reading is not for all.  Raises InputError for an unknown field.
     """
-    for said in given["readings"]:
+    for said in given.readings:
         where = f"reading {said.get('name')!r}: "
         try:
             reading = _reading(construct(_WrittenReading, said), given)
@@ -101,19 +195,19 @@ def readings(given: Mapping[str, Any]) -> Iterator[Reading]:
             yield reading
 
 
-def _reading(said: _WrittenReading, given: Mapping[str, Any]) -> Reading | None:
+def _reading(said: _WrittenReading, given: OfEpsilons | OfRounds) -> Reading | None:
     """Return a reading as it is written; None where it is not of the claim's data set."""
-    if said.only is not None and given.get("dataset") not in said.only:
+    if said.only is not None and given.dataset not in said.only:
         return None
     if len(said.claim) != 1 or next(iter(said.claim)) not in FORMULAS:
         raise InputError(f"claim: got {', '.join(said.claim) or 'none'}, expected one of {', '.join(FORMULAS)}")
     [(formula, fields)] = said.claim.items()
-    schedule = schedule_of(given)
+    schedule = schedule_of(given.federation)
     if said.pooled:
-        if "examples" not in given:
+        if not given.examples:
             raise InputError("pooled: takes the number of all examples; field 'examples' is missing")
         batch = schedule.batch * schedule.clients_per_round
-        schedule = dataclasses.replace(schedule, batch=batch, examples_per_client=given["examples"])
+        schedule = dataclasses.replace(schedule, batch=batch, examples_per_client=given.examples)
     if said.flat:
         steps = schedule.rounds * schedule.local_iterations
         schedule = dataclasses.replace(schedule, rounds=steps, local_iterations=1)
@@ -128,9 +222,9 @@ def _reading(said: _WrittenReading, given: Mapping[str, Any]) -> Reading | None:
     return Reading(said.name, said.stated, part_, schedule, said.because)
 
 
-def schedule_of(given: Mapping[str, Any], **changes: Any) -> Schedule:
+def schedule_of(federation: Mapping[str, Any], **changes: Any) -> Schedule:
     """Return the federation of a claim, with some fields changed; raises InputError for a field that is wrong or missing."""
-    fields = {**given["federation"], **changes}
+    fields = {**federation, **changes}
     try:
         check_fields(Schedule, fields, "a federation", whole=True)
         return Schedule(**fields)
@@ -178,115 +272,29 @@ class WrittenClaim:
     apart: str = ""
 
 
-@part
-class _OfEpsilons:
-    """What printed epsilons are computed from.
-
-    Args:
-        within: How near a formula's epsilon must be to the printed one.
-    """
-
-    federation: Mapping[str, Any]
-    readings: Annotated[tuple[Mapping[str, Any], ...], Field(min_length=1)]
-    within: NonNegative
-    delta: Probability
-    examples: Count = 1
-    dataset: str = ""
-
-
-@part
-class _OfRounds:
-    """What printed rounds are computed from.
-
-    Args:
-        losses: Whether privacy losses are computed after the printed round.
-    """
-
-    federation: Mapping[str, Any]
-    readings: Annotated[tuple[Mapping[str, Any], ...], Field(min_length=1)]
-    budget: Positive
-    delta: Probability
-    losses: bool = False
-    examples: Count = 1
-    dataset: str = ""
-
-
-@part
-class Agent:
-    """The released agent."""
-
-    sigma: Positive
-    clients_per_round: Count
-
-
-@part
-class _OfGeyer:
-    """What the rounds of Geyer et al. are computed from.
-
-    Args:
-        communication: Number of uploads in all.
-    """
-
-    federation: Mapping[str, Any]
-    epsilon: Positive
-    delta: Probability
-    clients: Count
-    communication: Count
-    releases: Annotated[tuple[Count, ...], Field(min_length=1)]
-    agent: Annotated[Agent, nested(Agent)]
-    dataset: str = ""
-
-
-@part
-class _OfFlower:
-    """What Flower's epsilons are computed from.
-
-    Args:
-        within: How near the formula must be to the program's number.
-    """
-
-    federation: Mapping[str, Any]
-    program: Literal["script", "without replacement", "poisson"]
-    noise_multiplier: Positive
-    delta: Probability
-    within: NonNegative
-    dataset: str = ""
-
-
-COUNTED: dict[str, type[Any]] = {
-    "epsilons": _OfEpsilons,
-    "rounds": _OfRounds,
-    "geyer_rounds": _OfGeyer,
-    "flower_epsilons": _OfFlower,
-}
-"""{what the numbers of a table may be: what one is computed from}."""
-
-
-def _check_claim(claimed: float, counts: str, given: Mapping[str, Any]) -> None:
+def _check_claim(claim: AccountingClaim) -> None:
     """Raise InputError for a printed number that its kind cannot be, and for what it is computed from: fields, types, readings."""
-    construct(COUNTED[counts], given)
-    if counts.endswith("rounds") and claimed != int(claimed):
+    given, claimed = claim.facts, claim.claimed
+    if claim.counts.endswith("rounds") and claimed != int(claimed):
         raise InputError(f"printed: got {claimed:g}, expected a whole number of rounds")
-    if counts == "geyer_rounds":
+    if isinstance(given, OfGeyer):
         _check_geyer(int(claimed), given)
         return
-    schedule = schedule_of(given)
-    if counts == "rounds" and claimed > schedule.rounds:
+    schedule = schedule_of(given.federation)
+    if isinstance(given, OfRounds) and claimed > schedule.rounds:
         raise InputError(f"printed: got {claimed:g}, expected rounds from 1 to the {schedule.rounds} of the federation")
-    if counts != "flower_epsilons":
-        pooled = [reading.schedule for reading in readings(given)]
-        if not pooled:
-            raise InputError(f"readings: none is of the data set {given.get('dataset')!r}; expected at least one")
+    if not isinstance(given, OfFlower) and not list(readings(given)):
+        raise InputError(f"readings: none is of the data set {given.dataset!r}; expected at least one")
 
 
-def _check_geyer(printed: int, given: Mapping[str, Any]) -> None:
-    mean = round(2 * given["communication"] / printed)
-    if not 1 <= mean <= 2 * given["clients"]:
+def _check_geyer(printed: int, given: OfGeyer) -> None:
+    mean = round(2 * given.communication / printed)
+    if not 1 <= mean <= 2 * given.clients:
         raise InputError(
-            f"communication: got {given['communication']} for {printed} rounds, expected up to clients ({given['clients']}) a round"
+            f"communication: got {given.communication} for {printed} rounds, expected up to clients ({given.clients}) a round"
         )
-    schedule_of(given, clients=2 * given["clients"], clients_per_round=mean)
-    schedule_of(given, clients=2 * given["clients"], clients_per_round=2 * given["agent"]["clients_per_round"])
+    schedule_of(given.federation, clients=2 * given.clients, clients_per_round=mean)
+    schedule_of(given.federation, clients=2 * given.clients, clients_per_round=2 * given.agent.clients_per_round)
 
 
 @dataclass(frozen=True)
@@ -295,7 +303,7 @@ class AccountingClaim:
 
     Args:
         counts: What it is.
-        given: All that its readings are computed from.
+        given: All that its readings are computed from, as the file has it; `facts` are the checked fields.
         apart: Why it cannot be compared.
     """
 
@@ -304,6 +312,12 @@ class AccountingClaim:
     counts: str
     given: Mapping[str, Any]
     apart: str = ""
+
+    @property
+    def facts(self) -> OfEpsilons | OfRounds | OfGeyer | OfFlower:
+        """What it is computed from; raises InputError for a wrong or missing field."""
+        found: OfEpsilons | OfRounds | OfGeyer | OfFlower = construct(COUNTED[self.counts], self.given)
+        return found
 
     @property
     def hash(self) -> str:
@@ -376,9 +390,8 @@ def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
         raise InputError(f"{path}: counts: got {written.counts!r}{nearest(written.counts, tuple(COUNTED))}")
     if not written.rows:
         raise InputError(f"{path}: rows: got none, expected at least one claim, as - {{name: mine, printed: 1.5}}")
-    for row in body["rows"]:
-        as_written(path, WrittenClaim, row, f"row {row.get('name')!r}: ")
-    claims = tuple(claim for row in body["rows"] for claim in _claims(path, body, row))
+    rows = [as_written(path, WrittenClaim, row, f"row {row.get('name')!r}: ") for row in written.rows]
+    claims = tuple(claim for row in rows for claim in _claims(path, written, row))
     names = [claim.name for claim in claims]
     for name in {name for name in names if names.count(name) > 1}:
         raise InputError(f"{path}: rows: two are called {name!r}")
@@ -386,25 +399,25 @@ def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
     return AccountingTable(path.stem, claims=claims, called=called(path), **words)
 
 
-def _claims(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[AccountingClaim]:
-    given, apart = {**body["given"], **row.get("given", {})}, row.get("apart", body.get("apart", ""))
-    where, printed, facts = f"{path}: row {row['name']!r}: ", row["printed"], body.get("data", {})
-    if not isinstance(printed, Mapping):
-        yield _checked(where, AccountingClaim(row["name"], _number(where, printed), body["counts"], given, apart))
+def _claims(path: Path, table: WrittenAccounting, row: WrittenClaim) -> Iterator[AccountingClaim]:
+    where, given, apart = f"{path}: row {row.name!r}: ", {**table.given, **row.given}, row.apart or table.apart
+    if not isinstance(row.printed, Mapping):
+        yield _checked(where, AccountingClaim(row.name, _number(where, row.printed), table.counts, given, apart))
         return
-    if not printed:
+    if not row.printed:
         raise InputError(f"{where}printed: got none, expected a number, or {{data set: number}}")
-    for data, number in printed.items():
-        if data not in facts:
-            raise InputError(f"{where}printed: {data!r} is not in data{nearest(str(data), list(facts))}")
-        own = facts[data]
+    for data, number in row.printed.items():
+        if data not in table.data:
+            raise InputError(f"{where}printed: {data!r} is not in data{nearest(str(data), list(table.data))}")
+        own = table.data[data]
         federations = [x.get("federation", {}) for x in (given, own)]
         for found in federations:
             if not isinstance(found, Mapping):
                 raise InputError(f"{where}federation: got {found!r}, expected a mapping of fields")
         all_given = {**own, **given, "dataset": data, "federation": {**federations[0], **federations[1]}}
-        name = f"{row['name']}, {data}"
-        yield _checked(where, AccountingClaim(name, _number(where, number), body["counts"], all_given, apart))
+        yield _checked(
+            where, AccountingClaim(f"{row.name}, {data}", _number(where, number), table.counts, all_given, apart)
+        )
 
 
 def _number(where: str, printed: Any) -> float:
@@ -415,7 +428,7 @@ def _number(where: str, printed: Any) -> float:
 
 def _checked(where: str, claim: AccountingClaim) -> AccountingClaim:
     try:
-        _check_claim(claim.claimed, claim.counts, claim.given)
+        _check_claim(claim)
     except InputError as error:
         raise InputError(f"{where}{error}") from None
     return claim
