@@ -16,6 +16,7 @@ from scipy.stats import binom
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.network import probe_of
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.recipe import names
 from leakbench.core.request import options_of
 from leakbench.core.verdict_words import IDENTIFIES, RECONSTRUCTS
@@ -184,7 +185,7 @@ def _taps(summary: Summary, run: Run, identified: dict[str, Tap]) -> list[Row]:
     rows = run.read_rows("rows.parquet")
     epsilon, against = summary.epsilon, summary.epsilon.by_tap or {}
     return [
-        point_of(tap, rows_at(rows, name, tap.round))
+        point_of(tap, rows_at(rows, LeakagePoint.of(name)))
         | {"null_asr_low": tap.null_asr_low, "null_asr_high": tap.null_asr_high}
         | {LABEL_RANKED.low: tap.label_ranked_low, LABEL_RANKED.high: tap.label_ranked_high}
         | {"null_label": tap.null_label, "failures": tap.failures}

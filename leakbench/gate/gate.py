@@ -109,7 +109,7 @@ def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float
     risen = d.low > 0 and d.sign / 2 < level
     column = LEAKS[d.measure]
     point = LeakagePoint.of(d.point)
-    now, then = (_at(r, point) for r in (rows, before))
+    now, then = (rows_at(r, point).sort_values(["round", "victim", "member"]) for r in (rows, before))
     broke = now[(now[column] == 1).to_numpy() & (then[column] != 1).to_numpy()]
     victims = tuple(sorted(set(broke["victim"].astype(int))))
     said = (
@@ -125,17 +125,11 @@ def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float
     return GateCheck(f"{d.point} {d.measure}", not risen, said + few, victims if risen else ())
 
 
-def _at(rows: pd.DataFrame, point: LeakagePoint) -> pd.DataFrame:
-    mine = rows_at(rows, point.tap, point.rounds[0]) if point.rounds else rows[rows["tap"] == point.tap]
-    ordered: pd.DataFrame = mine.sort_values(["round", "victim", "member"]).reset_index(drop=True)
-    return ordered
-
-
 def _within(rows: pd.DataFrame, told: dict[str, Any], limits: GateLimits) -> list[GateCheck]:
     checks = []
     if limits.max_asr is not None:
         for point in points_in(rows):
-            asr = float((rows_at(rows, point.tap, point.rounds[0])[ASR.column] == 1).mean())
+            asr = float((rows_at(rows, point)[ASR.column] == 1).mean())
             said = f"{asr:.2f}, at most {limits.max_asr:g} is allowed"
             name = point.tap if rows["round"].nunique() == 1 else point.key
             checks.append(GateCheck(f"{name} max-asr", asr <= limits.max_asr, said))

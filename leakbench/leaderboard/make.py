@@ -16,6 +16,7 @@ from torch import Tensor
 
 from leakbench.auditing.cell import audit, check_trials
 from leakbench.cell import Request
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Reporter, cells_line
 from leakbench.core.provenance import versions
 from leakbench.core.verdict_words import FAILED, IDENTIFIES, RECONSTRUCTS
@@ -148,9 +149,7 @@ def _measured(each: Asking, execution: Execution) -> tuple[Summary, Measured]:
     """Run a cell of a card, or read it where it is finished."""
     with executed(each.cell, execution.runs, each.command, execution.reporter) as (summary, run):
         rows = run.read_rows("rows.parquet")
-    points = []
-    for name, tap in summary.taps.items():
-        points.append(point_of(name, summary, rows_at(rows, name, tap.round)))
+    points = [point_of(name, summary, rows_at(rows, LeakagePoint.of(name))) for name in summary.taps]
     above = [f"{broken.tap}: {broken.measure} is above its bound" for broken in summary.violations]
     return summary, Measured(
         attacker=each.attacker,  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.storage.manifest import check_finished, check_of_run, check_shown
 from leakbench.storage.rows_file import read_rows, rows_at
 from leakbench.storage.store import read_manifest, without_pictures, written
@@ -48,8 +49,8 @@ class Finished:
     def points(self) -> dict[str, pd.DataFrame]:
         """Return {leakage point as the summary names it: its rows}."""
         points = {}
-        for name, tap in self.summary.taps.items():
-            points[name] = rows_at(self.rows, name, tap.round)
+        for name in self.summary.taps:
+            points[name] = rows_at(self.rows, LeakagePoint.of(name))
             if points[name].empty:
                 raise InputError(f"{self.folder / 'rows.parquet'}: no row is of {name}, which the summary tells of")
         return points

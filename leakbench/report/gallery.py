@@ -207,7 +207,7 @@ def pointed(arrays: Arrays, rows: pd.DataFrame) -> Iterator[tuple[int, list[Seri
             if group and not np.array_equal(group[0].examples, truth):
                 yield leak, group
                 group = []
-            scores = _scores_of(rows_at(rows, point.tap, leak))
+            scores = _scores_of(rows_at(rows, point))
             answers = Series(point_name(point.tap), answer, scores)
             group += [answers] if group else [Series(ORIGINAL, truth), answers]
         yield leak, group

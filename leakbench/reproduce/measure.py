@@ -189,12 +189,8 @@ def _points(table: Table, line: Line, cell: Cell, summary: Summary, run: Run) ->
     several = len(summary.taps) > 1
     return [
         {f"claimed_{key}": value for key, value in line.claimed(point).items()}
-        | point_of(tap, rows_at(rows, point, tap.round))
-        | (
-            _of_servers(cell, tap, point, rows_at(rows, point, tap.round), tensors)
-            if table.columns == "servers"
-            else {}
-        )
+        | point_of(tap, rows_at(rows, LeakagePoint.of(point)))
+        | (_of_servers(cell, tap, LeakagePoint.of(point), rows, tensors) if table.columns == "servers" else {})
         | {"above": sum(broken.tap == point for broken in summary.violations)}
         | {"accuracy": trained.get(tap.round - 1), "rounds": summary.rounds}
         | {"verdict": tap.verdict, "resilient": resilient(tap.verdict)}
@@ -230,17 +226,17 @@ def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
     }
 
 
-def _of_servers(cell: Cell, tap: Tap, point: str, rows: pd.DataFrame, tensors: dict[str, Tensor]) -> Row:
-    """Return the further columns of a row on a page about servers."""
-    at = LeakagePoint(LeakagePoint.of(point).tap, (tap.round,))
-    answers, truth = (tensors[f"{at.file}.{what}"] for what in ("reconstruction", "truth"))
+def _of_servers(cell: Cell, tap: Tap, point: LeakagePoint, rows: pd.DataFrame, tensors: dict[str, Tensor]) -> Row:
+    """Return the further columns of a row on a page about servers, from all rows and tensors of its run."""
+    rows = rows_at(rows, point)
+    answers, truth = (tensors[f"{point.file}.{what}"] for what in ("reconstruction", "truth"))
     free = cell.data.victims[~torch.isin(cell.data.victims, torch.tensor(rows["example"].to_numpy()))]
     others = cell.data.train_inputs[free[: OTHERS - 1]]
     flat = (each.flatten(end_dim=-len(cell.data.shape) - 1).flatten(1) for each in (answers, truth, others))
     return {
         **{key: tap.value(key) for key in OF_SERVERS},
         "within_tenth": float((rows[RMSE.name] <= TENTH).mean()),
-        **in_any_row(cell, at.tap),
+        **in_any_row(cell, point.tap),
         "picked": _picked(*flat),
     }
 

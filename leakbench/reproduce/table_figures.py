@@ -124,7 +124,7 @@ def shown_of(name: str, rows: pd.DataFrame, tensors: Mapping[str, Tensor], many:
             raise InputError(
                 f"pictures: row {name!r}: {at.tap} leaks examples of shape {tuple(truth.shape[2:])}, no pictures"
             )
-        of = rows_at(rows, at.tap, at.rounds[-1]).sort_values(["victim", "member"])
+        of = rows_at(rows, at).sort_values(["victim", "member"])
         flat = [each.flatten(0, 1)[:many] for each in (answer, truth)]
         tiles = [
             Tile(_pixels(picture), float(row[RMSE.name]), bool(row[RMSE.name] <= row["eta"]))

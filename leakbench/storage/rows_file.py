@@ -80,15 +80,10 @@ def points_in(rows: pd.DataFrame) -> list[LeakagePoint]:
     return [LeakagePoint(tap, (number,)) for tap, number in pairs]
 
 
-def rows_at(rows: pd.DataFrame, point: str, round_number: int) -> pd.DataFrame:
-    """Return the rows at one leakage point.
-
-    Args:
-        rows: Rows of a run.
-        point: Key of the leakage point, with or without rounds, as `type-1` or `type-1@5`.
-        round_number: The value of the column `round`.
-    """
-    return rows.loc[(rows["tap"] == LeakagePoint.of(point).tap) & (rows["round"] == round_number)]
+def rows_at(rows: pd.DataFrame, point: LeakagePoint) -> pd.DataFrame:
+    """Return the rows of a run at one leakage point; those of all rounds if the point has none."""
+    mine = rows.loc[rows["tap"] == point.tap]
+    return mine.loc[mine["round"].isin(point.rounds)] if point.rounds else mine
 
 
 def check_schema(path: Path, schema: pa.Schema) -> None:

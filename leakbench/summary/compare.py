@@ -171,9 +171,8 @@ def differences(
     if not shared:
         raise InputError(f"compare: {names[0]!r} and {names[1]!r} have no leakage point at the same round in common")
     several = rows.groupby("tap")["round"].nunique()
-    return [
-        found for point in shared for found in _at(point, several[point.tap] > 1, _of(rows, point), _of(others, point))
-    ]
+    named = {point: point if several[point.tap] > 1 else LeakagePoint(point.tap) for point in shared}
+    return [found for point, name in named.items() for found in _at(name, _of(rows, point), _of(others, point))]
 
 
 def left_out(one: Path, other: Path) -> list[str]:
@@ -284,7 +283,7 @@ def mean_accuracy(folders: Sequence[Path]) -> float | None:
 
 
 def _of(rows: pd.DataFrame, point: LeakagePoint) -> pd.DataFrame:
-    return rows_at(rows, point.tap, point.rounds[0]).sort_values(SAME).reset_index(drop=True)
+    return rows_at(rows, point).sort_values(SAME).reset_index(drop=True)
 
 
 def check_same(point: str, rows: pd.DataFrame, others: pd.DataFrame) -> None:
@@ -302,7 +301,7 @@ def check_same(point: str, rows: pd.DataFrame, others: pd.DataFrame) -> None:
             )
 
 
-def _at(point: LeakagePoint, several: bool, rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Difference]:
+def _at(point: LeakagePoint, rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Difference]:
     check_same(point.tap, rows, others)
     outcomes = {}
     if not any((r["failure_reason"] == RANKS_ONLY).all() for r in (rows, others)):
@@ -326,8 +325,7 @@ def _at(point: LeakagePoint, several: bool, rows: pd.DataFrame, others: pd.DataF
         interval = paired_means if measure in SCORES else paired_shares
         difference, low, high = interval(x, y, victims.to_numpy(), rng)
         sign = _sign_test(pd.Series(x - y).groupby(victims.to_numpy()).mean())
-        name = point.key if several else point.tap
-        yield Difference(name, measure, int(victims.nunique()), x.mean(), y.mean(), difference, low, high, sign)
+        yield Difference(point.key, measure, int(victims.nunique()), x.mean(), y.mean(), difference, low, high, sign)
 
 
 def _answered(rows: pd.DataFrame, score: str) -> pd.Series:

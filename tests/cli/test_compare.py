@@ -13,6 +13,7 @@ from resealed import reseal
 from leakbench.api import Comparison
 from leakbench.cli import commands
 from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.storage.store import open_run
 from leakbench.summary.compare import Difference, _at, compare, compare_lists, left_out, lines, sentence
 
@@ -77,12 +78,14 @@ def test_five_victims_to_none_are_not_a_difference() -> None:
     table = table.assign(eta=0.1, candidates=9, failure_reason="", label_guess=0, success=False, identified=0.0)
     for better, p in ((0, 1.0), (5, 2 / 32), (6, 2 / 64)):
         other = table.assign(success=table["victim"] < better)
-        found = next(d for d in _at(("type-2", 0), other, table) if d.measure == "asr")
+        found = next(d for d in _at(LeakagePoint("type-2"), other, table) if d.measure == "asr")
         assert found.sign == pytest.approx(p)
         assert (found.low > 0) == (better > 0)
         assert list(lines([found]))[3].endswith("differs") == (better == 6)
     pairs = table.assign(victim=table["victim"] // 2, member=table["victim"] % 2)
-    found = next(d for d in _at(("type-1", 0), pairs.assign(success=pairs["victim"] < 2), pairs) if d.measure == "asr")
+    found = next(
+        d for d in _at(LeakagePoint("type-1"), pairs.assign(success=pairs["victim"] < 2), pairs) if d.measure == "asr"
+    )
     assert found.sign == pytest.approx(0.5)
 
 

@@ -22,6 +22,7 @@ from matplotlib.image import imread
 
 from leakbench.box import evidence_of
 from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Reporter
 from leakbench.core.recipe import names
 from leakbench.reproduce import measure as measuring
@@ -660,7 +661,7 @@ def test_the_accuracy_of_several_seeds_is_their_mean() -> None:
 
 def test_rows_at_a_point_are_only_those_of_its_round() -> None:
     rows = pd.DataFrame([{"round": r, "tap": t} for r in (1, 2) for t in ("type-1", "type-2") for _ in range(2)])
-    found = rows_at(rows, "type-1@2", 2)
+    found = rows_at(rows, LeakagePoint.of("type-1@2"))
     assert list(found.index) == [4, 5]
 
 
