@@ -34,7 +34,6 @@ __all__ = [
     "PROTOCOLS",
     "READS",
     "RECIPE",
-    "Choices",
     "FederationFields",
     "Fields",
     "Request",
@@ -92,17 +91,6 @@ class Unset:
     shown: str
 
 
-@dataclass(frozen=True)
-class Choices:
-    """The words that a field accepts.
-
-    Args:
-        words: All of them.
-    """
-
-    words: tuple[str, ...]
-
-
 OF_DATASET = Unset("the dataset's")
 
 
@@ -120,7 +108,7 @@ class Request:
     knows: Annotated[
         Literal["oblivious", "defense"] | None,
         Field(description="Knowledge of the attacker: oblivious, or defense (it knows the defense's recipe)."),
-        Choices(KNOWS),
+        KNOWS,
         Unset("the attack's"),
     ] = None
     dataset: Annotated[str, Field(description=f"Dataset: {RECIPE}.")] = "faces"
@@ -135,7 +123,7 @@ class Request:
     victim_mode: Annotated[
         str | None,
         Field(description="How clients run batch normalisation: train or eval. Required if the model has any."),
-        Choices(MODES),
+        MODES,
     ] = None
     init: Annotated[
         str,
@@ -148,7 +136,7 @@ class Request:
                 "Network that leaks. paper: a sigmoid LeNet at random weights, L = 1. live: the model that is trained."
             )
         ),
-        Choices(PROTOCOLS),
+        PROTOCOLS,
     ] = "paper"
     taps: Annotated[
         tuple[str, ...],
@@ -158,7 +146,7 @@ class Request:
                 "(server-side update), global (global update)."
             )
         ),
-        Choices(TAPS),
+        TAPS,
     ] = ("type-2", "type-1", "type-0")
     victims: Annotated[int, Field(ge=1, description="Number of victims at each leakage point.")] = 10
     iterations: Annotated[
@@ -204,7 +192,7 @@ class Request:
     client_optimizer: Annotated[
         Literal["sgd", "adam"] | None,
         Field(description="Optimizer of the clients: sgd, or adam with PyTorch's defaults."),
-        Choices(OPTIMIZER_NAMES),
+        OPTIMIZER_NAMES,
         OF_DATASET,
     ] = None
     batch: Annotated[int | None, Field(ge=1, description="Batch size of a local step, B."), OF_DATASET] = None
@@ -224,7 +212,7 @@ class Request:
     reads: Annotated[
         str,
         Field(description="Form of the update: gradient, or weights (the difference of weights in float32)."),
-        Choices(READS),
+        READS,
     ] = "gradient"
     # No attack can hold more observations than 10,000.
     observations: Annotated[
@@ -270,7 +258,7 @@ class Request:
                 "(torch.func). The two draw different noise from the same distribution."
             )
         ),
-        Choices(ENGINES),
+        ENGINES,
     ] = "fast"
 
 
@@ -285,7 +273,7 @@ def metadata(name: str) -> tuple[Any, ...]:
         name: A field.
 
     Returns:
-        Its type, then a `FieldInfo` with its description and bounds, and where it has them `Choices` and `Unset`.
+        Its type, then a `FieldInfo` with its description and bounds, and where it has them the words that it accepts and `Unset`.
     """
     return get_args(_hints()[name])
 
@@ -413,10 +401,10 @@ def _check_privacy(request: Request) -> None:
 
 def _check_words(name: str, value: Any) -> None:
     for extra in metadata(name):
-        if isinstance(extra, Choices) and value is not None:
+        if isinstance(extra, tuple) and value is not None:
             for word in value if isinstance(value, tuple) else (value,):
-                if word not in extra.words:
-                    raise InputError(f"{_option(name)}: got {word!r}{nearest(word, extra.words)}")
+                if word not in extra:
+                    raise InputError(f"{_option(name)}: got {word!r}{nearest(word, extra)}")
 
 
 def _check_bounds(name: str, value: Any) -> None:
