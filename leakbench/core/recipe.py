@@ -176,7 +176,8 @@ def construct(cls: type[T], fields: Any) -> T:
         if first["type"] in ("missing", "missing_argument"):
             raise InputError(f"missing field {where!r}") from None
         message = first["msg"][0].lower() + first["msg"][1:]
-        got = "" if first["type"] == "slot" else f", got {first['input']!r}"
+        value = list(first["input"]) if isinstance(first["input"], tuple) else first["input"]
+        got = "" if first["type"] == "slot" else f", got {value!r}"
         raise InputError(f"{where}: {message}{got}" if where else f"{message}{got}") from None
 
 
