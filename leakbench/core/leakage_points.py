@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["POINT_NAMES", "TAPS", "LeakagePoint", "after", "listed", "point_name"]
+__all__ = ["POINT_NAMES", "TAPS", "LeakagePoint", "after_rounds", "listed", "point_name"]
 
 POINT_NAMES = {
     "type-2": "example gradient (type-2)",
@@ -78,10 +78,10 @@ def point_name(tap: str) -> str:
     point = LeakagePoint.of(tap)
     if point.tap not in POINT_NAMES or point.key != tap:
         return tap
-    return POINT_NAMES[point.tap] + after(*point.rounds)
+    return POINT_NAMES[point.tap] + after_rounds(*point.rounds)
 
 
-def after(*rounds: int) -> str:
+def after_rounds(*rounds: int) -> str:
     """Return " after 40 rounds" or " after 0 and 1 rounds"; an empty text without rounds."""
     return f" after {listed([*map(str, rounds)])} round{'' if rounds == (1,) else 's'}" if rounds else ""
 

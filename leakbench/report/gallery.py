@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
-from leakbench.core.leakage_points import LeakagePoint, after, listed, point_name
+from leakbench.core.leakage_points import LeakagePoint, after_rounds, listed, point_name
 from leakbench.measure.measures import RMSE
 from leakbench.report.words import number
 from leakbench.storage.rows_file import rows_at
@@ -190,7 +190,7 @@ def galleries(arrays: Arrays, rows: pd.DataFrame) -> list[Gallery]:
 def titled(series: Sequence[Series], leak: int | None) -> str:
     """Return the title of a gallery: its leakage points, and the round if it is given."""
     names = listed(list(dict.fromkeys(one.heading for one in series if one.scores is not None)))
-    return f"{names[0].upper()}{names[1:]}{'' if leak is None else after(leak)}"
+    return f"{names[0].upper()}{names[1:]}{'' if leak is None else after_rounds(leak)}"
 
 
 def pointed(arrays: Arrays, rows: pd.DataFrame) -> Iterator[tuple[int, list[Series]]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from leakbench.core.leakage_points import LeakagePoint, listed, point_name
+from leakbench.core.leakage_points import LeakagePoint, after_rounds, listed, point_name
 from leakbench.core.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
 from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, RECOGNISED, Rate, upper_limit
 from leakbench.report.epsilons import caveats, epsilons
@@ -228,8 +228,8 @@ def _external(found: Finding, name: str, tap: Tap) -> Finding:
 
 def _place_of(name: str) -> tuple[str, str]:
     """Return a leakage point as a sentence has it, and the rounds after which it leaked: ("client update", " after 2 rounds")."""
-    point, after, rounds = point_name(name).partition(" after ")
-    return point.partition(" (")[0], f"{after}{rounds}"
+    point = LeakagePoint.of(name)
+    return point_name(point.tap).partition(" (")[0], after_rounds(*point.rounds)
 
 
 def _reconstructed(tap: Tap, reason: str) -> tuple[str, str]:
@@ -287,22 +287,21 @@ def _limits(tap: Tap) -> list[tuple[str, str, str]]:
 
 def _place(name: str, tap: Tap) -> str:
     """Return where the attacker read, as "from one client's update"."""
-    key, _, after = point_name(name).partition(" after ")
-    one, many = f"one {key}", f"several {key}"
-    tap_key, clients = LeakagePoint.of(name).tap, tap.clients
-    if tap_key == "type-2":
+    point, clients = LeakagePoint.of(name), tap.clients
+    one, many = f"one {point_name(point.tap)}", f"several {point_name(point.tap)}"
+    if point.tap == "type-2":
         one = many = "one example's gradient"
-    elif tap_key == "type-1":
+    elif point.tap == "type-1":
         one, many = "one client's update", "one client's updates"
-    elif tap_key == "type-0" and clients == 1:
+    elif point.tap == "type-0" and clients == 1:
         one, many = "one client's update at the server", "one client's updates at the server"
-    elif tap_key == "type-0":
+    elif point.tap == "type-0":
         one, many = f"the sum of {clients} clients' updates", f"sums of {clients} clients' updates"
-    elif tap_key == "global":
+    elif point.tap == "global":
         one, many = "the global update", "global updates"
     batch = tap.batch
     where = one if batch == 1 else f"{many} of {batch} {_noun(tap)} each"
-    return f"from {where}{f' after {after}' if after else ''}"
+    return f"from {where}{after_rounds(*point.rounds)}"
 
 
 def _accuracy(summary: Summary) -> str:

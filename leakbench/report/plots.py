@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from leakbench.core.errors import InputError, nearest
-from leakbench.core.leakage_points import after, point_name
+from leakbench.core.leakage_points import after_rounds, point_name
 from leakbench.core.svg import COLOURS, DASHES
 from leakbench.frontier.choose import chosen, main_rows
 from leakbench.frontier.figure import figure_of
@@ -180,7 +180,7 @@ def _groups(runs: Sequence[Finished]) -> list[list[Series]]:
             raise InputError(f"{str(run.folder)!r}: the run has no pictures (--no-pictures); expected a run with them")
         several = len({leak for leak, _ in found}) > 1
         for leak, (truth, *answers) in found:
-            rounds = after(leak) if several else ""
+            rounds = after_rounds(leak) if several else ""
             headed = [
                 Series(_headed(series.heading + rounds, name), series.examples, series.scores) for series in answers
             ]

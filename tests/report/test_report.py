@@ -15,10 +15,13 @@ from safetensors.torch import save_file
 
 from leakbench.auditing.verdict import Audit
 from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import point_name
 from leakbench.report import print_table, write_report
 from leakbench.report.cards import cards
+from leakbench.report.finished import read_finished
 from leakbench.report.gallery import shown_size, shrinks
 from leakbench.report.page import core_table
+from leakbench.report.plots import gallery_plot
 from leakbench.report.words import batches, factors, made_of
 from leakbench.storage.store import checksum
 from leakbench.storage.summary import Summary, Tap
@@ -326,6 +329,10 @@ def test_several_rounds_of_the_live_protocol(tmp_path: Path) -> None:
     shown = page_of(run_folder(tmp_path, summary=summary)).shown
     assert "Example gradient (type-2) after 0 rounds" in shown and "Example gradient (type-2) after 10 rounds" in shown
     assert "For each batch, 1 more example is not shown" in " ".join(shown.split())
+    axes = gallery_plot([read_finished(tmp_path)]).axes
+    assert {" ".join(each.get_ylabel().split()) for each in axes} - {"", "original"} == set(
+        map(point_name, summary["taps"])
+    )
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
