@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from leakbench.core.typed import typed_fields, types_of
 
 if TYPE_CHECKING:  # A worker starts without PyTorch, which comes with its first cell.
     from leakbench.core.request import Request
@@ -64,14 +66,6 @@ class TaskOutcome:
         return asdict(self)
 
 
-KINDS = {
-    **dict.fromkeys(("key", "kind", "hash", "run", "error"), (str,)),
-    "seconds": (int, float),
-    "tries": (int,),
-    "fresh": (bool,),
-}
-"""Types of each field when it is read."""
-
 LONGEST = 1e12
 """Seconds, and tries, of a task; a larger number may be none that a float holds."""
 
@@ -82,12 +76,7 @@ def outcome_of(record: Any) -> TaskOutcome:
     """Return the outcome of plain data; raises TypeError or ValueError for data that are not an outcome."""
     if not isinstance(record, dict):
         raise TypeError(f"got {type(record).__name__}, expected the fields of an outcome")
-    for name, kinds in KINDS.items():
-        if name in record and type(record[name]) not in kinds:
-            raise TypeError(f"{name}: got {type(record[name]).__name__}")
-    found = TaskOutcome(**record)
-    if found.kind not in get_args(Kind):
-        raise ValueError(f"kind: got {found.kind!r}")
+    found = TaskOutcome(**typed_fields(types_of(TaskOutcome), record))
     if not (0 <= found.seconds <= LONGEST and 1 <= found.tries <= LONGEST):
         raise ValueError("seconds, tries: got numbers that no sweep gives")
     if found.kind == "done" and (found.run in ("", ".", "..") or "/" in found.run or "\0" in found.run):
