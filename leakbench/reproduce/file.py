@@ -140,7 +140,7 @@ class WrittenTable:
 
 @part
 class WrittenRow:
-    """The fields of a row. Where `seeds` or `most_seeds` is 0, the row has none of its own."""
+    """The fields of a row. Where `seeds` or `most_seeds` is 0, those of the table count."""
 
     name: Text
     given: Mapping[str, Any] = field(default_factory=dict)

@@ -35,7 +35,7 @@ def combinations(each: Mapping[str, Any], where: str) -> list[tuple[dict[str, st
         where: Start of errors.
 
     Returns:
-        One combination without fields if there are no settings.
+        Without settings, one combination without fields.
 
     Raises:
         InputError: A value is listed twice.

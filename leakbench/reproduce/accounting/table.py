@@ -77,7 +77,7 @@ class OfEpsilons:
 
     Args:
         within: How near a formula's epsilon must be to the printed one.
-        delta: Of the tight epsilon.
+        delta: Delta at which the tight epsilon is computed.
         examples: Number of all examples; 0 where the file has none.
     """
 
@@ -95,7 +95,7 @@ class OfRounds:
 
     Args:
         budget: The epsilon that ends the rounds.
-        delta: Of the tight epsilon after the printed round.
+        delta: Delta at which the tight epsilon after the printed round is computed.
         losses: Whether privacy losses are computed after the printed round.
         examples: Number of all examples; 0 where the file has none.
     """
