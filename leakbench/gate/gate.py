@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pandas as pd
 
 from leakbench.core.errors import InputError
-from leakbench.core.leakage_points import LeakagePoint, point_name
+from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import in_table, markdown_table
 from leakbench.gate.baseline import OF_ATTACK, changed, kept_of
 from leakbench.measure.rates import ASR, IDENTIFIED
@@ -108,8 +108,8 @@ def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float
     # The p-value of the sign test is two-sided; that of a rise alone is half of it.
     risen = d.low > 0 and d.sign / 2 < level
     column = LEAKS[d.measure]
-    point = LeakagePoint.of(d.point)
-    now, then = (rows_at(r, point).sort_values(["round", "victim", "member"]) for r in (rows, before))
+    point = next(point for point in points_in(rows) if d.point in (point.key, point.tap))
+    now, then = (rows_at(r, point).sort_values(["victim", "member"]) for r in (rows, before))
     broke = now[(now[column] == 1).to_numpy() & (then[column] != 1).to_numpy()]
     victims = tuple(sorted(set(broke["victim"].astype(int))))
     said = (

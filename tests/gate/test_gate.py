@@ -105,6 +105,19 @@ def test_twenty_seeds_pass_unchanged_and_fail_weakened(runs: Runs) -> None:
         assert not all(check.holds for check in gate(runs(0.01, seed), before, GateLimits())), seed
 
 
+def test_a_round_is_compared_with_the_same_round_of_a_baseline_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    then = pd.DataFrame([(n, v) for n in (0, 5) for v in range(12)], columns=["round", "victim"])
+    then = then.assign(tap="type-1", member=0, example=then["victim"], label=0, label_guess=0, rmse=0.5, null_rmse=0.5)
+    then = then.assign(eta=0.1, candidates=9, failure_reason="", success=False, identified=0.0)
+    now = then[then["round"] == 5].assign(success=True)
+    told = {"attack": "cpl", "settings": None}
+    monkeypatch.setattr(
+        "leakbench.gate.gate.kept_of", lambda path: ({"now": now, "then": then}[path.name], "digits", told)
+    )
+    checks = by_name(gate(Path("now"), Path("then"), GateLimits()))
+    assert checks["type-1 asr"].victims == tuple(range(12)) and not checks["type-1@0"].holds
+
+
 @pytest.mark.slow
 def test_a_folder_and_its_file_are_the_same_baseline(runs: Runs) -> None:
     before, now = runs(1.0), runs(0.01)
