@@ -9,19 +9,20 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.core.verdict_words import INCONCLUSIVE, VERDICTS
+from leakbench.core.verdict_words import FAILED, INCONCLUSIVE, RECONSTRUCTS, VERDICTS
 
 __all__ = [
+    "beyond_the_asr",
     "box_of",
     "caveats_of",
     "count_of",
     "evidence_of",
     "few_seeds",
     "few_victims",
-    "inconclusive",
     "leaks_counted",
     "part_of",
     "range_of",
+    "without_leak",
 ]
 
 FEW = 10
@@ -76,11 +77,28 @@ def few_seeds(rows: pd.DataFrame, least: int) -> str:
     return f"{of} {'has' if few == 1 else 'have'} fewer than {least} trainings: no verdict follows." if few else ""
 
 
-def inconclusive(rows: pd.DataFrame) -> str:
+def without_leak(rows: pd.DataFrame) -> str:
     """Return the caveat that a failed attack is not protection, with the number of such rows; empty without any."""
-    failed = int((rows["verdict"] == INCONCLUSIVE).sum()) if "verdict" in rows else 0
-    are = "is" if failed == 1 else "are"
-    return f"{count_of(failed, 'row')} {are} `{INCONCLUSIVE}`: a failed attack is not protection." if failed else ""
+    found = Counter(rows["verdict"].dropna()) if "verdict" in rows else Counter[str]()
+    words = [word for word in (INCONCLUSIVE, FAILED) if found[word]]
+    failed = sum(found[word] for word in words)
+    each = " and ".join(f"{found[word]:,} `{word}`" for word in words)
+    are = f"{'is' if failed == 1 else 'are'} `{words[0]}`" if len(words) == 1 else f"show no leak, {each}"
+    return f"{count_of(failed, 'row')} {are}: a failed attack is not protection." if failed else ""
+
+
+def beyond_the_asr(rows: pd.DataFrame) -> str:
+    """Return the caveat that rows say `reconstructs` for another reason than their ASR; empty where none does."""
+    if not {"verdict", "asr", "null_asr"} <= set(rows):
+        return ""
+    other = int(((rows["verdict"] == RECONSTRUCTS) & (rows["asr"] <= rows["null_asr"])).sum())
+    if not other:
+        return ""
+    are = "says" if other == 1 else "say"
+    return (
+        f"{count_of(other, 'row')} {are} `{RECONSTRUCTS}` at an ASR not above the baseline guess's: the verdict there rests "
+        "on another measure, such as recognition."
+    )
 
 
 def few_victims(rows: pd.DataFrame, every: bool = False) -> str:

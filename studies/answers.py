@@ -222,7 +222,8 @@ def secure_aggregation(rows: pd.DataFrame) -> Answer:
     """Answer whether secure aggregation protects a client in a sum."""
     loki = rows[rows["cell"].str.startswith("loki, ")].copy()
     loki["clients"] = loki["cell"].str.rpartition("K = ")[2].astype(int)
-    most = loki.sort_values("clients").iloc[-1]
+    several = loki[loki["victims"] > 1]  # One sum does not show what another one leaks.
+    most = (several if len(several) else loki).sort_values("clients").iloc[-1]
     leaks = most["asr"] > most["null_asr"] and most["verdict"] in LEAKING
     short = (
         f"Not against a malicious server: it recovers {share(most, 'asr')} of the images in a sum of {most['clients']} clients."

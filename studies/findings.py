@@ -336,7 +336,8 @@ def repeated_noise(inputs: Inputs) -> Finding:
         f"up to sigma {often:g}, among about a thousand candidates.",
         f"Identified by one at sigma {once:g}: {shares(first, 'identified', 3)}; by all at sigma {often:g}: "
         f"{shares(many, 'identified', 3)} ({sizes(source.rows.loc[[*first.index, *many.index]], 'victims')}).",
-        f"larger noise: {limit or 'no larger sigma was measured'}, and many were measured up to sigma {max(more):g}. Each "
+        f"larger noise: {limit or 'no larger sigma was measured'}, and many were measured up to sigma {max(more):g} there; "
+        "[strongest_looks](attacks/strongest_looks.md) has fewer victims at sigma 6. Each "
         "observation is one example's clipped gradient of a small sigmoid network at random weights, and the victim is among "
         "the candidates.",
         (source.page,),

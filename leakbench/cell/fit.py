@@ -20,7 +20,9 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
     """Raise InputError for numbers and parts that do not fit together."""
     f = s.federation
     if s.candidates < s.victims <= len(data.victims):
-        raise InputError(f"candidates: got {s.candidates}, fewer than the {s.victims} victims, who are among them")
+        raise InputError(
+            f"candidates: got {s.candidates}, fewer than the {s.victims} victims; the victims are among the candidates"
+        )
     if f.local_iterations * f.batch > MOST_INDICES:
         raise InputError(
             f"local-iterations: {f.local_iterations} of batch {f.batch} are more than {MOST_INDICES} examples"

@@ -458,8 +458,8 @@ def leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
             raise InputError(f"leak-rounds: got {word!r}, expected round numbers from 0 to {rounds}, or last")
     if request.protocol == "paper" and not set(request.leak_rounds) <= {"0", "last" if not rounds else "0"}:
         raise InputError(
-            f"leak-rounds: got {','.join(request.leak_rounds)!r}, but the paper protocol leaks before the first round (0); add"
-            " --protocol live for later rounds, numbers or last"
+            f"leak-rounds: got {','.join(request.leak_rounds)!r}, but the paper protocol leaks before the first round (0); for"
+            " other rounds add --protocol live"
         )
     found = set()
     for word in request.leak_rounds:

@@ -48,12 +48,14 @@ class GateCheck:
 
     Args:
         victims: Who broke.
+        blind: Whether there are too few victims for it to fail.
     """
 
     name: str
     holds: bool
     said: str
     victims: tuple[int, ...] = ()
+    blind: bool = False
 
 
 def gate(run: Path, baseline: Path, limits: GateLimits) -> list[GateCheck]:
@@ -122,7 +124,7 @@ def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float
         few = f"; {d.victims} victims are too few to see a rise"
     elif d.low > 0 and not risen:
         few = f"; more than before, but not by enough victims to tell it from chance ({least} of {d.victims}, if none falls)"
-    return GateCheck(f"{d.point} {d.measure}", not risen, said + few, victims if risen else ())
+    return GateCheck(f"{d.point} {d.measure}", not risen, said + few, victims if risen else (), blind=d.victims < least)
 
 
 def _within(rows: pd.DataFrame, told: dict[str, Any], limits: GateLimits) -> list[GateCheck]:
@@ -149,8 +151,9 @@ def _within(rows: pd.DataFrame, told: dict[str, Any], limits: GateLimits) -> lis
 def lines(checks: list[GateCheck]) -> list[str]:
     """Return a line a check, failures with who broke, and the sum."""
     said = [f"{'ok    ' if c.holds else 'FAILED'}  {_name(c)}: {c.said}{_who(c)}" for c in checks]
-    failed = sum(not c.holds for c in checks)
-    return [*said, f"gate: {'passed' if not failed else f'{failed} of {len(checks)} checks failed'}"]
+    failed, blind = sum(not c.holds for c in checks), sum(c.blind for c in checks)
+    unseen = f"; {blind} of {len(checks)} checks have too few victims to fail" if blind else ""
+    return [*said, f"gate: {'passed' if not failed else f'{failed} of {len(checks)} checks failed'}{unseen}"]
 
 
 def markdown(checks: list[GateCheck], name: str) -> str:

@@ -24,6 +24,7 @@ from leakbench.leaderboard.card import Card, CardEpsilon, CardPoint
 from leakbench.leaderboard.check import stale
 from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
 from leakbench.measure.rates import upper_limit
+from leakbench.summary.threat import printed_threat
 from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS
 
 __all__ = ["html_of", "markdown_of"]
@@ -85,7 +86,7 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
         size = ", another size" if first.dataset.name in several and group is not groups[0] else ""
         yield Heading(2, f"{first.dataset.name}{size}")
         yield Text((f"{first.dataset.title}. {_size(first)}",))
-        yield Text((f"threat: {first.threat}. {_networks(group)}",))
+        yield Text((f"threat: {printed_threat(first.threat)}. {_networks(group)}",))
         if trained:
             yield _ranking(trained, place)
         if undertrained:

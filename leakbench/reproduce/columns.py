@@ -123,7 +123,9 @@ RMSE = Column(
     "the median over all images, as for PSNR and SSIM; a failed one counts as the worst",
 )
 MEAN_RMSE = Column(
-    "mean RMSE", number("rmse_mean", 3), "over networks, as papers print it; none in rows before it was kept"
+    "mean RMSE",
+    number("rmse_mean", 3),
+    "over networks, the quantity that papers print; - in rows that do not have it",
 )
 NULL_RMSE = Column("baseline RMSE", number(measures.RMSE.baseline, 3))
 PSNR = Column("PSNR", number(measures.PSNR.name, 1))

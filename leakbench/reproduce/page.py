@@ -13,7 +13,17 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.box import box_of, caveats_of, evidence_of, few_seeds, few_victims, inconclusive, leaks_counted, part_of
+from leakbench.box import (
+    beyond_the_asr,
+    box_of,
+    caveats_of,
+    evidence_of,
+    few_seeds,
+    few_victims,
+    leaks_counted,
+    part_of,
+    without_leak,
+)
 from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.reproduce.agreement import LEVEL
 from leakbench.reproduce.columns import COLUMNS, text_of
@@ -55,22 +65,21 @@ EARLY = (
     "the number of these looks, intervals widened for it, and with all {tests} tests of the page no correction can undo it."
 )
 REACHED = (
-    *("sweep", "aim", "mean at the aim", "epsilon claimed", "epsilon valid"),
+    *("sweep", "aim", "mean at the aim", "epsilon claimed, at the aim", "epsilon valid, at the aim"),
     *(
         "not excluded",
         "accuracy [95 % CI]",
         "one more training [95 %]",
-        "epsilon claimed",
-        "epsilon valid",
+        "epsilon claimed, not excluded",
+        "epsilon valid, not excluded",
         "few seeds",
     ),
 )
 REACHES = (
     "Mean at the aim: the first cell of the sweep, in the table's order, whose mean accuracy is the aim or above. Not excluded: "
-    "the first cell where one more training may reach the aim, because its 95 % interval on as many test examples as the paper's, "
-    "which is wider than that of the mean, does not end below it. "
-    "Such a cell need not reach the aim: where trainings differ widely, little is excluded. "
-    f"Few seeds: cells of fewer than {LEAST}, which exclude nothing and are left out there."
+    "the first cell where one more training may reach the aim: its 95 % interval, for as many test examples as the paper's, does "
+    "not end below the aim. Such a cell need not reach the aim: where trainings differ widely, little is excluded. "
+    f"Few seeds: the number of cells with fewer than {LEAST} trainings, which are left out of the rule."
 )
 """The columns and the rule of the table of sweeps that aim at an accuracy."""
 
@@ -160,7 +169,7 @@ def _box(
     counts = counted(claim.verdict for claim in claims) if claims else leaks_counted(leaks.get("verdict", ()))
     answer = "" if elsewhere else untagged(table.answer)
     caveats = caveats_of(stale, leaks, _alone(leaks)["cell"].nunique())
-    caveats.append(few_seeds(rows, LEAST) if table.columns == "accuracy" else inconclusive(leaks))
+    caveats += [few_seeds(rows, LEAST)] if table.columns == "accuracy" else [without_leak(leaks), beyond_the_asr(leaks)]
     if not claims or out is not None:  # A published page without claims gives a verdict about leaks.
         caveats.append(few_victims(leaks, every=out is not None))
     lacking = len({line.name for line in table.lines} - set(rows["cell"]))

@@ -182,8 +182,8 @@ def left_out(one: Path, other: Path) -> list[str]:
 
 
 NOTES = (
-    "first, second: means over the examples, while the table of one run has medians. An example without an answer counts as not",
-    "reconstructed, with no feature right, and with the RMSE of the baseline guess; its label counts. A lower RMSE is a better",
+    "first, second: means over the examples, while the table of one run has medians. An example without a reconstruction counts as",
+    "not reconstructed, with no feature right, and with the RMSE of the baseline guess; its label counts. A lower RMSE is a better",
     "attack; for all other measures a higher value is.",
     "difference: second minus first.",
     "95 % interval by a bootstrap over whole batches; for shares one victim that gains and one that loses are added, because few",
@@ -340,5 +340,6 @@ def _sign_test(gains: pd.Series) -> float:
 
 
 def as_dicts(found: list[Difference]) -> list[dict[str, Any]]:
-    """Return plain data for JSON."""
-    return [asdict(difference) for difference in found]
+    """Return plain data for JSON: `difference` is the first run minus the second; `change` is the second minus the first."""
+    changes = ("change", "change_low", "change_high")
+    return [asdict(d) | dict(zip(changes, d.change, strict=True)) for d in found]

@@ -55,7 +55,7 @@ def test_the_answer_on_secure_aggregation_follows_from_rows() -> None:
     rows = RowStore(published_file("servers_secure.csv"), of_table("servers")).read()
     assert secure_aggregation(rows).short.startswith("Not against a malicious server")
     quiet = rows.assign(asr=0.0, verdict="no leak found")
-    assert secure_aggregation(quiet).short == "No leak was found in a sum of 100 clients."
+    assert secure_aggregation(quiet).short == "No leak was found in a sum of 10 clients."
 
 
 def test_a_usable_setting_without_a_leak_is_the_answer_on_mnist() -> None:
