@@ -18,6 +18,7 @@ from leakbench.leaderboard.page import html_of, markdown_of
 from leakbench.leaderboard.rank import above_chance, comparable, standings
 from leakbench.leaderboard.read import read_cards
 from leakbench.storage.summary import Summary
+from leakbench.summary.threat import printed_threat
 
 ROOT = Path(__file__).parents[2]
 
@@ -145,7 +146,7 @@ def test_only_cards_of_the_same_size_are_ranked_together(card: Card) -> None:
 def test_reasons_for_no_guarantee_and_the_threat_model_are_shown(card: Card) -> None:
     reason = card.epsilon.reason.removeprefix("none: ")
     for page in (markdown_of([card], "cards"), html_of([card], "cards")):
-        assert f"none: {reason}" in page and f"threat: {card.threat}" in page
+        assert f"none: {reason}" in page and f"threat: {printed_threat(card.threat)}" in page
         assert "not trained" in page and "not measured everywhere" in page and "cards/digits/sign.json" in page
     # Each of ten digits is about a tenth of the test examples.
     assert "450 test examples, majority class 0.102" in markdown_of([card], "cards")
