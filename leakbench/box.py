@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.core.verdict_words import FAILED, INCONCLUSIVE, RECONSTRUCTS, VERDICTS
+from leakbench.measure.rates import ASR
 
 __all__ = [
     "beyond_the_asr",
@@ -89,9 +90,9 @@ def without_leak(rows: pd.DataFrame) -> str:
 
 def beyond_the_asr(rows: pd.DataFrame) -> str:
     """Return the caveat that rows say `reconstructs` for another reason than their ASR; empty where none does."""
-    if not {"verdict", "asr", "null_asr"} <= set(rows):
+    if not {"verdict", ASR.name, ASR.baseline} <= set(rows):
         return ""
-    other = int(((rows["verdict"] == RECONSTRUCTS) & (rows["asr"] <= rows["null_asr"])).sum())
+    other = int(((rows["verdict"] == RECONSTRUCTS) & (rows[ASR.name] <= rows[ASR.baseline])).sum())
     if not other:
         return ""
     are = "says" if other == 1 else "say"
