@@ -73,12 +73,14 @@ def main() -> None:
 def _message(error: click.ClickException) -> str:
     """Return the message of click, with the closest option only, ranges as other checks print them, and what a folder is."""
     if isinstance(error, click.BadParameter) and error.param is not None:
-        outside, kind = re.fullmatch(r"(\S+) is not in the range .*", error.message), error.param.type
-        if outside and isinstance(kind, click.IntRange | click.FloatRange):
+        wrong = re.fullmatch(r"(?P<given>.+) is not (in the range .*|a valid (?P<kind>\w+) range\.)", error.message)
+        kind = error.param.type
+        if wrong and isinstance(kind, click.IntRange | click.FloatRange):
             limits = [
                 f"at {word} {limit}" for word, limit in (("least", kind.min), ("most", kind.max)) if limit is not None
             ]
-            return f"{error.param.opts[0].lstrip('-')}: got {outside[1]}, expected {' and '.join(limits)}"
+            number = {None: "", "integer": "a whole number of ", "float": "a number of "}[wrong["kind"]]
+            return f"{error.param.opts[0].lstrip('-')}: got {wrong['given']}, expected {number}{' and '.join(limits)}"
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         close = get_close_matches(error.option_name, error.possibilities, n=1, cutoff=0)
         error = click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)

@@ -81,6 +81,10 @@ MANY = 24
 """Largest number of accepted names that a message lists where a command lists them too."""
 
 
+FEW = 6
+"""Largest number of accepted names that a message suggests."""
+
+
 def nearest(name: str, known: list[str] | tuple[str, ...], listing: str = "") -> str:
     """Return the end of a message about an unknown name.
 
@@ -90,14 +94,16 @@ def nearest(name: str, known: list[str] | tuple[str, ...], listing: str = "") ->
         listing: The command that lists the names; empty without one.
 
     Returns:
-        `; did you mean 'x'?` with the nearest known name, or `; known: a, b` if none is near, where semicolons separate names
-        with commas. More than `MANY` names are listed by the command only.
+        `; did you mean 'x'?` with the nearest known name, or with all names that contain it if they are few, or
+        `; known: a, b` if none is near, where semicolons separate names with commas. More than `MANY` names are listed
+        by the command only.
     """
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    within = [k for k in known if name in k] if len(name) > 2 else []
+    close = within if 1 < len(within) <= FEW else get_close_matches(name, known, n=1, cutoff=0.6)
     if not close and listing and len(known) > MANY:
         return f"; `{listing}` lists the names"
     return (
-        f"; did you mean {close[0]!r}?"
+        f"; did you mean {' or '.join(map(repr, close))}?"
         if close
         else f"; known: {('; ' if any(',' in k for k in known) else ', ').join(sorted(known))}"
     )

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from leakbench.core.errors import MANY, BusyError, DamagedError, InputError, nearest
+from leakbench.core.errors import FEW, MANY, BusyError, DamagedError, InputError, nearest
 
 
 @pytest.mark.parametrize("between", ["\n", "\r\n", "\x0b", "\x1d", "\x85", "\u2028"])
@@ -28,6 +28,11 @@ def test_many_names_are_listed_by_a_command_and_few_in_the_message():
     assert nearest("x", many, "leakbench list") == "; `leakbench list` lists the names"
     assert nearest("name_07x", many, "leakbench list") == "; did you mean 'name_07'?"
     assert nearest("x", many).startswith("; known: name_00, ")
+
+
+def test_a_part_of_a_few_names_suggests_them_all():
+    assert nearest("table", ["a_table_1", "b_table_1", "tabel"]) == "; did you mean 'a_table_1' or 'b_table_1'?"
+    assert nearest("name", [f"name_{n}" for n in range(FEW + 1)]) == "; did you mean 'name_6'?"
 
 
 def test_an_error_of_a_worker_is_returned_unchanged():
