@@ -20,7 +20,7 @@ from leakbench.federated.simulate import train
 from leakbench.measure.statistics import median_interval
 from leakbench.reproduce.measure import changed_in
 from leakbench.reproduce.table import Line, Table
-from leakbench.study.rows import Row
+from leakbench.study.rows import TRAINING, Row
 from leakbench.study.stale import hash_of, recorded_in
 from leakbench.study.study import Execution
 
@@ -56,7 +56,7 @@ def timed(table: Table, line: Line, scale: str, changed: dict[str, Any], executi
     each = 1000 / (f.clients_per_round * f.local_iterations)
     return [
         {f"claimed_{key}": value for key, value in line.claimed("").items()}
-        | {"row": line.name, "cell": line.name, "point": "training", "dataset": line.given["dataset"]}
+        | {"row": line.name, "cell": line.name, "point": TRAINING, "dataset": line.given["dataset"]}
         | {"attack": cell.names["attack"], "defense": cell.names["defense"]}
         | {"cost_ratio": ratio, "cost_ratio_low": low, "cost_ratio_high": high}
         | {"milliseconds": each * statistics.median(own), "milliseconds_none": each * statistics.median(none)}

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from leakbench.core.errors import InputError, nearest
+from leakbench.core.leakage_points import TAPS, LeakagePoint
 from leakbench.core.request import Request
 from leakbench.core.typed import check_fields
 from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, VERDICTS, current_word, resilient
@@ -30,6 +31,7 @@ __all__ = [
     "ACCOUNTING",
     "CURE",
     "FRONTIER",
+    "TRAINING",
     "Row",
     "RowFormat",
     "RowStore",
@@ -72,6 +74,9 @@ TIMES = ("milliseconds", "minutes", "wall_minutes")
 
 HALF_DIGIT = 1e-6
 """How far a share may be outside its interval: both are rounded."""
+
+TRAINING = "training"
+"""The point of a row about training, which no attacker reads."""
 
 FLAGS = {"True": True, "False": False}
 
@@ -347,6 +352,8 @@ def _number(path: Path, head: str, place: int, text: str) -> float:
         raise InputError(
             f"{path}: row {place}: {head}: got {text}, expected a whole number from 1 to {MOST:.0e}; {CURE}"
         )
+    if head == "resilient" and not (math.isnan(found) or found in (0, 1)):
+        raise InputError(f"{path}: row {place}: {head}: got {text}, expected 0, 1 or nothing; {CURE}")
     return found
 
 
@@ -364,12 +371,23 @@ def _check(path: Path, rows: pd.DataFrame, kind: RowFormat) -> None:
                 raise InputError(f"{path}: row {place}: {name}: got {text[:40]!r}, no JSON that was written; {CURE}")
     _check_words(path, rows)
     _check_intervals(path, rows)
+    for place, (diverged, seeds) in enumerate(
+        rows.reindex(columns=["diverged", "seeds"]).itertuples(index=False), start=1
+    ):
+        if not (math.isnan(diverged) or (0 <= diverged <= seeds and diverged == int(diverged))):
+            raise InputError(
+                f"{path}: row {place}: diverged: got {diverged:g}, expected 0 to the number of seeds; {CURE}"
+            )
 
 
 def _check_words(path: Path, rows: pd.DataFrame) -> None:
     for place, word in enumerate(rows.get("verdict", ()), start=1):
         if isinstance(word, str) and current_word(word) not in VERDICTS:
             raise InputError(f"{path}: row {place}: verdict: got {word[:40]!r}{nearest(word, VERDICTS)}; {CURE}")
+    for place, point in enumerate(rows.get("point", ()), start=1):
+        found = LeakagePoint.of(str(point))
+        if not pd.isna(point) and (found.key != point or found.tap not in (*TAPS, TRAINING)):
+            raise InputError(f"{path}: row {place}: point: got {point!r}{nearest(found.tap, TAPS)}; {CURE}")
     for place, scale in enumerate(rows.get("scale", ()), start=1):
         if scale not in ("quick", "full") and not pd.isna(scale):
             raise InputError(f"{path}: row {place}: scale: got {scale!r}, expected quick or full; {CURE}")

@@ -78,6 +78,9 @@ OF: list[tuple[str, str, str | None]] = [
     *[("points", "verdict", value) for value in ("safe", "1", "Reconstructs")],
     *[("points", column, value) for column, value in (("asr_high", "0.5"), ("identified_high", "0"))],
     ("servers", "networks", "1e16"),
+    *[("points", "point", value) for value in ("type-9", "type-1@x", "type-1@1@2")],
+    *[("points", "resilient", value) for value in ("2", "-1", "0.5")],
+    *[("points", "diverged", value) for value in ("-1", "99", "0.5", "inf")],
     *[("points", "rmse", value) for value in ("-3", "-inf")],
     *[("points", "wall_minutes", value) for value in ("-5", "inf")],
     *[("points", "epsilon_valid", value) for value in ("-1", "-inf")],
@@ -199,7 +202,7 @@ def test_a_damaged_file_is_not_resumed(monkeypatch: Any, capsys: Any, tmp_path: 
 @pytest.mark.parametrize("name", ["NA", "1", "true", "null", "None", "1e5", "nan", "001", ""])
 def test_names_are_read_back_unchanged(name: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    path.write_text(f"row,cell,point,hash\n{name},{name},p,{name}\n")
+    path.write_text(f"row,cell,point,hash\n{name},{name},type-2,{name}\n")
     if not name:
         with pytest.raises(InputError, match="row 1: row: got nothing"):
             kept(path, of_table("accuracy"))
@@ -211,7 +214,7 @@ def test_names_are_read_back_unchanged(name: str, tmp_path: Path) -> None:
 def test_numbers_are_read_back_unchanged(tmp_path: Path) -> None:
     """Integers stay integers, others are the nearest double; empty stays empty, and infinite stays infinite."""
     path = tmp_path / "t.csv"
-    path.write_text("row,cell,point,seeds,rmse,rmse_high\na,a,p,3,0.1,inf\nb,b,p,4,,0.30000000000000004\n")
+    path.write_text("row,cell,point,seeds,rmse,rmse_high\na,a,type-2,3,0.1,inf\nb,b,type-2,4,,0.30000000000000004\n")
     rows = kept(path, of_table("accuracy"))
     assert list(rows["seeds"]) == [3, 4] and rows["seeds"].dtype == int
     assert rows["rmse"].isna().tolist() == [False, True] and rows["rmse_high"].tolist() == [float("inf"), 0.1 + 0.2]
