@@ -73,19 +73,19 @@ def evidence_of(rows: pd.DataFrame) -> str:
 
 def few_seeds(rows: pd.DataFrame, least: int) -> str:
     """Return the caveat that cells have fewer trainings than a verdict needs; empty where none has."""
-    few = rows.loc[rows["seeds"] < least, "cell"].nunique() if "seeds" in rows else 0
+    few = rows.loc[rows["seeds"].fillna(1) < least, "cell"].nunique() if "seeds" in rows else 0
     of = part_of(few, rows["cell"].nunique(), "cell")
     return f"{of} {'has' if few == 1 else 'have'} fewer than {least} trainings: no verdict follows." if few else ""
 
 
 def without_leak(rows: pd.DataFrame) -> str:
-    """Return the caveat that a failed attack is not protection, with the number of such rows; empty without any."""
+    """Return the caveat that rows without a leak are not evidence of protection, with their number; empty without any."""
     found = Counter(rows["verdict"].dropna()) if "verdict" in rows else Counter[str]()
     words = [word for word in (INCONCLUSIVE, FAILED) if found[word]]
     failed = sum(found[word] for word in words)
     each = " and ".join(f"{found[word]:,} `{word}`" for word in words)
     are = f"{'is' if failed == 1 else 'are'} `{words[0]}`" if len(words) == 1 else f"show no leak, {each}"
-    return f"{count_of(failed, 'row')} {are}: a failed attack is not protection." if failed else ""
+    return f"{count_of(failed, 'row')} {are}: that is not protection." if failed else ""
 
 
 def beyond_the_asr(rows: pd.DataFrame) -> str:

@@ -99,7 +99,8 @@ def nearest(name: str, known: list[str] | tuple[str, ...], listing: str = "") ->
         by the command only.
     """
     within = [k for k in known if name in k] if len(name) > 2 else []
-    close = within if 1 < len(within) <= FEW else get_close_matches(name, known, n=1, cutoff=0.6)
+    few = 1 < len(within) <= FEW
+    close = get_close_matches(name, within, n=FEW, cutoff=0) if few else get_close_matches(name, known, n=1, cutoff=0.6)
     if not close and listing and len(known) > MANY:
         return f"; `{listing}` lists the names"
     return (

@@ -217,4 +217,4 @@ def fields_of(rates: tuple[Rate, ...] = RATES) -> tuple[str, ...]:
 
 def upper_limit(rate: float) -> str:
     """Return the upper limit of a rate in whole percents, rounded up, as "13 %"."""
-    return f"{min(100, math.ceil(100 * rate))} %"
+    return f"{min(100, math.ceil(100 * rate - 1e-9))} %"

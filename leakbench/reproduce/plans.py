@@ -231,7 +231,7 @@ def minutes_at_full(table: Table, out: Path, changed: dict[str, Any], data_dir: 
     """Return {cell: minutes at full size}, for cells that were measured before, here or for the published page.
 
     A cell that was measured at another size, or without `changed`, takes as many times longer as its training or its attack,
-    whichever grows more.
+    whichever grows more. Trials of other numbers are left out.
     """
     lines, found = {line.name: line for line in table.lines}, dict[str, float]()
     for folder in (out, results_folder()):
@@ -240,18 +240,18 @@ def minutes_at_full(table: Table, out: Path, changed: dict[str, Any], data_dir: 
             continue
         for row in rows.drop_duplicates("cell").to_dict("records"):
             name, minutes = row["cell"], max(float(row["wall_minutes"]), ROUNDED)
-            if name in found or name not in lines or isnan(minutes) or scale_of(row)[1]:
+            if name in found or name not in lines or isnan(minutes) or scale_of(row)[1] not in ({}, changed):
                 continue
-            same = row["scale"] == "full" and not changed
-            found[name] = minutes if same else minutes * _times(lines[name], row["scale"], changed, data_dir)
+            same = scale_of(row) == ("full", changed)
+            found[name] = minutes if same else minutes * _times(lines[name], scale_of(row), changed, data_dir)
     return found
 
 
-def _times(line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None) -> float:
-    """Return how many times longer a cell with `changed` takes at full size than it took at `scale` without."""
+def _times(line: Line, took: tuple[str, dict[str, Any]], changed: dict[str, Any], data_dir: Path | None) -> float:
+    """Return how many times longer a cell with `changed` takes at full size than at a scale with a trial's numbers."""
     before, now = (
         [plan(request, data_dir) for request in requests]
-        for requests in (line.requests(scale, {}), line.requests("full", changed))
+        for requests in (line.requests(*took), line.requests("full", changed))
     )
     grown = (large / small for small, large in zip(_work(before[0]), _work(now[0]), strict=True))
     return max(1.0, *grown) * len(now) / len(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -75,7 +76,9 @@ def reached(rows: pd.DataFrame, samples: Mapping[str, int] = {}) -> list[Reached
 
 
 def _reached(sweep: str, aim: float, cells: pd.DataFrame, samples: Mapping[str, int]) -> Reached:
-    several = cells["seeds"] >= LEAST
+    measured = [TRAINED, f"{TRAINED}_low", f"{TRAINED}_high", "seeds"]
+    told = cells.reindex(columns=[*dict.fromkeys([*cells, *measured, "further_low", "further_high"])])
+    several = (told["seeds"] >= LEAST) & told[measured].notna().all(axis=1)
     tests = [
         agreement(
             row[TRAINED],
@@ -86,15 +89,15 @@ def _reached(sweep: str, aim: float, cells: pd.DataFrame, samples: Mapping[str, 
             HALF,
             samples.get(row["cell"]),
         )
-        for row in cells.to_dict("records")
+        for row in told[several].to_dict("records")
     ]
-    low, high = ([aim + getattr(test, end) for test in tests] for end in ("low", "high"))
-    told = cells.assign(further=cells[TRAINED], further_low=low, further_high=high)
+    for end in ("low", "high"):
+        told.loc[several, f"further_{end}"] = [aim + getattr(test, end) for test in tests]
     may = told[several & (told["further_high"] >= aim - HALF)]
     return Reached(
         sweep,
         aim,
-        _first(told[cells[TRAINED] >= aim]),
+        _first(told[told[TRAINED] >= aim]),
         _first(may) if several.any() else Setting("-"),
         int((~several).sum()),
     )
@@ -105,7 +108,7 @@ def _first(cells: pd.DataFrame) -> Setting:
         return Setting()
     row = cells.iloc[0].to_dict()
     ends = (min(max(row[f"further_{end}"], 0.0), 1.0) for end in ("low", "high"))
-    further = f"[{', '.join(text_of(end, 3) for end in ends)}]" if row["seeds"] >= LEAST else "-"
+    further = "-" if math.isnan(row["further_low"]) else f"[{', '.join(text_of(end, 3) for end in ends)}]"
     claimed, valid = (text_of(row.get(f"epsilon_{name}"), 3) for name in ("claimed", "valid"))
     cell = str(row["cell"]).rpartition(", ")[2]
     return Setting(cell, interval("trained_accuracy", 3)(row), further, claimed, valid)

@@ -67,7 +67,7 @@ AMOUNTS = (
     *(RMSE.name, RMSE.baseline, "rmse_floor", PSNR.name, "iterations", "rounds", "sigma", "delta"),
     *("epsilon_claimed", "epsilon_valid", "epsilon_tap", "cost_ratio", "milliseconds", "minutes", "wall_minutes"),
 )
-"""Numbers of at least 0; infinite where failures reach the median."""
+"""Numbers of at least 0, as are the finite ends of their intervals; infinite where failures reach the median."""
 
 TIMES = ("milliseconds", "minutes", "wall_minutes")
 """Amounts that are finite."""
@@ -343,9 +343,11 @@ def _number(path: Path, head: str, place: int, text: str) -> float:
         found = math.nan
     if text and math.isnan(found):
         raise InputError(f"{path}: row {place}: {head}: got {text!r}, expected a number, or nothing; {CURE}")
-    if head.removesuffix("_low").removesuffix("_high") in SHARES and not (math.isnan(found) or 0 <= found <= 1):
+    of = head.removesuffix("_low").removesuffix("_high")
+    if of in SHARES and not (math.isnan(found) or 0 <= found <= 1):
         raise InputError(f"{path}: row {place}: {head}: got {text}, expected a share from 0 to 1; {CURE}")
-    if head in AMOUNTS and (found < 0 or (head in TIMES and math.isinf(found))):
+    endless = of != head and math.isinf(found)  # The interval of a median of few numbers has no end.
+    if of in AMOUNTS and not endless and (found < 0 or (head in TIMES and math.isinf(found))):
         finite = ", finite" if head in TIMES else ""
         raise InputError(f"{path}: row {place}: {head}: got {text}, expected a number of at least 0{finite}; {CURE}")
     if head in COUNTS and not (math.isnan(found) or (1 <= found <= MOST and found.is_integer())):

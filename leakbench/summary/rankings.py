@@ -105,7 +105,6 @@ def _interval(
 
 COLUMN = "attribute_"
 """Beginning of the columns of attributes in the rows: whether each was told right."""
-"""How the rows name an attribute's column."""
 
 SEVERAL = "the update is of several records; attributes are ranked for one"
 

@@ -20,7 +20,7 @@ import yaml
 from command_line import called
 from matplotlib.image import imread
 
-from leakbench.box import evidence_of
+from leakbench.box import beyond_the_asr, evidence_of, few_seeds, without_leak
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Reporter
@@ -239,6 +239,17 @@ def test_the_rmse_of_a_failed_attack_gets_no_verdict(ours: dict[str, float]) -> 
     assert (found[1].verdict, found[1].reason) == ("no verdict", "RMSE of a failed attack")
 
 
+def test_an_attack_that_reconstructs_beyond_its_asr_has_not_failed() -> None:
+    """The verdict may rest on recognition where no image comes within eta; its RMSE is then compared as any other."""
+    row = {"row": "a", "rmse": 0.5, "asr": 0.0, "null_asr": 0.2, "verdict": "reconstructs"}
+    found = compared(row, {"resilient": 0.0, "rmse": 0.5}, {}, "", {"rmse": 1, "resilient": 0})
+    assert found[1].reason != "RMSE of a failed attack"
+    assert (
+        compared({**row, "verdict": "inconclusive"}, {"rmse": 0.5}, {}, "", {"rmse": 1})[0].reason
+        == "RMSE of a failed attack"
+    )
+
+
 @pytest.mark.parametrize(
     ("printed", "resilient", "leak", "verdict"),
     [
@@ -438,6 +449,11 @@ def test_the_time_at_full_size_follows_from_the_quick_row(tmp_path: Path) -> Non
     study_of(table, tmp_path).store.write(rows.assign(scale="full"))
     assert minutes_at_full(table, tmp_path, {}, None)[name] == pytest.approx(2.0)
     assert minutes_at_full(table, tmp_path, {"train_rounds": 40}, None)[name] == pytest.approx(8.0)
+    # A trial of the same numbers is known as it is, one of others is not used.
+    trial = rows.assign(scale="full", changed='{"victims": 3}')
+    study_of(table, tmp_path).store.write(trial)
+    assert minutes_at_full(table, tmp_path, {"victims": 3}, None)[name] == pytest.approx(2.0)
+    assert minutes_at_full(table, tmp_path, {"victims": 4}, None) == {}
     # The minutes of a GPU say nothing about those of this machine.
     study_of(table, tmp_path).store.write(rows.assign(scale="full", versions='{"device": "cuda (NVIDIA H100)"}'))
     assert minutes_at_full(table, tmp_path, {}, None) == {}
@@ -744,6 +760,22 @@ def test_one_or_two_trainings_exclude_nothing() -> None:
     assert (found.mean.cell, found.possible) == ("1", Setting("-"))
 
 
+@pytest.mark.parametrize("unknown", ["seeds", "trained_accuracy", "trained_accuracy_low", "trained_accuracy_high"])
+def test_a_cell_without_a_number_excludes_nothing(unknown: str) -> None:
+    """Rows of older versions may lack one; such cells count as those with few trainings."""
+    cell = {
+        "aim": 0.9,
+        "trained_accuracy": 0.5,
+        "trained_accuracy_low": 0.49,
+        "trained_accuracy_high": 0.51,
+        "seeds": 3,
+    }
+    rows = pd.DataFrame([{**cell, "cell": f"a, {n}"} for n in (1, 2)])
+    rows.loc[0, unknown] = math.nan
+    assert [(each.few, each.possible.cell) for each in reached(rows)] == [(1, "none of those measured")]
+    assert [(each.few, each.possible) for each in reached(rows.drop(columns=[unknown]))] == [(2, Setting("-"))]
+
+
 def test_the_page_follows_the_current_table() -> None:
     """A corrected number of a paper next to an older measured row; a row with another name; a target."""
     table = TABLES["fed_alpha_cdp_table_10"]
@@ -997,6 +1029,20 @@ def test_the_box_of_a_page_is_computed_from_its_rows() -> None:
     assert f"{len(rows)} of {len(rows)} cells are stale" in top
     assert f"{len(rows)} cells were measured on one network" in top
     assert "- **Verdict:** Leak verdicts" in top  # The box describes the published rows.
+
+
+def test_the_caveats_of_a_box_count_rows() -> None:
+    """Rows without a leak, rows that reconstruct beyond their ASR, and cells of few trainings; a missing number is one."""
+    words = ["reconstructs", "reconstructs", "inconclusive", "attack failed", "no leak found"]
+    rows = pd.DataFrame({"verdict": words, "asr": [0.0, 0.9, 0.0, 0.0, 0.0], "null_asr": 0.1})
+    assert without_leak(rows) == "2 rows show no leak, 1 `inconclusive` and 1 `attack failed`: that is not protection."
+    assert without_leak(rows[:3]) == "1 row is `inconclusive`: that is not protection."
+    assert without_leak(rows[3:4]) == "1 row is `attack failed`: that is not protection."
+    assert without_leak(rows[:2]) == without_leak(rows[4:]) == without_leak(rows[["asr"]]) == ""
+    assert beyond_the_asr(rows).startswith("1 row says `reconstructs` at an ASR not above the baseline guess's")
+    assert beyond_the_asr(rows[1:]) == beyond_the_asr(rows[["verdict"]]) == ""
+    cells = pd.DataFrame({"cell": ["a", "b", "c"], "seeds": [3, 2, math.nan]})
+    assert few_seeds(cells, 3).startswith("2 of 3 cells have fewer than 3 trainings")
 
 
 def test_the_evidence_of_a_box_has_the_range_of_its_rows() -> None:
