@@ -94,18 +94,19 @@ def nearest(name: str, known: list[str] | tuple[str, ...], listing: str = "") ->
         listing: The command that lists the names; empty without one.
 
     Returns:
-        `; did you mean 'x'?` with the nearest known name, or with all names that contain it if they are few, or
+        `; did you mean 'x'?` with the nearest known name, or with the few names that contain it if none is very near, or
         `; known: a, b` if none is near, where semicolons separate names with commas. More than `MANY` names are listed
         by the command only.
     """
     within = [k for k in known if name in k] if len(name) > 2 else []
-    few = 1 < len(within) <= FEW
-    close = get_close_matches(name, within, n=FEW, cutoff=0) if few else get_close_matches(name, known, n=1, cutoff=0.6)
-    if not close and listing and len(known) > MANY:
+    alike = get_close_matches(name, known, n=1, cutoff=0.6)
+    if 1 < len(within) <= FEW and not get_close_matches(name, alike, cutoff=0.8):
+        alike = get_close_matches(name, within, n=FEW, cutoff=0)
+    if not alike and listing and len(known) > MANY:
         return f"; `{listing}` lists the names"
     return (
-        f"; did you mean {' or '.join(map(repr, close))}?"
-        if close
+        f"; did you mean {' or '.join(map(repr, alike))}?"
+        if alike
         else f"; known: {('; ' if any(',' in k for k in known) else ', ').join(sorted(known))}"
     )
 
