@@ -100,7 +100,8 @@ def _of(verdict: str) -> Callable[[], str]:
                     cell = f"{row}, {what} | {printed} | {measured} {interval.strip('-')}".rstrip() + f" | {reason}"
                     lines.append(f"| [{title}]({_link(page)}) | {cell} |")
         below = "[below](#epsilons-that-do-not-follow)"
-        counts = f"{computed} computed epsilons and rounds ({below}) and {len(lines)} measured {'number is' if len(lines) == 1 else 'numbers are'} {verdict}"
+        measured = f"{len(lines)} measured {'number is' if len(lines) == 1 else 'numbers are'}"
+        counts = f"{computed} computed epsilons and rounds ({below}) and {measured} {verdict}"
         counts += f" ({'; '.join(f'{what}: {number}' for what, number in sorted(kinds.items()))})." if kinds else "."
         heads = ["", "| page | cell | printed | measured [95 % CI] | why |", "| --- | --- | --- | --- | --- |"]
         return "\n".join([counts, *(heads if lines else ()), *lines]) + "\n"
