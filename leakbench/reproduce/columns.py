@@ -73,6 +73,12 @@ def yes(key: str) -> Callable[[Row], str]:
     return lambda row: "-" if pd.isna(row.get(key)) else "yes" if row[key] else "no"
 
 
+def recognised(row: Row) -> str:
+    """Show the share of recognised images with its interval, and the baseline guess's."""
+    shown = interval(rates.RECOGNISED.name)(row)
+    return shown if shown == "-" else f"{shown} ({text_of(row.get(rates.RECOGNISED.baseline))})"
+
+
 def above_baseline(row: Row) -> str:
     """Show the excess of the ASR over the baseline guess, as a share of the largest possible excess."""
     if pd.isna(row[rates.ASR.name]) or pd.isna(
@@ -116,6 +122,12 @@ NULL_ASR = Column(
     "baseline ASR",
     number(rates.ASR.baseline),
     "the same for the best guess from public data and the label, without any gradient",
+)
+RECOGNISED = Column(
+    "recognised [95 % CI] (baseline)",
+    recognised,
+    "the share of images that are closer to their original than to other images of the data set, by two distances of pictures, "
+    "also above eta; in brackets that of the baseline guess",
 )
 RMSE = Column(
     "median RMSE",
@@ -188,6 +200,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         NULL_RMSE,
         ASR,
         NULL_ASR,
+        RECOGNISED,
         Column("iterations claimed", number("claimed_iterations", 0)),
         Column(
             "iterations",
@@ -208,6 +221,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ASR,
         NULL_ASR,
         Column("above baseline", above_baseline, "(ASR - baseline ASR) / (1 - baseline ASR)"),
+        RECOGNISED,
         Column("mean RMSE claimed", number("claimed_rmse", 3)),
         MEAN_RMSE,
         RMSE,

@@ -29,7 +29,7 @@ from leakbench.experiment.victims import draw_victims, sent_to_clients, truth, v
 from leakbench.federated.view import View
 from leakbench.measure.measures import PSNR, RMSE, SSIM
 from leakbench.measure.metrics import eta_of
-from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM
+from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, RECOGNISED, VERBATIM
 from leakbench.measure.statistics import mean_interval, median_interval, proportion, wilson
 from leakbench.models.layers import first_layer
 from leakbench.reproduce.table import Line, Table
@@ -58,6 +58,7 @@ MEASURES = (
     *(*ASR.ends, ASR.baseline, RMSE.name, RMSE.baseline, PSNR.name, SSIM.name, LABELS.name),
     *(IDENTIFIED.name, "iterations", ASR.bound, "rmse_floor", IDENTIFIED.low, IDENTIFIED.high, IDENTIFIED.bound),
     *(LABEL_RANKED.name, LABEL_RANKED.bound, "observations", "candidates"),
+    *(*RECOGNISED.ends, RECOGNISED.baseline),
 )
 """Copied from the summary of a leakage point."""
 
