@@ -180,15 +180,20 @@ def _parts(
 
 
 def attack_floor_ratio(size: Size, dataset: str, data_dir: Path | None) -> Figure:
-    """Return the ratio of the seconds of one evaluation, of the distance and its derivative, to those of its arithmetic."""
-    leak = leaked(dataset, data_dir, size.lanes, size.repeats + 1)
+    """Return the ratio of the seconds of one evaluation, of the distance and its derivative, to those of its arithmetic.
+
+    Each repeat measures the ceiling and then evaluations, so that both are of the same load of the machine.
+    """
+    leak = leaked(dataset, data_dir, size.lanes, 2)
     shape, classes = leak.view.shape, leak.view.classes
     operations = matching_operations(layer_products(leak.view.network.model, shape, classes))
-    descent = _TimedDescent()
-    dataclasses.replace(leak.attack, descent=descent)((leak.view,), leak.rngs)
-    victims, tops = leak.view.victims, [ceiling() for _ in range(size.repeats)]
-    # Shares of the victims run side by side; the first evaluations fill caches.
-    each = [max(together) / victims for step, together in sorted(descent.taken.items()) if step]
+    victims, tops, each = leak.view.victims, list[float](), list[float]()
+    for _ in range(size.repeats):
+        tops.append(ceiling())
+        descent = _TimedDescent()
+        dataclasses.replace(leak.attack, descent=descent)((leak.view,), leak.rngs)
+        # Shares of the victims run side by side; the evaluations of step 0 fill caches.
+        each.append(max(descent.taken[1]) / victims)
     return Figure(
         "times",
         f"one evaluation of gradient matching, {victims} victims of {leak.cell.names['dataset']} together, over its arithmetic"

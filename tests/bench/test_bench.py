@@ -141,9 +141,11 @@ def test_the_attack_s_ratio_is_of_the_faster_reference_over_ours(monkeypatch: py
 
 
 def test_an_evaluation_lasts_until_its_slowest_share_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = iter([[1.0, 3.0], [4.0, 2.0]])
+
     class Made(dict[int, list[float]]):
-        def items(self) -> Any:
-            return [(0, [9.0]), (1, [1.0, 3.0]), (2, [4.0, 2.0])]
+        def __getitem__(self, step: int) -> list[float]:
+            return {1: next(shares)}[step]
 
     monkeypatch.setattr(attack, "_TimedDescent", lambda made=attack._TimedDescent: made(Made()))
     monkeypatch.setattr(attack, "ceiling", lambda: 1e9)
