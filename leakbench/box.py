@@ -85,7 +85,7 @@ def without_leak(rows: pd.DataFrame) -> str:
     failed = sum(found[word] for word in words)
     each = " and ".join(f"{found[word]:,} `{word}`" for word in words)
     are = f"{'is' if failed == 1 else 'are'} `{words[0]}`" if len(words) == 1 else f"show no leak, {each}"
-    return f"{count_of(failed, 'row')} {are}: that is not protection." if failed else ""
+    return f"{count_of(failed, 'row')} {are}, which does not show protection." if failed else ""
 
 
 def beyond_the_asr(rows: pd.DataFrame) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from leakbench.cell import Cell, hand_out
 from leakbench.cell.accounting import cell_curve, cell_epsilon
+from leakbench.cell.device import conditions
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Progress, planned, ticking
 from leakbench.core.types import Network
@@ -25,7 +26,7 @@ from leakbench.federated.simulate import counts_in, from_sent
 from leakbench.limits.limits import limits_of
 from leakbench.measure.metrics import eta_of
 from leakbench.storage.manifest import check_shown
-from leakbench.storage.store import AFTER, Run, without_pictures
+from leakbench.storage.store import AFTER, Run, add_environment, without_pictures
 from leakbench.storage.summary import Summary
 from leakbench.summary.summarise import summarise
 
@@ -45,6 +46,8 @@ def execute(cell: Cell, run: Run, progress: Progress) -> Summary:
     if run.manifest["complete"] and all([run.has(name) for name in {*WHOLE, *files}]):
         check_shown(run.folder / "manifest.json", run.manifest)
         return Summary.of(run.manifest["summary"]).replaced(folder=str(run.folder))
+    if run.manifest["complete"]:  # A run that was not complete has its environment since it was opened.
+        add_environment(run, [conditions(torch.device(cell.settings.device))])
     run.manifest["complete"] = False
     run.manifest.pop("summary", None)  # The summary belongs to files that have changed.
     s = cell.settings

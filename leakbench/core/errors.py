@@ -100,7 +100,7 @@ def nearest(name: str, known: list[str] | tuple[str, ...], listing: str = "") ->
     """
     within = [k for k in known if name in k] if len(name) > 2 else []
     alike = get_close_matches(name, known, n=1, cutoff=0.6)
-    if 1 < len(within) <= FEW and not get_close_matches(name, alike, cutoff=0.8):
+    if 0 < len(within) <= FEW and not get_close_matches(name, alike, cutoff=0.8):
         alike = get_close_matches(name, within, n=FEW, cutoff=0)
     if not alike and listing and len(known) > MANY:
         return f"; `{listing}` lists the names"

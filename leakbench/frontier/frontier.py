@@ -19,7 +19,7 @@ from leakbench.data.find import Load, load_dataset
 from leakbench.frontier.grid import DEFENSES, OUT, Point, points_of
 from leakbench.frontier.measure import LIMITS, SAME, asked_of, cells_at, command_of, left_out, measured
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
-from leakbench.study.rows import CURE, FRONTIER, Row, RowStore
+from leakbench.study.rows import CURE, FRONTIER, Row, RowStore, on_cpu
 from leakbench.study.stale import Published, Today, hash_of, today_of, versions_in
 from leakbench.study.study import Execution, Job, Study
 
@@ -115,7 +115,7 @@ def frontier(
     load_dataset(
         request.dataset, execution.data_dir
     )  # Missing data stop the command: they are not a reason to leave a defense out.
-    known = rows.loc[rows["left_out"].isna()]
+    known = on_cpu(rows.loc[rows["left_out"].isna()])
     took = known.groupby("cell")["wall_minutes"].sum().tolist() if len(known) else []
     fresh = sum(not why and point.name not in set(rows["cell"]) for point, why in points)
     if fresh:

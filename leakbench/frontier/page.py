@@ -28,6 +28,7 @@ from leakbench.frontier.grid import DEFENSES, OUT
 from leakbench.frontier.measure import SIZES, command_of
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
+from leakbench.study.rows import on_cpu
 from leakbench.study.stale import stale_lines, stale_names
 from leakbench.summary.verdict import CAUTION, LEVEL
 
@@ -132,7 +133,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "", ou
         "",
         "Finished settings are not measured again. With `--page`, the command only writes this page again. Each row of the CSV "
         "has its hash, seeds, versions and minutes "
-        f"({text_of(rows.drop_duplicates('cell')['wall_minutes'].sum(), 0)} minutes in total, on shared cores).",
+        f"({text_of(on_cpu(rows).drop_duplicates('cell')['wall_minutes'].sum(), 0)} minutes in total, on shared cores).",
     ]
     return "\n".join(lines).rstrip() + "\n"
 

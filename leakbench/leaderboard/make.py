@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +20,6 @@ from leakbench.auditing.cell import audit, check_trials
 from leakbench.cell import Request
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Reporter, cells_line
-from leakbench.core.provenance import versions
 from leakbench.core.verdict_words import FAILED, IDENTIFIES, RECONSTRUCTS
 from leakbench.leaderboard.asked import (
     ATTACKER_NAMES,
@@ -47,7 +48,7 @@ from leakbench.leaderboard.point import point_of, rounded
 from leakbench.measure.statistics import wilson
 from leakbench.storage.rows_file import rows_at
 from leakbench.storage.summary import EpsilonSummary, PrintedNumber, Summary
-from leakbench.study.study import Execution, Job, executed
+from leakbench.study.study import Execution, Job, executed, versions_of
 from leakbench.summary.threat import threat
 
 __all__ = [
@@ -56,9 +57,13 @@ __all__ = [
 ]
 
 
-def _made_with() -> dict[str, str]:
-    """Return the packages' versions, the machine's kind, what PyTorch uses of its processor, and the threads."""
-    found = {name: text for name, text in versions().items() if name != "machine"}
+def _made_with(runs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the packages' versions of the runs, the machine's kind, what PyTorch uses of its processor, and the threads.
+
+    Args:
+        runs: The manifests of the cells; `device` names a GPU that computed one.
+    """
+    found = {name: text for name, text in json.loads(versions_of(runs)).items() if name != "machine"}
     return {
         **found,
         "system": platform.system(),
@@ -85,9 +90,9 @@ def make_card(asked: CardSizes, defense: str, dataset: str, attack: str, executi
     """
     check_trials(asked.trials)
     cells, reporter = asking(asked, defense, dataset, attack, execution.data_dir), execution.reporter
-    took, measured = list[float](), dict[str, tuple[Summary, Measured]]()
+    took, measured = list[float](), dict[str, tuple[Summary, Measured, Mapping[str, Any]]]()
 
-    def measure(each: Asking) -> tuple[Summary, Measured]:
+    def measure(each: Asking) -> tuple[Summary, Measured, Mapping[str, Any]]:
         reporter.note(cells_line(len(cells) - len(took), took) + ", then the audit")
         reporter.say(f"{each.name}: {each.command}")
         began = time.monotonic()
@@ -114,7 +119,8 @@ def make_card(asked: CardSizes, defense: str, dataset: str, attack: str, executi
     audited = _audited(asked, defense, cells[0], execution.data_dir, reporter)
     reporter.close()
     ordered = [measured[each.name] for each in cells]
-    return _card(asked, cells, [summary for summary, _ in ordered], [cell for _, cell in ordered], audited)
+    summaries, found, manifests = zip(*ordered, strict=True)
+    return _card(asked, cells, summaries, found, audited, _made_with(manifests))
 
 
 def _card(
@@ -123,6 +129,7 @@ def _card(
     summaries: Sequence[Summary],
     measured: Sequence[Measured],
     audited: Audited,
+    made_with: dict[str, str],
 ) -> Card:
     cell, summary = cells[-1].cell, summaries[-1]
     sources = sources_of(cell)
@@ -141,17 +148,17 @@ def _card(
         epsilon=epsilon,
         cells=tuple(measured),
         warnings=warnings_of(measured, summaries, epsilon),
-        made_with=_made_with(),
+        made_with=made_with,
     )
 
 
-def _measured(each: Asking, execution: Execution) -> tuple[Summary, Measured]:
-    """Run a cell of a card, or read it where it is finished."""
+def _measured(each: Asking, execution: Execution) -> tuple[Summary, Measured, Mapping[str, Any]]:
+    """Run a cell of a card, or read it where it is finished; return its summary, its part of the card and its manifest."""
     with executed(each.cell, execution.runs, each.command, execution.reporter) as (summary, run):
         rows = run.read_rows("rows.parquet")
     points = [point_of(name, summary, rows_at(rows, LeakagePoint.of(name))) for name in summary.taps]
     above = [f"{broken.tap}: {broken.measure} is above its bound" for broken in summary.violations]
-    return summary, Measured(
+    cell = Measured(
         attacker=each.attacker,  # type: ignore[arg-type]
         protocol=each.protocol,  # type: ignore[arg-type]
         command=each.command,
@@ -160,6 +167,7 @@ def _measured(each: Asking, execution: Execution) -> tuple[Summary, Measured]:
         points=tuple(points),
         warnings=(*summary.warnings, *above),
     )
+    return summary, cell, run.manifest
 
 
 def _accuracy(summary: Summary, targets: Tensor) -> Accuracy:

@@ -247,7 +247,8 @@ def _any_round(point: str, given: Mapping[str, Any]) -> bool:
     unknown = (
         given.get("protocol") == "live" and given.get("train_rounds") is None and "last" in given.get("leak_rounds", ())
     )
-    return unknown and bool(LeakagePoint.of(point).rounds)
+    found = LeakagePoint.of(point)
+    return unknown and bool(found.rounds) and found.key == point
 
 
 def cell_fields(where: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ REACHES = (
     "Mean at the aim: the first cell of the sweep, in the table's order, whose mean accuracy is the aim or above. Not excluded: "
     "the first cell where one more training may reach the aim: its 95 % interval, for as many test examples as the paper's, does "
     "not end below the aim. Such a cell need not reach the aim: where trainings differ widely, little is excluded. "
-    f"Few seeds: the number of cells with fewer than {LEAST} trainings, which are left out of the rule."
+    f"Few seeds: the number of cells with fewer than {LEAST} trainings, or without an interval, which are left out of the rule."
 )
 """The columns and the rule of the table of sweeps that aim at an accuracy."""
 

@@ -157,7 +157,9 @@ class CellPlan:
         """Yield the job of each cell."""
         for place, (name, (scale, changed)) in enumerate(asked.items(), 1):
             line = next(line for line in self.table.at(scale) if line.name == name)
-            requests, command = tuple(line.requests(scale, changed)), command_of(self.table, line, scale)
+            # An engine measures all seeds that a row may need: further ones would be measured in this process.
+            seeds = line.counts(scale)[-1] if execution.engine is not None else 0
+            requests, command = tuple(line.requests(scale, changed, seeds)), command_of(self.table, line, scale)
             rows = partial(self._rows, line, scale, changed, out, execution)
             yield Job(name, rows, requests, command, f"setting {place} of {len(asked)}")
 

@@ -18,7 +18,7 @@ from leakbench.reproduce.published import AnyTable, read_any
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
 from leakbench.storage.atomic import write_text
 from leakbench.study.engines import Placed
-from leakbench.study.rows import Row, RowStore
+from leakbench.study.rows import Row, RowStore, on_cpu
 from leakbench.study.study import Execution, Page, Study
 
 __all__ = [
@@ -146,7 +146,7 @@ def index_of(out: Path) -> str:
         scales = (
             ", ".join(sorted(set(rows["scale"].dropna()))) if "scale" in rows else "both" if table.computed else "full"
         )
-        minutes = rows.drop_duplicates("cell")["wall_minutes"].sum() if "wall_minutes" in rows else None
+        minutes = on_cpu(rows).drop_duplicates("cell")["wall_minutes"].sum() if "wall_minutes" in rows else None
         page = csv.with_suffix(".md").relative_to(out).as_posix()
         lines.append(
             (

@@ -37,6 +37,7 @@ __all__ = [
     "AFTER",
     "SCHEMA",
     "Run",
+    "add_environment",
     "alone",
     "check_out",
     "checksum",
@@ -191,7 +192,7 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
             _check_manifest(folder, run.manifest, identity["hash"])
             if not run.manifest["complete"]:  # A complete run keeps the command that measured it.
                 run.manifest["command"] = identity["command"]
-                _goes_on(run, identity.get("computed", []))
+                add_environment(run, identity.get("computed", []))
             if run.manifest["complete"] and (folder / "parts").exists():
                 run.forget("parts/")
         try:
@@ -242,7 +243,7 @@ def finished_run(folder: Path) -> Iterator[Run]:
         yield run
 
 
-def _goes_on(run: Run, by: list[dict[str, Any]]) -> None:
+def add_environment(run: Run, by: list[dict[str, Any]]) -> None:
     """Add the environment of a resumed run to its manifest, and report the changes: its rows then come from several ones."""
     had = run.manifest.setdefault("computed", [])
     for now in by:

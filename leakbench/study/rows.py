@@ -232,7 +232,10 @@ class RowStore:
 
 def on_cpu(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows whose minutes are those of a CPU: `versions` names a device only where a cell was computed on a GPU."""
-    return rows[~rows["versions"].fillna("").str.contains('"device"')] if "versions" in rows else rows
+    if "versions" not in rows:
+        return rows
+    elsewhere = [isinstance(text, str) and '"device"' in text for text in rows["versions"]]
+    return rows.loc[~pd.Series(elsewhere, index=rows.index, dtype=bool)]
 
 
 def heads_of(path: Path) -> list[str]:
@@ -376,7 +379,8 @@ def _check(path: Path, rows: pd.DataFrame, kind: RowFormat) -> None:
     for place, (diverged, seeds) in enumerate(
         rows.reindex(columns=["diverged", "seeds"]).itertuples(index=False), start=1
     ):
-        if not (math.isnan(diverged) or (0 <= diverged <= seeds and diverged == int(diverged))):
+        most = MOST if math.isnan(seeds) else seeds
+        if not (math.isnan(diverged) or (0 <= diverged <= most and diverged == int(diverged))):
             raise InputError(
                 f"{path}: row {place}: diverged: got {diverged:g}, expected 0 to the number of seeds; {CURE}"
             )
@@ -444,6 +448,7 @@ JSON: dict[str, Callable[[str], bool]] = {
     "accuracies": _is_grid,
     "asked": _is_mapping,
     "changed": _is_trial,
+    "versions": _is_mapping,
     "behaviours": lambda text: parsed_versions(text) is not None,
 }
 """{column of JSON: whether a text is one that was written}."""

@@ -144,10 +144,11 @@ class Execution:
                     yield job, job.measure()
 
     def _finished(self, jobs: Sequence[Job[T]], engine: Placed) -> Generator[Job[T], None, None]:
-        """Yield each job when an engine has run its cells, on GPUs if its cells take a share of one."""
+        """Yield each job when an engine has run its cells; on GPUs, if it has them, those for which no other device is given."""
 
         def placed(request: Request) -> Request:
-            return dataclasses.replace(request, device="cuda") if engine.gpus_per_cell else request
+            default = request.device == Request.device
+            return dataclasses.replace(request, device="cuda") if engine.gpus_per_cell and default else request
 
         refuse_inside()
         self.reporter.heading = ""

@@ -312,6 +312,8 @@ def test_the_sentence_the_table_and_the_notebook_have_the_same_sign() -> None:
     assert "-0.90  [-1.00, -0.70]" in found.text.splitlines()[3]
     assert "<th>second - first</th>" in found._repr_html_() and "<td>-0.9</td>" in found._repr_html_()
     assert found.as_dicts()[0]["difference"] == found.table()["difference"].iloc[0] == 0.9
+    changes = [found.as_dicts()[0][name] for name in ("change", "change_low", "change_high")]
+    assert changes == [-0.9, -1.0, -0.7]
 
 
 def test_the_help_explains_sign() -> None:

@@ -32,6 +32,7 @@ def test_many_names_are_listed_by_a_command_and_few_in_the_message():
 
 def test_a_part_of_a_few_names_suggests_them_all():
     assert nearest("table", ["b_table_10", "a_table_1", "labels"]) == "; did you mean 'a_table_1' or 'b_table_10'?"
+    assert nearest("le_10", ["table_1", "table_10"]) == "; did you mean 'table_10'?"
     assert nearest("name", [f"name_{n}" for n in range(FEW + 1)]) == "; did you mean 'name_6'?"
 
 

@@ -263,6 +263,18 @@ def test_a_damaged_file_of_a_finished_run_is_measured_again(name, cell, whole, t
     assert_same_results(tmp_path / "run", whole)
 
 
+@pytest.mark.slow
+def test_a_finished_run_that_lost_a_file_names_both_environments(cell, whole, tmp_path):
+    """What is measured again may be measured elsewhere, as a run of a GPU on a CPU."""
+    shutil.copytree(whole, tmp_path / "run")
+    manifest = tmp_path / "run" / "manifest.json"
+    there = {"torch": "2.0.0", "device": "cuda (x)"}
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"computed": [there]}))
+    (tmp_path / "run" / "rows.parquet").unlink()
+    go(cell, tmp_path / "run")
+    assert json.loads(manifest.read_text())["computed"] == [there, conditions(torch.device("cpu"))]
+
+
 def test_a_run_resumed_in_another_environment_reports_it(cell, tmp_path):
     """As after an upgrade: its rows come from both versions, which `versions`, from its start, would hide."""
     begun, now, said = (

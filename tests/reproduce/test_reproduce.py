@@ -1035,12 +1035,16 @@ def test_the_caveats_of_a_box_count_rows() -> None:
     """Rows without a leak, rows that reconstruct beyond their ASR, and cells of few trainings; a missing number is one."""
     words = ["reconstructs", "reconstructs", "inconclusive", "attack failed", "no leak found"]
     rows = pd.DataFrame({"verdict": words, "asr": [0.0, 0.9, 0.0, 0.0, 0.0], "null_asr": 0.1})
-    assert without_leak(rows) == "2 rows show no leak, 1 `inconclusive` and 1 `attack failed`: that is not protection."
-    assert without_leak(rows[:3]) == "1 row is `inconclusive`: that is not protection."
-    assert without_leak(rows[3:4]) == "1 row is `attack failed`: that is not protection."
+    assert (
+        without_leak(rows)
+        == "2 rows show no leak, 1 `inconclusive` and 1 `attack failed`, which does not show protection."
+    )
+    assert without_leak(rows[:3]) == "1 row is `inconclusive`, which does not show protection."
+    assert without_leak(rows[3:4]) == "1 row is `attack failed`, which does not show protection."
     assert without_leak(rows[:2]) == without_leak(rows[4:]) == without_leak(rows[["asr"]]) == ""
     assert beyond_the_asr(rows).startswith("1 row says `reconstructs` at an ASR not above the baseline guess's")
     assert beyond_the_asr(rows[1:]) == beyond_the_asr(rows[["verdict"]]) == ""
+    assert beyond_the_asr(rows.assign(asr=0.1)).startswith("2 rows say")
     cells = pd.DataFrame({"cell": ["a", "b", "c"], "seeds": [3, 2, math.nan]})
     assert few_seeds(cells, 3).startswith("2 of 3 cells have fewer than 3 trainings")
 

@@ -79,6 +79,8 @@ OF: list[tuple[str, str, str | None]] = [
     *[("points", column, value) for column, value in (("asr_high", "0.5"), ("identified_high", "0"))],
     ("servers", "networks", "1e16"),
     *[("points", "point", value) for value in ("type-9", "type-1@x", "type-1@1@2")],
+    *[("points", "rmse_low", value) for value in ("-3", "-0.1")],
+    *[("points", "versions", value) for value in ("[]", "x", '"2"')],
     *[("points", "resilient", value) for value in ("2", "-1", "0.5")],
     *[("points", "diverged", value) for value in ("-1", "99", "0.5", "inf")],
     *[("points", "rmse", value) for value in ("-3", "-inf")],

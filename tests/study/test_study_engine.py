@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,9 @@ from leakbench.frontier.frontier import frontier
 from leakbench.leaderboard.make import make_card
 from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.table import Table, read_table
+from leakbench.study.engines import tasks_by
 from leakbench.study.process import ProcessEngine
+from leakbench.study.rows import on_cpu
 from leakbench.study.study import Execution, Job, versions_of
 from leakbench.study.task import Task, TaskOutcome
 from leakbench.study.work import measure
@@ -167,6 +170,31 @@ def test_an_engine_with_gpus_places_every_cell_on_one(tmp_path: Path) -> None:
     job = Job("row", lambda: "its rows", asked, "leakbench")
     assert list(Execution(tmp_path, None, Reporter(quiet=True), engine)([job])) == [(job, "its rows")]
     assert [task.request for task in engine.seen] == [dataclasses.replace(each, device="cuda") for each in asked]
+
+
+def test_a_cell_with_a_device_of_its_own_keeps_it(tmp_path: Path) -> None:
+    """An engine without a GPU for such a cell is refused, and a cell of a grid for the CPU by an engine with GPUs."""
+    job = Job("row", list, (Request(device="cuda:1"),), "leakbench")
+    with pytest.raises(InputError, match="add --gpus-per-cell"):
+        list(Execution(tmp_path, None, Reporter(quiet=True), Here())([job]))
+    engine = Here(fails="none", gpus_per_cell=0.5)
+    with pytest.raises(InputError, match="1 of 1 rows failed"):
+        list(
+            Execution(tmp_path, None, Reporter(quiet=True), engine)(
+                [Job("row", list, (Request(device="cuda:1", defense="none"),), "leakbench")]
+            )
+        )
+    assert [task.request.device for task in engine.seen] == ["cuda:1"]
+    with pytest.raises(InputError, match=r"^gpus-per-cell: got 0.5, but cell 'a' computes on 'cpu'"):
+        tasks_by(engine, [("a", Request(device="cpu"))], tmp_path, None)
+
+
+def test_rows_of_a_cpu_are_those_whose_versions_name_no_device() -> None:
+    """Also of tables without rows, without the column, and with a column of nothing."""
+    rows = pd.DataFrame({"cell": ["a", "b", "c"], "versions": ['{"torch": "2"}', '{"device": "cuda (x)"}', math.nan]})
+    assert on_cpu(rows)["cell"].tolist() == ["a", "c"]
+    for few in (rows[:0], rows[["cell"]], rows.assign(versions=math.nan), rows[:0].astype({"versions": float})):
+        pd.testing.assert_frame_equal(on_cpu(few), few)
 
 
 def test_the_versions_of_a_row_are_those_of_its_runs() -> None:
