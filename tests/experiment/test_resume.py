@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 import torch
 from command_line import called
+from resealed import reseal
 from safetensors.numpy import load_file
 
 from leakbench import cli
@@ -269,7 +270,7 @@ def test_a_finished_run_that_lost_a_file_names_both_environments(cell, whole, tm
     shutil.copytree(whole, tmp_path / "run")
     manifest = tmp_path / "run" / "manifest.json"
     there = {"torch": "2.0.0", "device": "cuda (x)"}
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"computed": [there]}))
+    reseal(tmp_path / "run", json.loads(manifest.read_text()) | {"computed": [there]})
     (tmp_path / "run" / "rows.parquet").unlink()
     go(cell, tmp_path / "run")
     assert json.loads(manifest.read_text())["computed"] == [there, conditions(torch.device("cpu"))]
