@@ -273,7 +273,7 @@ def printed_accuracy(inputs: Inputs) -> Finding:
         f"Accuracies of {range_of(several['seeds'])} trainings each: {measured}."
         if measured
         else "None is contradicted or reproduced.",
-        f"why, because the learning rate is not printed and may differ; nor the other cells: {single} of full size had one "
+        f"why, because the paper prints no learning rate; nor the other cells: {single} of full size had one "
         f"training, {len(quick)} are smaller than the paper's, and the rest are not measured.{reference}",
         (source.page,),
         doubts,

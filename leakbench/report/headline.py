@@ -59,7 +59,7 @@ class Finding:
         word: The verdict.
         result: What was measured, as "10 of 10 images"; for a reason that the first finding has too, "as above".
         place: Where it was measured, as "from one client's update".
-        beside: What to compare it with, as "baseline guess: 0 of 10"; empty without a comparison.
+        beside: The number to compare with, as "baseline guess: 0 of 10"; empty without a comparison.
         command: The command that would decide; empty without one.
         guaranteed: What the valid epsilon of the leak guarantees, a sentence; empty without a guarantee.
         caveat: How the finding must not be read, one or two sentences; empty without a caveat.

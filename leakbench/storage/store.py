@@ -244,7 +244,12 @@ def finished_run(folder: Path) -> Iterator[Run]:
 
 
 def add_environment(run: Run, by: list[dict[str, Any]]) -> None:
-    """Add the environment of a resumed run to its manifest, and report the changes: its rows then come from several ones."""
+    """Add the environment of a resumed run to its manifest, and report the changes: its rows then come from several ones.
+
+    Args:
+        run: The open run.
+        by: Environments in which it is continued, as `leakbench.cell.device.conditions` returns them; known ones are skipped.
+    """
     had = run.manifest.setdefault("computed", [])
     for now in by:
         if now in had:

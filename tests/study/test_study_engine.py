@@ -93,7 +93,8 @@ def test_rows_that_fail_are_named_and_the_others_are_kept(tmp_path: Path) -> Non
     asked = table(tmp_path)
     with pytest.raises(InputError, match=r"^2 of 3 rows failed; sign.*: no such luck \(what is measured is kept"):
         rows_of(asked, tmp_path, Here(fails="sign"))
-    assert list(pd.read_csv(tmp_path / "out" / "signs.csv")["row"]) == ["none"]
+    rows = pd.read_csv(tmp_path / "out" / "signs.csv")
+    assert list(rows["row"]) == ["none"] and json.loads(rows["versions"][0]) == versions()
     again = Here()
     assert sorted(rows_of(asked, tmp_path, again)[0]) == ["sign", "signs again"] and len(again.seen) == 1
 
