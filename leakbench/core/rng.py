@@ -10,13 +10,13 @@ from torch import Tensor
 
 from leakbench.core.types import Generators
 
-__all__ = ["generator", "generators", "normal"]
+__all__ = ["generator", "generators", "normal", "together"]
 
 
 def generator(seed: int, purpose: str, *indices: int) -> torch.Generator:
     """Return the generator of one purpose (`"noise"`, `"batches"`, ...) and indices, such as a round and a client.
 
-    Generators are on the CPU for every device of the computation, so that all devices use the same numbers.
+    Generators are on the CPU for every device of the computation, so that all devices use the same numbers (but see `together`).
     """
     text = "/".join([str(seed), purpose, *map(str, indices)])
     digest = hashlib.sha256(text.encode()).digest()
@@ -32,8 +32,23 @@ def generators(seed: int, purpose: str, indices: Iterable[tuple[int, ...]]) -> G
     return tuple(generator(seed, purpose, *index) for index in indices)
 
 
+def together(rngs: Generators, device: torch.device) -> Generators:
+    """Return generators for noise that is drawn on the device: on a GPU one for all lanes, else the lanes' own.
+
+    The distribution is the same, but the numbers differ from those of a CPU, and depend on which lanes draw together. Drawing each
+    lane's noise on the CPU takes several times as long as the rest of a training step on a GPU.
+
+    Args:
+        rngs: One generator per lane, at least one. On a GPU the first one gives the seed.
+    """
+    if device.type != "cuda":
+        return rngs
+    seed = int(torch.randint(2**63 - 1, (), generator=rngs[0]))
+    return (torch.Generator(device).manual_seed(seed),) * len(rngs)
+
+
 def normal(like: Tensor, rngs: Generators | None, members: int) -> Tensor:
-    """Return standard normal noise (lanes, members, *p), each lane from its own generator.
+    """Return standard normal noise (lanes, members, *p), each lane from its own generator; lanes that share one draw together.
 
     Args:
         like: (lanes, *, *p), a tensor with the shape, type and device of the noise.
@@ -44,7 +59,9 @@ def normal(like: Tensor, rngs: Generators | None, members: int) -> Tensor:
         return like.new_zeros(like.shape[0], members, *like.shape[2:])
     if len(rngs) != like.shape[0]:
         raise ValueError(f"rngs: got {len(rngs)} generators, expected one for each of {like.shape[0]} lanes")
-    drawn = torch.empty(len(rngs), members, *like.shape[2:], dtype=like.dtype)
+    drawn = torch.empty(len(rngs), members, *like.shape[2:], dtype=like.dtype, device=rngs[0].device)
+    if all(rng is rngs[0] for rng in rngs):
+        return drawn.normal_(generator=rngs[0]).to(like.device)
     for lane, rng in zip(drawn, rngs, strict=True):
         lane.normal_(generator=rng)
     return drawn.to(like.device)

@@ -15,9 +15,11 @@ def length(vectors: Tensor, dim: int) -> Tensor:
     """
     norms: Tensor = torch.linalg.vector_norm(vectors, dim=dim)
     finite = norms.isfinite()
-    if bool(finite.all()):
+    if vectors.device.type != "cuda" and bool(
+        finite.all()
+    ):  # On a GPU this question would wait for all work before it.
         return norms
-    whole: Tensor = torch.linalg.vector_norm(vectors.double(), dim=dim).to(norms)
+    whole: Tensor = torch.linalg.vector_norm(vectors, dim=dim, dtype=torch.float64).to(norms)
     return norms.where(finite, whole)
 
 

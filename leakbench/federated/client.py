@@ -9,7 +9,7 @@ clients, as implementations of FedAvg do. A model in eval mode uses the statisti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from leakbench.core.errors import InputError
+from leakbench.core.rng import together
 from leakbench.core.types import Clock, Generators, Local, Network, Parameters, Signal
-from leakbench.defense.transform import RunsNetwork, Stations, apply
+from leakbench.defense.transform import RunsNetwork, Stations, Transform, apply
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.engine.once import gradients
 from leakbench.federated.merged import merged_signal, merges
@@ -51,7 +52,7 @@ class Examples:
         draws: (K, L, B, k), the random numbers of a sampling network (`leakbench.federated.sampling`); None for zeros.
         padded: Whether some weights may be 0. If false, the weights are not read, which saves a wait for the GPU.
         alone: Whether a single example's signal after the `example` station is read. If false, the station's noise may be drawn
-            once for all examples (`leakbench.federated.merged`).
+            once for all examples (`leakbench.federated.merged`), and on a GPU once for all clients.
     """
 
     inputs: Tensor
@@ -154,8 +155,13 @@ def runs_apart(network: Network, stations: Stations, shape: tuple[int, ...]) -> 
     """
     on_cpu = all(p.device.type == "cpu" for p in network.parameters.values())
     transforms = (*stations.example, *stations.batch, *stations.client, *stations.server)
-    ours = all(type(t).__module__.startswith("leakbench.") and not isinstance(t, RunsNetwork) for t in transforms)
-    return on_cpu and ours and _chain(network, shape) is not None
+    alone = not any(isinstance(t, RunsNetwork) for t in transforms)
+    return on_cpu and alone and _ours(transforms) and _chain(network, shape) is not None
+
+
+def _ours(transforms: Iterable[Transform]) -> bool:
+    """Return whether no transform is from outside leakbench."""
+    return all(type(t).__module__.startswith("leakbench.") for t in transforms)
 
 
 def _chain(network: Network, shape: tuple[int, ...]) -> Chain | None:
@@ -233,6 +239,8 @@ def local_iterations(
     if chain is not None:
         network = replace(network, parameters=chain.laid_out(network.parameters))
     clients, steps = examples.inputs.shape[:2]
+    if rngs and not examples.alone and _ours((*stations.example, *stations.batch)):
+        rngs = together(rngs, examples.inputs.device)  # A part from outside may draw in other ways, on the CPU.
     sent = {**network.memory, **network.statistics}
     memory = {n: m.expand(clients, 1, *m.shape) for n, m in sent.items()}
     for step in range(steps):

@@ -41,6 +41,9 @@ __all__ = [
     "train",
 ]
 
+GPU_CLIENTS = 128
+"""Number of clients per computation on a GPU, whose kernels are not busy with fewer; `Room` halves it if memory is too small."""
+
 LOWER = "lower --batch or --local-iterations, or take a smaller --model"
 """Advice against too little memory."""
 
@@ -129,13 +132,15 @@ class _Cohort:
 
 
 def lanes_per_chunk(parameters: Parameters, batch: int, per_example: bool, apart: bool = False) -> int:
-    """Return the number of clients per computation, such that their gradients approximately fit into the cache.
+    """Return the number of clients per computation: on a CPU such that their gradients approximately fit into the cache.
 
     Args:
         batch: B, the number of examples in a batch.
         per_example: Whether single examples' gradients are computed.
         apart: Whether each core computes separate lanes, and so has only its own cache.
     """
+    if any(p.device.type == "cuda" for p in parameters.values()):
+        return GPU_CLIENTS
     size = 4 * sum(p.numel() for p in parameters.values()) * (batch if per_example else 3)
     return lanes_within(CORE_CACHE if apart else ALL_CACHES, size, most=64)
 

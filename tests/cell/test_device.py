@@ -16,6 +16,7 @@ from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.cell.cell import hand_out, identified
 from leakbench.cell.device import described, device_of
 from leakbench.core.errors import InputError
+from leakbench.core.rng import generators, normal, together
 from leakbench.core.types import Network
 from leakbench.execute import execute
 from leakbench.experiment.stage_train import fresh_network
@@ -186,11 +187,13 @@ def test_an_attack_on_a_gpu_reconstructs_as_many_as_on_the_cpu(tmp_path: Path) -
 
 @pytest.mark.cuda
 @needs_gpu
-@pytest.mark.parametrize("defense", ["none", "fed_cdp_valid"])
-def test_training_on_a_gpu_equals_training_on_the_cpu(defense: str) -> None:
-    """The same batches and the same noise: after three rounds weights differ only by rounding."""
+@pytest.mark.parametrize(
+    "defended", [{}, {"defense": "fed_cdp_valid", "noise_factor": 1e-6}, {"defense": "fed_cdp", "noise_factor": 1e-6}]
+)
+def test_training_on_a_gpu_equals_training_on_the_cpu(defended: dict[str, Any]) -> None:
+    """The same batches, and noise too small to matter: after three rounds weights differ only by rounding."""
     device_of("cuda")
-    plain = cell(defense=defense, protocol="live", train_rounds=3, clients=6, clients_per_round=4, batch=3)
+    plain = cell(**defended, protocol="live", train_rounds=3, clients=6, clients_per_round=4, batch=3)
     states = []
     for some in (plain, on("cuda", plain)):
         model, start = fresh_network(some, trained=True)
@@ -199,3 +202,17 @@ def test_training_on_a_gpu_equals_training_on_the_cpu(defense: str) -> None:
         states.append({n: p.cpu() for n, p in last.parameters.items()})
     for name, weights in states[0].items():
         torch.testing.assert_close(states[1][name], weights, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.cuda
+@needs_gpu
+def test_the_noise_of_a_training_on_a_gpu_is_standard_normal_and_new_in_each_lane_and_draw() -> None:
+    """Moments of 2 x 4 lanes of 100,000 numbers; the same seed gives the same numbers."""
+    like = torch.zeros(4, 1, 100_000, device="cuda")
+    found = []
+    for _ in range(2):
+        rngs = together(generators(3, "noise", [(lane,) for lane in range(4)]), like.device)
+        found.append(torch.cat([normal(like, rngs, 1) for _ in range(2)]).flatten(1).cpu())
+    assert torch.equal(found[0], found[1])
+    assert (torch.corrcoef(found[0]) - torch.eye(8)).abs().max() < 0.02
+    assert found[0].mean(1).abs().max() < 0.02 and (found[0].square().mean(1) - 1).abs().max() < 0.03

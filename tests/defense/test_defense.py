@@ -387,3 +387,13 @@ def test_a_claim_of_another_unit_is_refused(unit: str, claim: str, tmp_path: Pat
     other = {"client": "example", "example": "client"}[unit]
     with pytest.raises(InputError, match=f"claim: its unit is '{other}', the defense's is '{unit}'"):
         resolve("defenses", Defense, str(recipe))
+
+
+def test_lanes_with_one_generator_draw_together_and_others_each_for_itself() -> None:
+    like = torch.zeros(3, 5, 4)
+    shared = (generators(1, "noise", [(0,)])[0],) * 3
+    whole = torch.randn(3, 2, 4, generator=generators(1, "noise", [(0,)])[0])
+    assert torch.equal(normal(like, shared, 2), whole)
+    apart = normal(like, generators(1, "noise", [(0,), (1,), (2,)]), 2)
+    for lane in range(3):
+        assert torch.equal(apart[lane], torch.randn(2, 4, generator=generators(1, "noise", [(lane,)])[0]))

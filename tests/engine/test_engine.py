@@ -28,6 +28,7 @@ from leakbench.defense.transform import Stations, Transform
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.engine.once import gradients, gradients_once
 from leakbench.engine.patches import Kernel, folded, patches
+from leakbench.engine.steps import Affine
 from leakbench.engine.transposed import Transposed
 from leakbench.federated.client import Examples, client_update
 from leakbench.federated.merged import merges
@@ -234,6 +235,24 @@ def test_gathering_is_the_adjoint_of_a_convolution(
     way = Transposed(kernel, height, width)
     entered = way.entered(way.columns(delta.permute(0, 2, 3, 1)) @ way.matrix(weight))
     assert torch.allclose(entered.permute(0, 3, 1, 2), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("padding", [(0, 0), (1, 2)])
+def test_a_product_for_all_lanes_returns_what_grouped_convolutions_return(padding: tuple[int, int]) -> None:
+    """The way of a GPU, which computes groups one after the other, against the derivative of each lane's convolution."""
+    rng = torch.Generator().manual_seed(7)
+    layer = Affine("w", None, Kernel((3, 2), (1, 1), padding))
+    pictures = torch.randn(3, 2, 6, 5, 4, generator=rng, dtype=torch.float64).requires_grad_()
+    weight = torch.randn(3, 8, 4, 3, 2, generator=rng, dtype=torch.float64)
+    pairs = zip(pictures, weight, strict=True)
+    each = [nn.functional.conv2d(x.permute(0, 3, 1, 2), w, padding=padding).permute(0, 2, 3, 1) for x, w in pairs]
+    delta = torch.randn(3, *each[0].shape, generator=rng, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(torch.stack(each), pictures, delta)
+    for found in (
+        layer.returned(delta, weight, False, pictures.shape),
+        layer.returned_by_columns(delta, weight, pictures.shape),
+    ):
+        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["lenet_cpl", "cnn", "mlp"])
