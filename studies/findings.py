@@ -273,8 +273,9 @@ def printed_accuracy(inputs: Inputs) -> Finding:
         f"Accuracies of {range_of(several['seeds'])} trainings each: {measured}."
         if measured
         else "None is contradicted or reproduced.",
-        f"why, because the paper prints no learning rate; nor the other cells: {single} of full size had one "
-        f"training, {len(quick)} are smaller than the paper's, and the rest are not measured.{reference}",
+        f"why, because the paper prints no learning rate; nor the other cells: "
+        f"{f'{single} of full size had one training, ' if single else ''}"
+        f"{len(quick)} are smaller than the paper's, and the rest are not measured.{reference}",
         (source.page,),
         doubts,
     )
