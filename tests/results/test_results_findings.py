@@ -91,7 +91,7 @@ def test_rows_that_are_not_significant_take_a_claim_back(finding, name, columns,
 def test_a_printed_accuracy_is_contradicted_by_several_trainings_only(inputs: Inputs) -> None:
     """Two rows of three seeds decide. Holm's correction over more rows of three seeds may not, nor does one seed."""
     source = inputs.tables["fed_alpha_cdp_table_4"]
-    two = source.rows[source.rows["cell"].isin(["N = 100, 5 %, Fed-CDP", "N = 100, 5 %, Fed-alphaCDP"])]
+    two = source.rows[source.rows["cell"].isin(["N = 1000, 10 %, Fed-CDP", "N = 1000, 10 %, Fed-alphaCDP"])]
     of_two = replace(inputs, tables={**inputs.tables, "fed_alpha_cdp_table_4": replace(source, rows=two)})
     assert findings.printed_accuracy(of_two).doubts == []
     assert findings.printed_accuracy(changed(of_two, "fed_alpha_cdp_table_4", seeds=1.0)).doubts
