@@ -17,11 +17,13 @@ from leakbench.reproduce.reached import Reached, reached
 from leakbench.summary.verdict import CAUTION
 
 __all__ = [
+    "CHOICE",
     "LEARNED",
     "NOTHING_REQUIRED",
     "RELEASED",
     "Choice",
     "Requirements",
+    "choosing",
     "chosen",
     "first_point",
     "main_rows",
@@ -32,6 +34,9 @@ __all__ = [
 
 RELEASED = "released"
 """The observer that sees the released models only."""
+
+CHOICE = "choice_accuracy"
+"""Column of the accuracy on the half of the test examples by which a setting is chosen; older rows have only `trained_accuracy`."""
 
 LEARNED = 0.5
 """Share of what an undefended training learns above the commonest class that a usable setting keeps."""
@@ -116,10 +121,16 @@ def usable_from(rows: pd.DataFrame) -> float | None:
     A usable setting keeps at least `LEARNED` of what the undefended training learns above the commonest class.
     """
     plain = rows[rows["defense"] == "none"] if len(rows) else rows
-    if not len(plain) or plain["trained_accuracy"].isna().all():
+    if not len(plain) or choosing(plain).isna().all():
         return None
-    accuracy, commonest = float(plain.iloc[0]["trained_accuracy"]), float(plain.iloc[0]["null_label"])
+    accuracy, commonest = float(choosing(plain).iloc[0]), float(plain.iloc[0]["null_label"])
     return commonest + LEARNED * (accuracy - commonest)
+
+
+def choosing(rows: pd.DataFrame) -> pd.Series:
+    """Return the accuracies that choose: on one half of the test examples; on all of them in rows from before the halves."""
+    whole: pd.Series = rows["trained_accuracy"].astype(float)
+    return rows[CHOICE].astype(float).fillna(whole) if CHOICE in rows else whole
 
 
 def refusals(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.Series:
@@ -139,7 +150,7 @@ def refusals(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.
 
 
 def _usable(rows: pd.DataFrame) -> pd.Series:
-    least, accuracy = usable_from(rows), rows["trained_accuracy"].astype(float)
+    least, accuracy = usable_from(rows), choosing(rows)
     usable: pd.Series = accuracy > rows["null_label"].astype(float)
     return usable if least is None else usable & (accuracy >= least)
 
@@ -153,8 +164,8 @@ def chosen(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> Choic
     if not len(rows):
         return Choice(None, rows, None, None, 0, 0, usable, wanted)
     reasons = refusals(rows, wanted)
-    ranked = rows.sort_values(
-        ["trained_accuracy", wanted.column, "factor"],
+    ranked = rows.assign(**{CHOICE: choosing(rows)}).sort_values(
+        [CHOICE, wanted.column, "factor"],
         ascending=[False, True, False],
         na_position="last",
         kind="stable",
@@ -162,7 +173,7 @@ def chosen(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> Choic
     good = ranked[reasons[ranked.index] == ""]
     none = Choice(None, good, None, None, len(good), len(rows), usable, wanted)
     if not len(good):
-        weak = ranked[reasons[ranked.index] == "accuracy"].dropna(subset=["trained_accuracy"])
+        weak = ranked[reasons[ranked.index] == "accuracy"].dropna(subset=[CHOICE])
         strong = rows[reasons == "leak"].sort_values(
             [IDENTIFIED.name, "trained_accuracy"], ascending=[True, False], na_position="last", kind="stable"
         )

@@ -8,10 +8,13 @@ import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
+import torch
 from scipy.stats import binom
+from torch import Tensor
 
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
@@ -19,9 +22,14 @@ from leakbench.cell.network import probe_of
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.recipe import names
 from leakbench.core.request import options_of
+from leakbench.core.rng import generator
+from leakbench.core.types import Network
 from leakbench.core.verdict_words import IDENTIFIES, RECONSTRUCTS
 from leakbench.data.find import Load, load_dataset
 from leakbench.defense import Defense, facts_at
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.federated.simulate import accuracy, from_sent
+from leakbench.frontier.choose import CHOICE
 from leakbench.frontier.grid import DEFAULT, DEFENSES, FACTORS, IDENTIFY, OUT, SEEDS, Point
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.privacy.decay import Scaled
@@ -40,6 +48,8 @@ __all__ = [
     "asked_of",
     "cells_at",
     "command_of",
+    "half_accuracies",
+    "halved",
     "identified_by",
     "left_out",
     "measured",
@@ -137,7 +147,7 @@ def cells_at(
 
 def measured(point: Point, cells: list[Cell], asked: str, command: str, execution: Execution) -> list[Row]:
     """Run a point's cells, each in its own folder, where an interrupted one is resumed; return the rows."""
-    ended, seconds, found, manifests = list[float](), 0.0, list[Row](), list[Mapping[str, Any]]()
+    halves, seconds, found, manifests = list[tuple[float, float]](), 0.0, list[Row](), list[Mapping[str, Any]]()
     *trained, many = cells
     with executed(many, execution.runs, command, execution.reporter) as (summary, run):
         identified = summary.taps
@@ -145,7 +155,7 @@ def measured(point: Point, cells: list[Cell], asked: str, command: str, executio
         manifests += [run.manifest]
     for cell in trained:
         with executed(cell, execution.runs, command, execution.reporter) as (summary, run):
-            ended += [] if summary.accuracy is None else [float(summary.accuracy)]
+            halves += [] if summary.accuracy is None else [half_accuracies(cell, run)]
             seconds += sum(run.manifest["phases"].values())
             manifests += [run.manifest]
             found = found or _taps(summary, run, identified)
@@ -158,11 +168,32 @@ def measured(point: Point, cells: list[Cell], asked: str, command: str, executio
         "hash": hash_of(cells),
         **recorded_in(cells),
         "seeds": len(trained),
-        **accuracy_of(ended, len(first.data.test_targets)),
+        CHOICE: fmean(choosing for choosing, _ in halves) if halves else None,
+        **accuracy_of([reported for _, reported in halves], len(halved(first)[1])),
         "wall_minutes": round(seconds / 60, 1),
         "versions": versions_of(manifests),
     }
     return [same | row for row in found]
+
+
+def halved(cell: Cell) -> tuple[Tensor, Tensor]:
+    """Return the indices of two halves of the test examples, the same for all settings: one chooses a setting, one is reported."""
+    count = len(cell.data.test_targets)
+    order = torch.randperm(count, generator=generator(0, "test halves"))
+    return order[: count // 2], order[count // 2 :]
+
+
+def half_accuracies(cell: Cell, run: Run) -> tuple[float, float]:
+    """Return the accuracies of a run's trained network on the two halves of the test examples."""
+    model, _ = fresh_network(cell, trained=True)
+    weights, memory = (
+        {name: tensor.to(cell.settings.device) for name, tensor in tensors.items()}
+        for tensors in from_sent(run.read_tensors("model.safetensors"))
+    )
+    state = {**weights, **Network(model, weights, memory=memory).statistics}
+    tests = ((cell.data.test_inputs[half], cell.data.test_targets[half]) for half in halved(cell))
+    choosing, reported = (accuracy(model.eval(), state, *test)[0] for test in tests)
+    return choosing, reported
 
 
 def left_out(point: Point, asked: str, why: str) -> Row:

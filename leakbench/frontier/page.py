@@ -14,6 +14,7 @@ from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.frontier.answer import answer_of, command_words, epsilon_text, p_text, required, setting_of, share_text
 from leakbench.frontier.choose import (
+    CHOICE,
     LEARNED,
     RELEASED,
     Choice,
@@ -40,7 +41,7 @@ HEADS = (
 )
 
 LEGEND = """\
-- accuracy: on the test examples after the last round, {seeds}.
+- accuracy: on {tests} after the last round, {seeds}.
 - identified: how often the likelihood of the observed update picks the victim among the candidates. The attacker is adaptive;
   {many} victims are only identified, by the attack `identification`. chance: 95 % range of a guess without any gradient; p: by a
   one-sided exact binomial test against chance.
@@ -108,6 +109,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "", ou
         _table(main, choice.wanted),
         "",
         LEGEND.format(
+            tests="one half of the test examples" if _halved(main) else "the test examples",
             seeds=_seeds(main),
             delta=delta,
             point=point_name(point),
@@ -301,6 +303,11 @@ SAME_TEST = (
     "The setting is selected by its accuracy on the test examples, so that the reported accuracy is slightly too high."
 )
 
+HALVES = (
+    "The setting is selected by its accuracy on one half of the test examples, and the accuracies on this page are those on the "
+    "other half, so that the choice does not raise them."
+)
+
 ONE_SEED = "With one seed, the interval of an accuracy covers the choice of test examples, but not another training."
 
 
@@ -325,7 +332,12 @@ def _limits_of(rows: pd.DataFrame, main: pd.DataFrame) -> list[str]:
         else []
     )
     seeds = [ONE_SEED] if len(main) and main["seeds"].max() == 1 else []
-    return [" ".join([said, *absent]), "", " ".join([*seeds, SAME_TEST])]
+    return [" ".join([said, *absent]), "", " ".join([*seeds, HALVES if _halved(main) else SAME_TEST])]
+
+
+def _halved(rows: pd.DataFrame) -> bool:
+    """Return whether all rows were chosen and reported on different halves of the test examples."""
+    return CHOICE in rows and bool(rows.loc[rows["trained_accuracy"].notna(), CHOICE].notna().all())
 
 
 def _not_measured(rows: pd.DataFrame, main: pd.DataFrame) -> tuple[int, int]:

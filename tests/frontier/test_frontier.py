@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from command_line import called
 
 from leakbench.cell import Request
@@ -34,6 +35,7 @@ from leakbench.frontier.measure import (
     SAME,
     cells_at,
     command_of,
+    halved,
     identified_by,
     measured,
     null_interval,
@@ -389,6 +391,8 @@ def test_the_page_begins_with_the_limits_of_the_answer() -> None:
     assert "Default defenses that were not tried (13 of 14): `fed_cdp`" in top
     assert "With one seed, the interval of an accuracy covers the choice of test examples" in top
     assert "The setting is selected by its accuracy on the test examples" in top
+    both = two.assign(choice_accuracy=0.5)
+    assert "by its accuracy on one half of the test examples" in page_of(both, chosen(both), "f").partition("![")[0]
     several = two[:2].assign(seeds=3)
     top = page_of(several, chosen(several), "f").partition("![")[0]
     assert "All 2 settings of the grid" in top
@@ -433,12 +437,43 @@ def test_a_point_combines_trainings_with_all_seeds_at_the_same_noise(tmp_path: P
             told.append(summary)
     accuracies = [summary.accuracy for summary in told[:3]]
     assert len(set(accuracies)) > 1
-    assert found["trained_accuracy"] == pytest.approx(sum(accuracies) / 3)
-    assert found["trained_accuracy"] not in accuracies
+    chose, shown = halved(cells[0])
+    halves = (found["choice_accuracy"] * len(chose) + found["trained_accuracy"] * len(shown)) / (
+        len(chose) + len(shown)
+    )
+    assert halves == pytest.approx(sum(accuracies) / 3)  # The two halves together are the test examples of each run.
+    assert found["trained_accuracy"] != pytest.approx(found["choice_accuracy"])
     epsilon = told[0].epsilon
     assert found["epsilon_tap"] == epsilon.by_tap["type-1"].valid != epsilon.valid == found["epsilon_valid"]
     assert (found["identify_victims"], found["victims"], found["seeds"]) == (9, 2, 3)
     assert found["identified"] == told[3].taps["type-1"].identified
+
+
+def test_the_test_examples_are_divided_once_for_all_settings() -> None:
+    sizes: dict[str, Any] = {"victims": 1, "candidates": 9, "leak_batch": 1, "taps": ("type-1",)}
+    halves = [
+        halved(prepare(Request(dataset="cancer", defense=defense, seed=seed, **sizes), None))
+        for defense, seed in (("none", 0), ("fed_cdp", 3))
+    ]
+    for one, other in zip(*halves, strict=True):
+        assert torch.equal(one, other)
+    assert sorted(torch.cat(halves[0]).tolist()) == list(range(143))
+    assert [len(half) for half in halves[0]] == [71, 72]
+
+
+def test_one_half_of_the_test_examples_chooses_and_the_other_is_reported() -> None:
+    found = rows(
+        row("none", None, 0.9, 1.0, verdict="reconstructs", identify_p=0.0, choice_accuracy=0.8),
+        row("a", 1.0, 0.86, 0.0, choice_accuracy=0.81),
+        row("b", 1.0, 0.88, 0.0, choice_accuracy=0.79),
+        row("c", 1.0, 0.99, 0.0, choice_accuracy=0.69),
+        row("d", 1.0, 0.80, 0.0, choice_accuracy=None),
+    )
+    choice = chosen(found)
+    assert choice.usable == pytest.approx(0.6 + 0.5 * (0.8 - 0.6))
+    assert choice.best is not None and choice.best["defense"] == "a"
+    assert refusals(found).tolist() == ["leak", "", "", "accuracy", ""]
+    assert "**use `a` at noise x 1 (sigma 0.6)**: accuracy 0.860 [0.840, 0.880]" in answer_of(found, choice)
 
 
 def test_all_available_victims_are_used_and_rounds_follow_if_the_noise_depends_on_them() -> None:
