@@ -59,6 +59,12 @@ _sizes = with_options(
         request_option("train_rounds", help="Number of training rounds."),
         request_options(*FEDERATION, "batch", "model"),
         request_option("seed", default=None, show_default="0"),
+        click.option(
+            "--seeds",
+            type=int,
+            show_default="1",
+            help="Number of trainings, with consecutive seeds, over which the accuracy is averaged. Attacks read the first.",
+        ),
         click.option("--trials", type=int, help="Number of audit trials with a canary, and as many without."),
     ]
 )

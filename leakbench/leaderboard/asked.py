@@ -34,6 +34,7 @@ __all__ = [
     "request_of",
     "searches",
     "settings_of",
+    "trainings",
 ]
 
 ATTACKERS: dict[str, Literal["oblivious", "defense"]] = {"oblivious": "oblivious", "aware": "defense"}
@@ -50,7 +51,7 @@ FEDERATION = (
 EVALUATIONS = 2000
 """Gradient evaluations of each victim on a card that names no limit: the same on every machine, unlike seconds."""
 
-OF_CARD = ("protocols", "leak_rounds", "trials")
+OF_CARD = ("protocols", "leak_rounds", "seeds", "trials")
 """Fields that no `Request` takes as they are."""
 
 
@@ -63,6 +64,7 @@ class CardSizes:
         leak_rounds: Rounds trained before the leak in the live protocol.
         iterations: The most of each search; cards from before there was a limit on evaluations have it.
         evaluations: The most gradient evaluations of each victim, see `leakbench.attack.evaluations`.
+        seeds: Number of trainings whose accuracy is measured, with `seed` and the seeds after it; the attacks read the first.
         trials: Number of trials of the audit.
     """
 
@@ -83,6 +85,7 @@ class CardSizes:
     batch: Count | None = None
     model: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] | None = None
     seed: Annotated[int, Field(ge=0)] = 0
+    seeds: Count = 1
     trials: Count | None = None
 
 
@@ -95,6 +98,17 @@ def request_of(asked: CardSizes, defense: str, dataset: str, attack: str, attack
     return Request(**given, protocol=protocol)
 
 
+NO_ATTACK: dict[str, Any] = {
+    "attack": "cpl",
+    "iterations": 1,
+    "victims": 1,
+    "leak_batch": 1,
+    "candidates": 2,
+    "taps": ("type-2",),
+}
+"""The smallest attack, in cells that are run for the accuracy of their training; rows of accuracy in tables have the same."""
+
+
 def searches(attack: str) -> bool:
     """Return whether an attack of the catalog has a search, so that a limit on evaluations applies to it."""
     method = resolve("attacks", Attack, attack)[1].method
@@ -102,7 +116,7 @@ def searches(attack: str) -> bool:
 
 
 def audit_request(asked: CardSizes, defense: str, dataset: str) -> dict[str, Any]:
-    """Return what a card asks of its audit: the fields of a `Request` that decide the training."""
+    """Return what a card asks of its audit and of each training: the fields of a `Request` that decide the training."""
     given = {name: getattr(asked, name) for name in FEDERATION if getattr(asked, name) is not None}
     return {"defense": defense, "dataset": dataset, **given}
 
@@ -132,7 +146,11 @@ OF_CELLS = ("part", "protocol", "leak_rounds", "leak_model", "partition")
 
 @dataclasses.dataclass(frozen=True)
 class Asking:
-    """One cell of a card before it is run: its attacker, its protocol, the command that runs it, and the cell."""
+    """One cell of a card before it is run: its attacker, its protocol, the command that runs it, and the cell.
+
+    Args:
+        attacker: Empty where the cell is run only for the accuracy of its training.
+    """
 
     attacker: str
     protocol: str
@@ -141,7 +159,9 @@ class Asking:
 
     @property
     def name(self) -> str:
-        """Its attacker and protocol, in words."""
+        """Its attacker and protocol, in words, or its seed where it is run for its training."""
+        if not self.attacker:
+            return f"training with seed {self.cell.settings.seed}"
         return f"{ATTACKER_NAMES[self.attacker]} attacker, protocol {self.protocol}"
 
 
@@ -163,6 +183,28 @@ def asking(asked: CardSizes, defense: str, dataset: str, attack: str, data_dir: 
     return found
 
 
+def trainings(asked: CardSizes, first: Cell, defense: str, data_dir: Path | None) -> list[Asking]:
+    """Return the cells of the trainings with the seeds after the first one, whose training is that of every cell of the card.
+
+    Args:
+        asked: The sizes of the card.
+        first: A cell of the card.
+        defense: A name of the catalog, or the path of a recipe.
+        data_dir: Folder of the data sets; None for the default.
+
+    Raises:
+        InputError: Several seeds are asked for, and nothing is trained.
+    """
+    if asked.seeds > 1 and not first.settings.federation.rounds:
+        raise InputError(f"seeds: got {asked.seeds} without training, expected 1; set --train-rounds")
+    found = []
+    for seed in range(asked.seed + 1, asked.seed + asked.seeds):
+        fields = {**audit_request(asked, defense, first.names["dataset"]), **NO_ATTACK, "seed": seed}
+        named = Request(**{**fields, "defense": first.names["defense"]})
+        found.append(Asking("", named.protocol, _command_of(named), prepare(Request(**fields), data_dir)))
+    return found
+
+
 def settings_of(cells: Sequence[Asking]) -> dict[str, Any]:
     """Return the numbers and words that are the same for all cells of a card, and the behaviour versions above 1 of any.
 
@@ -175,6 +217,8 @@ def settings_of(cells: Sequence[Asking]) -> dict[str, Any]:
 
 
 def hash_of(cells: Sequence[Asking], asked: CardSizes) -> str:
-    """Return the hash of what a card asks: of its cells' hashes, and of its audit's command."""
-    of = cells[0].cell.names
-    return content_hash([*(each.cell.hash for each in cells), audit_command(asked, of["defense"], of["dataset"])])
+    """Return the hash of what a card asks: of its cells' hashes, of its audit's command, and of several seeds."""
+    of, seeds = cells[0].cell.names, [f"{asked.seeds} seeds"] if asked.seeds > 1 else []
+    return content_hash(
+        [*(each.cell.hash for each in cells), audit_command(asked, of["defense"], of["dataset"]), *seeds]
+    )

@@ -173,16 +173,27 @@ class Measured:
 
 @part
 class Accuracy:
-    """Accuracy of the trained network on the test examples.
+    """Accuracy of the trained network on the test examples; for several seeds the mean over their trainings.
 
     Args:
+        value: With its 95 % interval: over test examples for one training, over trainings for several.
         majority: Of who always names their commonest class.
+        by_seed: How many test examples the network of each training classifies correctly, from which `value` follows; empty
+            for one seed.
     """
 
     value: Share | None
     majority: Chance
     examples: Count
     rounds: Whole
+    by_seed: tuple[Amount, ...] = ()
+
+    @property
+    def of_trainings(self) -> tuple[float, ...]:
+        """The accuracy of each training; empty where nothing was trained."""
+        if self.value is None:
+            return ()
+        return tuple(right / self.examples for right in self.by_seed) or self.value[:1]
 
 
 @part

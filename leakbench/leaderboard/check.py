@@ -44,7 +44,7 @@ ELSEWHERE = 0.05
 INTERVALS = (*fields_of((ASR, IDENTIFIED, LABEL_RANKED)), "features", "records", RMSE.name, "value")
 """Fields of [value, low, high]."""
 
-FREE = ("warnings", "comment", "reason", "failures", "caveats", "label", "claimed_by", "by_network")
+FREE = ("warnings", "comment", "reason", "failures", "caveats", "label", "claimed_by", "by_network", "by_seed")
 """Fields that follow from numbers, or are numbers without an interval, and so may differ where not all is made with the same."""
 
 

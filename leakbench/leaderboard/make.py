@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from leakbench.leaderboard.asked import (
     card_command,
     hash_of,
     settings_of,
+    trainings,
 )
 from leakbench.leaderboard.card import (
     FORMAT,
@@ -45,7 +46,7 @@ from leakbench.leaderboard.card import (
     sources_of,
 )
 from leakbench.leaderboard.point import point_of, rounded
-from leakbench.measure.statistics import wilson
+from leakbench.measure.statistics import accuracy_interval
 from leakbench.storage.rows_file import rows_at
 from leakbench.storage.summary import EpsilonSummary, PrintedNumber, Summary
 from leakbench.study.study import Execution, Job, executed, versions_of
@@ -74,6 +75,9 @@ def _made_with(runs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
+Finished: TypeAlias = tuple[Summary, Measured | None, Mapping[str, Any]]
+"""The summary of a cell, what the card keeps of it (None of one that is run for its training), and its manifest."""
+
 DELTA = 1e-5
 """Of every epsilon on a card, as in a run's summary."""
 
@@ -90,10 +94,11 @@ def make_card(asked: CardSizes, defense: str, dataset: str, attack: str, executi
     """
     check_trials(asked.trials)
     cells, reporter = asking(asked, defense, dataset, attack, execution.data_dir), execution.reporter
-    took, measured = list[float](), dict[str, tuple[Summary, Measured, Mapping[str, Any]]]()
+    every = [*cells, *trainings(asked, cells[0].cell, defense, execution.data_dir)]
+    took, measured = list[float](), dict[str, Finished]()
 
-    def measure(each: Asking) -> tuple[Summary, Measured, Mapping[str, Any]]:
-        reporter.note(cells_line(len(cells) - len(took), took) + ", then the audit")
+    def measure(each: Asking) -> Finished:
+        reporter.note(cells_line(len(every) - len(took), took) + ", then the audit")
         reporter.say(f"{each.name}: {each.command}")
         began = time.monotonic()
         found = _measured(each, execution)
@@ -106,9 +111,9 @@ def make_card(asked: CardSizes, defense: str, dataset: str, attack: str, executi
             partial(measure, each),
             () if each.cell.request is None else (each.cell.request,),
             each.command,
-            f"cell {place} of {len(cells)}",
+            f"cell {place} of {len(every)}",
         )
-        for place, each in enumerate(cells, 1)
+        for place, each in enumerate(every, 1)
     ]
     with closing(execution(jobs)) as results:
         for job, found in results:
@@ -118,9 +123,10 @@ def make_card(asked: CardSizes, defense: str, dataset: str, attack: str, executi
     reporter.heading = ""
     audited = _audited(asked, defense, cells[0], execution.data_dir, reporter)
     reporter.close()
-    ordered = [measured[each.name] for each in cells]
-    summaries, found, manifests = zip(*ordered, strict=True)
-    return _card(asked, cells, summaries, found, audited, _made_with(manifests))
+    ordered = [measured[each.name] for each in every]
+    summaries, manifests = [summary for summary, _, _ in ordered], [manifest for _, _, manifest in ordered]
+    of_cells = [found for _, found, _ in ordered if found is not None]
+    return _card(asked, cells, summaries, of_cells, audited, _made_with(manifests))
 
 
 def _card(
@@ -131,7 +137,18 @@ def _card(
     audited: Audited,
     made_with: dict[str, str],
 ) -> Card:
-    cell, summary = cells[-1].cell, summaries[-1]
+    """Return the card of the results.
+
+    Args:
+        asked: The sizes of the card.
+        cells: Its cells.
+        summaries: Those of the cells, then those of the trainings with further seeds.
+        measured: What the card keeps of each cell.
+        audited: The result of the audit.
+        made_with: Versions and the machine.
+    """
+    last = len(cells) - 1
+    cell, summary = cells[last].cell, summaries[last]
     sources = sources_of(cell)
     names = [sources[what].name for what in ("defense", "dataset", "attack")]
     epsilon = _epsilon(summary.epsilon, audited)
@@ -144,18 +161,20 @@ def _card(
         asked=asked,
         settings=settings_of(cells),
         reported=tuple(_claim(claim) for claim in summary.claims or ()),
-        accuracy=_accuracy(summary, cell.data.test_targets),
+        accuracy=_accuracy(summaries[last:], cell.data.test_targets),
         epsilon=epsilon,
         cells=tuple(measured),
-        warnings=warnings_of(measured, summaries, epsilon),
+        warnings=warnings_of(measured, summaries[: len(cells)], epsilon),
         made_with=made_with,
     )
 
 
-def _measured(each: Asking, execution: Execution) -> tuple[Summary, Measured, Mapping[str, Any]]:
-    """Run a cell of a card, or read it where it is finished; return its summary, its part of the card and its manifest."""
+def _measured(each: Asking, execution: Execution) -> Finished:
+    """Run a cell of a card, or read it where it is finished."""
     with executed(each.cell, execution.runs, each.command, execution.reporter) as (summary, run):
         rows = run.read_rows("rows.parquet")
+    if not each.attacker:
+        return summary, None, run.manifest
     points = [point_of(name, summary, rows_at(rows, LeakagePoint.of(name))) for name in summary.taps]
     above = [f"{broken.tap}: {broken.measure} is above its bound" for broken in summary.violations]
     cell = Measured(
@@ -170,13 +189,20 @@ def _measured(each: Asking, execution: Execution) -> tuple[Summary, Measured, Ma
     return summary, cell, run.manifest
 
 
-def _accuracy(summary: Summary, targets: Tensor) -> Accuracy:
-    value, examples, share = summary.accuracy, len(targets), None
-    if value is not None:
-        low, high = wilson(value * examples, examples)
+def _accuracy(trained: Sequence[Summary], targets: Tensor) -> Accuracy:
+    """Return the accuracy of the trainings of a card, one for each seed."""
+    found = [summary.accuracy for summary in trained if summary.accuracy is not None]
+    examples, share = len(targets), None
+    if found:
+        value, low, high = accuracy_interval(found, examples)
         share = (round(value, 4), round(low, 4), round(high, 4))
-    majority = round(float(targets.bincount().max()) / examples, 4)
-    return Accuracy(value=share, majority=majority, examples=examples, rounds=summary.rounds or 0)
+    return Accuracy(
+        value=share,
+        majority=round(float(targets.bincount().max()) / examples, 4),
+        examples=examples,
+        rounds=trained[0].rounds or 0,
+        by_seed=tuple(round(value * examples, 4) for value in found) if len(found) > 1 else (),
+    )
 
 
 def _epsilon(found: EpsilonSummary, audited: Audited) -> CardEpsilon:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from leakbench.core.leakage_points import point_name
+from leakbench.core.leakage_points import LeakagePoint, after_rounds, point_name
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
 from leakbench.leaderboard.asked import ATTACKER_NAMES
 from leakbench.leaderboard.blocks import (
@@ -35,8 +35,10 @@ HOW = "How to read the tables"
 
 RULES = (
     "Order: first defenses with `no leak found` at every leakage point, by accuracy; then the others, by their leak to the"
-    " adaptive attacker, least first. A defense whose network is undertrained (accuracy not significantly above the majority"
-    " class) has no rank; the second table of a data set has these defenses, in the same order.",
+    " adaptive attacker, least first. A defense whose network is undertrained (accuracy of a training not significantly above"
+    " the majority class) has no rank; the second table of a data set has these defenses, in the same order.",
+    "Accuracy: with its 95 % interval. For one training the interval is over test examples. For several seeds it is the mean"
+    " and Student's interval over trainings; the attacks read the training of the first seed.",
     "Leak: the excess of ASR over the baseline guess and of identification over chance, each as a part of the largest possible"
     " excess; the mean over all leakage points and protocols, 0 where no leak was found. A reconstructed victim counts as"
     " identified.",
@@ -45,8 +47,8 @@ RULES = (
     " against one. `inconclusive` and `no leak found` state the largest rate that the victims do not exclude at 95 % (one-sided,"
     " Clopper and Pearson). `attack failed`: no reconstruction for half of the examples or more.",
     "Each column of a leakage point has ASR / share identified by the adaptive attacker. `paper`: the leak is from networks at"
-    " random weights; `live`: from the network in training. A defense at the server does not protect the points before it."
-    " That these attackers found no leak does not prove privacy.",
+    " random weights; `live`: from the network in training, the largest of several rounds. A defense at the server does not"
+    " protect the points before it. That these attackers found no leak does not prove privacy.",
     "`leakbench card` measures a card, `leakbench leaderboard` writes this page, `docs/submitting.md` explains how to add one.",
 )
 
@@ -180,9 +182,26 @@ def _size(card: Card) -> str:
     limit = "" if card.asked.iterations is None else f", at most {card.asked.iterations} iterations a search"
     if card.asked.evaluations is not None:
         limit += f", at most {card.asked.evaluations} gradient evaluations for each victim"
-    local = f"local iterations {s.get('local_iterations')}, batch {s.get('batch')}"
-    trained = f"accuracy on {card.accuracy.examples} test examples, majority class {card.accuracy.majority:.3f}"
-    return f"attack {card.attack.name}{limit}; {said}, {local}; {trained}."
+    local = f"local iterations {s.get('local_iterations')}, batch {s.get('batch')}, learning rate {s.get('learning_rate'):g}"
+    seeds = "" if card.asked.seeds == 1 else f", mean of {card.asked.seeds} trainings (seeds {_seeds(card)})"
+    trained = f"accuracy on {card.accuracy.examples} test examples{seeds}, majority class {card.accuracy.majority:.3f}"
+    return f"attack {card.attack.name}{limit}; {said}, {local}; {_spread(card)}; {trained}."
+
+
+def _spread(card: Card) -> str:
+    """Return over how many networks the victims of each protocol are divided, and after which rounds they leak."""
+    found = []
+    for protocol in dict.fromkeys(cell.protocol for cell in card.cells):
+        points = [point for cell in card.cells if cell.protocol == protocol for point in cell.points]
+        rounds = dict.fromkeys(leaked for point in points for leaked in LeakagePoint.of(point.name).rounds)
+        networks = max(point.networks for point in points)
+        over = f"{networks} network{'' if networks == 1 else 's'}"
+        found.append(f"{over} in the {protocol} protocol{after_rounds(*rounds)}")
+    return f"victims over {', '.join(found)}"
+
+
+def _seeds(card: Card) -> str:
+    return f"{card.asked.seed} to {card.asked.seed + card.asked.seeds - 1}"
 
 
 def _networks(group: Sequence[Card]) -> str:

@@ -29,8 +29,8 @@ class Standing:
         leak: Excess of the adaptive attacker over chance, the mean over `EVERYWHERE`, from 0 to 1; None where it is not measured
             everywhere.
         clear: Whether the verdict on every point of that attacker is `no leak found`.
-        learned: Whether the trained network is significantly more accurate than the majority class; True where nothing was
-            trained.
+        learned: Whether the network of every training is significantly more accurate than the majority class; True where nothing
+            was trained.
     """
 
     card: Card
@@ -101,7 +101,7 @@ def _standing(card: Card) -> Standing:
         return Standing(card, None, None, False)
     leak = rounded(sum(map(above_chance, points)) / len(points))
     known = card.accuracy
-    learned = known.value is None or accuracy_above_chance(known.value[0], known.examples, known.majority)
+    learned = all(accuracy_above_chance(each, known.examples, known.majority) for each in known.of_trainings)
     return Standing(card, None, leak, all(p.verdict == NO_LEAK for some in points for p in some), learned)
 
 

@@ -17,7 +17,7 @@ from leakbench.core.untrusted import bounded_text, strict_json
 from leakbench.core.verdict_words import FAILED, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, current_word
 from leakbench.leaderboard.card import Card, CardPoint, Measured
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
-from leakbench.measure.statistics import share_of_networks, wilson
+from leakbench.measure.statistics import accuracy_interval, share_of_networks, wilson
 from leakbench.storage.atomic import write_text
 from leakbench.summary.verdict import STRONGEST, Evidence, above_baseline, verdict, whole_victims
 
@@ -48,6 +48,25 @@ def _check_intervals(card: Card) -> None:
             got, of = f"[{ends[0]:g}, {ends[1]:g}]", f"[{low:.4f}, {high:.4f}]"
             raise InputError(
                 f"{place}: got the interval {got}, expected {of}, that of a share of {share:g} of {number}"
+            )
+
+
+def _check_accuracy(card: Card) -> None:
+    """Raise InputError for an accuracy that does not follow from the trainings of a card."""
+    known, seeds = card.accuracy, card.asked.seeds
+    if len(known.by_seed) != (seeds if seeds > 1 and known.value is not None else 0):
+        raise InputError(
+            f"accuracy.by_seed: got {len(known.by_seed)} numbers, expected one for each of several seeds, and none for one;"
+            f" asked.seeds is {seeds}"
+        )
+    if any(right > known.examples for right in known.by_seed):
+        raise InputError(f"accuracy.by_seed: got {list(known.by_seed)}, expected at most {known.examples} examples")
+    if known.value is not None:
+        right = accuracy_interval(known.of_trainings, known.examples)
+        if any(abs(one - other) > ROUNDED for one, other in zip(known.value, right, strict=True)):
+            got, of = (f"{value:.4f} [{low:.4f}, {high:.4f}]" for value, low, high in (known.value, right))
+            raise InputError(
+                f"accuracy.value: got the interval {got}, expected {of}, that of {len(known.of_trainings)} trainings"
             )
 
 
@@ -90,8 +109,6 @@ def _shares(card: Card) -> Iterator[tuple[str, tuple[float, float, float], int, 
                             " none for one network"
                         )
                     yield place, share, point.victims, right
-    if card.accuracy is not None and card.accuracy.value is not None:
-        yield "accuracy.value", card.accuracy.value, card.accuracy.examples, ()
 
 
 FORMER_WARNINGS = {
@@ -139,6 +156,7 @@ def read_card(path: Path) -> Card:
         card = construct(Card, _current(fields))
         check_once(card)
         _check_intervals(card)
+        _check_accuracy(card)
         check_verdicts(card)
         return card
     except (InputError, RecursionError) as error:

@@ -14,6 +14,7 @@ from scipy.stats import binom, chi2
 from torch import Tensor
 
 __all__ = [
+    "accuracy_interval",
     "difference_interval",
     "exact",
     "exact_low",
@@ -301,6 +302,17 @@ def mean_interval(values: Values, confidence: float = 0.95, *, network: Values |
         return mean, *wilson(mean * n, n, confidence)
     half = _half_width(found, network, confidence)
     return mean, max(0.0, mean - half), min(1.0, mean + half)
+
+
+def accuracy_interval(accuracies: Values, examples: int) -> Interval:
+    """Return (mean, low, high) of the accuracies (n,) of trainings that differ in their seed, on the same test examples.
+
+    Student's interval of the mean over trainings (`mean_interval`); of one training Wilson's over its test examples.
+    """
+    found = _floats(accuracies)
+    if len(found) == 1:
+        return float(found[0]), *wilson(float(found[0]) * examples, examples)
+    return mean_interval(found)
 
 
 def difference_interval(values: Values, confidence: float = 0.95, *, network: Values | None = None) -> Interval:

@@ -30,7 +30,7 @@ from leakbench.federated.view import View
 from leakbench.measure.measures import PSNR, RMSE, SSIM
 from leakbench.measure.metrics import eta_of
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, RECOGNISED, VERBATIM
-from leakbench.measure.statistics import mean_interval, median_interval, proportion, wilson
+from leakbench.measure.statistics import accuracy_interval, mean_interval, median_interval, proportion
 from leakbench.models.layers import first_layer
 from leakbench.reproduce.table import Line, Table
 from leakbench.reproduce.verdict import settled
@@ -175,11 +175,8 @@ def changed_in(changed: dict[str, Any]) -> Row:
 
 def accuracy_of(ended: list[float], examples: int) -> Row:
     """Return the mean accuracy of trained networks with its 95 % interval; for one network the interval over test examples."""
-    if not ended:
-        return dict.fromkeys(("trained_accuracy", "trained_accuracy_low", "trained_accuracy_high"))
-    alone = (ended[0], *wilson(ended[0] * examples, examples))
-    mean, low, high = alone if len(ended) == 1 else mean_interval(ended)
-    return {"trained_accuracy": mean, "trained_accuracy_low": low, "trained_accuracy_high": high}
+    values = accuracy_interval(ended, examples) if ended else (None, None, None)
+    return dict(zip(("trained_accuracy", "trained_accuracy_low", "trained_accuracy_high"), values, strict=True))
 
 
 def _points(table: Table, line: Line, cell: Cell, summary: Summary, run: Run) -> list[Row]:
