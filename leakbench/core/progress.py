@@ -135,7 +135,8 @@ class Reporter:
         """Show how far the work is."""
         now = time.monotonic()
         with self._lock:
-            if phase != self._phase:
+            # The next cell may begin with the phase that ended the last one.
+            if phase != self._phase or done < self._done == self._total:
                 self._start(phase, done, now)
             # A server may not say how much is to come.
             self._done, self._total, self._step = done, int(done) if total is None else total, ""
@@ -184,6 +185,8 @@ class Reporter:
     def _estimate(self, now: float) -> None:
         """Lower the estimate of when the phase ends, or drop it if the phase is slower than a printed one."""
         fresh, rest = self._done - self._first, self._total - self._done
+        if fresh <= 0:  # A later step counts from the start again, so nothing is known about its rate.
+            return
         since, before = self._mark
         if self._done - before >= WINDOW * (self._total - self._first) > 0 and now - since >= self.every:
             self._mark = now, self._done

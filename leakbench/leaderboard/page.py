@@ -115,8 +115,8 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
 
 
 WITHOUT_RANK = (
-    "These defenses have no rank because their network is undertrained: its accuracy is not significantly above the majority"
-    " class, so a weak leak has no accuracy to be weighed against."
+    "These defenses have no rank because their network is undertrained: the accuracy of at least one training is not"
+    " significantly above the majority class, so a weak leak has no accuracy to be weighed against."
 )
 
 

@@ -3,6 +3,7 @@
 import io
 import itertools
 import re
+from collections.abc import Iterable
 
 import pandas as pd
 import pytest
@@ -94,7 +95,7 @@ def test_stages_share_the_progress_and_closed_forms_report_none() -> None:
     assert watched(closed, told.append) is closed
 
 
-def lines_of(clock: list[float], monkeypatch, calls: list[tuple[str, float, int]], **given) -> list[str]:
+def lines_of(clock: Iterable[float], monkeypatch, calls: list[tuple[str, float, int]], **given) -> list[str]:
     """Return the lines of a reporter without a terminal, by a clock that is read once at each call."""
     moments = iter(clock)
     monkeypatch.setattr("leakbench.core.progress.time.monotonic", lambda: next(moments))
@@ -199,6 +200,27 @@ def test_an_estimate_that_was_too_small_is_dropped_until_the_phase_ends(monkeypa
         "17:30 elapsed",
         "at most about 1:20 left",
     ]
+
+
+def test_a_count_that_returns_to_its_start_ends_no_run(monkeypatch) -> None:
+    """A later step of a search may count from the start again; then nothing is known about its rate."""
+    moments = iter([0.0, 10.0, 20.0, 30.0, 40.0])
+    monkeypatch.setattr("leakbench.core.progress.time.monotonic", lambda: next(moments))
+    report = Reporter(stream=io.StringIO())
+    for done in (0, 0.5, 1.0):
+        report("attack", done, 2)
+    assert "left" in report.stream.getvalue().splitlines()[-1]
+    report.tick("next step", 0.0)
+    assert report.stream.getvalue().splitlines()[-1].startswith("attack: 0 of 2")
+
+
+def test_the_next_cell_may_begin_with_the_phase_that_ended_the_last_one(monkeypatch) -> None:
+    """In a card, a cell ends with its training, and the cell of the live protocol begins with it."""
+    moments = (0.0, 10.0, 20.0, 40.0, 100.0, 110.0, 120.0)
+    calls = [("train", done, 2) for done in (0, 0.5, 1.0, 2, 0, 0.5, 1.0)]
+    lines = lines_of(moments, monkeypatch, calls)
+    assert "left" in lines[2] and "left" in lines[-1]
+    assert lines[4].startswith("train: 0 of 2") and "left" not in lines[4] + lines[5]
 
 
 def test_an_estimate_that_was_never_printed_may_grow(monkeypatch) -> None:
