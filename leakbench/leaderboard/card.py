@@ -24,6 +24,7 @@ __all__ = [
     "Measured",
     "Source",
     "TapEpsilon",
+    "contents_of",
     "link_of",
     "sources_of",
 ]
@@ -275,13 +276,18 @@ class Card:
     made_with: dict[str, Sentence]
 
 
-def sources_of(cell: Cell) -> dict[str, Source]:
-    """Return {`defense`, `dataset`, `attack`: what it is} of a cell."""
-    contents = {
+def contents_of(cell: Cell) -> dict[str, str]:
+    """Return {`defense`, `dataset`, `attack`: the hash of its content} of a cell; empty for data that were not read."""
+    return {
         "defense": content_of(describe(cell.defense)),
         "dataset": cell.data.content,
         "attack": content_of(describe(cell.attack)),
     }
+
+
+def sources_of(cell: Cell) -> dict[str, Source]:
+    """Return {`defense`, `dataset`, `attack`: what it is} of a cell whose data were read."""
+    contents = contents_of(cell)
     recipes: dict[str, Any] = {"defense": cell.defense, "dataset": cell.recipe, "attack": cell.attack}
     return {
         what: Source(

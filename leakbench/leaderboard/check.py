@@ -16,7 +16,7 @@ from leakbench.core.recipe import names as catalog_names
 from leakbench.data.find import Load
 from leakbench.data.kept import KeptData
 from leakbench.leaderboard.asked import Asking, asking, audit_command, card_command, hash_of, request_of, settings_of
-from leakbench.leaderboard.card import Card, Measured, sources_of
+from leakbench.leaderboard.card import Card, Measured, contents_of, sources_of
 from leakbench.leaderboard.make import make_card
 from leakbench.leaderboard.read import read_cards
 from leakbench.measure.measures import RMSE
@@ -196,8 +196,7 @@ def _contents(card: Card, load: Load) -> dict[str, str]:
             cell = with_examples(cell, request.dataset, None, load=load)
     except InputError:  # What is asked for is refused today, which `stale_reason` states.
         return {}
-    # Data that were not read have no content.
-    return {what: source.content for what, source in sources_of(cell).items() if source.content}
+    return {what: content for what, content in contents_of(cell).items() if content}
 
 
 def published_cards(folder: Path, data_dir: Path | None) -> Iterator[Published]:

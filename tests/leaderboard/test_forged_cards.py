@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_a_card_of_an_earlier_version_is_read_with_current_verdicts(tmp_path: Pa
 
     def earlier(card: dict[str, Any]) -> None:
         for cell in card["cells"]:
-            for point, word in zip(cell["points"], ("leaks", "protected", "unclear"), strict=True):
+            for point, word in zip(cell["points"], itertools.cycle(("leaks", "protected", "unclear"))):
                 numbers = LEAKS if word == "leaks" else NOTHING
                 point.update({**ONE_NETWORK, **numbers, **UNTOLD, "verdict": word})
         card["warnings"] = [
@@ -141,7 +142,8 @@ def test_a_card_of_an_earlier_version_is_read_with_current_verdicts(tmp_path: Pa
 
     card = read_card(forged(tmp_path, earlier))
     for cell in card.cells:
-        assert [point.verdict for point in cell.points] == ["reconstructs", "inconclusive", "inconclusive"]
+        several = len(cell.points) // 3
+        assert [point.verdict for point in cell.points] == ["reconstructs", "inconclusive", "inconclusive"] * several
     assert card.warnings == (
         "adaptive attacker, protocol paper: reconstructs at type-2",
         "protocol live, type-2: the adaptive attacker reconstructs fewer than the oblivious one",
