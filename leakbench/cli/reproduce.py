@@ -76,8 +76,8 @@ def reproduce(
     """Measure a table of a paper and write its rows and page.
 
     The page of TABLE has the claim, the measurement, its interval and a verdict. Without TABLE, prints the names of all
-    tables. A cell is measured once; run an interrupted command again to resume it. Accounting tables are computed, not
-    measured: --scale, --runs and --data-dir do not affect them.
+    tables; TABLE all measures all tables one after the other. A cell is measured once; run an interrupted command again to
+    resume it. Accounting tables are computed, not measured: --scale, --runs and --data-dir do not affect them.
 
     A published row is stale if its cell is defined differently today: if the behaviour of a part, the engine, the
     training or the metrics changed, or if the settings, a recipe or the data changed. --stale without TABLE lists stale

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from leakbench.study.stale import Checked, checked
 from leakbench.study.study import Execution
 
 __all__ = ["list_stale", "list_tables", "measure", "measure_stale", "write_page"]
+
+ALL = "all"
+"""The name for all tables."""
 
 CARDS = Path("leaderboard")
 """Folder of published cards in a checkout."""
@@ -78,7 +82,7 @@ def measure(
     """Measure the cells or compute the claims of a table, and print each new row.
 
     Args:
-        name: Name of the table, or the path of a user's file.
+        name: Name of the table, the path of a user's file, or `ALL`.
         scale: One of `SCALES`, or `AUTO`.
         only: Text that the names of the measured rows contain.
         changes: Changed numbers, each NAME=VALUE.
@@ -90,6 +94,11 @@ def measure(
     changed, folder = numbers(changes), out or Path("results")
     if changed and out is None:
         raise InputError("set: measures a trial, which would take the place of published rows; give --out FOLDER")
+    if name == ALL:
+        if only or changed:
+            raise InputError("table: got all, which takes no --only and no --set; give the name of one table")
+        _each(table_names(), execution, lambda each, where: measure(each, scale, "", (), out, where, again))
+        return
     table, fresh = read_any(name), set[str]()
     if changed and table.computed:
         raise InputError("set: an accounting table computes printed numbers and has no cells to change")
@@ -112,6 +121,27 @@ def measure(
     click.echo(f"rows: {written}.csv   page: {written}.md")
 
 
+def _each(names: Sequence[str], execution: Execution, one: Callable[[str, Execution], None]) -> None:
+    """Call a function with each table; one that fails does not stop the others.
+
+    Tables that measure times are measured in this process, without the engine.
+
+    Raises:
+        InputError: At the end, with the names of the tables that failed.
+    """
+    failed = list[str]()
+    for name in names:
+        alone = bool(read_any(name).alone)
+        try:
+            one(name, dataclasses.replace(execution, engine=None) if alone else execution)
+        except InputError as error:
+            execution.reporter.close()
+            click.echo(f"{name}: {error}", err=True)
+            failed.append(name)
+    if failed:
+        raise InputError(f"{len(failed)} of {len(names)} tables failed: {', '.join(failed)}; the others are measured")
+
+
 def _check_scale(scale: str) -> None:
     if scale not in (*SCALES, AUTO):
         raise InputError(f"scale: got {scale!r}{nearest(scale, (*SCALES, AUTO))}")
@@ -123,7 +153,7 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
     A row without a cell in today's table, or without data on this machine, is printed and not measured.
 
     Args:
-        name: Name of the table, or the path of a user's file.
+        name: Name of the table, the path of a user's file, or `ALL` for all tables with rows in the folder.
         only: Text that the names contain.
         out: Folder of the rows.
         execution: Where and how cells are run.
@@ -131,6 +161,13 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
     Raises:
         InputError: The name is that of a frontier in the folder; the message has the command that measures it again.
     """
+    if name == ALL:
+        names = [each for each in table_names() if (rows_folder(out, each) / f"{each}.csv").is_file()]
+        if not names:
+            raise InputError(f"stale: no rows of tables in {str(out)!r}; measure first, or give --out FOLDER")
+        could = list[bool]()
+        _each(names, execution, lambda each, where: could.append(measure_stale(each, only, out, where)))
+        return all(could)
     again = next((point.again for point in published_points(out, None) if point.page == name), "")
     if again:
         raise InputError(f"table: got {name!r}, expected a table; it is a frontier, which `{again}` measures again")

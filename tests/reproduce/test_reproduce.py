@@ -50,6 +50,26 @@ TABLES = {name: table for name in table_names() if isinstance(table := read_any(
 WRITTEN = [name for name in TABLES if list(RESULTS.glob(f"*/{name}.csv"))]
 
 
+def test_all_tables_are_measured_and_one_that_fails_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second table lacks its data; the first and the third have rows, and the command names the failed one at the end."""
+    tiny(tmp_path)
+    lacking = (tmp_path / "tiny.yaml").read_text(encoding="utf-8").replace("dataset: digits", "dataset: lfw")
+    assert "dataset: lfw" in lacking
+    (tmp_path / "lacking.yaml").write_text(lacking, encoding="utf-8")
+    names = [str(tmp_path / "tiny.yaml"), str(tmp_path / "lacking.yaml"), "flower_epsilons"]
+    monkeypatch.setattr("leakbench.cli.tables.table_names", lambda: names)
+    out = tmp_path / "out"
+    asked = ["reproduce", "all", "--runs", str(tmp_path / "runs"), "--out", str(out), "--quiet"]
+    code, said, err = called(monkeypatch, capsys, *asked)
+    assert code == 2 and {path.stem for path in out.glob("*.csv")} == {"tiny", "flower_epsilons"}
+    assert f"1 of 3 tables failed: {names[1]}; the others are measured" in err.splitlines()[-1]
+    assert err.splitlines()[0].startswith(f"{names[1]}: ")
+    assert called(monkeypatch, capsys, *asked)[0] == 2  # Nothing is measured again.
+    assert "rows: " in said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_page_is_rendered_from_its_rows(name: str) -> None:
@@ -876,6 +896,10 @@ def test_the_index_counts_the_verdicts_of_the_rows(tmp_path: Path) -> None:
         (("fed_alpha_cdp_table_1", "--scale", "fast"), "scale: got 'fast'"),
         (("fed_alpha_cdp_table_1", "--page", "--out", "x"), "page: rows not found in x/fed_alpha_cdp_table_1.csv"),
         (("nowhere.yaml",), "table: no file 'nowhere.yaml'"),
+        (("all", "--only", "cpl"), "table: got all, which takes no --only and no --set"),
+        (("all", "--set", "victims=2", "--out", "x"), "table: got all, which takes no --only and no --set"),
+        (("all", "--scale", "fast"), "scale: got 'fast'"),
+        (("all", "--stale", "--out", "x"), "stale: no rows of tables in 'x'"),
         (("fed_alpha_cdp_table_1", "--data-dir", "nowhere"), "'nowhere' does not exist"),
     ],
 )
