@@ -154,6 +154,16 @@ SIZE = Column(
     "victims x batch, limit", size, "number of victims, batch size, and largest number of iterations of a search"
 )
 
+ASR_BOUND = Column(
+    "ASR bound",
+    number(rates.ASR.bound),
+    "the largest ASR that the noise allows any attack, given that of the baseline guess",
+)
+IDENTIFIED_BOUND = Column(
+    "its bound", number(rates.IDENTIFIED.bound, 3), "the largest share that the noise allows any ranking"
+)
+VERDICT = Column("verdict", lambda row: in_table(row.get("verdict", "-")))
+
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "accuracy": (
         ROW,
@@ -193,7 +203,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "points": (
         ROW,
         Column("resilient claimed", yes("claimed_resilient")),
-        Column("verdict", lambda row: in_table(row.get("verdict", "-"))),
+        VERDICT,
         Column("mean RMSE claimed", number("claimed_rmse", 4)),
         MEAN_RMSE,
         RMSE,
@@ -243,11 +253,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ROW,
         ASR,
         NULL_ASR,
-        Column(
-            "ASR bound",
-            number(rates.ASR.bound),
-            "the largest ASR that the noise allows any attack, given that of the baseline guess",
-        ),
+        ASR_BOUND,
         RMSE,
         NULL_RMSE,
         Column(
@@ -259,7 +265,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         PSNR,
         ACCURACY,
         IDENTIFIED,
-        Column("its bound", number(rates.IDENTIFIED.bound, 3), "the largest share that the noise allows any ranking"),
+        IDENTIFIED_BOUND,
         Column(
             "label ranked",
             number(rates.LABEL_RANKED.name),
@@ -270,6 +276,28 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             number("label_ranked_bound"),
             "the largest share that the noise allows, given the commonest label",
         ),
+        SIZE,
+    ),
+    "leaks": (
+        ROW,
+        VERDICT,
+        Column(
+            "epsilon valid",
+            number("epsilon_valid", 3),
+            "of the whole training, against an observer of the released models",
+        ),
+        Column(
+            "epsilon valid, here",
+            number("epsilon_tap", 3),
+            "of the whole training, against an observer of the row's leakage point; none without a guarantee",
+        ),
+        ASR,
+        NULL_ASR,
+        ASR_BOUND,
+        RMSE,
+        NULL_RMSE,
+        IDENTIFIED,
+        IDENTIFIED_BOUND,
         SIZE,
     ),
     "servers": (
@@ -312,7 +340,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         NULL_ASR,
         NULL_RMSE,
         IDENTIFIED,
-        Column("its bound", number(rates.IDENTIFIED.bound, 3), "the largest share that the noise allows any ranking"),
+        IDENTIFIED_BOUND,
         Column(
             "batches x B",
             lambda row: f"{row['victims']:.0f} x {row['batch']:.0f}",

@@ -27,6 +27,7 @@ __all__ = [
     "cell_fields",
     "check_claims",
     "check_kind",
+    "check_leaks",
     "claims_of",
     "quick_fields",
     "results_folder",
@@ -136,6 +137,7 @@ class WrittenTable:
     curves: Mapping[str, tuple[Text, ...]] = field(default_factory=dict)
     orders: tuple[Mapping[str, Any], ...] = ()
     window: Natural = 0
+    leaks: str = ""
 
 
 @part
@@ -197,6 +199,16 @@ def check_kind(path: Path, table: WrittenTable, rows: Sequence[WrittenRow]) -> N
     for name in ("orders", "window"):
         if getattr(table, name) and not table.curves:
             raise InputError(f"{path}: {name}: requires curves; add them or leave it out")
+
+
+def check_leaks(path: Path, table: WrittenTable, rows: Sequence[WrittenRow]) -> None:
+    """Raise InputError where `leaks` is not a table, or where nothing aims at an accuracy or the page has another figure."""
+    if table.leaks and table.leaks not in table_names():
+        raise InputError(f"{path}: leaks: unknown table {table.leaks!r}{nearest(table.leaks, table_names())}")
+    if table.leaks and (table.pictures or table.curves or all(row.aim is None for row in rows)):
+        raise InputError(
+            f"{path}: leaks: needs rows with an aim, and is the figure of the page; leave out pictures, curves"
+        )
 
 
 def claims_of(where: str, claim: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, dict[str, float]]:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from leakbench.attack.methods.rows import Rows
 from leakbench.attack.servers.imprint import Bins
 from leakbench.cell import Cell
+from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import plan, prepare
 from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
@@ -154,7 +156,18 @@ def measured(table: Table, line: Line, scale: str, changed: dict[str, Any], exec
         "wall_minutes": round(seconds / 60, 1),
         "versions": versions_of(manifests),
     }
-    return [same | row for row in found]
+    own = _of_training(line, scale, changed, execution) if table.columns == "leaks" else {}
+    return [same | row | own.get(LeakagePoint.of(row["point"]).tap, {}) for row in found]
+
+
+def _of_training(line: Line, scale: str, changed: dict[str, Any], execution: Execution) -> dict[str, Row]:
+    """Return {leakage point: the valid epsilons of the data set's whole training}, for cells that train nothing themselves."""
+    request = replace(line.requests(scale, changed)[0], train_rounds=None)
+    cell = prepare(request, execution.data_dir, execution.reporter)
+    found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None)
+    same = {"epsilon_claimed": found.claimed, "epsilon_valid": found.valid}
+    valid = {"global": found.valid, **{tap: at.valid for tap, at in found.by_tap.items()}}
+    return {tap: same | {"epsilon_tap": epsilon} for tap, epsilon in valid.items()}
 
 
 def diverges(run: Run) -> bool:

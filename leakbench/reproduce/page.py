@@ -28,8 +28,9 @@ from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.reproduce.agreement import LEVEL
 from leakbench.reproduce.columns import COLUMNS, text_of
 from leakbench.reproduce.curves import ordered
+from leakbench.reproduce.price import leaks_of, price_lines, reached_of
 from leakbench.reproduce.published import rows_of
-from leakbench.reproduce.reached import LEAST, reached
+from leakbench.reproduce.reached import LEAST
 from leakbench.reproduce.table import Line, Table, scale_of
 from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, decided, unmeasured
 from leakbench.study.rows import Row
@@ -145,6 +146,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False, out: Path
         ),
         *_verdicts(table, claims_of(table, rows)),
         *_reached(table, rows),
+        *(price_lines(table, rows, leaks_of(table, out)) if table.leaks else []),
         *_at_quick(table, rows),
         AGAIN.format(name=table.called, seeds=_seeds(table, rows)),
         "",
@@ -320,7 +322,6 @@ def _samples(table: Table) -> str:
 
 def _reached(table: Table, rows: pd.DataFrame) -> list[str]:
     """Return the first cells of each sweep that reach its aim, by mean and by interval; empty without an aim."""
-    samples = {line.name: line.samples["accuracy"] for line in table.lines if "accuracy" in line.samples}
     found = [
         (
             *map(in_table, (r.sweep, f"{r.aim:.3f}", r.mean.cell, r.mean.claimed, r.mean.valid)),
@@ -330,7 +331,7 @@ def _reached(table: Table, rows: pd.DataFrame) -> list[str]:
             ),
             str(r.few),
         )
-        for r in reached(rows, samples)
+        for r in reached_of(table, rows)
     ]
     return ["## Cells that reach the accuracy", "", REACHES, "", markdown_table(REACHED, found), ""] if found else []
 

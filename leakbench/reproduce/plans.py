@@ -24,6 +24,7 @@ from leakbench.reproduce.cost import timed
 from leakbench.reproduce.file import results_folder, rows_folder
 from leakbench.reproduce.measure import cells_of, certain, check_line, command_of, measured
 from leakbench.reproduce.page import claims_of, page_of
+from leakbench.reproduce.price import draw_price, leaks_of
 from leakbench.reproduce.published import AnyTable
 from leakbench.reproduce.table import AUTO, Line, Table, scale_of
 from leakbench.reproduce.table_figures import draw_curves, draw_pictures
@@ -164,9 +165,11 @@ class CellPlan:
             yield Job(name, rows, requests, command, f"setting {place} of {len(asked)}")
 
     def draw_before(self, rows: pd.DataFrame, out: Path) -> None:
-        """Draw the curves of a table that has them."""
+        """Draw the curves of a table that has them, or the price of the accuracy at which a sweep aims."""
         if self.table.rounds:
             draw_curves(self.table.rounds, rows, self._figure(out))
+        if self.table.leaks:
+            draw_price(self.table, rows, leaks_of(self.table, out), self._figure(out))
 
     def draw_last(self, rows: pd.DataFrame, fresh: bool, out: Path, execution: Execution) -> None:
         """Draw the pictures of a table that has them.

@@ -16,6 +16,7 @@ repeats:  how often local iterations are timed with and without the defense, in 
 curves:   {panel of the figure of accuracy over rounds: names of its rows}, see `leakbench.reproduce.curves`; with it may be
 orders:   [{says, more, less, rounds, apart}], claims that rows are above others, and
 window:   how many rounds `first` and `last` are; 1 if it is not said.
+leaks:    name of a table of attacks on cells of the same names, for sweeps that aim at an accuracy: `leakbench.reproduce.price`.
 rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, most_seeds, quick}]: `Line`, `leakbench.study.grid`.
 found:    summary of the numbers, below them.
 """
@@ -48,6 +49,7 @@ from leakbench.reproduce.file import (
     cell_fields,
     check_claims,
     check_kind,
+    check_leaks,
     claims_of,
     quick_fields,
 )
@@ -157,6 +159,7 @@ class Table:
     samples_from: str = ""
     question: str = ""
     answer: str = ""
+    leaks: str = ""
 
     computed: ClassVar[bool] = False
 
@@ -259,6 +262,7 @@ def table_of(path: Path, body: Mapping[str, Any]) -> Table:
     rows = [as_written(path, WrittenRow, row, f"row {row.get('name')!r}: ") for row in written.rows]
     orders = tuple(as_written(path, Order, order, "orders: ") for order in written.orders)
     check_kind(path, written, rows)
+    check_leaks(path, written, rows)
     lines = tuple(line for row in rows for line in _lines(path, written, row))
     names = [line.name for line in lines]
     for name in {name for name in names if names.count(name) > 1}:
@@ -288,6 +292,7 @@ def table_of(path: Path, body: Mapping[str, Any]) -> Table:
         samples_from=written.samples_from.strip(),
         question=written.question.strip(),
         answer=written.answer.strip(),
+        leaks=written.leaks,
     )
 
 

@@ -29,7 +29,7 @@ from leakbench.storage.rows_file import rows_at
 from leakbench.storage.store import write_atomically
 from leakbench.study.study import Execution, executed
 
-__all__ = ["COLOURS", "HIDES", "INK", "LEAKS", "draw", "draw_curves", "draw_pictures", "shown_of"]
+__all__ = ["COLOURS", "DPI", "HIDES", "INK", "LEAKS", "draw", "draw_curves", "draw_pictures", "saved", "shown_of"]
 
 DPI = 150
 
@@ -59,10 +59,11 @@ def draw_curves(rounds: Rounds, rows: pd.DataFrame, path: Path) -> None:
         panel.grid(alpha=0.25)
         if panel.lines:
             panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
-    _save(figure, path)
+    saved(figure, path)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def saved(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG; the same figure gives the same bytes."""
     write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None}))
 
 
@@ -162,7 +163,7 @@ def draw(shown: Sequence[Shown], notes: Mapping[str, str], path: Path) -> None:
         _line(canvas, y, cells, methods, many, f"{group}, {point}")
     legend = "Under each picture its RMSE; framed: it came back to an RMSE of at most eta."
     canvas.text(0.06, top + ROW * len(lines) + 0.04, legend, 8.5, ha="left", color=LEAKS)
-    _save(figure, path)
+    saved(figure, path)
 
 
 class _Canvas:

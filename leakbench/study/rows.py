@@ -122,6 +122,7 @@ OF_PAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "points": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline), SIZES),
     "claims": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline), SIZES),
     "strongest": (("limit", IDENTIFIED.name, "candidates", ASR.name), SIZES),
+    "leaks": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline, "epsilon_valid", "epsilon_tap"), SIZES),
     "servers": ((IDENTIFIED.name, "candidates", "minutes", ASR.name), SIZES),
 }
 """{a page's set of columns: the columns that must exist, and further ones that must have a value in every row}."""

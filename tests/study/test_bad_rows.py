@@ -24,6 +24,7 @@ PAGES = {
     "cost": "fed_alpha_cdp_table_9",
     "curves": "priority_figures",
     "strongest": "strongest_noise",
+    "leaks": "largest_noise_leak",
     "servers": "servers_spear",
     "accuracy": "fed_alpha_cdp_table_2",
     "accounting": "geyer_table_1_rounds",
