@@ -284,12 +284,12 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "epsilon valid",
             number("epsilon_valid", 3),
-            "of the whole training, against an observer of the released models",
+            "for the whole training, against an observer of the released models",
         ),
         Column(
             "epsilon valid, here",
             number("epsilon_tap", 3),
-            "of the whole training, against an observer of the row's leakage point; none without a guarantee",
+            "for the whole training, against an observer of the row's leakage point; none without a guarantee",
         ),
         ASR,
         NULL_ASR,

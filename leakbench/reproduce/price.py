@@ -125,10 +125,12 @@ def price_lines(table: Table, rows: pd.DataFrame, leaks: pd.DataFrame) -> list[s
 
 
 LIMITS = (
-    "Limits: the attacker reads one example's gradient, or a client update of one example, from sigmoid networks at random weights"
-    " ([all noises and rows]({leaks}.md)). A verdict of no significant leak is about this attack: it does not show that the noise"
-    " protects, which only a small valid epsilon does. A dash instead of an epsilon means that no guarantee follows against that"
-    " observer. The accuracies are those of the paper's federation at a learning rate that the paper does not print."
+    "Limits: `autoleak` knows the defense and reads one example's gradient, or a client update of one example, from sigmoid "
+    "networks at random weights ([all attacked noises, with bounds on any attack]({leaks}.md)). A verdict other than "
+    "`reconstructs` and `identifies` is about this attack only: it does not show that the noise protects. Only a small "
+    "valid epsilon limits every attack. A dash in place of an epsilon means that no guarantee follows against that "
+    "observer, or that the cell was not attacked. Most noise and least noise are the first and the last measured cell of a "
+    "sweep; the other words are those of the table above."
 )
 
 

@@ -134,7 +134,7 @@ def written(folder: Path, **body: Any) -> Table:
 def test_rows_of_leaks_have_the_epsilons_of_the_whole_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of each row's leakage point and of the released models, although the cell trains nothing."""
+    """Against observers of the released models and of each row's leakage point, although the cell trains nothing."""
     table = written(tmp_path)
     paths = ("--out", str(tmp_path), "--runs", str(tmp_path / "runs"))
     assert called(monkeypatch, capsys, "reproduce", table.called, "--scale", "full", *paths)[0] == 0
