@@ -129,8 +129,8 @@ LIMITS = (
     "networks at random weights ([all attacked noises, with bounds on any attack]({leaks}.md)). A verdict other than "
     "`reconstructs` and `identifies` is about this attack only: it does not show that the noise protects. Only a small "
     "valid epsilon limits every attack. A dash in place of an epsilon means that no guarantee follows against that "
-    "observer, or that the cell was not attacked. Most noise and least noise are the first and the last measured cell of a "
-    "sweep; the other words are those of the table above."
+    "observer, or that the cell was not attacked. Epsilons are upper bounds, and very large ones may be loose. Most noise "
+    "and least noise are the first and the last measured cell of a sweep; the other words are those of the table above."
 )
 
 

@@ -50,6 +50,18 @@ def test_the_published_figure_is_that_of_the_rows() -> None:
     assert (np.abs(published - now).max(axis=2) > 0.1).mean() < 2e-4
 
 
+def test_the_answer_of_the_page_of_leaks_is_that_of_the_rows() -> None:
+    """Every victim without noise at the leakage point; elsewhere nothing is decided at the most noise, and the least leaks."""
+    rows = leaks_of(SWEEP, None)
+    defense = rows["defense"].str.partition(" ")[0]
+    open_ = (defense == "fed_sdp_server") | ((defense == "fed_cdp_valid") & (rows["point"] == "type-2"))
+    assert set(rows.loc[open_, "verdict"]) == {"reconstructs"} and (rows.loc[open_, "asr"] == 1).all()
+    ends = rows[~open_].groupby([rows["cell"].str.rpartition(", ")[0], "point"], sort=False)["verdict"]
+    assert ends.ngroups and set(ends.first()) == {"inconclusive"}
+    assert set(ends.last()) <= {"reconstructs", "identifies"}
+    assert set(rows[~open_].groupby("dataset")["cell"].first().str.rpartition(", ")[2]) == {"sigma = 6"}
+
+
 def sweep(*cells: tuple[str, float, float, float], **more: Any) -> pd.DataFrame:
     """Return rows of sweeps with (name, mean accuracy, half of its interval, valid epsilon) of each cell, and an aim of .9."""
     return pd.DataFrame(
