@@ -59,6 +59,9 @@ ORDERS = (
 MANY = 12
 """Largest number of cells that are listed one by one."""
 
+LONG = 90.0
+"""Minutes from which a time is given in hours."""
+
 HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reason")
 
 EARLY = (
@@ -107,7 +110,13 @@ def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
     return decided(found + (ordered(table.rounds, rows) if table.rounds else []))
 
 
-def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False, out: Path | None = None) -> str:
+def page_of(
+    table: Table,
+    rows: pd.DataFrame,
+    elsewhere: bool = False,
+    out: Path | None = None,
+    minutes: Mapping[str, float] | None = None,
+) -> str:
     """Return the page, with today's claims and aims of the table.
 
     Args:
@@ -115,6 +124,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False, out: Path
         rows: Its rows.
         elsewhere: Whether these are not the published rows, which the table's findings are about.
         out: The folder of the page; None for a published page, which lies next to the documentation.
+        minutes: {cell without a row: its estimated minutes at full size on a CPU}.
     """
     rows = table.current(rows)
     published = list(rows_of(table, rows))
@@ -123,7 +133,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False, out: Path
     shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]
     measured = markdown_table((c.heading for c, _ in shown), zip(*(cells for _, cells in shown), strict=True))
     lacking = [line.name for line in table.lines if line.name not in set(rows["cell"])]
-    missing = [f"Not measured yet: {untagged('; '.join(_gathered(lacking)))}.", ""] if lacking else []
+    missing = [_missing(lacking, minutes or {}), ""] if lacking else []
     legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
     cite = [untagged(table.cite), ""] if table.cite else []
     lines = [
@@ -341,14 +351,38 @@ def _interval(c: Compared) -> str:
     return "-" if not known else f"[{text_of(c.low, 3)}, {text_of(c.high, 3)}]"
 
 
-def _gathered(names: list[str]) -> list[str]:
-    """Return names of cells; if there are many, those with the same text before the last comma as one entry with their number."""
+def _alike(names: list[str]) -> dict[str, list[str]]:
+    """Return {entry: its names}; if there are many, those with the same text before the last comma are one entry."""
     if len(names) <= MANY:
-        return names
+        return {name: [name] for name in names}
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(name.rpartition(", ")[0] or name, []).append(name)
-    return [found[0] if len(found) == 1 else f"{start} ({len(found)} cells)" for start, found in alike.items()]
+    return {found[0] if len(found) == 1 else f"{start} ({len(found)} cells)": found for start, found in alike.items()}
+
+
+def _gathered(names: list[str]) -> list[str]:
+    return list(_alike(names))
+
+
+def _missing(names: list[str], minutes: Mapping[str, float]) -> str:
+    """Return the sentence on cells without rows, with their estimated cost where it is known."""
+
+    def costing(entry: str, found: list[str]) -> str:
+        known = [minutes[name] for name in found if name in minutes]
+        return f"{entry}, {_lasting(sum(known))}" if len(known) == len(found) else entry
+
+    entries = [costing(entry, found) for entry, found in _alike(names).items()]
+    estimated = (
+        " Times at full size on one CPU core, estimated by those of this table's cells."
+        if set(names) & {*minutes}
+        else ""
+    )
+    return f"Not measured yet: {untagged('; '.join(entries))}.{estimated}"
+
+
+def _lasting(minutes: float) -> str:
+    return f"about {minutes / 60:.0f} hours" if minutes >= LONG else f"about {max(1.0, minutes):.0f} minutes"
 
 
 def _at_quick(table: Table, rows: pd.DataFrame) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import product
 from math import inf, isnan
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -16,6 +17,7 @@ from leakbench.cell import Cell
 from leakbench.cell.budget import plan
 from leakbench.core.errors import InputError
 from leakbench.core.progress import cells_line
+from leakbench.core.request import Request
 from leakbench.reproduce.accounting.measure import computed
 from leakbench.reproduce.accounting.page import accounting_page, judged
 from leakbench.reproduce.accounting.table import AccountingTable
@@ -32,7 +34,7 @@ from leakbench.study.rows import Row, RowStore, in_order, on_cpu
 from leakbench.study.stale import hash_of
 from leakbench.study.study import Execution, Job, limit_of
 
-__all__ = ["MOST_MINUTES", "Asked", "CellPlan", "ClaimPlan", "minutes_at_full", "plan_of", "store_of"]
+__all__ = ["MOST_MINUTES", "Asked", "CellPlan", "ClaimPlan", "minutes_at_full", "minutes_left", "plan_of", "store_of"]
 
 MOST_MINUTES = 30.0
 """Largest number of minutes of a cell that the scale `auto` measures at full size."""
@@ -95,7 +97,7 @@ class CellPlan:
 
     def page(self, rows: pd.DataFrame, elsewhere: bool, out: Path | None) -> str:
         """Return the page, see `page_of`."""
-        return page_of(self.table, rows, elsewhere, out)
+        return page_of(self.table, rows, elsewhere, out, minutes_left(self.table, rows))
 
     def verdicts(self, rows: pd.DataFrame) -> list[str]:
         """Return the verdict of each claim, measured or not."""
@@ -249,6 +251,42 @@ def minutes_at_full(table: Table, out: Path, changed: dict[str, Any], data_dir: 
                 continue
             same = scale_of(row) == ("full", changed)
             found[name] = minutes if same else minutes * _times(lines[name], scale_of(row), changed, data_dir)
+    return found
+
+
+def minutes_left(table: Table, rows: pd.DataFrame) -> dict[str, float]:
+    """Return {cell without a row: minutes at full size}, by its work and the times of cells of the same data set on a CPU.
+
+    It is the median over the table's cells of full size, each taken as many times longer as the training or the attack grows,
+    whichever grows more. Other data sets have other networks and are not used.
+    """
+    lines, known = {line.name: line for line in table.lines}, on_cpu(rows)
+    if not {"scale", "wall_minutes"} <= set(known) or table.repeats:
+        return {}
+    full = known[(known["scale"] == "full") & (known["wall_minutes"] > 0)].drop_duplicates("cell")
+    took = {row["cell"]: row["wall_minutes"] / row["seeds"] for row in full.to_dict("records") if row["cell"] in lines}
+    lacking = [name for name in lines if name not in set(rows["cell"])]
+    if not took or not lacking:
+        return {}
+
+    @cache
+    def work(request: Request) -> tuple[int, int]:
+        return _work(plan(request))
+
+    def undefended(name: str) -> Request:  # The work hardly depends on the defense, and so fewer cells are planned.
+        return replace(lines[name].requests("full", {}, 1)[0], defense="none", noise_factor=None, clip_factor=None)
+
+    def longer(name: str, than: str) -> float:
+        ratios = zip(work(undefended(than)), work(undefended(name)), strict=True)
+        return max(large / small for small, large in ratios)
+
+    found = dict[str, float]()
+    for name in lacking:
+        alike = [other for other in took if undefended(other).dataset == undefended(name).dataset]
+        if alike:
+            found[name] = lines[name].counts("full").start * median(
+                took[other] * longer(name, other) for other in alike
+            )
     return found
 
 

@@ -33,7 +33,7 @@ from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of
 from leakbench.reproduce.page import claims_of, page_of
-from leakbench.reproduce.plans import minutes_at_full
+from leakbench.reproduce.plans import minutes_at_full, minutes_left, plan_of
 from leakbench.reproduce.published import read_any, rows_of
 from leakbench.reproduce.reached import Setting, reached
 from leakbench.reproduce.reproduce import BEGIN, END, index_of, reproduce, study_of
@@ -477,6 +477,46 @@ def test_the_time_at_full_size_follows_from_the_quick_row(tmp_path: Path) -> Non
     # The minutes of a GPU say nothing about those of this machine.
     study_of(table, tmp_path).store.write(rows.assign(scale="full", versions='{"device": "cuda (NVIDIA H100)"}'))
     assert minutes_at_full(table, tmp_path, {}, None) == {}
+
+
+def test_a_cell_without_a_row_has_its_estimated_cost(tmp_path: Path) -> None:
+    """Six times the work of a measured cell, and three seeds; no cost from quick rows, from a GPU, or from another data set."""
+    body = {"train_rounds": 10, "local_iterations": 2, "clients_per_round": 2, "clients": 8, "iterations": 1}
+    larger = {"train_rounds": 20, "clients_per_round": 6}
+    rows = [{"name": "a"}, {"name": "b", "given": larger}, {"name": "c", "given": {**larger, "dataset": "cancer"}}]
+    table = read_table(
+        str(
+            tiny(
+                tmp_path, given={**TINY["given"], **body}, seeds=3, quick={"victims": 1}, rows=rows, columns="accuracy"
+            )
+        )
+    )
+    plain = dict.fromkeys(
+        ("trained_accuracy", "trained_accuracy_low", "trained_accuracy_high", "epsilon_claimed", "epsilon_valid"), 0.5
+    )
+    known = pd.DataFrame(
+        [
+            {
+                "row": "a",
+                "cell": "a",
+                "point": "type-2",
+                "hash": "x",
+                **plain,
+                "wall_minutes": 30.0,
+                "seeds": 3,
+                "scale": "full",
+            }
+        ]
+    )
+    assert minutes_left(table, known) == {"b": pytest.approx(180.0)}
+    assert "Not measured yet: b, about 3 hours; c. Times at full size on one CPU core" in plan_of(table).page(
+        known, True, None
+    )
+    assert minutes_left(table, known.assign(wall_minutes=1.0)) == {"b": pytest.approx(6.0)}
+    assert "b, about 6 minutes; c." in plan_of(table).page(known.assign(wall_minutes=1.0), True, None)
+    for unknown in (known.assign(scale="quick"), known.assign(versions='{"device": "cuda (NVIDIA H100)"}')):
+        assert minutes_left(table, unknown) == {}
+        assert "Not measured yet: b; c.\n" in plan_of(table).page(unknown, True, None)
 
 
 def test_the_finding_describes_the_published_rows(tmp_path: Path) -> None:
