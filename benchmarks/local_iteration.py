@@ -3,6 +3,7 @@
     python benchmarks/local_iteration.py [--device cuda] [--dataset digits] [--defense fed_cdp] [--clients 10 100] [--steps 60]
 
 The examples are random numbers of the data set's shape. A line each: the milliseconds of an iteration, the median of three times.
+All clients are computed at once, while a training on a CPU takes as many at a time as fit into its caches.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from statistics import median
 import torch
 
 from leakbench.cell import Cell, resolve_cell
+from leakbench.core.errors import InputError
 from leakbench.core.request import Request
 from leakbench.core.rng import generators
 from leakbench.core.scripts import one_line
@@ -59,6 +61,8 @@ def main() -> None:
     asked.add_argument("--clients", type=int, nargs="+", default=[10, 100])
     asked.add_argument("--steps", type=int, default=60)
     given = asked.parse_args()
+    if min(given.steps, *given.clients) < 1:
+        raise InputError("clients, steps: expected whole numbers above 0")
     request = Request(dataset=given.dataset, defense=given.defense, attack="cpl", device=given.device)
     cell = resolve_cell(request, None)
     batch, device = cell.settings.federation.batch, cell.settings.device

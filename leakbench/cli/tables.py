@@ -69,6 +69,8 @@ def list_tables(bare: bool) -> None:
 def write_page(name: str, scale: str, out: Path) -> None:
     """Write the page of a table from the rows in a folder; the scale is checked only."""
     _check_scale(scale)
+    if name == ALL:
+        raise InputError("table: got all, which takes no --page; give the name of one table")
     study = study_of(read_any(name), out)
     rows = study.store.read()
     if study.page is None or not len(rows):
@@ -131,10 +133,10 @@ def _each(names: Sequence[str], execution: Execution, one: Callable[[str, Execut
     """
     failed = list[str]()
     for name in names:
-        alone = bool(read_any(name).alone)
         try:
+            alone = bool(read_any(name).alone)
             one(name, dataclasses.replace(execution, engine=None) if alone else execution)
-        except InputError as error:
+        except (InputError, OSError) as error:
             execution.reporter.close()
             click.echo(f"{name}: {error}", err=True)
             failed.append(name)

@@ -39,12 +39,11 @@ def together(rngs: Generators, device: torch.device) -> Generators:
     lane's noise on the CPU takes several times as long as the rest of a training step on a GPU.
 
     Args:
-        rngs: One generator per lane, at least one. On a GPU the first one gives the seed.
+        rngs: One generator per lane, at least one. On a GPU the first one gives the seed, and none of them advances.
     """
     if device.type != "cuda":
         return rngs
-    seed = int(torch.randint(2**63 - 1, (), generator=rngs[0]))
-    return (torch.Generator(device).manual_seed(seed),) * len(rngs)
+    return (torch.Generator(device).manual_seed(rngs[0].initial_seed()),) * len(rngs)
 
 
 def normal(like: Tensor, rngs: Generators | None, members: int) -> Tensor:

@@ -240,7 +240,8 @@ def local_iterations(
         network = replace(network, parameters=chain.laid_out(network.parameters))
     clients, steps = examples.inputs.shape[:2]
     if rngs and not examples.alone and _ours((*stations.example, *stations.batch)):
-        rngs = together(rngs, examples.inputs.device)  # A part from outside may draw in other ways, on the CPU.
+        # Only these stations use it. A part from outside may draw in other ways, on the CPU.
+        rngs = together(rngs, examples.inputs.device)
     sent = {**network.memory, **network.statistics}
     memory = {n: m.expand(clients, 1, *m.shape) for n, m in sent.items()}
     for step in range(steps):

@@ -9,7 +9,7 @@ import pandas as pd
 
 from leakbench.core.leakage_points import point_name
 from leakbench.core.verdict_words import NO_LEAK
-from leakbench.frontier.choose import LEARNED, RELEASED, Choice, Requirements
+from leakbench.frontier.choose import CHOICE, LEARNED, RELEASED, Choice, Requirements
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
 from leakbench.summary.verdict import CAUTION
@@ -88,10 +88,11 @@ def _chance(row: pd.Series) -> str:
 
 
 def _power(best: pd.Series, of: str, choice: Choice) -> str:
+    half = " (on the choosing half)" if pd.notna(best.get(CHOICE)) else ""
     many = (
         "the only one that qualifies"
         if choice.qualified == 1
-        else f"the most accurate of {choice.qualified} that qualify"
+        else f"the most accurate of {choice.qualified} that qualify{half}"
     )
     return (
         f"This setting is {many} among {of}. The evidence does not exclude identification of up to "

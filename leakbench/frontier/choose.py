@@ -26,6 +26,7 @@ __all__ = [
     "choosing",
     "chosen",
     "first_point",
+    "halved",
     "main_rows",
     "reaching",
     "refusals",
@@ -128,9 +129,14 @@ def usable_from(rows: pd.DataFrame) -> float | None:
 
 
 def choosing(rows: pd.DataFrame) -> pd.Series:
-    """Return the accuracies that choose: on one half of the test examples; on all of them in rows from before the halves."""
-    whole: pd.Series = rows["trained_accuracy"].astype(float)
-    return rows[CHOICE].astype(float).fillna(whole) if CHOICE in rows else whole
+    """Return the accuracies that choose: on their own half of the test examples, or `trained_accuracy` where a row lacks it."""
+    column: pd.Series = rows[CHOICE if halved(rows) else "trained_accuracy"].astype(float)
+    return column
+
+
+def halved(rows: pd.DataFrame) -> bool:
+    """Return whether all trained rows have accuracies on two halves of the test examples; rows from before do not."""
+    return CHOICE in rows and bool(rows.loc[rows["trained_accuracy"].notna(), CHOICE].notna().all())
 
 
 def refusals(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.Series:

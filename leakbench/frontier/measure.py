@@ -180,7 +180,8 @@ def halved(cell: Cell) -> tuple[Tensor, Tensor]:
     """Return the indices of two halves of the test examples, the same for all settings: one chooses a setting, one is reported."""
     count = len(cell.data.test_targets)
     order = torch.randperm(count, generator=generator(0, "test halves"))
-    return order[: count // 2], order[count // 2 :]
+    chooses = max(1, count // 2)
+    return order[:chooses], order[chooses:] if count > 1 else order
 
 
 def half_accuracies(cell: Cell, run: Run) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from leakbench.frontier.choose import (
     Requirements,
     chosen,
     first_point,
+    halved,
     main_rows,
     refusals,
 )
@@ -54,7 +55,7 @@ LEGEND = """\
   but fewer victims or networks were attacked than `no leak found` requires.
 - qualifies: `yes`, or why not. leak: identification is significantly above chance at level {level:g}, or the verdict is
   `reconstructs` or `identifies`. accuracy: the setting is not usable{usable}.{epsilon} The most accurate setting that qualifies
-  is the answer."""
+  is the answer{chosen}."""
 
 HERE = """\
 The {point} is what an honest server receives, and what an observer of the network sees without encryption. The server has not
@@ -109,7 +110,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "", ou
         _table(main, choice.wanted),
         "",
         LEGEND.format(
-            tests="one half of the test examples" if _halved(main) else "the test examples",
+            tests=_tests(main),
             seeds=_seeds(main),
             delta=delta,
             point=point_name(point),
@@ -122,6 +123,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "", ou
             else f" (below {text_of(choice.usable, 3)}, {LEARNED:.0%} of what undefended "
             "training learns above the commonest class)",
             epsilon=f" epsilon: no {required(choice.wanted)}." if choice.wanted.max_epsilon is not None else "",
+            chosen=", by the accuracies on the choosing half" if halved(main) else "",
         ),
         "",
         *_after(main, point),
@@ -229,12 +231,14 @@ def _requirements(rows: pd.DataFrame) -> list[str]:
 
 def _table(rows: pd.DataFrame, wanted: Requirements, tap: bool = False) -> str:
     reasons = list(refusals(rows, wanted)) if len(rows) else list[str]()
-    lines = []
+    lines, both = [], halved(rows)
+    heads = (*HEADS[:2], "accuracy on the choosing half", *HEADS[2:]) if both else HEADS
     for reason, (_, row) in zip(reasons, rows.iterrows(), strict=True):
         lines.append(
             (
                 in_table(f"{row['row']}, {row['point']}" if tap else row["row"]),
                 "-" if pd.isna(row["sigma"]) else in_table(row["sigma"]),
+                *([text_of(row[CHOICE], 3)] if both else []),
                 share_text(row, "trained_accuracy"),
                 f"{share_text(row, IDENTIFIED.name)} of {row['candidates']:,.0f}",
                 f"{text_of(row['null_identified_low'], 3)} to {text_of(row['null_identified_high'], 3)}",
@@ -250,13 +254,20 @@ def _table(rows: pd.DataFrame, wanted: Requirements, tap: bool = False) -> str:
                 f"no: {reason}" if reason else "yes",
             )
         )
-    return markdown_table(HEADS, lines)
+    return markdown_table(heads, lines)
 
 
 def _range(rows: pd.DataFrame, column: str) -> str:
     """Return a column's number, or its range where rows differ."""
     found = sorted({int(n) for n in rows[column]}) if len(rows) else []
     return " to ".join(f"{n:,}" for n in dict.fromkeys((*found[:1], *found[-1:]))) or "no"
+
+
+def _tests(rows: pd.DataFrame) -> str:
+    """Return which test examples the accuracies are of."""
+    if CHOICE not in rows or rows[CHOICE].isna().all():
+        return "the test examples"
+    return "one half of the test examples" if halved(rows) else "the test examples, in newer rows on one half of them,"
 
 
 def _seeds(rows: pd.DataFrame) -> str:
@@ -304,8 +315,13 @@ SAME_TEST = (
 )
 
 HALVES = (
-    "The setting is selected by its accuracy on one half of the test examples, and the accuracies on this page are those on the "
-    "other half, so that the choice does not raise them."
+    "The setting is selected by its accuracy on one half of the test examples (`choosing half`), and the other accuracies on this "
+    "page are those on the other half, so that the choice does not raise them."
+)
+
+SEVERAL_SEEDS = (
+    "All trainings are tested on the same examples: the interval of an accuracy covers another training, but not other test "
+    "examples."
 )
 
 ONE_SEED = "With one seed, the interval of an accuracy covers the choice of test examples, but not another training."
@@ -331,13 +347,8 @@ def _limits_of(rows: pd.DataFrame, main: pd.DataFrame) -> list[str]:
         if others
         else []
     )
-    seeds = [ONE_SEED] if len(main) and main["seeds"].max() == 1 else []
-    return [" ".join([said, *absent]), "", " ".join([*seeds, HALVES if _halved(main) else SAME_TEST])]
-
-
-def _halved(rows: pd.DataFrame) -> bool:
-    """Return whether all rows were chosen and reported on different halves of the test examples."""
-    return CHOICE in rows and bool(rows.loc[rows["trained_accuracy"].notna(), CHOICE].notna().all())
+    seeds = [ONE_SEED if main["seeds"].max() == 1 else SEVERAL_SEEDS] if len(main) else []
+    return [" ".join([said, *absent]), "", " ".join([*seeds, HALVES if halved(main) else SAME_TEST])]
 
 
 def _not_measured(rows: pd.DataFrame, main: pd.DataFrame) -> tuple[int, int]:

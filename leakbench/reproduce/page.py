@@ -65,8 +65,9 @@ LONG = 90.0
 HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reason")
 
 EARLY = (
-    "A row at full size has {seeds} trainings, and ends after the first that makes its verdict certain: p-values are multiplied by "
-    "the number of these looks, intervals widened for it, and with all {tests} tests of the page no correction can undo it."
+    "A row at full size may have {seeds} trainings, one more at a time until its verdict is certain: p-values are multiplied by "
+    "the number of these looks, intervals are widened for it, and with all {tests} tests of the page no correction can undo the "
+    "verdict. Undecided rows with fewer trainings have not been continued yet."
 )
 REACHED = (
     *("sweep", "aim", "mean at the aim", "epsilon claimed, at the aim", "epsilon valid, at the aim"),

@@ -467,13 +467,35 @@ def test_one_half_of_the_test_examples_chooses_and_the_other_is_reported() -> No
         row("a", 1.0, 0.86, 0.0, choice_accuracy=0.81),
         row("b", 1.0, 0.88, 0.0, choice_accuracy=0.79),
         row("c", 1.0, 0.99, 0.0, choice_accuracy=0.69),
-        row("d", 1.0, 0.80, 0.0, choice_accuracy=None),
+        row("d", 1.0, 0.70, 0.0, choice_accuracy=0.60),
     )
     choice = chosen(found)
     assert choice.usable == pytest.approx(0.6 + 0.5 * (0.8 - 0.6))
     assert choice.best is not None and choice.best["defense"] == "a"
-    assert refusals(found).tolist() == ["leak", "", "", "accuracy", ""]
-    assert "**use `a` at noise x 1 (sigma 0.6)**: accuracy 0.860 [0.840, 0.880]" in answer_of(found, choice)
+    assert refusals(found).tolist() == ["leak", "", "", "accuracy", "accuracy"]
+    said = answer_of(found, choice)
+    assert "**use `a` at noise x 1 (sigma 0.6)**: accuracy 0.860 [0.840, 0.880]" in said
+    assert "the most accurate of 2 that qualify (on the choosing half)" in said
+    page = page_of(found, choice, "f")
+    assert "| `a`, x 1 | 0.6 | 0.810 | 0.860 [0.840, 0.880] |" in page.replace("| a, x 1 |", "| `a`, x 1 |")
+    assert "accuracy: on one half of the test examples after the last round" in page
+    weak = found.assign(choice_accuracy=[0.8, 0.65, 0.66, 0.69, 0.60])
+    unusable = chosen(weak).unusable
+    assert unusable is not None and unusable["defense"] == "c"
+
+
+def test_rows_from_before_the_halves_are_compared_by_the_accuracies_that_all_rows_have() -> None:
+    """One row without the choosing half: all are ranked by the reported accuracies, and the page says that the choice raises them."""
+    found = rows(
+        row("none", None, 0.9, 1.0, verdict="reconstructs", identify_p=0.0),
+        row("a", 1.0, 0.86, 0.0, choice_accuracy=0.95),
+        row("b", 1.0, 0.88, 0.0, choice_accuracy=0.79),
+    )
+    choice = chosen(found)
+    assert choice.best is not None and choice.best["defense"] == "b"
+    page = page_of(found, choice, "f")
+    assert "The setting is selected by its accuracy on the test examples" in page
+    assert "accuracy: on the test examples, in newer rows on one half of them, after the last round" in page
 
 
 def test_all_available_victims_are_used_and_rounds_follow_if_the_noise_depends_on_them() -> None:

@@ -21,6 +21,7 @@ from command_line import called
 from matplotlib.image import imread
 
 from leakbench.box import beyond_the_asr, evidence_of, few_seeds, without_leak
+from leakbench.cli import tables
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Reporter
@@ -66,8 +67,32 @@ def test_all_tables_are_measured_and_one_that_fails_stops_no_other(
     assert code == 2 and {path.stem for path in out.glob("*.csv")} == {"tiny", "flower_epsilons"}
     assert f"1 of 3 tables failed: {names[1]}; the others are measured" in err.splitlines()[-1]
     assert err.splitlines()[0].startswith(f"{names[1]}: ")
-    assert called(monkeypatch, capsys, *asked)[0] == 2  # Nothing is measured again.
-    assert "rows: " in said
+    assert "rows: " in said and "kept: " not in said
+    code, said, _ = called(monkeypatch, capsys, *asked)
+    assert code == 2 and "kept: 1 rows that were there" in said and "ASR" not in said
+    assert "ASR" in called(monkeypatch, capsys, *asked, "--again")[1]
+
+
+def test_an_engine_is_kept_from_tables_of_times_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = dict[str, Any]()
+
+    def noted(name: str, *given: Any) -> bool:
+        asked[name] = next(each for each in given if isinstance(each, Execution)).engine
+        return name != "fed_alpha_cdp_table_9"
+
+    engine: Any = object()
+    execution = Execution(tmp_path, None, Reporter(quiet=True), engine)
+    each, all_of_them = tables.measure, tables.measure_stale
+    monkeypatch.setattr(tables, "measure", noted)
+    monkeypatch.setattr(tables, "measure_stale", noted)
+    each("all", "full", "", (), None, execution, False)
+    assert asked == {name: None if read_any(name).alone else engine for name in table_names()}
+    assert None in asked.values()
+    for name in ("fed_alpha_cdp_table_9", "fed_alpha_cdp_table_6"):
+        (tmp_path / f"{name}.csv").write_text("", encoding="utf-8")
+    assert not all_of_them("all", "", tmp_path, execution)
+    (tmp_path / "fed_alpha_cdp_table_9.csv").unlink()
+    assert all_of_them("all", "", tmp_path, execution)
 
 
 @pytest.mark.slow
@@ -938,6 +963,7 @@ def test_the_index_counts_the_verdicts_of_the_rows(tmp_path: Path) -> None:
         (("nowhere.yaml",), "table: no file 'nowhere.yaml'"),
         (("all", "--only", "cpl"), "table: got all, which takes no --only and no --set"),
         (("all", "--set", "victims=2", "--out", "x"), "table: got all, which takes no --only and no --set"),
+        (("all", "--page"), "table: got all, which takes no --page"),
         (("all", "--scale", "fast"), "scale: got 'fast'"),
         (("all", "--stale", "--out", "x"), "stale: no rows of tables in 'x'"),
         (("fed_alpha_cdp_table_1", "--data-dir", "nowhere"), "'nowhere' does not exist"),
