@@ -53,6 +53,7 @@ from leakbench.study.study import Execution, Job, executed, versions_of
 from leakbench.summary.threat import threat
 
 __all__ = [
+    "claim_of",
     "make_card",
     "warnings_of",
 ]
@@ -152,6 +153,7 @@ def _card(
     sources = sources_of(cell)
     names = [sources[what].name for what in ("defense", "dataset", "attack")]
     epsilon = _epsilon(summary.epsilon, audited)
+    accuracy = _accuracy(summaries[last:], cell.data.test_targets)
     return Card(
         format=FORMAT,
         hash=hash_of(cells, asked),
@@ -160,8 +162,8 @@ def _card(
         threat=threat(cell.attack),
         asked=asked,
         settings=settings_of(cells),
-        reported=tuple(_claim(claim) for claim in summary.claims or ()),
-        accuracy=_accuracy(summaries[last:], cell.data.test_targets),
+        reported=tuple(claim_of(claim, accuracy) for claim in summary.claims or ()),
+        accuracy=accuracy,
         epsilon=epsilon,
         cells=tuple(measured),
         warnings=warnings_of(measured, summaries[: len(cells)], epsilon),
@@ -236,11 +238,13 @@ def _audited(asked: CardSizes, defense: str, each: Asking, data_dir: Path | None
     )
 
 
-def _claim(claim: PrintedNumber) -> CardClaim:
+def claim_of(claim: PrintedNumber, accuracy: Accuracy) -> CardClaim:
+    """Return a printed number with the measured one; an accuracy is the mean of all trainings of the card."""
+    mean = accuracy.value[0] if claim.what == "accuracy" and accuracy.value is not None else claim.measured
     return CardClaim(
         what=claim.what,
         printed=float(claim.claimed or 0.0),
-        measured=rounded(claim.measured),
+        measured=rounded(mean),
         source=" ".join((claim.source or "").split()),
         comment=claim.comment or "",
     )

@@ -38,7 +38,9 @@ RULES = (
     " adaptive attacker, least first. A defense whose network is undertrained (accuracy of a training not significantly above"
     " the majority class) has no rank; the second table of a data set has these defenses, in the same order.",
     "Accuracy: with its 95 % interval. For one training the interval is over test examples. For several seeds it is the mean"
-    " and Student's interval over trainings; the attacks read the training of the first seed.",
+    " and Student's interval over trainings; the attacks read the training of the first seed. All trainings are tested on the same"
+    " examples, so that this interval does not cover other test examples. The rounds and the learning rate of the published cards"
+    " of Adult were chosen by the test accuracy of one undefended training, which makes these accuracies slightly too high.",
     "Leak: the excess of ASR over the baseline guess and of identification over chance, each as a part of the largest possible"
     " excess; the mean over all leakage points and protocols, 0 where no leak was found. A reconstructed victim counts as"
     " identified.",
@@ -182,7 +184,9 @@ def _size(card: Card) -> str:
     limit = "" if card.asked.iterations is None else f", at most {card.asked.iterations} iterations a search"
     if card.asked.evaluations is not None:
         limit += f", at most {card.asked.evaluations} gradient evaluations for each victim"
-    local = f"local iterations {s.get('local_iterations')}, batch {s.get('batch')}, learning rate {s.get('learning_rate'):g}"
+    rate = s.get("learning_rate")
+    local = f"local iterations {s.get('local_iterations')}, batch {s.get('batch')}, learning rate "
+    local += f"{rate:g}" if isinstance(rate, int | float) else "unknown"
     seeds = "" if card.asked.seeds == 1 else f", mean of {card.asked.seeds} trainings (seeds {_seeds(card)})"
     trained = f"accuracy on {card.accuracy.examples} test examples{seeds}, majority class {card.accuracy.majority:.3f}"
     return f"attack {card.attack.name}{limit}; {said}, {local}; {_spread(card)}; {trained}."

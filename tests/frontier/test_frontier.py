@@ -485,7 +485,7 @@ def test_one_half_of_the_test_examples_chooses_and_the_other_is_reported() -> No
 
 
 def test_rows_from_before_the_halves_are_compared_by_the_accuracies_that_all_rows_have() -> None:
-    """One row without the choosing half: all are ranked by the reported accuracies, and the page says that the choice raises them."""
+    """One row has no choosing half: all are ranked by the reported accuracies, and the page says that the choice raises them."""
     found = rows(
         row("none", None, 0.9, 1.0, verdict="reconstructs", identify_p=0.0),
         row("a", 1.0, 0.86, 0.0, choice_accuracy=0.95),

@@ -18,11 +18,12 @@ from leakbench.core.progress import Reporter
 from leakbench.leaderboard.asked import CardSizes, asking, card_command, hash_of, trainings
 from leakbench.leaderboard.card import Accuracy, Card
 from leakbench.leaderboard.check import differences
-from leakbench.leaderboard.make import make_card
+from leakbench.leaderboard.make import claim_of, make_card
 from leakbench.leaderboard.page import markdown_of
 from leakbench.leaderboard.rank import standings
 from leakbench.leaderboard.read import read_card, write_card
 from leakbench.measure.statistics import accuracy_interval, wilson
+from leakbench.storage.summary import PrintedNumber
 from leakbench.study.study import Execution
 
 TINY = CardSizes(
@@ -167,6 +168,20 @@ def test_one_undertrained_training_is_enough_for_no_rank(card: Card) -> None:
         for right in [(59,), (58,), (59, 59, 59), (99, 99, 58), (0, 99, 99)]
     }
     assert list(learned.values()) == [True, False, True, False, False]
+
+
+def test_a_printed_accuracy_is_compared_with_the_mean_of_the_trainings(card: Card) -> None:
+    several = dataclasses.replace(card.accuracy, value=(0.7, 0.6, 0.8), by_seed=(80.0, 60.0))
+    printed = PrintedNumber(what="accuracy", claimed=0.9, measured=0.8, source="a paper", comment=None)
+    assert claim_of(printed, several).measured == 0.7
+    assert claim_of(printed.replaced(what="epsilon"), several).measured == 0.8
+    assert claim_of(printed, dataclasses.replace(several, value=None)).measured == 0.8
+
+
+def test_a_card_without_a_learning_rate_is_shown(card: Card) -> None:
+    for rate in (None, "fast"):
+        shown = markdown_of([dataclasses.replace(card, settings={**card.settings, "learning_rate": rate})], "cards")
+        assert "learning rate unknown" in shown
 
 
 def test_a_command_names_the_seeds_and_only_several_change_the_hash() -> None:
