@@ -37,7 +37,7 @@ RELEASED = "released"
 """The observer that sees the released models only."""
 
 CHOICE = "choice_accuracy"
-"""Column of the accuracy on the half of the test examples by which a setting is chosen; older rows have only `trained_accuracy`."""
+"""Column of the accuracy on the half of the test examples that chooses a setting; older rows have only `trained_accuracy`."""
 
 LEARNED = 0.5
 """Share of what an undefended training learns above the commonest class that a usable setting keeps."""
