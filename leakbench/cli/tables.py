@@ -164,11 +164,13 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
         InputError: The name is that of a frontier in the folder; the message has the command that measures it again.
     """
     if name == ALL:
+        if only:
+            raise InputError("table: got all, which takes no --only; give the name of one table")
         names = [each for each in table_names() if (rows_folder(out, each) / f"{each}.csv").is_file()]
         if not names:
             raise InputError(f"stale: no rows of tables in {str(out)!r}; measure first, or give --out FOLDER")
         could = list[bool]()
-        _each(names, execution, lambda each, where: could.append(measure_stale(each, only, out, where)))
+        _each(names, execution, lambda each, where: could.append(measure_stale(each, "", out, where)))
         return all(could)
     again = next((point.again for point in published_points(out, None) if point.page == name), "")
     if again:

@@ -15,9 +15,8 @@ def length(vectors: Tensor, dim: int) -> Tensor:
     """
     norms: Tensor = torch.linalg.vector_norm(vectors, dim=dim)
     finite = norms.isfinite()
-    if vectors.device.type != "cuda" and bool(
-        finite.all()
-    ):  # On a GPU this question would wait for all work before it.
+    on_gpu = vectors.device.type == "cuda"  # There the question would wait for all work before it.
+    if not on_gpu and bool(finite.all()):
         return norms
     whole: Tensor = torch.linalg.vector_norm(vectors, dim=dim, dtype=torch.float64).to(norms)
     return norms.where(finite, whole)

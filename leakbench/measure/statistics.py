@@ -307,7 +307,11 @@ def mean_interval(values: Values, confidence: float = 0.95, *, network: Values |
 def accuracy_interval(accuracies: Values, examples: int) -> Interval:
     """Return (mean, low, high) of the accuracies (n,) of trainings that differ in their seed, on the same test examples.
 
-    Student's interval of the mean over trainings (`mean_interval`); of one training Wilson's over its test examples.
+    The interval is Student's over trainings (`mean_interval`). For one training it is Wilson's over its test examples.
+
+    Args:
+        accuracies: (n,) in [0, 1], at least one.
+        examples: Number of test examples.
     """
     found = _floats(accuracies)
     if len(found) == 1:

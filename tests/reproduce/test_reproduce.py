@@ -966,6 +966,7 @@ def test_the_index_counts_the_verdicts_of_the_rows(tmp_path: Path) -> None:
         (("all", "--page"), "table: got all, which takes no --page"),
         (("all", "--scale", "fast"), "scale: got 'fast'"),
         (("all", "--stale", "--out", "x"), "stale: no rows of tables in 'x'"),
+        (("all", "--stale", "--only", "cpl"), "table: got all, which takes no --only"),
         (("fed_alpha_cdp_table_1", "--data-dir", "nowhere"), "'nowhere' does not exist"),
     ],
 )

@@ -105,3 +105,34 @@ def test_no_published_row_of_few_victims_reconstructs_by_its_rates_alone() -> No
             assert ranked or exact, (name, row["row"])
             few += 1
     assert few > 10
+
+
+def test_the_texts_of_tables_4_and_5_follow_from_their_rows() -> None:
+    """The numbers that the texts state of MNIST, Adult and Cancer at the paper's size."""
+    found = dict[str, pd.DataFrame]()
+    for number in (4, 5):
+        rows = pd.read_csv(published_file(f"fed_alpha_cdp_table_{number}.csv"))
+        whole = (rows["scale"] == "full") | (rows["dataset"] == "cancer")  # Cancer has no smaller size.
+        found |= {str(cell): row for cell, row in rows[whole].groupby("cell")}
+
+    def mean(cell: str) -> float:
+        return float(found[cell]["trained_accuracy"].iloc[0])
+
+    for clip in ("0.1", "0.5"):
+        assert mean(f"mnist, Fed-SDP, C = {clip}") > 0.9
+    for clip in ("4", "8", "16", "32"):
+        assert mean(f"mnist, Fed-SDP, C = {clip}") < 0.2
+    for method in ("Fed-CDP", "Fed-alphaCDP"):
+        assert mean(f"mnist, {method}, C = 0.1") > 0.7
+        assert abs(mean(f"mnist, {method}, C = 0.5") - 0.3) < 0.02
+        for clip in ("1", "2", "4", "8", "16", "32"):
+            cell = f"mnist, {method}, C = {clip}"
+            assert cell not in found or mean(cell) < 0.2
+            cancer = [mean(f"cancer, {method}, C = {each}") for each in ("0.1", "0.5", clip)]
+            assert min(cancer) > 0.49 and max(cancer) < 0.67
+    for share in ("5 %", "10 %"):
+        for method in ("Fed-CDP", "Fed-alphaCDP"):
+            assert mean(f"N = 100, {share}, {method}") < 0.3
+        assert mean(f"N = 100, {share}, Fed-SDP") == 0
+    assert abs(mean("N = 1000, 5 %, non-private") - 0.977) < 0.003 > abs(mean("N = 1000, 10 %, non-private") - 0.98)
+    assert abs(mean("mnist, Fed-SDP, C = 0.1") - 0.928) < 0.01
