@@ -17,6 +17,7 @@ from leakbench.frontier.frontier import published_points
 from leakbench.leaderboard.check import published_cards
 from leakbench.reproduce.choose import chosen, numbers
 from leakbench.reproduce.file import rows_folder, table_names
+from leakbench.reproduce.plans import Wanted
 from leakbench.reproduce.published import published, published_rows, read_any
 from leakbench.reproduce.reproduce import check_engine, remeasure, reproduce, study_of
 from leakbench.reproduce.table import AUTO, SCALES
@@ -187,7 +188,7 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
     _print([each for each in found if each.state != "current"])
     stale = [each.published for each in found if each.state == "stale" and each.today]
     if stale:
-        remeasure(table, {row.row: (row.scale, dict(row.changed)) for row in stale}, out, execution, say)
+        remeasure(table, {row.row: Wanted(row.scale, dict(row.changed)) for row in stale}, out, execution, say)
     click.echo(f"measured again: {len(stale)} of {len(found)} rows")
     if stale:
         written = rows_folder(out, table.name) / table.name

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from leakbench.bench.timing import in_turns, with_threads
@@ -36,7 +36,7 @@ def one_round(cell: Cell) -> Callable[[], object]:
     return lambda: next(train(Network(model, start), data, partition, federation, cell.defense, seed))
 
 
-def timed(table: Table, line: Line, scale: str, changed: dict[str, Any], execution: Execution) -> list[Row]:
+def timed(table: Table, line: Line, scale: str, changed: Mapping[str, Any], execution: Execution) -> list[Row]:
     """Time the first round of a line's cell and of the same without a defense in turns: its row.
 
     The time is that of one processor, which others' work on the machine does not lengthen. The ratio is the median over the

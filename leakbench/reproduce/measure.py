@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +53,7 @@ __all__ = [
     "in_any_row",
     "measured",
     "point_of",
+    "trainings_of",
     "within",
 ]
 
@@ -80,7 +81,7 @@ OTHERS = 500
 def cells_of(
     line: Line,
     scale: str,
-    changed: dict[str, Any],
+    changed: Mapping[str, Any],
     data_dir: Path | None,
     reporter: Reporter | None = None,
     seeds: int = 0,
@@ -94,7 +95,7 @@ def cells_of(
         return [prepare(request, data_dir, reporter) for request in line.requests(scale, changed, seeds)]
 
 
-def check_line(line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None) -> None:
+def check_line(line: Line, scale: str, changed: Mapping[str, Any], data_dir: Path | None) -> None:
     """Raise InputError that names the row where an option of one of its cells does not fit; no data are looked for."""
     with _named(line):
         for request in line.requests(scale, changed):
@@ -114,28 +115,47 @@ def command_of(table: Table, line: Line, scale: str) -> str:
     return f'leakbench reproduce {table.called} --scale {scale} --only "{line.name}"'
 
 
-def measured(table: Table, line: Line, scale: str, changed: dict[str, Any], execution: Execution) -> list[Row]:
+def measured(
+    table: Table,
+    line: Line,
+    scale: str,
+    changed: Mapping[str, Any],
+    execution: Execution,
+    begun: Sequence[Row] = (),
+) -> list[Row]:
     """Run a line's cells at a scale, each in its own folder, where an interrupted cell resumes; return its rows.
 
     A row is measured at the first seed; only its accuracy and its time cover all seeds. It ends after the first number of seeds
     that makes its verdict certain.
+
+    Args:
+        table: The table.
+        line: The line.
+        scale: One of `SCALES`.
+        changed: {field of a cell: number} of a trial.
+        execution: Where and how cells are run.
+        begun: Rows of the line's first trainings, which are not repeated: their runs may be on another machine.
     """
     counts = line.counts(scale)
     every = cells_of(line, scale, changed, execution.data_dir, execution.reporter, counts[-1])
     command = command_of(table, line, scale)
-    ended, seconds, found, accuracies = list[float](), 0.0, list[Row](), list[list[float]]()
-    diverged, manifests = 0, list[Mapping[str, Any]]()
-    for done, cell in enumerate(every, 1):
+    found, first_row = list(begun), next(iter(begun), {})
+    accuracies = _accuracies_in(first_row)
+    seconds, diverged = 60 * float(first_row.get("wall_minutes", 0.0)), int(first_row.get("diverged", 0))
+    manifests: list[Mapping[str, Any]] = (
+        [{"versions": {"device": "cpu"} | json.loads(first_row["versions"])}] if begun else []
+    )
+    for done, cell in enumerate(every[len(accuracies) :], len(accuracies) + 1):
         with executed(cell, execution.runs, command, execution.reporter) as (summary, run):
-            accuracies += [run.read_rows("rounds.parquet")["accuracy"].tolist()] if table.rounds else []
+            accuracies += _accuracies_of(summary, run, bool(table.rounds))
             diverged += diverges(run)
             manifests += [run.manifest]
-            ended += [] if summary.accuracy is None else [float(summary.accuracy)]
             seconds += sum(run.manifest["phases"].values())
             found = found or _points(table, line, cell, summary, run)
+        ended = [each[-1] for each in accuracies]
         cells, accuracy = every[:done], accuracy_of(ended, len(cell.data.test_targets))
         if done in counts and certain(
-            table, line, [{**accuracy, "scale": scale, "seeds": done} | row for row in found]
+            table, line, [row | {**accuracy, "scale": scale, "seeds": done} for row in found]
         ):
             break
     first = cells[0]
@@ -150,17 +170,18 @@ def measured(table: Table, line: Line, scale: str, changed: dict[str, Any], exec
         **recorded_in(cells),
         "scale": scale,
         "seeds": len(cells),
-        **({"accuracies": json.dumps(accuracies)} if table.rounds else {}),
+        **({"accuracies": json.dumps(accuracies)} if accuracies else {}),
         **accuracy,
         "diverged": diverged,
         "wall_minutes": round(seconds / 60, 1),
         "versions": versions_of(manifests),
     }
     own = _of_training(line, scale, changed, execution) if table.columns == "leaks" else {}
+    found = [{name: value for name, value in row.items() if name not in same} for row in found]
     return [same | row | own.get(LeakagePoint.of(row["point"]).tap, {}) for row in found]
 
 
-def _of_training(line: Line, scale: str, changed: dict[str, Any], execution: Execution) -> dict[str, Row]:
+def _of_training(line: Line, scale: str, changed: Mapping[str, Any], execution: Execution) -> dict[str, Row]:
     """Return {leakage point: the valid epsilons of the data set's whole training}, for cells that train nothing themselves."""
     request = replace(line.requests(scale, changed)[0], train_rounds=None)
     cell = prepare(request, execution.data_dir, execution.reporter)
@@ -168,6 +189,26 @@ def _of_training(line: Line, scale: str, changed: dict[str, Any], execution: Exe
     same = {"epsilon_claimed": found.claimed, "epsilon_valid": found.valid}
     valid = {"global": found.valid, **{tap: at.valid for tap, at in found.by_tap.items()}}
     return {tap: same | {"epsilon_tap": epsilon} for tap, epsilon in valid.items()}
+
+
+def trainings_of(rows: Sequence[Row]) -> int:
+    """Return how many trainings a line's rows keep, so that a measurement can go on after them; 0 if it cannot."""
+    seeds = rows[0].get("seeds", 0) if rows else 0
+    return len(found) if rows and len(found := _accuracies_in(rows[0])) == seeds else 0
+
+
+def _accuracies_in(row: Mapping[str, Any]) -> list[list[float]]:
+    """Return the accuracies of each training that a row keeps, the last of each at the end of the training."""
+    kept = row.get("accuracies")
+    found: list[list[float]] = json.loads(kept) if isinstance(kept, str) else []
+    return found
+
+
+def _accuracies_of(summary: Summary, run: Run, every: bool) -> list[list[float]]:
+    """Return the accuracies of a run after every round, or after the last one only; empty for a run that trains nothing."""
+    if every:
+        return [run.read_rows("rounds.parquet")["accuracy"].tolist()]
+    return [] if summary.accuracy is None else [[float(summary.accuracy)]]
 
 
 def diverges(run: Run) -> bool:
@@ -181,7 +222,7 @@ def certain(table: Table, line: Line, rows: list[Row]) -> bool:
     return all(settled(table.compared(line, row), table.tests) for row in rows)
 
 
-def changed_in(changed: dict[str, Any]) -> Row:
+def changed_in(changed: Mapping[str, Any]) -> Row:
     """Return the column of a trial's row: the numbers that differ from the table's; empty for a row that is not a trial's."""
     return {"changed": json.dumps(changed, sort_keys=True)} if changed else {}
 

@@ -24,7 +24,7 @@ from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.cost import timed
 from leakbench.reproduce.file import results_folder, rows_folder
-from leakbench.reproduce.measure import cells_of, certain, check_line, command_of, measured
+from leakbench.reproduce.measure import cells_of, certain, check_line, command_of, measured, trainings_of
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.price import draw_price, leaks_of
 from leakbench.reproduce.published import AnyTable
@@ -34,7 +34,17 @@ from leakbench.study.rows import Row, RowStore, in_order, on_cpu
 from leakbench.study.stale import hash_of
 from leakbench.study.study import Execution, Job, limit_of
 
-__all__ = ["MOST_MINUTES", "Asked", "CellPlan", "ClaimPlan", "minutes_at_full", "minutes_left", "plan_of", "store_of"]
+__all__ = [
+    "MOST_MINUTES",
+    "Asked",
+    "CellPlan",
+    "ClaimPlan",
+    "Wanted",
+    "minutes_at_full",
+    "minutes_left",
+    "plan_of",
+    "store_of",
+]
 
 MOST_MINUTES = 30.0
 """Largest number of minutes of a cell that the scale `auto` measures at full size."""
@@ -42,8 +52,24 @@ MOST_MINUTES = 30.0
 ROUNDED = 0.05
 """Minutes of a cell whose row says 0."""
 
-Asked: TypeAlias = Mapping[str, tuple[str, dict[str, Any]]]
-"""{name of a cell or claim: (its scale, {field: number} of a trial)}."""
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a cell or claim is measured.
+
+    Args:
+        scale: `quick` or `full`.
+        changed: {field of a cell: number} of a trial.
+        begun: The rows of its first trainings, which the CSV has; none measures all of them.
+    """
+
+    scale: str
+    changed: Mapping[str, Any]
+    begun: tuple[Row, ...] = ()
+
+
+Asked: TypeAlias = Mapping[str, Wanted]
+"""{name of a cell or claim: how it is measured}."""
 
 
 def store_of(table: AnyTable, out: Path) -> RowStore:
@@ -74,7 +100,7 @@ class ClaimPlan:
         store, named = store_of(self.table, out), chosen(hashes, only)
         rows = store.read()
         missing = [name for name in named if again or not store.has(rows, name, hashes[name])]
-        yield dict.fromkeys(missing, (scale, {}))
+        yield dict.fromkeys(missing, Wanted(scale, {}))
 
     def jobs(self, asked: Asked, out: Path, execution: Execution) -> Iterator[Job[list[Row]]]:
         """Yield the job of each claim."""
@@ -134,14 +160,15 @@ class CellPlan:
                 execution.reporter.note(
                     f"{table.name}: {settings} measured at scale quick first, to estimate the time at full"
                 )
-                yield dict.fromkeys(unknown, ("quick", changed))
+                yield dict.fromkeys(unknown, Wanted("quick", changed))
                 rows, minutes = store.read(), minutes_at_full(table, out, changed, data_dir)
             short = {name for name in names if minutes.get(name, inf) <= MOST_MINUTES}
             wanted = {name: "full" if name in short else "quick" for name in names if name in short or name not in full}
         asked = {
-            name: each
+            name: Wanted(each, changed, begun)
             for name, each in wanted.items()
-            if again or not self._current(store, rows, lines[name], each, changed, data_dir)
+            for ended, begun in [self._known(rows, lines[name], each, changed, data_dir, again)]
+            if not ended
         }
         if less := [name for name in asked if scale == "quick" and name in full and lines[name].quick]:
             raise InputError(
@@ -152,19 +179,25 @@ class CellPlan:
             known = (
                 [60 * minutes[name] for name in asked if name in short] if scale == AUTO else self._seconds(rows, scale)
             )
-            cells = {repr(cell) for name, each in asked.items() for cell in lines[name].requests(each, changed)}
+            cells = {
+                repr(cell)
+                for name, each in wanted.items()
+                if name in asked
+                for cell in lines[name].requests(each, changed)
+            }
             execution.reporter.note(f"{table.name}: {cells_line(len(cells), known, len(asked))}")
-        yield {name: (each, changed) for name, each in asked.items()}
+        yield asked
 
     def jobs(self, asked: Asked, out: Path, execution: Execution) -> Iterator[Job[list[Row]]]:
         """Yield the job of each cell."""
-        for place, (name, (scale, changed)) in enumerate(asked.items(), 1):
-            line = next(line for line in self.table.at(scale) if line.name == name)
+        for place, (name, wanted) in enumerate(asked.items(), 1):
+            line = next(line for line in self.table.at(wanted.scale) if line.name == name)
             # An engine measures all seeds that a row may need: further ones would be measured in this process.
-            seeds = line.counts(scale)[-1] if execution.engine is not None else 0
-            requests, command = tuple(line.requests(scale, changed, seeds)), command_of(self.table, line, scale)
-            rows = partial(self._rows, line, scale, changed, out, execution)
-            yield Job(name, rows, requests, command, f"setting {place} of {len(asked)}")
+            seeds = line.counts(wanted.scale)[-1] if execution.engine is not None else 0
+            requests = line.requests(wanted.scale, wanted.changed, seeds)[trainings_of(wanted.begun) :]
+            rows = partial(self._rows, line, wanted, out, execution)
+            command = command_of(self.table, line, wanted.scale)
+            yield Job(name, rows, tuple(requests), command, f"setting {place} of {len(asked)}")
 
     def draw_before(self, rows: pd.DataFrame, out: Path) -> None:
         """Draw the curves of a table that has them, or the price of the accuracy at which a sweep aims."""
@@ -188,36 +221,38 @@ class CellPlan:
     def _figure(self, out: Path) -> Path:
         return rows_folder(out, self.table.name) / f"{self.table.name}.png"
 
-    def _rows(self, line: Line, scale: str, changed: dict[str, Any], out: Path, execution: Execution) -> list[Row]:
+    def _rows(self, line: Line, wanted: Wanted, out: Path, execution: Execution) -> list[Row]:
         """Return the rows of a cell."""
         if self.table.repeats:
-            return timed(self.table, line, scale, changed, execution)
-        found = measured(self.table, line, scale, changed, execution)
+            return timed(self.table, line, wanted.scale, wanted.changed, execution)
+        found = measured(self.table, line, wanted.scale, wanted.changed, execution, wanted.begun)
         if self.table.pictures:
             # Drawn last, so that a figure is missing, not of other rows, where an interrupted command drew none.
             self._figure(out).unlink(missing_ok=True)
         return found
 
-    def _current(
+    def _known(
         self,
-        store: RowStore,
         rows: pd.DataFrame,
         line: Line,
         scale: str,
-        changed: dict[str, Any],
+        changed: Mapping[str, Any],
         data_dir: Path | None,
-    ) -> bool:
-        """Return whether a row is the measurement of just this cell, at this scale or at `full`, with all the seeds it needs."""
-        if "hash" not in rows or line.name not in set(rows["cell"]):
-            return False
+        again: bool,
+    ) -> tuple[bool, tuple[Row, ...]]:
+        """Return whether a cell's rows are its measurement, at this scale or at `full`, and else those of its first trainings."""
+        if again or "hash" not in rows or line.name not in set(rows["cell"]):
+            return False, ()
         known = rows[rows["cell"] == line.name].to_dict("records")
         for each in dict.fromkeys((scale, "full")):
             counts = line.counts(each)
             cells = cells_of(line, each, changed, data_dir, seeds=counts[-1])
-            has = [n for n in counts if store.has(rows, line.name, hash_of(cells[:n]))]
+            has = [n for n in counts if known[0]["hash"] == hash_of(cells[:n])]
             if has and (has[0] == counts[-1] or certain(self.table, line, known)):
-                return True
-        return False
+                return True, ()
+            if has and each == scale and trainings_of(known) == has[0]:
+                return False, tuple(known)
+        return False, ()
 
     def _seconds(self, rows: pd.DataFrame, scale: str) -> list[float]:
         """Return the seconds of each cell that was measured at this scale, here or for the published page."""
@@ -290,7 +325,7 @@ def minutes_left(table: Table, rows: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-def _times(line: Line, took: tuple[str, dict[str, Any]], changed: dict[str, Any], data_dir: Path | None) -> float:
+def _times(line: Line, took: tuple[str, dict[str, Any]], changed: Mapping[str, Any], data_dir: Path | None) -> float:
     """Return how many times longer a cell with `changed` takes at full size than at a scale with a trial's numbers."""
     before, now = (
         [plan(request, data_dir) for request in requests]

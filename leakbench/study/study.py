@@ -63,11 +63,12 @@ def versions_of(runs: Iterable[Mapping[str, Any]]) -> str:
     """Return the JSON of {package: version} under which the runs of a row were computed, in the field `versions` of the row.
 
     Args:
-        runs: Their manifests. Different versions of a package are joined; `device` is a field if a run was computed on a GPU.
+        runs: Their manifests, or `versions` that were joined before. Different versions of a package are joined by commas;
+            `device` is a field if a run was computed on a GPU.
     """
     told = [each for run in runs for each in (run["versions"], *run.get("computed", []))]
     found = {
-        name: ", ".join(dict.fromkeys(str(each[name]) for each in told if name in each))
+        name: ", ".join(dict.fromkeys(part for each in told if name in each for part in str(each[name]).split(", ")))
         for name in [*versions(), "device"]
     }
     return json.dumps(

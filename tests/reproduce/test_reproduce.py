@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,7 @@ from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of
 from leakbench.reproduce.page import claims_of, page_of
-from leakbench.reproduce.plans import minutes_at_full, minutes_left, plan_of
+from leakbench.reproduce.plans import minutes_at_full, minutes_left, plan_of, store_of
 from leakbench.reproduce.published import read_any, rows_of
 from leakbench.reproduce.reached import Setting, reached
 from leakbench.reproduce.reproduce import BEGIN, END, index_of, reproduce, study_of
@@ -713,6 +714,45 @@ def test_a_row_goes_on_where_more_seeds_are_allowed(tmp_path: Path) -> None:
     seeds = after.set_index("cell")["seeds"].to_dict()
     assert seeds["near"] == 5 and seeds["silent"] == 3
     assert len(list((tmp_path / "runs").iterdir())) == runs + 2  # All rows are the same trainings.
+
+
+@pytest.mark.slow
+def test_a_row_goes_on_from_its_csv_alone(tmp_path: Path) -> None:
+    """On a machine without the first runs only further seeds are trained, and the row is that of one uninterrupted measurement."""
+    table, more = cancer_table(tmp_path, seeds=3), cancer_table(tmp_path, seeds=3, most_seeds=5)
+    _, begun = measure(table, tmp_path)
+    assert [len(each) for each in map(json.loads, begun["accuracies"])] == [3] * 4
+    shutil.rmtree(tmp_path / "runs")
+    _, after = measure(more, tmp_path)
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    (tmp_path / "at_once").mkdir()
+    _, whole = measure(more, tmp_path / "at_once")
+    times = ["wall_minutes", "minutes"]  # Those of the first three are of the earlier measurement.
+    pd.testing.assert_frame_equal(after.drop(columns=times), whole.drop(columns=times))
+    near = after.set_index("cell").loc["near"]
+    assert near["trained_accuracy"] == pytest.approx(np.mean([last for (last,) in json.loads(near["accuracies"])]))
+    # Asked for again, a row is measured anew from its first seed.
+    shutil.rmtree(tmp_path / "runs")
+    _, again = measure(more, tmp_path, only="near", again=True)
+    assert len(list((tmp_path / "runs").iterdir())) == 5
+    assert again.set_index("cell").loc["near", "accuracies"] == near["accuracies"]
+
+
+@pytest.mark.slow
+def test_a_row_that_does_not_keep_its_trainings_is_measured_from_the_first(tmp_path: Path) -> None:
+    """So is one whose settings have changed: neither may be mixed with further seeds."""
+    measure(cancer_table(tmp_path, seeds=3), tmp_path, only="near")
+    more = cancer_table(tmp_path, seeds=3, most_seeds=4)
+    store = store_of(more, tmp_path)
+    store.write(store.read().assign(accuracies=None))
+    shutil.rmtree(tmp_path / "runs")
+    measure(more, tmp_path, only="near")
+    assert len(list((tmp_path / "runs").iterdir())) == 4
+    given = {**TINY["given"], "iterations": 1, "victims": 1, "train_rounds": 7, "dataset": "cancer"}  # type: ignore[dict-item]
+    given |= {"defense": "none", "clients": 10, "clients_per_round": 10, "local_iterations": 20}
+    shutil.rmtree(tmp_path / "runs")
+    _, rows = measure(cancer_table(tmp_path, seeds=3, most_seeds=4, given=given), tmp_path, only="near")
+    assert len(list((tmp_path / "runs").iterdir())) == rows.loc[0, "seeds"] and rows.loc[0, "rounds"] == 7
 
 
 @pytest.mark.slow

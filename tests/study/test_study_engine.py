@@ -206,6 +206,7 @@ def test_the_versions_of_a_row_are_those_of_its_runs() -> None:
     assert plain == new
     found = json.loads(versions_of([{"versions": old, "computed": [on_gpu, on_cpu]}, {"versions": new}]))
     assert found == {**new, "torch": "2.11.0, 2.14.1", "device": "cuda (NVIDIA H100), cpu"}
+    assert json.loads(versions_of([{"versions": found}, {"versions": old}])) == found
 
 
 @pytest.mark.parametrize("name", ["flower_epsilons", "fed_alpha_cdp_table_9"])
