@@ -19,6 +19,7 @@ import pandas as pd
 from leakbench.box import range_of
 from leakbench.core.scripts import one_line
 from leakbench.core.verdict_words import LEAKING
+from leakbench.frontier.answer import epsilon_text
 from leakbench.frontier.choose import main_rows, refusals
 from leakbench.frontier.frontier import points_in, store_of
 from leakbench.overview import Row as DefenseRow
@@ -26,8 +27,8 @@ from leakbench.overview import overview, recorded
 from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.agreement import LEVEL
-from leakbench.reproduce.columns import text_of
-from leakbench.reproduce.file import results_folder, rows_folder
+from leakbench.reproduce.columns import interval, text_of
+from leakbench.reproduce.file import results_folder, rows_path
 from leakbench.reproduce.page import claims_of, counted
 from leakbench.reproduce.published import read_any, rows_of
 from leakbench.reproduce.reproduce import write_index
@@ -146,8 +147,7 @@ def item(text: str) -> str:
 
 def share(row: pd.Series, key: str, digits: int = 2) -> str:
     """Return a share with its interval."""
-    value, low, high = (text_of(row[name], digits) for name in (key, f"{key}_low", f"{key}_high"))
-    return f"{value} [{low}, {high}]"
+    return interval(key, digits)(row.to_dict())
 
 
 def accuracy(row: pd.Series) -> str:
@@ -172,10 +172,7 @@ def sizes(rows: pd.DataFrame, what: str) -> str:
 
 def epsilon(value: str) -> str:
     """Return an epsilon without more digits than a reader needs."""
-    try:
-        return f"{float(value):,.3g}" if float(value) < 1000 else f"{float(value):,.0f}"
-    except ValueError:
-        return value
+    return value if value == "none" else epsilon_text(value)
 
 
 def printed_epsilons(inputs: Inputs) -> Finding:
@@ -577,7 +574,7 @@ def read() -> Inputs:
 def table_source(name: str) -> Source:
     """Return the rows of a table, with those that are stale."""
     table = read_any(name)
-    path = rows_folder(RESULTS, name) / f"{name}.csv"
+    path = rows_path(RESULTS, name)
     rows = RowStore(path, table.format).read()
     return Source(path.with_suffix(".md").relative_to(RESULTS).as_posix(), rows, stale(rows_of(table, rows)))
 

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -149,6 +151,12 @@ def _table(page: Path, head: str) -> Iterator[list[str]]:
             yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
+def _sweep_plan() -> str:
+    line = [sys.executable, "benchmarks/sweep_plan.py"]
+    printed = subprocess.run(line, cwd=HOME, capture_output=True, text=True, check=True).stdout
+    return printed.replace("\n|", "\n\n|", 1)  # A table needs an empty line before it.
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "columns": _meanings(PICTURE_COLUMNS),
     "table_columns": _meanings(TABLE_COLUMNS),
@@ -161,6 +169,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "contradicted": _of(CONTRADICTED),
     "reproduced": _of(REPRODUCED),
     "epsilons": _epsilons,
+    "sweep_plan": _sweep_plan,
 }
 
 

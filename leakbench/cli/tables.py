@@ -16,7 +16,7 @@ from leakbench.data.kept import KeptData
 from leakbench.frontier.frontier import published_points
 from leakbench.leaderboard.check import published_cards
 from leakbench.reproduce.choose import chosen, numbers
-from leakbench.reproduce.file import rows_folder, table_names
+from leakbench.reproduce.file import rows_path, table_names
 from leakbench.reproduce.plans import Wanted
 from leakbench.reproduce.published import published, published_rows, read_any
 from leakbench.reproduce.reproduce import check_engine, remeasure, reproduce, study_of
@@ -120,8 +120,7 @@ def measure(
             click.echo(
                 f"kept: {len(known)} rows that were there (scale {scales}); --again measures them too, --out FOLDER elsewhere"
             )
-    written = rows_folder(folder, table.name) / table.name
-    click.echo(f"rows: {written}.csv   page: {written}.md")
+    _print_written(folder, table.name)
 
 
 def _each(names: Sequence[str], execution: Execution, one: Callable[[str, Execution], None]) -> None:
@@ -167,7 +166,7 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
     if name == ALL:
         if only:
             raise InputError("table: got all, which takes no --only; give the name of one table")
-        names = [each for each in table_names() if (rows_folder(out, each) / f"{each}.csv").is_file()]
+        names = [each for each in table_names() if rows_path(out, each).is_file()]
         if not names:
             raise InputError(f"stale: no rows of tables in {str(out)!r}; measure first, or give --out FOLDER")
         could = list[bool]()
@@ -184,18 +183,22 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
     check_engine(table, execution.engine)
     found = checked(published(table, out, execution.data_dir, only), KeptData(), Reporter())
     if not found:
-        raise InputError(f"stale: no rows in {rows_folder(out, table.name) / f'{table.name}.csv'}; measure first")
+        raise InputError(f"stale: no rows in {rows_path(out, table.name)}; measure first")
     _print([each for each in found if each.state != "current"])
     stale = [each.published for each in found if each.state == "stale" and each.today]
     if stale:
         remeasure(table, {row.row: Wanted(row.scale, dict(row.changed)) for row in stale}, out, execution, say)
     click.echo(f"measured again: {len(stale)} of {len(found)} rows")
     if stale:
-        written = rows_folder(out, table.name) / table.name
-        click.echo(f"rows: {written}.csv   page: {written}.md")
+        _print_written(out, table.name)
     absent = [each for each in found if each.absent]
     _print_absent("not measured", absent)
     return not absent
+
+
+def _print_written(out: Path, name: str) -> None:
+    path = rows_path(out, name)
+    click.echo(f"rows: {path}   page: {path.with_suffix('.md')}")
 
 
 def _print_absent(state: str, found: Sequence[Checked]) -> None:

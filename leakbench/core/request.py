@@ -34,6 +34,7 @@ __all__ = [
     "PROTOCOLS",
     "READS",
     "RECIPE",
+    "TRAINING_ONLY",
     "FederationFields",
     "Fields",
     "Request",
@@ -260,6 +261,17 @@ class Request:
         ),
         ENGINES,
     ] = "fast"
+
+
+TRAINING_ONLY: dict[str, Any] = {
+    "attack": "cpl",
+    "iterations": 1,
+    "victims": 1,
+    "leak_batch": 1,
+    "candidates": 2,
+    "taps": ("type-2",),
+}
+"""Fields of a cell that is run only for its training: the smallest attack."""
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Request))

@@ -9,7 +9,7 @@ import pandas as pd
 
 from leakbench.core.leakage_points import point_name
 from leakbench.core.verdict_words import NO_LEAK
-from leakbench.frontier.choose import CHOICE, LEARNED, RELEASED, Choice, Requirements
+from leakbench.frontier.choose import LEARNED, RELEASED, Choice, Requirements, halved
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
 from leakbench.summary.verdict import CAUTION
@@ -80,15 +80,15 @@ def answer_of(rows: pd.DataFrame, choice: Choice) -> str:
         f"{best['identify_victims']:,.0f} victims among {best['candidates']:,.0f} candidates (chance: {_chance(best)}; "
         f"one-sided exact binomial test, p = {text_of(best['identify_p'], 3)}, level {CAUTION:g})."
     )
-    return " ".join([said, _power(best, of, choice), *_against(best, choice), *_alike(choice)])
+    half = " (on the choosing half)" if halved(rows) else ""
+    return " ".join([said, _power(best, of, choice, half), *_against(best, choice), *_alike(choice)])
 
 
 def _chance(row: pd.Series) -> str:
     return f"[{text_of(row['null_identified_low'], 3)}, {text_of(row['null_identified_high'], 3)}]"
 
 
-def _power(best: pd.Series, of: str, choice: Choice) -> str:
-    half = " (on the choosing half)" if pd.notna(best.get(CHOICE)) else ""
+def _power(best: pd.Series, of: str, choice: Choice, half: str) -> str:
     many = (
         "the only one that qualifies"
         if choice.qualified == 1

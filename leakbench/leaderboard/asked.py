@@ -17,7 +17,7 @@ from leakbench.cell.budget import plan, prepare
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.recipe import describe, resolve
-from leakbench.core.request import options_of, run_words
+from leakbench.core.request import TRAINING_ONLY, options_of, run_words
 from leakbench.storage.store import content_hash
 from leakbench.study.stale import recorded_in
 
@@ -96,17 +96,6 @@ def request_of(asked: CardSizes, defense: str, dataset: str, attack: str, attack
         given["leak_rounds"] = asked.leak_rounds
     given |= {"defense": defense, "dataset": dataset, "attack": attack, "knows": ATTACKERS[attacker]}
     return Request(**given, protocol=protocol)
-
-
-NO_ATTACK: dict[str, Any] = {
-    "attack": "cpl",
-    "iterations": 1,
-    "victims": 1,
-    "leak_batch": 1,
-    "candidates": 2,
-    "taps": ("type-2",),
-}
-"""The smallest attack, in cells that are run for the accuracy of their training; rows of accuracy in tables have the same."""
 
 
 def searches(attack: str) -> bool:
@@ -199,7 +188,7 @@ def trainings(asked: CardSizes, first: Cell, defense: str, data_dir: Path | None
         raise InputError(f"seeds: got {asked.seeds} without training, expected 1; set --train-rounds")
     found = []
     for seed in range(asked.seed + 1, asked.seed + asked.seeds):
-        fields = {**audit_request(asked, defense, first.names["dataset"]), **NO_ATTACK, "seed": seed}
+        fields = {**audit_request(asked, defense, first.names["dataset"]), **TRAINING_ONLY, "seed": seed}
         named = Request(**{**fields, "defense": first.names["defense"]})
         found.append(Asking("", named.protocol, _command_of(named), prepare(Request(**fields), data_dir)))
     return found

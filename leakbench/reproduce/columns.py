@@ -13,7 +13,7 @@ from leakbench.core.scripts import in_table
 from leakbench.measure import measures, rates
 from leakbench.study.rows import Row
 
-__all__ = ["COLUMNS", "Column", "measures_of", "text_of"]
+__all__ = ["COLUMNS", "WITHOUT_LEAKS", "Column", "measures_of", "text_of"]
 
 
 @dataclass(frozen=True)
@@ -350,3 +350,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
 }
 """{kind of page: its columns}; a column without any value is left out."""
+
+WITHOUT_LEAKS = ("accuracy", "cost")
+"""Kinds of pages about training, whose cells have the smallest attack."""

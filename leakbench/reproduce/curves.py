@@ -15,13 +15,9 @@ from pydantic import Field
 from leakbench.core.part import Text, part
 from leakbench.measure.statistics import difference_interval
 from leakbench.reproduce.agreement import mean_test
-from leakbench.reproduce.verdict import CLAIMS, DIFFERENT, NONE, ORDER, Compared
+from leakbench.reproduce.verdict import DIFFERENT, LEAST_SEEDS, NONE, ORDER, Compared
 
 __all__ = ["Order", "Rounds", "ordered", "rounds_of"]
-
-LEAST = CLAIMS["accuracy"].least
-"""Number of seeds that a test needs."""
-
 
 Names = Annotated[tuple[Text, ...], Field(min_length=1)]
 
@@ -77,8 +73,8 @@ def ordered(rounds: Rounds, rows: pd.DataFrame) -> list[Compared]:
         row = Compared(f"{order.says}{span}", ORDER, 0.0, value, low, high)
         if order.apart:
             found.append(replace(row, verdict=NONE, reason=order.apart))
-        elif many < LEAST:
-            seeds = "one seed" if many == 1 else f"{many} seeds of at least {LEAST}"
+        elif many < LEAST_SEEDS:
+            seeds = "one seed" if many == 1 else f"{many} seeds of at least {LEAST_SEEDS}"
             found.append(replace(row, verdict=DIFFERENT, reason=seeds))
         else:
             found.append(replace(row, test=mean_test(value, low, high, many), units=f"{many} seeds"))

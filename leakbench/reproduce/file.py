@@ -32,6 +32,7 @@ __all__ = [
     "quick_fields",
     "results_folder",
     "rows_folder",
+    "rows_path",
     "studies_folder",
     "table_names",
 ]
@@ -76,6 +77,11 @@ def rows_folder(out: Path, name: str) -> Path:
     if path is None or (out / f"{name}.csv").is_file() or not (out / path.parent.name).is_dir():
         return out
     return out / path.parent.name
+
+
+def rows_path(out: Path, name: str) -> Path:
+    """Return the CSV of a table's rows below a folder of results."""
+    return rows_folder(out, name) / f"{name}.csv"
 
 
 def body_of(name: str) -> tuple[Path, dict[str, Any]]:

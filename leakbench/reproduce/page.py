@@ -26,13 +26,12 @@ from leakbench.box import (
 )
 from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.reproduce.agreement import LEVEL
-from leakbench.reproduce.columns import COLUMNS, text_of
+from leakbench.reproduce.columns import COLUMNS, WITHOUT_LEAKS, text_of
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.price import leaks_of, price_lines, reached_of
 from leakbench.reproduce.published import rows_of
-from leakbench.reproduce.reached import LEAST
 from leakbench.reproduce.table import Line, Table, scale_of
-from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, decided, unmeasured
+from leakbench.reproduce.verdict import CLAIMS, LEAST_SEEDS, ORDER, VERDICTS, Compared, decided, unmeasured
 from leakbench.study.rows import Row
 from leakbench.study.stale import stale_lines, stale_names
 
@@ -84,12 +83,13 @@ REACHES = (
     "Mean at the aim: the first cell of the sweep, in the table's order, whose mean accuracy is the aim or above. Not excluded: "
     "the first cell where one more training may reach the aim: its 95 % interval, for as many test examples as the paper's, does "
     "not end below the aim. Such a cell need not reach the aim: where trainings differ widely, little is excluded. "
-    f"Few seeds: the number of cells with fewer than {LEAST} trainings, or without an interval, which are left out of the rule."
+    f"Few seeds: the number of cells with fewer than {LEAST_SEEDS} trainings, or without an interval, which are left out of the "
+    "rule."
 )
 """The columns and the rule of the table of sweeps that aim at an accuracy."""
 
-OF_LEAKS, WITHOUT_LEAKS = ["verdict", "victims", "networks"], ("accuracy", "cost")
-"""The columns about leaks, and the sets of columns of tables about something else."""
+OF_LEAKS = ["verdict", "victims", "networks"]
+"""The columns about leaks."""
 
 LINK = re.compile(r"\[([^]]*)\]\((?:\.\./)+([\w/-]+\.md)[^)]*\)")
 """A link from a published page to a page of the documentation or of another group."""
@@ -128,6 +128,7 @@ def page_of(
         minutes: {cell without a row: its estimated minutes at full size on a CPU}.
     """
     rows = table.current(rows)
+    claims = claims_of(table, rows)
     published = list(rows_of(table, rows))
     stale = stale_names(published)
     shown = [(column, [column.show(row) for row in rows.to_dict("records")]) for column in COLUMNS[table.columns]]
@@ -142,7 +143,7 @@ def page_of(
             f"# {untagged(table.title)}",
             "",
             *cite,
-            *_box(table, rows, stale, elsewhere, out),
+            *_box(table, rows, claims, stale, elsewhere, out),
             untagged(table.text),
             "",
             *_trial(table, rows),
@@ -155,7 +156,7 @@ def page_of(
             *legend,
             "",
         ),
-        *_verdicts(table, claims_of(table, rows)),
+        *_verdicts(table, claims),
         *_reached(table, rows),
         *(price_lines(table, rows, leaks_of(table, out)) if table.leaks else []),
         *_at_quick(table, rows),
@@ -173,16 +174,22 @@ def unlinked(text: str) -> str:
 
 
 def _box(
-    table: Table, rows: pd.DataFrame, stale: Mapping[str, Sequence[str]], elsewhere: bool, out: Path | None
+    table: Table,
+    rows: pd.DataFrame,
+    claims: Sequence[Compared],
+    stale: Mapping[str, Sequence[str]],
+    elsewhere: bool,
+    out: Path | None,
 ) -> list[str]:
     """Return the box at the top of the page; the table's answer is about the published rows only."""
-    claims = claims_of(table, rows)
     # The attack of a table of accuracies is as small as can be: the page is not about its leaks.
     leaks = rows.drop(columns=OF_LEAKS, errors="ignore") if table.columns in WITHOUT_LEAKS else rows
     counts = counted(claim.verdict for claim in claims) if claims else leaks_counted(leaks.get("verdict", ()))
     answer = "" if elsewhere else untagged(table.answer)
     caveats = caveats_of(stale, leaks, _alone(leaks)["cell"].nunique())
-    caveats += [few_seeds(rows, LEAST)] if table.columns == "accuracy" else [without_leak(leaks), beyond_the_asr(leaks)]
+    caveats += (
+        [few_seeds(rows, LEAST_SEEDS)] if table.columns == "accuracy" else [without_leak(leaks), beyond_the_asr(leaks)]
+    )
     if not claims or out is not None:  # A published page without claims gives a verdict about leaks.
         caveats.append(few_victims(leaks, every=out is not None))
     lacking = len({line.name for line in table.lines} - set(rows["cell"]))

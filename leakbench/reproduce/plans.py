@@ -23,7 +23,7 @@ from leakbench.reproduce.accounting.page import accounting_page, judged
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.cost import timed
-from leakbench.reproduce.file import results_folder, rows_folder
+from leakbench.reproduce.file import results_folder, rows_folder, rows_path
 from leakbench.reproduce.measure import cells_of, certain, check_line, command_of, measured, trainings_of
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.price import draw_price, leaks_of
@@ -74,8 +74,8 @@ Asked: TypeAlias = Mapping[str, Wanted]
 
 def store_of(table: AnyTable, out: Path) -> RowStore:
     """Return the CSV of a table in a folder, whose rows are read as the table states them today."""
-    path, names = rows_folder(out, table.name) / f"{table.name}.csv", table.names("full")
-    return RowStore(path, table.format, table.current, lambda rows: in_order(rows, "cell", names))
+    names = table.names("full")
+    return RowStore(rows_path(out, table.name), table.format, table.current, lambda rows: in_order(rows, "cell", names))
 
 
 @dataclass(frozen=True)

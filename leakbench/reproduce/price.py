@@ -20,7 +20,7 @@ from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.core.verdict_words import IDENTIFIES, NO_LEAK, RECONSTRUCTS, VERDICTS
 from leakbench.measure.rates import ASR
 from leakbench.reproduce.columns import identified, interval, text_of
-from leakbench.reproduce.file import results_folder, rows_folder
+from leakbench.reproduce.file import results_folder, rows_path
 from leakbench.reproduce.reached import NONE_DOES, Reached, reached
 from leakbench.reproduce.table import Table, read_table
 from leakbench.reproduce.table_figures import DPI, saved
@@ -58,8 +58,7 @@ def leaks_of(table: Table, out: Path | None) -> pd.DataFrame:
         out: Folder of the rows; None for the published ones.
     """
     attacks = read_table(table.leaks)
-    path = rows_folder(out or results_folder(), attacks.name) / f"{attacks.name}.csv"
-    return RowStore(path, attacks.format, attacks.current).read()
+    return RowStore(rows_path(out or results_folder(), attacks.name), attacks.format, attacks.current).read()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pandas as pd
 from leakbench.core.errors import InputError, nearest
 from leakbench.reproduce.accounting.table import AccountingTable, accounting_of
 from leakbench.reproduce.choose import chosen
-from leakbench.reproduce.file import body_of, rows_folder, table_names
+from leakbench.reproduce.file import body_of, rows_path, table_names
 from leakbench.reproduce.table import Table, table_of
 from leakbench.study.rows import RowStore
 from leakbench.study.stale import Published, versions_in
@@ -36,7 +36,7 @@ def read_any(name: str) -> AnyTable:
 def published_rows(out: Path, data_dir: Path | None) -> Iterator[Published]:
     """Yield the rows of every table that has a CSV in `out`."""
     for name in table_names():
-        if (rows_folder(out, name) / f"{name}.csv").is_file():
+        if (rows_path(out, name)).is_file():
             yield from published(read_any(name), out, data_dir)
 
 
@@ -46,7 +46,7 @@ def published(table: AnyTable, out: Path, data_dir: Path | None, only: str = "")
     Args:
         only: Text that their names contain.
     """
-    rows = RowStore(rows_folder(out, table.name) / f"{table.name}.csv", table.format).read()
+    rows = RowStore(rows_path(out, table.name), table.format).read()
     names = set(chosen(map(str, rows["cell"].unique()), only)) if only else set(rows["cell"])
     yield from rows_of(table, rows[rows["cell"].isin(names)], data_dir)
 

@@ -10,9 +10,9 @@ import pandas as pd
 
 from leakbench.reproduce.agreement import agreement
 from leakbench.reproduce.columns import interval, text_of
-from leakbench.reproduce.verdict import CLAIMS
+from leakbench.reproduce.verdict import LEAST_SEEDS
 
-__all__ = ["LEAST", "Reached", "Setting", "reached"]
+__all__ = ["Reached", "Setting", "reached"]
 
 NONE_DOES = "none of those measured"
 
@@ -20,9 +20,6 @@ TRAINED = "trained_accuracy"
 
 HALF = 5e-4
 """Half of the last digit of an aim."""
-
-LEAST = CLAIMS["accuracy"].least
-"""Trainings that a cell needs before one more training is predicted."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Reached:
     Args:
         mean: The first cell whose mean accuracy is the aim or above, regardless of its interval.
         possible: The first cell where one more training may reach the aim, as printed: its interval does not end below. Cells of
-            fewer than `LEAST` trainings are left out; its name is "-" if no others were measured.
+            fewer than `LEAST_SEEDS` trainings are left out; its name is "-" if no others were measured.
         few: Number of these.
     """
 
@@ -78,7 +75,7 @@ def reached(rows: pd.DataFrame, samples: Mapping[str, int] = {}) -> list[Reached
 def _reached(sweep: str, aim: float, cells: pd.DataFrame, samples: Mapping[str, int]) -> Reached:
     measured = [TRAINED, f"{TRAINED}_low", f"{TRAINED}_high", "seeds"]
     told = cells.reindex(columns=[*dict.fromkeys([*cells, *measured, "further_low", "further_high"])])
-    several = (told["seeds"] >= LEAST) & told[measured].notna().all(axis=1)
+    several = (told["seeds"] >= LEAST_SEEDS) & told[measured].notna().all(axis=1)
     tests = [
         agreement(
             row[TRAINED],

@@ -12,7 +12,7 @@ import pandas as pd
 from leakbench.core.errors import InputError
 from leakbench.core.scripts import in_table, markdown_table
 from leakbench.reproduce.columns import text_of
-from leakbench.reproduce.file import results_folder, rows_folder, table_names
+from leakbench.reproduce.file import results_folder, rows_path, table_names
 from leakbench.reproduce.plans import Asked, plan_of, store_of
 from leakbench.reproduce.published import AnyTable, read_any
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
@@ -133,7 +133,7 @@ def index_of(out: Path) -> str:
     """Return a table of the tables that have claims and rows in `out`, with the sums of their verdicts."""
     lines, sums = [], Counter[str]()
     for name in table_names():
-        csv = rows_folder(out, name) / f"{name}.csv"
+        csv = rows_path(out, name)
         if not csv.is_file():
             continue
         table = read_any(name)

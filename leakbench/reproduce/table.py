@@ -4,7 +4,8 @@ kind:     cells, or not said; another kind is read by `leakbench.reproduce.accou
 title:    of its page.            cite:  the paper, for a table of a paper.      text:  setting, under the box of the page.
 question: the claim that the page tests, for the box at its top.                  answer: the verdict in words, without numbers.
 columns:  a set of `leakbench.reproduce.columns`.
-given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies.
+given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies. Tables of
+          `accuracy` and `cost` have the smallest attack, `TRAINING_ONLY`.
 quick:    what `--scale quick` gives instead of them; `quick: false` in a row leaves the row out there.
 apart:    {what papers print: how every row's setting differs from the paper's}; a row may have its own.
 samples:  {what papers print: on how many examples, or {data set: on how many}}, where the paper gives it; with it goes
@@ -37,8 +38,9 @@ from leakbench.cell.budget import prepare
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.recipe import own_recipes
+from leakbench.core.request import TRAINING_ONLY
 from leakbench.data.find import Load
-from leakbench.reproduce.columns import COLUMNS, measures_of
+from leakbench.reproduce.columns import COLUMNS, WITHOUT_LEAKS, measures_of
 from leakbench.reproduce.curves import Order, Rounds
 from leakbench.reproduce.file import (
     WrittenRow,
@@ -305,7 +307,8 @@ def _lines(path: Path, table: WrittenTable, row: WrittenRow) -> Iterator[Line]:
             raise InputError(f"{path}: row {row.name!r}: printed: {what}: {said}")
     for place, (labels, fields) in enumerate(every):
         printed = {what: numbers[place] for what, numbers in row.printed.items() if numbers[place] is not None}
-        name, given = labelled(row.name, labels, f"{path}: "), {**table.given, **row.given, **fields}
+        name, least = labelled(row.name, labels, f"{path}: "), TRAINING_ONLY if table.columns in WITHOUT_LEAKS else {}
+        given = {**least, **table.given, **row.given, **fields}
         yield _line(path, table, row, name, given, {**row.claim, **printed})
 
 

@@ -495,6 +495,7 @@ def test_rows_from_before_the_halves_are_compared_by_the_accuracies_that_all_row
     assert choice.best is not None and choice.best["defense"] == "b"
     page = page_of(found, choice, "f")
     assert "The setting is selected by its accuracy on the test examples" in page
+    assert "on the choosing half" not in page
     assert "accuracy: on the test examples, in newer rows on one half of them, after the last round" in page
 
 
