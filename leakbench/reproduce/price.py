@@ -20,11 +20,12 @@ from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.core.verdict_words import IDENTIFIES, NO_LEAK, RECONSTRUCTS, VERDICTS
 from leakbench.measure.rates import ASR
 from leakbench.reproduce.columns import identified, interval, text_of
-from leakbench.reproduce.file import results_folder, rows_path
+from leakbench.reproduce.file import results_folder
+from leakbench.reproduce.published import store_of
 from leakbench.reproduce.reached import NONE_DOES, Reached, reached
 from leakbench.reproduce.table import Table, read_table
 from leakbench.reproduce.table_figures import DPI, saved
-from leakbench.study.rows import Row, RowStore
+from leakbench.study.rows import Row
 
 __all__ = ["Priced", "draw_price", "leaks_of", "price_figure", "price_lines", "priced", "reached_of"]
 
@@ -57,8 +58,7 @@ def leaks_of(table: Table, out: Path | None) -> pd.DataFrame:
     Args:
         out: Folder of the rows; None for the published ones.
     """
-    attacks = read_table(table.leaks)
-    return RowStore(rows_path(out or results_folder(), attacks.name), attacks.format, attacks.current).read()
+    return store_of(read_table(table.leaks), out or results_folder()).read()
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from leakbench.reproduce.accounting.table import AccountingTable, accounting_of
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import body_of, rows_path, table_names
 from leakbench.reproduce.table import Table, table_of
-from leakbench.study.rows import RowStore
+from leakbench.study.rows import RowStore, in_order
 from leakbench.study.stale import Published, versions_in
 
-__all__ = ["AnyTable", "published", "published_rows", "read_any", "rows_of"]
+__all__ = ["AnyTable", "published", "published_rows", "read_any", "rows_of", "store_of"]
 
 AnyTable: TypeAlias = Table | AccountingTable
 
@@ -57,3 +57,9 @@ def rows_of(table: AnyTable, rows: pd.DataFrame, data_dir: Path | None = None) -
     for row in rows.drop_duplicates("cell").to_dict("records"):
         hash_ = str(row["hash"]) if "hash" in row and not pd.isna(row["hash"]) else ""
         yield dataclasses.replace(table.published(row, data_dir), hash=hash_, recorded=versions_in(row), again=again)
+
+
+def store_of(table: AnyTable, out: Path) -> RowStore:
+    """Return the CSV of a table in a folder, whose rows are read as the table states them today."""
+    names = table.names("full")
+    return RowStore(rows_path(out, table.name), table.format, table.current, lambda rows: in_order(rows, "cell", names))

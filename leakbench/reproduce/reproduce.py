@@ -13,8 +13,8 @@ from leakbench.core.errors import InputError
 from leakbench.core.scripts import in_table, markdown_table
 from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.file import results_folder, rows_path, table_names
-from leakbench.reproduce.plans import Asked, plan_of, store_of
-from leakbench.reproduce.published import AnyTable, read_any
+from leakbench.reproduce.plans import Asked, plan_of
+from leakbench.reproduce.published import AnyTable, read_any, store_of
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
 from leakbench.storage.atomic import write_text
 from leakbench.study.engines import Placed

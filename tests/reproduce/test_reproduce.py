@@ -34,9 +34,10 @@ from leakbench.reproduce.agreement import Agreement
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of
+from leakbench.reproduce.minutes import minutes_at_full, minutes_left
 from leakbench.reproduce.page import claims_of, page_of
-from leakbench.reproduce.plans import minutes_at_full, minutes_left, plan_of, store_of
-from leakbench.reproduce.published import read_any, rows_of
+from leakbench.reproduce.plans import plan_of
+from leakbench.reproduce.published import read_any, rows_of, store_of
 from leakbench.reproduce.reached import Setting, reached
 from leakbench.reproduce.reproduce import BEGIN, END, index_of, reproduce, study_of
 from leakbench.reproduce.table import Table, read_table, table_of
