@@ -57,7 +57,11 @@ __all__ = ["reproduce"]
     help="List all stale published rows and the command that measures each again. With TABLE, measure its stale rows again, "
     "each at its own scale.",
 )
-@click.option("--page", is_flag=True, help="Write the page from existing rows; measure nothing.")
+@click.option(
+    "--page",
+    is_flag=True,
+    help="Write the page from existing rows; measure nothing. With all, the pages of all tables that have rows.",
+)
 @quiet_option
 def reproduce(
     table: str | None,

@@ -68,10 +68,12 @@ def list_tables(bare: bool) -> None:
 
 
 def write_page(name: str, scale: str, out: Path) -> None:
-    """Write the page of a table from the rows in a folder; the scale is checked only."""
+    """Write the page of a table, or of `ALL` that have rows, from the rows in a folder; the scale is checked only."""
     _check_scale(scale)
     if name == ALL:
-        raise InputError("table: got all, which takes no --page; give the name of one table")
+        for each in _with_rows(out, "page"):
+            write_page(each, scale, out)
+        return
     study = study_of(read_any(name), out)
     rows = study.store.read()
     if study.page is None or not len(rows):
@@ -166,11 +168,10 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
     if name == ALL:
         if only:
             raise InputError("table: got all, which takes no --only; give the name of one table")
-        names = [each for each in table_names() if rows_path(out, each).is_file()]
-        if not names:
-            raise InputError(f"stale: no rows of tables in {str(out)!r}; measure first, or give --out FOLDER")
         could = list[bool]()
-        _each(names, execution, lambda each, where: could.append(measure_stale(each, "", out, where)))
+        _each(
+            _with_rows(out, "stale"), execution, lambda each, where: could.append(measure_stale(each, "", out, where))
+        )
         return all(could)
     again = next((point.again for point in published_points(out, None) if point.page == name), "")
     if again:
@@ -194,6 +195,14 @@ def measure_stale(name: str, only: str, out: Path, execution: Execution) -> bool
     absent = [each for each in found if each.absent]
     _print_absent("not measured", absent)
     return not absent
+
+
+def _with_rows(out: Path, option: str) -> list[str]:
+    """Return the names of the tables that have rows in a folder; raises InputError that names the option if none has."""
+    names = [each for each in table_names() if rows_path(out, each).is_file()]
+    if not names:
+        raise InputError(f"{option}: no rows of tables in {str(out)!r}; measure first, or give --out FOLDER")
+    return names
 
 
 def _print_written(out: Path, name: str) -> None:

@@ -97,6 +97,18 @@ def test_an_engine_is_kept_from_tables_of_times_only(tmp_path: Path, monkeypatch
     assert all_of_them("all", "", tmp_path, execution)
 
 
+def test_all_pages_are_written_from_the_rows_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of tables that have rows there, and no others."""
+    names = ["fed_alpha_cdp_table_6", "geyer_table_1_rounds"]
+    for name in names:
+        shutil.copy(published_file(f"{name}.csv"), tmp_path)
+    code, said, _ = called(monkeypatch, capsys, "reproduce", "all", "--page", "--out", str(tmp_path))
+    assert code == 0 and said.splitlines() == [f"page: {tmp_path / name}.md" for name in names]
+    assert sorted(path.stem for path in tmp_path.glob("*.md")) == names
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_page_is_rendered_from_its_rows(name: str) -> None:
@@ -1005,7 +1017,7 @@ def test_the_index_counts_the_verdicts_of_the_rows(tmp_path: Path) -> None:
         (("nowhere.yaml",), "table: no file 'nowhere.yaml'"),
         (("all", "--only", "cpl"), "table: got all, which takes no --only and no --set"),
         (("all", "--set", "victims=2", "--out", "x"), "table: got all, which takes no --only and no --set"),
-        (("all", "--page"), "table: got all, which takes no --page"),
+        (("all", "--page", "--out", "x"), "page: no rows of tables in 'x'"),
         (("all", "--scale", "fast"), "scale: got 'fast'"),
         (("all", "--stale", "--out", "x"), "stale: no rows of tables in 'x'"),
         (("all", "--stale", "--only", "cpl"), "table: got all, which takes no --only"),
