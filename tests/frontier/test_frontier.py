@@ -30,7 +30,18 @@ from leakbench.frontier.answer import answer_of
 from leakbench.frontier.choose import Requirements, chosen, main_rows, reaching, refusals
 from leakbench.frontier.figure import draw, figure_of, looks_of, spread
 from leakbench.frontier.frontier import store_of
-from leakbench.frontier.grid import DEFAULT, DEFENSES, IDENTIFY, OUT, SEEDS, Point, defenses_of, factors_of, points_of
+from leakbench.frontier.grid import (
+    DEFAULT,
+    DEFENSES,
+    FACTORS,
+    IDENTIFY,
+    OUT,
+    SEEDS,
+    Point,
+    defenses_of,
+    factors_of,
+    points_of,
+)
 from leakbench.frontier.measure import (
     SAME,
     cells_at,
@@ -595,8 +606,9 @@ def test_the_command_of_a_page_asks_for_its_rows(name: str) -> None:
         asked["identify"],
         asked["taps"],
     )
-    assert set(defenses_of(given["defenses"].split(","))) == set(found["defense"])
-    assert set(factors_of(given["noise_factors"].split(","))) == set(noisy["factor"])
+    defenses = DEFENSES if given["defenses"] is None else defenses_of(given["defenses"].split(","))
+    factors = FACTORS if given["noise_factors"] is None else factors_of(given["noise_factors"].split(","))
+    assert (set(defenses), set(factors)) == (set(found["defense"]), set(noisy["factor"]))
     assert given["out"] == Path("results/frontier")
 
 
