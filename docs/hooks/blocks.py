@@ -17,6 +17,7 @@ from leakbench.overview import recorded
 from leakbench.report.columns import PAGE_COLUMNS, PICTURE_COLUMNS, PRECISION_COLUMN, TABLE_COLUMNS, PointColumn
 from leakbench.report.page import ALONE, D_SNR, IDEAL, ISOLATED, PERCENTILE
 from leakbench.reproduce.accounting.page import NO_READING
+from leakbench.reproduce.file import natural
 from leakbench.reproduce.verdict import CONTRADICTED, NOT_MEASURED, REPRODUCED, VERDICTS
 from leakbench.summary.threat import LETTERS
 
@@ -102,8 +103,8 @@ def _of(verdict: str) -> Callable[[], str]:
                     cell = f"{row}, {what} | {printed} | {measured} {interval.strip('-')}".rstrip() + f" | {reason}"
                     lines.append(f"| [{title}]({_link(page)}) | {cell} |")
         below = "[below](#epsilons-that-do-not-follow)"
-        measured = f"{len(lines)} measured {'number is' if len(lines) == 1 else 'numbers are'}"
-        counts = f"{computed} computed epsilons and rounds ({below}) and {measured} {verdict}"
+        measured = f"{len(lines)} measured number{'' if len(lines) == 1 else 's'}"
+        counts = f"{computed} computed epsilons and rounds ({below}) and {measured} are {verdict}"
         counts += f" ({'; '.join(f'{what}: {number}' for what, number in sorted(kinds.items()))})." if kinds else "."
         heads = ["", "| page | cell | printed | measured [95 % CI] | why |", "| --- | --- | --- | --- | --- |"]
         return "\n".join([counts, *(heads if lines else ()), *lines]) + "\n"
@@ -138,7 +139,7 @@ def _epsilons() -> str:
 
 
 def _pages() -> Iterator[tuple[Path, str]]:
-    for page in sorted(RESULTS.glob("*/*.md")):
+    for page in sorted(RESULTS.glob("*/*.md"), key=lambda page: natural(page.as_posix())):
         yield page, page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").replace("|", r"\|")
 
 

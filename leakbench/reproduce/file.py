@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -29,6 +30,7 @@ __all__ = [
     "check_kind",
     "check_leaks",
     "claims_of",
+    "natural",
     "quick_fields",
     "results_folder",
     "rows_folder",
@@ -59,8 +61,13 @@ def _paths() -> dict[str, Path]:
 
 
 def table_names() -> list[str]:
-    """Return the names of all tables, sorted: a file's name is its table's."""
-    return sorted(_paths())
+    """Return the names of all tables, in natural order: a file's name is its table's."""
+    return sorted(_paths(), key=natural)
+
+
+def natural(name: str) -> list[str | int]:
+    """Return the key that sorts names by their numbers: `table_2` comes before `table_10`."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def rows_folder(out: Path, name: str) -> Path:

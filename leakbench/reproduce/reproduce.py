@@ -12,7 +12,7 @@ import pandas as pd
 from leakbench.core.errors import InputError
 from leakbench.core.scripts import in_table, markdown_table
 from leakbench.reproduce.columns import text_of
-from leakbench.reproduce.file import results_folder, rows_path, table_names
+from leakbench.reproduce.file import natural, results_folder, rows_path, table_names
 from leakbench.reproduce.plans import Asked, plan_of
 from leakbench.reproduce.published import AnyTable, read_any, store_of
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
@@ -181,7 +181,8 @@ def pages_of(out: Path) -> str:
     """Return the list of all pages of a folder of results, with their titles: those of all rows, then each group's."""
     lines = []
     for group, title in {".": "Overview", **GROUPS}.items():
-        pages = [page for page in sorted((out / group).glob("*.md")) if page.name != "README.md"]
+        found = sorted((out / group).glob("*.md"), key=lambda page: natural(page.name))
+        pages = [page for page in found if page.name != "README.md"]
         if pages:
             lines += ["", f"### {title}", ""]
         for page in pages:

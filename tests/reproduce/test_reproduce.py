@@ -39,7 +39,7 @@ from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.plans import plan_of
 from leakbench.reproduce.published import read_any, rows_of, store_of
 from leakbench.reproduce.reached import Setting, reached
-from leakbench.reproduce.reproduce import BEGIN, END, index_of, reproduce, study_of
+from leakbench.reproduce.reproduce import BEGIN, END, index_of, pages_of, reproduce, study_of
 from leakbench.reproduce.table import Table, read_table, table_of
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of, settled
 from leakbench.storage.rows_file import rows_at
@@ -963,6 +963,14 @@ def test_the_mean_rmse_of_a_row_covers_its_networks() -> None:
     found, alone = point_of(Tap(), rows), point_of(Tap(), rows.drop(columns="network"))
     assert found["rmse_mean"] == alone["rmse_mean"] == pytest.approx(0.40125)
     assert found["rmse_mean_high"] - found["rmse_mean_low"] > 2 * (alone["rmse_mean_high"] - alone["rmse_mean_low"])
+
+
+def test_tables_are_in_natural_order() -> None:
+    """Of the command, of the index and of the list of pages: Table 2 comes before Table 10."""
+    inside = [name for name in table_names() if re.fullmatch(r"fed_alpha_cdp_table_\d+", name)]
+    assert inside == [f"fed_alpha_cdp_table_{number}" for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)]
+    for listed in (index_of(RESULTS), pages_of(RESULTS)):
+        assert re.findall(r"/(fed_alpha_cdp_table_\d+).md", listed) == inside
 
 
 @pytest.mark.slow

@@ -45,3 +45,10 @@ def test_the_page_is_rendered_from_the_csv() -> None:
     measured = pd.read_csv(published_file("geyer_table_1.csv")).set_index("cell")
     last = pd.read_csv(csv).groupby(["row", "seed"]).last()["accuracy"].groupby("row").mean()
     assert last.to_dict() == pytest.approx(measured.loc[last.index, "trained_accuracy"].to_dict())
+
+
+def test_the_verdict_counts_the_rows_in_which_each_measure_falls() -> None:
+    """The paper's Figure 2 shows the variance rising and the scale falling."""
+    page = geyer_figures.page_of(read_table("geyer_table_1"), rounds())
+    assert "**Claim:** Between-client variance rises and update scale falls during training" in page
+    assert "**Verdict:** V_c falls in 0 of 2 measured rows; U_s falls in 2 of 2 measured rows; no test" in page

@@ -123,6 +123,8 @@ def test_prose_is_plain_and_fits(page):
 def test_blocks_show_their_source():
     assert "Wilson's" in blocks.BLOCKS["columns"]()
     assert "| [Figures 5 to 8 of priority-based noise" in blocks.BLOCKS["reproduced"]()
+    counts = re.compile(r"\d+ computed epsilons and rounds \(.*\) and \d+ measured numbers? are contradicted")
+    assert counts.match(blocks.BLOCKS["contradicted"]())
     assert all(f"fed_alpha_cdp_table_{n}.md" in blocks.BLOCKS["epsilons"]() for n in ("6", "7", "8_rounds"))
     assert blocks.renewed("<!-- letters -->\nold\n<!-- end -->").count("**H**") == 1
     assert (
@@ -145,6 +147,14 @@ def test_the_counts_of_verdicts_are_those_of_the_index():
         if line[:3] in ("| [", "| a")
     }
     assert of_pages == of_rows and len(of_rows) > 10
+
+
+def test_the_section_on_accuracy_has_no_typed_measurements():
+    """Rows are measured again; the section links to their pages instead."""
+    page = (HOME / "docs" / "papers.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Accuracy\n")[2].partition("\n## ")[0]
+    assert "fed_alpha_cdp_table_4.md" in section
+    assert not re.search(r"\.\d|contradicted|reproduced|undecided", section)
 
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(HOME).as_posix())
