@@ -29,6 +29,9 @@ TAPS = ("type-2", "type-1", "type-0", "global")
 SERVERS = {"honest": "honest", "lying": "malicious"}
 """{server in the names of cells: its name on the page}."""
 
+UNDEFENDED = "undefended"
+"""The row that is not a defense."""
+
 TEXT = """# Defenses against an honest and a malicious server
 
 {box}
@@ -79,10 +82,11 @@ def box(rows: pd.DataFrame, stale: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the box at the top of the page."""
     leaking = rows[rows["verdict"].isin(LEAKING)]
     here = set(leaking.loc[leaking["point"] == "type-1", "defense"])
-    clear = [name for name in dict.fromkeys(rows["defense"]) if name not in here]
+    defenses = [name for name in dict.fromkeys(rows["defense"]) if name != UNDEFENDED]
+    clear = [name for name in defenses if name not in here]
     verdict = (
-        f"{len(here)} of {rows['defense'].nunique()} defenses leak to at least one server at the {point_name('type-1')}; without a "
-        f"significant leak there: {', '.join(clear) or 'none'}. {leaks_counted(rows['verdict'])}"
+        f"{len(defenses) - len(clear)} of {len(defenses)} defenses leak to at least one server at the {point_name('type-1')}; "
+        f"without a significant leak there: {', '.join(clear) or 'none'}. {leaks_counted(rows['verdict'])}"
     )
     caveat = " ".join([*caveats_of(stale, rows), "Few victims: most points without a leak are inconclusive."])
     claim = "Which defense stops an honest-but-curious server, which a malicious one, at which leakage point?"

@@ -139,8 +139,8 @@ def _alike(choice: Choice) -> list[str]:
     least = promised.iloc[0]
     accuracy = share_text(least, "trained_accuracy")
     return [
-        f"{said} The smallest epsilon among these has {least['row']}: valid epsilon {epsilon_text(least[column])}, "
-        f"accuracy {accuracy}."
+        f"{said} Of these, {least['row']} has the smallest epsilon: valid epsilon {epsilon_text(least[column])}, accuracy "
+        f"{accuracy}."
     ]
 
 

@@ -29,7 +29,7 @@ from leakbench.frontier.frontier import points_in
 from leakbench.frontier.grid import DEFENSES, OUT
 from leakbench.frontier.measure import SIZES, command_of
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
-from leakbench.reproduce.columns import text_of
+from leakbench.reproduce.columns import text_of, without_an_answer
 from leakbench.study.rows import on_cpu
 from leakbench.study.stale import stale_lines, stale_names
 from leakbench.summary.verdict import CAUTION, LEVEL
@@ -126,6 +126,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "", ou
             chosen=", by the accuracies on the choosing half" if halved(main) else "",
         ),
         "",
+        *without_an_answer(main),
         *_after(main, point),
         *(["## Other leakage points", "", _table(others, choice.wanted, tap=True), ""] if len(others) else []),
         *_left_out(rows),

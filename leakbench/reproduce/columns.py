@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.core.scripts import in_table
+from leakbench.core.scripts import in_table, untagged
 from leakbench.measure import measures, rates
 from leakbench.study.rows import Row
 
-__all__ = ["COLUMNS", "WITHOUT_LEAKS", "Column", "measures_of", "text_of"]
+__all__ = ["COLUMNS", "WITHOUT_LEAKS", "Column", "measures_of", "text_of", "without_an_answer"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,18 @@ def trained(row: Row) -> str:
     lost = row.get("diverged")
     said = f" ({lost:.0f} of {row['seeds']:.0f} diverged)" if lost and not pd.isna(lost) else ""
     return f"{interval('trained_accuracy', 3)(row)}{said}"
+
+
+def without_an_answer(rows: pd.DataFrame) -> list[str]:
+    """Return the line on rows with an accuracy of 0 that do not count the trainings that diverged; empty without such rows."""
+    lost = rows.reindex(columns=["cell", "trained_accuracy", "diverged"])
+    lost = lost[(lost["trained_accuracy"] == 0) & lost["diverged"].isna()]
+    names = untagged("; ".join(dict.fromkeys(lost["cell"])))
+    return (
+        [f"An accuracy of 0 is that of a network that diverged, so that no output is finite: {names}.", ""]
+        if names
+        else []
+    )
 
 
 def yes(key: str) -> Callable[[Row], str]:

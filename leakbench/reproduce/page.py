@@ -24,9 +24,10 @@ from leakbench.box import (
     part_of,
     without_leak,
 )
+from leakbench.cell import Request
 from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.reproduce.agreement import LEVEL
-from leakbench.reproduce.columns import COLUMNS, WITHOUT_LEAKS, text_of
+from leakbench.reproduce.columns import COLUMNS, WITHOUT_LEAKS, text_of, without_an_answer
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.price import leaks_of, price_lines, reached_of
 from leakbench.reproduce.published import rows_of
@@ -64,9 +65,10 @@ LONG = 90.0
 HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reason")
 
 EARLY = (
-    "A row at full size may have {seeds} trainings, one more at a time until its verdict is certain: p-values are multiplied by "
-    "the number of these looks, intervals are widened for it, and with all {tests} tests of the page no correction can undo the "
-    "verdict. Undecided rows with fewer trainings have not been continued yet."
+    "A row at full size may have {seeds} trainings, one more at a time until its verdict is certain. It is tested after each: "
+    "p-values are multiplied by the number of these tests, and intervals are widened for it. A row ends early only if its verdict "
+    "would stay the same whatever the other tests of the page give. Undecided rows with fewer trainings have not been continued "
+    "yet."
 )
 REACHED = (
     *("sweep", "aim", "mean at the aim", "epsilon claimed, at the aim", "epsilon valid, at the aim"),
@@ -83,8 +85,7 @@ REACHES = (
     "Mean at the aim: the first cell of the sweep, in the table's order, whose mean accuracy is the aim or above. Not excluded: "
     "the first cell where one more training may reach the aim: its 95 % interval, for as many test examples as the paper's, does "
     "not end below the aim. Such a cell need not reach the aim: where trainings differ widely, little is excluded. "
-    f"Few seeds: the number of cells with fewer than {LEAST_SEEDS} trainings, or without an interval, which are left out of the "
-    "rule."
+    f"Few seeds: cells left out because they have fewer than {LEAST_SEEDS} trainings or no interval."
 )
 """The columns and the rule of the table of sweeps that aim at an accuracy."""
 
@@ -155,6 +156,7 @@ def page_of(
             *missing,
             *legend,
             "",
+            *without_an_answer(rows),
         ),
         *_verdicts(table, claims),
         *_reached(table, rows),
@@ -246,8 +248,7 @@ def _trial(table: Table, rows: pd.DataFrame) -> list[str]:
     for row in rows.drop_duplicates("cell").to_dict("records"):
         _, changed = scale_of(row)
         if changed:
-            given = _given(lines[row["cell"]], row)
-            said = ", ".join(f"{name} {value} for {given.get(name, 'its own')}" for name, value in changed.items())
+            said = _compared(changed, _given(lines[row["cell"]], row))
             again = " ".join(f"--set {name}={value}" for name, value in changed.items())
             found.setdefault(untagged(f"- {said} (`{again}`)"), []).append(row["cell"])
     rule = "A trial: these rows were measured with other numbers than the table's and are not published:"
@@ -258,6 +259,22 @@ def _trial(table: Table, rows: pd.DataFrame) -> list[str]:
 def _given(line: Line, row: Row) -> dict[str, Any]:
     """Return the table's fields of a row at its scale."""
     return {**line.given, **((line.quick or {}) if row.get("scale") == "quick" else {})}
+
+
+def _compared(changed: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Return changed fields with the values that they replace: `1 seed instead of 3`.
+
+    Args:
+        changed: {field: value}.
+        given: {field: value} of the table; other fields have the default of a cell, or of its data set.
+    """
+    parts = []
+    for name, value in changed.items():
+        noun = name.removeprefix("train_").replace("_", " ")
+        usual = given.get(name, getattr(Request, name, None))
+        replaced = "the data set's" if usual is None else usual
+        parts.append(f"{value} {noun.removesuffix('s') if value == 1 else noun} instead of {replaced}")
+    return ", ".join(parts)
 
 
 def _seeds(table: Table, rows: pd.DataFrame) -> str:
@@ -323,7 +340,7 @@ def _early(table: Table) -> str:
     """Return how rows end early; empty for a table whose rows do not."""
     plans = sorted({(line.seeds, line.most) for line in table.lines if line.most > line.seeds})
     said = " or ".join(f"{least} to {most}" for least, most in plans)
-    return EARLY.format(seeds=said, tests=table.tests) if plans else ""
+    return EARLY.format(seeds=said) if plans else ""
 
 
 def _samples(table: Table) -> str:
@@ -399,10 +416,7 @@ def _at_quick(table: Table, rows: pd.DataFrame) -> list[str]:
     cut: dict[str, list[str]] = {}
     for line in table.lines:
         if line.name in quick and line.quick:
-            said = ", ".join(
-                f"{name} {value} for {line.given.get(name, 'its own')}" for name, value in line.quick.items()
-            )
-            cut.setdefault(said, []).append(line.name)
+            cut.setdefault(_compared(line.quick, {"seeds": line.seeds, **line.given}), []).append(line.name)
     left = [line.name for line in table.lines if line.quick is None] if quick else []
     lines = [f"- {untagged(said)}: {untagged('; '.join(_gathered(names)))}." for said, names in cut.items()]
     lines += [f"- left out: {untagged('; '.join(_gathered(left)))}."] if left else []

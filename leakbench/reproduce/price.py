@@ -26,6 +26,7 @@ from leakbench.reproduce.reached import NONE_DOES, Reached, reached
 from leakbench.reproduce.table import Table, read_table
 from leakbench.reproduce.table_figures import DPI, saved
 from leakbench.study.rows import Row
+from leakbench.summary.verdict import above_chance
 
 __all__ = ["Priced", "draw_price", "leaks_of", "price_figure", "price_lines", "priced", "reached_of"]
 
@@ -119,7 +120,7 @@ def price_lines(table: Table, rows: pd.DataFrame, leaks: pd.DataFrame) -> list[s
     return [
         *("## The price of the accuracy", "", f"![The price of the accuracy]({table.name}.png)", ""),
         *(*(f"- {untagged(said)}" for said in _summary(sweeps, shown)), "", LIMITS.format(leaks=table.leaks), ""),
-        *(markdown_table(HEADS, map(_line, shown)), "", *missing),
+        *(markdown_table(HEADS, map(_line, shown)), "", *missing, *_by_chance(table, shown)),
     ]
 
 
@@ -129,8 +130,28 @@ LIMITS = (
     "`reconstructs` and `identifies` is about this attack only: it does not show that the noise protects. Only a small "
     "valid epsilon limits every attack. A dash in place of an epsilon means that no guarantee follows against that "
     "observer, or that the cell was not attacked. Epsilons are upper bounds, and very large ones may be loose. Most noise "
-    "and least noise are the first and the last measured cell of a sweep; the other words are those of the table above."
+    "and least noise are the first and the last measured cell of a sweep; the other words are those of the table above. Where "
+    "the figure has no guarantee, the points of a sweep are in the order of the noise, the most at the left, at equal distances."
 )
+
+
+def _by_chance(table: Table, shown: Sequence[Priced]) -> list[str]:
+    """Return the sentence on reconstructions that neither the ASR nor the identification shows; empty without one."""
+    found = [
+        f"{cell.cell}, {point}"
+        for cell in shown
+        for point, leak in cell.leaks.items()
+        if leak["verdict"] == RECONSTRUCTS
+        and leak[ASR.name] <= leak[ASR.baseline]
+        and not above_chance(round(leak["victims"] * leak["identified"]), int(leak["victims"]), 1 / leak["candidates"])
+    ]
+    if not found:
+        return []
+    return [
+        f"`{RECONSTRUCTS}` at an ASR not above the baseline guess's and without a significant identification is probably chance "
+        f"([the verdict's reason]({table.leaks}.md)): {untagged('; '.join(found))}.",
+        "",
+    ]
 
 
 def _summary(sweeps: Sequence[Reached], shown: Sequence[Priced]) -> Iterator[str]:
@@ -145,7 +166,7 @@ def _summary(sweeps: Sequence[Reached], shown: Sequence[Priced]) -> Iterator[str
     wide = [cell for cell in shown if POSSIBLE in cell.roles and cell.row["trained_accuracy"] < aims[cell.sweep]]
     if wide:
         yield (
-            f"One more training is not excluded from reaching it at {'; '.join(map(_at, wide))}. Each of these means is below the"
+            f"One more training may still reach it at {'; '.join(map(_at, wide))}. Each of these means is below the"
             " printed accuracy: this is not evidence that the noise reaches it."
         )
     if few := [sweep.sweep for sweep in sweeps if sweep.possible.cell == "-"]:
@@ -274,7 +295,6 @@ RING: dict[str, Any] = {
     "facecolor": "none",
     "edgecolor": INK,
     "linewidth": 0.8,
-    "linestyle": ":",
     "zorder": 4,
 }
 
@@ -285,8 +305,8 @@ def _legend() -> list[Line2D]:
         return Line2D([], [], linestyle="none", marker=marker, label=label, **style)
 
     return [
-        entry("most noise with a mean at the printed accuracy", "*", "none", INK, 12),
-        entry("most noise that is not excluded", "o", "none", INK, 10),
+        entry("largest noise with a mean at the printed accuracy", "*", "none", INK, 12),
+        entry("largest noise at which one more training may reach it", "o", "none", INK, 10),
         entry("a noise of the sweep", *UNATTACKED),
         *(entry(f"autoleak: {word}", *look) for word, look in LOOKS.items()),
         entry("autoleak: not decided, or failed", *UNDECIDED),

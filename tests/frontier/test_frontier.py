@@ -143,7 +143,7 @@ def test_ties_go_to_the_smaller_epsilon_then_to_more_noise_and_are_named() -> No
     assert choice.best is not None
     assert choice.best["row"] == "c, x 0.1"
     assert list(choice.alike["row"]) == ["b, x 0.1", "a, x 0.1", "c, x 1", "c, x 3"]
-    assert "The smallest epsilon among these has c, x 3: valid epsilon 0.1" in answer_of(found, choice)
+    assert "Of these, c, x 3 has the smallest epsilon: valid epsilon 0.1" in answer_of(found, choice)
     equal = rows(row("a", 0.1, 0.9, 0.0), row("a", 0.3, 0.9, 0.0))
     assert chosen(equal).best["factor"] == 0.3  # type: ignore[index]
 

@@ -586,7 +586,7 @@ def test_quick_is_smaller_and_reports_it(tmp_path: Path) -> None:
     told, rows = measure(table, tmp_path, scale="quick")
     assert told == ["cpl"] and list(rows["victims"]) == [1] and list(rows["scale"]) == ["quick"]
     page = (tmp_path / "tiny.md").read_text()
-    assert "- victims 1 for 2: cpl." in page and "- left out: dlg." in page and "Not measured yet: dlg." in page
+    assert "- 1 victim instead of 2: cpl." in page and "- left out: dlg." in page and "Not measured yet: dlg." in page
     # Then the row of the paper's size replaces it.
     told, rows = measure(table, tmp_path)
     assert told == ["cpl", "dlg"] and list(rows["scale"]) == ["full", "full"]
@@ -1133,7 +1133,7 @@ def test_a_trial_names_the_numbers_that_differ_from_the_table(tmp_path: Path) ->
     """The page of a user's table has its path and its seed in the command that measures it again."""
     table = read_table(str(tiny(tmp_path, given={**TINY["given"], "seed": 7})))  # type: ignore[dict-item]
     _, rows = measure(table, tmp_path, only="cpl", changed={"victims": 3, "iterations": 1})
-    said = "- iterations 1 for 2, victims 3 for 2 (`--set iterations=1 --set victims=3`): cpl."
+    said = "- 1 iteration instead of 2, 3 victims instead of 2 (`--set iterations=1 --set victims=3`): cpl."
     page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
     assert "A trial: " in page and said in page
     assert f"`leakbench reproduce {tmp_path / 'tiny.yaml'} --only" in page and "All rows use seed 7." in page

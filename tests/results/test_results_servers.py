@@ -63,7 +63,12 @@ def test_the_matrix_has_a_line_for_each_defense(in_results):
     page = matrix(rows)
     assert "| clip, alone | - | - | 1.00 | 0.10* | 0.00** | 0.00 (no answer) | 0.00 | - |" in page
     assert "1 of 5 cells is above" in page
-    assert "1 of 1 defenses leak to at least one server at the client update (type-1)" in page
+    said = "1 of 1 defenses leak to at least one server at the client update (type-1)"
+    assert said in page
+    undefended = pd.DataFrame(
+        [{**rows.iloc[0].to_dict(), "cell": f"undefended, {server}"} for server in ("honest", "lying")]
+    )
+    assert said in matrix(pd.concat([undefended, rows]))
 
 
 @pytest.mark.slow
