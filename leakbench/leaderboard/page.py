@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from leakbench.core.leakage_points import LeakagePoint, after_rounds, point_name
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
@@ -83,12 +83,11 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
             ".",
         )
     )
-    several = {before[0].dataset.name for before, after in pairwise(groups) if before[0].dataset == after[0].dataset}
     for group in groups:
         ranked, first = standings(group), group[0]
         trained, undertrained = ([each for each in ranked if each.learned is learned] for learned in (True, False))
-        size = ", another size" if first.dataset.name in several and group is not groups[0] else ""
-        yield Heading(2, f"{first.dataset.name}{size}")
+        others = [other[0] for other in groups if other is not group and other[0].dataset.name == first.dataset.name]
+        yield Heading(2, f"{first.dataset.name}{_own_size(first, others)}")
         yield Text((f"{first.dataset.title}. {_size(first)}",))
         yield Text((f"threat: {printed_threat(first.threat)}. {_networks(group)}",))
         if trained:
@@ -190,6 +189,17 @@ def _size(card: Card) -> str:
     seeds = "" if card.asked.seeds == 1 else f", mean of {card.asked.seeds} trainings (seeds {_seeds(card)})"
     trained = f"accuracy on {card.accuracy.examples} test examples{seeds}, majority class {card.accuracy.majority:.3f}"
     return f"attack {card.attack.name}{limit}; {said}, {local}; {_spread(card)}; {trained}."
+
+
+def _own_size(card: Card, others: Sequence[Card]) -> str:
+    """Return the first size of a card that no other table of its data set has; empty without another table."""
+    elsewhere = {part for other in others for part in _parts(other)}
+    own = [part for part in _parts(card) if part not in elsewhere]
+    return f", {own[0]}" if others and own else ""
+
+
+def _parts(card: Card) -> list[str]:
+    return re.split("[,;] ", _size(card).rstrip("."))
 
 
 def _spread(card: Card) -> str:

@@ -136,11 +136,15 @@ def test_excess_over_chance_is_0_for_guessing_and_1_for_full_success(card: Card)
 
 
 def test_only_cards_of_the_same_size_are_ranked_together(card: Card) -> None:
-    larger = dataclasses.replace(card, asked=dataclasses.replace(card.asked, victims=20))
+    asked, settings = dataclasses.replace(card.asked, victims=20), {**card.settings, "victims": 20}
+    larger = dataclasses.replace(card, asked=asked, settings=settings)
     other = dataclasses.replace(card, defense=dataclasses.replace(card.defense, name="other"))
     assert [len(group) for group in comparable([card, other, larger])] in ([2, 1], [1, 2])
     page = markdown_of([card, other, larger], "cards")
-    assert page.count("| rank | defense | accuracy |") == 2 and "another size" in page
+    assert page.count("| rank | defense | accuracy |") == 2
+    sizes = [f"## digits, victims {each.asked.victims}" for each in (card, larger)]
+    assert sorted(line for line in page.splitlines() if line.startswith("## digits")) == sorted(sizes)
+    assert "\n## digits\n" in markdown_of([card, other], "cards")
 
 
 def test_reasons_for_no_guarantee_and_the_threat_model_are_shown(card: Card) -> None:

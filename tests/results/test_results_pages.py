@@ -79,6 +79,9 @@ def test_a_page_is_rendered_from_its_rows(
 def test_the_page_of_all_defenses_is_rendered_from_its_rows() -> None:
     assert defenses.page_of(recorded()) == text("defenses")
     assert defenses.page_of(recorded()[1:]) != text("defenses")
+    undefended = [row for row in recorded() if row.name == "none"]
+    assert len(undefended) == 1
+    assert f"{len(recorded()) - 1} defenses and `none`, computed by" in text("defenses")
 
 
 def test_the_page_of_speed_is_rendered_from_its_json() -> None:
