@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TypeAlias
 
@@ -66,8 +67,12 @@ def fetch_dataset(name: str, data_dir: Path | None = None, progress: Progress | 
     return fetch_origin(recipe.format, recipe.origin, root, progress)
 
 
-def verify_dataset(name: str, data_dir: Path | None = None) -> list[Row]:
+def verify_dataset(name_or_path: str, data_dir: Path | None = None) -> list[Row]:
     """Compare the files of a data set with their checksums.
+
+    Args:
+        name_or_path: Name in the catalog, or a path to a recipe.
+        data_dir: Data folder; None for the usual ones.
 
     Returns:
         Rows {file, expected, got, ok}, one for each file; `got` is empty for a missing file.
@@ -75,11 +80,13 @@ def verify_dataset(name: str, data_dir: Path | None = None) -> list[Row]:
     Raises:
         InputError: If no folder has files of the set.
     """
-    name, recipe = resolve("datasets", DatasetRecipe, name)
+    _, recipe = resolve("datasets", DatasetRecipe, name_or_path)
     folder = None
     if recipe.origin is not None:
         folder = find_folder(recipe.origin, data_dir)
         if folder is None:
-            raise InputError(f"dataset {name!r}: not found; fetch it with `leakbench data fetch {name}`")
+            raise InputError(
+                f"dataset {name_or_path!r}: not found; fetch it with `leakbench data fetch {shlex.quote(name_or_path)}`"
+            )
     checks = recipe.format.check(folder)
     return [{"file": c.file, "expected": " or ".join(c.expected), "got": c.got, "ok": c.ok} for c in checks]

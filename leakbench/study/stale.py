@@ -20,6 +20,7 @@ from leakbench.core.errors import AbsentError, InputError
 from leakbench.core.progress import Progress
 from leakbench.core.recipe import resolve
 from leakbench.core.scripts import untagged
+from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load
 from leakbench.data.kept import KeptData
 from leakbench.data.recipe import DatasetRecipe
@@ -107,8 +108,16 @@ def changes(recorded: Mapping[str, int], today: Mapping[str, int]) -> list[str]:
 
 
 def versions_asked(requests: Sequence[Request]) -> dict[str, int]:
-    """Return today's versions of the cells of these requests; no data are read."""
-    return together(plan_cell(request, None) for request in requests)
+    """Return today's versions of the cells of these requests; no data are read.
+
+    Raises:
+        AbsentError: The recipe of a data set has no sizes, so that its cells are not known without data.
+    """
+    return together(plan_cell(request, None, load=_unread) for request in requests)
+
+
+def _unread(name_or_path: str, *_: Any, **__: Any) -> tuple[str, DatasetRecipe, Dataset]:
+    raise AbsentError(f"dataset {name_or_path!r}: its recipe has no sizes")
 
 
 @dataclass(frozen=True)
@@ -160,12 +169,15 @@ class Published:
         return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
     def changed_since(self, today: Mapping[str, int] | None = None) -> str:
-        """Return which behaviours have changed since the measurement, in words; empty where none has.
+        """Return which behaviours have changed since the measurement, in words; empty where none is known to have.
 
         Args:
             today: Versions of today's cell; None for those that are known without data.
         """
-        found = changes(self.recorded, versions_asked(self.requests()) if today is None else today)
+        try:
+            found = changes(self.recorded, versions_asked(self.requests()) if today is None else today)
+        except AbsentError:
+            return ""
         return f"{BEHAVIOUR} {', '.join(found)}" if found else ""
 
 

@@ -107,6 +107,14 @@ def test_a_user_recipe_without_mirrors_reports_the_searched_folders(tmp_path, ti
     assert "name the folder that holds it with --data-dir" in text
 
 
+def test_a_user_recipe_is_named_by_its_path(tmp_path, tiny):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(AbsentError, match=f"^dataset '{tiny}': .*`leakbench data fetch {tiny}`"):
+        load_dataset(tiny, tmp_path / "empty", offline=True)
+    with pytest.raises(InputError, match=f"`leakbench data fetch {tiny}`"):
+        commands.verify_dataset(tiny, tmp_path / "empty")
+
+
 def test_fetched_files_go_to_the_users_cache(tmp_path, tiny, monkeypatch):
     def fetch(form, origin, root, progress):
         progress("a", 1, 2)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
+import yaml
 from click.testing import CliRunner
 from command_line import called
 from golden_cells import CELLS, COMMAND, KEPT, cell_of, differences, numbers, unraised
@@ -35,7 +36,7 @@ from leakbench.models import MODELS
 from leakbench.reproduce.page import page_of
 from leakbench.reproduce.published import published, published_rows, read_any, rows_of
 from leakbench.reproduce.table import Table
-from leakbench.study.stale import Published, changes, checked, versions_asked, versions_in
+from leakbench.study.stale import Published, changes, checked, stale_names, versions_asked, versions_in
 from tests.published_files import RESULTS, published_file
 
 ROOT = Path(__file__).parents[2]
@@ -395,6 +396,25 @@ def test_a_data_set_recipe_is_named_by_its_path_from_the_working_folder(
     assert row.data == "recipes/own.yaml"
     monkeypatch.chdir(tmp_path / "tables")
     assert row.data == str(tmp_path / "recipes" / "own.yaml")
+
+
+def test_rows_of_a_recipe_without_sizes_are_unknown_without_data_and_nothing_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = yaml.safe_load((ROOT / "datasets" / "mnist.yaml").read_text(encoding="utf-8"))
+    del recipe["sizes"]
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(
+        "title: Mine\ngiven: {dataset: own.yaml, attack: lmmse}\nrows: [{name: none}]\n", encoding="utf-8"
+    )
+    table = read_any(str(tmp_path / "mine.yaml"))
+    fetches = list[Any]()
+    monkeypatch.setattr("leakbench.data.find.fetch_origin", lambda *_: fetches.append(1))
+    [row] = rows_of(table, pd.DataFrame([{"cell": "none", "scale": "full", "hash": "0" * 12}]))
+    [found] = checked([row], KeptData(offline=True), Reporter(quiet=True))
+    assert (found.state, found.absent) == ("unknown", True)
+    assert stale_names([row]) == {}
+    assert not fetches
 
 
 def test_lower_versions_are_changes_too() -> None:
