@@ -94,13 +94,20 @@ def rows_path(out: Path, name: str) -> Path:
 def body_of(name: str) -> tuple[Path, dict[str, Any]]:
     """Return (path, content) for a table's name, or for the path of a user's file.
 
-    Raises InputError for an unknown name, a missing file, and a file that is not YAML.
+    Raises InputError for an unknown name, a missing file, a file that is not YAML, and a user's file with the name of a table of
+    leakbench, whose rows it would replace.
     """
+    known = _paths()
     if is_path(name):
         path = Path(name)
         check_file("table", name)
+        if path.stem in known and not path.samefile(known[path.stem]):
+            raise InputError(
+                f"table: {name!r} has the name of a table of leakbench, {path.stem!r}; rename the file, or give the name alone"
+                " for leakbench's table"
+            )
+        path = known.get(path.stem, path)
     else:
-        known = _paths()
         if name not in known:
             raise InputError(
                 f"table: unknown name {name!r}{nearest(name, sorted(known))} (or a path that ends in .yaml)"

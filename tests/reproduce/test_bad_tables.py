@@ -288,3 +288,21 @@ def test_a_field_of_a_table_of_accounting(
     assert "mine.yaml: " in line
     named = [key for key in path if isinstance(key, str) and key not in ("data", "given", "rows", "mnist")]
     assert all(key in line for key in named[-1:]), line
+
+
+def test_a_users_file_with_the_name_of_a_table_of_leakbench(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    """Its rows would replace published ones."""
+    (tmp_path / "attacks").mkdir()
+    own, rows = tmp_path / "autoleak.yaml", tmp_path / "attacks" / "autoleak.csv"
+    own.write_text(yaml.safe_dump(CELLS), encoding="utf-8")
+    rows.write_text("kept\n", encoding="utf-8")
+    code, _, err = called(monkeypatch, capsys, "reproduce", str(own), "--out", str(tmp_path))
+    assert code == 2
+    assert f"table: {str(own)!r} has the name of a table of leakbench, 'autoleak'; rename the file" in err
+    assert rows.read_text(encoding="utf-8") == "kept\n"
+
+
+def test_a_table_of_leakbench_may_be_given_by_its_path(monkeypatch: Any) -> None:
+    path, body = body_of("autoleak")
+    monkeypatch.chdir(path.parent)
+    assert body_of("autoleak.yaml") == (path, body) == body_of(str(path))
