@@ -339,15 +339,16 @@ def planned(progress: Progress, phases: Sequence[str]) -> None:
         progress.plan(phases)
 
 
-def cells_line(cells: int, measured: Sequence[float], settings: int = 0) -> str:
+def cells_line(cells: int, measured: Sequence[float], settings: int = 0, more: bool = False) -> str:
     """Return the line that a command prints before it measures cells.
 
     Args:
         cells: Number of cells that have to be measured.
         measured: Seconds that each of some comparable cells, or settings, took before; may be empty.
         settings: Number of settings that these cells belong to, where a setting may have several; 0 to name cells only.
+        more: Whether further cells may follow from the results of these.
     """
-    many = "1 cell" if cells == 1 else f"{cells} cells"
+    many = f"{'at least ' if more else ''}{'1 cell' if cells == 1 else f'{cells} cells'}"
     if settings:
         many = f"{'1 setting' if settings == 1 else f'{settings} settings'}, {many}"
     if not measured:

@@ -60,7 +60,7 @@ def timed(table: Table, line: Line, scale: str, changed: Mapping[str, Any], exec
         | {"attack": cell.names["attack"], "defense": cell.names["defense"]}
         | {"cost_ratio": ratio, "cost_ratio_low": low, "cost_ratio_high": high}
         | {"milliseconds": each * statistics.median(own), "milliseconds_none": each * statistics.median(none)}
-        | {"repeats": table.repeats, "hash": hash_of([cell]), "scale": scale, "seeds": 1}
+        | {"repeats": table.repeats, "hash": hash_of([cell]), "scale": line.scale(scale), "seeds": 1}
         | recorded_in([cell, plain])
         | changed_in(changed)
         | {"wall_minutes": round((time.perf_counter() - began) / 60, 1)}

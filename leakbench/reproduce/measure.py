@@ -168,7 +168,7 @@ def measured(
         **changed_in(changed),
         "hash": hash_of(cells),
         **recorded_in(cells),
-        "scale": scale,
+        "scale": line.scale(scale),
         "seeds": len(cells),
         **({"accuracies": json.dumps(accuracies)} if accuracies else {}),
         **accuracy,

@@ -31,7 +31,7 @@ from leakbench.reproduce.columns import COLUMNS, WITHOUT_LEAKS, text_of, without
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.price import leaks_of, price_lines, reached_of
 from leakbench.reproduce.published import rows_of
-from leakbench.reproduce.table import Line, Table, scale_of
+from leakbench.reproduce.table import AUTO, Line, Table, scale_of
 from leakbench.reproduce.verdict import CLAIMS, LEAST_SEEDS, ORDER, VERDICTS, Compared, decided, unmeasured
 from leakbench.study.rows import Row
 from leakbench.study.stale import stale_lines, stale_names
@@ -41,7 +41,7 @@ __all__ = ["claims_of", "counted", "on_one_network", "page_of"]
 AGAIN = (
     '`leakbench reproduce {name} --only "ROW" --again` measures a row again (add `--scale full` for a row of that scale, and'
     " `--out FOLDER` to keep this page). ROW is the row's name without a leakage point (`type-2`, `type-1`, `type-0`, `global`) at"
-    " its end. {seeds}."
+    " its end. {seeds}.{trainings}"
 )
 
 RULE = (
@@ -70,6 +70,7 @@ EARLY = (
     "would stay the same whatever the other tests of the page give. Undecided rows with fewer trainings have not been continued "
     "yet."
 )
+TRAININGS = " A row at full size is trained {seeds} times, until its verdict is certain, which may be more often than on this page."
 REACHED = (
     *("sweep", "aim", "mean at the aim", "epsilon claimed, at the aim", "epsilon valid, at the aim"),
     *(
@@ -162,7 +163,7 @@ def page_of(
         *_reached(table, rows),
         *(price_lines(table, rows, leaks_of(table, out)) if table.leaks else []),
         *_at_quick(table, rows),
-        AGAIN.format(name=table.called, seeds=_seeds(table, rows)),
+        AGAIN.format(name=table.called, seeds=_seeds(table, rows), trainings=_trainings(table)),
         "",
         untagged(f"{PUBLISHED}{table.found}" if elsewhere and table.found else table.found),
     ]
@@ -203,18 +204,23 @@ def _box(
         " ".join(filter(None, (answer, counts))) or "No claim is tested; see the table.",
         evidence_of(leaks),
         untagged(" ".join(filter(None, caveats))),
-        f"leakbench reproduce {table.called}{'' if out is None else _options(rows, out)}",
+        f"leakbench reproduce {table.called}{_options(table, rows, out)}",
     )
 
 
-def _options(rows: pd.DataFrame, out: Path) -> str:
-    """Return the options that measured the rows of a page in a user's folder."""
+def _options(table: Table, rows: pd.DataFrame, out: Path | None) -> str:
+    """Return the options that measured the rows of a page; `out` is None for the published page.
+
+    Rows of both scales have `auto`; a table whose rows are the same at every scale needs no option.
+    """
     measured = [scale_of(row) for row in rows.to_dict("records")]
-    options = ["--scale full"] if any(scale == "full" for scale, _ in measured) else []
+    scales = {scale for scale, _ in measured}
+    smaller = any(line.quick is None or line.scale("quick") == "quick" for line in table.lines)
+    options = [f"--scale {AUTO if 'quick' in scales else 'full'}"] if smaller and "full" in scales else []
     # Rows of several trials have no common command.
     if len({json.dumps(changed) for _, changed in measured}) == 1:
         options += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in measured[0][1].items()]
-    options += [f"--out {shlex.quote(str(out))}"] if out != Path("results") else []
+    options += [f"--out {shlex.quote(str(out))}"] if out not in (None, Path("results")) else []
     return "".join(f" {option}" for option in options)
 
 
@@ -338,9 +344,20 @@ def _rule(whats: set[str]) -> str:
 
 def _early(table: Table) -> str:
     """Return how rows end early; empty for a table whose rows do not."""
+    said = _planned(table)
+    return EARLY.format(seeds=said) if said else ""
+
+
+def _trainings(table: Table) -> str:
+    """Return how often a row is trained again; empty for a table whose rows do not end early."""
+    said = _planned(table)
+    return TRAININGS.format(seeds=said) if said else ""
+
+
+def _planned(table: Table) -> str:
+    """Return the least and most numbers of trainings of rows that may end early; empty without such rows."""
     plans = sorted({(line.seeds, line.most) for line in table.lines if line.most > line.seeds})
-    said = " or ".join(f"{least} to {most}" for least, most in plans)
-    return EARLY.format(seeds=said) if plans else ""
+    return " or ".join(f"{least} to {most}" for least, most in plans)
 
 
 def _samples(table: Table) -> str:

@@ -148,7 +148,7 @@ class CellPlan:
             for ended, begun in [self._known(rows, lines[name], each, changed, data_dir, again)]
             if not ended
         }
-        if less := [name for name in asked if scale == "quick" and name in full and lines[name].quick]:
+        if less := [name for name in asked if name in full and lines[name].scale(scale) == "quick"]:
             raise InputError(
                 f"scale: {store.path} has rows of scale full, which quick ones would replace ({'; '.join(less[:3])}"
                 f"{f' and {len(less) - 3} more' if len(less) > 3 else ''}); give --scale full, or another --out"
@@ -157,13 +157,9 @@ class CellPlan:
             known = (
                 [60 * minutes[name] for name in asked if name in short] if scale == AUTO else self._seconds(rows, scale)
             )
-            cells = {
-                repr(cell)
-                for name, each in wanted.items()
-                if name in asked
-                for cell in lines[name].requests(each, changed)
-            }
-            execution.reporter.note(f"{table.name}: {cells_line(len(cells), known, len(asked))}")
+            cells = {repr(cell) for name, each in asked.items() for cell in _least(lines[name], each)}
+            more = any(len(lines[name].counts(each.scale)) > 1 for name, each in asked.items())
+            execution.reporter.note(f"{table.name}: {cells_line(len(cells), known, len(asked), more)}")
         yield asked
 
     def jobs(self, asked: Asked, out: Path, execution: Execution) -> Iterator[Job[list[Row]]]:
@@ -234,12 +230,19 @@ class CellPlan:
 
     def _seconds(self, rows: pd.DataFrame, scale: str) -> list[float]:
         """Return the seconds of each cell that was measured at this scale, here or for the published page."""
+        scales = {line.name: line.scale(scale) for line in self.table.lines}
         for known in map(on_cpu, (rows, store_of(self.table, results_folder()).read())):
             if len(known) and {"scale", "wall_minutes"} <= set(known):
-                each = known[known["scale"] == scale].groupby("cell")["wall_minutes"].first()
+                each = known[known["scale"] == known["cell"].map(scales)].groupby("cell")["wall_minutes"].first()
                 if len(each):
                     return [60 * float(minutes) for minutes in each]
         return []
+
+
+def _least(line: Line, wanted: Wanted) -> list[Request]:
+    """Return the requests that a row needs at least: after begun trainings, the next one."""
+    begun = trainings_of(wanted.begun)
+    return line.requests(wanted.scale, wanted.changed, max(line.counts(wanted.scale).start, begun + 1))[begun:]
 
 
 def plan_of(table: AnyTable) -> CellPlan | ClaimPlan:

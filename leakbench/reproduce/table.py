@@ -122,6 +122,11 @@ class Line:
         cut = [name for name in self.quick or {} if name not in COUNTS]
         return f"scale quick: other {', '.join(cut)}" if cut else ""
 
+    def scale(self, asked: str) -> str:
+        """Return the scale of a row that is measured at a scale: `full` also at `quick` where that changes nothing."""
+        same = self.counts("quick") == self.counts("full") and self.requests("quick", {}) == self.requests("full", {})
+        return "full" if same and self.quick is not None else asked
+
     def counts(self, scale: str) -> range:
         """Return the numbers of seeds after which the row of a scale may end."""
         if scale == "quick" and self.quick:
@@ -200,7 +205,7 @@ class Table:
         return [line.name for line in self.at(scale)]
 
     def current(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of cells that the table has, their claims and aims as it says them.
+        """Return the rows of cells that the table has, their claims, aims and scales as it says them.
 
         A number that was misread in a paper is corrected in the table's file alone, and a cell that it no longer has leaves no
         row.
@@ -216,6 +221,9 @@ class Table:
         found = {name: [claim.get(name.removeprefix(CLAIMED)) for claim, _ in of] for name in named}
         if any(aim is not None for _, aim in of):
             found["aim"] = [aim for _, aim in of]
+        if "scale" in rows:
+            scales = {name: line.scale("quick") for name, line in lines.items()}
+            rows = rows.assign(scale=rows["scale"].mask(rows["scale"] == "quick", rows["cell"].map(scales)))
         return rows.assign(**{name: pd.Series(values, dtype=float) for name, values in found.items()})
 
     def published(self, row: Mapping[Any, Any], data_dir: Path | None) -> Published:

@@ -431,6 +431,7 @@ def test_the_estimate_of_cells_uses_the_measured_ones(measured: list[float], lin
     assert cells_line(1, [5.0]).startswith("1 cell to measure, about 0:05")
     assert cells_line(6, [60.0], 3) == "3 settings, 6 cells to measure, about 3:00 by the 1 that were measured before"
     assert cells_line(1, [], 1).startswith("1 setting, 1 cell to measure; ")
+    assert cells_line(6, [], 2, more=True).startswith("2 settings, at least 6 cells to measure; ")
 
 
 def test_a_later_chunk_continues_the_count_of_the_earlier_one(tmp_path, monkeypatch) -> None:

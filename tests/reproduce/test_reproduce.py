@@ -594,6 +594,19 @@ def test_quick_is_smaller_and_reports_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_row_that_quick_does_not_change_has_the_scale_full(tmp_path: Path) -> None:
+    rows = [{"name": "cpl", "quick": {"victims": 2, "seeds": 1}}, {"name": "dlg", "given": {"attack": "dlg"}}]
+    table = read_table(str(tiny(tmp_path, quick={}, rows=[*rows, {"name": "less", "quick": {"victims": 1}}])))
+    told, measured = measure(table, tmp_path, scale="quick")
+    assert told == ["cpl", "dlg", "less"] and list(measured["scale"]) == ["full", "full", "quick"]
+    page = (tmp_path / "tiny.md").read_text()
+    assert " 1 cell is smaller than the paper's (scale `quick`)." in page and "- victims 1 for 2: less." in page
+    assert page_of(table, measured.assign(scale="quick"), out=tmp_path) == page  # As of an earlier version.
+    assert measure(table, tmp_path, scale="quick")[0] == []
+    assert measure(table, tmp_path, scale="quick", only="cpl", again=True)[0] == ["cpl"]
+
+
+@pytest.mark.slow
 def test_a_page_has_the_claims_with_their_verdicts(tmp_path: Path) -> None:
     claimed = {"name": "cpl", "claim": {"asr": 0.985}}
     table = read_table(str(tiny(tmp_path, rows=[{**claimed, "because": "too short"}])))
@@ -714,18 +727,23 @@ def test_a_row_ends_when_its_verdict_is_certain(tmp_path: Path) -> None:
     assert measure(table, tmp_path)[0] == [] and stale_names(list(rows_of(table, rows))) == {}
     page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
     assert "A row at full size may have 3 to 6 trainings" in page and "with all 3 tests" in page
+    again = next(line for line in page.splitlines() if line.startswith("`leakbench reproduce"))
+    assert " A row at full size is trained 3 to 6 times, until its verdict is certain, which may be more often" in again
 
 
 @pytest.mark.slow
-def test_a_row_goes_on_where_more_seeds_are_allowed(tmp_path: Path) -> None:
+def test_a_row_goes_on_where_more_seeds_are_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured with three seeds, then with up to five: only the open row is measured again, and its first seeds are read."""
     table = cancer_table(tmp_path, seeds=3)
     measure(table, tmp_path)
-    runs = len(list((tmp_path / "runs").iterdir()))
+    runs, notes = len(list((tmp_path / "runs").iterdir())), list[str]()
+    monkeypatch.setattr(Reporter, "note", lambda _, line: notes.append(line))
     told, after = measure(cancer_table(tmp_path, seeds=3, most_seeds=5), tmp_path)
     assert "near" in told and "silent" not in told and "other" not in told
     seeds = after.set_index("cell")["seeds"].to_dict()
     assert seeds["near"] == 5 and seeds["silent"] == 3
+    settings = "1 setting" if len(told) == 1 else f"{len(told)} settings"
+    assert notes[0].startswith(f"tiny: {settings}, at least 1 cell to measure, ")  # The fourth training of each.
     assert len(list((tmp_path / "runs").iterdir())) == runs + 2  # All rows are the same trainings.
 
 
@@ -1156,6 +1174,22 @@ def test_a_page_elsewhere_has_its_whole_command_no_dead_link_and_its_caveats(tmp
     assert "1 of 2 cells is not measured yet." in page
     measure(read_table(str(path)), out, only="cpl", changed={"victims": 3})
     assert f"--scale full --set victims=3 --out '{out}'`" in (out / "tiny.md").read_text(encoding="utf-8")
+
+
+def test_the_command_of_a_page_has_the_scale_of_its_rows(tmp_path: Path) -> None:
+    """`auto` for rows of both scales; none where all rows are quick, or where quick changes nothing."""
+    names = [{"name": "cpl"}, {"name": "dlg"}]
+    _, rows = measure(read_table(str(tiny(tmp_path, rows=names))), tmp_path)
+
+    def command(scales: list[str], out: Path | None = None, **changes: Any) -> str:
+        page = page_of(read_table(str(tiny(tmp_path, rows=names, **changes))), rows.assign(scale=scales), out=out)
+        return page.partition("> - **Command:** `leakbench reproduce ")[2].partition("`")[0].partition("tiny.yaml")[2]
+
+    for out, more in ((None, ""), (tmp_path, f" --out {tmp_path}")):
+        assert command(["full", "full"], out) == f" --scale full{more}"
+        assert command(["full", "quick"], out) == f" --scale auto{more}"
+        assert command(["quick", "quick"], out) == more
+        assert command(["full", "full"], out, quick={}) == more
 
 
 @pytest.mark.parametrize("title", ["<script>alert(1)</script>", "a | b", "<img src=x>"])
