@@ -60,9 +60,9 @@ def with_evaluations(method: Any, most: int, model: nn.Module, shape: tuple[int,
     running.sort(key=lambda n: most_evaluations(searches[n]))
     least = [most_evaluations(searches[n], 1) for n in running]
     if most < sum(least):
+        searching = "the attack's search" if len(least) == 1 else f"each of the attack's {len(least)} searches"
         raise InputError(
-            f"evaluations: got {most}, expected at least {sum(least)}, which one iteration of each of the attack's"
-            f" {len(least)} searches takes"
+            f"evaluations: got {most}, expected at least {sum(least)}, which one iteration of {searching} takes"
         )
     changed, left = list(searches), most
     for place, number in enumerate(running):

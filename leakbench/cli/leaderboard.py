@@ -65,7 +65,12 @@ _sizes = with_options(
             show_default="1",
             help="Number of trainings, with consecutive seeds, over which the accuracy is averaged. Attacks read the first.",
         ),
-        click.option("--trials", type=int, help="Number of audit trials with a canary, and as many without."),
+        click.option(
+            "--trials",
+            type=int,
+            show_default="1000000 drawn or 1000 executed",
+            help="Number of audit trials with a canary, and as many without.",
+        ),
     ]
 )
 """The options of `CardSizes`; those that are not set are the card's, or the defaults."""
@@ -129,7 +134,8 @@ def card(
         click.echo(f"check: {many}" if differences else "check: the card repeats")
         sys.exit(DIFFERS if differences else 0)
     if defense is None or dataset is None:
-        raise InputError("card: got no DEFENSE and DATASET, expected both, as in `leakbench card sign faces`")
+        lacks = "DEFENSE and DATASET" if defense is None else "DATASET"
+        raise InputError(f"card: got no {lacks}, expected both, as in `leakbench card {defense or 'sign'} faces`")
     for name in ("taps", "protocols", "leak_rounds"):
         if name in asked:
             asked[name] = words(name.replace("_", "-"), asked[name])

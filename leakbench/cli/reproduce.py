@@ -111,7 +111,8 @@ def reproduce(
     if page and (only or again or changes or parallel):
         raise InputError("page: measures nothing, got --only, --again, --set or --engine as well; leave them out")
     if table is None:
-        list_tables(bare=not (only or again or page or changes))
+        given = {"--only": only, "--set": changes, "--again": again, "--page": page}
+        list_tables([option for option, value in given.items() if value])
     elif page:
         write_page(table, scale, folder)
     else:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import click
 
+from leakbench.box import count_of
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.progress import Reporter
 from leakbench.data.kept import KeptData
 from leakbench.frontier.frontier import published_points
 from leakbench.leaderboard.check import published_cards
 from leakbench.reproduce.choose import chosen, numbers
-from leakbench.reproduce.file import rows_path, table_names
+from leakbench.reproduce.file import ALL, rows_path, table_names
 from leakbench.reproduce.plans import Wanted
 from leakbench.reproduce.published import published, published_rows, read_any
 from leakbench.reproduce.reproduce import check_engine, remeasure, reproduce, study_of
@@ -26,9 +27,6 @@ from leakbench.study.stale import Checked, checked
 from leakbench.study.study import Execution
 
 __all__ = ["list_stale", "list_tables", "measure", "measure_stale", "write_page"]
-
-ALL = "all"
-"""The name for all tables."""
 
 CARDS = Path("leaderboard")
 """Folder of published cards in a checkout."""
@@ -55,14 +53,16 @@ def list_stale(out: Path | None, data_dir: Path | None) -> None:
     click.echo(f"{len(found)} rows: {count['current']} current, {count['stale']} stale, {count['unknown']} unknown")
 
 
-def list_tables(bare: bool) -> None:
+def list_tables(options: Sequence[str]) -> None:
     """Print the names and titles of all tables.
 
     Args:
-        bare: Whether no option was given.
+        options: The given options, which need a table; with any, raises InputError.
     """
-    if not bare:
-        raise InputError(f"table: expected a name with these options{nearest('', table_names())}")
+    if options:
+        raise InputError(
+            f"table: got none with {', '.join(options)}, expected a TABLE; `leakbench reproduce` lists the names"
+        )
     for name in table_names():
         click.echo(f"{name:<32}{read_any(name).title}")
 
@@ -120,7 +120,8 @@ def measure(
         if len(known):
             scales = ", ".join(sorted(set(known["scale"]))) if "scale" in known else "full"
             click.echo(
-                f"kept: {len(known)} rows that were there (scale {scales}); --again measures them too, --out FOLDER elsewhere"
+                f"kept: {count_of(len(known), 'existing row')} (scale {scales}); to measure again, add --again, or --out FOLDER"
+                " for new rows in another folder"
             )
     _print_written(folder, table.name)
 

@@ -325,8 +325,9 @@ class _SearchProgress:
         self.costs, self.check = costs, sum(costs) / victims * twins
         if (most := sum(costs) + self.check) > QUICK:
             many = "1 victim" if victims == 1 else f"{victims} victims"
+            searches = "1 search" if len(costs) == 1 else f"{len(costs)} searches"
             line = (
-                f"estimated at most {minutes(most)} for {many}, usually about {minutes(usual)} ({len(costs)} searches);"
+                f"estimated at most {minutes(most)} for {many}, usually about {minutes(usual)} ({searches});"
                 " --budget sets a limit"
             )
             self.reporter.note(line)

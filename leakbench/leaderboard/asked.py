@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from leakbench.attack import Attack
 from leakbench.attack.slots.stop import searches_of
@@ -55,6 +57,13 @@ OF_CARD = ("protocols", "leak_rounds", "seeds", "trials")
 """Fields that no `Request` takes as they are."""
 
 
+def _round(word: str) -> str:
+    """Refuse a word that is neither a number of rounds nor `last`."""
+    if not re.fullmatch(r"\d{1,6}|last", word):
+        raise PydanticCustomError("slot", "{text}", {"text": f"got {word!r}, expected a number or last"})
+    return word
+
+
 @part
 class CardSizes:
     """The sizes of a card's cells; None where the recipes decide.
@@ -71,7 +80,7 @@ class CardSizes:
     victims: Count = 10
     taps: tuple[Literal["type-2", "type-1", "type-0"], ...] = ("type-2", "type-1", "type-0")
     protocols: tuple[Literal["paper", "live"], ...] = ("paper", "live")
-    leak_rounds: tuple[Annotated[str, Field(pattern=r"^(\d{1,6}|last)$")], ...] = ("last",)
+    leak_rounds: tuple[Annotated[str, AfterValidator(_round)], ...] = ("last",)
     candidates: Annotated[int, Field(ge=2)] = 1000
     iterations: Count | None = None
     evaluations: Count | None = None
@@ -139,6 +148,7 @@ class Asking:
 
     Args:
         attacker: Empty where the cell is run only for the accuracy of its training.
+        command: On the card, which names the recipes as the catalog does or will.
     """
 
     attacker: str
@@ -152,6 +162,11 @@ class Asking:
         if not self.attacker:
             return f"training with seed {self.cell.settings.seed}"
         return f"{ATTACKER_NAMES[self.attacker]} attacker, protocol {self.protocol}"
+
+    @property
+    def given(self) -> str:
+        """The command that runs the cell now: with the recipes' paths where paths were given."""
+        return self.command if self.cell.request is None else _command_of(self.cell.request)
 
 
 def asking(asked: CardSizes, defense: str, dataset: str, attack: str, data_dir: Path | None) -> list[Asking]:

@@ -28,6 +28,7 @@ __all__ = [
     "check",
     "differences",
     "identity_differences",
+    "outside",
     "published_cards",
     "stale",
 ]
@@ -168,15 +169,25 @@ KINDS = {"defense": "defenses", "dataset": "datasets", "attack": "attacks"}
 """{what a card is of: the part of the catalog that it is in}."""
 
 
+def outside(card: Card) -> str:
+    """Return the recipe of a card that is not in the catalog, as `defense 'mine'`; empty where all are."""
+    found = (
+        (what, getattr(card, what).name)
+        for what, kind in KINDS.items()
+        if getattr(card, what).name not in catalog_names(kind)
+    )
+    return next((f"{what} {name!r}" for what, name in found), "")
+
+
 def stale(card: Card) -> list[str]:
     """Return in what a card was not measured with the catalog and the behaviour of today, a sentence each.
 
+    Nothing is known of a card with a recipe `outside` the catalog.
     Only data that come with leakbench are read. Another release alone does not make a card stale: its changes have other behaviour
     versions.
     """
-    for what, kind in KINDS.items():
-        if getattr(card, what).name not in catalog_names(kind):
-            return [f"its {what} is not in the catalog"]
+    if outside(card):
+        return []
     load = KeptData(offline=True)
     changed = [
         f"its {what} has changed since the card was measured"

@@ -100,7 +100,7 @@ def make_card(asked: CardSizes, defense: str, dataset: str, attack: str, executi
 
     def measure(each: Asking) -> Finished:
         reporter.note(cells_line(len(every) - len(took), took) + ", then the audit")
-        reporter.say(f"{each.name}: {each.command}")
+        reporter.say(f"{each.name}: {each.given}")
         began = time.monotonic()
         found = _measured(each, execution)
         took.append(time.monotonic() - began)
@@ -111,7 +111,7 @@ def make_card(asked: CardSizes, defense: str, dataset: str, attack: str, executi
             each.name,
             partial(measure, each),
             () if each.cell.request is None else (each.cell.request,),
-            each.command,
+            each.given,
             f"cell {place} of {len(every)}",
         )
         for place, each in enumerate(every, 1)
@@ -173,7 +173,7 @@ def _card(
 
 def _measured(each: Asking, execution: Execution) -> Finished:
     """Run a cell of a card, or read it where it is finished."""
-    with executed(each.cell, execution.runs, each.command, execution.reporter) as (summary, run):
+    with executed(each.cell, execution.runs, each.given, execution.reporter) as (summary, run):
         rows = run.read_rows("rows.parquet")
     if not each.attacker:
         return summary, None, run.manifest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from leakbench.box import count_of, part_of
 from leakbench.core.leakage_points import LeakagePoint, after_rounds, point_name
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
 from leakbench.leaderboard.asked import ATTACKER_NAMES
@@ -21,7 +22,7 @@ from leakbench.leaderboard.blocks import (
     as_markdown,
 )
 from leakbench.leaderboard.card import Card, CardEpsilon, CardPoint
-from leakbench.leaderboard.check import stale
+from leakbench.leaderboard.check import outside, stale
 from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
 from leakbench.measure.rates import upper_limit
 from leakbench.summary.threat import printed_threat
@@ -75,6 +76,7 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
     yield Heading(1, TITLE)
     yield Text(_with_code(_answer(every)))
     yield _box(cards, every)
+    yield from _outside(cards)
     yield from _stale(cards)
     yield Text(
         (
@@ -130,7 +132,7 @@ def _answer(every: Sequence[Standing]) -> str:
     if not found:
         return f"No measured defense is {both}."
     named = "; ".join(f"{each.card.dataset.name}/{each.card.defense.name}" for each in found)
-    return f"{len(found)} of {len(every)} cards {'is' if len(found) == 1 else 'are'} {both}: {named}."
+    return f"{part_of(len(found), len(every), 'card')} {'is' if len(found) == 1 else 'are'} {both}: {named}."
 
 
 def _trained(each: Standing) -> bool:
@@ -141,22 +143,39 @@ def _box(cards: Sequence[Card], every: Sequence[Standing]) -> Bullets:
     """Return claim, verdict, evidence, caveat and command of the page."""
     clear = sum(_trained(each) and each.clear for each in every)
     undertrained = sum(not each.learned for each in every)
-    verdict = f"{clear} of {len(cards)} cards trained and without a leak; {undertrained} undertrained."
+    verdict = f"{part_of(clear, len(cards), 'card')} trained and without a leak; {undertrained} undertrained."
     victims = sorted({card.asked.victims for card in cards})
     count = " to ".join(map(str, dict.fromkeys((victims[0], victims[-1]))))
-    old = sum(bool(stale(card)) for card in cards)
-    caveat = f"{old} of {len(cards)} cards are stale. " if old else ""
+    states = (
+        (sum(map(bool, map(state, cards))), word) for state, word in ((outside, "not in the catalog"), (stale, "stale"))
+    )
+    caveats = [f"{part_of(n, len(cards), 'card')} {'is' if n == 1 else 'are'} {word}. " for n, word in states if n]
     return Bullets(
         (
             ("Claim: which defense leaks least to an attacker that knows it, and what does it cost in accuracy?",),
             (f"Verdict: {verdict}",),
-            (f"Evidence: {len(cards)} cards, {count} victims at each leakage point, two attackers, two protocols.",),
             (
-                f"Caveat: {caveat}Few victims leave most verdicts inconclusive; the column of verdicts states what is excluded.",
+                f"Evidence: {count_of(len(cards), 'card')}, {count} victims at each leakage point, two attackers, two protocols.",
+            ),
+            (
+                f"Caveat: {''.join(caveats)}Few victims leave most verdicts inconclusive; the column of verdicts states what is"
+                " excluded.",
             ),
             ("Command: ", Code("leakbench leaderboard")),
         )
     )
+
+
+def _outside(cards: Sequence[Card]) -> Iterator[Block]:
+    """Yield the cards of recipes that are not in the catalog; nothing where all are."""
+    found = [(f"{card.dataset.name}/{card.defense.name}: its {said}.",) for card in cards if (said := outside(card))]
+    if found:
+        yield Text(
+            (
+                "Cards with a recipe that is not in the catalog; their commands below need the recipe there, or its path:",
+            )
+        )
+        yield Bullets(tuple(found))
 
 
 def _stale(cards: Sequence[Card]) -> Iterator[Block]:

@@ -20,6 +20,7 @@ from leakbench.core.recipe import construct, is_path, read_yaml
 from leakbench.core.request import fields_of
 
 __all__ = [
+    "ALL",
     "WrittenRow",
     "WrittenTable",
     "as_written",
@@ -39,6 +40,9 @@ __all__ = [
     "table_names",
 ]
 
+
+ALL = "all"
+"""The name for all tables, in a command."""
 
 RECIPES = "recipes"
 """Folder of recipes that only tables use, next to the groups of tables."""
@@ -110,7 +114,8 @@ def body_of(name: str) -> tuple[Path, dict[str, Any]]:
     else:
         if name not in known:
             raise InputError(
-                f"table: unknown name {name!r}{nearest(name, sorted(known))} (or a path that ends in .yaml)"
+                f"table: unknown name {name!r}{nearest(name, [*sorted(known), ALL], 'leakbench reproduce')}"
+                " (or a path that ends in .yaml)"
             )
         path = known[name]
     body = read_yaml(path)

@@ -169,7 +169,7 @@ class RowStore:
     def existing(self) -> RowStore:
         """This store if its file exists; else raises InputError."""
         if not self.path.exists():
-            raise InputError(f"--page: {self.path.name} does not exist; measure first")
+            raise InputError(f"--page: {self.path} does not exist; measure first")
         return self
 
     def read(self) -> pd.DataFrame:

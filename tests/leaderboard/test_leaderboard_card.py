@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from leakbench.cli.leaderboard import card as card_options
 from leakbench.cli.options import words
 from leakbench.cli.run import run as run_options
 from leakbench.core.errors import InputError
-from leakbench.leaderboard.asked import CardSizes, asking
+from leakbench.core.recipe import catalog_folder
+from leakbench.leaderboard.asked import CardSizes, asking, trainings
 from leakbench.leaderboard.card import Card, link_of
 from leakbench.leaderboard.point import point_of
 from leakbench.leaderboard.read import path_of, read_card, read_cards, text_of, write_card
@@ -84,6 +86,17 @@ def test_each_command_runs_the_cell_of_its_hash() -> None:
     assert [hash_by(each.command) for each in cells] == [each.cell.hash for each in cells]
     settings = [(each.cell.settings.protocol, each.cell.settings.leak_rounds) for each in cells]
     assert settings == [("paper", (0,)), ("live", (1, 3))] * 2
+
+
+def test_the_commands_of_a_recipe_at_a_path_are_printed_with_the_path(tmp_path: Path) -> None:
+    """The card has the name that the recipe will have in the catalog."""
+    own = tmp_path / "signs_of_mine.yaml"
+    shutil.copy(catalog_folder("defenses") / "sign.yaml", own)
+    asked = CardSizes(victims=2, protocols=("live",), train_rounds=1, seeds=2)
+    cells = asking(asked, str(own), "digits", "cpl", None)
+    cells += trainings(asked, cells[0].cell, str(own), None)
+    assert [hash_by(each.given) for each in cells] == [each.cell.hash for each in cells]
+    assert all(f"--defense {own}" in each.given and "--defense signs_of_mine" in each.command for each in cells)
 
 
 def test_the_commands_on_a_card_run_its_cells(card: Card) -> None:
@@ -197,8 +210,8 @@ def test_extra_options_of_a_check_and_a_missing_recipe_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for line, said in (
-        (["card"], "card: got no DEFENSE and DATASET"),
-        (["card", "sign"], "card: got no DEFENSE and DATASET"),
+        (["card"], "card: got no DATASET"),
+        (["card", "sign"], "card: got no DATASET"),
         (["card", "--check", "x.json", "--victims", "3"], "check: got victims as well"),
         (["card", "--check", "x.json"], "card: no file 'x.json'"),
         (["card", "sign", "digits", "--protocols", "alive"], "protocols"),
@@ -210,6 +223,21 @@ def test_extra_options_of_a_check_and_a_missing_recipe_are_refused(
         assert (code, out, err.count("\n")) == (2, "", 1), line
         assert said in err, err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((), "card: got no DEFENSE and DATASET, expected both, as in `leakbench card sign faces`"),
+        (("fed_cdp_valid",), "card: got no DATASET, expected both, as in `leakbench card fed_cdp_valid faces`"),
+        (("sign", "faces", "--leak-rounds", "0,lst"), "leak-rounds: got 'lst', expected a number or last"),
+    ],
+)
+def test_a_missing_argument_and_a_wrong_round_are_named(
+    given: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = called(monkeypatch, capsys, "card", *given)
+    assert (code, out) == (2, "") and err.rstrip().endswith(says)
 
 
 def test_failures_are_the_worst_of_a_card_s_median(card: Card) -> None:

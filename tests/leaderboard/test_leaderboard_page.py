@@ -12,7 +12,7 @@ from leakbench.core import recipe
 from leakbench.core.behaviour import SHARED
 from leakbench.leaderboard.blocks import Code, Link, Tabular, Text, as_html, as_markdown
 from leakbench.leaderboard.card import Card
-from leakbench.leaderboard.check import stale
+from leakbench.leaderboard.check import outside, stale
 from leakbench.leaderboard.make import warnings_of
 from leakbench.leaderboard.page import html_of, markdown_of
 from leakbench.leaderboard.rank import above_chance, comparable, standings
@@ -212,7 +212,9 @@ def test_a_card_of_another_defense_attack_or_data_set_is_stale(card: Card, what:
         return dataclasses.replace(card, **{what: dataclasses.replace(getattr(card, what), **changes)})
 
     assert stale(of(content="0" * 64)) == [f"its {what} has changed since the card was measured"]
-    assert stale(of(name="of_nobody")) == [f"its {what} is not in the catalog"]
+    assert outside(of(content="0" * 64)) == ""
+    gone = of(name="of_nobody")
+    assert (stale(gone), outside(gone)) == ([], f"{what} 'of_nobody'")
 
 
 def test_the_page_names_stale_cards_and_reasons_under_its_title(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,16 +225,18 @@ def test_the_page_names_stale_cards_and_reasons_under_its_title(card: Card, monk
     )
     monkeypatch.setitem(SHARED, "accounting", 9)
     pages = [markdown_of([gone, card, changed], "cards"), html_of([gone, card, changed], "cards")]
-    title, _, box, rule, bullets, *_ = pages[0].split("\n\n")
+    title, _, box, outside_rule, outside_bullets, rule, bullets, *_ = pages[0].split("\n\n")
     lines = bullets.splitlines()
     assert (title, rule) == ("# Leaderboard", "Stale cards; the commands below each table measure them again:")
-    assert "3 of 3 cards are stale." in box
-    assert lines[0] == "- its defense is not in the catalog: digits/of_nobody."
-    assert lines[2] == "- its defense has changed since the card was measured: digits/sign."
-    assert lines[1].startswith("- measured with another behaviour of accounting (then ")
-    assert lines[1].endswith("today 9): digits/sign; digits/sign.")
-    assert len(lines) == 3
-    assert all(text in pages[1] for text in ("Stale cards", "its defense is not in the catalog: digits/of_nobody."))
+    assert "1 of 3 cards is not in the catalog. 2 of 3 cards are stale." in box
+    assert outside_rule.startswith("Cards with a recipe that is not in the catalog; ")
+    assert outside_bullets == "- digits/of_nobody: its defense 'of_nobody'."
+    assert lines[1] == "- its defense has changed since the card was measured: digits/sign."
+    assert lines[0].startswith("- measured with another behaviour of accounting (then ")
+    assert lines[0].endswith("today 9): digits/sign; digits/sign.")
+    assert len(lines) == 2
+    assert all(text in pages[1] for text in ("Stale cards", "digits/of_nobody: its defense"))
+    assert "1 of 1 card is stale." in markdown_of([changed], "cards")
 
 
 @pytest.mark.slow

@@ -577,7 +577,9 @@ def test_kept_rows_are_reported(
     asked = ["reproduce", str(tmp_path / "tiny.yaml"), "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
     said = [called(monkeypatch, capsys, *asked, "--only", "cpl")[1].splitlines()[:-1] for _ in range(2)]
     assert said[0][0].startswith("cpl: ASR ") and len(said[0]) == 1
-    assert said[1] == ["kept: 1 rows that were there (scale quick); --again measures them too, --out FOLDER elsewhere"]
+    assert said[1] == [
+        "kept: 1 existing row (scale quick); to measure again, add --again, or --out FOLDER for new rows in another folder"
+    ]
 
 
 @pytest.mark.slow
@@ -1037,6 +1039,12 @@ def test_the_index_counts_the_verdicts_of_the_rows(tmp_path: Path) -> None:
             "set: learning_rate: got '.nan', expected a finite number",
         ),
         (("fed_alpha_cdp_table_1", "--set", "victims=2"), "set: measures a trial, which would take the place of"),
+        (("al", "--stale"), "table: unknown name 'al'; did you mean 'all'?"),
+        (("xyzxyz",), "table: unknown name 'xyzxyz'; `leakbench reproduce` lists the names (or a path that ends"),
+        (
+            ("--only", "cancer", "--again"),
+            "table: got none with --only, --again, expected a TABLE; `leakbench reproduce` lists the names",
+        ),
         (("fed_alpha_cdp_table_1", "--only", "mnits"), "only: no row's name contains 'mnits'"),
         (("fed_alpha_cdp_table_1", "--scale", "fast"), "scale: got 'fast'"),
         (("fed_alpha_cdp_table_1", "--page", "--out", "x"), "page: rows not found in x/fed_alpha_cdp_table_1.csv"),

@@ -240,7 +240,7 @@ def test_small_cells_are_measured_written_and_drawn(scripts, elsewhere: Path, mo
     [
         (["--only", "whitend"], "only: no row's name contains 'whitend'"),
         (["--data-dir", "/nowhere"], "--data-dir: no folder '/nowhere'"),
-        (["--page"], "--page: strongest_figure.csv does not exist; measure first"),
+        (["--page"], "results/strongest_figure.csv does not exist; measure first"),
     ],
 )
 def test_wrong_input_is_refused(words, says, scripts, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
