@@ -210,7 +210,7 @@ def test_extra_options_of_a_check_and_a_missing_recipe_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for line, said in (
-        (["card"], "card: got no DATASET"),
+        (["card"], "card: got no DEFENSE and DATASET"),
         (["card", "sign"], "card: got no DATASET"),
         (["card", "--check", "x.json", "--victims", "3"], "check: got victims as well"),
         (["card", "--check", "x.json"], "card: no file 'x.json'"),
