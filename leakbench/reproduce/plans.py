@@ -14,6 +14,7 @@ import pandas as pd
 
 from leakbench.core.errors import InputError
 from leakbench.core.progress import cells_line
+from leakbench.core.request import Request
 from leakbench.reproduce.accounting.measure import computed
 from leakbench.reproduce.accounting.page import accounting_page, judged
 from leakbench.reproduce.accounting.table import AccountingTable
