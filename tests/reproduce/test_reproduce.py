@@ -71,7 +71,7 @@ def test_all_tables_are_measured_and_one_that_fails_stops_no_other(
     assert err.splitlines()[0].startswith(f"{names[1]}: ")
     assert "rows: " in said and "kept: " not in said
     code, said, _ = called(monkeypatch, capsys, *asked)
-    assert code == 2 and "kept: 1 rows that were there" in said and "ASR" not in said
+    assert code == 2 and "kept: 1 existing row (scale quick)" in said and "ASR" not in said
     assert "ASR" in called(monkeypatch, capsys, *asked, "--again")[1]
 
 
