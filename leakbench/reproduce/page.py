@@ -67,8 +67,8 @@ HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reas
 EARLY = (
     "A row at full size may have {seeds} trainings, one more at a time until its verdict is certain. It is tested after each: "
     "p-values are multiplied by the number of these tests, and intervals are widened for it. A row ends early only if its verdict "
-    "would stay the same whatever the other tests of the page give. Undecided rows with fewer trainings have not been continued "
-    "yet."
+    "would stay the same whatever the other tests of the page give ({tests} tests in all). Undecided rows with fewer trainings "
+    "have not been continued yet."
 )
 TRAININGS = " A row at full size is trained {seeds} times, until its verdict is certain, which may be more often than on this page."
 REACHED = (
@@ -345,7 +345,7 @@ def _rule(whats: set[str]) -> str:
 def _early(table: Table) -> str:
     """Return how rows end early; empty for a table whose rows do not."""
     said = _planned(table)
-    return EARLY.format(seeds=said) if said else ""
+    return EARLY.format(seeds=said, tests=table.tests) if said else ""
 
 
 def _trainings(table: Table) -> str:

@@ -148,8 +148,8 @@ def _by_chance(table: Table, shown: Sequence[Priced]) -> list[str]:
     if not found:
         return []
     return [
-        f"`{RECONSTRUCTS}` at an ASR not above the baseline guess's and without a significant identification is probably chance "
-        f"([the verdict's reason]({table.leaks}.md)): {untagged('; '.join(found))}.",
+        f"`{RECONSTRUCTS}` at an ASR not above the baseline guess's and without a significant identification rests on another "
+        f"measure and may be chance ([all attacked noises]({table.leaks}.md)): {untagged('; '.join(found))}.",
         "",
     ]
 

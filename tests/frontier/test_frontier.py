@@ -394,6 +394,13 @@ def test_wrong_input_is_one_line(
     assert said in err
 
 
+def test_the_page_names_settings_that_diverged() -> None:
+    found = rows(row("none", None, 0.9, 1.0), row("a", 10.0, 0.0, 0.0))
+    assert "An accuracy of 0 is that of a network that diverged, so that no output is finite: a, x 10.\n" in page_of(
+        found, chosen(found), "f"
+    )
+
+
 def test_the_page_begins_with_the_limits_of_the_answer() -> None:
     """Settings without a row or left out; that an interval is for one seed; that one test set is used to choose and to report."""
     two = rows(row("none", None, 0.9, 1.0), row("a", 1.0, 0.5, 0.0), row("b", 0.1, 0.5, 0.0))

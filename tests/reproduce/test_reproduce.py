@@ -32,6 +32,7 @@ from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.agreement import Agreement
 from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.columns import without_an_answer
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of
 from leakbench.reproduce.minutes import minutes_at_full, minutes_left
@@ -728,7 +729,7 @@ def test_a_row_ends_when_its_verdict_is_certain(tmp_path: Path) -> None:
     assert verdicts == {"far": "contradicted", "near": "undecided", "other": "different setting"}
     assert measure(table, tmp_path)[0] == [] and stale_names(list(rows_of(table, rows))) == {}
     page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
-    assert "A row at full size may have 3 to 6 trainings" in page and "with all 3 tests" in page
+    assert "A row at full size may have 3 to 6 trainings" in page and "of the page give (3 tests in all)" in page
     again = next(line for line in page.splitlines() if line.startswith("`leakbench reproduce"))
     assert " A row at full size is trained 3 to 6 times, until its verdict is certain, which may be more often" in again
 
@@ -823,6 +824,19 @@ def test_a_page_says_how_many_networks_diverged(tmp_path: Path) -> None:
     page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
     [line] = [line for line in page.splitlines() if line.startswith("| fast |")]
     assert "| 0.000 [0.000, 0.658] (2 of 2 diverged) |" in line and page.count("diverged") == 1
+
+
+def test_a_page_names_older_rows_with_an_accuracy_of_0() -> None:
+    """Rows of earlier versions do not count the trainings that diverged; rows that do say so next to the accuracy."""
+    rows = pd.DataFrame({"cell": ["a", "b", "c", "a"], "trained_accuracy": [0.0, 0.0, 0.5, 0.0]})
+    said = "An accuracy of 0 is that of a network that diverged, so that no output is finite: "
+    assert without_an_answer(rows) == [f"{said}a; b.", ""]
+    assert without_an_answer(rows.assign(diverged=[math.nan, 3, math.nan, math.nan])) == [f"{said}a.", ""]
+    assert without_an_answer(rows.assign(diverged=0)) == without_an_answer(rows[["cell"]]) == []
+    table = TABLES["fed_alpha_cdp_table_10"]
+    old = {"cell": table.lines[0].name, "point": "type-2", "scale": "full", "seeds": 3, "trained_accuracy": 0.0}
+    old |= {"row": old["cell"], "trained_accuracy_low": 0.0, "trained_accuracy_high": 0.561}
+    assert f"{said}{table.lines[0].name}." in page_of(table, pd.DataFrame([old]))
 
 
 def test_the_accuracy_of_several_seeds_is_their_mean() -> None:

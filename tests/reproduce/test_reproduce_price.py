@@ -116,10 +116,10 @@ def test_the_text_separates_means_at_the_aim_from_what_is_not_excluded() -> None
     assert "| a, 1 | mean at the aim | 0.920 [0.870, 0.970] | 100.000 | 200.000 | identifies |" in page
     assert "| a, 3 | not excluded | 0.850 [0.800, 0.900] | 10.000 | - | - | - | - | - | - | - | - |" in page
     assert "Not attacked yet: a, 3; a, .1; b, 6." in page
-    assert "is probably chance" not in page
+    assert "may be chance" not in page
     weak = {"verdict": "reconstructs", "asr": 0.1, "identified": 0.03, "victims": 100}
     alone = ATTACKED.assign(victims=100).where(ATTACKED["cell"] != "a, 1", ATTACKED.assign(**weak))
-    said = "is probably chance ([the verdict's reason](largest_noise_leak.md)): a, 1, type-2."
+    said = "rests on another measure and may be chance ([all attacked noises](largest_noise_leak.md)): a, 1, type-1."
     assert said in "\n".join(price_lines(SWEEP, ROWS, alone))
     few = "\n".join(price_lines(SWEEP, ROWS.assign(seeds=1), ATTACKED))
     assert "a, 1 (valid epsilon 100), 1 training, but" in few and "Too few trainings to exclude anything: a; b." in few
