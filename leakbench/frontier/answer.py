@@ -9,7 +9,7 @@ import pandas as pd
 
 from leakbench.core.leakage_points import point_name
 from leakbench.core.verdict_words import NO_LEAK
-from leakbench.frontier.choose import LEARNED, RELEASED, Choice, Requirements, halved
+from leakbench.frontier.choose import LEARNED, RELEASED, Choice, Requirements
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
 from leakbench.summary.verdict import CAUTION
@@ -80,23 +80,27 @@ def answer_of(rows: pd.DataFrame, choice: Choice) -> str:
         f"{best['identify_victims']:,.0f} victims among {best['candidates']:,.0f} candidates (chance: {_chance(best)}; "
         f"one-sided exact binomial test, p = {text_of(best['identify_p'], 3)}, level {CAUTION:g})."
     )
-    half = " (on the choosing half)" if halved(rows) else ""
-    return " ".join([said, _power(best, of, choice, half), *_against(best, choice), *_alike(choice)])
+    return " ".join([said, _power(best, of, choice), *_against(best, choice), *_alike(choice)])
 
 
 def _chance(row: pd.Series) -> str:
     return f"[{text_of(row['null_identified_low'], 3)}, {text_of(row['null_identified_high'], 3)}]"
 
 
-def _power(best: pd.Series, of: str, choice: Choice, half: str) -> str:
+def _power(best: pd.Series, of: str, choice: Choice) -> str:
+    half = " (on the choosing half)" if choice.by_half else ""
     many = (
         "the only one that qualifies"
         if choice.qualified == 1
         else f"the most accurate of {choice.qualified} that qualify{half}"
     )
+    said = f"This setting is {many} among {of}."
+    if choice.higher:
+        more = "1 other is more accurate" if choice.higher == 1 else f"{choice.higher} others are more accurate"
+        said = f"{said} On the other half {more}."
     return (
-        f"This setting is {many} among {of}. The evidence does not exclude identification of up to "
-        f"{text_of(best['identified_high'], 3)} of the victims."
+        f"{said} The evidence does not exclude identification of up to {text_of(best['identified_high'], 3)} of the victims; "
+        "this interval does not count that the same victims decide which settings qualify."
     )
 
 
@@ -131,7 +135,7 @@ HIGH = 10.0
 def _alike(choice: Choice) -> list[str]:
     if not len(choice.alike):
         return []
-    said = f"Accuracy not significantly different: {'; '.join(choice.alike['row'])}."
+    said = f"Settings that qualify and whose interval of accuracy overlaps: {'; '.join(choice.alike['row'])}."
     column = choice.wanted.column
     promised = choice.alike.dropna(subset=[column]).sort_values(column)
     if not len(promised) or (choice.best is not None and promised.iloc[0][column] >= choice.best[column]):

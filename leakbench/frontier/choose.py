@@ -87,6 +87,8 @@ class Choice:
         settings: Number of settings.
         usable: Least accuracy of a usable setting; None where no undefended training was measured.
         wanted: The requirements.
+        by_half: Whether one half of the test examples chose, so that the reported accuracies are those of the other half.
+        higher: Number of qualifying settings whose reported accuracy is above that of the best one, which the choosing half chose.
     """
 
     best: pd.Series | None
@@ -97,6 +99,8 @@ class Choice:
     settings: int
     usable: float | None
     wanted: Requirements
+    by_half: bool = False
+    higher: int = 0
 
 
 def main_rows(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.DataFrame:
@@ -186,7 +190,11 @@ def chosen(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> Choic
         return dataclasses.replace(none, unusable=_first(weak), least=_first(strong))
     best, rest = good.iloc[0], good.iloc[1:]
     above, below = rest["trained_accuracy_high"] >= best["trained_accuracy_low"], rest["trained_accuracy_low"]
-    return dataclasses.replace(none, best=best, alike=rest[above & (below <= best["trained_accuracy_high"])])
+    alike, higher = (
+        rest[above & (below <= best["trained_accuracy_high"])],
+        rest["trained_accuracy"] > best["trained_accuracy"],
+    )
+    return dataclasses.replace(none, best=best, alike=alike, by_half=halved(rows), higher=int(higher.sum()))
 
 
 def _first(rows: pd.DataFrame) -> pd.Series | None:

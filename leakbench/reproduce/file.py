@@ -18,6 +18,7 @@ from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.part import Fraction, Text, part
 from leakbench.core.recipe import construct, is_path, read_yaml
 from leakbench.core.request import fields_of
+from leakbench.measure.rates import ASR
 
 __all__ = [
     "ALL",
@@ -236,6 +237,10 @@ def check_leaks(path: Path, table: WrittenTable, rows: Sequence[WrittenRow]) -> 
         )
 
 
+CLAIMED_SHARES = (ASR.name, "recall", "accuracy")
+"""Claims that are shares of victims or test examples."""
+
+
 def claims_of(where: str, claim: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, dict[str, float]]:
     """Return {leakage point, "" for every one: {what: number}} of a row's claim, which may have some of a point's own.
 
@@ -252,6 +257,9 @@ def claims_of(where: str, claim: Mapping[str, Any], known: tuple[str, ...]) -> d
             if type(number) not in (int, float) or not math.isfinite(number):
                 said = ": ".join(filter(None, (point, what)))
                 raise InputError(f"{where}claim: {said}: got {number!r}, expected a finite number")
+            if what in CLAIMED_SHARES and not 0 <= number <= 1:
+                said = ": ".join(filter(None, (point, what)))
+                raise InputError(f"{where}claim: {said}: got {number!r}, expected a share from 0 to 1, not percent")
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from leakbench.attack.methods.rows import Rows
@@ -44,6 +45,7 @@ from leakbench.study.stale import hash_of, recorded_in
 from leakbench.study.study import Execution, executed, limit_of, minutes_of, versions_of
 
 __all__ = [
+    "accuracies_in",
     "accuracy_of",
     "cells_of",
     "certain",
@@ -140,7 +142,7 @@ def measured(
     every = cells_of(line, scale, changed, execution.data_dir, execution.reporter, counts[-1])
     command = command_of(table, line, scale)
     found, first_row = list(begun), next(iter(begun), {})
-    accuracies = _accuracies_in(first_row)
+    accuracies = accuracies_in(table, first_row)
     seconds, diverged = 60 * float(first_row.get("wall_minutes", 0.0)), int(first_row.get("diverged", 0))
     manifests: list[Mapping[str, Any]] = (
         [{"versions": {"device": "cpu"} | json.loads(first_row["versions"])}] if begun else []
@@ -152,8 +154,7 @@ def measured(
             manifests += [run.manifest]
             seconds += sum(run.manifest["phases"].values())
             found = found or _points(table, line, cell, summary, run)
-        ended = [each[-1] for each in accuracies]
-        cells, accuracy = every[:done], accuracy_of(ended, len(cell.data.test_targets))
+        cells, accuracy = every[:done], accuracy_of(_ended(accuracies).tolist(), len(cell.data.test_targets))
         if done in counts and certain(
             table, line, [row | {**accuracy, "scale": scale, "seeds": done} for row in found]
         ):
@@ -177,7 +178,7 @@ def measured(
         "versions": versions_of(manifests),
     }
     own = _of_training(line, scale, changed, execution) if table.columns == "leaks" else {}
-    found = [{name: value for name, value in row.items() if name not in same} for row in found]
+    found = [{name: value for name, value in row.items() if name not in {*same, "changed"}} for row in found]
     return [same | row | own.get(LeakagePoint.of(row["point"]).tap, {}) for row in found]
 
 
@@ -191,17 +192,32 @@ def _of_training(line: Line, scale: str, changed: Mapping[str, Any], execution: 
     return {tap: same | {"epsilon_tap": epsilon} for tap, epsilon in valid.items()}
 
 
-def trainings_of(rows: Sequence[Row]) -> int:
-    """Return how many trainings a line's rows keep, so that a measurement can go on after them; 0 if it cannot."""
-    seeds = rows[0].get("seeds", 0) if rows else 0
-    return len(found) if rows and len(found := _accuracies_in(rows[0])) == seeds else 0
+def trainings_of(table: Table, rows: Sequence[Row]) -> int:
+    """Return how many trainings a line's rows keep, so that a measurement can go on after them; 0 where they lack a part."""
+    if not rows:
+        return 0
+    row, kept = rows[0], accuracies_in(table, rows[0])
+    whole = all(
+        type(row.get(name)) in (int, float) and math.isfinite(row[name]) for name in ("diverged", "wall_minutes")
+    )
+    if not kept or len(kept) != row.get("seeds") or not whole or not isinstance(row.get("versions"), str):
+        return 0
+    return len(kept) if math.isclose(_ended(kept).mean(), row["trained_accuracy"], abs_tol=1e-9) else 0
 
 
-def _accuracies_in(row: Mapping[str, Any]) -> list[list[float]]:
-    """Return the accuracies of each training that a row keeps, the last of each at the end of the training."""
+def accuracies_in(table: Table, row: Row) -> list[list[float]]:
+    """Return the accuracies of each training that a row keeps: of all its rounds where the table needs them, else the last one.
+
+    Empty where the row keeps none, or others than the table needs.
+    """
     kept = row.get("accuracies")
     found: list[list[float]] = json.loads(kept) if isinstance(kept, str) else []
-    return found
+    length = row.get("rounds") if table.rounds else 1
+    return found if all(len(each) == length for each in found) else []
+
+
+def _ended(accuracies: list[list[float]]) -> NDArray[np.float64]:
+    return np.array([each[-1] for each in accuracies], dtype=np.float64)
 
 
 def _accuracies_of(summary: Summary, run: Run, every: bool) -> list[list[float]]:

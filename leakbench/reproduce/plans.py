@@ -21,7 +21,7 @@ from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.cost import timed
 from leakbench.reproduce.file import results_folder, rows_folder
-from leakbench.reproduce.measure import cells_of, certain, check_line, command_of, measured, trainings_of
+from leakbench.reproduce.measure import accuracies_in, cells_of, certain, check_line, command_of, measured, trainings_of
 from leakbench.reproduce.minutes import minutes_at_full, minutes_left
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.price import draw_price, leaks_of
@@ -158,7 +158,7 @@ class CellPlan:
             known = (
                 [60 * minutes[name] for name in asked if name in short] if scale == AUTO else self._seconds(rows, scale)
             )
-            cells = {repr(cell) for name, each in asked.items() for cell in _least(lines[name], each)}
+            cells = {repr(cell) for name, each in asked.items() for cell in _least(table, lines[name], each)}
             more = any(len(lines[name].counts(each.scale)) > 1 for name, each in asked.items())
             execution.reporter.note(f"{table.name}: {cells_line(len(cells), known, len(asked), more)}")
         yield asked
@@ -169,7 +169,7 @@ class CellPlan:
             line = next(line for line in self.table.at(wanted.scale) if line.name == name)
             # An engine measures all seeds that a row may need: further ones would be measured in this process.
             seeds = line.counts(wanted.scale)[-1] if execution.engine is not None else 0
-            requests = line.requests(wanted.scale, wanted.changed, seeds)[trainings_of(wanted.begun) :]
+            requests = line.requests(wanted.scale, wanted.changed, seeds)[trainings_of(self.table, wanted.begun) :]
             rows = partial(self._rows, line, wanted, out, execution)
             command = command_of(self.table, line, wanted.scale)
             yield Job(name, rows, tuple(requests), command, f"setting {place} of {len(asked)}")
@@ -219,13 +219,16 @@ class CellPlan:
         if again or "hash" not in rows or line.name not in set(rows["cell"]):
             return False, ()
         known = rows[rows["cell"] == line.name].to_dict("records")
+        if self.table.rounds and not accuracies_in(self.table, known[0]):
+            return False, ()
         for each in dict.fromkeys((scale, "full")):
             counts = line.counts(each)
             cells = cells_of(line, each, changed, data_dir, seeds=counts[-1])
             has = [n for n in counts if known[0]["hash"] == hash_of(cells[:n])]
-            if has and (has[0] == counts[-1] or certain(self.table, line, known)):
+            # A row of another scale may have the same cells and other numbers of trainings after which it is tested.
+            if has and (has[0] == counts[-1] or certain(self.table, line, [row | {"scale": each} for row in known])):
                 return True, ()
-            if has and each == scale and trainings_of(known) == has[0]:
+            if has and each == scale and trainings_of(self.table, known) == has[0]:
                 return False, tuple(known)
         return False, ()
 
@@ -240,9 +243,9 @@ class CellPlan:
         return []
 
 
-def _least(line: Line, wanted: Wanted) -> list[Request]:
+def _least(table: Table, line: Line, wanted: Wanted) -> list[Request]:
     """Return the requests that a row needs at least: after begun trainings, the next one."""
-    begun = trainings_of(wanted.begun)
+    begun = trainings_of(table, wanted.begun)
     return line.requests(wanted.scale, wanted.changed, max(line.counts(wanted.scale).start, begun + 1))[begun:]
 
 

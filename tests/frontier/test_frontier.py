@@ -494,6 +494,9 @@ def test_one_half_of_the_test_examples_chooses_and_the_other_is_reported() -> No
     said = answer_of(found, choice)
     assert "**use `a` at noise x 1 (sigma 0.6)**: accuracy 0.860 [0.840, 0.880]" in said
     assert "the most accurate of 2 that qualify (on the choosing half)" in said
+    assert (choice.by_half, choice.higher) == (True, 1) and "On the other half 1 other is more accurate." in said
+    best = found.assign(trained_accuracy=[0.9, 0.89, 0.88, 0.99, 0.70])
+    assert "On the other half" not in answer_of(best, chosen(best))
     page = page_of(found, choice, "f")
     assert "| `a`, x 1 | 0.6 | 0.810 | 0.860 [0.840, 0.880] |" in page.replace("| a, x 1 |", "| `a`, x 1 |")
     assert "accuracy: on one half of the test examples after the last round" in page

@@ -33,11 +33,12 @@ from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.agreement import Agreement
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.columns import without_an_answer
+from leakbench.reproduce.curves import Rounds
 from leakbench.reproduce.file import table_names
-from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of
+from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, trainings_of
 from leakbench.reproduce.minutes import minutes_at_full, minutes_left
 from leakbench.reproduce.page import claims_of, page_of
-from leakbench.reproduce.plans import plan_of
+from leakbench.reproduce.plans import Wanted, plan_of
 from leakbench.reproduce.published import read_any, rows_of, store_of
 from leakbench.reproduce.reached import Setting, reached
 from leakbench.reproduce.reproduce import BEGIN, END, index_of, pages_of, reproduce, study_of
@@ -45,6 +46,7 @@ from leakbench.reproduce.table import Table, read_table, table_of
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of, settled
 from leakbench.storage.rows_file import rows_at
 from leakbench.storage.summary import Tap
+from leakbench.study.engines import Places, engine_of
 from leakbench.study.rows import RowStore, of_table
 from leakbench.study.stale import stale_names
 from leakbench.study.study import Execution
@@ -664,6 +666,15 @@ def test_a_page_shows_the_number_of_examples_of_printed_numbers(tmp_path: Path) 
     assert "Examples behind the printed numbers, from its Table 9: digits 40 (ASR)." in page_of(table, rows)
 
 
+@pytest.mark.parametrize("number", [94, -0.5, 1.001])
+def test_a_printed_share_in_percent_is_refused(number: float) -> None:
+    rows = [{"name": "a", "claim": {"type-2": {"asr": number}}}]
+    with pytest.raises(
+        InputError, match=f"claim: type-2: asr: got {number}, expected a share from 0 to 1, not percent"
+    ):
+        table_of(Path("tiny.yaml"), {**TINY, "rows": rows})
+
+
 @pytest.mark.slow
 def test_a_claim_belongs_to_its_leakage_point(tmp_path: Path) -> None:
     claim = {"rmse": 0.5, "type-1": {"asr": 0.25, "rmse": 0.7}}
@@ -787,6 +798,71 @@ def test_a_row_that_does_not_keep_its_trainings_is_measured_from_the_first(tmp_p
     shutil.rmtree(tmp_path / "runs")
     _, rows = measure(cancer_table(tmp_path, seeds=3, most_seeds=4, given=given), tmp_path, only="near")
     assert len(list((tmp_path / "runs").iterdir())) == rows.loc[0, "seeds"] and rows.loc[0, "rounds"] == 7
+
+
+@pytest.mark.slow
+def test_a_row_that_goes_on_adds_to_what_it_has(tmp_path: Path) -> None:
+    """Minutes, diverged trainings, versions and the GPU of its first trainings stay; the label of a trial does not."""
+    measure(cancer_table(tmp_path, seeds=3), tmp_path, only="near")
+    more = cancer_table(tmp_path, seeds=3, most_seeds=4)
+    store = store_of(more, tmp_path)
+    rows = store.read()
+    today = json.loads(rows.loc[0, "versions"])
+    versions = today | {"torch": "1.0", "device": "cuda (a GPU)"}
+    store.write(rows.assign(wall_minutes=50.0, diverged=2, versions=json.dumps(versions), changed='{"clients": 10}'))
+    _, after = measure(more, tmp_path, only="near")
+    row = after.to_dict("records")[0]
+    assert row["seeds"] == 4 and 50.0 <= row["wall_minutes"] < 55.0 and row["diverged"] == 2
+    assert json.loads(row["versions"])["device"] == "cuda (a GPU), cpu"
+    assert json.loads(row["versions"])["torch"] == f"1.0, {today['torch']}"
+    assert pd.isna(row.get("changed"))
+
+
+KEPT = {"seeds": 2, "rounds": 3, "accuracies": "[[0.5], [0.7]]", "trained_accuracy": 0.6, "diverged": 0}
+KEPT |= {"wall_minutes": 0.1, "versions": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("given", "rounds", "trainings"),
+    [
+        ({}, False, 2),
+        ({"accuracies": "[[0.5], [0.6], [0.7]]"}, False, 0),
+        ({"accuracies": "[[0.1, 0.2, 0.5], [0.1, 0.2, 0.7]]"}, False, 0),
+        ({"accuracies": "[[0.1, 0.2, 0.5], [0.1, 0.2, 0.7]]"}, True, 2),
+        ({}, True, 0),
+        ({"accuracies": math.nan}, False, 0),
+        ({"trained_accuracy": 0.61}, False, 0),
+        ({"trained_accuracy": math.nan}, False, 0),
+        ({"diverged": math.nan}, False, 0),
+        ({"wall_minutes": math.nan}, False, 0),
+        ({"versions": math.nan}, False, 0),
+    ],
+)
+def test_a_row_goes_on_only_with_all_that_it_needs(given: dict[str, Any], rounds: bool, trainings: int) -> None:
+    table = dataclasses.replace(TABLES["fed_alpha_cdp_table_2"], rounds=Rounds(2, {}, ()) if rounds else None)
+    assert trainings_of(table, [KEPT | given]) == trainings
+    for column in ("accuracies", "diverged", "wall_minutes", "versions"):
+        assert trainings_of(table, [{name: value for name, value in KEPT.items() if name != column}]) == 0
+    assert trainings_of(table, []) == 0
+
+
+def test_an_engine_measures_only_the_trainings_that_a_row_lacks(tmp_path: Path) -> None:
+    table = cancer_table(tmp_path, seeds=3, most_seeds=5)
+    three = KEPT | {"seeds": 3, "accuracies": "[[0.5], [0.7], [0.6]]"}
+    engine = engine_of("process", Places(workers=1), tmp_path)
+    execution = Execution(tmp_path / "runs", None, Reporter(quiet=True), engine)
+    for begun, seeds in (((), [0, 1, 2, 3, 4]), ((three,), [3, 4])):
+        (job,) = plan_of(table).jobs({"near": Wanted("full", {}, begun)}, tmp_path, execution)
+        assert [request.seed for request in job.requests] == seeds
+
+
+@pytest.mark.slow
+def test_a_row_of_the_scale_quick_is_tested_as_one_of_full_size(tmp_path: Path) -> None:
+    """Where quick changes only the seeds the cells are the same, and at full size each further training is a test more."""
+    least = cancer_table(tmp_path, quick={"seeds": 3}, seeds=3, most_seeds=4)
+    measure(least, tmp_path, only="near", scale="quick")
+    _, rows = measure(least, tmp_path, only="near")
+    assert rows.loc[0, ["scale", "seeds"]].tolist() == ["full", 4]
 
 
 @pytest.mark.slow
