@@ -19,7 +19,7 @@ from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import markdown_table, one_line
 from leakbench.core.verdict_words import FAILED, LEAKING
 from leakbench.frontier.answer import epsilon_text, setting_of
-from leakbench.frontier.choose import Choice, Requirements, choosing, chosen, main_rows, refusals
+from leakbench.frontier.choose import CHOICE, Choice, Requirements, chosen, main_rows, refusals
 from leakbench.frontier.frontier import store_of
 from leakbench.reproduce.columns import text_of
 from leakbench.storage.store import write_atomically
@@ -170,7 +170,7 @@ def limits(frontier: pd.DataFrame, choice: Choice) -> str:
     rows = main_rows(frontier)
     least = choice.usable
     known = rows.dropna(subset=["epsilon_valid"])
-    known = known if least is None else known[choosing(rows)[known.index] >= least]
+    known = known if least is None else known[known[CHOICE] >= least]
     if not len(known):
         return "No usable setting has a valid epsilon."
     row = known.sort_values("epsilon_valid", kind="stable").iloc[0]

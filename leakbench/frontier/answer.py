@@ -88,11 +88,10 @@ def _chance(row: pd.Series) -> str:
 
 
 def _power(best: pd.Series, of: str, choice: Choice) -> str:
-    half = " (on the choosing half)" if choice.by_half else ""
     many = (
         "the only one that qualifies"
         if choice.qualified == 1
-        else f"the most accurate of {choice.qualified} that qualify{half}"
+        else f"the most accurate of {choice.qualified} that qualify (on the choosing half)"
     )
     said = f"This setting is {many} among {of}."
     if choice.higher:

@@ -23,10 +23,8 @@ __all__ = [
     "RELEASED",
     "Choice",
     "Requirements",
-    "choosing",
     "chosen",
     "first_point",
-    "halved",
     "main_rows",
     "reaching",
     "refusals",
@@ -37,7 +35,7 @@ RELEASED = "released"
 """The observer that sees the released models only."""
 
 CHOICE = "choice_accuracy"
-"""Column of the accuracy on the half of the test examples that chooses a setting; older rows have only `trained_accuracy`."""
+"""Column of the accuracy on the half of the test examples that chooses a setting."""
 
 LEARNED = 0.5
 """Share of what an undefended training learns above the commonest class that a usable setting keeps."""
@@ -87,8 +85,7 @@ class Choice:
         settings: Number of settings.
         usable: Least accuracy of a usable setting; None where no undefended training was measured.
         wanted: The requirements.
-        by_half: Whether one half of the test examples chose, so that the reported accuracies are those of the other half.
-        higher: Number of qualifying settings whose reported accuracy is above that of the best one, which the choosing half chose.
+        higher: Number of qualifying settings whose accuracy on the reported half is above that of the best one.
     """
 
     best: pd.Series | None
@@ -99,7 +96,6 @@ class Choice:
     settings: int
     usable: float | None
     wanted: Requirements
-    by_half: bool = False
     higher: int = 0
 
 
@@ -126,21 +122,10 @@ def usable_from(rows: pd.DataFrame) -> float | None:
     A usable setting keeps at least `LEARNED` of what the undefended training learns above the commonest class.
     """
     plain = rows[rows["defense"] == "none"] if len(rows) else rows
-    if not len(plain) or choosing(plain).isna().all():
+    if not len(plain) or plain[CHOICE].isna().all():
         return None
-    accuracy, commonest = float(choosing(plain).iloc[0]), float(plain.iloc[0]["null_label"])
+    accuracy, commonest = float(plain.iloc[0][CHOICE]), float(plain.iloc[0]["null_label"])
     return commonest + LEARNED * (accuracy - commonest)
-
-
-def choosing(rows: pd.DataFrame) -> pd.Series:
-    """Return the accuracies that choose: on their own half of the test examples, or `trained_accuracy` where a row lacks it."""
-    column: pd.Series = rows[CHOICE if halved(rows) else "trained_accuracy"].astype(float)
-    return column
-
-
-def halved(rows: pd.DataFrame) -> bool:
-    """Return whether all trained rows have accuracies on two halves of the test examples; rows from before do not."""
-    return CHOICE in rows and bool(rows.loc[rows["trained_accuracy"].notna(), CHOICE].notna().all())
 
 
 def refusals(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.Series:
@@ -160,7 +145,7 @@ def refusals(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.
 
 
 def _usable(rows: pd.DataFrame) -> pd.Series:
-    least, accuracy = usable_from(rows), choosing(rows)
+    least, accuracy = usable_from(rows), rows[CHOICE].astype(float)
     usable: pd.Series = accuracy > rows["null_label"].astype(float)
     return usable if least is None else usable & (accuracy >= least)
 
@@ -174,7 +159,7 @@ def chosen(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> Choic
     if not len(rows):
         return Choice(None, rows, None, None, 0, 0, usable, wanted)
     reasons = refusals(rows, wanted)
-    ranked = rows.assign(**{CHOICE: choosing(rows)}).sort_values(
+    ranked = rows.sort_values(
         [CHOICE, wanted.column, "factor"],
         ascending=[False, True, False],
         na_position="last",
@@ -194,7 +179,7 @@ def chosen(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> Choic
         rest[above & (below <= best["trained_accuracy_high"])],
         rest["trained_accuracy"] > best["trained_accuracy"],
     )
-    return dataclasses.replace(none, best=best, alike=alike, by_half=halved(rows), higher=int(higher.sum()))
+    return dataclasses.replace(none, best=best, alike=alike, higher=int(higher.sum()))
 
 
 def _first(rows: pd.DataFrame) -> pd.Series | None:

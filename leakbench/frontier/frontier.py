@@ -16,6 +16,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.progress import cells_line
 from leakbench.core.typed import check_fields
 from leakbench.data.find import Load, load_dataset
+from leakbench.frontier.choose import CHOICE
 from leakbench.frontier.grid import DEFENSES, OUT, Point, points_of
 from leakbench.frontier.measure import LIMITS, SAME, asked_of, cells_at, command_of, left_out, measured
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
@@ -31,6 +32,7 @@ FILLED = ("point", "verdict", "victims", "identify_victims", "candidates", "seed
 
 MEASURED = (
     *FILLED,
+    CHOICE,
     "hash",
     *(f"trained_accuracy{end}" for end in ("", "_low", "_high")),
     *(*IDENTIFIED.ends, *ASR.ends, ASR.baseline, LABEL_RANKED.name),

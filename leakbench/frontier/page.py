@@ -21,7 +21,6 @@ from leakbench.frontier.choose import (
     Requirements,
     chosen,
     first_point,
-    halved,
     main_rows,
     refusals,
 )
@@ -37,12 +36,22 @@ from leakbench.summary.verdict import CAUTION, LEVEL
 __all__ = ["page_of"]
 
 HEADS = (
-    *("setting", "sigma", "accuracy [95 % CI]", "identified [95 % CI]", "chance", "p", "ASR [95 % CI]", "baseline ASR"),
+    *(
+        "setting",
+        "sigma",
+        "accuracy on the choosing half",
+        "accuracy [95 % CI]",
+        "identified [95 % CI]",
+        "chance",
+        "p",
+        "ASR [95 % CI]",
+        "baseline ASR",
+    ),
     *("label", "commonest class", "valid epsilon, released", "valid epsilon, here", "claimed", "verdict", "qualifies"),
 )
 
 LEGEND = """\
-- accuracy: on {tests} after the last round, {seeds}.
+- accuracy: on one half of the test examples after the last round, {seeds}.
 - identified: how often the likelihood of the observed update picks the victim among the candidates. The attacker is adaptive;
   {many} victims are only identified, by the attack `identification`. chance: 95 % range of a guess without any gradient; p: by a
   one-sided exact binomial test against chance.
@@ -55,7 +64,7 @@ LEGEND = """\
   but fewer victims or networks were attacked than `no leak found` requires.
 - qualifies: `yes`, or why not. leak: identification is significantly above chance at level {level:g}, or the verdict is
   `reconstructs` or `identifies`. accuracy: the setting is not usable{usable}.{epsilon} The most accurate setting that qualifies
-  is the answer{chosen}."""
+  is the answer, by the accuracies on the choosing half."""
 
 HERE = """\
 The {point} is what an honest server receives, and what an observer of the network sees without encryption. The server has not
@@ -110,7 +119,6 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "", ou
         _table(main, choice.wanted),
         "",
         LEGEND.format(
-            tests=_tests(main),
             seeds=_seeds(main),
             delta=delta,
             point=point_name(point),
@@ -123,7 +131,6 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "", ou
             else f" (below {text_of(choice.usable, 3)}, {LEARNED:.0%} of what undefended "
             "training learns above the commonest class)",
             epsilon=f" epsilon: no {required(choice.wanted)}." if choice.wanted.max_epsilon is not None else "",
-            chosen=", by the accuracies on the choosing half" if halved(main) else "",
         ),
         "",
         *without_an_answer(main),
@@ -232,14 +239,13 @@ def _requirements(rows: pd.DataFrame) -> list[str]:
 
 def _table(rows: pd.DataFrame, wanted: Requirements, tap: bool = False) -> str:
     reasons = list(refusals(rows, wanted)) if len(rows) else list[str]()
-    lines, both = [], halved(rows)
-    heads = (*HEADS[:2], "accuracy on the choosing half", *HEADS[2:]) if both else HEADS
+    lines = []
     for reason, (_, row) in zip(reasons, rows.iterrows(), strict=True):
         lines.append(
             (
                 in_table(f"{row['row']}, {row['point']}" if tap else row["row"]),
                 "-" if pd.isna(row["sigma"]) else in_table(row["sigma"]),
-                *([text_of(row[CHOICE], 3)] if both else []),
+                text_of(row[CHOICE], 3),
                 share_text(row, "trained_accuracy"),
                 f"{share_text(row, IDENTIFIED.name)} of {row['candidates']:,.0f}",
                 f"{text_of(row['null_identified_low'], 3)} to {text_of(row['null_identified_high'], 3)}",
@@ -255,20 +261,13 @@ def _table(rows: pd.DataFrame, wanted: Requirements, tap: bool = False) -> str:
                 f"no: {reason}" if reason else "yes",
             )
         )
-    return markdown_table(heads, lines)
+    return markdown_table(HEADS, lines)
 
 
 def _range(rows: pd.DataFrame, column: str) -> str:
     """Return a column's number, or its range where rows differ."""
     found = sorted({int(n) for n in rows[column]}) if len(rows) else []
     return " to ".join(f"{n:,}" for n in dict.fromkeys((*found[:1], *found[-1:]))) or "no"
-
-
-def _tests(rows: pd.DataFrame) -> str:
-    """Return which test examples the accuracies are of."""
-    if CHOICE not in rows or rows[CHOICE].isna().all():
-        return "the test examples"
-    return "one half of the test examples" if halved(rows) else "the test examples, in newer rows on one half of them,"
 
 
 def _seeds(rows: pd.DataFrame) -> str:
@@ -311,10 +310,6 @@ def _sizes(asked: dict[str, Any]) -> str:
     )
 
 
-SAME_TEST = (
-    "The setting is selected by its accuracy on the test examples, so that the reported accuracy is slightly too high."
-)
-
 HALVES = (
     "The setting is selected by its accuracy on one half of the test examples (`choosing half`), and the other accuracies on this "
     "page are those on the other half, so that the choice does not raise them."
@@ -349,7 +344,7 @@ def _limits_of(rows: pd.DataFrame, main: pd.DataFrame) -> list[str]:
         else []
     )
     seeds = [ONE_SEED if main["seeds"].max() == 1 else SEVERAL_SEEDS] if len(main) else []
-    return [" ".join([said, *absent]), "", " ".join([*seeds, HALVES if halved(main) else SAME_TEST])]
+    return [" ".join([said, *absent]), "", " ".join([*seeds, HALVES])]
 
 
 def _not_measured(rows: pd.DataFrame, main: pd.DataFrame) -> tuple[int, int]:

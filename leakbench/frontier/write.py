@@ -105,10 +105,10 @@ def _origin(choice: Choice, dataset: str) -> str:
     """Return the origin of the recipe, for its note."""
     best = choice.best
     assert best is not None  # noqa: S101 - the caller has checked it
-    half = " on the choosing half of the test examples" if choice.by_half else ""
     return (
         f"Selected by `leakbench frontier --dataset {dataset}{command_words(choice.wanted)}`: {setting_of(best).replace('`', '')}, "
-        f"the most accurate usable setting{half} at which identification at {best['point']} is not significantly above chance "
+        f"the most accurate usable setting on the choosing half of the test examples at which "
+        f"identification at {best['point']} is not significantly above chance "
         f"({best['identify_victims']:.0f} victims)."
     )
 
