@@ -605,7 +605,7 @@ def test_a_row_that_quick_does_not_change_has_the_scale_full(tmp_path: Path) -> 
     told, measured = measure(table, tmp_path, scale="quick")
     assert told == ["cpl", "dlg", "less"] and list(measured["scale"]) == ["full", "full", "quick"]
     page = (tmp_path / "tiny.md").read_text()
-    assert " 1 cell is smaller than the paper's (scale `quick`)." in page and "- victims 1 for 2: less." in page
+    assert " 1 cell is smaller than the paper's (scale `quick`)." in page and "- 1 victim instead of 2: less." in page
     assert page_of(table, measured.assign(scale="quick"), out=tmp_path) == page  # As of an earlier version.
     assert measure(table, tmp_path, scale="quick")[0] == []
     assert measure(table, tmp_path, scale="quick", only="cpl", again=True)[0] == ["cpl"]
