@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.core.verdict_words import IDENTIFIES, NO_LEAK, RECONSTRUCTS, VERDICTS
-from leakbench.measure.rates import ASR
+from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.reproduce.columns import identified, interval, text_of
 from leakbench.reproduce.file import results_folder
 from leakbench.reproduce.published import store_of
@@ -26,7 +26,7 @@ from leakbench.reproduce.reached import NONE_DOES, Reached, reached
 from leakbench.reproduce.table import Table, read_table
 from leakbench.reproduce.table_figures import DPI, saved
 from leakbench.study.rows import Row
-from leakbench.summary.verdict import above_chance
+from leakbench.summary.verdict import above_chance, whole_victims
 
 __all__ = ["Priced", "draw_price", "leaks_of", "price_figure", "price_lines", "priced", "reached_of"]
 
@@ -135,15 +135,19 @@ LIMITS = (
 )
 
 
+def _identified(leak: Row) -> bool:
+    """Return whether significantly more victims are identified than by chance."""
+    right = whole_victims(leak["victims"] * leak[IDENTIFIED.name])
+    return above_chance(right, int(leak["victims"]), 1 / leak["candidates"])
+
+
 def _by_chance(table: Table, shown: Sequence[Priced]) -> list[str]:
     """Return the sentence on reconstructions that neither the ASR nor the identification shows; empty without one."""
     found = [
         f"{cell.cell}, {point}"
         for cell in shown
         for point, leak in cell.leaks.items()
-        if leak["verdict"] == RECONSTRUCTS
-        and leak[ASR.name] <= leak[ASR.baseline]
-        and not above_chance(round(leak["victims"] * leak["identified"]), int(leak["victims"]), 1 / leak["candidates"])
+        if leak["verdict"] == RECONSTRUCTS and leak[ASR.name] <= leak[ASR.baseline] and not _identified(leak)
     ]
     if not found:
         return []
