@@ -206,7 +206,7 @@ def trainings_of(table: Table, rows: Sequence[Row]) -> int:
 
 
 def accuracies_in(table: Table, row: Row) -> list[list[float]]:
-    """Return the accuracies of each training that a row keeps: of all its rounds where the table needs them, else the last one.
+    """Return the accuracies of each training that a row keeps, after every round if the table has curves, else after the last.
 
     Empty where the row keeps none, or others than the table needs.
     """

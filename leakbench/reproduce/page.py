@@ -66,9 +66,9 @@ HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reas
 
 EARLY = (
     "A row at full size may have {seeds} trainings, one more at a time until its verdict is certain. It is tested after each: "
-    "p-values are multiplied by the number of these tests, and intervals are widened for it. A row ends early only if its verdict "
-    "would stay the same whatever the other tests of the page give ({tests} tests in all). Undecided rows with fewer trainings "
-    "have not been continued yet."
+    "p-values are multiplied by the number of these tests, and intervals are widened for it. A row ends early only if no result of "
+    "the page's other tests can change its verdict ({tests} tests in all). Undecided rows with fewer trainings have not been "
+    "continued yet."
 )
 TRAININGS = " A row at full size is trained {seeds} times, until its verdict is certain, which may be more often than on this page."
 REACHED = (
@@ -209,7 +209,7 @@ def _box(
 
 
 def _options(table: Table, rows: pd.DataFrame, out: Path | None) -> str:
-    """Return the options that measured the rows of a page; `out` is None for the published page.
+    """Return the options that measured the rows of a page; without `out`, of the published page.
 
     Rows of both scales have `auto`; a table whose rows are the same at every scale needs no option.
     """

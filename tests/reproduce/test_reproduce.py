@@ -740,7 +740,7 @@ def test_a_row_ends_when_its_verdict_is_certain(tmp_path: Path) -> None:
     assert verdicts == {"far": "contradicted", "near": "undecided", "other": "different setting"}
     assert measure(table, tmp_path)[0] == [] and stale_names(list(rows_of(table, rows))) == {}
     page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
-    assert "A row at full size may have 3 to 6 trainings" in page and "of the page give (3 tests in all)" in page
+    assert "A row at full size may have 3 to 6 trainings" in page and "can change its verdict (3 tests in all)" in page
     again = next(line for line in page.splitlines() if line.startswith("`leakbench reproduce"))
     assert " A row at full size is trained 3 to 6 times, until its verdict is certain, which may be more often" in again
 
