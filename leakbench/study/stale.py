@@ -116,7 +116,9 @@ def versions_asked(requests: Sequence[Request]) -> dict[str, int]:
     return together(plan_cell(request, None, load=_unread) for request in requests)
 
 
-def _unread(name_or_path: str, *_: Any, **__: Any) -> tuple[str, DatasetRecipe, Dataset]:
+def _unread(
+    name_or_path: str, _data_dir: Path | None, progress: Progress | None = None
+) -> tuple[str, DatasetRecipe, Dataset]:
     raise AbsentError(f"dataset {name_or_path!r}: its recipe has no sizes")
 
 
