@@ -1,4 +1,4 @@
-"""A loaded data set: two splits of tensors in [0, 1], and the examples that may be victims."""
+"""A loaded data set: two splits of tensors, and the examples that may be victims."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from leakbench.core.errors import InputError
+from leakbench.data.vocabulary import Vocabulary
 
 __all__ = ["Dataset", "Feature"]
 
@@ -37,20 +38,25 @@ class Feature:
 class Dataset:
     """Real data, ready to be partitioned.
 
+    The tokens of a text are whole numbers in float32, which is exact up to 2^24, so that NaN is no token everywhere.
+
     Args:
-        train_inputs: (n, *s), float32 in [0, 1]; *s is (C, H, W) for pictures and (F,) for tables.
+        train_inputs: (n, *s), float32; *s is (C, H, W) for pictures and (F,) for tables, both in [0, 1], and (T,) for texts, whose
+            values are numbers of tokens.
         train_targets: (n,), int64 in [0, classes).
-        test_inputs: (m, *s), float32 in [0, 1].
+        test_inputs: (m, *s), float32, likewise.
         test_targets: (m,), int64 in [0, classes).
         class_names: One name per class.
         victims: (v,) int64, the training examples that may be victims, and that give the threshold of success.
         content: sha256 that identifies the source's bytes.
-        features: The features of a table; empty for pictures.
+        features: The features of a table; empty otherwise.
         public: (p,) int64, the test examples that an attacker may know; None for all of them.
+        vocabulary: The tokens of texts; None otherwise, and for a data set with known sizes only.
+        tokens: Number of tokens of the vocabulary; 0 for pictures and tables.
     """
 
     name: str
-    kind: Literal["image", "tabular"]
+    kind: Literal["image", "tabular", "text"]
     train_inputs: Tensor
     train_targets: Tensor
     test_inputs: Tensor
@@ -60,6 +66,8 @@ class Dataset:
     content: str
     features: tuple[Feature, ...] = ()
     public: Tensor | None = None
+    vocabulary: Vocabulary | None = None
+    tokens: int = 0
 
     @property
     def public_inputs(self) -> Tensor:
@@ -82,6 +90,11 @@ class Dataset:
         return tuple(self.train_inputs.shape[1:])
 
     @property
+    def layout(self) -> tuple[int, ...]:
+        """Shape of one input as networks are built for it: *s, and (T, tokens) for a text of T tokens."""
+        return (*self.shape, self.tokens) if self.tokens else self.shape
+
+    @property
     def has_examples(self) -> bool:
         """Whether the inputs have values; false for a data set with known sizes only."""
         return not self.train_inputs.is_meta
@@ -93,7 +106,7 @@ class Dataset:
             _Split("test", self.test_inputs, self.test_targets),
         )
         for split in splits:
-            if problem := _problem(split, self.shape, self.classes):
+            if problem := _problem(split, self.shape, self.classes, self.tokens):
                 raise InputError(f"dataset {name!r}: {problem}")
 
 
@@ -104,7 +117,7 @@ class _Split:
     targets: Tensor
 
 
-def _problem(split: _Split, shape: tuple[int, ...], classes: int) -> str:
+def _problem(split: _Split, shape: tuple[int, ...], classes: int, tokens: int) -> str:
     inputs, targets = split.inputs, split.targets
     if not len(inputs):
         return f"its {split.name} split is empty"
@@ -112,11 +125,18 @@ def _problem(split: _Split, shape: tuple[int, ...], classes: int) -> str:
         return f"its {split.name} split holds {len(inputs)} examples and {len(targets)} labels"
     if tuple(inputs.shape[1:]) != shape:
         return f"its {split.name} split holds examples of shape {tuple(inputs.shape[1:])}, expected {shape}"
-    if not bool(((inputs >= 0) & (inputs <= 1)).all()):
-        return f"its {split.name} split holds values that are not in [0, 1]"
+    if not _allowed(inputs, tokens):
+        expected = f"numbers of {tokens} tokens" if tokens else "in [0, 1]"
+        return f"its {split.name} split holds values that are not {expected}"
     if int(targets.min()) < 0 or int(targets.max()) >= classes:
         return f"its {split.name} split holds label {int(targets.max())}, expected 0 to {classes - 1}"
     return ""
+
+
+def _allowed(inputs: Tensor, tokens: int) -> bool:
+    if tokens:
+        return bool(((inputs >= 0) & (inputs < tokens) & (inputs == inputs.round())).all())
+    return bool(((inputs >= 0) & (inputs <= 1)).all())
 
 
 def everyone(targets: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Real data that come with scikit-image and scikit-learn, for use without a download."""
+"""Real data that come with leakbench, scikit-image and scikit-learn, for use without a download."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import warnings
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -21,17 +22,23 @@ from leakbench.data.checks import Check, Sha256
 from leakbench.data.dataset import Dataset
 from leakbench.data.split import SplitSeed, TestShare, split
 from leakbench.data.tables import assemble, scaled
+from leakbench.data.texts import embedded_words, of_tokens
+from leakbench.data.vocabulary import Vocabulary
 
 __all__ = ["Embedded"]
 
+REVIEW = 32
+"""Number of tokens of an example of `reviews`."""
+
 
 class LibraryData(NamedTuple):
-    """The data of a library: inputs (n, *s) float64, targets (n,) int64, the names of classes and columns."""
+    """The data of a library: inputs (n, *s) float64, targets (n,) int64, the names of classes and columns, the vocabulary."""
 
     inputs: Tensor
     targets: Tensor
     class_names: tuple[str, ...]
     columns: tuple[str, ...] = ()
+    vocabulary: Vocabulary | None = None
 
 
 @part("format.embedded")
@@ -39,12 +46,13 @@ class Embedded:
     """A data set that comes with a library that leakbench requires."""
 
     set: Annotated[
-        Literal["faces", "digits", "cancer"],
+        Literal["faces", "digits", "cancer", "reviews"],
         Field(
             description=(
                 "Name of the set. `faces`: 100 faces and 100 other patches of LFW photographs, 25 x 25 grey, without names; the "
                 "task is face or not, and only faces may be victims. `digits`: 1,797 digits of 8 x 8. `cancer`: 569 records of 30 "
-                "numbers, scaled to [0, 1] by the training split's range."
+                "numbers, scaled to [0, 1] by the training split's range. `reviews`: 2,000 sentences of movie reviews, half with a "
+                "positive and half with a negative score, of at most 32 tokens."
             )
         ),
     ]
@@ -65,9 +73,12 @@ class Embedded:
         if got != self.sha256:
             raise InputError(
                 f"{self.set}: the installed library's copy has sha256 {got}, expected {self.sha256};"
-                " install another version of scikit-image or scikit-learn"
+                " install another version of scikit-image, scikit-learn or (for reviews) tokenizers"
             )
         parts = split(source.targets, self.test_share, self.seed)
+        if source.vocabulary is not None:
+            inputs, names = source.inputs.float(), source.class_names
+            return of_tokens(inputs, source.targets, parts, names, source.vocabulary, got)
         if source.columns:
             inputs, features = scaled(source.inputs, source.columns, parts)
         else:
@@ -112,4 +123,18 @@ def _cancer() -> LibraryData:
     return LibraryData(torch.from_numpy(raw.data), torch.from_numpy(raw.target).long(), names, columns)
 
 
-SOURCES: dict[str, Callable[[], LibraryData]] = {"faces": _faces, "digits": _digits, "cancer": _cancer}
+def _reviews() -> LibraryData:
+    lines = (files("leakbench.data") / "reviews" / "sentences.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines]
+    vocabulary = Vocabulary.of_word_pieces(embedded_words())
+    inputs = vocabulary.encode([text for text, _ in rows], REVIEW).double()
+    targets = torch.tensor([int(label) for _, label in rows])
+    return LibraryData(inputs, targets, ("negative", "positive"), vocabulary=vocabulary)
+
+
+SOURCES: dict[str, Callable[[], LibraryData]] = {
+    "faces": _faces,
+    "digits": _digits,
+    "cancer": _cancer,
+    "reviews": _reviews,
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -22,7 +22,10 @@ class Sizes:
         tuple[Count, ...],
         Field(
             min_length=1,
-            description="Shape of one input: (channels, height, width) of a picture, (features,) of a record.",
+            description=(
+                "Shape of one input: (channels, height, width) of a picture, (features,) of a record, (length, tokens of the "
+                "vocabulary) of a text."
+            ),
         ),
     ]
     train: Annotated[
@@ -41,7 +44,7 @@ class Sizes:
         train = data.train_targets.bincount(minlength=data.classes).tolist()
         attacked = sorted(set(data.train_targets[data.victims].tolist()))
         everyone = len(data.victims) == len(data.train_targets)
-        return cls(data.shape, tuple(train), len(data.test_targets), () if everyone else tuple(attacked))
+        return cls(data.layout, tuple(train), len(data.test_targets), () if everyone else tuple(attacked))
 
     def check(self, data: Dataset) -> None:
         """Raise InputError for data of other sizes."""
@@ -61,16 +64,19 @@ class Sizes:
         """
         targets = torch.arange(len(self.train)).repeat_interleave(torch.tensor(self.train))
         victims = torch.isin(targets, torch.tensor(self.victims)) if self.victims else torch.ones_like(targets).bool()
+        kinds: dict[int, Literal["image", "text"]] = {3: "image", 2: "text"}
+        shape, tokens = (self.shape[:1], self.shape[1]) if len(self.shape) == 2 else (self.shape, 0)
         return Dataset(
             name=name,
-            kind="image" if len(self.shape) == 3 else "tabular",
-            train_inputs=torch.empty(len(targets), *self.shape, device="meta"),
+            kind=kinds.get(len(self.shape), "tabular"),
+            train_inputs=torch.empty(len(targets), *shape, device="meta"),
             train_targets=targets,
-            test_inputs=torch.empty(self.test, *self.shape, device="meta"),
+            test_inputs=torch.empty(self.test, *shape, device="meta"),
             test_targets=torch.empty(self.test, dtype=torch.int64, device="meta"),
             class_names=tuple(map(str, range(len(self.train)))),
             victims=victims.nonzero()[:, 0],
             content="",
+            tokens=tokens,
         )
 
 

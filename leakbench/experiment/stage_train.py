@@ -42,7 +42,7 @@ def fresh_network(cell: Cell, trained: bool, number: int = 0) -> tuple[nn.Module
     s = cell.settings
     again = (number,) if number else ()  # The first draw is that of a cell with one network.
     purpose, name = ("model", s.model) if trained else ("leak model", s.leak_model)
-    shape, classes = cell.data.shape, cell.data.classes
+    shape, classes = cell.data.layout, cell.data.classes
     plain = build(name, shape, classes, generator(s.seed, purpose, *again), s.init)
     rng = generator(s.seed, f"{purpose} extension", *again)
     model = extended(cell.defense.network, plain, shape, classes, rng).train(s.victim_mode == "train").to(s.device)

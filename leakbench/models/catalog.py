@@ -28,6 +28,7 @@ from leakbench.models.initialise import (
     uniform,
     xavier,
 )
+from leakbench.models.language import bert_tiny, gpt_tiny
 from leakbench.models.lenet import LENETS, lenet
 from leakbench.models.resnet import resnet18
 from leakbench.models.shapes import Shape
@@ -57,7 +58,7 @@ def build(name: str, shape: Shape, classes: int, rng: torch.Generator, init: str
 
     Args:
         name: A key of `MODELS`.
-        shape: Shape of one input, (C, H, W) or (F,).
+        shape: Shape of one input, (C, H, W), (F,), or (T, tokens) of a text.
         classes: Number of classes.
         rng: Source of the first weights.
         init: Initialisation, see `leakbench.models.initialise.rule_of`; `default` is the network's own.
@@ -78,12 +79,14 @@ def parameters(model: nn.Module) -> Parameters:
 
 def default_model(shape: Shape) -> str:
     """Return the name of the network that the Fed-alphaCDP paper trains on data of this shape ("2 conv + 1 FC" for images)."""
+    if len(shape) == 2:
+        return "gpt_tiny"
     return "cnn" if len(shape) == 3 and min(shape[1:]) >= 10 else "mlp"
 
 
 def default_leak_model(shape: Shape) -> str:
-    """Return the name of the network that leaks in the `paper` protocol: the sigmoid LeNet, or a sigmoid MLP for tables."""
-    return "lenet_cpl" if len(shape) == 3 else "mlp_sigmoid"
+    """Return the name of the network that leaks in the `paper` protocol: the sigmoid LeNet, a sigmoid MLP, or `gpt_tiny`."""
+    return {3: "lenet_cpl", 2: "gpt_tiny"}.get(len(shape), "mlp_sigmoid")
 
 
 def one_hot(labels: Tensor, classes: int) -> Tensor:
@@ -110,6 +113,8 @@ MODELS: dict[str, Architecture] = {
     "convnet_no_norm": Architecture(partial(convnet, "convnet_no_norm", norm=False), torch_default),
     "resnet18_batch_norm": Architecture(partial(resnet18, "resnet18_batch_norm", norm="batch"), fan_out),
     "resnet18_group_norm": Architecture(partial(resnet18, "resnet18_group_norm", norm="group"), fan_out),
+    "gpt_tiny": Architecture(gpt_tiny, narrow_normal),
+    "bert_tiny": Architecture(bert_tiny, narrow_normal),
     "vit_tiny": Architecture(partial(vision_transformer, "vit_tiny", patch=4), narrow_normal),
     "vit_tiny_patch8": Architecture(partial(vision_transformer, "vit_tiny_patch8", patch=8), narrow_normal),
 }

@@ -1,17 +1,17 @@
 """Initialisation of a network's weights from a generator.
 
 A rule initialises one convolution or linear layer. With every rule, normalisation starts with scale one and shift zero, and
-parameters outside such layers (the positions of a transformer) start with N(0, 0.02^2).
+parameters outside such layers (the positions and embeddings of a transformer, the layers of GPT-2) start with N(0, 0.02^2).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakbench.core.errors import InputError
 from leakbench.models.batch_norm import BatchNorm
@@ -50,17 +50,26 @@ def initialise(model: nn.Module, rule: Rule, rng: torch.Generator) -> nn.Module:
         elif isinstance(module, BatchNorm | nn.GroupNorm | nn.LayerNorm):
             module.weight.fill_(1.0)
             module.bias.zero_()
+        elif type(module).__name__.endswith("RMSNorm"):
+            cast(Tensor, module.weight).fill_(1.0)
         elif any(True for _ in module.parameters(recurse=False)):
             _own(module, rng)
     return model
 
 
 def _own(module: nn.Module, rng: torch.Generator) -> None:
-    """Draw the direct parameters of a module of leakbench, such as positions; raises TypeError for a module of torch."""
-    if type(module).__module__.startswith("torch."):
+    """Draw the direct parameters of another module, such as positions or embeddings; biases start at zero.
+
+    Raises:
+        TypeError: For a module of torch without a rule.
+    """
+    if type(module).__module__.startswith("torch.") and not isinstance(module, nn.Embedding):
         raise TypeError(f"initialise: {type(module).__name__} has no rule here; write one, or use the layers that have")
-    for parameter in module.parameters(recurse=False):
-        parameter.normal_(0.0, 0.02, generator=rng)
+    for name, parameter in module.named_parameters(recurse=False):
+        if name == "bias":
+            parameter.zero_()
+        else:
+            parameter.normal_(0.0, 0.02, generator=rng)
 
 
 def torch_default(layer: Layer, rng: torch.Generator) -> None:

@@ -11,7 +11,7 @@ from leakbench.core.errors import InputError
 __all__ = ["Shape", "features", "picture"]
 
 Shape: TypeAlias = tuple[int, ...]
-"""Shape of one input: (C, H, W) of a picture, (F,) of a row of a table."""
+"""Shape of one input: (C, H, W) of a picture, (F,) of a row of a table, (T, tokens) of a text of T tokens."""
 
 
 def features(shape: Shape) -> int:

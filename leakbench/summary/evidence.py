@@ -90,7 +90,7 @@ def _doubt(cell: Cell, batch: int) -> str:
         return "the ranking goes by the mean path of a network that draws at random"
     if batch > 1 and s.federation.client_optimizer == "adam":
         return "the ranking treats the leak as a mean over examples, but the clients' Adam sends a quotient"
-    if batch > 1 and leaks_by_batch(s.victim_mode, s.leaking, cell.data.shape, cell.data.classes):
+    if batch > 1 and leaks_by_batch(s.victim_mode, s.leaking, cell.data.layout, cell.data.classes):
         return (
             "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
         )

@@ -33,7 +33,7 @@ SILENT = (
 def network_notes(cell: Cell) -> dict[str, str]:
     """Return which networks were used where a recipe names its own."""
     s, notes = cell.settings, {}
-    if leaks_by_batch(s.victim_mode, s.leaking, cell.data.shape, cell.data.classes):
+    if leaks_by_batch(s.victim_mode, s.leaking, cell.data.layout, cell.data.classes):
         notes["victim_mode"] = (
             "train: an attacker reads the update, not the running statistics of batch normalisation that go with it, and"
             " takes a guess's own statistics for the victims'"
@@ -111,7 +111,7 @@ def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
 def tap_notes(key: str, tap: Tap, group: pd.DataFrame, cell: Cell) -> dict[str, str]:
     """Return the notes on one leakage point's measurements."""
     notes = table_notes(key, tap) | fit_notes(key, tap) | ranking_notes(key, tap)
-    absent = undefined(cell.data.shape)
+    absent = undefined(cell.data.layout)
     reasons = {measure.name: measure.absent for measure in MEASURES if measure.absent} | absent
     if tap.null_recognised is None:
         without = (RECOGNISED.name, RECOGNISED.baseline, "gallery")

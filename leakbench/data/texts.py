@@ -1,0 +1,127 @@
+"""Formats of texts: files of `text<TAB>label` lines, and the tokens of their sentences."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, part
+from leakbench.data.cache import NO_CACHE, Cache
+from leakbench.data.checks import AFile, Check, File, check_files, checked_bytes, identity, within
+from leakbench.data.dataset import Dataset, everyone
+from leakbench.data.split import Split, SplitSeed, TestShare, split
+from leakbench.data.vocabulary import Vocabulary
+
+__all__ = ["TextTsv", "embedded_words", "of_tokens"]
+
+Length = Annotated[
+    Count,
+    Field(description="Number of tokens of an example. Shorter sentences are filled up, longer ones are cut."),
+]
+
+
+def embedded_words() -> tuple[str, ...]:
+    """Return the 4,096 word pieces of the set `reviews`, which were learned from sentences that are not in it."""
+    return tuple((files("leakbench.data") / "reviews" / "vocabulary.txt").read_text(encoding="utf-8").splitlines())
+
+
+@part("format.text_tsv")
+class TextTsv:
+    """Tab-separated lines with a sentence and its class in two of the columns, as SST-2, CoLA and Rotten Tomatoes publish them."""
+
+    train: Annotated[AFile, Field(description="File of the training examples.")]
+    test: Annotated[
+        AFile | None,
+        Field(description="File of the test examples; None to take `test_share` of the training file."),
+    ] = None
+    text: Annotated[int, Field(ge=0, description="Column of the sentence, counted from 0.")] = 0
+    label: Annotated[int, Field(ge=0, description="Column of the class, counted from 0.")] = 1
+    header: Annotated[bool, Field(description="Whether the first line has the names of the columns.")] = False
+    quoted: Annotated[bool, Field(description='Whether fields may be in double quotes (`"`).')] = False
+    vocabulary: Annotated[
+        AFile | None,
+        Field(description="File of word pieces, one a line, as BERT's `vocab.txt`; None for those of `reviews`."),
+    ] = None
+    lower: Annotated[bool, Field(description="Whether letters become lower case.")] = True
+    length: Length = 32
+    test_share: TestShare = 0.25
+    seed: SplitSeed = 0
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """All files of the set."""
+        return tuple(f for f in (self.train, self.test, self.vocabulary) if f is not None)
+
+    def check(self, folder: Path | None) -> tuple[Check, ...]:
+        """Compare every file with its checksum."""
+        return check_files(folder, self.files)
+
+    def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
+        """Read the set; raises InputError for a file that is missing, damaged or in another form."""
+        words = embedded_words() if self.vocabulary is None else _lines(folder, self.vocabulary)
+        rows = self._rows(folder, self.train)
+        tested = [] if self.test is None else self._rows(folder, self.test)
+        names = tuple(sorted({label for _, label in (*rows, *tested)}))
+        if len(names) < 2:
+            raise InputError(f"{within(folder) / self.train.file}: got {len(names)} class, expected two or more")
+        everything = [*rows, *tested]
+        targets = torch.tensor([names.index(label) for _, label in everything])
+        if tested:
+            parts = (torch.arange(len(rows)), torch.arange(len(rows), len(everything)))
+        else:
+            parts = split(targets, self.test_share, self.seed)
+        vocabulary = Vocabulary.of_word_pieces(words, self.lower)
+        inputs = vocabulary.encode([text for text, _ in everything], self.length)
+        return of_tokens(inputs, targets, parts, names, vocabulary, f"{identity(self.files)}, {vocabulary.content}")
+
+    def _rows(self, folder: Path | None, file: File) -> list[tuple[str, str]]:
+        """Return (sentence, class) of each line of a file."""
+        where = within(folder) / file.file
+        rules: Literal[0, 3] = csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE
+        rows = []
+        try:
+            content = io.StringIO(checked_bytes(folder, file).decode(), newline="")
+            for number, line in enumerate(csv.reader(content, delimiter="\t", quoting=rules), 1):
+                if not line or (self.header and number == 1):
+                    continue
+                if len(line) <= max(self.text, self.label):
+                    raise InputError(
+                        f"{where}: line {number} has {len(line)} columns, expected at least {max(self.text, self.label) + 1}"
+                    )
+                rows.append((line[self.text].strip(), line[self.label].strip()))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{where}: not tab-separated text in UTF-8: {error}") from None
+        if not rows:
+            raise InputError(f"{where}: holds no sentence")
+        return rows
+
+
+def _lines(folder: Path | None, file: File) -> tuple[str, ...]:
+    try:
+        return tuple(checked_bytes(folder, file).decode().splitlines())
+    except UnicodeDecodeError as error:
+        raise InputError(f"{within(folder) / file.file}: not text in UTF-8: {error}") from None
+
+
+def of_tokens(
+    inputs: Tensor,
+    targets: Tensor,
+    parts: Split,
+    class_names: tuple[str, ...],
+    vocabulary: Vocabulary,
+    content: str,
+) -> Dataset:
+    """Return the data set of sentences (n, T) in two splits; every training example may be a victim."""
+    train, test = parts
+    halves = (inputs[train], targets[train], inputs[test], targets[test])
+    plain = Dataset("", "text", *halves, class_names, everyone(train), content)
+    return dataclasses.replace(plain, vocabulary=vocabulary, tokens=vocabulary.size)

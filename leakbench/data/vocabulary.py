@@ -1,0 +1,114 @@
+"""The tokens of a text, and their numbers: a tokenizer of the library `tokenizers`, which the extra `text` installs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from leakbench.core.errors import InputError
+from leakbench.core.extras import need
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["Vocabulary"]
+
+PADS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")
+"""Names of the token that fills up a sentence, in the order of preference."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens of a data set.
+
+    Args:
+        json: The tokenizer as the library `tokenizers` writes it.
+    """
+
+    json: str
+
+    @classmethod
+    def of_word_pieces(cls, tokens: Sequence[str], lower: bool = True) -> Vocabulary:
+        """Return the vocabulary of BERT's WordPiece with these tokens; a sentence is between [CLS] and [SEP]."""
+        library = need("tokenizers", "dataset")
+        found = library.BertWordPieceTokenizer({token: i for i, token in enumerate(tokens)}, lowercase=lower)
+        return cls(found.to_str())
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Vocabulary | None:
+        """Return the vocabulary in a folder of Hugging Face, `tokenizer.json` or `vocab.txt`; None without one."""
+        library = need("tokenizers", "model")
+        if (folder / "tokenizer.json").is_file():
+            try:
+                return cls(library.Tokenizer.from_file(str(folder / "tokenizer.json")).to_str())
+            except Exception as error:  # The library raises plain exceptions.
+                raise InputError(f"model: {folder / 'tokenizer.json'}: cannot be read: {error}") from None
+        if (folder / "vocab.txt").is_file():
+            return cls.of_word_pieces((folder / "vocab.txt").read_text(encoding="utf-8").splitlines())
+        return None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer without padding and truncation."""
+        found: Tokenizer = need("tokenizers", "dataset").Tokenizer.from_str(self.json)
+        found.no_padding()
+        found.no_truncation()
+        return found
+
+    @cached_property
+    def content(self) -> str:
+        """Sha256 of the tokenizer."""
+        return hashlib.sha256(self.json.encode()).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Number of tokens."""
+        return 1 + max(self.tokenizer.get_vocab().values())
+
+    @cached_property
+    def padding(self) -> int:
+        """Number of the token that fills up a sentence.
+
+        Raises:
+            InputError: If the vocabulary has no token for it.
+        """
+        for name in PADS:
+            if (found := self.tokenizer.token_to_id(name)) is not None:
+                return int(found)
+        raise InputError(f"vocabulary: has no token that fills up a sentence, expected one of {', '.join(PADS)}")
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """Numbers of the tokens that are not part of a text, such as [CLS]."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        return frozenset({self.padding, *(number for number, token in added.items() if token.special)})
+
+    def encode(self, texts: Sequence[str], length: int) -> Tensor:
+        """Return the tokens (n, length) of texts as float32, filled up with `padding`.
+
+        A longer text loses its middle tokens before a last special token, such as [SEP].
+        """
+        rows = torch.full((len(texts), length), float(self.padding))
+        for row, found in zip(rows, self.tokenizer.encode_batch(list(texts)), strict=True):
+            ids = list(found.ids)
+            if len(ids) > length:
+                ids = [*ids[: length - 1], ids[-1]] if ids[-1] in self.special else ids[:length]
+            row[: len(ids)] = torch.tensor(ids, dtype=torch.float32)
+        return rows
+
+    def decode(self, ids: Tensor) -> list[str]:
+        """Return the texts of tokens (n, T) without special tokens; NaN is no token."""
+        kept = [[int(i) for i in row if not math.isnan(i)] for row in ids.tolist()]
+        return [str(text) for text in self.tokenizer.decode_batch(kept, skip_special_tokens=True)]
+
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """Return the tokens with these numbers, as the vocabulary writes them."""
+        return [self.tokenizer.id_to_token(int(i)) or "" for i in ids]

@@ -1,0 +1,197 @@
+"""Language models with a linear classifier: the transformers of Hugging Face, which the extra `text` installs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from leakbench.core.errors import InputError
+from leakbench.core.extras import need
+from leakbench.models.shapes import Shape
+
+__all__ = ["FOLDER", "LanguageModel", "bert_tiny", "from_folder", "gpt_tiny"]
+
+FOLDER = "hf:"
+"""Start of the name of a network in a folder of Hugging Face, as `hf:path/to/gpt2`."""
+
+LIBRARY = "transformers"
+
+Masks: TypeAlias = tuple[Tensor, Tensor]
+
+
+class LanguageModel(nn.Module):
+    """A transformer and a linear classifier of one of its outputs.
+
+    The classifier reads the output at the last token of a causal transformer, which only sees the tokens before, and at the first
+    token, such as [CLS], of any other.
+
+    Args:
+        transformer: A model of the library `transformers` without a head, with plain (`eager`) attention.
+        classes: Number of classes.
+        causal: Whether a token sees only the tokens before it.
+        padding: Number of the token that fills up a sentence; no token sees it.
+        length: Number of tokens of an example.
+    """
+
+    def __init__(self, transformer: nn.Module, classes: int, causal: bool, padding: int, length: int) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.causal, self.padding, self.length = causal, padding, length
+        embedding: nn.Embedding = transformer.get_input_embeddings()  # type: ignore[operator]
+        self.tokens, self.width = embedding.num_embeddings, embedding.embedding_dim
+        self.classifier = nn.Linear(int(transformer.config.hidden_size), classes)  # type: ignore[union-attr, arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits (n, classes) of tokens (n, T), or of embeddings (n, T, width) of sentences without padding."""
+        there, outputs = self.read(x)
+        where = there.sum(1) - 1 if self.causal else torch.zeros_like(there[:, 0], dtype=torch.int64)
+        # A product instead of an index, since `torch.func.vmap` has no index by the values of a tensor.
+        chosen = (torch.arange(there.shape[1], device=x.device) == where[:, None]).to(outputs)
+        out: Tensor = self.classifier((outputs * chosen[..., None]).sum(1))
+        return out
+
+    def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (which places hold a token (n, T) bool, the transformer's outputs (n, T, width)) of the same input."""
+        if x.dim() == 2:
+            numbers = x.long()
+            there = numbers != self.padding
+            entered = self.transformer.get_input_embeddings()(numbers)  # type: ignore[operator]
+        else:
+            there, entered = x.new_ones(x.shape[:2], dtype=torch.bool), x
+        length = there.shape[1]
+        seen = there[:, None, None, :].expand(-1, 1, length, length)
+        if self.causal:
+            seen = seen & seen.new_ones(length, length).tril()
+        # A mask with four axes is added to the scores as it is. The library would decide on the values of one with two axes.
+        hidden = torch.zeros(seen.shape, dtype=entered.dtype, device=x.device)
+        hidden = hidden.masked_fill(~seen, torch.finfo(entered.dtype).min)
+        return there, self.transformer(inputs_embeds=entered, attention_mask=hidden).last_hidden_state
+
+
+def gpt_tiny(shape: Shape, classes: int) -> nn.Module:
+    """GPT-2's decoder with 4 blocks of width 256 and 4 heads, without dropout (Radford et al., 2019)."""
+    length, tokens = text("gpt_tiny", shape)
+    library = need(LIBRARY, "model: gpt_tiny")
+    config = library.GPT2Config(
+        vocab_size=tokens,
+        n_positions=length,
+        n_embd=256,
+        n_layer=4,
+        n_head=4,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+        **_NO_ENDS,
+    )
+    return LanguageModel(_empty(library.GPT2Model, config), classes, causal=True, padding=0, length=length)
+
+
+def bert_tiny(shape: Shape, classes: int) -> nn.Module:
+    """BERT's encoder with 4 blocks of width 256 and 4 heads, without dropout (Devlin et al., NAACL 2019)."""
+    length, tokens = text("bert_tiny", shape)
+    library = need(LIBRARY, "model: bert_tiny")
+    config = library.BertConfig(
+        vocab_size=tokens,
+        max_position_embeddings=length,
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    transformer = _empty(library.BertModel, config, add_pooling_layer=False)
+    return LanguageModel(transformer, classes, causal=False, padding=0, length=length)
+
+
+_NO_ENDS: dict[str, None] = {"bos_token_id": None, "eos_token_id": None}
+"""The numbers of tokens that begin and end a text, which only writing texts needs."""
+
+
+def text(name: str, shape: Shape) -> tuple[int, int]:
+    """Return (length, number of tokens) of texts; raises InputError for other data, naming the network."""
+    if len(shape) != 2:
+        raise InputError(f"model: {name!r} takes texts (length, tokens), got shape {shape}; try --dataset reviews")
+    return shape[0], shape[1]
+
+
+def _empty(kind: Any, config: Any, **options: Any) -> nn.Module:
+    """Build a transformer without drawing from PyTorch's global generator; `initialise` draws its weights."""
+    with torch.random.fork_rng(devices=[]):
+        built: nn.Module = kind._from_config(config, attn_implementation="eager", **options)
+    return built.eval()
+
+
+CAUSAL = ("gpt2", "llama", "mistral", "qwen2", "gpt_neox", "opt")
+"""Kinds of causal transformers, as their `config.json` names them."""
+
+ENCODERS = ("bert", "roberta", "electra", "xlm-roberta")
+
+
+def from_folder(folder: Path, shape: Shape, classes: int, padding: int) -> nn.Module:
+    """Return the network in a folder of Hugging Face, with a new classifier.
+
+    Weights are read from `*.safetensors` only. A folder with nothing but `config.json` gives the architecture at first weights.
+
+    Args:
+        folder: Contains `config.json`.
+        shape: (length, number of tokens).
+        classes: Number of classes.
+        padding: Number of the token that fills up a sentence.
+
+    Raises:
+        InputError: If the folder holds no such network, or one of fewer places or tokens.
+    """
+    name = f"{FOLDER}{folder}"
+    length, tokens = text(name, shape)
+    library = need(LIBRARY, f"model: {name}")
+    if not (folder / "config.json").is_file():
+        raise InputError(f"model: {name!r}: the folder holds no config.json; give a folder of Hugging Face")
+    try:
+        config = library.AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # The library raises errors of many kinds.
+        raise InputError(f"model: {name!r}: config.json cannot be read: {error}") from None
+    if config.model_type not in (*CAUSAL, *ENCODERS):
+        raise InputError(
+            f"model: {name!r}: got a network of kind {config.model_type!r}, expected one of {', '.join((*CAUSAL, *ENCODERS))}"
+        )
+    places = getattr(config, "max_position_embeddings", length)
+    for what, least, got in (("places", length, places), ("tokens", tokens, config.vocab_size)):
+        if got < least:
+            raise InputError(f"model: {name!r}: has {got} {what}, the data set needs {least}")
+    for field in config.to_dict():
+        if field.endswith(("_pdrop", "_dropout", "_dropout_prob")) and isinstance(getattr(config, field), float):
+            setattr(config, field, 0.0)
+    options = {"add_pooling_layer": False} if config.model_type in ENCODERS else {}
+    causal = config.model_type in CAUSAL
+    if any(folder.glob("*.safetensors")):
+        transformer = _with_weights(library, folder, config, options)
+    else:
+        transformer = (
+            _empty(library.AutoModel, config) if causal else _empty(_class_of(library, config), config, **options)
+        )
+    return LanguageModel(transformer, classes, causal, padding, length)
+
+
+def _class_of(library: Any, config: Any) -> Any:
+    """Return the library's class of a network without a head."""
+    return library.AutoModel._model_mapping[type(config)]
+
+
+def _with_weights(library: Any, folder: Path, config: Any, options: dict[str, Any]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        try:
+            found: nn.Module = library.AutoModel.from_pretrained(
+                folder,
+                config=config,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                attn_implementation="eager",
+                dtype=torch.float32,
+                **options,
+            )
+        except Exception as error:  # The library raises errors of many kinds.
+            raise InputError(f"model: {FOLDER}{folder}: its weights cannot be read: {error}") from None
+    return found.eval()
