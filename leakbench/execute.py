@@ -16,6 +16,7 @@ from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Progress, planned, ticking
 from leakbench.core.types import Network
 from leakbench.data.partition import Partition
+from leakbench.data.words import WORDS, words_of
 from leakbench.experiment.attack_time import AttackTime
 from leakbench.experiment.conspicuous import conspicuous_of
 from leakbench.experiment.rehearsal import rehearse
@@ -24,7 +25,7 @@ from leakbench.experiment.stage_train import fresh_network, leaked_model, train_
 from leakbench.experiment.victims import Sent, sent_to_clients
 from leakbench.federated.simulate import counts_in, from_sent
 from leakbench.limits.limits import limits_of
-from leakbench.measure.metrics import eta_of
+from leakbench.measure.closeness import eta_of
 from leakbench.storage.manifest import check_shown
 from leakbench.storage.store import AFTER, Run, add_environment, without_pictures
 from leakbench.storage.summary import Summary
@@ -164,6 +165,9 @@ def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
                 if parts:
                     joined = torch.cat(_as_long(parts) if axis else parts, axis)
                     tensors[f"{key}.{what}"] = joined.index_select(axis, order)
+    if cell.data.vocabulary is not None:
+        sentences = {name: each for name, each in tensors.items() if name.endswith(("truth", "reconstruction"))}
+        tensors[WORDS] = words_of(cell.data.vocabulary, sentences)
     return pd.concat(rows, ignore_index=True), tensors if cell.settings.pictures else without_pictures(tensors)
 
 

@@ -34,7 +34,8 @@ from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, Victims, public_examples, view_of
 from leakbench.federated.simulate import train
 from leakbench.federated.view import Knowledge, View
-from leakbench.measure.metrics import eta_of, rmse
+from leakbench.measure.closeness import eta_of
+from leakbench.measure.metrics import rmse
 from leakbench.models import one_hot
 from leakbench.models.layers import entering
 from leakbench.reproduce.choose import chosen

@@ -21,13 +21,18 @@ from leakbench.models.kinks import kinked
 __all__ = ["missed", "plausible", "posterior", "posterior_of_features", "prior_of"]
 
 
-def prior_of(view: View) -> Coordinates:
-    """Return the Gaussian prior of inputs: fitted to the public examples, or with a 1 / f spectrum without public examples."""
+def prior_of(view: View) -> Coordinates | None:
+    """Return the Gaussian prior of inputs: fitted to the public examples, or with a 1 / f spectrum without public examples.
+
+    Tokens are numbers without an order, so that texts have no such prior: None.
+    """
+    if view.vocabulary is not None:
+        return None
     known = view.public is not None and len(view.public.labels) > 0
     return Whitened(source="public" if known else "usual")(view)
 
 
-def posterior(views: tuple[View, ...], answer: Reconstruction, prior: Coordinates) -> Tensor:
+def posterior(views: tuple[View, ...], answer: Reconstruction, prior: Coordinates | None) -> Tensor:
     """Return minus the log-posterior of each victim's reconstruction, up to a constant.
 
     The posterior is the likelihood of the observed updates times a Gaussian prior. If the deviation of the noise is unknown, it has
@@ -37,24 +42,25 @@ def posterior(views: tuple[View, ...], answer: Reconstruction, prior: Coordinate
     Args:
         views: Views of V victims.
         answer: Their reconstructions.
-        prior: The prior, as `prior_of` returns it.
+        prior: The prior, as `prior_of` returns it; None for the likelihood alone.
 
     Returns:
         (V,); infinite for a victim without a reconstruction.
     """
-    likelihoods = [_unlikelihood(view, answer) for view in views]
-    with torch.no_grad():
-        value = torch.stack(likelihoods).sum(0) + prior.energy(prior.encode(answer.inputs), _targets(views[0], answer))
+    value = torch.stack([_unlikelihood(view, answer) for view in views]).sum(0)
+    if prior is not None:
+        with torch.no_grad():
+            value = value + prior.energy(prior.encode(answer.inputs), _targets(views[0], answer))
     return value.nan_to_num(nan=torch.inf)
 
 
-def plausible(view: View, answer: Reconstruction, prior: Coordinates) -> Tensor:
+def plausible(view: View, answer: Reconstruction, prior: Coordinates | None) -> Tensor:
     """Return (V,) bool: whether each reconstruction is about as likely under the prior as public examples are.
 
-    For M examples, the energy is at most 2 M times that of the least likely public example. Without public examples, every
-    reconstruction is plausible.
+    For M examples, the energy is at most 2 M times that of the least likely public example. Without public examples, and
+    without a prior, every reconstruction is plausible.
     """
-    if view.public is None or not len(view.public.labels):
+    if prior is None or view.public is None or not len(view.public.labels):
         return torch.ones(len(answer.inputs), dtype=torch.bool, device=answer.inputs.device)
     few = public_of(view, "autoleak")
     with torch.no_grad():
@@ -64,7 +70,7 @@ def plausible(view: View, answer: Reconstruction, prior: Coordinates) -> Tensor:
     return energy <= 2 * answer.inputs.shape[1] * usual.amax()
 
 
-def posterior_of_features(views: tuple[View, ...], answer: Reconstruction, prior: Coordinates) -> Tensor | None:
+def posterior_of_features(views: tuple[View, ...], answer: Reconstruction, prior: Coordinates | None) -> Tensor | None:
     """Return minus the log-posterior (V,) of a reconstruction x given the features h read from the gradients, up to a constant.
 
     On a network with ReLUs or maxima, features compare reconstructions better than gradients do. They change little where x
@@ -85,7 +91,7 @@ def posterior_of_features(views: tuple[View, ...], answer: Reconstruction, prior
     """
     view = averaged(views)[0][0]
     layer = readable(view) if view.examples == 1 else None
-    if layer is None or not kinked(view.network.model, view.shape):
+    if prior is None or layer is None or not kinked(view.network.model, view.shape):
         return None
     features = read(view, layer, ())
     observed = features.entered.flatten(2)
@@ -121,9 +127,13 @@ def _unlikelihood(view: View, answer: Reconstruction) -> Tensor:
 
 
 def _response(view: View, answer: Reconstruction) -> Parameters:
+    """Return the update that a reconstruction would leak, NaN for a victim without one."""
+    there = answer.inputs.isfinite().flatten(1).all(1)
     with torch.no_grad():
-        return view.respond(answer.inputs, _targets(view, answer), by_what_leaked=True)
+        found = view.respond(answer.inputs.nan_to_num(), _targets(view, answer), by_what_leaked=True)
+    return {name: u.masked_fill(~there.reshape(-1, *[1] * (u.dim() - 1)), torch.nan) for name, u in found.items()}
 
 
 def _targets(view: View, answer: Reconstruction) -> Tensor:
-    return one_hot(answer.labels, view.classes).to(answer.inputs)
+    # A victim without a reconstruction may have no label.
+    return one_hot(answer.labels.clamp_min(0), view.classes).to(answer.inputs)

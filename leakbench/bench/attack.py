@@ -31,7 +31,7 @@ from leakbench.core.types import Generators, Network, Parameters
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.view import View
-from leakbench.measure.metrics import eta_of
+from leakbench.measure.closeness import eta_of
 
 __all__ = ["attack_floor_ratio", "attack_speedup", "search_alone"]
 

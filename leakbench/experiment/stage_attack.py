@@ -17,6 +17,7 @@ from leakbench.attack.fit_store import FitStore, fit_folder
 from leakbench.attack.isolation import answered, readable
 from leakbench.attack.looks import chooses
 from leakbench.attack.null.pictures import NullAttack, null_attack
+from leakbench.attack.null.texts import null_texts
 from leakbench.attack.recipe import Method
 from leakbench.attack.servers.fishing import fished
 from leakbench.attack.slots.stop import searches_of, watched
@@ -42,12 +43,14 @@ from leakbench.experiment.victims import (
     views_of,
 )
 from leakbench.federated.view import View
+from leakbench.measure.closeness import closeness_of
 from leakbench.measure.metrics import Score
 from leakbench.measure.recognised import RecognitionGallery, gallery_of, score_recognised
 from leakbench.measure.unanswered import explained
 from leakbench.scoring.scores import VictimTruth, no_reconstruction, score
 from leakbench.scoring.scores_rankings import score_attributes, score_rankings
 from leakbench.scoring.scores_tables import TableJudge, score_table, table_judge
+from leakbench.scoring.scores_texts import TextJudge, score_text, text_judge
 from leakbench.storage.store import Run, without_pictures
 
 __all__ = ["LOWER", "CellLeak", "Judge", "attack_leak"]
@@ -243,7 +246,7 @@ def _attack_chunk(
     leak: CellLeak,
     judge: Judge,
     null: NullAttack,
-    table: TableJudge | None,
+    table: TableJudge | TextJudge | None,
     gallery: RecognitionGallery | None,
     victims: Victims,
     lanes: Tensor,
@@ -272,7 +275,8 @@ def _attack_chunk(
     own_reconstruction = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if own_reconstruction is None else own_reconstruction
     at = (leak.tap, leak.round)
-    rows, ordered = score(*at, own_reconstruction, ranked, null, real, judge.eta, judge.lpips, leak.network)
+    closeness = closeness_of(cell.data)
+    rows, ordered = score(*at, own_reconstruction, ranked, null, real, judge.eta, judge.lpips, leak.network, closeness)
     read = torch.stack([readable(view) for view in views]).all(0)
     rows = explained(rows, _silent(views), _refuses(cell), fished(cell.attack.server), read)
     rows = rows.join(score_rankings(ranked, candidate_examples(cell, victims), cell.data.public_targets, real))
@@ -282,7 +286,9 @@ def _attack_chunk(
             None if own_reconstruction is None else ordered, real, null.guesses[null.best_for_success], gallery
         )
     )
-    if table is not None:
+    if isinstance(table, TextJudge):
+        rows = rows.join(score_text(ordered, real, table))
+    elif table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))
     tensors = {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
@@ -298,11 +304,14 @@ def _refuses(cell: Cell) -> bool:
     return any(isinstance(does, RefuseConspicuous) for does in cell.defense.stations.example)
 
 
-def _null(leak: CellLeak, victims: Victims, eta: float) -> tuple[NullAttack, TableJudge | None]:
-    """Return the baseline guess of all victims' examples from public examples and the true labels, and the scores of tables."""
+def _null(leak: CellLeak, victims: Victims, eta: float) -> tuple[NullAttack, TableJudge | TextJudge | None]:
+    """Return the baseline guess of all victims' examples from public examples and the labels, and the judge of tables or texts."""
     data = leak.cell.data
     labels = truth(leak.cell, leak.tap, victims)[1].flatten()
     rng = generator(leak.cell.settings.seed, "null")
+    if data.vocabulary is not None:
+        guessed = null_texts(data.public_inputs, len(labels), eta, data.vocabulary, rng)
+        return guessed, text_judge(data, guessed)
     null = null_attack(data.public_inputs, data.public_targets, len(labels), labels, eta, rng)
     return null, table_judge(data, null, labels)
 

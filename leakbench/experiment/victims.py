@@ -181,6 +181,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         logits=logits_of(sent.network, real) if cell.attack.needs.logits else None,
         secret=sent.secret,
         columns=columns_of(cell.data),
+        vocabulary=cell.data.vocabulary,
     )
     return aware(blind, cell) if blind.knowledge.defense else blind
 

@@ -30,7 +30,7 @@ from leakbench.experiment.leak_noise import noise_std
 from leakbench.external.network import forward_pass, in_mode
 from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
-from leakbench.measure.metrics import eta_of
+from leakbench.measure.closeness import eta_of
 from leakbench.summary.verdict import STRONGEST
 
 __all__ = ["Attacker", "AttackerOptions", "without_truth"]

@@ -15,6 +15,7 @@ from leakbench.core.fitted import Fits, fitted_anew
 from leakbench.core.progress import Tick, unticked
 from leakbench.core.types import Clock, Network, Parameters, ShowsDraws
 from leakbench.data.columns import Columns
+from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense.guess import on_a_guess
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
@@ -85,6 +86,7 @@ class View:
         logits: (V, M, classes), the sent model's logits of the true inputs, if the threat model grants them.
         secret: The malicious server's record of its change of the model.
         columns: The features of a table and their columns.
+        vocabulary: The tokens of texts; None for other data.
         fits: Source of fitted models for parts that learn.
         separations: Separated batches so far, shared by the searches of one attack; None does not cache them.
         searches: The `leakbench.federated.searches.Searches` of an attack on an external update; None in a run.
@@ -111,6 +113,7 @@ class View:
     logits: Tensor | None = None
     secret: Any = None
     columns: Columns | None = None
+    vocabulary: Vocabulary | None = None
     fits: Fits = fitted_anew
     separations: Separations | None = None
     searches: Searches | None = None
@@ -132,7 +135,7 @@ class View:
         """Return the update {p: (V, *p)} that a guess would leak; differentiable.
 
         Args:
-            inputs: (V, M, *s), the guess.
+            inputs: (V, M, *s), the guess; for texts also embeddings (V, M, T, width).
             targets: (V, M, classes), its soft labels.
             lanes: Indices of the victims in `inputs`; None for all.
             by_what_leaked: Whether to take the defense's choices (such as the coordinates to send) and random numbers from the
@@ -142,7 +145,7 @@ class View:
         if not network.shared and lanes is not None:
             network = replace(network, parameters={n: p[lanes] for n, p in network.parameters.items()})
         grid = (1, 1, 1) if self.tap == "type-2" else (self.cohort, self.local_steps, self.batch)
-        x = inputs.reshape(inputs.shape[0], *grid, *self.shape)
+        x = inputs.reshape(inputs.shape[0], *grid, *inputs.shape[2:])
         y = targets.reshape(targets.shape[0], *grid, self.classes)
         stations = self.stations
         if by_what_leaked:

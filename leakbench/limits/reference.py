@@ -21,7 +21,7 @@ from leakbench.core.rng import generator
 from leakbench.data.partition import Partition
 from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth
 from leakbench.limits.guards import Guard
-from leakbench.measure.metrics import eta_of
+from leakbench.measure.closeness import eta_of
 
 __all__ = ["Reference", "ReferenceData", "alone_in_a_bin", "ideal", "prior_of", "reference"]
 

@@ -5,14 +5,14 @@ Rows have a column for each, a summary its median, a page of a run its heading a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 import numpy as np
 
 from leakbench.measure import metrics
 
-__all__ = ["LPIPS", "MEASURES", "PSNR", "RMSE", "SSIM", "Measure", "undefined"]
+__all__ = ["EDIT_DISTANCE", "LPIPS", "MEASURES", "PSNR", "RMSE", "SSIM", "Measure", "deciding", "undefined"]
 
 
 def _always(_: tuple[int, ...]) -> str:
@@ -30,8 +30,8 @@ class Measure:
         digits: Decimals in tables.
         lower_is_closer: Whether a smaller number is a better reconstruction. An example without an answer counts as the worst.
         of: Takes the reconstruction and the truth, each (V, M, *s), and returns (V, M) on the same device, NaN where it has no
-            value; None for LPIPS, whose network is read from the user's files.
-        undefined: Returns why examples of a shape have no value, or nothing.
+            value; None for LPIPS, whose network is read from the user's files, and for texts, whose scores need the vocabulary.
+        undefined: Returns why examples of a layout (`Dataset.layout`) have no value, or nothing.
         absent: Why it has no value where `undefined` names no reason; nothing where only failures can be the reason.
         baseline: Column and field of the same measure for the baseline guess; empty without one.
     """
@@ -61,6 +61,7 @@ RMSE = Measure(
     4,
     True,
     metrics.rmse,
+    metrics.no_pixels,
     baseline="null_rmse",
 )
 
@@ -71,6 +72,7 @@ PSNR = Measure(
     1,
     False,
     metrics.psnr,
+    metrics.no_pixels,
 )
 
 SSIM = Measure(
@@ -95,16 +97,33 @@ LPIPS = Measure(
 )
 
 MEASURES = (RMSE, PSNR, SSIM, LPIPS)
-"""Every measure of a reconstruction, in the order of the columns. The first decides whether an attack succeeds."""
+"""Every measure of a reconstructed picture or record, in the order of the columns. The first decides whether an attack succeeds."""
+
+EDIT_DISTANCE = Measure(
+    "edit_distance",
+    "edit distance",
+    "Median edit distance of the tokens of a sentence: insertions, deletions and changes, divided by the number of tokens of the "
+    "longer sentence; 0 for equal sentences, at most 1. It decides whether an attack on a text succeeds.",
+    3,
+    True,
+    None,
+    baseline="null_edit_distance",
+)
 
 
-def undefined(shape: tuple[int, ...]) -> dict[str, str]:
-    """Return {measure: reason} for the measures that examples of this shape do not have; empty where all are defined.
+def deciding(columns: Container[str]) -> Measure:
+    """Return the measure that decides whether an attack succeeds, from the columns of its rows: texts have an edit distance."""
+    return EDIT_DISTANCE if EDIT_DISTANCE.name in columns else RMSE
 
-    | shape of one example | RMSE, PSNR | SSIM | LPIPS |
+
+def undefined(layout: tuple[int, ...]) -> dict[str, str]:
+    """Return {measure: reason} for the measures that examples of this layout do not have; empty where all are defined.
+
+    | layout of one example | RMSE, PSNR | SSIM | LPIPS |
     | --- | --- | --- | --- |
+    | text (T, tokens) | no: tokens have no pixels | no | no |
     | tabular (F,) | yes | no: has no neighbouring pixels | no: not a picture |
     | picture (C, H, W), H or W < 11 | yes | no: smaller than its window | C = 1 or 3 |
     | picture (C, H, W) | yes | yes | C = 1 or 3 |
     """
-    return {measure.name: why for measure in MEASURES if (why := measure.undefined(shape))}
+    return {measure.name: why for measure in MEASURES if (why := measure.undefined(layout))}

@@ -19,16 +19,14 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakbench.core.errors import InputError
-from leakbench.core.rng import generator
-from leakbench.data.dataset import Dataset
 
 __all__ = [
     "LPIPS_ABSENT",
     "Score",
-    "eta_of",
     "load_lpips",
     "match",
     "no_lpips",
+    "no_pixels",
     "no_ssim",
     "pairwise_rmse",
     "psnr",
@@ -49,21 +47,29 @@ LPIPS_BACKBONES = {"squeeze": "squeezenet1_1-*.pth", "alex": "alexnet-*.pth"}
 LPIPS_ABSENT = "n/a: backbone weights not found; pass --lpips-weights DIR"
 
 
-def no_ssim(shape: tuple[int, ...]) -> str:
-    """Return why examples of a shape have no SSIM; nothing where they have."""
-    if len(shape) != 3:
-        return "n/a: tabular data have no neighbouring pixels"
-    _, height, width = shape
+NO_PIXELS = "n/a: tokens have no pixels; the edit distance is the distance of texts"
+
+
+def no_pixels(layout: tuple[int, ...]) -> str:
+    """Return why examples of a layout have no distance of pixels or features; nothing where they have."""
+    return NO_PIXELS if len(layout) == 2 else ""
+
+
+def no_ssim(layout: tuple[int, ...]) -> str:
+    """Return why examples of a layout have no SSIM; nothing where they have."""
+    if len(layout) != 3:
+        return no_pixels(layout) or "n/a: tabular data have no neighbouring pixels"
+    _, height, width = layout
     if min(height, width) < WINDOW:
         return f"n/a: pictures of {height}x{width} are smaller than the {WINDOW}x{WINDOW} window of SSIM"
     return ""
 
 
-def no_lpips(shape: tuple[int, ...]) -> str:
-    """Return why examples of a shape have no LPIPS; nothing where they have."""
-    if len(shape) != 3:
-        return "n/a: tabular data are not pictures"
-    return "" if shape[0] in (1, 3) else f"n/a: LPIPS takes 1 or 3 channels, not {shape[0]}"
+def no_lpips(layout: tuple[int, ...]) -> str:
+    """Return why examples of a layout have no LPIPS; nothing where they have."""
+    if len(layout) != 3:
+        return no_pixels(layout) or "n/a: tabular data are not pictures"
+    return "" if layout[0] in (1, 3) else f"n/a: LPIPS takes 1 or 3 channels, not {layout[0]}"
 
 
 def _scored(reconstruction: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,19 +151,6 @@ def pairwise_rmse(a: Tensor, b: Tensor) -> Tensor:
     x, y = (examples.flatten(1).double() - centre for examples in (a, b))
     squared = torch.addmm(x.square().sum(1)[:, None] + y.square().sum(1), x, y.T, alpha=-2)
     return squared.clamp_min_(0).div_(x.shape[1]).sqrt_()
-
-
-def eta_of(data: Dataset, seed: int, success: float | None) -> float:
-    """Return eta, the RMSE up to which a reconstruction counts as a success: `success` if given, else the data set's threshold.
-
-    Args:
-        data: The data set; its threshold is that of the examples that can be attacked.
-        seed: Seed of the cell.
-        success: The threshold of a request; None for that of the data set.
-    """
-    if success is not None:
-        return success
-    return success_threshold(data.train_inputs[data.victims], generator(seed, "eta"))
 
 
 def success_threshold(examples: Tensor, rng: torch.Generator, most: int = 3000, quantile: float = 0.001) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 __all__ = [
     "ASR",
     "COUNTED",
+    "EXACT",
     "EXCLUDABLE",
     "FEATURES",
     "IDENTIFIED",
@@ -19,10 +20,17 @@ __all__ = [
     "LABEL_RANKED",
     "MEMBER_AUC",
     "MEMBER_FOUND",
+    "OF_TEXTS",
     "PRECISION",
     "RATES",
     "RECOGNISED",
     "RECORDS",
+    "ROUGE_1",
+    "ROUGE_2",
+    "ROUGE_L",
+    "TOKEN_ACCURACY",
+    "TOKEN_PRECISION",
+    "TOKEN_RECALL",
     "VERBATIM",
     "Rate",
     "fields_of",
@@ -92,10 +100,10 @@ class Rate:
 ASR = Rate(
     "asr",
     "ASR",
-    "Attack success rate: the share of attacked examples that are reconstructed to an RMSE of at most eta. Two different "
-    "examples of this data set are that close once in a thousand pairs. A search that fails or diverges counts as "
-    "a failure. The interval is Wilson's on one network. Over several networks it is computed from the variance between "
-    "their means. Members of one batch are not counted as independent.",
+    "Attack success rate: the share of attacked examples that are reconstructed to an RMSE (texts: to an edit distance) of at "
+    "most eta. Two different examples of this data set are that close once in a thousand pairs. A search that fails or "
+    "diverges counts as a failure. The interval is Wilson's on one network. Over several networks it is computed from the "
+    "variance between their means. Members of one batch are not counted as independent.",
     outcome="success",
     baseline="null_asr",
     bound="asr_bound",
@@ -200,9 +208,58 @@ RECORDS = Rate(
     baseline="null_record_match",
 )
 
+EXACT = Rate(
+    "exact_match",
+    "exact",
+    "Share of attacked sentences that are reconstructed token for token.",
+    baseline="null_exact_match",
+)
+
+ROUGE_1 = Rate(
+    "rouge_1",
+    "ROUGE-1",
+    "Mean F-measure of the words that a reconstructed sentence has in common with its original (Lin 2004, without stemming). A "
+    "sentence without an answer counts as 0. The interval is Student's over batches.",
+    baseline="null_rouge_1",
+)
+
+ROUGE_2 = Rate(
+    "rouge_2",
+    "ROUGE-2",
+    "The same for pairs of neighbouring words, so that their order counts.",
+    baseline="null_rouge_2",
+)
+
+ROUGE_L = Rate("rouge_l", "ROUGE-L", "The same for the longest common subsequence of words.", baseline="null_rouge_l")
+
+TOKEN_ACCURACY = Rate(
+    "token_accuracy",
+    "tokens at place",
+    "Mean share of the true tokens that are reconstructed at their place in the sentence.",
+    baseline="null_token_accuracy",
+)
+
+TOKEN_RECALL = Rate(
+    "token_recall",
+    "tokens found",
+    "Mean share of the true tokens that are in the reconstruction, in any order.",
+    baseline="null_token_recall",
+)
+
+TOKEN_PRECISION = Rate(
+    "token_precision",
+    "tokens right",
+    "Mean share of the reconstructed tokens that are in the original, in any order.",
+    baseline="null_token_precision",
+)
+
+OF_TEXTS = (EXACT, ROUGE_1, ROUGE_2, ROUGE_L, TOKEN_ACCURACY, TOKEN_RECALL, TOKEN_PRECISION)
+"""The rates that only texts have."""
+
 RATES = (
     *(ASR, RECOGNISED, VERBATIM, PRECISION, LABELS, IDENTIFIED, LABEL_RANKED, MEMBER_AUC, MEMBER_FOUND, COUNTED),
     *(FEATURES, RECORDS),
+    *OF_TEXTS,
 )
 """All rates."""
 

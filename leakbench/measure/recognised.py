@@ -60,7 +60,7 @@ def gallery_of(data: Dataset, seed: int) -> RecognitionGallery | None:
 
     One more than is compared with, since a victim may be one of them.
     """
-    if no_ssim(data.shape):
+    if no_ssim(data.layout):
         return None
     chosen = torch.randperm(len(data.train_targets), generator=generator(seed, "gallery"))[: MOST + 1]
     return RecognitionGallery(data.train_inputs[chosen], chosen)

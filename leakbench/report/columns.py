@@ -10,15 +10,20 @@ from leakbench.measure.measures import MEASURES, Measure
 from leakbench.measure.rates import (
     ASR,
     COUNTED,
+    EXACT,
     FEATURES,
     IDENTIFIED,
     LABEL_RANKED,
     LABELS,
     MEMBER_AUC,
     MEMBER_FOUND,
+    OF_TEXTS,
     PRECISION,
     RECOGNISED,
     RECORDS,
+    ROUGE_1,
+    ROUGE_2,
+    ROUGE_L,
     Rate,
 )
 from leakbench.report.words import factors, gives_fewer, interval, number, spanned
@@ -47,6 +52,7 @@ __all__ = [
     "columns",
     "core_columns",
     "has_records",
+    "has_texts",
     "page_columns",
     "with_values",
 ]
@@ -158,6 +164,50 @@ TABLE_COLUMNS = (
     PointColumn("baseline records", "The same for the baseline guess.", _plain(RECORDS.baseline, 3)),
 )
 
+EDIT_COLUMNS = (
+    _measured(measures.EDIT_DISTANCE),
+    PointColumn(
+        "baseline edit distance",
+        "Median edit distance of the baseline guess.",
+        _plain(measures.EDIT_DISTANCE.baseline, 3),
+    ),
+    PointColumn(
+        "nearest edit distance",
+        "Median edit distance of the nearest of up to 1,000 public sentences, which a guess would need the original to find.",
+        _plain(f"nearest_{measures.EDIT_DISTANCE.name}", 3),
+    ),
+)
+
+ROUGES = (ROUGE_1, ROUGE_2, ROUGE_L)
+
+TEXT_COLUMNS = (
+    PointColumn(EXACT.heading, EXACT.meaning, _with_interval(EXACT)),
+    *(PointColumn(rate.heading, rate.meaning, _plain(rate.name)) for rate in ROUGES),
+    PointColumn(
+        "baseline ROUGE-1", "The same mean of the baseline guess, without any gradient.", _plain(ROUGE_1.baseline)
+    ),
+    EDIT_COLUMNS[0],
+)
+"""Those of a run on texts, as in the terminal."""
+
+TEXT_PAGE_COLUMNS = (
+    *(
+        PointColumn(rate.heading, rate.meaning, _with_interval(rate))
+        for rate in OF_TEXTS
+        if rate not in (EXACT, *ROUGES)
+    ),
+    *(
+        PointColumn(f"baseline {rate.heading}", "The same of the baseline guess.", _plain(rate.baseline))
+        for rate in OF_TEXTS
+        if rate is not ROUGE_1
+    ),
+    *EDIT_COLUMNS[1:],
+    PointColumn(
+        "nearest ROUGE-L", "Mean ROUGE-L of the same nearest public sentence.", _plain(f"nearest_{ROUGE_L.name}")
+    ),
+)
+"""Columns of texts that only the page has."""
+
 PAGE_COLUMNS = (
     *(PointColumn(rate.heading, rate.meaning, _with_interval(rate)) for rate in (MEMBER_AUC, MEMBER_FOUND, COUNTED)),
     PointColumn(
@@ -192,7 +242,9 @@ COUNTS = (
     PointColumn(
         "baseline ASR [95% CI]", "ASR of the baseline guess with its interval.", lambda tap: interval(tap, ASR.baseline)
     ),
-    PointColumn("eta", "RMSE up to which a reconstruction counts as a success.", _plain("eta", 4)),
+    PointColumn(
+        "eta", "RMSE, for texts edit distance, up to which a reconstruction counts as a success.", _plain("eta", 4)
+    ),
     VICTIMS,
     PointColumn("networks", "Number of networks over which the victims are spread.", _count("networks")),
     BATCH,
@@ -206,6 +258,8 @@ COUNTS = (
 def columns(summary: Summary) -> tuple[PointColumn, ...]:
     """Return the columns of a summary's table, as in the terminal; the leakage point comes first."""
     learned = LEARNED if any(tap.fit_public is not None for tap in summary.taps.values()) else ()
+    if has_texts(summary):
+        return (SUCCESS, BASELINE, *TEXT_COLUMNS, LABELS_INFERRED, PICKED, RANKED, COLUMNS[-1], *learned)
     pictures = any(tap.recognised is not None for tap in summary.taps.values())
     return (*(PICTURE_COLUMNS if pictures else COLUMNS), *(TABLE_COLUMNS if has_records(summary) else ()), *learned)
 
@@ -214,7 +268,9 @@ def page_columns(summary: Summary) -> tuple[PointColumn, ...]:
     """Return the columns of the page's table: those of the terminal, and those that only the page has room for."""
     attributes = dict.fromkeys(name for tap in summary.taps.values() for name in tap.attributes or {})
     fewer = any(gives_fewer(summary, tap) for tap in summary.taps.values())
-    return (*columns(summary), *((PRECISION_COLUMN,) if fewer else ()), *PAGE_COLUMNS, *map(_attribute, attributes))
+    texts = TEXT_PAGE_COLUMNS if has_texts(summary) else ()
+    first = (*columns(summary), *texts, *((PRECISION_COLUMN,) if fewer else ()))
+    return (*first, *PAGE_COLUMNS, *map(_attribute, attributes))
 
 
 def has_records(summary: Summary) -> bool:
@@ -222,10 +278,17 @@ def has_records(summary: Summary) -> bool:
     return any(tap.random_feature_accuracy is not None for tap in summary.taps.values())
 
 
+def has_texts(summary: Summary) -> bool:
+    """Return whether the examples of a summary are texts."""
+    return any(tap.null_edit_distance is not None for tap in summary.taps.values())
+
+
 def core_columns(summary: Summary) -> tuple[PointColumn, ...]:
     """Return the four columns that stand next to the leakage point and its verdict, less those without any value."""
     if has_records(summary):
         return with_values((SUCCESS, RIGHT_FEATURES, BASELINE_FEATURES, PICKED), summary)
+    if has_texts(summary):
+        return with_values((SUCCESS, BASELINE, TEXT_COLUMNS[1], TEXT_COLUMNS[4], PICKED), summary)
     return with_values((SUCCESS, BASELINE, PICKED, RMSE), summary)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from leakbench.core.leakage_points import point_name
 from leakbench.core.svg import DASHES, INK, QUIET, SERIES, drawn, inline
-from leakbench.measure.measures import RMSE
+from leakbench.measure.measures import deciding
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.measure.statistics import proportion, threshold_curve
 from leakbench.privacy.bounds import Seen
@@ -145,15 +145,15 @@ def threshold_figure(
     if not groups:
         return None
     everyone = pd.concat(list(groups.values()))
-    eta = float(everyone["eta"].iloc[0])
-    scores = np.concatenate([_floats(everyone[RMSE.name]), _floats(everyone[RMSE.baseline]), [2 * eta]])
+    eta, ruler = float(everyone["eta"].iloc[0]), deciding(everyone)
+    scores = np.concatenate([_floats(everyone[ruler.name]), _floats(everyone[ruler.baseline]), [2 * eta]])
     most = min(1.0, 1.05 * float(np.nanmax(scores)))
     thresholds = np.unique(np.append(np.linspace(0, most, THRESHOLDS), min(eta, most)))
     with drawn(WIDTH, 3.8) as figure:
         axes, bounded = figure.subplots(), False
         for index, (name_of, rows) in enumerate(groups.items()):
             colour, dash = SERIES[index % len(SERIES)], DASHES[index % len(DASHES)]
-            curve = threshold_curve(_floats(rows[RMSE.name]), thresholds)
+            curve = threshold_curve(_floats(rows[ruler.name]), thresholds)
             axes.step(thresholds, curve, dash, where="post", label=point_name(name_of), color=colour, linewidth=1.8)
             if seen and name_of in seen:
                 limit = bound_curve(rows, seen[name_of], thresholds)
@@ -162,7 +162,9 @@ def threshold_figure(
         if bounded:
             axes.plot([], [], color=INK, linewidth=0.8, label="upper bound")
         _draw_null(axes, everyone, thresholds, eta)
-        axes.set(xlabel="RMSE that counts as success", ylabel="ASR", ylim=(-0.02, 1.02), xlim=(0, thresholds[-1]))
+        axes.set(
+            xlabel=f"{ruler.heading} that counts as success", ylabel="ASR", ylim=(-0.02, 1.02), xlim=(0, thresholds[-1])
+        )
         _legend_below(figure, [axes])
         return inline(figure, name, THRESHOLD_MEANS)
 
@@ -172,7 +174,7 @@ def bound_curve(rows: pd.DataFrame, seen: Seen, thresholds: NDArray[np.float64])
 
     The kappa of a bound is the upper limit of the baseline guess's ASR at that threshold, times the guesses in one answer.
     """
-    scores, chances = _floats(rows[RMSE.baseline]), int(rows["member"].max()) + 1
+    scores, chances = _floats(rows[deciding(rows).baseline]), int(rows["member"].max()) + 1
     hits = [scores <= threshold for threshold in thresholds]
     upper = {int(hit.sum()): proportion(hit, rows["batch"].to_numpy())[2] for hit in hits}
     kappas = np.array([min(1.0, chances * upper[int(hit.sum())]) for hit in hits])
@@ -181,7 +183,7 @@ def bound_curve(rows: pd.DataFrame, seen: Seen, thresholds: NDArray[np.float64])
 
 
 def _draw_null(axes: Axes, rows: pd.DataFrame, thresholds: NDArray[np.float64], eta: float) -> None:
-    curve = threshold_curve(_floats(rows[RMSE.baseline]), thresholds)
+    curve = threshold_curve(_floats(rows[deciding(rows).baseline]), thresholds)
     axes.step(thresholds, curve, where="post", label="baseline guess", color=QUIET, linewidth=2.5, alpha=0.7)
     axes.plot(
         [eta], [np.nan_to_num(_floats(rows["null_success"])).mean()], "x", color=INK, label="baseline guess at eta"

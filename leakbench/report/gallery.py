@@ -1,8 +1,12 @@
-"""Originals next to their reconstructions, for the first victims of each leakage point, as many as fit on a page."""
+"""Originals next to their reconstructions, for the first victims of each leakage point, as many as fit on a page.
+
+Pictures are PNGs, records are strips of cells, and texts are tokens, coloured by whether the original has them.
+"""
 
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -14,7 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from leakbench.core.leakage_points import LeakagePoint, after_rounds, listed, point_name
-from leakbench.measure.measures import RMSE
+from leakbench.data.words import Words, words_in
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE, deciding
 from leakbench.report.words import number
 from leakbench.storage.rows_file import rows_at
 
@@ -89,7 +94,7 @@ def _shrunk(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.floating]]
 Scores: TypeAlias = Mapping[tuple[int, int], tuple[float, bool]]
-"""{(index of the victim, member): (RMSE, whether it counts as a success)}."""
+"""{(index of the victim, member): (RMSE or edit distance, whether it counts as a success)}."""
 
 VICTIMS = 24
 MEMBERS = 4
@@ -101,21 +106,27 @@ ORIGINAL = "original"
 RECONSTRUCTION = "reconstruction"
 
 
+SHOWN = {"right": "at its place", "moved": "elsewhere in the original", "wrong": "not in the original"}
+"""{class of a reconstructed token: what it means}."""
+
+
 @dataclass(frozen=True)
 class GalleryTile:
-    """One picture.
+    """One picture, record or sentence.
 
     Args:
         source: Data URI; empty where the attack gave no answer.
         alt: Description for a screen reader.
         caption: Score, or the reason for the missing picture.
         success: Whether the reconstruction counts as a success.
+        tokens: (token, a key of `SHOWN` or empty) of a sentence, in order; empty for other data.
     """
 
     source: str
     alt: str
     caption: str
     success: bool = False
+    tokens: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,12 +138,16 @@ class Series:
         examples: Examples (V, M, *s).
         scores: Scores of reconstructions; None for originals.
         label: Text under each tile; the heading where it is empty.
+        words: The tokens of sentences; None for other data.
+        originals: The originals of reconstructed sentences (V, M, T).
     """
 
     heading: str
     examples: NDArray[np.floating]
     scores: Scores | None = None
     label: str = ""
+    words: Words | None = None
+    originals: NDArray[np.floating] | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +166,7 @@ class Gallery:
         width: Width of a tile in CSS pixels.
         height: Height of a tile in CSS pixels.
         scored: Whether the reconstructions have scores.
+        texts: Whether examples are sentences.
     """
 
     title: str
@@ -164,6 +180,7 @@ class Gallery:
     width: int
     height: int
     scored: bool = True
+    texts: bool = False
 
 
 def galleries(arrays: Arrays, rows: pd.DataFrame) -> list[Gallery]:
@@ -196,6 +213,7 @@ def titled(series: Sequence[Series], leak: int | None) -> str:
 def pointed(arrays: Arrays, rows: pd.DataFrame) -> Iterator[tuple[int, list[Series]]]:
     """Yield (round, [the originals, then the reconstructions at each leakage point with these examples])."""
     points: dict[int, list[LeakagePoint]] = {}
+    words = words_in(arrays)
     for name in sorted(arrays, reverse=True):  # type-2 before type-1 before type-0, as in the table
         if name.endswith(".reconstruction"):
             point = LeakagePoint.of(name)
@@ -208,8 +226,8 @@ def pointed(arrays: Arrays, rows: pd.DataFrame) -> Iterator[tuple[int, list[Seri
                 yield leak, group
                 group = []
             scores = _scores_of(rows_at(rows, point))
-            answers = Series(point_name(point.tap), answer, scores)
-            group += [answers] if group else [Series(ORIGINAL, truth), answers]
+            answers = Series(point_name(point.tap), answer, scores, words=words, originals=truth)
+            group += [answers] if group else [Series(ORIGINAL, truth, words=words), answers]
         yield leak, group
 
 
@@ -234,7 +252,8 @@ def shown_together(title: str, series: Sequence[Series], victims: int, members: 
     """Return the gallery of the first victims and members of series of the same examples (V, M, *s)."""
     single = [[[[tile] for tile in batch] for batch in tiles(one, victims, members)] for one in series]
     scored = any(one.scores for one in series)
-    return replace(gallery_of(title, labels_of(series), single, series[0].examples.shape, members), scored=scored)
+    plain = gallery_of(title, labels_of(series), single, series[0].examples.shape, members)
+    return replace(plain, scored=scored, texts=series[0].words is not None)
 
 
 def gallery_of(
@@ -256,7 +275,7 @@ def _scores_of(rows: pd.DataFrame) -> Scores:
     """Return the scores of one leakage point's rows."""
     # The victim's index in the arrays is its rank among the victims of the rows.
     place = rows["victim"].rank(method="dense").astype("int64") - 1
-    scored = zip(place, rows["member"], rows[RMSE.name], rows["success"], strict=True)
+    scored = zip(place, rows["member"], rows[deciding(rows).name], rows["success"], strict=True)
     return {(int(v), int(m)): (float(e), bool(s)) for v, m, e, s in scored}
 
 
@@ -267,19 +286,43 @@ def tiles(series: Series, victims: int, members: int, what: str | None = None) -
         what: Where they leaked, if the heading does not tell.
     """
     return [
-        [_tile(example, what or series.heading, v, m, series.scores) for m, example in enumerate(batch[:members])]
+        [_tile(example, what or series.heading, v, m, series) for m, example in enumerate(batch[:members])]
         for v, batch in enumerate(series.examples[:victims])
     ]
 
 
-def _tile(example: NDArray[np.floating], what: str, v: int, m: int, scores: Scores | None) -> GalleryTile:
-    who = f"victim {v}, example {m}"
+def _tile(example: NDArray[np.floating], what: str, v: int, m: int, series: Series) -> GalleryTile:
+    who, scores, words = f"victim {v}, example {m}", series.scores, series.words
     if not np.isfinite(example).all():
         return GalleryTile("", f"{who}: no answer at {what}", "no answer")
-    if scores is None:
-        return GalleryTile(picture(example), f"{who}: the original", "")
-    if (v, m) not in scores:
-        return GalleryTile(picture(example), f"{who}: reconstruction at {what}", "")
+    original = None if series.originals is None else series.originals[v, m]
+    tokens = () if words is None else _coloured(words, example, original)
+    source = picture(example) if words is None else ""
+    if series.scores is None and series.originals is None:
+        return GalleryTile(source, f"{who}: the original", "", tokens=tokens)
+    if scores is None or (v, m) not in scores:
+        return GalleryTile(source, f"{who}: reconstruction at {what}", "", tokens=tokens)
     error, success = scores[v, m]
-    score = f"RMSE {number(error, 3)}"
-    return GalleryTile(picture(example), f"{who}: reconstruction at {what}, {score}", score, success)
+    score = f"{(RMSE if words is None else EDIT_DISTANCE).heading} {number(error, 3)}"
+    return GalleryTile(source, f"{who}: reconstruction at {what}, {score}", score, success, tokens)
+
+
+def _coloured(
+    words: Words, example: NDArray[np.floating], original: NDArray[np.floating] | None
+) -> tuple[tuple[str, str], ...]:
+    """Return (token, a key of `SHOWN`) of a sentence (T,) without special tokens; no key without an original."""
+    shown = words.content(example)
+    if original is None:
+        return tuple((words.names[token], "") for token in shown)
+    true = words.content(original)
+    left = Counter(true) - Counter(a for a, b in zip(shown, true, strict=False) if a == b)
+    kinds = []
+    for place, token in enumerate(shown):
+        if place < len(true) and true[place] == token:
+            kinds.append("right")
+        elif left[token] > 0:
+            left[token] -= 1
+            kinds.append("moved")
+        else:
+            kinds.append("wrong")
+    return tuple((words.names[token], kind) for token, kind in zip(shown, kinds, strict=True))

@@ -21,7 +21,7 @@ from leakbench.core.svg import COLOURS, DASHES
 from leakbench.frontier.choose import chosen, main_rows
 from leakbench.frontier.figure import figure_of
 from leakbench.frontier.frontier import store_of
-from leakbench.measure.measures import RMSE
+from leakbench.measure.measures import deciding
 from leakbench.measure.statistics import threshold_curve
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.gallery import Scores, Series, pointed
@@ -253,9 +253,12 @@ def curve_plot(runs: Sequence[Finished]) -> Plot:
         for point, rows in run.points().items()
     }
     everyone = pd.concat(list(lines.values()))
-    scores = np.concatenate([_floats(everyone[RMSE.name]), _floats(everyone[RMSE.baseline])])
-    if not np.isfinite(_floats(everyone[RMSE.name])).any():
-        raise InputError("curve: no example has an RMSE; the attack only ranks candidates, or has no answer")
+    ruler = deciding(everyone)
+    scores = np.concatenate([_floats(everyone[ruler.name]), _floats(everyone[ruler.baseline])])
+    if not np.isfinite(_floats(everyone[ruler.name])).any():
+        raise InputError(
+            f"curve: no example has an {ruler.heading}; the attack only ranks candidates, or has no answer"
+        )
     eta = float(runs[0].rows["eta"].iloc[0])
     most = min(1.0, 1.05 * max(float(np.nanmax(scores)), 2 * eta))
     thresholds = np.linspace(0, most, THRESHOLDS)
@@ -265,16 +268,16 @@ def curve_plot(runs: Sequence[Finished]) -> Plot:
         for place, (name, rows) in enumerate(lines.items()):
             axes.step(
                 thresholds,
-                threshold_curve(_floats(rows[RMSE.name]), thresholds),
+                threshold_curve(_floats(rows[ruler.name]), thresholds),
                 DASHES[place % len(DASHES)],
                 where="post",
                 color=COLOURS[place % len(COLOURS)],
                 label=name,
             )
-        baseline = threshold_curve(_floats(runs[0].rows[RMSE.baseline]), thresholds)
+        baseline = threshold_curve(_floats(runs[0].rows[ruler.baseline]), thresholds)
         axes.step(thresholds, baseline, where="post", color="#999999", linewidth=2.5, alpha=0.7, label="baseline guess")
-        axes.axvline(eta, color="#444444", linewidth=0.8, linestyle=":", label=f"success: RMSE ≤ {eta:.3f}")
-        axes.set(xlim=(0, most), ylim=(-0.02, 1.02), xlabel="RMSE threshold", ylabel="attack success rate")
+        axes.axvline(eta, color="#444444", linewidth=0.8, linestyle=":", label=f"success: {ruler.heading} ≤ {eta:.3f}")
+        axes.set(xlim=(0, most), ylim=(-0.02, 1.02), xlabel=f"{ruler.heading} threshold", ylabel="attack success rate")
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=7)
     return figure

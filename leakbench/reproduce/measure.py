@@ -30,8 +30,8 @@ from leakbench.core.verdict_words import resilient
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import draw_victims, sent_to_clients, truth, view_of
 from leakbench.federated.view import View
+from leakbench.measure.closeness import eta_of
 from leakbench.measure.measures import PSNR, RMSE, SSIM
-from leakbench.measure.metrics import eta_of
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, RECOGNISED, VERBATIM
 from leakbench.measure.statistics import accuracy_interval, mean_interval, median_interval, proportion
 from leakbench.models.layers import first_layer

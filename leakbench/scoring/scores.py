@@ -12,6 +12,7 @@ from torch import Tensor
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.measure import metrics
+from leakbench.measure.closeness import PIXELS, Closeness
 from leakbench.measure.measures import MEASURES, RMSE
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.measure.truth import VictimTruth
@@ -65,6 +66,7 @@ def score(
     eta: float,
     lpips: metrics.Score | str,
     network: int = 0,
+    closeness: Closeness = PIXELS,
 ) -> tuple[pd.DataFrame, Tensor]:
     """Return (rows, reconstruction (V, M, *s) in the order of the truth).
 
@@ -77,20 +79,23 @@ def score(
             the attacker; one with a certainty of minus infinity is missing. fit_seconds, fit_public: what the attacker learned
             before it answered, as it was learned; NaN of one that does not learn.
         network: Which draw of the first weights leaked, counted from 0.
+        closeness: How reconstructions are matched to the truth and judged.
     """
     ranks_only = answer is None
     answer = no_reconstruction(truth) if answer is None else answer
-    order = metrics.match(answer.inputs, truth.inputs)
+    order = closeness.match(answer.inputs, truth.inputs)
     inputs = _ordered(answer.inputs, order)
     victims, members = order.shape
-    rmse = metrics.rmse(inputs, truth.inputs)
-    failed = ~rmse.isfinite()
+    apart = closeness.distance(inputs, truth.inputs)
+    failed = ~apart.isfinite()
     first = torch.zeros(failed.shape, dtype=torch.bool)  # On the CPU, as what `told` answers.
     first[:, 0] = True
     ranked = {name: told(rankings, name, truth)[name][:, None].expand(victims, members) for name in ONE_EACH}
-    null_rmse = _null(null, null.best_for_rmse, truth)
-    null_success = _null(null, null.best_for_success, truth) <= eta
-    reached, spent = _to_success(answer, truth, eta)
+    null_apart = _null(null, null.best_for_rmse, truth, closeness)
+    null_success = _null(null, null.best_for_success, truth, closeness) <= eta
+    reached, spent = _to_success(answer, truth, eta, closeness)
+    pixels = closeness.measure is RMSE
+    none = torch.full_like(apart, torch.nan)
     columns: dict[str, Tensor | np.ndarray] = {
         "victim": truth.lanes[:, None].expand(victims, members),
         "batch": truth.lanes[:, None].expand(victims, members),
@@ -99,11 +104,11 @@ def score(
         "label": truth.labels,
         "label_guess": answer.labels.gather(1, order),
         "failure": failed,
-        **{measure.name: measure.of(inputs, truth.inputs) for measure in MEASURES if measure.of is not None},
-        "lpips": rmse * torch.nan if isinstance(lpips, str) else lpips(inputs, truth.inputs),
+        **{m.name: m.of(inputs, truth.inputs) if pixels else none for m in MEASURES if m.of is not None},
+        "lpips": none if isinstance(lpips, str) or not pixels else lpips(inputs, truth.inputs),
         "distance": -answer.certainty.gather(1, order),
-        "success": rmse <= eta,
-        RMSE.baseline: null_rmse,
+        "success": apart <= eta,
+        RMSE.baseline: null_apart if pixels else none,
         "null_success": null_success,
         **{name: torch.where(first, right, torch.nan) for name, right in ranked.items()},
         "iterations": answer.steps[:, None].expand(victims, members),
@@ -111,6 +116,8 @@ def score(
         "evaluations": answer.evaluations[:, None].expand(victims, members),
         "evaluations_to_success": spent,
     }
+    if not pixels:
+        columns[closeness.measure.baseline] = null_apart
     rows = pd.DataFrame({name: np.asarray(c.cpu()).reshape(-1) for name, c in columns.items() if isinstance(c, Tensor)})
     given = np.where(np.isposinf(rows["distance"]), NONE_GIVEN, NOT_FINITE)
     rows["failure_reason"] = np.where(rows["failure"], RANKS_ONLY if ranks_only else given, "")
@@ -126,7 +133,7 @@ def score(
         doubts=doubts,
     )
     rows = rows.assign(fit_seconds=took, fit_public=public)
-    return rows[list(COLUMNS)], inputs
+    return rows[[*COLUMNS, *([] if pixels else [closeness.measure.baseline])]], inputs
 
 
 def _candidates(ranking: Ranking, truth: VictimTruth) -> np.ndarray:
@@ -147,13 +154,13 @@ def _ordered(inputs: Tensor, order: Tensor) -> Tensor:
     return inputs.gather(1, index)
 
 
-def _null(null: NullAttack, guesser: str, truth: VictimTruth) -> Tensor:
+def _null(null: NullAttack, guesser: str, truth: VictimTruth, closeness: Closeness) -> Tensor:
     everyone = null.guesses[guesser]
     guess = everyone.reshape(-1, truth.labels.shape[1], *everyone.shape[1:])[truth.lanes]
-    return metrics.rmse(guess.to(truth.inputs), truth.inputs)
+    return closeness.distance(guess.to(truth.inputs), truth.inputs)
 
 
-def _to_success(answer: Reconstruction, truth: VictimTruth, eta: float) -> tuple[Tensor, Tensor]:
+def _to_success(answer: Reconstruction, truth: VictimTruth, eta: float, closeness: Closeness) -> tuple[Tensor, Tensor]:
     """Return (V, M) twice: the first recorded iteration from which on the attacker's best guess stayed within eta, and its cost.
 
     The cost is the number of gradient evaluations until then. Both are NaN where the reconstruction is not within eta. A guess
@@ -163,8 +170,8 @@ def _to_success(answer: Reconstruction, truth: VictimTruth, eta: float) -> tuple
     spent, held = reached.clone(), torch.ones(reached.shape, dtype=torch.bool)
     kept = zip(reversed(answer.snapshots), answer.iterates.flip(0), answer.spent.flip(0), strict=True)
     for iteration, inputs, evaluations in kept:
-        matched = _ordered(inputs, metrics.match(inputs, truth.inputs))
-        held &= metrics.rmse(matched, truth.inputs).cpu() <= eta
+        matched = _ordered(inputs, closeness.match(inputs, truth.inputs))
+        held &= closeness.distance(matched, truth.inputs).cpu() <= eta
         reached[held] = float(iteration)
         spent[held] = evaluations.cpu().double()[:, None].expand_as(spent)[held]
     return reached, spent

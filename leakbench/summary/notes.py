@@ -19,6 +19,7 @@ from leakbench.storage.summary import Tap
 from leakbench.summary.rankings import ranking_notes, told_notes
 from leakbench.summary.tables import table_notes
 from leakbench.summary.tap import fit_notes
+from leakbench.summary.texts import text_notes
 
 __all__ = ["epsilon_notes", "limit_notes", "network_notes", "tap_notes", "training_notes"]
 
@@ -110,7 +111,7 @@ def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
 
 def tap_notes(key: str, tap: Tap, group: pd.DataFrame, cell: Cell) -> dict[str, str]:
     """Return the notes on one leakage point's measurements."""
-    notes = table_notes(key, tap) | fit_notes(key, tap) | ranking_notes(key, tap)
+    notes = table_notes(key, tap) | text_notes(key, tap) | fit_notes(key, tap) | ranking_notes(key, tap)
     absent = undefined(cell.data.layout)
     reasons = {measure.name: measure.absent for measure in MEASURES if measure.absent} | absent
     if tap.null_recognised is None:

@@ -163,7 +163,9 @@ class AutoLeak:
         best = dataclasses.replace(best, stage=won, stages=tuple(names), not_begun=tuple(not_begun))
         return dataclasses.replace(best, certainty=certainty, doubts=doubts)
 
-    def _rank(self, views: tuple[View, ...], answer: Reconstruction, value: Tensor, prior: Coordinates) -> Tensor:
+    def _rank(
+        self, views: tuple[View, ...], answer: Reconstruction, value: Tensor, prior: Coordinates | None
+    ) -> Tensor:
         """Return scores (V,) that compare reconstructions; the lowest is the best, and accepted ones have -inf.
 
         Args:
@@ -206,7 +208,7 @@ class AutoLeak:
         lost = ~(apart <= self.converged * length)
         return {UNCONVERGED: everyone & (lost.double().mean() > 0.5)}
 
-    def _is_broken(self, views: tuple[View, ...], answer: Reconstruction, prior: Coordinates) -> Tensor:
+    def _is_broken(self, views: tuple[View, ...], answer: Reconstruction, prior: Coordinates | None) -> Tensor:
         if any(view.noise for view in views):
             return torch.zeros(views[0].victims, dtype=torch.bool, device=answer.inputs.device)
         apart, length = (sum(each) for each in zip(*(missed(view, answer) for view in views), strict=True))

@@ -14,6 +14,7 @@ from leakbench.core.recipe import Slot
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
 from leakbench.models.kinks import kinked
+from leakbench.models.language import LanguageModel
 from leakbench.models.layers import begins_linear
 
 __all__ = ["Reconstructs", "Stage"]
@@ -39,12 +40,12 @@ class Stage:
         Reconstructs, Slot("method", ("leakbench.attack.methods",), without=("autoleak", "rows", "spear"))
     ]
     where: Annotated[
-        Literal["always", "begins_linear", "kinked"],
+        Literal["always", "begins_linear", "kinked", "texts"],
         Field(
             description=(
-                "Networks on which the stage runs. `always`: all. `begins_linear`: those with a biased linear first layer, which a "
-                "closed form can read. `kinked`: networks for images with ReLUs, max pooling or similar kinks, at which a search "
-                "by second derivatives stops early."
+                "Networks on which the stage runs. `always`: all for pictures and tables. `texts`: language models. "
+                "`begins_linear`: those with a biased linear first layer, which a closed form can read. `kinked`: networks for "
+                "images with ReLUs, max pooling or similar kinks, at which a search by second derivatives stops early."
             )
         ),
     ] = "always"
@@ -58,6 +59,8 @@ class Stage:
     def runs_on(self, model: nn.Module, shape: tuple[int, ...]) -> bool:
         """Return whether the stage runs on a network for inputs of shape (*s)."""
 
+        if isinstance(model, LanguageModel):
+            return self.where == "texts"
         if self.where == "begins_linear":
             return begins_linear(model, shape)
         return self.where == "always" or (len(shape) == PICTURE and kinked(model, shape))

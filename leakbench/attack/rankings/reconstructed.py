@@ -15,8 +15,10 @@ from torch import Tensor
 from leakbench.attack.batch_features import decided
 from leakbench.attack.posterior import missed
 from leakbench.core.answers import Ranking, Reconstruction
+from leakbench.data.vocabulary import Vocabulary
 from leakbench.federated.view import Public, View
 from leakbench.measure.metrics import pairwise_rmse
+from leakbench.measure.metrics_texts import pairwise_edit_distance
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.measure.recognised import high_passed, scaled
 
@@ -27,6 +29,9 @@ CALIBRATION = 1000
 
 PICTURE = 4
 """Number of axes of several images (n, C, H, W)."""
+
+FEW = 100
+"""Largest number of public sentences that calibrate it."""
 
 SAME = 1e-6
 """RMSE below which a public example is a copy of a candidate."""
@@ -57,33 +62,39 @@ def by_both(
     alone = {"identified_by_likelihood": likelihood}
     if isinstance(answer, Ranking):
         return alone
-    near = nearest(answer.inputs, candidates.inputs)
-    sure = certain(near, public, candidates.inputs)
+    words = views[0].vocabulary
+    near = nearest(answer.inputs, candidates.inputs, words)
+    sure = certain(near, public, candidates.inputs, words)
     if views[0].examples > 1:  # The likelihood of one example is exact; that of one of a batch is not.
         sure = (sure | explains(views, answer, public)) & ~decided(views[0], candidates).to(sure.device)
     return {**alone, "identified_by_reconstruction": near, IDENTIFIED.name: chosen(likelihood, near, sure)}
 
 
-def nearest(inputs: Tensor, candidates: Tensor) -> Ranking:
+def nearest(inputs: Tensor, candidates: Tensor, words: Vocabulary | None = None) -> Ranking:
     """Rank candidates by their distance from the nearest reconstruction in the victim's batch.
 
     The distance of images is the RMSE after a high-pass filter and a scaling to equal contrast. Reconstructions often have low
-    contrast, and the RMSE of the images themselves then prefers candidates with low contrast. The distance of tables is the RMSE.
+    contrast, and the RMSE of the images themselves then prefers candidates with low contrast. The distance of tables is the RMSE,
+    that of texts the edit distance.
 
     Args:
         inputs: Reconstructions (V, M, *s) in [0, 1]; NaN for missing ones.
         candidates: (k, *s).
+        words: The tokens of texts; None for other data.
 
     Returns:
         Scores (V, k): minus the distance, NaN for a victim without reconstructions.
     """
     victims, members = inputs.shape[:2]
-    distance = _distance(inputs.flatten(0, 1).clamp(0, 1), candidates.to(inputs)).reshape(victims, members, -1)
+    flat = inputs.flatten(0, 1)
+    distance = _distance(flat if words else flat.clamp(0, 1), candidates.to(inputs), words).reshape(
+        victims, members, -1
+    )
     closest = distance.nan_to_num(nan=torch.inf).amin(1)
     return Ranking(-closest.masked_fill(closest.isinf(), torch.nan))
 
 
-def certain(near: Ranking, public: Tensor, candidates: Tensor) -> Tensor:
+def certain(near: Ranking, public: Tensor, candidates: Tensor, words: Vocabulary | None = None) -> Tensor:
     """Return (V,) bool, whether a reconstruction shows by itself which candidate it is.
 
     The evidence is the ratio of the distances from the nearest and from the second nearest candidate (Lowe, IJCV 60, 2004,
@@ -95,10 +106,13 @@ def certain(near: Ranking, public: Tensor, candidates: Tensor) -> Tensor:
         near: The result of `nearest`.
         public: Public examples (P, *s); copies of candidates among them do not count.
         candidates: (k, *s).
+        words: The tokens of texts; None for other data.
     """
     if len(candidates) < 2:
         return torch.zeros(len(near.scores), dtype=torch.bool, device=near.scores.device)
-    apart = _distance(public.to(candidates), candidates)
+    # Edit distances take much longer than those of pixels, and fewer calibrate as well.
+    public = public[:FEW] if words else public
+    apart = _distance(public.to(candidates), candidates, words)
     others = _ratio(apart[apart.amin(1) > SAME])
     limit = others.amin() if len(others) else 0.0
     return _ratio(-near.scores) < limit
@@ -116,7 +130,9 @@ def explains(views: tuple[View, ...], answer: Reconstruction, public: Tensor) ->
         answer: The reconstructions.
         public: Public examples (P, *s).
     """
-    mean = public.to(answer.inputs).mean(0).expand_as(answer.inputs)
+    # A mean of tokens is no sentence, so that one sentence takes its place.
+    mean = public.to(answer.inputs)
+    mean = (mean[0] if views[0].vocabulary else mean.mean(0)).expand_as(answer.inputs)
     # A missing example has no label, and a reconstruction with missing examples explains nothing.
     whole = (answer.labels >= 0).all(1)
     answer = dataclasses.replace(answer, labels=answer.labels.clamp_min(0))
@@ -130,8 +146,10 @@ def chosen(likelihood: Ranking, reconstruction: Ranking, which: Tensor) -> Ranki
     return Ranking(torch.where(which[:, None], reconstruction.scores.to(likelihood.scores), likelihood.scores))
 
 
-def _distance(some: Tensor, others: Tensor) -> Tensor:
+def _distance(some: Tensor, others: Tensor, words: Vocabulary | None) -> Tensor:
     """Return the distances (n, k) of examples (n, *s) and (k, *s)."""
+    if words is not None:
+        return pairwise_edit_distance(some, others, words)
     if some.dim() != PICTURE:
         return pairwise_rmse(some, others)
     return pairwise_rmse(*(scaled(high_passed(x.double())) for x in (some, others)))

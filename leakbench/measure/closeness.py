@@ -1,0 +1,99 @@
+"""How the reconstructions of a data set are matched to the truth and judged: pixels and features by RMSE, texts by their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from leakbench.core.errors import InputError
+from leakbench.core.rng import generator
+from leakbench.data.dataset import Dataset
+from leakbench.measure import metrics
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE, Measure
+from leakbench.measure.metrics_texts import edit_distance, match_texts, pairwise_edit_distance
+
+__all__ = ["PIXELS", "Closeness", "closeness_of", "eta_of"]
+
+Apart: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Closeness:
+    """The distance that decides whether a reconstruction is a success.
+
+    Args:
+        measure: Its name in rows and summaries.
+        match: Takes reconstructions and truths (V, M, *s); returns the order (V, M) of the reconstructions.
+        distance: Takes reconstructions and truths (V, M, *s); returns (V, M) in [0, 1], NaN without a reconstruction.
+        pairwise: Takes examples (n, *s) and (k, *s); returns (n, k).
+        threshold: Takes distinct examples (n, *s) and a generator; returns eta.
+    """
+
+    measure: Measure
+    match: Apart
+    distance: Apart
+    pairwise: Apart
+    threshold: Callable[[Tensor, torch.Generator], float]
+
+
+PIXELS = Closeness(RMSE, metrics.match, metrics.rmse, metrics.pairwise_rmse, metrics.success_threshold)
+"""Pictures and records: the root mean square error of pixels or features."""
+
+
+def closeness_of(data: Dataset) -> Closeness:
+    """Return how reconstructions of a data set are judged."""
+    words = data.vocabulary
+    if words is None:
+        return PIXELS
+
+    def distance(answer: Tensor, truth: Tensor) -> Tensor:
+        return edit_distance(answer.flatten(0, 1), truth.flatten(0, 1), words).reshape(truth.shape[:2])
+
+    pairwise = partial(pairwise_edit_distance, vocabulary=words)
+    return Closeness(
+        EDIT_DISTANCE,
+        partial(match_texts, vocabulary=words),
+        distance,
+        pairwise,
+        lambda examples, rng: _threshold(examples, rng, pairwise),
+    )
+
+
+def eta_of(data: Dataset, seed: int, success: float | None) -> float:
+    """Return eta, the distance up to which a reconstruction counts as a success: `success` if given, else the data set's threshold.
+
+    Args:
+        data: The data set; its threshold is that of the examples that can be attacked.
+        seed: Seed of the cell.
+        success: The threshold of a request; None for that of the data set.
+    """
+    if success is not None:
+        return success
+    return closeness_of(data).threshold(data.train_inputs[data.victims], generator(seed, "eta"))
+
+
+def _threshold(
+    examples: Tensor, rng: torch.Generator, pairwise: Apart, most: int = 600, quantile: float = 0.001
+) -> float:
+    """Return the largest distance that at most the share `quantile` of the pairs of distinct sentences reaches.
+
+    Distances of sentences are fractions with many ties, so that a quantile alone could be reached by more pairs.
+
+    Raises:
+        InputError: For fewer than two distinct sentences.
+    """
+    chosen = examples[torch.randperm(len(examples), generator=rng)[:most]]
+    chosen = torch.unique(chosen, dim=0)
+    if len(chosen) < 2:
+        raise InputError(f"examples: got {len(chosen)} distinct, expected at least 2 to measure a distance")
+    apart = pairwise(chosen, chosen)[torch.ones(len(chosen), len(chosen), dtype=torch.bool).triu(1)]
+    apart = apart[apart > 0]  # Sentences that differ only in special tokens are the same.
+    ordered = apart.sort().values
+    allowed = int(quantile * len(ordered))
+    below = ordered[ordered < ordered[allowed]]
+    return float(below[-1]) if len(below) else float(ordered[0]) / 2
