@@ -227,7 +227,11 @@ class Request:
     success: Annotated[
         float | None, Field(description="Threshold of a reconstruction, such as 'rmse<=0.1'."), Unset("calibrated")
     ] = None
-    candidates: Annotated[int, Field(ge=2, description="Number of candidates k of identification.")] = 1000
+    candidates: Annotated[
+        int | None,
+        Field(ge=2, description="Number of candidates k of identification."),
+        Unset("the dataset's, usually 1000"),
+    ] = None
     lpips_weights: Annotated[
         Path | None, Field(description="Folder with torchvision's weights of squeezenet or alexnet, for LPIPS.")
     ] = None
@@ -348,7 +352,7 @@ class Fields(FederationFields, total=False):
     observations: int
     networks: int | None
     success: float | None
-    candidates: int
+    candidates: int | None
     lpips_weights: Path | None
     device: str
     engine: str

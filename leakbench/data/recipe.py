@@ -143,6 +143,7 @@ class DatasetRecipe:
             )
         ),
     ] = None
+    candidates: Annotated[int, Field(ge=2, description="Default number of candidates k of identification.")] = 1000
     sensitive: Annotated[
         tuple[Text, ...],
         Field(

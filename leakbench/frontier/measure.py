@@ -268,7 +268,7 @@ def identify_cell(first: Cell, request: Request, many: int, data_dir: Path | Non
         data_dir: Folder of the data sets; None for the default.
         load: Reads a data set.
     """
-    victims = min(many, len(first.data.victims), request.candidates)
+    victims = min(many, len(first.data.victims), first.settings.candidates)
     asked = dataclasses.replace(request, attack="identification", victims=victims, **UNLIMITED)
     cell = prepare(dataclasses.replace(asked, train_rounds=0), data_dir, load=load)
     return cell if _facts_of(cell) == _facts_of(first) else prepare(asked, data_dir, load=load)

@@ -44,16 +44,22 @@ class LanguageModel(nn.Module):
         self.tokens, self.width = embedding.num_embeddings, embedding.embedding_dim
         self.classifier = nn.Linear(int(transformer.config.hidden_size), classes)  # type: ignore[union-attr, arg-type]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits (n, classes) of tokens (n, T), or of embeddings (n, T, width) of sentences without padding."""
-        there, outputs = self.read(x)
+    def forward(self, x: Tensor, places: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
+        """Return the logits (n, classes) of tokens (n, T), or of embeddings (n, T, width) of sentences without padding.
+
+        Args:
+            x: The tokens or embeddings.
+            places: Position (n, T) of each token; None for 0 to T - 1.
+            seen: (n, T, T) bool, which tokens a token sees; None for all tokens but padding, of a causal network those before it.
+        """
+        there, outputs = self.read(x, places, seen)
         where = there.sum(1) - 1 if self.causal else torch.zeros_like(there[:, 0], dtype=torch.int64)
         # A product instead of an index, since `torch.func.vmap` has no index by the values of a tensor.
         chosen = (torch.arange(there.shape[1], device=x.device) == where[:, None]).to(outputs)
         out: Tensor = self.classifier((outputs * chosen[..., None]).sum(1))
         return out
 
-    def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, x: Tensor, places: Tensor | None = None, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return (which places hold a token (n, T) bool, the transformer's outputs (n, T, width)) of the same input."""
         if x.dim() == 2:
             numbers = x.long()
@@ -62,13 +68,15 @@ class LanguageModel(nn.Module):
         else:
             there, entered = x.new_ones(x.shape[:2], dtype=torch.bool), x
         length = there.shape[1]
-        seen = there[:, None, None, :].expand(-1, 1, length, length)
-        if self.causal:
-            seen = seen & seen.new_ones(length, length).tril()
+        if seen is None:
+            seen = there[:, None, :].expand(-1, length, length)
+            if self.causal:
+                seen = seen & seen.new_ones(length, length).tril()
         # A mask with four axes is added to the scores as it is. The library would decide on the values of one with two axes.
         hidden = torch.zeros(seen.shape, dtype=entered.dtype, device=x.device)
-        hidden = hidden.masked_fill(~seen, torch.finfo(entered.dtype).min)
-        return there, self.transformer(inputs_embeds=entered, attention_mask=hidden).last_hidden_state
+        hidden = hidden.masked_fill(~seen, torch.finfo(entered.dtype).min)[:, None]
+        placed = {} if places is None else {"position_ids": places}
+        return there, self.transformer(inputs_embeds=entered, attention_mask=hidden, **placed).last_hidden_state
 
 
 def gpt_tiny(shape: Shape, classes: int) -> nn.Module:

@@ -110,7 +110,9 @@ class Candidates:
             raise InputError(
                 "candidates: for a batch they need public examples in place of its other, unknown examples"
             )
-        few = public_of(view, "candidates", min(FEW, fitting(view, 2_100_000_000)))
+        # Language models are large, and their sentences differ in many more ways than any sample of public ones spans.
+        room = 600_000_000 if view.vocabulary is not None else 2_100_000_000
+        few = public_of(view, "candidates", min(FEW, fitting(view, room)))
         return torch.cat(list(gradients_alone(view, few, self.chunk)))
 
     def _in_batch(self, view: View, observed: Tensor, others: Tensor, hypotheses: Iterable[Tensor]) -> Tensor:

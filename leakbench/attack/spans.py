@@ -1,0 +1,195 @@
+"""Which inputs of an attention layer a gradient contains: the span of the gradient of its projections.
+
+The gradient of a projection z = x W of tokens x_1 ... x_n is the sum of the products x_t delta_t^T, so that its columns lie in the
+span of the inputs x_t. If there are fewer tokens than numbers in an input, and the deltas are independent, both spans are equal,
+and an input of the batch can be recognised (Petrov et al., "DAGER", NeurIPS 2024, section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from leakbench.core.types import Parameters
+from leakbench.models.language import LanguageModel
+
+__all__ = ["Probe", "Span", "entering_of", "probes_of", "span_of"]
+
+PROJECTIONS = (("c_attn",), ("query", "key", "value"), ("q_proj", "k_proj", "v_proj"), ("query_key_value",))
+"""Names of the projections of one attention layer that have the same input, in each kind of transformer."""
+
+LORA = ".lora_B.default"
+"""End of the name of the second matrix of LoRA, whose input is the first one's output."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Projections with the same input.
+
+    Args:
+        module: Name of a module with this input.
+        weights: Names of the parameters that multiply it.
+        outer: Whether a weight is stored as (input, output), as GPT-2 does.
+    """
+
+    module: str
+    weights: tuple[str, ...]
+    outer: bool
+
+
+def probes_of(model: LanguageModel, trained: Sequence[str]) -> list[tuple[Probe, ...]]:
+    """Return the probes of each attention layer, in order; only those whose weights are trained.
+
+    Args:
+        model: The network.
+        trained: Names of the trained parameters.
+    """
+    modules = dict(model.named_modules())
+    layers: dict[str, list[Probe]] = {}
+    for name in modules:
+        parent, _, last = name.rpartition(".")
+        for group in PROJECTIONS:
+            if last != group[0]:
+                continue
+            plain = tuple(w for n in group if (w := _weight(modules, f"{parent}.{n}")) in trained)
+            found = [Probe(name, plain, _outer(modules[name]))] if plain else []
+            low = (f"{parent}.{n}{LORA}" for n in group)
+            found += [Probe(n, (f"{n}.weight",), False) for n in low if f"{n}.weight" in trained]
+            if found:
+                layers[parent] = found
+    return [tuple(found) for found in layers.values()]
+
+
+def _weight(modules: dict[str, nn.Module], name: str) -> str:
+    """Return the name of the weight of a projection, which LoRA moves into `base_layer`."""
+    return f"{name}.base_layer.weight" if f"{name}.base_layer" in modules else f"{name}.weight"
+
+
+def _outer(module: nn.Module) -> bool:
+    """Return whether a layer stores its weight as (input, output)."""
+    return type(getattr(module, "base_layer", module)).__name__ == "Conv1D"
+
+
+class _Reached(Exception):
+    """The last probe has been reached, so that the rest of the network need not run."""
+
+
+@contextmanager
+def _watched(model: nn.Module, probes: tuple[Probe, ...], entered: dict[str, Tensor]) -> Iterator[None]:
+    hooks = []
+    try:
+        for probe in probes:
+
+            def note(_: nn.Module, arguments: tuple[Any, ...], name: str = probe.module) -> None:
+                entered[name] = arguments[0]
+                if len(entered) == len(probes):
+                    raise _Reached
+
+            hooks.append(model.get_submodule(probe.module).register_forward_pre_hook(note))
+        yield
+    except _Reached:
+        pass
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def entering_of(
+    model: LanguageModel,
+    parameters: Parameters,
+    probes: tuple[Probe, ...],
+    tokens: Tensor,
+    places: Tensor | None = None,
+    seen: Tensor | None = None,
+) -> list[Tensor]:
+    """Return the inputs (n, S, d) of each probe for tokens (n, S).
+
+    Args:
+        model: The network.
+        parameters: Its parameters.
+        probes: The probes of one layer.
+        tokens: Numbers of tokens (n, S).
+        places: Position (n, S) of each token in its sentence; None for 0 to S - 1.
+        seen: (n, S, S) bool, which tokens a token sees; None for what the network lets it see.
+    """
+    entered: dict[str, Tensor] = {}
+    with torch.no_grad(), _watched(model, probes, entered):
+        functional_call(model, parameters, (tokens,), {"places": places, "seen": seen})
+    return [entered[probe.module] for probe in probes]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The span of the inputs of a probe.
+
+    Args:
+        basis: (d, r) float64, orthonormal columns.
+        gap: Ratio of the smallest singular value inside to the largest one outside; 1 without a gap.
+    """
+
+    basis: Tensor
+    gap: float
+
+    @property
+    def rank(self) -> int:
+        """Dimension r of the span."""
+        return self.basis.shape[1]
+
+    @property
+    def room(self) -> float:
+        """Expected distance of an unrelated input: the square root of the share of dimensions outside."""
+        return float((1 - self.rank / self.basis.shape[0]) ** 0.5)
+
+    def limit(self, tolerance: float) -> float:
+        """Return the largest distance of an input of the batch: rounding errors move it by about room / gap.
+
+        Args:
+            tolerance: Largest share of `room`.
+        """
+        return self.room * min(tolerance, MARGIN / self.gap)
+
+    def distance(self, inputs: Tensor) -> Tensor:
+        """Return the distance (...) of inputs (..., d) from the span, as a share of their lengths."""
+        wide = inputs.to(self.basis)
+        inside = wide @ self.basis
+        whole = wide.square().sum(-1)
+        return ((whole - inside.square().sum(-1)).clamp_min(0) / whole.clamp_min(torch.finfo(whole.dtype).tiny)).sqrt()
+
+
+MARGIN = 4.0
+"""Factor between the largest distance of an input of the batch and its estimate from the gap."""
+
+GAP = 8.0
+"""Ratio of neighbouring singular values that separates a span from rounding errors; inside a spectrum it is about 1 to 3."""
+
+ROUNDING = 1e-5
+"""Singular values below this share of the largest one may be rounding errors."""
+
+
+def span_of(gradients: Sequence[Tensor]) -> Span | None:
+    """Return the span of the columns of gradients (d, k) of the same inputs.
+
+    Its dimension is where the singular values fall to rounding errors: at the largest ratio of neighbours, at least `GAP`, whose
+    second value is below `ROUNDING` of the first singular value. Gradients of exactly low rank end in zeros.
+
+    Returns:
+        None without such a fall: the span is everything, or noise fills it up.
+    """
+    whole = torch.cat([g.double() for g in gradients], 1)
+    if not whole.isfinite().all() or not whole.any():
+        return None
+    basis, values, _ = torch.linalg.svd(whole, full_matrices=False)
+    if len(values) < 2:
+        return None
+    floor = torch.finfo(torch.float64).eps * values[0]
+    ratios = values[:-1].clamp_min(floor) / values[1:].clamp_min(floor)
+    ratios = ratios.masked_fill(values[1:] > ROUNDING * values[0], 0.0)
+    rank = int(ratios.argmax()) + 1
+    gap = float(ratios[rank - 1])
+    return Span(basis[:, :rank], gap) if gap >= GAP else None
