@@ -52,13 +52,13 @@ def probes_of(model: LanguageModel, trained: Sequence[str]) -> list[tuple[Probe,
     """
     modules = dict(model.named_modules())
     layers: dict[str, list[Probe]] = {}
-    for name in modules:
+    for name, module in modules.items():
         parent, _, last = name.rpartition(".")
         for group in PROJECTIONS:
             if last != group[0]:
                 continue
             plain = tuple(w for n in group if (w := _weight(modules, f"{parent}.{n}")) in trained)
-            found = [Probe(name, plain, _outer(modules[name]))] if plain else []
+            found = [Probe(name, plain, _outer(module))] if plain else []
             low = (f"{parent}.{n}{LORA}" for n in group)
             found += [Probe(n, (f"{n}.weight",), False) for n in low if f"{n}.weight" in trained]
             if found:

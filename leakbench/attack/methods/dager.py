@@ -238,7 +238,8 @@ class _Search:
                 used = sentence != self.model.padding
                 covered[sentence[used].long(), used.nonzero()[:, 0]] = True
         rows = torch.stack(found) if found else self.possible.new_zeros(0, length).float()
-        return torch.unique(rows, dim=0)
+        found_once: Tensor = torch.unique(rows, dim=0)
+        return found_once
 
     def _settled(self, place: int, token: int, rng: torch.Generator) -> Tensor | None:
         """Return a sentence (T,) with a token at a place whose inputs are all in the span; None if none is found."""
