@@ -51,10 +51,12 @@ class Sent:
 def sent_to_clients(cell: Cell, honest: Network, tap: str) -> Sent:
     """Return what the cell's server sends: the honest network, or its change by a malicious server for a leakage point."""
     public = public_examples(cell, max(FEW, cell.attack.needs.public))
-    state = {**honest.parameters, **honest.statistics}
-    # A diverged network leaks values that are not finite, so a malicious server has nothing to gain from a change.
-    finite = math.isfinite(accuracy(honest.model, state, public.inputs, public.labels)[1])
-    server = cell.attack.server if finite else Honest()
+    server = cell.attack.server
+    if not isinstance(server, Honest):
+        state = {**honest.parameters, **honest.statistics}
+        # A diverged network leaks values that are not finite, so a malicious server has nothing to gain from a change.
+        finite = math.isfinite(accuracy(honest.model, state, public.inputs, public.labels)[1])
+        server = server if finite else Honest()
     return Sent(*server(honest, public, knowledge(cell, tap), generator(cell.settings.seed, "server")))
 
 

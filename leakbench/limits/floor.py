@@ -44,6 +44,10 @@ def floor(cell: Cell, sent: Callable[[int], Sent], tap: str, round_number: int, 
         sent: Maps a draw of the first weights to what the server sent; each victim has its own draw.
         tap: Leakage point.
     """
+    if cell.data.tokens:
+        return Floor(
+            None, None, "none: tokens have no distances, so that a gradient has no information about a small change"
+        )
     victims = draw_victims(cell, tap, round_number, partition)
     cohort, steps, batch = victims.indices.shape[1:]
     done = leak_facts(cell, sent(0).network, round_number)

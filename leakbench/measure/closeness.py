@@ -78,7 +78,7 @@ def eta_of(data: Dataset, seed: int, success: float | None) -> float:
 
 
 def _threshold(
-    examples: Tensor, rng: torch.Generator, pairwise: Apart, most: int = 600, quantile: float = 0.001
+    examples: Tensor, rng: torch.Generator, pairwise: Apart, most: int = 400, quantile: float = 0.001
 ) -> float:
     """Return the largest distance that at most the share `quantile` of the pairs of distinct sentences reaches.
 

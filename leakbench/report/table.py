@@ -24,10 +24,12 @@ from leakbench.report.columns import (
     RIGHT_FEATURES,
     RMSE,
     SUCCESS,
+    TEXT_COLUMNS,
     VERDICT,
     PointColumn,
     columns,
     has_records,
+    has_texts,
     with_values,
 )
 from leakbench.report.epsilons import caveats, compared, epsilons
@@ -162,6 +164,8 @@ def core_columns(summary: Summary) -> list[PointColumn]:
         # The interval has no room.
         features = replace(RIGHT_FEATURES, text=lambda tap: number(tap.feature_accuracy))
         chosen = (SUCCESS, BASELINE, features, BASELINE_FEATURES, PICKED)
+    elif has_texts(summary):
+        chosen = (SUCCESS, BASELINE, *TEXT_COLUMNS[1:3], PICKED)
     return [*with_values(chosen, summary), VERDICT]
 
 

@@ -111,7 +111,7 @@ class Candidates:
                 "candidates: for a batch they need public examples in place of its other, unknown examples"
             )
         # Language models are large, and their sentences differ in many more ways than any sample of public ones spans.
-        room = 600_000_000 if view.vocabulary is not None else 2_100_000_000
+        room = 300_000_000 if view.vocabulary is not None else 2_100_000_000
         few = public_of(view, "candidates", min(FEW, fitting(view, room)))
         return torch.cat(list(gradients_alone(view, few, self.chunk)))
 

@@ -29,7 +29,10 @@ PUBLIC = 500
 """Largest number of public examples of the ranking."""
 
 WORK = 500_000_000
-"""Largest number of values of the public examples' gradients; the largest network gets 100 examples."""
+"""Largest number of values of the public examples' gradients; the largest network gets 100 examples, or `TEXTS` sentences."""
+
+TEXTS = 40
+"""Number of public sentences: their gradients take seconds."""
 
 
 @part("classes")
@@ -58,7 +61,7 @@ class Classes:
 
 
 def _most(view: View) -> int:
-    return max(100, min(PUBLIC, WORK // numbers(view)))
+    return TEXTS if view.vocabulary is not None else max(100, min(PUBLIC, WORK // numbers(view)))
 
 
 def _scores(view: View) -> Tensor:
