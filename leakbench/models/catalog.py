@@ -16,6 +16,7 @@ from leakbench.core.behaviour import FIRST
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.types import Parameters
 from leakbench.models.convnet import convnet
+from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import (
     DEFAULT,
     Rule,
@@ -28,14 +29,14 @@ from leakbench.models.initialise import (
     uniform,
     xavier,
 )
-from leakbench.models.language import bert_tiny, gpt_tiny
+from leakbench.models.language import LanguageModel, bert_tiny, from_folder, gpt_tiny
 from leakbench.models.lenet import LENETS, lenet
 from leakbench.models.resnet import resnet18
 from leakbench.models.shapes import Shape
 from leakbench.models.small import cnn, mlp, mlp_100, mlp_256, mlp_600, mlp_1000, mlp_relu, mlp_sigmoid
 from leakbench.models.vision_transformer import vision_transformer
 
-__all__ = ["MODELS", "Architecture", "build", "default_leak_model", "default_model", "one_hot", "parameters"]
+__all__ = ["MODELS", "Architecture", "architecture", "build", "default_leak_model", "default_model", "one_hot", "parameters"]
 
 
 @dataclass(frozen=True)
@@ -53,23 +54,46 @@ class Architecture:
     behaviour: int = FIRST
 
 
-def build(name: str, shape: Shape, classes: int, rng: torch.Generator, init: str = DEFAULT) -> nn.Module:
+def architecture(name: str) -> Architecture:
+    """Return the network of a name in `MODELS`, or the one in a folder of Hugging Face for `hf:FOLDER`.
+
+    Raises:
+        InputError: For another name.
+    """
+    folder = NetworkFolder.of(name)
+    if folder is not None:
+        return Architecture(partial(from_folder, folder), narrow_normal)
+    if name not in MODELS:
+        raise InputError(f"model: unknown name {name!r}{nearest(name, list(MODELS))} (or hf:FOLDER)")
+    return MODELS[name]
+
+
+def build(
+    name: str, shape: Shape, classes: int, rng: torch.Generator, init: str = DEFAULT, padding: int = 0
+) -> nn.Module:
     """Build a network in eval mode.
 
+    A network with weights in a folder keeps them; its classifier is new, and is drawn.
+
     Args:
-        name: A key of `MODELS`.
+        name: A key of `MODELS`, or `hf:FOLDER`.
         shape: Shape of one input, (C, H, W), (F,), or (T, tokens) of a text.
         classes: Number of classes.
         rng: Source of the first weights.
         init: Initialisation, see `leakbench.models.initialise.rule_of`; `default` is the network's own.
+        padding: Number of the token that fills up a text.
 
     Raises:
         InputError: For an unknown name or initialisation, or a shape that the network does not accept.
     """
-    if name not in MODELS:
-        raise InputError(f"model: unknown name {name!r}{nearest(name, list(MODELS))}")
-    rule = rule_of(init)[1] or MODELS[name].init
-    return initialise(MODELS[name].builder(shape, classes), rule, rng).eval()
+    made = architecture(name)
+    rule, folder = rule_of(init)[1] or made.init, NetworkFolder.of(name)
+    model = made.builder(shape, classes)
+    if isinstance(model, LanguageModel):
+        model.padding = padding
+        initialise(model.classifier if folder is not None and folder.trained else model, rule, rng)
+        return model.eval()
+    return initialise(model, rule, rng).eval()
 
 
 def parameters(model: nn.Module) -> Parameters:
