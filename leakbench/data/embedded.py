@@ -32,7 +32,7 @@ REVIEW = 32
 
 
 class LibraryData(NamedTuple):
-    """The data of a library: inputs (n, *s) float64, targets (n,) int64, the names of classes and columns, the vocabulary and texts."""
+    """The data of a library: inputs (n, *s) float64, targets (n,) int64, names of classes and columns, vocabulary, texts."""
 
     inputs: Tensor
     targets: Tensor

@@ -36,7 +36,16 @@ from leakbench.models.shapes import Shape
 from leakbench.models.small import cnn, mlp, mlp_100, mlp_256, mlp_600, mlp_1000, mlp_relu, mlp_sigmoid
 from leakbench.models.vision_transformer import vision_transformer
 
-__all__ = ["MODELS", "Architecture", "architecture", "build", "default_leak_model", "default_model", "one_hot", "parameters"]
+__all__ = [
+    "MODELS",
+    "Architecture",
+    "architecture",
+    "build",
+    "default_leak_model",
+    "default_model",
+    "one_hot",
+    "parameters",
+]
 
 
 @dataclass(frozen=True)

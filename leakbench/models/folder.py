@@ -1,7 +1,7 @@
 """Networks in a folder of Hugging Face: their names, the identity of their files, and their weights.
 
-`hf:FOLDER` is what a user writes. A cell has `hf:FOLDER@SHA256`, so that files that change during a run are noticed. The identity of
-a cell has the hash alone, so that the same files in another place are the same network.
+`hf:FOLDER` is what a user writes. A cell has `hf:FOLDER@SHA256`, so that files that change during a run are noticed. The identity
+of a cell has the hash alone, so that the same files in another place are the same network.
 """
 
 from __future__ import annotations
@@ -81,12 +81,14 @@ class NetworkFolder:
                 raise InputError(f"{field}: {str(self)!r}: no such folder; give a folder with a {CONFIG}")
             if not (self.path / CONFIG).is_file():
                 raise InputError(f"{field}: {str(self)!r}: the folder has no {CONFIG}; give a folder of Hugging Face")
-            found = content_hash({path.name: _checksum(path, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files(field)})
+            found = content_hash(
+                {path.name: _checksum(path, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files(field)}
+            )
         except (OSError, ValueError) as error:
             raise InputError(f"{field}: {str(self)!r}: cannot be read: {error}") from None
         if self.sha256 not in ("", found):
             raise InputError(
-                f"{field}: {str(self)!r}: its files have changed: sha256 {found[:8]} now, {self.sha256[:8]} expected; start a new run"
+                f"{field}: {str(self)!r}: its files have changed: sha256 {found[:8]}, expected {self.sha256[:8]}; start a new run"
             )
         return found
 
@@ -103,7 +105,9 @@ class NetworkFolder:
                 parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise InputError(f"{field}: {str(self)!r}: {INDEX} is not an index of weights") from None
-            if not all(isinstance(part, str) and part == Path(part).name and (self.path / part).is_file() for part in parts):
+            if not all(
+                isinstance(part, str) and part == Path(part).name and (self.path / part).is_file() for part in parts
+            ):
                 raise InputError(f"{field}: {str(self)!r}: {INDEX} names files that are not in the folder")
             return tuple(self.path / part for part in parts)
         others = sorted(path.name for pattern in ("*.safetensors", *PICKLES) for path in self.path.glob(pattern))
@@ -127,7 +131,9 @@ class NetworkFolder:
             tensor = tensors.get(name)
             if tensor is None or tensor.shape != parameter.shape:
                 got = "none" if tensor is None else str(tuple(tensor.shape))
-                raise InputError(f"model: {str(self)!r}: weights {name!r}: got {got}, expected {tuple(parameter.shape)}")
+                raise InputError(
+                    f"model: {str(self)!r}: weights {name!r}: got {got}, expected {tuple(parameter.shape)}"
+                )
             with torch.no_grad():
                 parameter.copy_(tensor)
 

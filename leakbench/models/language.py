@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -128,6 +130,17 @@ def _empty(kind: Any, config: Any, **options: Any) -> nn.Module:
     return built.eval()
 
 
+@contextmanager
+def _quiet(library: Any) -> Iterator[None]:
+    """Keep the library from printing advice, such as on the tokens that begin a text."""
+    before = library.logging.get_verbosity()
+    library.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        library.logging.set_verbosity(before)
+
+
 CAUSAL = ("gpt2", "llama", "mistral", "qwen2", "gpt_neox")
 """Kinds of causal transformers, as their `config.json` names them."""
 
@@ -156,7 +169,8 @@ def from_folder(folder: NetworkFolder, shape: Shape, classes: int, padding: int 
     library = need(LIBRARY, f"model: {name}")
     folder.check()
     try:
-        config = library.AutoConfig.from_pretrained(folder.path, local_files_only=True, trust_remote_code=False)
+        with _quiet(library):
+            config = library.AutoConfig.from_pretrained(folder.path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # The library raises errors of many kinds.
         raise InputError(f"model: {name!r}: config.json cannot be read: {' '.join(str(error).split())}") from None
     kind = config.model_type
