@@ -28,6 +28,7 @@ from leakbench.measure.metrics import Score, load_lpips
 from leakbench.models import MODELS, default_leak_model, default_model
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import rule_of
+from leakbench.models.trainable import trainable_of
 
 __all__ = ["plan_cell", "resolve_cell", "with_examples"]
 
@@ -101,6 +102,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         device=str(device),
         victim_mode=request.victim_mode,
         init=rule_of(request.init)[0],
+        trainable=str(trainable_of(request.trainable)),
         join_rounds=request.join_rounds,
         pictures=request.pictures,
         reads=request.reads,

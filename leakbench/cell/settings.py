@@ -8,6 +8,7 @@ from typing import ClassVar
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.data.recipe import Federation
 from leakbench.models.initialise import DEFAULT
+from leakbench.models.trainable import ALL
 
 __all__ = ["Settings"]
 
@@ -24,6 +25,7 @@ class Settings:
         stop_after: Number of the federation's rounds within a budget; None for all.
         victim_mode: See `leakbench.cell.victim_mode`; None if no network depends on it.
         init: Initialisation of both networks, see `leakbench.models.initialise.rule_of`.
+        trainable: The parameters of both networks that are trained, see `leakbench.models.trainable`.
         join_rounds: Whether one attack observes the same victims at all leak rounds.
         reads: One of `leakbench.core.request.READS`.
         observations: Number of observations of each gradient, see `leakbench.cell.looks`.
@@ -58,6 +60,7 @@ class Settings:
     pictures: bool = True
     networks: int = 1
     budget: float | None = None
+    trainable: str = ALL
 
     @property
     def leaking(self) -> str:

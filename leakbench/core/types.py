@@ -154,6 +154,11 @@ class Network:
         return {n: self.memory.get(n, b) for n, b in buffers.items() if n in saved}
 
     @property
+    def frozen(self) -> Parameters:
+        """{p: (*p)}, the model's parameters that are not trained and so are not among `parameters`."""
+        return {n: p.detach() for n, p in self.model.named_parameters() if n not in self.parameters}
+
+    @property
     def draws(self) -> int:
         """Number of standard normal numbers per example in training, see `Sampling`; 0 if the model draws none."""
         return int(getattr(self.model, "draws", 0))

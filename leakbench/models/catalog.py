@@ -34,6 +34,7 @@ from leakbench.models.lenet import LENETS, lenet
 from leakbench.models.resnet import resnet18
 from leakbench.models.shapes import Shape
 from leakbench.models.small import cnn, mlp, mlp_100, mlp_256, mlp_600, mlp_1000, mlp_relu, mlp_sigmoid
+from leakbench.models.trainable import ALL, with_trainable
 from leakbench.models.vision_transformer import vision_transformer
 
 __all__ = [
@@ -78,7 +79,13 @@ def architecture(name: str) -> Architecture:
 
 
 def build(
-    name: str, shape: Shape, classes: int, rng: torch.Generator, init: str = DEFAULT, padding: int = 0
+    name: str,
+    shape: Shape,
+    classes: int,
+    rng: torch.Generator,
+    init: str = DEFAULT,
+    padding: int = 0,
+    trainable: str = ALL,
 ) -> nn.Module:
     """Build a network in eval mode.
 
@@ -91,23 +98,26 @@ def build(
         rng: Source of the first weights.
         init: Initialisation, see `leakbench.models.initialise.rule_of`; `default` is the network's own.
         padding: Number of the token that fills up a text.
+        trainable: The parameters that are trained, see `leakbench.models.trainable`.
 
     Raises:
-        InputError: For an unknown name or initialisation, or a shape that the network does not accept.
+        InputError: For an unknown name, initialisation or rule of trained parameters, or a shape that the network does not accept.
     """
     made = architecture(name)
     rule, folder = rule_of(init)[1] or made.init, NetworkFolder.of(name)
     model = made.builder(shape, classes)
     if isinstance(model, LanguageModel):
         model.padding = padding
-        initialise(model.classifier if folder is not None and folder.trained else model, rule, rng)
-        return model.eval()
-    return initialise(model, rule, rng).eval()
+    if isinstance(model, LanguageModel) and folder is not None and folder.trained:
+        initialise(model.classifier, rule, rng)
+    else:
+        initialise(model, rule, rng)
+    return with_trainable(model, trainable, rng).eval()
 
 
 def parameters(model: nn.Module) -> Parameters:
-    """Return the model's parameters, detached, in the model's order."""
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+    """Return the model's trained parameters, detached, in the model's order; the others stay in the model."""
+    return {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
 
 def default_model(shape: Shape) -> str:

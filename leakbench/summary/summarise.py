@@ -16,6 +16,7 @@ from leakbench.limits.limits import Limits
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, LABELS
 from leakbench.models.folder import shown
+from leakbench.models.trainable import ALL
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.storage.summary import PrintedNumber, Summary, Tap, Violation
 from leakbench.summary.evidence import setup_of
@@ -69,6 +70,7 @@ def summarise(
         **({"leak_model": shown(s.leak_model)} if s.protocol == "paper" else {}),
         **({"victim_mode": s.victim_mode} if s.victim_mode else {}),
         "init": s.init,
+        **({} if s.trainable == ALL else {"trainable": s.trainable}),
         "reads": s.reads,
         "client_optimizer": s.federation.client_optimizer,
         "join_rounds": s.join_rounds,
