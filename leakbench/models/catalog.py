@@ -57,11 +57,13 @@ class Architecture:
         builder: (shape of one input, classes) -> module.
         init: Default initialisation.
         behaviour: Version, raised when its outputs or its first weights change; see `leakbench.core.behaviour`.
+        texts: Whether it takes texts, and not pictures or tables.
     """
 
     builder: Callable[[Shape, int], nn.Module]
     init: Rule
     behaviour: int = FIRST
+    texts: bool = False
 
 
 def architecture(name: str) -> Architecture:
@@ -72,7 +74,7 @@ def architecture(name: str) -> Architecture:
     """
     folder = NetworkFolder.of(name)
     if folder is not None:
-        return Architecture(partial(from_folder, folder), narrow_normal)
+        return Architecture(partial(from_folder, folder), narrow_normal, texts=True)
     if name not in MODELS:
         raise InputError(f"model: unknown name {name!r}{nearest(name, list(MODELS))} (or hf:FOLDER)")
     return MODELS[name]
@@ -156,8 +158,8 @@ MODELS: dict[str, Architecture] = {
     "convnet_no_norm": Architecture(partial(convnet, "convnet_no_norm", norm=False), torch_default),
     "resnet18_batch_norm": Architecture(partial(resnet18, "resnet18_batch_norm", norm="batch"), fan_out),
     "resnet18_group_norm": Architecture(partial(resnet18, "resnet18_group_norm", norm="group"), fan_out),
-    "gpt_tiny": Architecture(gpt_tiny, narrow_normal),
-    "bert_tiny": Architecture(bert_tiny, narrow_normal),
+    "gpt_tiny": Architecture(gpt_tiny, narrow_normal, texts=True),
+    "bert_tiny": Architecture(bert_tiny, narrow_normal, texts=True),
     "vit_tiny": Architecture(partial(vision_transformer, "vit_tiny", patch=4), narrow_normal),
     "vit_tiny_patch8": Architecture(partial(vision_transformer, "vit_tiny_patch8", patch=8), narrow_normal),
 }
