@@ -264,7 +264,8 @@ class _Behind:
         self.model, self.weight = network.model, f"{layer.name}weight"
         lanes = {n: p if network.shared else p[0] for n, p in network.parameters.items()}
         self.tensors = {
-            n: t.double() if t.is_floating_point() else t for n, t in {**network.statistics, **lanes}.items()
+            n: t.double() if t.is_floating_point() else t
+            for n, t in {**network.frozen, **network.statistics, **lanes}.items()
         }
         self.zero = next(iter(self.tensors.values())).new_zeros(view.examples, *view.shape, dtype=torch.float64)
         # The loss as a function of the layer's inputs does not depend on the layers before it.

@@ -18,7 +18,8 @@ from leakbench.core.behaviour import SHARED, behaviour_of, identity_name, versio
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
-from leakbench.models import MODELS
+from leakbench.models import architecture
+from leakbench.models.folder import shown
 
 __all__ = ["behaviours_of"]
 
@@ -76,6 +77,6 @@ def behaviours_of(cell: Resolved) -> dict[str, int]:
         **versions_of_parts([cell.attack, cell.defense, cell.recipe.format, cell.recipe.federation.partition]),
         **versions_of_parts(s.federation.partition),
         **{identity_name(cls): behaviour_of(cls) for cls in ranks},
-        **{f"network {name}": MODELS[name].behaviour for name in networks},
+        **{f"network {shown(name)}": architecture(name).behaviour for name in networks},
         **{name: version for name, version in SHARED.items() if name not in USED or USED[name](cell)},
     }

@@ -23,6 +23,7 @@ from leakbench.data.partition import Partition
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.measure.metrics import Score
+from leakbench.models.folder import FOLDER, NetworkFolder, named
 from leakbench.storage.store import SCHEMA, content_hash
 
 __all__ = ["Cell", "hand_out", "identified", "identity", "leak_clock", "leak_federation"]
@@ -71,8 +72,11 @@ def identified(cell: Cell) -> Cell:
         "recipes": [acting(describe(cell.attack)), acting(describe(cell.defense))],
         "data": cell.data.content,
         # Where a cell is computed does not change what it is; the manifest's `computed` names its devices.
-        "settings": describe(cell.settings) | {"device": "cpu"},
+        "settings": _described(cell.settings) | {"device": "cpu"},
     }
+    for name in ("model", "leak_model"):  # The same files in another folder are the same network.
+        if (network := NetworkFolder.of(content["settings"][name])) is not None:
+            content["settings"][name] = f"{FOLDER}{network.sha256}"
     if not cell.settings.federation.dropout:
         # Without dropout, its settings change no result, so they are not part of the identity.
         del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
@@ -98,8 +102,14 @@ def identity(cell: Cell, command: str) -> dict[str, Any]:
         "versions": versions(),
         "computed": [conditions(torch.device(cell.settings.device))],
         "recipes": {name: describe(recipe) for name, recipe in recipes.items()},
-        "settings": describe(cell.settings),
+        "settings": _described(cell.settings),
     }
+
+
+def _described(settings: Settings) -> dict[str, Any]:
+    """Return the settings as plain data. The networks in folders have the folder's own name, without the path to it."""
+    described: dict[str, Any] = describe(settings)
+    return described | {"model": named(settings.model), "leak_model": named(settings.leak_model)}
 
 
 def hand_out(cell: Cell) -> Partition:

@@ -19,12 +19,16 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import resolve
 from leakbench.core.request import Request, check_request, leak_rounds, networks_of
+from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
+from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense
 from leakbench.measure.metrics import Score, load_lpips
 from leakbench.models import MODELS, default_leak_model, default_model
+from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import rule_of
+from leakbench.models.trainable import trainable_of
 
 __all__ = ["plan_cell", "resolve_cell", "with_examples"]
 
@@ -50,7 +54,8 @@ def with_examples(
     """
     if cell.data.has_examples:
         return cell
-    cell = identified(dataclasses.replace(cell, data=load(dataset, data_dir, progress=progress)[2]))
+    data = _tokenised(load(dataset, data_dir, progress=progress)[2], cell.settings.networks_used)
+    cell = identified(dataclasses.replace(cell, data=data))
     check_looks(cell)
     return cell
 
@@ -77,16 +82,18 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     if attack.needs.table and data.kind != "tabular":
         raise InputError(f"attack: {attack_name!r} needs a table, {data_name!r} holds pictures (try --dataset adult)")
     federation = _federation(request, recipe)
-    lpips, weights = _lpips(request.lpips_weights)
     recipes_leak = defense.leak_model or attack.leak_model
+    model = _model("model", request.model, defense.model, default_model(data.layout))
+    leak_model = _model("leak-model", request.leak_model, recipes_leak, default_leak_model(data.layout))
+    lpips, weights = _lpips(request.lpips_weights)
     settings = Settings(
         protocol=request.protocol,
         taps=tuple(tap for tap in TAPS if tap in request.taps),
         victims=request.victims,
         leak_batch=federation.batch if request.leak_batch is None else request.leak_batch,
         leak_rounds=leak_rounds(request, federation.rounds),
-        model=_model("model", request.model, defense.model, default_model(data.layout)),
-        leak_model=_model("leak-model", request.leak_model, recipes_leak, default_leak_model(data.layout)),
+        model=model,
+        leak_model=leak_model,
         federation=federation,
         success=request.success,
         candidates=recipe.candidates if request.candidates is None else request.candidates,
@@ -95,6 +102,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         device=str(device),
         victim_mode=request.victim_mode,
         init=rule_of(request.init)[0],
+        trainable=str(trainable_of(request.trainable)),
         join_rounds=request.join_rounds,
         pictures=request.pictures,
         reads=request.reads,
@@ -103,6 +111,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         networks=networks_of(request),
         budget=request.budget,
     )
+    data = _tokenised(data, settings.networks_used)
     if settings.join_rounds and len(settings.leak_rounds) < 2:
         raise InputError(
             f"join-rounds: got the leak round {settings.leak_rounds[0]} alone, expected two or more in --leak-rounds"
@@ -159,9 +168,31 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
 def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
     """Return the network of the request, else the one of a recipe, else the data's usual one."""
     name = (of_recipe or usual) if asked is None else asked
+    folder = NetworkFolder.of(name)
+    if folder is not None:
+        return folder.pinned(field)
     if name not in MODELS:
-        raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))}")
+        raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))} (or hf:FOLDER)")
     return name
+
+
+def _tokenised(data: Dataset, networks: tuple[str, ...]) -> Dataset:
+    """Return texts in the tokens of the networks' folders, or unchanged if no folder has a tokenizer.
+
+    Raises:
+        InputError: For two folders with different tokenizers, whose networks cannot read the same examples.
+    """
+    found: dict[str, Vocabulary] = {}
+    for folder in filter(None, map(NetworkFolder.of, networks)):
+        vocabulary = Vocabulary.of_folder(folder.path) if data.kind == "text" else None
+        if vocabulary is not None:
+            found[vocabulary.content] = vocabulary
+    if len(found) > 1:
+        raise InputError(
+            f"leak-model: {str(NetworkFolder.of(networks[1]))!r} has another tokenizer than --model"
+            f" {str(NetworkFolder.of(networks[0]))!r}; expected the same tokens in both, as with one folder for both"
+        )
+    return data.tokenised(next(iter(found.values()))) if found else data
 
 
 def _lpips(folder: Path | None) -> tuple[Score | str, str]:

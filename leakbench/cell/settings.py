@@ -8,6 +8,7 @@ from typing import ClassVar
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.data.recipe import Federation
 from leakbench.models.initialise import DEFAULT
+from leakbench.models.trainable import ALL
 
 __all__ = ["Settings"]
 
@@ -18,9 +19,13 @@ class Settings:
 
     Args:
         leak_rounds: Number of rounds before each leak.
+        model: Name of the network that is trained. A network in a folder has the hash of its files in its name, see
+            `leakbench.models.folder`.
+        leak_model: Name of the network that leaks in the `paper` protocol, likewise.
         stop_after: Number of the federation's rounds within a budget; None for all.
         victim_mode: See `leakbench.cell.victim_mode`; None if no network depends on it.
         init: Initialisation of both networks, see `leakbench.models.initialise.rule_of`.
+        trainable: The parameters of both networks that are trained, see `leakbench.models.trainable`.
         join_rounds: Whether one attack observes the same victims at all leak rounds.
         reads: One of `leakbench.core.request.READS`.
         observations: Number of observations of each gradient, see `leakbench.cell.looks`.
@@ -55,11 +60,17 @@ class Settings:
     pictures: bool = True
     networks: int = 1
     budget: float | None = None
+    trainable: str = ALL
 
     @property
     def leaking(self) -> str:
         """The name of the network that leaks."""
         return self.leak_model if self.protocol == "paper" else self.model
+
+    @property
+    def networks_used(self) -> tuple[str, ...]:
+        """The names of the networks that read examples: the one that is trained, and in the `paper` protocol the one that leaks."""
+        return (self.model, self.leak_model) if self.protocol == "paper" else (self.model,)
 
     def point(self, tap: str, last: int) -> LeakagePoint:
         """Return the leakage point of the attack at a tap whose last leak is after `last` rounds."""

@@ -16,7 +16,7 @@ from leakbench.core.errors import InputError
 from leakbench.defense import Defense
 from leakbench.defense.transform import name_of
 from leakbench.federated.client import NO_EXAMPLE
-from leakbench.models import MODELS
+from leakbench.models import architecture
 from leakbench.models.batch_norm import depends_on_mode
 from leakbench.models.shapes import Shape
 
@@ -31,7 +31,7 @@ def leaks_by_batch(mode: str | None, name: str, shape: Shape, classes: int) -> b
         shape: Shape of one input.
     """
     with torch.device("meta"):  # Builds the layers without their weights.
-        return mode == "train" and depends_on_mode(MODELS[name].builder(shape, classes))
+        return mode == "train" and depends_on_mode(architecture(name).builder(shape, classes))
 
 
 def check_mode(

@@ -43,10 +43,13 @@ def list_(kind: str | None, as_json: bool) -> None:
 
 
 def _print_models(entries: list[dict[str, Any]]) -> None:
-    from leakbench.models.overview import CLASSES, SHAPE  # noqa: PLC0415
+    from leakbench.models.overview import CLASSES, SHAPE, SIGNS, TEXTS  # noqa: PLC0415
 
     shape = " x ".join(map(str, SHAPE))
-    click.echo(f"models: (parameters for inputs of {shape} in {CLASSES} classes; activation; normalisation)")
+    texts = f"texts of {TEXTS[0]} of {TEXTS[1]:,} tokens in {SIGNS}"
+    click.echo(
+        f"models: (parameters for inputs of {shape} in {CLASSES} classes, or {texts}; activation; normalisation)"
+    )
     for entry in entries:
         kinds = f"{entry['activation']:<9}{entry['normalisation']}"
         click.echo(f"  {entry['name']:<44}{entry['parameters']:<12,}{kinds}\n  {'':<44}{entry['title']}")

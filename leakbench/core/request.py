@@ -114,11 +114,13 @@ class Request:
     ] = None
     dataset: Annotated[str, Field(description=f"Dataset: {RECIPE}.")] = "faces"
     model: Annotated[
-        str | None, Field(description="Network that is trained."), Unset("cnn; mlp for tables and small images")
+        str | None,
+        Field(description="Network that is trained: a name in the catalog, or hf:FOLDER."),
+        Unset("cnn; mlp for tables and small images"),
     ] = None
     leak_model: Annotated[
         str | None,
-        Field(description="Network that leaks under the paper protocol."),
+        Field(description="Network that leaks under the paper protocol: a name in the catalog, or hf:FOLDER."),
         Unset("lenet_cpl, or mlp_sigmoid"),
     ] = None
     victim_mode: Annotated[
@@ -130,6 +132,15 @@ class Request:
         str,
         Field(description="Initial weights: default (each network's own), torch, kaiming, xavier or uniform:<a>."),
     ] = "default"
+    trainable: Annotated[
+        str,
+        Field(
+            description=(
+                "Parameters that are trained and leak: all, head (the last layer), blocks:N (the last N blocks and the head), "
+                "no_embeddings, or lora:r=N (LoRA of rank N, and the head). The others keep their first values."
+            )
+        ),
+    ] = "all"
     protocol: Annotated[
         str,
         Field(
@@ -315,6 +326,7 @@ class FederationFields(TypedDict, total=False):
     model: str | None
     victim_mode: str | None
     init: str
+    trainable: str
     train_rounds: int | None
     clients: int | None
     clients_per_round: int | None

@@ -145,8 +145,18 @@ class Network:
 
     @property
     def statistics(self) -> Parameters:
-        """{name: (*b)}, the running statistics of batch normalisation that the server sent, before any training the model's own."""
-        return {n: self.memory.get(n, b) for n, b in self.model.named_buffers()}
+        """{name: (*b)}, the running statistics of batch normalisation that the server sent, before any training the model's own.
+
+        Buffers that a model does not save, such as the positions of a transformer, are constants.
+        """
+        buffers = dict(self.model.named_buffers())
+        saved = self.model.state_dict() if buffers else {}
+        return {n: self.memory.get(n, b) for n, b in buffers.items() if n in saved}
+
+    @property
+    def frozen(self) -> Parameters:
+        """{p: (*p)}, the model's parameters that are not trained and so are not among `parameters`."""
+        return {n: p.detach() for n, p in self.model.named_parameters() if n not in self.parameters}
 
     @property
     def draws(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,6 +54,7 @@ class Dataset:
         public: (p,) int64, the test examples that an attacker may know; None for all of them.
         vocabulary: The tokens of texts; None otherwise, and for a data set with known sizes only.
         tokens: Number of tokens of the vocabulary; 0 for pictures and tables.
+        sentences: The texts of the two splits, (train, test), from which the tokens are; empty for pictures and tables.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Dataset:
     public: Tensor | None = None
     vocabulary: Vocabulary | None = None
     tokens: int = 0
+    sentences: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     @property
     def public_inputs(self) -> Tensor:
@@ -95,9 +98,28 @@ class Dataset:
         return (*self.shape, self.tokens) if self.tokens else self.shape
 
     @property
+    def padding(self) -> int:
+        """Number of the token that fills up a text; 0 for pictures and tables, and for known sizes only."""
+        return 0 if self.vocabulary is None else self.vocabulary.padding
+
+    @property
     def has_examples(self) -> bool:
         """Whether the inputs have values; false for a data set with known sizes only."""
         return not self.train_inputs.is_meta
+
+    def tokenised(self, vocabulary: Vocabulary) -> Dataset:
+        """Return the texts in the tokens of another vocabulary, at the same length; the same object for the same vocabulary.
+
+        A data set with known sizes only gets the vocabulary and its number of tokens.
+        """
+        if self.vocabulary is not None and self.vocabulary.content == vocabulary.content:
+            return self
+        changed = dataclasses.replace(self, vocabulary=vocabulary, tokens=vocabulary.size)
+        if not self.has_examples:
+            return changed
+        train, test = (vocabulary.encode(texts, self.shape[0]) for texts in self.sentences)
+        content = f"{self.content}, {vocabulary.content}"
+        return dataclasses.replace(changed, train_inputs=train, test_inputs=test, content=content)
 
     def check(self, name: str) -> None:
         """Raise InputError for an empty split, or values or labels outside their range."""

@@ -32,13 +32,14 @@ REVIEW = 32
 
 
 class LibraryData(NamedTuple):
-    """The data of a library: inputs (n, *s) float64, targets (n,) int64, the names of classes and columns, the vocabulary."""
+    """The data of a library: inputs (n, *s) float64, targets (n,) int64, names of classes and columns, vocabulary, texts."""
 
     inputs: Tensor
     targets: Tensor
     class_names: tuple[str, ...]
     columns: tuple[str, ...] = ()
     vocabulary: Vocabulary | None = None
+    texts: tuple[str, ...] = ()
 
 
 @part("format.embedded")
@@ -78,7 +79,7 @@ class Embedded:
         parts = split(source.targets, self.test_share, self.seed)
         if source.vocabulary is not None:
             inputs, names = source.inputs.float(), source.class_names
-            return of_tokens(inputs, source.targets, parts, names, source.vocabulary, got)
+            return of_tokens(inputs, source.targets, parts, names, source.vocabulary, source.texts, got)
         if source.columns:
             inputs, features = scaled(source.inputs, source.columns, parts)
         else:
@@ -127,9 +128,10 @@ def _reviews() -> LibraryData:
     lines = (files("leakbench.data") / "reviews" / "sentences.tsv").read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines]
     vocabulary = Vocabulary.of_word_pieces(embedded_words())
-    inputs = vocabulary.encode([text for text, _ in rows], REVIEW).double()
+    texts = tuple(text for text, _ in rows)
+    inputs = vocabulary.encode(texts, REVIEW).double()
     targets = torch.tensor([int(label) for _, label in rows])
-    return LibraryData(inputs, targets, ("negative", "positive"), vocabulary=vocabulary)
+    return LibraryData(inputs, targets, ("negative", "positive"), vocabulary=vocabulary, texts=texts)
 
 
 SOURCES: dict[str, Callable[[], LibraryData]] = {

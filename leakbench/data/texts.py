@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
@@ -79,9 +80,10 @@ class TextTsv:
             parts = (torch.arange(len(rows)), torch.arange(len(rows), len(everything)))
         else:
             parts = split(targets, self.test_share, self.seed)
-        vocabulary = Vocabulary.of_word_pieces(words, self.lower)
-        inputs = vocabulary.encode([text for text, _ in everything], self.length)
-        return of_tokens(inputs, targets, parts, names, vocabulary, f"{identity(self.files)}, {vocabulary.content}")
+        vocabulary, texts = Vocabulary.of_word_pieces(words, self.lower), [text for text, _ in everything]
+        inputs = vocabulary.encode(texts, self.length)
+        content = f"{identity(self.files)}, {vocabulary.content}"
+        return of_tokens(inputs, targets, parts, names, vocabulary, texts, content)
 
     def _rows(self, folder: Path | None, file: File) -> list[tuple[str, str]]:
         """Return (sentence, class) of each line of a file."""
@@ -118,10 +120,22 @@ def of_tokens(
     parts: Split,
     class_names: tuple[str, ...],
     vocabulary: Vocabulary,
+    texts: Sequence[str],
     content: str,
 ) -> Dataset:
-    """Return the data set of sentences (n, T) in two splits; every training example may be a victim."""
+    """Return the data set of sentences in two splits; every training example may be a victim.
+
+    Args:
+        inputs: (n, T), the tokens of the sentences.
+        targets: (n,), their classes.
+        parts: Positions of the training and of the test sentences.
+        class_names: One name per class.
+        vocabulary: The tokens.
+        texts: The n sentences.
+        content: Hash of the source.
+    """
     train, test = parts
     halves = (inputs[train], targets[train], inputs[test], targets[test])
     plain = Dataset("", "text", *halves, class_names, everyone(train), content)
-    return dataclasses.replace(plain, vocabulary=vocabulary, tokens=vocabulary.size)
+    sentences = (tuple(texts[i] for i in train.tolist()), tuple(texts[i] for i in test.tolist()))
+    return dataclasses.replace(plain, vocabulary=vocabulary, tokens=vocabulary.size, sentences=sentences)

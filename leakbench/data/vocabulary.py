@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Vocabulary"]
 
-PADS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")
+PADS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "<|end_of_text|>", "</s>")
 """Names of the token that fills up a sentence, in the order of preference."""
 
 

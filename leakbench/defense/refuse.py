@@ -100,7 +100,7 @@ class RefuseConspicuous:
             real: (lanes, members), false for padding.
         """
         network, values = local.network, dict[str, Tensor]()
-        names = weight_names(network.model)
+        names = tuple(n for n in weight_names(network.model) if n in grads)  # Frozen weights have no gradient.
         if self.rows_alike is not None:
             sent = {n: network.parameters[n] for n in names}
             values["rows_alike"] = rows_alike({n: w[None] for n, w in sent.items()} if network.shared else sent)
@@ -109,7 +109,7 @@ class RefuseConspicuous:
         if self.d_snr is not None:
             values["d_snr"] = d_snr(weight_norms(grads, names), real)
         if self.lit_alone is not None:
-            gates = gated_biases(network.model, tuple(local.inputs.shape[2:]))
+            gates = tuple(n for n in gated_biases(network.model, tuple(local.inputs.shape[2:])) if n in grads)
             values["lit_alone"] = lit_alone(lit(grads, gates), real)
         return values
 

@@ -138,6 +138,8 @@ def chain_of(model: nn.Module) -> Chain | None:
     """Return the model as a chain; None if it has other parts."""
     if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward or _hooked(model):
         return None
+    if not all(p.requires_grad for p in model.parameters()):  # A chain computes the gradients of all parameters.
+        return None
     steps: list[Step] = []
     for name, layer in _layers(model, ""):
         step = _step(name, layer)

@@ -113,8 +113,12 @@ def seen_of(
         targets: (B,).
         gates: The result of `gated_biases`; None to compute it.
     """
-    names, size = weight_names(network.model), sum(p.numel() for p in network.parameters.values())
+    size = sum(p.numel() for p in network.parameters.values())
     gates = gated_biases(network.model, tuple(inputs.shape[1:])) if gates is None else gates
+    # An update shows trained parameters only.
+    names, gates = (
+        tuple(n for n in found if n in network.parameters) for found in (weight_names(network.model), gates)
+    )
     found = {"rows_alike": float(rows_alike({n: network.parameters[n][None] for n in names}))}
     with torch.no_grad():
         state = {**network.parameters, **network.statistics}

@@ -43,7 +43,8 @@ def fresh_network(cell: Cell, trained: bool, number: int = 0) -> tuple[nn.Module
     again = (number,) if number else ()  # The first draw is that of a cell with one network.
     purpose, name = ("model", s.model) if trained else ("leak model", s.leak_model)
     shape, classes = cell.data.layout, cell.data.classes
-    plain = build(name, shape, classes, generator(s.seed, purpose, *again), s.init)
+    first = generator(s.seed, purpose, *again)
+    plain = build(name, shape, classes, first, s.init, cell.data.padding, s.trainable)
     rng = generator(s.seed, f"{purpose} extension", *again)
     model = extended(cell.defense.network, plain, shape, classes, rng).train(s.victim_mode == "train").to(s.device)
     return model, parameters(model)

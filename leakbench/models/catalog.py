@@ -16,6 +16,7 @@ from leakbench.core.behaviour import FIRST
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.types import Parameters
 from leakbench.models.convnet import convnet
+from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import (
     DEFAULT,
     Rule,
@@ -28,14 +29,24 @@ from leakbench.models.initialise import (
     uniform,
     xavier,
 )
-from leakbench.models.language import bert_tiny, gpt_tiny
+from leakbench.models.language import LanguageModel, bert_tiny, from_folder, gpt_tiny
 from leakbench.models.lenet import LENETS, lenet
 from leakbench.models.resnet import resnet18
 from leakbench.models.shapes import Shape
 from leakbench.models.small import cnn, mlp, mlp_100, mlp_256, mlp_600, mlp_1000, mlp_relu, mlp_sigmoid
+from leakbench.models.trainable import ALL, with_trainable
 from leakbench.models.vision_transformer import vision_transformer
 
-__all__ = ["MODELS", "Architecture", "build", "default_leak_model", "default_model", "one_hot", "parameters"]
+__all__ = [
+    "MODELS",
+    "Architecture",
+    "architecture",
+    "build",
+    "default_leak_model",
+    "default_model",
+    "one_hot",
+    "parameters",
+]
 
 
 @dataclass(frozen=True)
@@ -46,35 +57,69 @@ class Architecture:
         builder: (shape of one input, classes) -> module.
         init: Default initialisation.
         behaviour: Version, raised when its outputs or its first weights change; see `leakbench.core.behaviour`.
+        texts: Whether it takes texts, and not pictures or tables.
     """
 
     builder: Callable[[Shape, int], nn.Module]
     init: Rule
     behaviour: int = FIRST
+    texts: bool = False
 
 
-def build(name: str, shape: Shape, classes: int, rng: torch.Generator, init: str = DEFAULT) -> nn.Module:
+def architecture(name: str) -> Architecture:
+    """Return the network of a name in `MODELS`, or the one in a folder of Hugging Face for `hf:FOLDER`.
+
+    Raises:
+        InputError: For another name.
+    """
+    folder = NetworkFolder.of(name)
+    if folder is not None:
+        return Architecture(partial(from_folder, folder), narrow_normal, texts=True)
+    if name not in MODELS:
+        raise InputError(f"model: unknown name {name!r}{nearest(name, list(MODELS))} (or hf:FOLDER)")
+    return MODELS[name]
+
+
+def build(
+    name: str,
+    shape: Shape,
+    classes: int,
+    rng: torch.Generator,
+    init: str = DEFAULT,
+    padding: int = 0,
+    trainable: str = ALL,
+) -> nn.Module:
     """Build a network in eval mode.
 
+    A network with weights in a folder keeps them; its classifier is new, and is drawn.
+
     Args:
-        name: A key of `MODELS`.
+        name: A key of `MODELS`, or `hf:FOLDER`.
         shape: Shape of one input, (C, H, W), (F,), or (T, tokens) of a text.
         classes: Number of classes.
         rng: Source of the first weights.
         init: Initialisation, see `leakbench.models.initialise.rule_of`; `default` is the network's own.
+        padding: Number of the token that fills up a text.
+        trainable: The parameters that are trained, see `leakbench.models.trainable`.
 
     Raises:
-        InputError: For an unknown name or initialisation, or a shape that the network does not accept.
+        InputError: For an unknown name, initialisation or rule of trained parameters, or a shape that the network does not accept.
     """
-    if name not in MODELS:
-        raise InputError(f"model: unknown name {name!r}{nearest(name, list(MODELS))}")
-    rule = rule_of(init)[1] or MODELS[name].init
-    return initialise(MODELS[name].builder(shape, classes), rule, rng).eval()
+    made = architecture(name)
+    rule, folder = rule_of(init)[1] or made.init, NetworkFolder.of(name)
+    model = made.builder(shape, classes)
+    if isinstance(model, LanguageModel):
+        model.padding = padding
+    if isinstance(model, LanguageModel) and folder is not None and folder.trained:
+        initialise(model.classifier, rule, rng)
+    else:
+        initialise(model, rule, rng)
+    return with_trainable(model, trainable, rng).eval()
 
 
 def parameters(model: nn.Module) -> Parameters:
-    """Return the model's parameters, detached, in the model's order."""
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+    """Return the model's trained parameters, detached, in the model's order; the others stay in the model."""
+    return {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
 
 def default_model(shape: Shape) -> str:
@@ -113,8 +158,8 @@ MODELS: dict[str, Architecture] = {
     "convnet_no_norm": Architecture(partial(convnet, "convnet_no_norm", norm=False), torch_default),
     "resnet18_batch_norm": Architecture(partial(resnet18, "resnet18_batch_norm", norm="batch"), fan_out),
     "resnet18_group_norm": Architecture(partial(resnet18, "resnet18_group_norm", norm="group"), fan_out),
-    "gpt_tiny": Architecture(gpt_tiny, narrow_normal),
-    "bert_tiny": Architecture(bert_tiny, narrow_normal),
+    "gpt_tiny": Architecture(gpt_tiny, narrow_normal, texts=True),
+    "bert_tiny": Architecture(bert_tiny, narrow_normal, texts=True),
     "vit_tiny": Architecture(partial(vision_transformer, "vit_tiny", patch=4), narrow_normal),
     "vit_tiny_patch8": Architecture(partial(vision_transformer, "vit_tiny_patch8", patch=8), narrow_normal),
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -10,12 +11,10 @@ from torch import Tensor, nn
 
 from leakbench.core.errors import InputError
 from leakbench.core.extras import need
+from leakbench.models.folder import NetworkFolder
 from leakbench.models.shapes import Shape
 
-__all__ = ["FOLDER", "LanguageModel", "bert_tiny", "from_folder", "gpt_tiny"]
-
-FOLDER = "hf:"
-"""Start of the name of a network in a folder of Hugging Face, as `hf:path/to/gpt2`."""
+__all__ = ["LanguageModel", "bert_tiny", "from_folder", "gpt_tiny"]
 
 LIBRARY = "transformers"
 
@@ -131,13 +130,27 @@ def _empty(kind: Any, config: Any, **options: Any) -> nn.Module:
     return built.eval()
 
 
-CAUSAL = ("gpt2", "llama", "mistral", "qwen2", "gpt_neox", "opt")
+@contextmanager
+def _quiet(library: Any) -> Iterator[None]:
+    """Keep the library from printing advice, such as on the tokens that begin a text."""
+    before = library.logging.get_verbosity()
+    library.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        library.logging.set_verbosity(before)
+
+
+CAUSAL = ("gpt2", "llama", "mistral", "qwen2", "gpt_neox")
 """Kinds of causal transformers, as their `config.json` names them."""
 
-ENCODERS = ("bert", "roberta", "electra", "xlm-roberta")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "electra")
+
+AFTER_PADDING = ("roberta", "xlm-roberta")
+"""Kinds whose first position is after the number of their padding token."""
 
 
-def from_folder(folder: Path, shape: Shape, classes: int, padding: int) -> nn.Module:
+def from_folder(folder: NetworkFolder, shape: Shape, classes: int, padding: int = 0) -> LanguageModel:
     """Return the network in a folder of Hugging Face, with a new classifier.
 
     Weights are read from `*.safetensors` only. A folder with nothing but `config.json` gives the architecture at first weights.
@@ -149,57 +162,35 @@ def from_folder(folder: Path, shape: Shape, classes: int, padding: int) -> nn.Mo
         padding: Number of the token that fills up a sentence.
 
     Raises:
-        InputError: If the folder holds no such network, or one of fewer places or tokens.
+        InputError: If the folder has no such network, one of fewer places or tokens, or other files than those of its hash.
     """
-    name = f"{FOLDER}{folder}"
+    name = str(folder)
     length, tokens = text(name, shape)
     library = need(LIBRARY, f"model: {name}")
-    if not (folder / "config.json").is_file():
-        raise InputError(f"model: {name!r}: the folder holds no config.json; give a folder of Hugging Face")
+    folder.check()
     try:
-        config = library.AutoConfig.from_pretrained(folder, local_files_only=True)
+        with _quiet(library):
+            config = library.AutoConfig.from_pretrained(folder.path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # The library raises errors of many kinds.
-        raise InputError(f"model: {name!r}: config.json cannot be read: {error}") from None
-    if config.model_type not in (*CAUSAL, *ENCODERS):
+        raise InputError(f"model: {name!r}: config.json cannot be read: {' '.join(str(error).split())}") from None
+    kind = config.model_type
+    if kind not in (*CAUSAL, *ENCODERS):
         raise InputError(
-            f"model: {name!r}: got a network of kind {config.model_type!r}, expected one of {', '.join((*CAUSAL, *ENCODERS))}"
+            f"model: {name!r}: got a network of kind {kind!r}, expected one of {', '.join((*CAUSAL, *ENCODERS))}"
         )
-    places = getattr(config, "max_position_embeddings", length)
+    places = config.max_position_embeddings - ((config.pad_token_id or 0) + 1 if kind in AFTER_PADDING else 0)
     for what, least, got in (("places", length, places), ("tokens", tokens, config.vocab_size)):
         if got < least:
             raise InputError(f"model: {name!r}: has {got} {what}, the data set needs {least}")
     for field in config.to_dict():
         if field.endswith(("_pdrop", "_dropout", "_dropout_prob")) and isinstance(getattr(config, field), float):
             setattr(config, field, 0.0)
-    options = {"add_pooling_layer": False} if config.model_type in ENCODERS else {}
-    causal = config.model_type in CAUSAL
-    if any(folder.glob("*.safetensors")):
-        transformer = _with_weights(library, folder, config, options)
-    else:
-        transformer = (
-            _empty(library.AutoModel, config) if causal else _empty(_class_of(library, config), config, **options)
-        )
-    return LanguageModel(transformer, classes, causal, padding, length)
-
-
-def _class_of(library: Any, config: Any) -> Any:
-    """Return the library's class of a network without a head."""
-    return library.AutoModel._model_mapping[type(config)]
-
-
-def _with_weights(library: Any, folder: Path, config: Any, options: dict[str, Any]) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        try:
-            found: nn.Module = library.AutoModel.from_pretrained(
-                folder,
-                config=config,
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-                attn_implementation="eager",
-                dtype=torch.float32,
-                **options,
-            )
-        except Exception as error:  # The library raises errors of many kinds.
-            raise InputError(f"model: {FOLDER}{folder}: its weights cannot be read: {error}") from None
-    return found.eval()
+    config.use_cache = False  # A cache serves the writing of texts.
+    options = {"add_pooling_layer": False} if kind in ("bert", *AFTER_PADDING) else {}
+    try:
+        transformer = _empty(library.AutoModel._model_mapping[type(config)], config, **options)
+    except Exception as error:  # The library raises errors of many kinds.
+        raise InputError(f"model: {name!r}: config.json: {' '.join(str(error).split())}") from None
+    if folder.trained:
+        folder.load(transformer)
+    return LanguageModel(transformer, classes, kind in CAUSAL, padding, length)

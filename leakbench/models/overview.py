@@ -13,11 +13,15 @@ from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.catalog import MODELS, Architecture
 from leakbench.models.shapes import Shape
 
-__all__ = ["CLASSES", "SHAPE", "list_models"]
+__all__ = ["CLASSES", "SHAPE", "SIGNS", "TEXTS", "list_models"]
 
 SHAPE: Shape = (3, 32, 32)
 CLASSES = 10
-"""Shape and classes of CIFAR-10, whose pictures all networks accept."""
+"""Shape and classes of CIFAR-10, whose pictures all networks of pictures accept."""
+
+TEXTS: Shape = (32, 4096)
+SIGNS = 2
+"""Shape and classes of the texts of `reviews`."""
 
 ACTIVATIONS = {nn.Sigmoid: "sigmoid", nn.ReLU: "ReLU", nn.GELU: "GELU"}
 NORMALISATIONS = {BatchNorm: "batch", nn.GroupNorm: "group", nn.LayerNorm: "layer"}
@@ -26,7 +30,8 @@ NORMALISATIONS = {BatchNorm: "batch", nn.GroupNorm: "group", nn.LayerNorm: "laye
 def list_models() -> list[dict[str, Any]]:
     """Return [{name, title, parameters, activation, normalisation}] of all networks.
 
-    `title` is the first line of the builder's docstring, `parameters` the number of parameters for inputs of `SHAPE` in `CLASSES`.
+    `title` is the first line of the builder's docstring, `parameters` the number of parameters for inputs of `SHAPE` in `CLASSES`,
+    or for texts of `TEXTS` in `SIGNS`.
     `activation` and `normalisation` name the kinds among the layers, or `none`.
     """
     return [_described(name, architecture) for name, architecture in MODELS.items()]
@@ -35,7 +40,7 @@ def list_models() -> list[dict[str, Any]]:
 def _described(name: str, architecture: Architecture) -> dict[str, Any]:
     builder = architecture.builder
     with torch.device("meta"):  # The weights are only counted.
-        model = builder(SHAPE, CLASSES)
+        model = builder(TEXTS, SIGNS) if architecture.texts else builder(SHAPE, CLASSES)
     function = builder.func if isinstance(builder, partial) else builder
     return {
         "name": name,
@@ -48,4 +53,10 @@ def _described(name: str, architecture: Architecture) -> dict[str, Any]:
 
 def _kinds(model: nn.Module, known: dict[type[nn.Module], str]) -> str:
     held = {type(layer) for layer in model.modules()}
-    return ", ".join(word for kind, word in known.items() if kind in held) or "none"
+    # The library of transformers has classes of its own for forms of the same activation.
+    own = {
+        word
+        for kind, word in known.items()
+        if any(each.__name__.endswith(f"{kind.__name__}Activation") for each in held)
+    }
+    return ", ".join(word for kind, word in known.items() if kind in held or word in own) or "none"

@@ -195,6 +195,7 @@ def _networks(summary: Summary) -> str:
             " | clients step by Adam" if summary.client_optimizer == "adam" else "",
             f" | victims in {mode} mode" if mode else "",
             f" | init: {init}" if init != "default" else "",
+            f" | trained: {summary.trainable}" if summary.trainable else "",
             " | updates read as weights" if summary.reads == "weights" else "",
             " | all rounds seen by one attack" if summary.join_rounds else "",
         )

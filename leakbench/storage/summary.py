@@ -378,6 +378,7 @@ class Summary(_Fields):
     leak_model: str | None = None
     victim_mode: str | None = None
     init: str | None = None
+    trainable: str | None = None
     reads: str | None = None
     client_optimizer: str | None = None
     join_rounds: bool | None = None

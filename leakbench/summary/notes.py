@@ -14,6 +14,7 @@ from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
 from leakbench.measure.measures import MEASURES, SSIM, undefined
 from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, PRECISION, RECOGNISED, VERBATIM
+from leakbench.models.folder import shown
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.summary import Tap
 from leakbench.summary.rankings import ranking_notes, told_notes
@@ -56,7 +57,7 @@ def network_notes(cell: Cell) -> dict[str, str]:
     ):
         if wanted and (field == "model" or s.protocol == "paper"):
             how = f"for which the {whose}'s recipe asks" if used == wanted else f"not the {whose}'s {wanted}"
-            notes[field] = f"{used} {'is trained' if field == 'model' else 'leaks'}, {how}"
+            notes[field] = f"{shown(used)} {'is trained' if field == 'model' else 'leaks'}, {how}"
     return notes
 
 

@@ -15,6 +15,8 @@ from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.limits.limits import Limits
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, LABELS
+from leakbench.models.folder import shown
+from leakbench.models.trainable import ALL
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.storage.summary import PrintedNumber, Summary, Tap, Violation
 from leakbench.summary.evidence import setup_of
@@ -64,10 +66,11 @@ def summarise(
     fields = {
         "cell": {**cell.names, "seed": s.seed, "hash": cell.hash},
         "protocol": s.protocol,
-        "model": s.model,
-        **({"leak_model": s.leak_model} if s.protocol == "paper" else {}),
+        "model": shown(s.model),
+        **({"leak_model": shown(s.leak_model)} if s.protocol == "paper" else {}),
         **({"victim_mode": s.victim_mode} if s.victim_mode else {}),
         "init": s.init,
+        **({} if s.trainable == ALL else {"trainable": s.trainable}),
         "reads": s.reads,
         "client_optimizer": s.federation.client_optimizer,
         "join_rounds": s.join_rounds,

@@ -43,7 +43,9 @@ def shape_of(name: str) -> tuple[int, ...]:
 CHAINS = [
     name
     for name, architecture in MODELS.items()
-    if not name.startswith(("resnet", "vit")) and chain_of(architecture.builder(shape_of(name), 5)) is not None
+    if not name.startswith(("resnet", "vit"))
+    and not architecture.texts
+    and chain_of(architecture.builder(shape_of(name), 5)) is not None
 ]
 """Every network of the catalog that is a chain of layers."""
 

@@ -8,13 +8,16 @@ from leakbench.models import MODELS, build
 from leakbench.models.kinks import kinked
 
 SMOOTH = {"lenet_dlg", "lenet_cpl", "lenet_dlg_gelu", "lenet_cpl_gelu", "mlp_sigmoid", "vit_tiny", "vit_tiny_patch8"}
+SMOOTH |= {"gpt_tiny", "bert_tiny"}
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_kinks_of_every_network(name):
     """Sigmoids and GELUs are smooth; all others have ReLUs."""
-    shape = (123,) if name.startswith("mlp") else (3, 32, 32)
-    assert kinked(build(name, shape, 10, torch.Generator()), shape) is (name not in SMOOTH)
+    texts = MODELS[name].texts
+    layout = (8, 100) if texts else (123,) if name.startswith("mlp") else (3, 32, 32)
+    shape = layout[:1] if texts else layout
+    assert kinked(build(name, layout, 10, torch.Generator()), shape) is (name not in SMOOTH)
 
 
 class Written(nn.Module):

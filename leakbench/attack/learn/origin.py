@@ -81,7 +81,7 @@ def learned(view: View, origin: Origin, public: Public, make: Callable[[], Param
 
 def _weights(view: View) -> list[str]:
     network = view.network
-    tensors = (network.parameters, network.statistics, network.memory)
+    tensors = ({**network.frozen, **network.parameters}, network.statistics, network.memory)
     return [repr(network.model), str(network.model.training), *map(tensor_hash, tensors)]
 
 

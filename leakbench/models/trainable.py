@@ -1,0 +1,132 @@
+"""Which parameters of a network are trained; the others keep their first values, and are not part of any update.
+
+The classifier, which is the last fully connected layer, is always trained.
+
+LoRA (Hu et al., ICLR 2022) adds B A x to a frozen projection W x, with A (r, d) drawn at random and B (o, r) zero at first. X holds
+the projection's inputs, one token a row, and delta the derivatives of the loss by its outputs. The gradients of a batch are
+
+    dB = delta^T (X A^T)     dA = B^T delta^T X
+
+At the first weights dA is zero, since B is, and dB has rank r at most: of each token only the r numbers A x act on the update.
+Later dA is not zero; it has rank r at most, and its rows are in the span of the inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakbench.core.errors import InputError
+from leakbench.core.extras import need
+from leakbench.models.language import LanguageModel
+from leakbench.models.layers import last_layer
+
+__all__ = ["ALL", "trainable_of", "with_trainable"]
+
+ALL = "all"
+"""Name of the rule that trains every parameter."""
+
+ACCEPTED = "all, head, no_embeddings, blocks:N or lora:r=N with N >= 1"
+
+LORA = "lora_"
+"""Start of the names of the matrices that the library `peft` adds."""
+
+PROJECTIONS = {"gpt2": ("c_attn",), "gpt_neox": ("query_key_value",), "llama": ("q_proj", "v_proj")}
+PROJECTIONS |= dict.fromkeys(("mistral", "qwen2"), PROJECTIONS["llama"])
+PROJECTIONS |= dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), ("query", "value"))
+"""{kind of transformer: the projections with LoRA}, query and value, or the one that computes query, key and value together."""
+
+
+@dataclass(frozen=True)
+class Trainable:
+    """A rule of which parameters are trained.
+
+    Args:
+        name: `all`, `head`, `no_embeddings`, `blocks` or `lora`.
+        number: Number of the last blocks, or the rank of LoRA.
+    """
+
+    name: str
+    number: int = 0
+
+    def __str__(self) -> str:
+        return self.name + {"blocks": f":{self.number}", "lora": f":r={self.number}"}.get(self.name, "")
+
+
+def trainable_of(text: str) -> Trainable:
+    """Return the rule of a text, as `lora:r=8`; raises InputError for any other text."""
+    if text in (ALL, "head", "no_embeddings"):
+        return Trainable(text)
+    for name, start in (("blocks", "blocks:"), ("lora", "lora:r=")):
+        number = text.removeprefix(start)
+        if text.startswith(start) and number.isascii() and number.isdecimal() and 1 <= int(number) <= 10**6:
+            return Trainable(name, int(number))
+    raise InputError(f"trainable: got {text!r}, expected {ACCEPTED}")
+
+
+def with_trainable(model: nn.Module, text: str, rng: torch.Generator) -> nn.Module:
+    """Freeze the parameters that a rule does not train, and return the model.
+
+    Args:
+        model: A network at its first weights.
+        text: The rule, see `trainable_of`.
+        rng: Source of the first weights of LoRA.
+
+    Raises:
+        InputError: For an unknown rule, or a network without the parts that it names.
+    """
+    rule = trainable_of(text)
+    if rule.name == ALL:
+        return model
+    if rule.name == "no_embeddings":
+        embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        if not embeddings:
+            raise InputError(f"trainable: got {text!r}, but the network has no embeddings; expected all or head")
+        for module in embeddings:
+            module.requires_grad_(False)
+        return model
+    if (last := last_layer(model)) is None:
+        raise InputError(f"trainable: got {text!r}, but the network has no fully connected layer; expected all")
+    model.requires_grad_(False)
+    if rule.name != "head":
+        if not isinstance(model, LanguageModel):
+            raise InputError(f"trainable: got {text!r}, which takes a network of texts; expected all or head")
+        if rule.name == "lora":
+            _add_lora(model, rule, rng)
+        else:
+            _train_last_blocks(model, rule)
+    model.get_submodule(last.removesuffix(".")).requires_grad_()
+    return model
+
+
+def _train_last_blocks(model: LanguageModel, rule: Trainable) -> None:
+    lists = [module for module in model.transformer.modules() if isinstance(module, nn.ModuleList)]
+    blocks = lists[0]  # The outermost list of a transformer has its blocks.
+    if rule.number > len(blocks):
+        raise InputError(
+            f"trainable: got {str(rule)!r}, but the network has {len(blocks)} blocks; expected at most that"
+        )
+    for block in list(blocks)[-rule.number :]:
+        block.requires_grad_()
+
+
+def _add_lora(model: LanguageModel, rule: Trainable, rng: torch.Generator) -> None:
+    """Add B A x to the projections, with B zero and A drawn as PyTorch draws a linear layer; both are trained."""
+    library: Any = need("peft", "trainable: lora")
+    kind = str(model.transformer.config.model_type)  # type: ignore[union-attr]
+    options = {"target_modules": list(PROJECTIONS[kind]), "fan_in_fan_out": kind == "gpt2"}
+    config = library.LoraConfig(r=rule.number, lora_alpha=rule.number, lora_dropout=0.0, bias="none", **options)
+    with torch.random.fork_rng(devices=[]):  # The library draws from the global generator; these are drawn again.
+        library.inject_adapter_in_model(config, model.transformer)
+    model.requires_grad_(False)
+    for name, parameter in model.transformer.named_parameters():
+        if LORA in name:
+            parameter.requires_grad_()
+            with torch.no_grad():
+                bound = 1 / math.sqrt(parameter.shape[1])
+                parameter.uniform_(-bound, bound, generator=rng) if "lora_A" in name else parameter.zero_()
+    model.eval()
