@@ -176,6 +176,13 @@ IDENTIFIED_BOUND = Column(
 )
 VERDICT = Column("verdict", lambda row: in_table(row.get("verdict", "-")))
 
+TEXT_ASR = Column(
+    "ASR [95 % CI]",
+    interval(rates.ASR.name),
+    "the share of sentences that are reconstructed to an edit distance of at most eta, which two different sentences of the data "
+    "set reach once in a thousand pairs",
+)
+
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "accuracy": (
         ROW,
@@ -311,6 +318,41 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         IDENTIFIED,
         IDENTIFIED_BOUND,
         SIZE,
+    ),
+    "texts": (
+        ROW,
+        VERDICT,
+        Column(
+            "ROUGE-1 [95 % CI]",
+            interval(rates.ROUGE_1.name),
+            "the mean F-measure of common words (Lin 2004); a sentence without an answer counts as 0",
+        ),
+        Column("ROUGE-2", number(rates.ROUGE_2.name), "the same for pairs of neighbouring words"),
+        Column(
+            "exact [95 % CI]",
+            interval(rates.EXACT.name),
+            "the share of sentences that are reconstructed token for token",
+        ),
+        Column("tokens found", number(rates.TOKEN_RECALL.name), "the mean share of the true tokens, in any order"),
+        Column("tokens at place", number(rates.TOKEN_ACCURACY.name)),
+        Column("baseline ROUGE-1", number(rates.ROUGE_1.baseline), "the same for the best guess from public sentences"),
+        TEXT_ASR,
+        NULL_ASR,
+        Column("labels right", number(rates.LABELS.name), "the share of labels that the attack infers correctly"),
+        ACCURACY,
+        Column(
+            "epsilon valid, here",
+            number("epsilon_tap", 3),
+            "for the whole training, against an observer of the row's leakage point; none without a guarantee",
+        ),
+        IDENTIFIED,
+        IDENTIFIED_BOUND,
+        Column(
+            "batches x B",
+            lambda row: f"{row['victims']:.0f} x {row['batch']:.0f}",
+            "number and size of the attacked batches",
+        ),
+        Column("seconds a batch", seconds_a_batch, "for the attack and all rankings, on two shared cores"),
     ),
     "servers": (
         ROW,

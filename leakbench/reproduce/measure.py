@@ -30,8 +30,9 @@ from leakbench.core.verdict_words import resilient
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import draw_victims, sent_to_clients, truth, view_of
 from leakbench.federated.view import View
+from leakbench.measure import rates
 from leakbench.measure.closeness import eta_of
-from leakbench.measure.measures import PSNR, RMSE, SSIM
+from leakbench.measure.measures import EDIT_DISTANCE, PSNR, RMSE, SSIM, deciding
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, RECOGNISED, VERBATIM
 from leakbench.measure.statistics import accuracy_interval, mean_interval, median_interval, proportion
 from leakbench.models.layers import first_layer
@@ -72,6 +73,12 @@ OF_SERVERS = (
     *("asr_ideal", "rmse_ideal", "verdict"),
 )
 """Copied on pages about servers, which add `within_tenth` and `in_any_row`."""
+
+OF_TEXTS = (
+    *(field for rate in rates.OF_TEXTS for field in (*rate.ends, rate.baseline)),
+    *(EDIT_DISTANCE.name, EDIT_DISTANCE.baseline),
+)
+"""Copied for texts."""
 
 TENTH = 0.1
 """An RMSE at which a picture is still recognisable."""
@@ -177,7 +184,7 @@ def measured(
         "wall_minutes": round(seconds / 60, 1),
         "versions": versions_of(manifests),
     }
-    own = _of_training(line, scale, changed, execution) if table.columns == "leaks" else {}
+    own = _of_training(line, scale, changed, execution) if table.columns in ("leaks", "texts") else {}
     found = [{name: value for name, value in row.items() if name not in {*same, "changed"}} for row in found]
     return [same | row | own.get(LeakagePoint.of(row["point"]).tap, {}) for row in found]
 
@@ -274,11 +281,12 @@ def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
     `rmse_mean` is the mean RMSE, which papers print; it has no number where an answer is missing, and thus an RMSE.
     """
     # A member without an answer, or never within eta, is the farthest and the latest of its batch; it is not left out.
-    scores = rows[[RMSE.name, "iterations_to_success"]].fillna(math.inf)
+    ruler = deciding(rows).name
+    scores = rows[[ruler, "iterations_to_success"]].fillna(math.inf)
     by_victim = scores.groupby(rows["victim"]).median()
     network = rows.groupby("victim")["network"].first() if "network" in rows else None
     ends: dict[str, float | None] = {}
-    for name, column in ((RMSE.name, RMSE.name), ("iterations", "iterations_to_success")):
+    for name, column in ((ruler, ruler), ("iterations", "iterations_to_success")):
         _, low, high = median_interval(by_victim[column], network=network)
         ends |= {f"{name}_low": low, f"{name}_high": high}
     found = mean_interval(rows[RMSE.name].groupby(rows["victim"]).mean(), network=network)
@@ -289,6 +297,7 @@ def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
         "victims": tap.victims,
         "networks": tap.networks,
         **{key: tap.value(key) for key in MEASURES},
+        **{key: tap.value(key) for key in (OF_TEXTS if ruler == EDIT_DISTANCE.name else ())},
         **ends,
         "minutes": minutes_of(tap),
     }

@@ -21,8 +21,8 @@ from leakbench.core.leakage_points import TAPS, LeakagePoint
 from leakbench.core.request import Request
 from leakbench.core.typed import check_fields
 from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, VERDICTS, current_word, resilient
-from leakbench.measure.measures import PSNR, RMSE
-from leakbench.measure.rates import ASR, IDENTIFIED, RATES, fields_of
+from leakbench.measure.measures import EDIT_DISTANCE, PSNR, RMSE
+from leakbench.measure.rates import ASR, IDENTIFIED, RATES, ROUGE_1, fields_of
 from leakbench.storage.store import alone, write_atomically
 from leakbench.study.stale import parsed_versions
 from leakbench.summary.verdict import above_chance, whole_victims
@@ -64,7 +64,18 @@ COUNTS = ("victims", "identify_victims", "candidates", "networks", "seeds", "obs
 MOST = 1e15
 
 AMOUNTS = (
-    *(RMSE.name, RMSE.baseline, "rmse_floor", PSNR.name, "iterations", "rounds", "sigma", "delta"),
+    *(
+        RMSE.name,
+        RMSE.baseline,
+        EDIT_DISTANCE.name,
+        EDIT_DISTANCE.baseline,
+        "rmse_floor",
+        PSNR.name,
+        "iterations",
+        "rounds",
+        "sigma",
+        "delta",
+    ),
     *("epsilon_claimed", "epsilon_valid", "epsilon_tap", "cost_ratio", "milliseconds", "minutes", "wall_minutes"),
 )
 """Numbers of at least 0, as are the finite ends of their intervals; infinite where failures reach the median."""
@@ -123,6 +134,7 @@ OF_PAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "claims": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline), SIZES),
     "strongest": (("limit", IDENTIFIED.name, "candidates", ASR.name), SIZES),
     "leaks": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline, "epsilon_valid", "epsilon_tap"), SIZES),
+    "texts": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline, ROUGE_1.name), SIZES),
     "servers": ((IDENTIFIED.name, "candidates", "minutes", ASR.name), SIZES),
 }
 """{a page's set of columns: the columns that must exist, and further ones that must have a value in every row}."""

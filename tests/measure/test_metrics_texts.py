@@ -1,0 +1,136 @@
+"""Scores of sentences, against a plain edit distance, known sentences and properties."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakbench.data.texts import embedded_words
+from leakbench.data.vocabulary import Vocabulary
+from leakbench.measure.closeness import closeness_of, eta_of
+from leakbench.measure.metrics_texts import (
+    content_of,
+    edit_distance,
+    match_texts,
+    pairwise_edit_distance,
+    text_scores,
+)
+
+WORDS = Vocabulary.of_word_pieces(
+    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film", "was", "not", "##s", "."]
+)
+LENGTH = 8
+
+
+def encoded(*texts):
+    return WORDS.encode(texts, LENGTH)
+
+
+def plain_distance(a, b):
+    """The edit distance by the textbook's recursion, row by row."""
+    row = list(range(len(b) + 1))
+    for i, left in enumerate(a, 1):
+        next_row = [i]
+        for j, right in enumerate(b, 1):
+            next_row.append(min(row[j] + 1, next_row[-1] + 1, row[j - 1] + (left != right)))
+        row = next_row
+    return row[-1] / max(len(a), len(b), 1)
+
+
+sentences = st.lists(st.integers(5, 12), max_size=LENGTH - 2)
+
+
+def as_tokens(rows):
+    """[CLS] tokens [SEP], filled up with [PAD]."""
+    out = torch.zeros(len(rows), LENGTH)
+    for line, row in zip(out, rows, strict=True):
+        line[: len(row) + 2] = torch.tensor([2.0, *map(float, row), 3.0])
+    return out
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(sentences, sentences), min_size=1, max_size=5))
+def test_the_edit_distance_is_the_textbooks(pairs):
+    found = edit_distance(as_tokens([a for a, _ in pairs]), as_tokens([b for _, b in pairs]), WORDS)
+    assert found.tolist() == pytest.approx([plain_distance(a, b) for a, b in pairs])
+
+
+def test_distances_of_all_pairs_are_those_of_each_pair():
+    some, others = encoded("a good film", "not bad ."), encoded("a bad film", "good", "a good film")
+    whole = pairwise_edit_distance(some, others, WORDS)
+    each = [[float(edit_distance(a[None], b[None], WORDS)[0]) for b in others] for a in some]
+    assert whole.tolist() == each and whole[0, 2] == 0
+
+
+def test_special_tokens_do_not_count():
+    content, many = content_of(encoded("a film"), WORDS)
+    assert content[0, :2].tolist() == [5, 8] and int(many[0]) == 2
+    assert float(edit_distance(encoded("a film"), torch.tensor([[5.0, 8, 0, 0, 0, 0, 0, 0]]), WORDS)[0]) == 0
+
+
+def test_scores_of_known_sentences():
+    """Of 3 tokens, 2 are at their place; 2 of 3 words are common, but only one of two pairs of neighbours."""
+    truth, answer = encoded("a good film")[None], encoded("a good was")[None]
+    scores = text_scores(answer, truth, WORDS)
+    assert float(scores.edit_distance) == pytest.approx(1 / 3)
+    assert float(scores.rouge_1) == pytest.approx(2 / 3) and float(scores.rouge_2) == pytest.approx(1 / 2)
+    assert float(scores.token_accuracy) == pytest.approx(2 / 3) and float(scores.exact_match) == 0
+
+
+def test_order_counts_for_neighbours_and_not_for_words():
+    scores = text_scores(encoded("film good a")[None], encoded("a good film")[None], WORDS)
+    assert float(scores.rouge_1) == 1 and float(scores.rouge_2) == 0
+    assert float(scores.token_recall) == float(scores.token_precision) == 1
+    assert float(scores.token_accuracy) == pytest.approx(1 / 3)
+
+
+def test_a_repeated_token_counts_as_often_as_it_occurs():
+    scores = text_scores(encoded("good good good")[None], encoded("good film")[None], WORDS)
+    assert float(scores.token_recall) == 1 / 2 and float(scores.token_precision) == pytest.approx(1 / 3)
+
+
+def test_equal_sentences_have_the_best_scores():
+    truth = encoded("a film was not bad .", "good films")[None]
+    scores = text_scores(truth.clone(), truth, WORDS)
+    for name, each in vars(scores).items():
+        assert (each == (0 if name == "edit_distance" else 1)).all(), name
+
+
+def test_no_answer_has_no_score_and_goes_to_no_truth_that_another_fits():
+    truth = encoded("a film", "was good")[None]
+    answer = torch.stack([torch.full((LENGTH,), torch.nan), encoded("a film")[0]])[None]
+    order = match_texts(answer, truth, WORDS)
+    assert order.tolist() == [[1, 0]]
+    scores = text_scores(answer.gather(1, order[..., None].expand_as(answer)), truth, WORDS)
+    assert scores.exact_match[0, 0] == 1 and scores.rouge_1[0, 1].isnan() and scores.edit_distance[0, 1].isnan()
+
+
+def test_a_batch_is_matched_the_right_way_round():
+    """A cycle of three is not its own inverse."""
+    truth = encoded("a film", "was good", "not bad .")[None]
+    cycle = torch.tensor([1, 2, 0])
+    order = match_texts(truth[:, cycle], truth, WORDS)
+    assert torch.equal(truth[:, cycle][0, order[0]], truth[0])
+
+
+@pytest.fixture(scope="module")
+def reviews():
+    from leakbench.data.find import load_dataset  # noqa: PLC0415
+
+    return load_dataset("reviews")[2]
+
+
+def test_two_different_sentences_are_within_eta_at_most_once_in_a_thousand(reviews):
+    """The threshold of a sample of sentences holds for other pairs: 1 in 1,000, here within a factor of 3."""
+    eta = eta_of(reviews, 0, None)
+    assert 0.5 < eta < 1
+    apart = closeness_of(reviews).pairwise(reviews.train_inputs[:300], reviews.test_inputs[:300])
+    assert 0 < float((apart[apart > 0] <= eta).double().mean()) < 0.003
+
+
+def test_a_threshold_of_the_user_is_taken_as_it_is(reviews):
+    assert eta_of(reviews, 0, 0.25) == 0.25
+
+
+def test_the_vocabulary_of_reviews_has_no_token_for_padding_but_the_first():
+    assert embedded_words()[0] == "[PAD]" and len(set(embedded_words())) == 4096
