@@ -1,0 +1,384 @@
+"""Likelihood of tokens: a sentence read from the gradients of embeddings, and searched by the likelihood of the whole gradient."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from leakbench.attack.looks import averaged
+from leakbench.attack.methods.dager import answer_of, language_model
+from leakbench.attack.needs import Needs
+from leakbench.attack.one_step import likeliest
+from leakbench.attack.public import public_of
+from leakbench.attack.public_gradients import flat, gradients_alone
+from leakbench.core.answers import Reconstruction
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, Positive, part
+from leakbench.core.types import Generators
+from leakbench.federated.view import Public, View
+from leakbench.models.language import LanguageModel
+
+__all__ = ["TokenLikelihood", "TokenPrior", "token_prior"]
+
+
+@part("method.token_likelihood")
+class TokenLikelihood:
+    """Find the sentence that makes the observed gradient most likely, given known Gaussian noise.
+
+    The gradient P_i of a position embedding is the derivative of the loss by the input of place i. The gradient W_v of a word
+    embedding is the sum of these over the places of token v. With a flat prior of P_i and noise of deviation s on both, the
+    log-likelihood of place i of token v is <R_v, P_i> / 2 s^2, up to a constant, where R_v is what the other places of v leave of
+    W_v. The most likely sentence under this evidence and a bigram model of public sentences is the start (Viterbi). Then
+    tokens are exchanged and places swapped while the log-likelihood of the whole gradient, -|y - g|^2 / 2 s^2, plus the log-prior
+    increases.
+
+    For a batch, the tokens of each place are read together, and not searched.
+    """
+
+    needs: ClassVar[Needs] = Needs(public=1000)
+
+    tokens: Annotated[Count, Field(description="Number of tokens at a place that the start chooses from.")] = 64
+    tries: Annotated[Count, Field(description="Number of tokens at a place that the search tries.")] = 4
+    sweeps: Annotated[Count, Field(description="Largest number of rounds of the search.")] = 8
+    changes: Annotated[
+        Count,
+        Field(description="Number of changes that a round tries: the likeliest by the evidence of single places."),
+    ] = 40
+    smoothing: Annotated[
+        Positive,
+        Field(description="Count that the bigram model adds to each pair, in units of the tokens' frequencies."),
+    ] = 5.0
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
+        """Reconstruct V victims.
+
+        Args:
+            views: Views of V victims.
+            rngs: Not used.
+
+        Raises:
+            InputError: If the network is not a language model whose embeddings are trained, or without public sentences.
+        """
+        return likeliest([self._answer(view) for view, _ in averaged(views)])
+
+    def _answer(self, view: View) -> Reconstruction:
+        model = language_model(view, "token_likelihood")
+        prior = token_prior(public_of(view, "token_likelihood", self.needs.public).inputs, model.tokens, self.smoothing)
+        like = next(iter(view.update.values()))
+        inputs = like.new_full((view.victims, view.examples, *view.shape), torch.nan)
+        labels = torch.full((view.victims, view.examples), -1, dtype=torch.int64, device=like.device)
+        for victim in range(view.victims):
+            one = view.of(torch.tensor([victim], device=like.device))
+            rows = _Rows.of(one, model)
+            if view.examples == 1:
+                sentence, label = self._searched(one, rows, prior)
+                inputs[victim, 0], labels[victim, 0] = sentence, label
+            else:
+                inputs[victim] = rows.spread(view.examples)
+                labels[victim] = 0
+        return answer_of(view, inputs, labels)
+
+    def _searched(self, view: View, rows: _Rows, prior: TokenPrior) -> tuple[Tensor, int]:
+        """Return the sentence (T,) and label of the one victim of a view."""
+        evidence = rows.evidence()
+        ahead = evidence + prior.alone
+        options = ahead.topk(min(self.tokens, ahead.shape[1]), dim=1).indices
+        length = rows.length()
+        start = prior.likeliest(evidence[:length], options[:length])
+        sentence = torch.full((view.shape[0],), float(rows.padding), dtype=torch.float32)
+        sentence[:length] = start.float()
+        every = sentence.repeat(view.classes, 1)
+        values = self._values(view, rows, prior, every, torch.arange(view.classes))
+        label, value = int(values.argmax()), float(values.max())
+        many = sum(u.numel() for u in view.update.values())
+        # The distance of the true gradient is that of the noise, p s^2 within a few of its deviations.
+        enough = -many / 2 * (1 + 4 * math.sqrt(2 / many))
+        for _ in range(self.sweeps):
+            if value - float(prior.of(sentence[None], rows.padding)[0]) >= enough:
+                break
+            changed = self._changed(sentence[:length], evidence[:length] + prior.alone, options[:length])
+            if not len(changed):
+                break
+            whole = sentence.repeat(len(changed), 1)
+            whole[:, :length] = changed
+            found = self._values(view, rows, prior, whole, torch.full((len(whole),), label))
+            better = [k for k in found.argsort(descending=True).tolist() if float(found[k]) > value]
+            if not better:
+                break
+            # Improvements at different places are made together, if that is better than the best alone.
+            both = whole[better[0]].clone()
+            touched = whole[better[0]] != sentence
+            for k in better[1:]:
+                there = whole[k] != sentence
+                if not (there & touched).any():
+                    both[there], touched = whole[k][there], touched | there
+            together = float(self._values(view, rows, prior, both[None], torch.tensor([label]))[0])
+            best = float(found[better[0]])
+            sentence, value = (both, together) if together >= best else (whole[better[0]], best)
+        return sentence, label
+
+    def _changed(self, sentence: Tensor, ahead: Tensor, options: Tensor) -> Tensor:
+        """Return sentences (n, L) to try: another likely token at a place, or two places swapped.
+
+        Args:
+            sentence: (L,).
+            ahead: Evidence and prior (L, tokens).
+            options: The likeliest tokens (L, k) of each place.
+        """
+        length = len(sentence)
+        now = sentence.long()
+        own = ahead[torch.arange(length), now]
+        tried = options[:, : self.tries]
+        losses = [(own[p] - ahead[p, t], (p, int(t)), None) for p in range(length) for t in tried[p] if t != now[p]]
+        across = ahead[:, now]
+        swaps = own[:, None] + own - across - across.T
+        pairs = torch.triu_indices(length, length, 1).T.tolist()
+        losses += [(swaps[i, j], (i, int(now[j])), (j, int(now[i]))) for i, j in pairs if now[i] != now[j]]
+        losses.sort(key=lambda each: float(each[0]))
+        rows = []
+        for _, one, other in losses[: self.changes]:
+            row = sentence.clone()
+            for place, token in filter(None, (one, other)):
+                row[place] = float(token)
+            rows.append(row)
+        return torch.stack(rows) if rows else sentence.new_zeros(0, length)
+
+    def _values(self, view: View, rows: _Rows, prior: TokenPrior, sentences: Tensor, labels: Tensor) -> Tensor:
+        """Return the log-posteriors (n,) of sentences (n, T) with labels (n,), up to a constant."""
+        observed = flat(view.update)
+        scores = []
+        for g in gradients_alone(view, Public(sentences, labels)):
+            # The difference first: products of large gradients would lose the small distance between them.
+            scores.append(-(observed - g).double().square().sum(1) / (2 * rows.std**2))
+        return torch.cat(scores).cpu() + prior.of(sentences, rows.padding)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The gradients of embeddings of one victim.
+
+    Args:
+        words: (tokens, d) float64.
+        places: (T, d) float64.
+        std: Standard deviation of the noise on each coordinate.
+        padding: Number of the padding token, whose row is 0.
+    """
+
+    words: Tensor
+    places: Tensor
+    std: float
+    padding: int
+
+    @classmethod
+    def of(cls, view: View, model: LanguageModel) -> _Rows:
+        """Return the rows of a view with one victim."""
+        words, places = (view.update.get(name) for name in _names(model, view.shape[0]))
+        if words is None or places is None:
+            raise InputError(
+                "token_likelihood: reads the gradients of word and position embeddings, which this network does not train"
+                " (try dager, or --trainable all)"
+            )
+        rows = words[0].double()
+        # Most tokens are not in the batch, so that the median of their rows is that of the noise.
+        seen = float(rows.abs().median()) / NORMAL_MEDIAN
+        rounding = float(rows.abs().max()) * 1e-6
+        std = max(view.noise if view.noise else seen, rounding, torch.finfo(torch.float32).tiny)
+        return cls(rows, places[0].double()[: view.shape[0]], std, model.padding)
+
+    def evidence(self) -> Tensor:
+        """Return the evidence (T, tokens) for each token at each place, in nats, up to a constant of the place.
+
+        The places of a token share its row: W = A P with a matrix A of zeros and a one for each place. Its least squares solution
+        gives each place to a token, and `exchanged` improves it. The evidence is that of R_v without place i.
+        """
+        gram = self.places @ self.places.T
+        ridge = gram + gram.diagonal().amax() * ROUNDING * torch.eye(len(gram))
+        products = self.words @ self.places.T
+        products[self.padding] = -torch.inf
+        used = self.words.square().sum(1).topk(min(2 * len(gram), len(self.words))).indices
+        used = used[used != self.padding]
+        start = torch.linalg.solve(ridge, products[used].T).argmax(1)
+        owner = used[exchanged(start, products[used], gram)]
+        together = torch.zeros_like(products)
+        together.index_add_(0, owner, gram)
+        together[owner, torch.arange(len(owner))] -= gram.diagonal()
+        products = (products - together).T
+        found = products / (2 * self.std**2)
+        found[:, self.padding] = -torch.inf
+        return found
+
+    def length(self) -> int:
+        """Return the most likely number of places that hold a token: those before it have more energy than noise."""
+        width = self.places.shape[1]
+        excess = self.places.square().sum(1) / self.std**2 - width - 2 * math.sqrt(2 * width)
+        return max(1, int(excess.cumsum(0).argmax()) + 1)
+
+    def spread(self, many: int) -> Tensor:
+        """Return sentences (M, T) of the most likely tokens of each place, the likeliest in the first sentence."""
+        best = self.evidence().topk(many, dim=1).indices.T.float()
+        best[:, self.length() :] = float(self.padding)
+        return best.to(torch.float32)
+
+
+ROUNDING = 1e-12
+"""Share of the largest energy that is added to the energies of all places for the least squares."""
+
+RESTARTS = 30
+"""Number of times that an improved start is disturbed and improved again."""
+
+DISTURBED = 4
+"""Number of places whose tokens are exchanged at random by a disturbance."""
+
+
+def exchanged(owner: Tensor, products: Tensor, gram: Tensor) -> Tensor:
+    """Return the owners (T,) of the places after moves and swaps that decrease the sum of |W_v - sum of its P_i|^2.
+
+    Args:
+        owner: Index of the token of each place, the start.
+        products: <W_v, P_i> (u, T).
+        gram: <P_i, P_j> (T, T).
+    """
+    rng = torch.Generator().manual_seed(0)
+    best = _settled(owner.clone(), products, gram)
+    least = _cost(best, products, gram)
+    for _ in range(RESTARTS):
+        other = best.clone()
+        some = torch.randperm(len(other), generator=rng)[:DISTURBED]
+        other[some] = other[some[torch.randperm(len(some), generator=rng)]]
+        other = _settled(other, products, gram)
+        cost = _cost(other, products, gram)
+        if cost < least:
+            best, least = other, cost
+    return best
+
+
+def _cost(owner: Tensor, products: Tensor, gram: Tensor) -> float:
+    same = owner[:, None] == owner
+    return float((gram * same).sum() - 2 * products[owner, torch.arange(len(owner))].sum())
+
+
+def _settled(owner: Tensor, products: Tensor, gram: Tensor) -> Tensor:
+    """Return owners after the best moves and swaps, one at a time, until none decreases the cost."""
+    places = torch.arange(len(owner))
+    for _ in range(10 * len(owner)):
+        together = torch.zeros_like(products)
+        together.index_add_(0, owner, gram)
+        together[owner, places] -= gram.diagonal()
+        gain = products - together  # What a token explains of a place beyond its other places.
+        now = gain[owner, places]
+        move, to = (gain - now).max(0)
+        # In a swap, each place also makes room for the other.
+        swap = gain[owner].T + gain[owner] + 2 * gram - now[:, None] - now
+        swap.masked_fill_(owner[:, None] == owner, 0.0)
+        if float(swap.max()) > float(move.max()) and float(swap.max()) > TINY * float(gram.diagonal().amax()):
+            i, j = divmod(int(swap.argmax()), len(owner))
+            owner[i], owner[j] = int(owner[j]), int(owner[i])
+        elif float(move.max()) > TINY * float(gram.diagonal().amax()):
+            place = int(move.argmax())
+            owner[place] = to[place]
+        else:
+            break
+    return owner
+
+
+TINY = 1e-9
+"""Share of the largest energy below which a gain is rounding."""
+
+NORMAL_MEDIAN = 0.6745
+"""Median of the absolute value of a standard normal number."""
+
+
+def _names(model: LanguageModel, length: int) -> Iterator[str]:
+    """Yield the names of the weights of the word and of the position embeddings; empty where a network has none."""
+    word = model.transformer.get_input_embeddings()  # type: ignore[operator]
+    tables = {name: m for name, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    yield next((f"{name}.weight" for name, m in tables.items() if m is word), "")
+    others = (n for n, m in tables.items() if m is not word and m.num_embeddings >= length)
+    yield next((f"{name}.weight" for name in others), "")
+
+
+@dataclass(frozen=True)
+class TokenPrior:
+    """A bigram model of sentences.
+
+    Args:
+        alone: Log-probabilities (tokens,) of single tokens.
+        pairs: {(token, next token): log-probability} of the pairs in the public sentences.
+        back_off: Log-factor (tokens,) after a token on the probability of a next token that never followed it.
+        first: Log-probabilities (tokens,) of the first token.
+    """
+
+    alone: Tensor
+    pairs: dict[tuple[int, int], float]
+    back_off: Tensor
+    first: Tensor
+
+    def after(self, token: int, options: Tensor) -> Tensor:
+        """Return the log-probabilities (k,) of the next tokens (k,) after a token."""
+        plain = self.alone[options] + self.back_off[token]
+        known = [self.pairs.get((token, option)) for option in options.tolist()]
+        return torch.tensor(
+            [float(p) if k is None else k for k, p in zip(known, plain, strict=True)], dtype=torch.float64
+        )
+
+    def likeliest(self, ratios: Tensor, options: Tensor) -> Tensor:
+        """Return the most likely tokens (L,) among options (L, k), given log-likelihood ratios (L, tokens)."""
+        total = ratios[0, options[0]] + self.first[options[0]]
+        back: list[Tensor] = []
+        for place in range(1, len(options)):
+            steps = torch.stack([self.after(int(token), options[place]) for token in options[place - 1]])
+            best, came = (total[:, None] + steps).max(0)
+            total = best + ratios[place, options[place]]
+            back.append(came)
+        chosen = [int(total.argmax())]
+        for came in reversed(back):
+            chosen.append(int(came[chosen[-1]]))
+        return torch.stack([row[at] for row, at in zip(options, reversed(chosen), strict=True)])
+
+    def of(self, sentences: Tensor, padding: int) -> Tensor:
+        """Return the log-probabilities (n,) of sentences (n, T)."""
+        found = []
+        for row in sentences.long().tolist():
+            words = [token for token in row if token != padding]
+            pairs = itertools.pairwise(words)
+            later = sum(self.pairs.get((a, b), float(self.alone[b] + self.back_off[a])) for a, b in pairs)
+            found.append(float(self.first[words[0]]) + later if words else -math.inf)
+        return torch.tensor(found, dtype=torch.float64)
+
+
+def token_prior(public: Tensor, tokens: int, smoothing: float) -> TokenPrior:
+    """Return the bigram model of public sentences (P, T).
+
+    p(b | a) = (count(a, b) + smoothing * p(b)) / (count(a) + smoothing), with p(b) = (count(b) + 1) / (all + tokens).
+
+    Args:
+        public: The sentences; the least frequent number at their ends is not special here.
+        tokens: Number of tokens.
+        smoothing: See above.
+    """
+    rows = [[t for t in row if t != 0] for row in public.long().tolist()]
+    counts = torch.ones(tokens, dtype=torch.float64)
+    begins, followed = torch.ones(tokens, dtype=torch.float64) / tokens, torch.zeros(tokens, dtype=torch.float64)
+    pairs: dict[tuple[int, int], int] = {}
+    for row in rows:
+        for token in row:
+            counts[token] += 1
+        if row:
+            begins[row[0]] += 1
+        for a, b in itertools.pairwise(row):
+            pairs[a, b] = pairs.get((a, b), 0) + 1
+            followed[a] += 1
+    alone = counts / counts.sum()
+    wide = {
+        (a, b): math.log((n + smoothing * float(alone[b])) / (float(followed[a]) + smoothing))
+        for (a, b), n in pairs.items()
+    }
+    back_off = (smoothing / (followed + smoothing)).log()
+    return TokenPrior(alone.log(), wide, back_off, (begins / begins.sum()).log())

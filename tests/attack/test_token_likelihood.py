@@ -1,0 +1,121 @@
+"""Likelihood of tokens: places from the gradients of embeddings, the bigram model, and known sentences under noise."""
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+import torch
+
+from leakbench.attack.methods.token_likelihood import TokenLikelihood, exchanged, token_prior
+from leakbench.core.errors import InputError
+from leakbench.core.types import Clock, Network
+from leakbench.data.find import load_dataset
+from leakbench.defense.transform import Stations
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Public, View
+from leakbench.measure.metrics_texts import text_scores
+from leakbench.models import build, one_hot, parameters
+
+
+def cost(owner, words, places):
+    """The sum of |W_v - sum of its P_i|^2, less |W|^2."""
+    left = words.clone()
+    left.index_add_(0, owner, -places)
+    return float(left.square().sum() - words.square().sum())
+
+
+def test_moves_and_swaps_find_the_owners_with_the_least_cost_of_all():
+    """Every assignment of 5 places to 3 tokens is compared."""
+    rng = torch.Generator().manual_seed(1)
+    places = torch.randn(5, 8, generator=rng, dtype=torch.float64) + 1
+    true = torch.tensor([0, 1, 0, 2, 1])
+    words = torch.zeros(3, 8, dtype=torch.float64).index_add_(0, true, places)
+    words += 0.3 * torch.randn(3, 8, generator=rng, dtype=torch.float64)
+    found = exchanged(torch.zeros(5, dtype=torch.int64), words @ places.T, places @ places.T)
+    least = min(cost(torch.tensor(o), words, places) for o in itertools.product(range(3), repeat=5))
+    assert cost(found, words, places) == pytest.approx(least)
+
+
+def test_probabilities_of_the_bigram_model():
+    """With counts of tokens 5: 2, 6: 2, 7: 1 in two sentences, by hand."""
+    prior = token_prior(torch.tensor([[5.0, 6, 0], [5.0, 6, 7]]), 8, smoothing=1.0)
+    alone = torch.tensor([1, 1, 1, 1, 1, 3, 3, 2]) / 13
+    assert torch.allclose(prior.alone.exp(), alone.double())
+    assert prior.pairs[5, 6] == pytest.approx(math.log((2 + 3 / 13) / 3))
+    unseen = float(prior.after(6, torch.tensor([5]))[0])
+    assert unseen == pytest.approx(math.log(3 / 13 * 1 / 2))
+
+
+def test_the_likeliest_sentence_is_the_best_of_all():
+    prior = token_prior(torch.tensor([[1.0, 2, 3], [2.0, 3, 1], [1.0, 2, 2]]), 4, smoothing=1.0)
+    ratios = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    options = torch.arange(1, 4).expand(3, 3)
+    found = prior.likeliest(ratios, options)
+
+    def value(sentence):
+        row = torch.tensor([sentence], dtype=torch.float64)
+        return sum(float(ratios[i, t]) for i, t in enumerate(sentence)) + float(prior.of(row, 0)[0])
+
+    best = max(itertools.product(range(1, 4), repeat=3), key=value)
+    assert found.tolist() == list(best)
+
+
+@pytest.fixture(scope="module")
+def reviews():
+    return load_dataset("reviews")[2]
+
+
+def view_of(data, std, model="gpt_tiny", batch=1):
+    net = build(model, data.layout, 2, torch.Generator().manual_seed(0))
+    network = Network(net, parameters(net))
+    inputs, labels = data.train_inputs[:batch], data.train_targets[:batch]
+    targets = one_hot(labels, 2)
+    with torch.no_grad():
+        update = leak(
+            "type-1",
+            network,
+            inputs[None, None, None],
+            targets[None, None, None],
+            0.1,
+            Stations(),
+            Clock(0, 0, 1, 1),
+            None,
+        )
+    rng = torch.Generator().manual_seed(3)
+    update = {n: u + std * torch.randn(u.shape, generator=rng) for n, u in update.items()}
+    public = Public(data.test_inputs, data.test_targets)
+    view = View(
+        tap="type-1",
+        network=network,
+        update=update,
+        batch=batch,
+        shape=data.shape,
+        classes=2,
+        learning_rate=0.1,
+        vocabulary=data.vocabulary,
+        public=public,
+        noise=std or None,
+    )
+    return view, inputs, labels
+
+
+def test_a_sentence_without_noise_is_exact_and_explains_its_gradient(reviews):
+    view, inputs, labels = view_of(reviews, 0.0)
+    answer = TokenLikelihood()((view,), (torch.Generator(),))
+    assert torch.equal(answer.inputs[0], inputs) and torch.equal(answer.labels[0], labels)
+    assert float(answer.certainty[0, 0]) > -1e-6
+
+
+def test_most_tokens_are_found_under_noise_that_hides_the_span(reviews):
+    view, inputs, _ = view_of(reviews, 0.01)
+    answer = TokenLikelihood(sweeps=1)((view,), (torch.Generator(),))
+    scores = text_scores(answer.inputs, inputs[None], reviews.vocabulary)
+    assert float(scores.token_recall) > 0.8
+
+
+def test_a_network_without_trained_embeddings_is_refused(reviews):
+    view, _, _ = view_of(reviews, 0.0)
+    update = {n: u for n, u in view.update.items() if "wte" not in n}
+    with pytest.raises(InputError, match="reads the gradients of word and position embeddings"):
+        TokenLikelihood()((dataclasses.replace(view, update=update),), (torch.Generator(),))
