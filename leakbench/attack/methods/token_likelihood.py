@@ -136,7 +136,9 @@ class TokenLikelihood:
         now = sentence.long()
         own = ahead[torch.arange(length), now]
         tried = options[:, : self.tries]
-        losses = [(own[p] - ahead[p, t], (p, int(t)), None) for p in range(length) for t in tried[p] if t != now[p]]
+        losses: list[tuple[Tensor, tuple[int, int], tuple[int, int] | None]] = [
+            (own[p] - ahead[p, t], (p, int(t)), None) for p in range(length) for t in tried[p] if t != now[p]
+        ]
         across = ahead[:, now]
         swaps = own[:, None] + own - across - across.T
         pairs = torch.triu_indices(length, length, 1).T.tolist()
