@@ -87,6 +87,8 @@ class NetworkFolder:
             found = content_hash(
                 {path.name: _checksum(path, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files(field)}
             )
+        except InputError:
+            raise
         except (OSError, ValueError) as error:
             raise InputError(f"{field}: {str(self)!r}: cannot be read: {error}") from None
         if self.sha256 not in ("", found):
