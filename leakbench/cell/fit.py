@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from leakbench.attack import Attack
 from leakbench.attack.servers.fishing import fished
+from leakbench.attack.servers.server import lies
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
 from leakbench.cell.victim_mode import check_mode
 from leakbench.core.errors import InputError
+from leakbench.core.request import NEXT_TOKEN
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
+from leakbench.defense.transform import RunsNetwork
+from leakbench.models.folder import shown
 
-__all__ = ["check_alone", "check_class", "check_fit"]
+__all__ = ["check_alone", "check_class", "check_fit", "check_loss"]
 
 MOST_INDICES = 100_000_000
 
@@ -31,8 +35,8 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
         raise InputError(
             f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"
         )
-    networks = {name: probe(defense, data, s, name) for name in (s.model, s.leaking)}
-    check_mode(s.victim_mode, {n: p.network.model for n, p in networks.items()}, s.leaking, s.taps, defense)
+    networks = {shown(name): probe(defense, data, s, name) for name in (s.model, s.leaking)}
+    check_mode(s.victim_mode, {n: p.network.model for n, p in networks.items()}, shown(s.leaking), s.taps, defense)
     for seen in networks.values():
         facts_at(defense, seen, defense.clock(f, 0))
     if s.protocol == "live":
@@ -61,6 +65,25 @@ def check_alone(s: Settings, attack: Attack, defense: Defense, name: str) -> Non
             raise InputError(
                 f"attack: {name!r} reads what one example leaks, {tap} shows {behind} (try --taps type-2, or --leak-batch 1)"
             )
+
+
+def check_loss(s: Settings, attack: Attack, defense: Defense, names: dict[str, str]) -> None:
+    """Raise InputError for a part that reads classes, if networks answer with the next token.
+
+    Args:
+        names: {`attack` or `defense`: its name}.
+    """
+    if s.loss != NEXT_TOKEN:
+        return
+    runs = any(isinstance(t, RunsNetwork) for t in (*defense.example, *defense.batch, *defense.client))
+    if runs or defense.network:
+        raise InputError(
+            f"loss: next_token has no classes, which the defense {names['defense']!r} reads; try --loss class"
+        )
+    needs = attack.needs
+    if needs.labels or needs.logits or lies(attack.server):
+        what = "the true labels" if needs.labels else "the true logits" if needs.logits else "a layer of classes"
+        raise InputError(f"loss: next_token has no classes, and {names['attack']!r} takes {what}; try --loss class")
 
 
 def check_class(s: Settings, data: Dataset, attack: Attack, names: tuple[str, str]) -> None:

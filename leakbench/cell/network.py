@@ -22,6 +22,6 @@ def probe_of(defense: Defense, data: Dataset, settings: Settings) -> FactProbe:
 def probe(defense: Defense, data: Dataset, settings: Settings, name: str) -> FactProbe:
     """Return the network of a name at some first weights, in the mode of a cell, and the federation."""
     rng = torch.Generator().manual_seed(0)
-    plain = build(name, data.layout, data.classes, rng, settings.init, data.padding, settings.trainable)
+    plain = build(name, data.layout, data.classes, rng, settings.init, data.padding, settings.trainable, settings.loss)
     model = extended(defense.network, plain, data.shape, data.classes, rng).train(settings.victim_mode == "train")
     return FactProbe(Network(model, parameters(model)), data.shape, data.classes, settings.federation)

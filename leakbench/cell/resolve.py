@@ -11,14 +11,14 @@ from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
-from leakbench.cell.fit import check_alone, check_class, check_fit
+from leakbench.cell.fit import check_alone, check_class, check_fit, check_loss
 from leakbench.cell.looks import check_looks
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import resolve
-from leakbench.core.request import Request, check_request, leak_rounds, networks_of
+from leakbench.core.request import NEXT_TOKEN, Request, check_request, leak_rounds, networks_of
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
@@ -54,7 +54,7 @@ def with_examples(
     """
     if cell.data.has_examples:
         return cell
-    data = _tokenised(load(dataset, data_dir, progress=progress)[2], cell.settings.networks_used)
+    data = _as_read(load(dataset, data_dir, progress=progress)[2], cell.settings)
     cell = identified(dataclasses.replace(cell, data=data))
     check_looks(cell)
     return cell
@@ -103,6 +103,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         victim_mode=request.victim_mode,
         init=rule_of(request.init)[0],
         trainable=str(trainable_of(request.trainable)),
+        loss=request.loss,
         join_rounds=request.join_rounds,
         pictures=request.pictures,
         reads=request.reads,
@@ -111,11 +112,12 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         networks=networks_of(request),
         budget=request.budget,
     )
-    data = _tokenised(data, settings.networks_used)
+    data = _as_read(data, settings)
     if settings.join_rounds and len(settings.leak_rounds) < 2:
         raise InputError(
             f"join-rounds: got the leak round {settings.leak_rounds[0]} alone, expected two or more in --leak-rounds"
         )
+    check_loss(settings, attack, defense, {"attack": attack_name, "defense": defense_name})
     check_alone(settings, attack, defense, attack_name)
     check_class(settings, data, attack, (attack_name, data_name))
     if settings.victims > len(data.victims):
@@ -174,6 +176,12 @@ def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
     if name not in MODELS:
         raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))} (or hf:FOLDER)")
     return name
+
+
+def _as_read(data: Dataset, s: Settings) -> Dataset:
+    """Return the data as the networks of a cell read them: in their tokens, and without classes for the loss of next tokens."""
+    data = _tokenised(data, s.networks_used)
+    return data.for_next_tokens() if s.loss == NEXT_TOKEN else data
 
 
 def _tokenised(data: Dataset, networks: tuple[str, ...]) -> Dataset:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from leakbench.core.leakage_points import LeakagePoint
+from leakbench.core.request import CLASS
 from leakbench.data.recipe import Federation
 from leakbench.models.initialise import DEFAULT
 from leakbench.models.trainable import ALL
@@ -26,6 +27,7 @@ class Settings:
         victim_mode: See `leakbench.cell.victim_mode`; None if no network depends on it.
         init: Initialisation of both networks, see `leakbench.models.initialise.rule_of`.
         trainable: The parameters of both networks that are trained, see `leakbench.models.trainable`.
+        loss: One of `leakbench.core.request.LOSSES`.
         join_rounds: Whether one attack observes the same victims at all leak rounds.
         reads: One of `leakbench.core.request.READS`.
         observations: Number of observations of each gradient, see `leakbench.cell.looks`.
@@ -61,6 +63,7 @@ class Settings:
     networks: int = 1
     budget: float | None = None
     trainable: str = ALL
+    loss: str = CLASS
 
     @property
     def leaking(self) -> str:

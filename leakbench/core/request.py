@@ -23,13 +23,16 @@ from leakbench.core.typed import STRICT, typed_fields, types_of
 from leakbench.core.words import seconds, success, words
 
 __all__ = [
+    "CLASS",
     "ENGINES",
     "FACTOR_RANGE",
     "FIELDS",
     "KNOWS",
+    "LOSSES",
     "MODES",
     "MOST_ITERATIONS",
     "NETWORKS",
+    "NEXT_TOKEN",
     "OPTIMIZER_NAMES",
     "PROTOCOLS",
     "READS",
@@ -55,6 +58,9 @@ PROTOCOLS = ("paper", "live")
 
 KNOWS = ("oblivious", "defense")
 """What an attacker knows of the defense: nothing, or its recipe."""
+
+CLASS, NEXT_TOKEN = LOSSES = ("class", "next_token")
+"""Losses of networks: the cross-entropy of an example's class, or the mean of that of the next tokens of a text."""
 
 ENGINES = ("fast", "reference")
 """How gradients are computed: by `leakbench.engine` where a network is a chain of layers, or by `torch.func` for all networks."""
@@ -132,6 +138,16 @@ class Request:
         str,
         Field(description="Initial weights: default (each network's own), torch, kaiming, xavier or uniform:<a>."),
     ] = "default"
+    loss: Annotated[
+        str,
+        Field(
+            description=(
+                "Loss of an example: class (cross-entropy of its class), or next_token (mean over its tokens, for causal networks "
+                "of texts; no labels then leak)."
+            )
+        ),
+        LOSSES,
+    ] = "class"
     trainable: Annotated[
         str,
         Field(
@@ -326,6 +342,7 @@ class FederationFields(TypedDict, total=False):
     model: str | None
     victim_mode: str | None
     init: str
+    loss: str
     trainable: str
     train_rounds: int | None
     clients: int | None

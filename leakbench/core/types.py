@@ -19,6 +19,7 @@ __all__ = [
     "Generators",
     "Local",
     "Network",
+    "OwnLoss",
     "Parameters",
     "Sampling",
     "ShowsDraws",
@@ -111,6 +112,17 @@ class ShowsDraws(Sampling, Protocol):
 
     def drawn_for(self, parameters: Parameters, gradient: Parameters) -> Tensor:
         """Return the random numbers (k,) of one example from its gradient {p: (*p)} at these parameters."""
+
+
+@runtime_checkable
+class OwnLoss(Protocol):
+    """A network that is not trained to name classes: its loss and its answers follow from the inputs alone."""
+
+    def losses(self, outputs: Tensor, inputs: Tensor) -> Tensor:
+        """Return the losses (n,) of examples from the network's outputs for them."""
+
+    def answered(self, outputs: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the numbers (n,) of right answers and of questions of each example."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Dataset:
         vocabulary: The tokens of texts; None otherwise, and for a data set with known sizes only.
         tokens: Number of tokens of the vocabulary; 0 for pictures and tables.
         sentences: The texts of the two splits, (train, test), from which the tokens are; empty for pictures and tables.
+        of_tokens: Whether networks answer with the next token instead of a class; all texts then have one class.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Dataset:
     vocabulary: Vocabulary | None = None
     tokens: int = 0
     sentences: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    of_tokens: bool = False
 
     @property
     def public_inputs(self) -> Tensor:
@@ -120,6 +122,25 @@ class Dataset:
         train, test = (vocabulary.encode(texts, self.shape[0]) for texts in self.sentences)
         content = f"{self.content}, {vocabulary.content}"
         return dataclasses.replace(changed, train_inputs=train, test_inputs=test, content=content)
+
+    def for_next_tokens(self) -> Dataset:
+        """Return the texts without their classes, for networks that answer with the next token.
+
+        Raises:
+            InputError: For pictures and tables.
+        """
+        if self.kind != "text":
+            raise InputError(f"loss: next_token takes texts, {self.name!r} has none; try --dataset reviews")
+        train, test = (torch.zeros_like(targets) for targets in (self.train_targets, self.test_targets))
+        return dataclasses.replace(self, train_targets=train, test_targets=test, class_names=("text",), of_tokens=True)
+
+    @property
+    def answers(self) -> Tensor:
+        """What a network is asked on the test examples: their classes (m,), or the tokens after the first ones of all texts."""
+        if not self.of_tokens:
+            return self.test_targets
+        later = self.test_inputs[:, 1:]
+        return later[later != self.padding].long()
 
     def check(self, name: str) -> None:
         """Raise InputError for an empty split, or values or labels outside their range."""

@@ -44,7 +44,7 @@ def fresh_network(cell: Cell, trained: bool, number: int = 0) -> tuple[nn.Module
     purpose, name = ("model", s.model) if trained else ("leak model", s.leak_model)
     shape, classes = cell.data.layout, cell.data.classes
     first = generator(s.seed, purpose, *again)
-    plain = build(name, shape, classes, first, s.init, cell.data.padding, s.trainable)
+    plain = build(name, shape, classes, first, s.init, cell.data.padding, s.trainable, s.loss)
     rng = generator(s.seed, f"{purpose} extension", *again)
     model = extended(cell.defense.network, plain, shape, classes, rng).train(s.victim_mode == "train").to(s.device)
     return model, parameters(model)

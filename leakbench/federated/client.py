@@ -19,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 
 from leakbench.core.errors import InputError
 from leakbench.core.rng import together
-from leakbench.core.types import Clock, Generators, Local, Network, Parameters, Signal
+from leakbench.core.types import Clock, Generators, Local, Network, OwnLoss, Parameters, Signal
 from leakbench.defense.transform import RunsNetwork, Stations, Transform, apply
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.engine.once import gradients
@@ -119,7 +119,9 @@ def _loss(
         return -(targets * torch.log_softmax(logits, dim=-1)).sum(-1)
 
     if draws.shape[-1] == 0:
-        return (entropy(functional_call(model, state, (inputs,))) * weights).sum()
+        outputs = functional_call(model, state, (inputs,))
+        each = model.losses(outputs, inputs) if isinstance(model, OwnLoss) else entropy(outputs)
+        return (each * weights).sum()
     logits, penalty = functional_call(model, state, (inputs, draws))
     loss: Tensor = ((entropy(logits) + penalty) * weights).sum()
     return loss
@@ -128,7 +130,8 @@ def _loss(
 def example_signal(network: Network, examples: Examples, step: int) -> Signal:
     """Return the gradient of every example's loss, {p: (K, B, *p)}; zero for a weight of zero.
 
-    The loss is the soft cross-entropy, plus the penalty of a network that has one (`leakbench.core.types.Sampling`).
+    The loss is the soft cross-entropy, plus the penalty of a network that has one (`leakbench.core.types.Sampling`), or the
+    network's own (`leakbench.core.types.OwnLoss`).
 
     Raises:
         InputError: For a network that normalises by the batch, where a single example has no gradient.

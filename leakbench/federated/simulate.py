@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from leakbench.core.progress import unticked
 from leakbench.core.rng import generator, generators
-from leakbench.core.types import Clock, Local, Network, Parameters, Signal, joined
+from leakbench.core.types import Clock, Local, Network, OwnLoss, Parameters, Signal, joined
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
 from leakbench.data.recipe import Federation
@@ -283,18 +283,27 @@ def _spread(updates: Parameters) -> tuple[float, float]:
 def accuracy(model: nn.Module, state: Parameters, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
     """Return (accuracy in [0, 1], mean cross-entropy) on inputs (n, *s) and targets (n,).
 
+    For a network with its own loss, these are the share of right answers to all questions, and the mean loss of an example.
+
     Args:
         state: Parameters, and the running statistics of batch normalisation if the model has them.
     """
     device = next(iter(state.values())).device
-    right, loss = 0, 0.0
-    for x, y in zip(torch.split(inputs, 500), torch.split(targets, 500), strict=True):
+    right, loss, asked = 0, 0.0, 0
+    some = 50 if isinstance(model, OwnLoss) else 500  # Its outputs can be as many as there are tokens.
+    for x, y in zip(torch.split(inputs, some), torch.split(targets, some), strict=True):
         x, y = x.to(device), y.to(device)  # noqa: PLW2901
+        if isinstance(model, OwnLoss):
+            outputs = functional_call(model, state, (x,))
+            answers, questions = model.answered(outputs, x)
+            right, asked = right + int(answers.sum()), asked + int(questions.sum())
+            loss += float(model.losses(outputs, x).sum())
+            continue
         logits = functional_call(model, state, (x,))
         finite = logits.isfinite().all(1)  # The argmax of NaN is class 0, which would count as a prediction.
         right += int(((logits.argmax(1) == y) & finite).sum())
         loss += float(nn.functional.cross_entropy(logits, y, reduction="sum"))
-    return right / len(targets), loss / len(targets)
+    return right / (asked or len(targets)), loss / len(targets)
 
 
 def to_tensors(now: Round) -> dict[str, Tensor]:

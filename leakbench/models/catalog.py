@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from leakbench.core.behaviour import FIRST
 from leakbench.core.errors import InputError, nearest
+from leakbench.core.request import CLASS, NEXT_TOKEN
 from leakbench.core.types import Parameters
 from leakbench.models.convnet import convnet
 from leakbench.models.folder import NetworkFolder
@@ -29,7 +30,7 @@ from leakbench.models.initialise import (
     uniform,
     xavier,
 )
-from leakbench.models.language import LanguageModel, bert_tiny, from_folder, gpt_tiny
+from leakbench.models.language import LanguageModel, NextToken, bert_tiny, from_folder, gpt_tiny
 from leakbench.models.lenet import LENETS, lenet
 from leakbench.models.resnet import resnet18
 from leakbench.models.shapes import Shape
@@ -88,6 +89,7 @@ def build(
     init: str = DEFAULT,
     padding: int = 0,
     trainable: str = ALL,
+    loss: str = CLASS,
 ) -> nn.Module:
     """Build a network in eval mode.
 
@@ -101,6 +103,7 @@ def build(
         init: Initialisation, see `leakbench.models.initialise.rule_of`; `default` is the network's own.
         padding: Number of the token that fills up a text.
         trainable: The parameters that are trained, see `leakbench.models.trainable`.
+        loss: One of `leakbench.core.request.LOSSES`.
 
     Raises:
         InputError: For an unknown name, initialisation or rule of trained parameters, or a shape that the network does not accept.
@@ -110,10 +113,17 @@ def build(
     model = made.builder(shape, classes)
     if isinstance(model, LanguageModel):
         model.padding = padding
-    if isinstance(model, LanguageModel) and folder is not None and folder.trained:
-        initialise(model.classifier, rule, rng)
-    else:
+    if loss == NEXT_TOKEN:
+        if not isinstance(model, LanguageModel):
+            raise InputError(f"loss: next_token takes a network of texts, got {name!r}; try --dataset reviews")
+        model = NextToken(model, name if folder is None else str(folder))
+    if folder is None or not folder.trained:
         initialise(model, rule, rng)
+    elif isinstance(model, NextToken):
+        if model.head is not None:
+            folder.load_head(model.head)
+    elif isinstance(model, LanguageModel):
+        initialise(model.classifier, rule, rng)
     return with_trainable(model, trainable, rng).eval()
 
 

@@ -34,6 +34,9 @@ TOKENS = ("tokenizer.json", "vocab.txt")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 """Weights in formats that can run code, or that are not read."""
 
+HEADS = ("lm_head.weight", "embed_out.weight")
+"""Names of the layer that names the next token, if it is not tied to the embeddings."""
+
 FORMER = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Ends of names in old files of BERT."""
 
@@ -84,6 +87,8 @@ class NetworkFolder:
             found = content_hash(
                 {path.name: _checksum(path, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files(field)}
             )
+        except InputError:
+            raise
         except (OSError, ValueError) as error:
             raise InputError(f"{field}: {str(self)!r}: cannot be read: {error}") from None
         if self.sha256 not in ("", found):
@@ -119,6 +124,18 @@ class NetworkFolder:
     def trained(self) -> bool:
         """Whether the folder has weights; with a configuration alone, first weights are drawn."""
         return bool(self._weights("model"))
+
+    def load_head(self, head: nn.Linear) -> None:
+        """Read the weights of the layer that names the next token; raises InputError if there are none of this shape."""
+        found = [tensor for name, tensor in self.tensors().items() if name in HEADS]
+        if not found or found[0].shape != head.weight.shape:
+            got = str(tuple(found[0].shape)) if found else "none"
+            raise InputError(
+                f"loss: {str(self)!r}: the weights {HEADS[0]!r} of next tokens: got {got}, expected {tuple(head.weight.shape)}; "
+                "try --loss class"
+            )
+        with torch.no_grad():
+            head.weight.copy_(found[0])
 
     def load(self, model: nn.Module) -> None:
         """Read the weights of a transformer without a head into `model`, in its floating-point type.

@@ -14,7 +14,7 @@ from leakbench.core.extras import need
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.shapes import Shape
 
-__all__ = ["LanguageModel", "bert_tiny", "from_folder", "gpt_tiny"]
+__all__ = ["LanguageModel", "NextToken", "bert_tiny", "from_folder", "gpt_tiny"]
 
 LIBRARY = "transformers"
 
@@ -76,6 +76,67 @@ class LanguageModel(nn.Module):
         hidden = hidden.masked_fill(~seen, torch.finfo(entered.dtype).min)[:, None]
         placed = {} if places is None else {"position_ids": places}
         return there, self.transformer(inputs_embeds=entered, attention_mask=hidden, **placed).last_hidden_state
+
+
+class NextToken(LanguageModel):
+    """A causal transformer that is trained to name the next token of each token of a text, and has no classes.
+
+    It is a network with its own loss, see `leakbench.core.types.OwnLoss`. The logits are products of the outputs and the word
+    embeddings, as in GPT-2, or with a matrix of their own, as in LLaMA.
+
+    Args:
+        model: The same network with a classifier, which is left out.
+        name: Name of the network, for messages.
+
+    Raises:
+        InputError: For a network whose tokens see the tokens after them.
+    """
+
+    def __init__(self, model: LanguageModel, name: str) -> None:
+        if not model.causal:
+            raise InputError(
+                f"loss: next_token takes a causal network, {name!r} is an encoder; try gpt_tiny, or --loss class"
+            )
+        super().__init__(model.transformer, 1, causal=True, padding=model.padding, length=model.length)
+        del self.classifier
+        tied = self.transformer.config.tie_word_embeddings  # type: ignore[union-attr]
+        self.head = None if tied else nn.Linear(self.width, self.tokens, bias=False)
+
+    def forward(self, x: Tensor, places: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
+        """Return the logits (n, T, number of tokens) of the token after each token of x (n, T)."""
+        outputs = self.read(x, places, seen)[1]
+        if self.head is not None:
+            return self.head(outputs)  # type: ignore[no-any-return]
+        embedding: nn.Embedding = self.transformer.get_input_embeddings()  # type: ignore[operator]
+        return outputs @ embedding.weight.mT
+
+    def losses(self, outputs: Tensor, inputs: Tensor) -> Tensor:
+        """Return the mean cross-entropy (n,) of the tokens after the first one, without padding.
+
+        Args:
+            outputs: (n, T, tokens), the logits.
+            inputs: (n, T), the tokens.
+
+        Raises:
+            InputError: For inputs that are embeddings, which have no next tokens.
+        """
+        following, there = self._following(inputs)
+        found = outputs[:, :-1].log_softmax(-1).gather(2, following[..., None])[..., 0]
+        return -(found * there).sum(1) / there.sum(1).clamp_min(1)
+
+    def answered(self, outputs: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (number of next tokens that have the largest logit, number of next tokens), (n,) each."""
+        following, there = self._following(inputs)
+        finite = outputs[:, :-1].isfinite().all(-1)  # The argmax of NaN would count as an answer.
+        right = (outputs[:, :-1].argmax(-1) == following) & finite & there
+        return right.sum(1), there.sum(1)
+
+    def _following(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the tokens after the first one, and which of them are not padding."""
+        if inputs.dim() != 2:
+            raise InputError("loss: next_token: got a guess of embeddings, which have no next tokens; try --loss class")
+        following = inputs[:, 1:].long()
+        return following, following != self.padding
 
 
 def gpt_tiny(shape: Shape, classes: int) -> nn.Module:

@@ -1,6 +1,6 @@
 """Which parameters of a network are trained; the others keep their first values, and are not part of any update.
 
-The classifier, which is the last fully connected layer, is always trained.
+The classifier, which is the last fully connected layer, is always trained, except where it is tied to frozen embeddings.
 
 LoRA (Hu et al., ICLR 2022) adds B A x to a frozen projection W x, with A (r, d) drawn at random and B (o, r) zero at first. X holds
 the projection's inputs, one token a row, and delta the derivatives of the loss by its outputs. The gradients of a batch are
@@ -22,7 +22,7 @@ from torch import nn
 
 from leakbench.core.errors import InputError
 from leakbench.core.extras import need
-from leakbench.models.language import LanguageModel
+from leakbench.models.language import LanguageModel, NextToken
 from leakbench.models.layers import last_layer
 
 __all__ = ["ALL", "trainable_of", "with_trainable"]
@@ -89,8 +89,9 @@ def with_trainable(model: nn.Module, text: str, rng: torch.Generator) -> nn.Modu
         for module in embeddings:
             module.requires_grad_(False)
         return model
-    if (last := last_layer(model)) is None:
-        raise InputError(f"trainable: got {text!r}, but the network has no fully connected layer; expected all")
+    last = ("head." if model.head is not None else "") if isinstance(model, NextToken) else last_layer(model)
+    if last is None or (not last and rule.name == "head"):
+        raise InputError(f"trainable: got {text!r}, but the network has no last layer of its own; expected all")
     model.requires_grad_(False)
     if rule.name != "head":
         if not isinstance(model, LanguageModel):
@@ -99,7 +100,8 @@ def with_trainable(model: nn.Module, text: str, rng: torch.Generator) -> nn.Modu
             _add_lora(model, rule, rng)
         else:
             _train_last_blocks(model, rule)
-    model.get_submodule(last.removesuffix(".")).requires_grad_()
+    if not isinstance(model, NextToken) or last:  # A head that is tied to frozen embeddings is frozen.
+        model.get_submodule(last.removesuffix(".")).requires_grad_()
     return model
 
 

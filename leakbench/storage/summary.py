@@ -379,6 +379,7 @@ class Summary(_Fields):
     victim_mode: str | None = None
     init: str | None = None
     trainable: str | None = None
+    loss: str | None = None
     reads: str | None = None
     client_optimizer: str | None = None
     join_rounds: bool | None = None

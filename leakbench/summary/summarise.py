@@ -11,6 +11,7 @@ import pandas as pd
 from leakbench.attack.servers.fishing import fished
 from leakbench.cell import Cell, knowledge, looks_at, random_at
 from leakbench.core.leakage_points import LeakagePoint, listed, point_name
+from leakbench.core.request import CLASS
 from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.limits.limits import Limits
 from leakbench.measure.measures import RMSE
@@ -71,6 +72,7 @@ def summarise(
         **({"victim_mode": s.victim_mode} if s.victim_mode else {}),
         "init": s.init,
         **({} if s.trainable == ALL else {"trainable": s.trainable}),
+        **({} if s.loss == CLASS else {"loss": s.loss}),
         "reads": s.reads,
         "client_optimizer": s.federation.client_optimizer,
         "join_rounds": s.join_rounds,
@@ -81,7 +83,7 @@ def summarise(
         "conspicuous": seen.found,
         "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),
         "rounds": len(rounds),
-        **utility(rounds, cell.data.test_targets, cell.recipe.federation),
+        **utility(rounds, cell.data.answers, cell.recipe.federation),
         "epsilon": epsilon,
         "taps": taps,
         "over_rounds": over_rounds(taps),

@@ -21,7 +21,7 @@ BAD = {
     "max_epsilon": "0",
     "observer": "type-9",
     **dict.fromkeys(
-        ("defense", "model", "leak_model", "victim_mode", "init", "trainable", "attack", "knows", "protocol"),
+        ("defense", "model", "leak_model", "victim_mode", "init", "trainable", "loss", "attack", "knows", "protocol"),
         "none_such",
     ),
     **dict.fromkeys(("client_optimizer", "reads", "engine", "device", "success", "threshold", "tracker"), "none_such"),

@@ -244,6 +244,7 @@ def test_a_broken_folder_is_refused_in_one_line(message, tmp_path, monkeypatch, 
     words = ("run", "--dataset", "reviews", "--model", f"hf:{place}", "--attack", "identification", "--victims", "2")
     code, out, err = called(monkeypatch, capsys, *words, "--candidates", "5", "--out", str(tmp_path / "run"))
     assert code == 2 and out == "" and re.search(message, err) and err.count("\n") == 1, err
+    assert err.count("hf:") <= 1
     assert not (tmp_path / "run").exists()
 
 
