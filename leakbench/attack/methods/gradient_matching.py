@@ -123,7 +123,8 @@ class GradientMatching:
         inputs = space.decode(z)
         value = space.energy(z, targets)
         for guess, view in responses(views, inputs, targets, victims):
-            value = value + self.distance(guess, view.observed(victims), view)
+            reached = {name: g for name, g in guess.items() if name not in space.unreached}
+            value = value + self.distance(reached, view.observed(victims), view)
         for prior in self.priors:
             value = value + prior(inputs, views[0], victims)
         return value
@@ -206,8 +207,8 @@ class Points:
         return z, points[:, self.size :].reshape(-1, *self.targets.shape[1:]).softmax(-1)
 
     def project(self, points: Tensor) -> Tensor:
-        """Return the points with their inputs moved into [0, 1]."""
-        z = self.space.encode(self.inputs(points).clamp(0, 1))
+        """Return the points with their inputs moved to possible ones, for most spaces into [0, 1]."""
+        z = self.space.encode(self.space.inside(self.inputs(points)))
         return torch.cat([z.flatten(1), points[:, self.size :]], 1)
 
     def picture(self, points: Tensor, value: Tensor) -> Tensor:
