@@ -100,7 +100,7 @@ class GradientMatching:
         z, targets = torch.cat([z for _, z in starts]), torch.cat([guess.targets for guess, _ in starts])
         points = Points(space, z.shape[1:], targets, starts[0][0].joint)
         stop = begun(self.stop)
-        results = self._searched(views, points, points.joined(z).detach(), stop)
+        results = self._searched(views, points, points.joined(z).detach(), stop, rngs)
         best, chosen = best_of(results, self.restarts)
         guesses = points.inputs(results.best)
         searches = (self.restarts, view.victims)
@@ -109,7 +109,9 @@ class GradientMatching:
         labels = points.split(best.best, chosen)[1].argmax(-1)
         return replace(points.reconstruction(best, answer, labels, stop), fit=fits.fit)
 
-    def _searched(self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop) -> Descended:
+    def _searched(
+        self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop, rngs: Generators
+    ) -> Descended:
         def value(z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
             return self._value(views, points.space, z, targets, lanes % views[0].victims)
 
