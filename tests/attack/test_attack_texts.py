@@ -84,10 +84,11 @@ def test_the_distance_tag_on_known_numbers() -> None:
     assert Tag(alpha=0.0)(guess, observed, None).item() == pytest.approx(14.0)
 
 
-def test_the_cosine_by_layer_is_the_mean_of_the_layers_that_leak() -> None:
+def test_the_cosine_by_layer_is_the_mean_of_the_layers() -> None:
     guess = {"a": torch.tensor([[1.0, 0.0]]), "b": torch.tensor([[2.0, 2.0]]), "c": torch.tensor([[5.0]])}
     observed = {"a": torch.tensor([[0.0, 3.0]]), "b": torch.tensor([[1.0, 1.0]]), "c": torch.tensor([[0.0]])}
-    assert CosineByLayer()(guess, observed, None).item() == pytest.approx(0.5, abs=1e-6)
+    # Orthogonal, parallel, and without a direction.
+    assert CosineByLayer()(guess, observed, None).item() == pytest.approx((1 + 0 + 1) / 3, abs=1e-6)
     alone = {"b": guess["b"]}
     assert torch.equal(CosineByLayer()(alone, observed, None), Cosine()(alone, observed, None))
 

@@ -81,14 +81,12 @@ class Cosine:
 class CosineByLayer:
     """Compute the mean over the layers of 1 - <a, b> / (|a| |b|), with a and b of one layer (LAMP: Balunovic et al., NeurIPS 2022).
 
-    A layer whose observed gradient is zero has no direction and is left out.
+    As for `cosine`, a layer of length zero counts as orthogonal.
     """
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return distances (V,)."""
-        there = torch.stack([(observed[name].flatten(1) != 0).any(1) for name in guess])
-        each = torch.stack([Cosine()({name: g}, observed, view) for name, g in guess.items()])
-        return (each * there).sum(0) / there.sum(0).clamp_min(1)
+        return torch.stack([Cosine()({name: g}, observed, view) for name, g in guess.items()]).mean(0)
 
 
 @part("distance.tag")
