@@ -27,7 +27,7 @@ def most_evaluations(search: Any, iterations: int | None = None) -> int:
     """
     limit = search.stop.limit if iterations is None else iterations
     # Evaluations between the steps, such as those of rearranged texts.
-    between = search.moves.evaluations(limit) if hasattr(search, "moves") else 0
+    between = search.between(limit) if hasattr(search, "between") else 0
     # The search evaluates the last point of each restart once more.
     return int(restarts_of(search) * (limit * evaluations_each(search.descent) + 1 + between))
 

@@ -68,7 +68,7 @@ def check_kind(attack: Attack, data: Dataset, names: tuple[str, str]) -> None:
     if not kinds:
         raise InputError(
             f"attack: {names[0]!r} has parts for different kinds of data; expected parts with a common kind, such as the space"
-            " `embeddings` with the start `embeddings`"
+            " `embeddings` with the start `normal_embeddings`"
         )
     needed = " or ".join(WORDS[kind] for kind in kinds)
     raise InputError(

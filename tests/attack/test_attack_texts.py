@@ -13,13 +13,13 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConf
 from leakbench.attack import Attack
 from leakbench.attack.evaluations import most_evaluations, with_evaluations
 from leakbench.attack.methods.gradient_matching import GradientMatching
-from leakbench.attack.methods.lamp import Lamp, Moves, Rearranged, rearrangement
+from leakbench.attack.methods.lamp import Lamp, Rearranged, rearrangement
 from leakbench.attack.needs import KINDS, PLAIN, TEXT, Needs, needs_of
 from leakbench.attack.search.adam import AdamState
 from leakbench.attack.slots.descent import AdamLinear, Terms
 from leakbench.attack.slots.distance import Cosine, CosineByLayer, Tag
 from leakbench.attack.slots.stop import limited
-from leakbench.attack.slots.texts import EmbeddingLength, Embeddings, EmbeddingStart
+from leakbench.attack.slots.texts import EmbeddingLength, Embeddings, NormalEmbeddings
 from leakbench.attack.text import Bigrams, WordEmbeddings, lengths
 from leakbench.cell.resolve import plan_cell
 from leakbench.core.answers import Reconstruction
@@ -149,7 +149,7 @@ def test_without_trained_positions_or_with_noise_the_length_is_the_longest_possi
 
 def test_a_start_has_the_scale_of_the_embeddings_and_no_token_after_the_end() -> None:
     of = view()
-    start = EmbeddingStart(scale=2.0)(of, generators(0, "start", [(v,) for v in range(3)]))
+    start = NormalEmbeddings(scale=2.0)(of, generators(0, "start", [(v,) for v in range(3)]))
     assert start.shape == (3, 1, LENGTH, WIDTH)
     assert torch.equal((start != 0).all(-1)[:, 0], SENTENCES != 0)
     usual = words_of(of)[1:].square().mean().sqrt()
@@ -248,11 +248,11 @@ def lamp(limit: int, **moves: float) -> Lamp:
     parts = {
         "labels": "last_layer_counts",
         "space": "embeddings",
-        "start": "embeddings",
+        "start": "normal_embeddings",
         "distance": "cosine_by_layer",
         "descent": "adam_linear",
         "stop": {"iterations": {"limit": limit}},
-        "moves": {"every": 2, "candidates": 8, "after": 0.0, **moves},
+        **{"every": 2, "candidates": 8, "after": 0.0, **moves},
     }
     return construct(Lamp, parts)
 
@@ -264,8 +264,8 @@ def test_the_evaluations_of_rearrangements_count() -> None:
     assert answer.evaluations.tolist() == [5 + 1 + 2 * 8] * 3
     less = with_evaluations(method, 20, network().model, (LENGTH,))
     assert less.stop.limit == 4 and most_evaluations(less) == 4 + 1 + 8
-    assert Moves(every=75, after=0.1).steps(400) == {75, 150, 225, 300, 375}
-    assert Moves(every=75, after=0.5).steps(400) == {225, 300, 375}
+    assert lamp(1, every=75, after=0.1).rearranged(400) == {75, 150, 225, 300, 375}
+    assert lamp(1, every=75, after=0.5).rearranged(400) == {225, 300, 375}
 
 
 def test_a_rearrangement_finds_the_order_of_known_tokens() -> None:
@@ -298,7 +298,13 @@ def test_lamp_needs_adam() -> None:
         method((view(),), generators(0, "attack", [(v,) for v in range(3)]))
 
 
-SLOW = {"labels": "last_layer", "space": "embeddings", "start": "embeddings", "distance": "tag", "descent": "lbfgs"}
+SLOW = {
+    "labels": "last_layer",
+    "space": "embeddings",
+    "start": "normal_embeddings",
+    "distance": "tag",
+    "descent": "lbfgs",
+}
 
 
 def test_tag_recovers_short_sentences_of_a_tiny_network() -> None:
@@ -330,7 +336,7 @@ def test_other_data_are_refused_by_each_part() -> None:
     rngs = generators(0, "attack", [(0,)])
     for refused in (
         lambda: Embeddings()(of),
-        lambda: EmbeddingStart()(of, rngs),
+        lambda: NormalEmbeddings()(of, rngs),
         lambda: EmbeddingLength(weight=1.0)(torch.zeros(1, 1, 5), of, torch.arange(1)),
         lambda: lengths(of),
     ):

@@ -262,7 +262,7 @@ def _labels_and_starts(tally: Tally) -> None:
                 try:
                     found = construct(cls, FORMS.get(name, {}))(view, generators(0, "attack", rngs))
                 except InputError as error:
-                    others = {"standard_uniform": "needs a table", "embeddings": "needs texts"}
+                    others = {"standard_uniform": "needs a table", "normal_embeddings": "needs texts"}
                     other = name in others and others[name] in str(error)
                     alike = name == "surrogate" and public == "one class" and "another one" in str(error)
                     if not (other or alike) or "\n" in str(error):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
 import torch
 from pydantic import Field
@@ -16,16 +16,15 @@ from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.search.adam import AdamState
 from leakbench.attack.search.lbfgs import Objective
-from leakbench.attack.slots.descent import Descended, Descent, Search, Terms
+from leakbench.attack.slots.descent import Descended, Search, Terms
 from leakbench.attack.slots.stop import Stop
 from leakbench.attack.text import Bigrams, WordEmbeddings
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Fraction, NonNegative, part
-from leakbench.core.recipe import nested
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
 
-__all__ = ["Lamp", "Moves", "Rearranged", "rearrangement"]
+__all__ = ["Lamp", "Rearranged", "rearrangement"]
 
 CHUNK = 20
 """Number of candidates that are evaluated at once; the memory of one is that of a gradient."""
@@ -37,9 +36,14 @@ Rearrange: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
 """(points (v, d), their lanes (v,), step) -> order (v, M, T) of the places of each sentence."""
 
 
-@part
-class Moves:
-    """Rearrangements of the tokens of a guess, between the steps of its search."""
+@part("method.lamp")
+class Lamp(GradientMatching):
+    """Alternate gradient matching with rearrangements of tokens (LAMP: Balunovic et al., NeurIPS 2022, Algorithm 1).
+
+    A rearrangement swaps two tokens of a sentence, moves one, moves several neighbours, or puts its beginning at its end. Of all
+    candidates, the search goes on with the one of the least distance plus perplexity. The language model counts the pairs of
+    neighbouring tokens in public sentences. First and last tokens that all public sentences share stay in their places.
+    """
 
     every: Annotated[Count, Field(description="Number of iterations between two rearrangements.")] = 75
     candidates: Annotated[
@@ -61,30 +65,16 @@ class Moves:
 
     @property
     def needs(self) -> Needs:
-        """Public sentences."""
+        """Texts, and public sentences."""
         return Needs(public=self.public, kinds=(TEXT,))
 
-    def steps(self, limit: int) -> frozenset[int]:
+    def rearranged(self, limit: int) -> frozenset[int]:
         """Return the numbers of the steps after which tokens are rearranged, for a limit on iterations."""
         return frozenset(n for n in range(self.every, limit, self.every) if n >= self.after * limit)
 
-    def evaluations(self, limit: int) -> int:
+    def between(self, limit: int) -> int:
         """Return the number of gradient evaluations of all rearrangements of one search."""
-        return self.candidates * len(self.steps(limit))
-
-
-@part("method.lamp")
-class Lamp(GradientMatching):
-    """Alternate gradient matching with rearrangements of tokens (LAMP: Balunovic et al., NeurIPS 2022, Algorithm 1).
-
-    A rearrangement swaps two tokens of a sentence, moves one, moves several neighbours, or puts its beginning at its end. Of all
-    candidates, the search goes on with the one of the least distance plus perplexity. The language model counts the pairs of
-    neighbouring tokens in public sentences. First and last tokens that all public sentences share stay in their places.
-    """
-
-    needs: ClassVar[Needs] = Needs(kinds=(TEXT,))
-
-    moves: Annotated[Moves, nested(Moves)] = Moves()
+        return self.candidates * len(self.rearranged(limit))
 
     def _searched(
         self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop, rngs: Generators
@@ -93,10 +83,10 @@ class Lamp(GradientMatching):
             return self._value(views, points.space, z, targets, lanes % views[0].victims)
 
         seeds = [int(torch.randint(2**62, (), generator=rng)) for _ in range(self.restarts) for rng in rngs]
-        candidates = _Candidates.of(views[0], points, value, self.moves, tuple(seeds))
+        candidates = _Candidates.of(views[0], points, value, self, tuple(seeds))
         searches = views[0].searches
         running = None if searches is None else searches.begin(self)
-        descent = _Moving(self.descent, self.moves, candidates, points.shape)
+        descent = _Moving(self, candidates, points.shape)
         return searched(points, start, value, descent, stop, cut_of(views), running, views[0].tick)
 
 
@@ -104,20 +94,19 @@ class Lamp(GradientMatching):
 class _Moving:
     """A descent whose searches rearrange tokens between their steps."""
 
-    descent: Descent
-    moves: Moves
+    lamp: Lamp
     rearrange: Rearrange
     shape: torch.Size
 
     def __call__(self, start: Tensor, terms: Terms) -> Search:
         """Return the searches; raises InputError for another descent than Adam."""
-        plain = self.descent(start, terms)
+        plain = self.lamp.descent(start, terms)
         if not isinstance(plain, AdamState):
             raise InputError(
-                f"descent: got {type(self.descent).__name__}, expected adam or adam_linear, whose steps can be rearranged"
+                f"descent: got {type(self.lamp.descent).__name__}, expected adam or adam_linear, whose steps can be rearranged"
             )
         settings = (plain.points, plain.rates, plain.signed, plain.project, plain.decay, plain.epsilon)
-        at, each = self.moves.steps(terms.limit), self.moves.candidates
+        at, each = self.lamp.rearranged(terms.limit), self.lamp.candidates
         return Rearranged(*settings, rearrange=self.rearrange, at=at, each=each, shape=self.shape)
 
 
@@ -200,7 +189,7 @@ class _Candidates:
     Args:
         points: The meaning of a point.
         value: The distance of guesses.
-        moves: The settings.
+        lamp: The settings.
         words: The word embeddings.
         model: The language model.
         ends: Whether the first place of a sentence stays, and its last one.
@@ -210,7 +199,7 @@ class _Candidates:
 
     points: Points
     value: Value
-    moves: Moves
+    lamp: Lamp
     words: WordEmbeddings
     model: Bigrams
     ends: tuple[bool, bool]
@@ -218,15 +207,15 @@ class _Candidates:
     victims: int
 
     @classmethod
-    def of(cls, view: View, points: Points, value: Value, moves: Moves, seeds: tuple[int, ...]) -> _Candidates:
+    def of(cls, view: View, points: Points, value: Value, lamp: Lamp, seeds: tuple[int, ...]) -> _Candidates:
         """Return the candidates for a view; raises InputError if it has no public sentences."""
         words = WordEmbeddings.of(view, "method: lamp")
-        sentences = public_of(view, "lamp", moves.public).inputs
+        sentences = public_of(view, "lamp", lamp.public).inputs
         model = Bigrams.of(sentences, words.weight.shape[1], words.padding)
         lasts = (sentences != words.padding).sum(1).clamp_min(1) - 1
         ends = (sentences[:, 0], sentences.gather(1, lasts[:, None])[:, 0])
         same = (bool((ends[0] == ends[0][0]).all()), bool((ends[1] == ends[1][0]).all()))
-        return cls(points, value, moves, words, model, same, seeds, view.victims)
+        return cls(points, value, lamp, words, model, same, seeds, view.victims)
 
     def __call__(self, points: Tensor, lanes: Tensor, step: int) -> Tensor:
         """Return the best order (v, M, T) of the places for points (v, d) of the given lanes."""
@@ -247,7 +236,7 @@ class _Candidates:
         tokens = words.nearest(inputs).expand(len(orders), -1, -1).gather(2, orders)
         surprise = self.model.surprise(tokens, self.words.padding).mean(1)
         distance = torch.cat(values).double()
-        score = distance / distance[0].clamp_min(1e-30) + self.moves.perplexity * surprise
+        score = distance / distance[0].clamp_min(1e-30) + self.lamp.perplexity * surprise
         return orders[int(score.nan_to_num(nan=torch.inf).argmin())]
 
     def _weight(self, lane: Tensor) -> Tensor:
@@ -256,7 +245,7 @@ class _Candidates:
 
     def _orders(self, counts: list[int], places: int, rng: torch.Generator) -> Tensor:
         """Return the candidates (n, M, T) for sentences of these numbers of tokens; the first one changes nothing."""
-        orders = torch.arange(places).repeat(self.moves.candidates, len(counts), 1)
+        orders = torch.arange(places).repeat(self.lamp.candidates, len(counts), 1)
         begin, end = self.ends
         for number in range(1, len(orders)):
             sentence = int(torch.randint(len(counts), (), generator=rng))

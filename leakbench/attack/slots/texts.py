@@ -15,7 +15,7 @@ from leakbench.core.part import NonNegative, Positive, part
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
 
-__all__ = ["EmbeddingLength", "EmbeddingStart", "Embeddings"]
+__all__ = ["EmbeddingLength", "Embeddings", "NormalEmbeddings"]
 
 
 @part("space.embeddings")
@@ -51,8 +51,8 @@ class Embeddings:
         )
 
 
-@part("start.embeddings")
-class EmbeddingStart:
+@part("start.normal_embeddings")
+class NormalEmbeddings:
     """Draw every embedding from N(0, s^2), with the root mean square s of all word embeddings.
 
     Places after the length that the gradient of the position embeddings shows hold no token.
@@ -64,7 +64,7 @@ class EmbeddingStart:
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess (V, M, T, width); raises InputError if the inputs are not texts."""
-        words = WordEmbeddings.of(view, "start: embeddings")
+        words = WordEmbeddings.of(view, "start: normal_embeddings")
         shape = (view.examples, view.shape[0], words.width)
         drawn = torch.stack([torch.randn(shape, generator=rng) for rng in rngs]).to(words.weight)
         places = torch.arange(view.shape[0], device=drawn.device)
