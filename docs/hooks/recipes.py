@@ -163,6 +163,7 @@ def _attack(name: str, attack: Attack) -> str:
     reads = [
         *(["It attacks the gradient of one example: `--taps type-2`, or `--leak-batch 1`."] if needs.alone else []),
         *(["It attacks tables only."] if needs.table else []),
+        *(["It attacks texts only."] if needs.text else []),
     ]
     lines += [*reads, ""] if reads else []
     return "\n".join([*lines, *_foot("attacks", name, [command_of(name, attack)])]) + "\n"
@@ -170,7 +171,7 @@ def _attack(name: str, attack: Attack) -> str:
 
 def command_of(name: str, attack: Attack) -> str:
     """Return a command that runs an attack on an embedded dataset."""
-    more = ["--dataset cancer"] if attack.needs.table else []
+    more = ["--dataset cancer"] if attack.needs.table else ["--dataset reviews"] if attack.needs.text else []
     more += ["--leak-batch 1"] if attack.needs.alone else []
     server = attack.server
     if type(server).__name__ == "Fishing":

@@ -26,8 +26,10 @@ def most_evaluations(search: Any, iterations: int | None = None) -> int:
         iterations: Limit on iterations; None for the limit of the search's stop.
     """
     limit = search.stop.limit if iterations is None else iterations
+    # Evaluations between the steps, such as those of rearranged texts.
+    between = search.between(limit) if hasattr(search, "between") else 0
     # The search evaluates the last point of each restart once more.
-    return int(restarts_of(search) * (limit * evaluations_each(search.descent) + 1))
+    return int(restarts_of(search) * (limit * evaluations_each(search.descent) + 1 + between))
 
 
 def runs_on(method: Any, number: int, model: nn.Module, shape: tuple[int, ...]) -> bool:
@@ -69,6 +71,8 @@ def with_evaluations(method: Any, most: int, model: nn.Module, shape: tuple[int,
         search = searches[number]
         share = max(least[place], min(left // (len(running) - place), left - sum(least[place + 1 :])))
         iterations = min(search.stop.limit, (share // restarts_of(search) - 1) // evaluations_each(search.descent))
+        while most_evaluations(search, iterations) > share:
+            iterations -= 1
         left -= most_evaluations(search, iterations)
         changed[number] = limited(search, iterations)
     return with_searches(method, changed)

@@ -6,7 +6,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Needs", "needs_of"]
+__all__ = ["IMAGE", "KINDS", "PLAIN", "TABULAR", "TEXT", "Needs", "needs_of"]
+
+IMAGE, TABULAR, TEXT = "image", "tabular", "text"
+
+KINDS = (IMAGE, TABULAR, TEXT)
+"""Kinds of data, as `leakbench.data.dataset.Dataset.kind` names them."""
+
+PLAIN = (IMAGE, TABULAR)
+"""The kinds whose inputs are numbers in [0, 1]; those of texts are numbers of tokens."""
 
 
 @dataclass(frozen=True)
@@ -20,29 +28,44 @@ class Needs:
         candidates: The candidates of a ranking.
         labels: The true labels of the victims (an oracle).
         logits: The logits of the victims under the sent network (an oracle).
-        table: Inputs that are table records.
         alone: Updates of one example each, not of a batch.
         public: Largest number of public examples that the part reads.
+        kinds: The kinds of data that the part can attack; those that all parts of an attack have in common are left.
     """
 
     candidates: bool = False
     labels: bool = False
     logits: bool = False
-    table: bool = False
     alone: bool = False
     public: int = 0
+    kinds: tuple[str, ...] = KINDS
+
+    @property
+    def table(self) -> bool:
+        """Whether only tables can be attacked."""
+        return self.kinds == (TABULAR,)
+
+    @property
+    def text(self) -> bool:
+        """Whether only texts can be attacked."""
+        return self.kinds == (TEXT,)
 
     def __or__(self, other: Needs) -> Needs:
         """Return the needs of both."""
-        return Needs(**{name: max(mine, getattr(other, name)) for name, mine in vars(self).items()})
+        most = {name: max(mine, getattr(other, name)) for name, mine in vars(self).items() if name != "kinds"}
+        return Needs(**most, kinds=tuple(kind for kind in self.kinds if kind in other.kinds))
 
 
 def needs_of(part: Any) -> Needs:
-    """Return the needs of a part and of all parts in its fields."""
+    """Return the needs of a part and of all parts in its fields.
+
+    A part with the class attribute `skipped`, such as a stage of an ensemble, is left out where it does not run, so that it does
+    not limit the kinds of data.
+    """
     needs: Needs = getattr(part, "needs", Needs())
     if dataclasses.is_dataclass(part):
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
             for inner in value if isinstance(value, tuple) else (value,):
                 needs = needs | needs_of(inner)
-    return needs
+    return dataclasses.replace(needs, kinds=KINDS) if getattr(part, "skipped", False) else needs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakbench.attack import Attack
+from leakbench.attack.needs import IMAGE, TABULAR, TEXT
 from leakbench.attack.servers.fishing import fished
 from leakbench.attack.servers.server import lies
 from leakbench.cell.network import probe
@@ -15,9 +16,15 @@ from leakbench.defense import Defense, facts_at
 from leakbench.defense.transform import RunsNetwork
 from leakbench.models.folder import shown
 
-__all__ = ["check_alone", "check_class", "check_fit", "check_loss"]
+__all__ = ["check_alone", "check_class", "check_fit", "check_kind", "check_loss"]
 
 MOST_INDICES = 100_000_000
+
+WORDS = {IMAGE: "pictures", TABULAR: "tables", TEXT: "texts"}
+"""{kind of data: its name in messages}."""
+
+DATASETS = {IMAGE: "digits", TABULAR: "adult", TEXT: "reviews"}
+ATTACKS = {IMAGE: "autoleak", TABULAR: "autoleak", TEXT: "tag"}
 
 
 def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
@@ -51,6 +58,27 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
             raise InputError(
                 f"leak-batch: got {s.leak_batch}, more than the {f.examples_per_client} examples that a client holds"
             )
+
+
+def check_kind(attack: Attack, data: Dataset, names: tuple[str, str]) -> None:
+    """Raise InputError if an attack cannot read data of this kind.
+
+    Args:
+        names: Name of the attack and name of the data set.
+    """
+    kinds = attack.needs.kinds
+    if data.kind in kinds:
+        return
+    if not kinds:
+        raise InputError(
+            f"attack: {names[0]!r} has parts for different kinds of data; expected parts with a common kind, such as the space"
+            " `embeddings` with the start `normal_embeddings`"
+        )
+    needed = " or ".join(WORDS[kind] for kind in kinds)
+    raise InputError(
+        f"attack: {names[0]!r} needs {needed}, {names[1]!r} holds {WORDS[data.kind]}; try --attack {ATTACKS[data.kind]}, or"
+        f" --dataset {DATASETS[kinds[0]]}"
+    )
 
 
 def check_alone(s: Settings, attack: Attack, defense: Defense, name: str) -> None:

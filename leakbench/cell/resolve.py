@@ -11,7 +11,7 @@ from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
-from leakbench.cell.fit import check_alone, check_class, check_fit, check_loss
+from leakbench.cell.fit import check_alone, check_class, check_fit, check_kind, check_loss
 from leakbench.cell.looks import check_looks
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
@@ -79,8 +79,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         attack = dataclasses.replace(attack, knows=request.knows)
     device = device_of(request.device)
     data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load)
-    if attack.needs.table and data.kind != "tabular":
-        raise InputError(f"attack: {attack_name!r} needs a table, {data_name!r} holds pictures (try --dataset adult)")
+    check_kind(attack, data, (attack_name, data_name))
     federation = _federation(request, recipe)
     recipes_leak = defense.leak_model or attack.leak_model
     model = _model("model", request.model, defense.model, default_model(data.layout))

@@ -44,7 +44,7 @@ class LanguageModel(nn.Module):
         self.classifier = nn.Linear(int(transformer.config.hidden_size), classes)  # type: ignore[union-attr, arg-type]
 
     def forward(self, x: Tensor, places: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
-        """Return the logits (n, classes) of tokens (n, T), or of embeddings (n, T, width) of sentences without padding.
+        """Return the logits (n, classes) of tokens (n, T), or of embeddings (n, T, width), zeros where there is no token.
 
         Args:
             x: The tokens or embeddings.
@@ -65,7 +65,8 @@ class LanguageModel(nn.Module):
             there = numbers != self.padding
             entered = self.transformer.get_input_embeddings()(numbers)  # type: ignore[operator]
         else:
-            there, entered = x.new_ones(x.shape[:2], dtype=torch.bool), x
+            # A guess of an attack shows by zeros which places hold no token, for each sentence of a batch.
+            there, entered = (x != 0).any(-1), x
         length = there.shape[1]
         if seen is None:
             seen = there[:, None, :].expand(-1, length, length)

@@ -265,4 +265,4 @@ def test_from_the_command_line(
     with pytest.raises(SystemExit) as refused:
         run("digits")
     assert refused.value.code == 2
-    assert "needs a table" in capsys.readouterr().err
+    assert "needs tables" in capsys.readouterr().err

@@ -184,7 +184,7 @@ def test_a_bad_value_is_named_before_data_are_searched(name: str, option: click.
         ("--victim-mode eval", "victim-mode: got 'eval'"),
         ("--model convnet", "victim-mode: 'convnet'"),
         ("--observations 2", "observations: got 2"),
-        ("--attack tableak", "attack: 'tableak' needs a table"),
+        ("--attack tableak", "attack: 'tableak' needs tables"),
         ("--attack lmmse", "attack: 'lmmse' reads what one example leaks"),
         ("--attack lmmse --iterations 5", "iterations: the attack's method"),
         ("--epsilon 1", "epsilon: defense 'none'"),

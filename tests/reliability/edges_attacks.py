@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from leakbench.attack import Attack
 from leakbench.attack.isolation import answered
+from leakbench.attack.needs import needs_of
 from leakbench.attack.slots.descent import DESCENT
 from leakbench.attack.slots.distance import DISTANCE
 from leakbench.attack.slots.labels import LABELS
@@ -40,6 +41,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "constant": {"value": 0.5},
     "total_variation": {"weight": 1.0},
     "length": {"weight": 1.0},
+    "embedding_length": {"weight": 1.0},
     "group_consistency": {"weight": 1.0},
     "batch_norm": {"weight": 1.0},
     "oracle_logits": {"weight": 1.0},
@@ -57,8 +59,8 @@ def try_attacks(tally: Tally, full: bool) -> None:
     _spaces(tally)
     for name in names("attacks") if full else SHORT:
         attack = resolve("attacks", Attack, name)[1]
-        if attack.needs.table or attack.server.threat != "honest":
-            continue  # Attacks on tables and malicious servers are tried through `leakbench run`.
+        if "image" not in attack.needs.kinds or attack.server.threat != "honest":
+            continue  # Attacks on tables or texts and malicious servers are tried through `leakbench run`.
         for batch in (1, 2) if full else (1,):
             _method(tally, name, attack, batch, full)
     if full:
@@ -186,7 +188,10 @@ def _distances(tally: Tally) -> None:
             with tally.case(f"attacks: {name} of what is the same, {kind}"):
                 guess = {n: g.requires_grad_() for n, g in made(kind, shapes, (2,)).items()}
                 found = distance(guess, {n: g.detach() for n, g in guess.items()}, view)
-                orthogonal = name == "cosine" and kind in ("zero", "tiny")  # Zero length: no direction.
+                orthogonal = name in ("cosine", "cosine_by_layer") and kind in (
+                    "zero",
+                    "tiny",
+                )  # Zero length: no direction.
                 _equal(found, torch.full((2,), 1.0 if orthogonal else 0.0), 1e-6)
                 slopes = torch.autograd.grad(found.sum(), list(guess.values()))
                 _equal(torch.stack([s.abs().max() for s in slopes]).clamp_max(1e30).isfinite().float(), torch.ones(2))
@@ -205,6 +210,8 @@ def _priors(tally: Tally) -> None:
     victims = torch.arange(VICTIMS)
     for name, cls in PRIOR.parts.items():
         prior = construct(cls, FORMS[name])
+        if "image" not in needs_of(prior).kinds:
+            continue
         view = with_norm if name == "batch_norm" else bare
         for value in (0.0, 0.5, 1.0):
             with tally.case(f"attacks: {name} of pictures of {value} throughout"):
@@ -255,9 +262,10 @@ def _labels_and_starts(tally: Tally) -> None:
                 try:
                     found = construct(cls, FORMS.get(name, {}))(view, generators(0, "attack", rngs))
                 except InputError as error:
-                    tables = name == "standard_uniform" and "table" in str(error)
+                    others = {"standard_uniform": "needs a table", "normal_embeddings": "needs texts"}
+                    other = name in others and others[name] in str(error)
                     alike = name == "surrogate" and public == "one class" and "another one" in str(error)
-                    if not (tables or alike) or "\n" in str(error):
+                    if not (other or alike) or "\n" in str(error):
                         raise
                     continue
                 if found.shape != (VICTIMS, 1, *SHAPE) or not bool(found.isfinite().all()):

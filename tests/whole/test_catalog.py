@@ -242,7 +242,8 @@ def test_an_attack_runs(name, tmp_path):
     limit = 1 if stages > 1 or isinstance(getattr(attack.method, "descent", None), LbfgsDescent) else 2
     # No batch of faces has the class that the attack fishes for.
     pictures = "faces" if fished(attack.server) is None else "digits"
-    asked = {"dataset": "cancer" if attack.needs.table else pictures, "iterations": limit if searches else None}
+    data = "cancer" if attack.needs.table else "reviews" if attack.needs.text else pictures
+    asked = {"dataset": data, "iterations": limit if searches else None}
     # Features of a batch can be read only with more classes than examples. The stages of an ensemble handle batches themselves.
     single = attack.needs.alone or only_starts_elsewhere(attack) or name == "feature_inversion" or stages > 1
     asked |= {"leak_batch": 1} if single else {}

@@ -208,6 +208,7 @@ def test_the_command_of_an_attack_has_the_options_it_needs(name):
     command = recipes.command_of(name, attack)
     assert ("--leak-batch 1" in command) == attack.needs.alone
     assert ("--dataset cancer" in command) == attack.needs.table
+    assert ("--dataset reviews" in command) == attack.needs.text
 
 
 def test_every_defense_has_its_recorded_epsilons():

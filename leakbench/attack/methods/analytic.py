@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from leakbench.attack.looks import averaged
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
@@ -25,6 +28,8 @@ class AnalyticFc:
     with the largest |db_i| loses the fewest digits. For M > 1 examples, each row contains a mean weighted by their db_i, and the
     M rows with the largest |db_i| are the reconstructions. A row that only one example activates contains just this example.
     """
+
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct V victims from the mean of the observations of a release, in [0, 1].

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from leakbench.attack.looks import averaged
+from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
 from leakbench.attack.slots.distance import SquaredL2
 from leakbench.attack.spans import Probe, Span, entering_of, probes_of, span_of
@@ -46,6 +47,8 @@ class Dager:
 
     An answer is complete if it explains the observed gradient; see `certainty`.
     """
+
+    needs: ClassVar[Needs] = Needs(kinds=(TEXT,))
 
     tolerance: Annotated[
         Fraction,

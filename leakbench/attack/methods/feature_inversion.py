@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -15,6 +15,7 @@ from leakbench.attack.features import Features, read, readable
 from leakbench.attack.front import Front
 from leakbench.attack.looks import averaged, cut_of
 from leakbench.attack.methods.gradient_matching import Points, searched
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENT, Descent
 from leakbench.attack.slots.priors import PRIOR, Prior
@@ -48,6 +49,8 @@ class FeatureInversion:
     If a layer without a bias leaves several candidates for h, each gets a search, and the result is the reconstruction of the
     lowest value. Only the first of several views is read, or the mean of the observations of its release.
     """
+
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     start: Annotated[Start, START]
     descent: Annotated[Descent, DESCENT]

@@ -100,7 +100,7 @@ class GradientMatching:
         z, targets = torch.cat([z for _, z in starts]), torch.cat([guess.targets for guess, _ in starts])
         points = Points(space, z.shape[1:], targets, starts[0][0].joint)
         stop = begun(self.stop)
-        results = self._searched(views, points, points.joined(z).detach(), stop)
+        results = self._searched(views, points, points.joined(z).detach(), stop, rngs)
         best, chosen = best_of(results, self.restarts)
         guesses = points.inputs(results.best)
         searches = (self.restarts, view.victims)
@@ -109,7 +109,9 @@ class GradientMatching:
         labels = points.split(best.best, chosen)[1].argmax(-1)
         return replace(points.reconstruction(best, answer, labels, stop), fit=fits.fit)
 
-    def _searched(self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop) -> Descended:
+    def _searched(
+        self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop, rngs: Generators
+    ) -> Descended:
         def value(z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
             return self._value(views, points.space, z, targets, lanes % views[0].victims)
 
@@ -123,7 +125,8 @@ class GradientMatching:
         inputs = space.decode(z)
         value = space.energy(z, targets)
         for guess, view in responses(views, inputs, targets, victims):
-            value = value + self.distance(guess, view.observed(victims), view)
+            reached = {name: g for name, g in guess.items() if name not in space.unreached}
+            value = value + self.distance(reached, view.observed(victims), view)
         for prior in self.priors:
             value = value + prior(inputs, views[0], victims)
         return value
@@ -206,8 +209,8 @@ class Points:
         return z, points[:, self.size :].reshape(-1, *self.targets.shape[1:]).softmax(-1)
 
     def project(self, points: Tensor) -> Tensor:
-        """Return the points with their inputs moved into [0, 1]."""
-        z = self.space.encode(self.inputs(points).clamp(0, 1))
+        """Return the points with their inputs moved to possible ones, for most spaces into [0, 1]."""
+        z = self.space.encode(self.space.inside(self.inputs(points)))
         return torch.cat([z.flatten(1), points[:, self.size :]], 1)
 
     def picture(self, points: Tensor, value: Tensor) -> Tensor:

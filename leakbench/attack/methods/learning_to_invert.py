@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from leakbench.attack.learn.origin import learned, origin_of
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.one_step import answered_at_once
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import check_learnable, flat, gradients_alone, numbers
@@ -103,7 +103,7 @@ class LearningToInvert:
     @property
     def needs(self) -> Needs:
         """Public examples, and updates of one example each."""
-        return Needs(alone=True, public=self.public)
+        return Needs(alone=True, public=self.public, kinds=PLAIN)
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct V victims, in [0, 1]; training uses the recipe's seed, not the victims' generators.

@@ -10,7 +10,7 @@ from torch import Tensor
 from leakbench.attack.learn.linear_map import check_readable, linear_map, linear_map_of, tensors_of
 from leakbench.attack.learn.origin import learned, origin_of
 from leakbench.attack.looks import averaged
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.one_step import answered_at_once
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat
@@ -40,7 +40,7 @@ class Lmmse:
     @property
     def needs(self) -> Needs:
         """Public examples, and updates of one example each."""
-        return Needs(alone=True, public=self.public)
+        return Needs(alone=True, public=self.public, kinds=PLAIN)
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct V victims, clamped to [0, 1]; one fit serves all, and rngs are not used.

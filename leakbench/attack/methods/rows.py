@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -13,7 +13,7 @@ from torch import Tensor
 from leakbench.attack.looks import averaged
 from leakbench.attack.methods.bins import DIFFERENCE, gradients_of
 from leakbench.attack.methods.explained import unexplained
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.attack.public import public_of
 from leakbench.attack.search.independent import independent
@@ -52,6 +52,8 @@ class Rows:
     For cumulative rows, differences of neighbours are used. An attacker that knows the standard deviation of the noise
     reconstructs the posterior mean under the Gaussian of public examples.
     """
+
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     scale: Annotated[
         Literal["told", "bias", "bin"],

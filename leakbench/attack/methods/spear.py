@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.looks import averaged
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
@@ -60,6 +61,8 @@ class Spear:
     directions along which most rows vanish are accepted first. The scales follow from db. The singular values beyond M show the
     noise, so that the attacker need not know the rounding or the defense's noise. The noise of a row is relative to its length.
     """
+
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     draws: Annotated[
         Count,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 from torch import nn
@@ -35,6 +35,8 @@ PICTURE = 3
 @part("stage")
 class Stage:
     """Run `method` on some networks."""
+
+    skipped: ClassVar[bool] = True
 
     method: Annotated[
         Reconstructs, Slot("method", ("leakbench.attack.methods",), without=("autoleak", "rows", "spear"))

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.looks import averaged
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import TABULAR, Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat, gradients_alone, numbers
 from leakbench.attack.rankings.groups import explained, group_means
@@ -43,7 +43,7 @@ class Attributes:
     averaged; for other views, the scores of each label and value are added.
     """
 
-    needs: ClassVar[Needs] = Needs(table=True, alone=True, public=RECORDS)
+    needs: ClassVar[Needs] = Needs(kinds=(TABULAR,), alone=True, public=RECORDS)
 
     names: Annotated[tuple[Text, ...], Field(description="Names of the categories.")]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.servers.imprint import known_inputs
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
@@ -27,6 +27,8 @@ class TrapWeights:
     Few inputs activate such a row, because its negative half outweighs the other. The halves are drawn for each row. The bias is
     zero.
     """
+
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     s: Annotated[
         Positive,
@@ -75,7 +77,7 @@ class QuantileRows:
     @property
     def needs(self) -> Needs:
         """Public examples for the quantiles."""
-        return Needs(public=self.public)
+        return Needs(public=self.public, kinds=PLAIN)
 
     @property
     def threat(self) -> str:

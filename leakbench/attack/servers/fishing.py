@@ -26,7 +26,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.servers.catch import Catch
 from leakbench.attack.servers.cut import likeliest_cut, once
 from leakbench.attack.servers.server import Server
@@ -90,7 +90,7 @@ class Fishing:
     @property
     def needs(self) -> Needs:
         """Public examples, for their features and classes."""
-        return Needs(public=self.public)
+        return Needs(public=self.public, kinds=PLAIN)
 
     @property
     def threat(self) -> str:

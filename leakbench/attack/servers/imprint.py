@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.types import Network
@@ -124,7 +124,7 @@ class Imprint:
     @property
     def needs(self) -> Needs:
         """Public examples, for the cutoffs."""
-        return Needs(public=self.public)
+        return Needs(public=self.public, kinds=PLAIN)
 
     @property
     def threat(self) -> str:

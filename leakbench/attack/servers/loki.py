@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.servers.imprint import Bins, edges_of, imprinted, known_inputs
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.types import Network
@@ -36,7 +36,7 @@ class Loki:
     @property
     def needs(self) -> Needs:
         """Public examples, for the cutoffs."""
-        return Needs(public=self.public)
+        return Needs(public=self.public, kinds=PLAIN)
 
     @property
     def threat(self) -> str:

@@ -20,6 +20,7 @@ from leakbench.core.recipe import Slot
 __all__ = [
     "DESCENT",
     "AdamDescent",
+    "AdamLinear",
     "Descended",
     "Descent",
     "LbfgsDescent",
@@ -331,6 +332,30 @@ class AdamDescent:
         signed = terms.inputs if self.signed else 0
         project = terms.project if self.box else lambda points: points
         return AdamState(start.clone(), rates, signed, project, self.decay, self.epsilon)
+
+
+@part("descent.adam_linear")
+class AdamLinear:
+    """Run Adam with a learning rate that rises from 0 during a warm-up and then falls to 0, both linearly, as for transformers."""
+
+    learning_rate: Annotated[Positive, Field(description="Largest learning rate.")] = 0.2
+    warmup: Annotated[
+        Fraction, Field(description="Share of the stop's iterations in which the learning rate rises.")
+    ] = 0.05
+    decay: Annotated[
+        tuple[Probability, Probability],
+        Field(description="Decay rates of the running means of the gradient and of its square."),
+    ] = (0.9, 0.999)
+    epsilon: Annotated[Positive, Field(description="Added to the root of the mean square.")] = 1e-8
+
+    def __call__(self, start: Tensor, terms: Terms) -> Search:
+        """Return the searches; the projection is not used."""
+        rising = int(self.warmup * terms.limit)
+        rates = tuple(
+            self.learning_rate * min((i + 1) / (rising + 1), (terms.limit - i) / (terms.limit - rising))
+            for i in range(terms.limit)
+        )
+        return AdamState(start.clone(), rates, 0, lambda points: points, self.decay, self.epsilon)
 
 
 DESCENT = Slot("descent", ("leakbench.attack.slots",))

@@ -8,13 +8,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.core.part import Positive, part
+from leakbench.core.part import NonNegative, Positive, part
 from leakbench.core.recipe import Slot
 from leakbench.core.types import Parameters
 from leakbench.defense.guess import unlikelihood
 from leakbench.federated.view import View
 
-__all__ = ["DISTANCE", "Cosine", "Distance", "Likelihood", "SquaredL2"]
+__all__ = ["DISTANCE", "Cosine", "CosineByLayer", "Distance", "Likelihood", "SquaredL2", "Tag"]
 
 
 @runtime_checkable
@@ -75,6 +75,39 @@ class Cosine:
         product = sum((g * observed[name]).flatten(1).sum(1) for name, g in guess.items())
         lengths = _length(guess) * _length({name: observed[name] for name in guess})
         return 1 - product / lengths
+
+
+@part("distance.cosine_by_layer")
+class CosineByLayer:
+    """Compute the mean over the layers of 1 - <a, b> / (|a| |b|), with a and b of one layer (LAMP: Balunovic et al., NeurIPS 2022).
+
+    As for `cosine`, a layer of length zero counts as orthogonal.
+    """
+
+    def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
+        """Return distances (V,)."""
+        return torch.stack([Cosine()({name: g}, observed, view) for name, g in guess.items()]).mean(0)
+
+
+@part("distance.tag")
+class Tag:
+    """Compute the sum over the layers of |a - b|_2^2 + alpha w |a - b|_1 (TAG: Deng et al., Findings of EMNLP 2021, eq. 3).
+
+    The weight w of a layer falls from 1 at the first layer in equal steps to 1 / n at the last of n, as in the reimplementation
+    `breaching`; the paper only states that layers near the input have larger factors.
+    """
+
+    alpha: Annotated[NonNegative, Field(description="Factor of the sum of absolute differences.")] = 0.1
+    falling: Annotated[bool, Field(description="Whether w falls; otherwise it is 1 for all layers.")] = True
+
+    def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
+        """Return distances (V,)."""
+        each = []
+        for place, (name, g) in enumerate(guess.items()):
+            rest = (g - observed[name]).flatten(1)
+            weight = 1 - place / len(guess) if self.falling else 1.0
+            each.append(rest.square().sum(1) + self.alpha * weight * rest.abs().sum(1))
+        return torch.stack(each).sum(0)
 
 
 def _length(gradients: Parameters) -> Tensor:

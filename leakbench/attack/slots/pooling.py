@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import TABULAR, Needs
 from leakbench.attack.slots.space_tables import layout_of
 from leakbench.core.part import part
 from leakbench.core.recipe import Slot
@@ -54,7 +54,7 @@ class Median:
     released code, it is the one whose hardened records have the smallest distance. Raises InputError if the inputs are not a table.
     """
 
-    needs: ClassVar[Needs] = Needs(table=True)
+    needs: ClassVar[Needs] = Needs(kinds=(TABULAR,))
 
     def __call__(self, guesses: Tensor, values: Tensor, view: View) -> Tensor:
         """Return the pooled records."""
@@ -65,7 +65,7 @@ class Median:
 class Mean:
     """Pool tables as `median` does, with the mean of each column over the n guesses (released code, `soft_avg+softmax`)."""
 
-    needs: ClassVar[Needs] = Needs(table=True)
+    needs: ClassVar[Needs] = Needs(kinds=(TABULAR,))
 
     def __call__(self, guesses: Tensor, values: Tensor, view: View) -> Tensor:
         """Return the pooled records."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.public import channel_moments, public_of
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.core.part import part
@@ -25,6 +26,8 @@ class Space(Protocol):
 class Pixels:
     """Search the inputs themselves, without a prior: z is x, flattened."""
 
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
+
     def __call__(self, view: View) -> Coordinates:
         """Return the identity with energy 0."""
         return Coordinates(
@@ -41,6 +44,8 @@ class Standardised:
     Code that standardises its inputs searches these coordinates, and the steps and learning rates of Inverting Gradients are meant
     for them. The model does not change; it reads x.
     """
+
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     def __call__(self, view: View) -> Coordinates:
         """Return the affine map with energy 0; raises InputError if the view has no public examples."""

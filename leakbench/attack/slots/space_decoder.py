@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakbench.attack.learn.origin import learned, origin_of
 from leakbench.attack.learn.vae import DecoderTraining, Sides, Vae, trained
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.core.part import Count, NonNegative, Positive, part
@@ -41,7 +41,7 @@ class Decoder:
     @property
     def needs(self) -> Needs:
         """Public examples."""
-        return Needs(public=self.public)
+        return Needs(public=self.public, kinds=PLAIN)
 
     def __call__(self, view: View) -> Coordinates:
         """Return the decoder and the energy; raises InputError if the view has no public examples.

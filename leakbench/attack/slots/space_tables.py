@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import TABULAR, Needs
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.core.errors import InputError
 from leakbench.core.part import Positive, part
@@ -58,7 +58,7 @@ class StandardColumns:
     numbers clamped to [0, 1].
     """
 
-    needs: ClassVar[Needs] = Needs(table=True)
+    needs: ClassVar[Needs] = Needs(kinds=(TABULAR,))
 
     def __call__(self, view: View) -> Coordinates:
         """Return the coordinates; raises InputError if the inputs are not a table."""
@@ -82,7 +82,7 @@ class SoftCategories:
     The paper is arXiv:2210.01785. The reconstruction has the largest column of each category.
     """
 
-    needs: ClassVar[Needs] = Needs(table=True)
+    needs: ClassVar[Needs] = Needs(kinds=(TABULAR,))
 
     temperature: Annotated[
         Positive,

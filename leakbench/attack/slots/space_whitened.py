@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.search.whitening import Whitening, class_means, fitting_floor, of_examples, one_over_f
@@ -62,7 +62,7 @@ class Whitened:
     @property
     def needs(self) -> Needs:
         """Public examples, if the source uses them."""
-        return Needs(public=0 if self.source == "one_over_f" else self.public)
+        return Needs(public=0 if self.source == "one_over_f" else self.public, kinds=PLAIN)
 
     def __call__(self, view: View) -> Coordinates:
         """Return the map and its energy.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Fraction, NonNegative, part
 from leakbench.core.recipe import Slot
@@ -36,6 +37,8 @@ def _drawn(view: View, rngs: Generators, draw: Callable[[torch.Generator], Tenso
 class Normal:
     """Draw every value from N(0, 1), unclamped (DLG)."""
 
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
+
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess."""
         return _drawn(view, rngs, lambda rng: torch.randn(view.shape, generator=rng))
@@ -44,6 +47,8 @@ class Normal:
 @part("start.uniform")
 class Uniform:
     """Draw every value from U(0, 1)."""
+
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess."""
@@ -57,6 +62,8 @@ class Patterned:
     tile = 2 is CPL's default: a patch of a quarter of the image. Tables have one side, their features. If `tile` does not divide a
     side, the pattern is cut off.
     """
+
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     tile: Annotated[Count, Field(description="Number of repetitions along each side.")] = 2
 
@@ -80,6 +87,8 @@ class Constant:
     Without noise, all guesses of a batch are equal, and those with the same label stay equal, because nothing distinguishes them.
     """
 
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
+
     value: Annotated[Fraction, Field(description="Value of all pixels or features: 0 is black, 1 is white.")]
     deviation: Annotated[NonNegative, Field(description="Standard deviation of the noise.")] = 0.0
 
@@ -91,6 +100,8 @@ class Constant:
 @part("start.colour")
 class Colour:
     """Set one channel to 1 and the others to 0: in RGB images, channel 0 is red, 1 green, 2 blue."""
+
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     channel: Annotated[int, Field(ge=0, description="Channel that is set to 1.")] = 0
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.public import channel_moments, public_of
 from leakbench.attack.slots.labels import LastLayer
 from leakbench.core.errors import InputError
@@ -26,6 +27,8 @@ class PublicMean:
     Without noise, all guesses of a batch are equal.
     """
 
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
+
     deviation: Annotated[NonNegative, Field(description="Standard deviation of the noise.")] = 0.05
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
@@ -37,6 +40,8 @@ class PublicMean:
 @part("start.public_normal")
 class PublicNormal:
     """Draw from N(m, s^2) with m and s of the public examples' channels: N(0, 1) of standardised inputs (Inverting Gradients)."""
+
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess, unclamped; raises InputError if the view has no public examples."""
@@ -50,6 +55,8 @@ class Surrogate:
 
     Each example of a batch gets its own draw. If the label is inferred wrongly, the class can be the victim's.
     """
+
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess; raises InputError if all public examples have the inferred class."""

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import TABULAR, Needs
 from leakbench.attack.slots.space_tables import layout_of, soften
 from leakbench.core.part import part
 from leakbench.core.types import Generators
@@ -21,7 +21,7 @@ __all__ = ["StandardUniform"]
 class StandardUniform:
     """Draw each column of a table from U(-1, 1) in standard deviations around its mean (TabLeak's released code, `uniform`)."""
 
-    needs: ClassVar[Needs] = Needs(table=True)
+    needs: ClassVar[Needs] = Needs(kinds=(TABULAR,))
 
     soft: Annotated[
         bool,
