@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import nn
 
 from leakbench.attack.methods.feature_inversion import FeatureInversion
+from leakbench.attack.methods.token_likelihood import TokenLikelihood
 from leakbench.core.answers import Reconstruction
 from leakbench.core.part import part
 from leakbench.core.recipe import Slot
@@ -55,7 +56,7 @@ class Stage:
     def applies(self, view: View) -> bool:
         """Return whether the stage runs on the network of a view and can read what it needs from the view."""
         method = self.method
-        reads = not isinstance(method, FeatureInversion) or method.applies(view)
+        reads = not isinstance(method, FeatureInversion | TokenLikelihood) or method.applies(view)
         return self.runs_on(view.network.model, view.shape) and reads
 
     def runs_on(self, model: nn.Module, shape: tuple[int, ...]) -> bool:

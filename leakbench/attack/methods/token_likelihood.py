@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leakbench.attack.looks import averaged
 from leakbench.attack.methods.dager import answer_of, language_model
-from leakbench.attack.needs import Needs
+from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat, gradients_alone
@@ -42,7 +42,7 @@ class TokenLikelihood:
     For a batch, the tokens of each place are read together, and not searched.
     """
 
-    needs: ClassVar[Needs] = Needs(public=1000)
+    needs: ClassVar[Needs] = Needs(public=1000, kinds=(TEXT,))
 
     tokens: Annotated[Count, Field(description="Number of tokens at a place that the start chooses from.")] = 64
     tries: Annotated[Count, Field(description="Number of tokens at a place that the search tries.")] = 4
@@ -67,6 +67,13 @@ class TokenLikelihood:
             InputError: If the network is not a language model whose embeddings are trained, or without public sentences.
         """
         return likeliest([self._answer(view) for view, _ in averaged(views)])
+
+    def applies(self, view: View) -> bool:
+        """Return whether the network trains both embeddings, which the method reads, and the view has public sentences."""
+        model = view.network.model
+        if not isinstance(model, LanguageModel) or view.public is None or not len(view.public.labels):
+            return False
+        return all(name in view.update for name in _names(model, view.shape[0]))
 
     def _answer(self, view: View) -> Reconstruction:
         model = language_model(view, "token_likelihood")
