@@ -165,7 +165,7 @@ class Span:
 MARGIN = 4.0
 """Factor between the largest distance of an input of the batch and its estimate from the gap."""
 
-GAP = 8.0
+GAP = 3.0
 """Ratio of neighbouring singular values that separates a span from rounding errors; inside a spectrum it is about 1 to 3."""
 
 ROUNDING = 1e-5
@@ -184,6 +184,10 @@ def span_of(gradients: Sequence[Tensor]) -> Span | None:
     whole = torch.cat([g.double() for g in gradients], 1)
     if not whole.isfinite().all() or not whole.any():
         return None
+    # A column is rounded in proportion to its length. With equal lengths all columns have the same rounding errors, and small ones
+    # show directions that the errors of large ones would cover.
+    norms = whole.norm(dim=0)
+    whole = whole[:, norms > 0] / norms[norms > 0]
     basis, values, _ = torch.linalg.svd(whole, full_matrices=False)
     if len(values) < 2:
         return None
