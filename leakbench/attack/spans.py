@@ -19,10 +19,13 @@ from torch.func import functional_call
 from leakbench.core.types import Parameters
 from leakbench.models.language import LanguageModel
 
-__all__ = ["Probe", "Span", "entering_of", "probes_of", "span_of"]
+__all__ = ["ATTENTION", "HIDDEN", "Probe", "Span", "entering_of", "probes_of", "span_of"]
 
-PROJECTIONS = (("c_attn",), ("query", "key", "value"), ("q_proj", "k_proj", "v_proj"), ("query_key_value",))
+ATTENTION = (("c_attn",), ("query", "key", "value"), ("q_proj", "k_proj", "v_proj"), ("query_key_value",))
 """Names of the projections of one attention layer that have the same input, in each kind of transformer."""
+
+HIDDEN = (("mlp.c_fc",), ("intermediate.dense",), ("mlp.gate_proj", "mlp.up_proj"), ("mlp.dense_h_to_4h",))
+"""Names of the first linear layers after the attention of a block, likewise."""
 
 LORA = ".lora_B.default"
 """End of the name of the second matrix of LoRA, whose input is the first one's output."""
@@ -43,20 +46,23 @@ class Probe:
     outer: bool
 
 
-def probes_of(model: LanguageModel, trained: Sequence[str]) -> list[tuple[Probe, ...]]:
-    """Return the probes of each attention layer, in order; only those whose weights are trained.
+def probes_of(
+    model: LanguageModel, trained: Sequence[str], groups: tuple[tuple[str, ...], ...] = ATTENTION
+) -> list[tuple[Probe, ...]]:
+    """Return the probes of each block's attention layer, in order; only those whose weights are trained.
 
     Args:
         model: The network.
         trained: Names of the trained parameters.
+        groups: Names of the layers, `ATTENTION` or `HIDDEN`.
     """
     modules = dict(model.named_modules())
     layers: dict[str, list[Probe]] = {}
     for name, module in modules.items():
-        parent, _, last = name.rpartition(".")
-        for group in PROJECTIONS:
-            if last != group[0]:
+        for group in groups:
+            if not name.endswith(f".{group[0]}"):
                 continue
+            parent = name.removesuffix(f".{group[0]}")
             plain = tuple(w for n in group if (w := _weight(modules, f"{parent}.{n}")) in trained)
             found = [Probe(name, plain, _outer(module))] if plain else []
             low = (f"{parent}.{n}{LORA}" for n in group)
@@ -130,11 +136,11 @@ class Span:
 
     Args:
         basis: (d, r) float64, orthonormal columns.
-        gap: Ratio of the smallest singular value inside to the largest one outside; 1 without a gap.
+        tilts: (r,), by how much rounding errors turn each column: the largest singular value outside, as a share of the column's.
     """
 
     basis: Tensor
-    gap: float
+    tilts: Tensor
 
     @property
     def rank(self) -> int:
@@ -142,31 +148,46 @@ class Span:
         return self.basis.shape[1]
 
     @property
+    def gap(self) -> float:
+        """Ratio of the smallest singular value inside to the largest one outside."""
+        return 1 / float(self.tilts.amax())
+
+    @property
     def room(self) -> float:
         """Expected distance of an unrelated input: the square root of the share of dimensions outside."""
         return float((1 - self.rank / self.basis.shape[0]) ** 0.5)
 
-    def limit(self, tolerance: float) -> float:
-        """Return the largest distance of an input of the batch: rounding errors move it by about room / gap.
+    def outside(self, inputs: Tensor) -> Tensor:
+        """Return the part (..., d) of inputs (..., d) outside of the span, as a share of their lengths, in their own precision."""
+        unit = inputs / inputs.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(inputs.dtype).tiny)
+        basis = self.basis.to(unit)
+        return unit - unit @ basis @ basis.T
+
+    def share(self, inputs: Tensor, tolerance: float) -> Tensor:
+        """Return the distance (...) of inputs (..., d) from the span, as a share of the allowed one.
+
+        An input of the batch has coordinates c in the basis, and rounding errors move it by about sqrt(sum (c * tilt)^2).
 
         Args:
-            tolerance: Largest share of `room`.
+            tolerance: Largest allowed distance, as a share of `room`.
         """
-        return self.room * min(tolerance, MARGIN / self.gap)
-
-    def distance(self, inputs: Tensor) -> Tensor:
-        """Return the distance (...) of inputs (..., d) from the span, as a share of their lengths."""
         wide = inputs.to(self.basis)
-        inside = wide @ self.basis
-        whole = wide.square().sum(-1)
-        return ((whole - inside.square().sum(-1)).clamp_min(0) / whole.clamp_min(torch.finfo(whole.dtype).tiny)).sqrt()
+        unit = wide / wide.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(wide.dtype).tiny)
+        inside = unit @ self.basis
+        distance = (1 - inside.square().sum(-1)).clamp_min(0).sqrt()
+        # The attacker computes the input with rounding errors too.
+        allowed = MARGIN * ((inside * self.tilts).norm(dim=-1) + ROUNDINGS * torch.finfo(inputs.dtype).eps)
+        return distance / allowed.clamp_max(tolerance * self.room)
 
 
 MARGIN = 4.0
-"""Factor between the largest distance of an input of the batch and its estimate from the gap."""
+"""Factor between the largest distance of an input of the batch and its estimate."""
 
-GAP = 8.0
-"""Ratio of neighbouring singular values that separates a span from rounding errors; inside a spectrum it is about 1 to 3."""
+ROUNDINGS = 16
+"""Rounding errors of an input, in units of its type's precision."""
+
+GAP = 3.0
+"""Ratio of neighbouring singular values that separates a span from rounding errors; inside a spectrum it is about 1 to 2."""
 
 ROUNDING = 1e-5
 """Singular values below this share of the largest one may be rounding errors."""
@@ -179,17 +200,24 @@ def span_of(gradients: Sequence[Tensor]) -> Span | None:
     second value is below `ROUNDING` of the first singular value. Gradients of exactly low rank end in zeros.
 
     Returns:
-        None without such a fall: the span is everything, or noise fills it up.
+        None without such a fall, since noise fills the span up; and for a span of d - 1 dimensions, in which the outputs of layer
+        normalisation are anyway, since their mean is constant.
     """
     whole = torch.cat([g.double() for g in gradients], 1)
     if not whole.isfinite().all() or not whole.any():
         return None
+    # A column is rounded in proportion to its length. With equal lengths all columns have the same rounding errors, and small ones
+    # show directions that the errors of large ones would cover.
+    norms = whole.norm(dim=0)
+    whole = whole[:, norms > 0] / norms[norms > 0]
     basis, values, _ = torch.linalg.svd(whole, full_matrices=False)
+    values = torch.cat([values, values.new_zeros(1)])[: whole.shape[0]]
     if len(values) < 2:
         return None
     floor = torch.finfo(torch.float64).eps * values[0]
     ratios = values[:-1].clamp_min(floor) / values[1:].clamp_min(floor)
     ratios = ratios.masked_fill(values[1:] > ROUNDING * values[0], 0.0)
     rank = int(ratios.argmax()) + 1
-    gap = float(ratios[rank - 1])
-    return Span(basis[:, :rank], gap) if gap >= GAP else None
+    if float(ratios[rank - 1]) < GAP or rank >= whole.shape[0] - 1:
+        return None
+    return Span(basis[:, :rank], values[rank].clamp_min(floor) / values[:rank])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -11,11 +12,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
+from leakbench.attack.embeddings import Embedded, embedded
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
 from leakbench.attack.slots.distance import SquaredL2
-from leakbench.attack.spans import Probe, Span, entering_of, probes_of, span_of
+from leakbench.attack.spans import HIDDEN, Probe, Span, entering_of, probes_of, span_of
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Fraction, part
@@ -42,10 +44,14 @@ class Dager:
 
     A token at a place is possible if its input of the first attention layer is in the span of this layer's gradient. A causal
     network shows its sentences token by token: a prefix is extended by each token whose input of the second layer is in that
-    layer's span. For other networks, the tokens of a whole sentence are exchanged one by one until the inputs of all its places are
-    in the span. The sentences and labels of the batch are those whose gradients of the classifier add up to the observed one.
+    layer's span.
 
-    An answer is complete if it explains the observed gradient; see `certainty`.
+    The inputs of other networks depend on the whole sentence. A sentence of a given length with a given token at one place is
+    solved for by least squares: from a mixture of all possible tokens at every place, each exchange of one place for one token
+    moves the inputs outside of the span, and the shares of tokens whose moves add up to nothing outside are the next mixture.
+
+    The sentences and labels of the batch are those whose gradients of the classifier add up to the observed one. An answer is
+    complete if it explains the observed gradient; see `certainty`.
     """
 
     needs: ClassVar[Needs] = Needs(kinds=(TEXT,))
@@ -54,28 +60,38 @@ class Dager:
         Fraction,
         Field(
             description=(
-                "Largest distance of an input from the span, as a share of the expected distance of an unrelated input; both are "
-                "shares of the input's length."
+                "Largest distance of an input from the span, as a share of the expected distance of an unrelated input. The rounding "
+                "errors of the gradient usually allow much less."
             )
         ),
     ] = 0.15
-    beam: Annotated[
-        Count, Field(description="Largest number of prefixes, and of starts for other networks, for each sentence.")
-    ] = 8
+    beam: Annotated[Count, Field(description="Largest number of prefixes for each sentence, if the network is causal.")] = 8
     sweeps: Annotated[
         Count,
-        Field(description="Largest number of sweeps over the places of a sentence, if the network is not causal."),
-    ] = 12
+        Field(description="Largest number of mixtures on the way to a sentence, if the network is not causal."),
+    ] = 8
     most: Annotated[
         Count, Field(description="Largest number of possible tokens at a place; more of them are no evidence.")
     ] = 1000
+    effort: Annotated[
+        Count, Field(description="Largest number of tokens that the search runs through the first layers, for each sentence.")
+    ] = 500_000
+    embeddings: Annotated[
+        bool,
+        Field(
+            description=(
+                "Whether to read the gradients of the embeddings, if they are trained: their tokens are the only possible ones, and "
+                "their shares of the positions order the search."
+            )
+        ),
+    ] = True
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct V victims.
 
         Args:
             views: Views of V victims, averaged where they show the same release.
-            rngs: Victim v draws its starts from rngs[v].
+            rngs: Victim v draws the order of its search from rngs[v].
 
         Returns:
             Sentences in no order; NaN, label -1 and certainty -inf where none was found. The certainty of a victim whose sentences
@@ -101,22 +117,40 @@ class Dager:
 
     def _sentences(self, view: View, model: LanguageModel, rng: torch.Generator) -> Tensor:
         """Return possible sentences (n, T) of the one victim of a view."""
-        parameters = _parameters(view)
         length = view.shape[0]
-        nothing = next(iter(view.update.values())).new_zeros(0, length)
-        layers = probes_of(model, tuple(view.update))[:2]
-        spans = [_spans(view, probes) for probes in layers]
-        if len(layers) < 2 or any(span is None for layer in spans for span in layer):
-            return nothing
-        first, second = (_Layer(*pair, self.tolerance) for pair in zip(layers, spans, strict=True))
-        possible = _possible(model, parameters, first, length)
-        possible[model.padding] = False
+        layers = [self._layer(view, probes) for probes in probes_of(model, tuple(view.update))[:2]]
+        first, second = layers if len(layers) == 2 else (None, None)
+        if first is None or second is None:
+            return next(iter(view.update.values())).new_zeros(0, length)
+        evidence = embedded(view, model) if self.embeddings else None
+        possible = _possible(model, _parameters(view), first, length, evidence)
         if int(possible.sum(0).max()) > self.most:
-            return nothing
+            return possible.new_zeros(0, length).float()
         words = view.vocabulary
-        special = sorted(words.special - {model.padding}) if words is not None else []
-        search = _Search(model, parameters, second, possible, torch.tensor(special, dtype=torch.int64), self)
-        return search.causal(view.examples) if model.causal else search.whole(view.examples, rng)
+        search = _Search(
+            view=view,
+            model=model,
+            parameters=_parameters(view),
+            possible=possible,
+            special=torch.tensor(sorted(words.special - {model.padding}) if words is not None else [], dtype=torch.int64),
+            shares=_shares(evidence, possible),
+            settings=self,
+        )
+        if model.causal:
+            return search.causal(second)
+        hidden = [self._layer(view, probes) for probes in probes_of(model, tuple(view.update), HIDDEN)[:1]]
+        return search.whole(tuple(layer for layer in (*hidden, second) if layer is not None), rng)
+
+    def _layer(self, view: View, probes: tuple[Probe, ...]) -> _Layer | None:
+        """Return a layer with the spans of its inputs in the update of a view's one victim; None if one has no span."""
+        spans = []
+        for probe in probes:
+            gradients = [view.update[name][0] for name in probe.weights]
+            span = span_of(gradients if probe.outer else [g.T for g in gradients])
+            if span is None:
+                return None
+            spans.append(span)
+        return _Layer(probes, tuple(spans), self.tolerance)
 
 
 def _parameters(view: View) -> Parameters:
@@ -125,67 +159,89 @@ def _parameters(view: View) -> Parameters:
     return {name: p[0] for name, p in view.network.parameters.items()}
 
 
-def _spans(view: View, probes: tuple[Probe, ...]) -> list[Span | None]:
-    """Return the span of each probe's inputs in the update of a view's one victim."""
-    found = []
-    for probe in probes:
-        gradients = [view.update[name][0] for name in probe.weights]
-        found.append(span_of(gradients if probe.outer else [g.T for g in gradients]))
-    return found
-
-
 @dataclass(frozen=True)
 class _Layer:
-    """An attention layer with the spans of its inputs.
+    """A layer with the spans of its inputs.
 
     Args:
         tolerance: See `Dager.tolerance`.
     """
 
     probes: tuple[Probe, ...]
-    spans: list[Span | None]
+    spans: tuple[Span, ...]
     tolerance: float
 
     def distance(self, entered: list[Tensor]) -> Tensor:
         """Return the largest distance (n, S) of inputs (n, S, d) of the probes, as a share of the allowed one."""
         pairs = zip(entered, self.spans, strict=True)
-        shares = [span.distance(x) / span.limit(self.tolerance) for x, span in pairs if span is not None]
-        return torch.stack(shares).amax(0)
+        return torch.stack([span.share(x, self.tolerance) for x, span in pairs]).amax(0)
+
+    def outside(self, entered: list[Tensor]) -> Tensor:
+        """Return the parts (n, S * k) of inputs (n, S, d) outside of the spans."""
+        pairs = zip(entered, self.spans, strict=True)
+        return torch.cat([span.outside(x).flatten(1) for x, span in pairs], 1)
 
 
 AT_ONCE = 2_000_000
 """Number of values of inputs that are computed at once."""
 
 
-def _possible(model: LanguageModel, parameters: Parameters, layer: _Layer, length: int) -> Tensor:
+def _possible(
+    model: LanguageModel, parameters: Parameters, layer: _Layer, length: int, evidence: Embedded | None
+) -> Tensor:
     """Return (tokens, T) bool: whether a token may be at a place. The input of the first layer depends on nothing else."""
-    numbers = torch.arange(model.tokens, device=next(iter(parameters.values())).device)
-    found = []
+    device = next(iter(parameters.values())).device
+    possible = torch.zeros(model.tokens, length, dtype=torch.bool, device=device)
+    numbers = torch.arange(model.tokens, device=device) if evidence is None else evidence.tokens
+    numbers = numbers[numbers != model.padding]  # Padding is hidden.
     for some in torch.split(numbers, max(1, AT_ONCE // (length * model.width))):
         rows = some[:, None].expand(-1, length).float()
-        # Padding would be hidden, and the row of the padding token is not read.
-        found.append(layer.distance(entering_of(model, parameters, layer.probes, rows)) < 1)
-    return torch.cat(found)
+        possible[some] = layer.distance(entering_of(model, parameters, layer.probes, rows)) < 1
+    if evidence is not None and evidence.reach is not None:
+        possible[:, evidence.reach :] = False
+    return possible
 
 
-@dataclass(frozen=True)
+def _shares(evidence: Embedded | None, possible: Tensor) -> Tensor:
+    """Return (tokens, T): how likely each token is at each place by the embeddings; zeros without evidence."""
+    shares = torch.zeros(possible.shape, dtype=torch.float64, device=possible.device)
+    if evidence is not None and evidence.places is not None:
+        shares[evidence.tokens] = evidence.places
+    return shares
+
+
+class _Spent(Exception):
+    """The search has run as many tokens as it may."""
+
+
+@dataclass
 class _Search:
     """The search for the sentences of one victim.
 
     Args:
-        layer: The second attention layer.
+        view: The view of the victim.
         possible: (tokens, T) bool.
         special: Numbers (s,) of the special tokens, which begin and end a sentence.
+        shares: (tokens, T), how likely each token is at each place.
+        run: Number of tokens that were run through the first layers.
     """
 
+    view: View
     model: LanguageModel
     parameters: Parameters
-    layer: _Layer
     possible: Tensor
     special: Tensor
+    shares: Tensor
     settings: Dager
+    run: int = 0
 
-    def causal(self, many: int) -> Tensor:
+    def _entering(self, layer: _Layer, tokens: Tensor, *more: Tensor) -> list[Tensor]:
+        self.run += tokens.shape[0] * tokens.shape[1]
+        if self.run > self.settings.effort * self.view.examples:
+            raise _Spent
+        return entering_of(self.model, self.parameters, layer.probes, tokens, *more)
+
+    def causal(self, layer: _Layer) -> Tensor:
         """Return the sentences (n, T) of a causal network: the prefixes that nothing extends."""
         length = self.possible.shape[1]
         prefixes: list[tuple[list[int], float]] = [([], 0.0)]
@@ -194,13 +250,16 @@ class _Search:
             tokens = self.possible[:, place].nonzero()[:, 0]
             longer: list[tuple[list[int], float]] = []
             for prefix, total in prefixes:
-                shares = self._next(prefix, tokens) if len(tokens) else tokens.double()
-                better = (shares < 1).nonzero()[:, 0].tolist()
-                longer += [([*prefix, int(tokens[i])], total + float(shares[i])) for i in better]
+                try:
+                    distances = self._next(layer, prefix, tokens) if len(tokens) else tokens.double()
+                except _Spent:
+                    return self.possible.new_zeros(0, length).float()
+                better = (distances < 1).nonzero()[:, 0].tolist()
+                longer += [([*prefix, int(tokens[i])], total + float(distances[i])) for i in better]
                 if not better and prefix:
                     ended.append((prefix, total))
             longer.sort(key=lambda pair: pair[1])
-            prefixes = longer[: self.settings.beam * many]
+            prefixes = longer[: self.settings.beam * self.view.examples]
             if not prefixes:
                 break
         ended += prefixes
@@ -210,91 +269,179 @@ class _Search:
             row[: len(sentence)] = torch.tensor(sentence, dtype=torch.float32)
         return rows.to(self.possible.device)
 
-    def _next(self, prefix: list[int], tokens: Tensor) -> Tensor:
+    def _next(self, layer: _Layer, prefix: list[int], tokens: Tensor) -> Tensor:
         """Return the distances (k,) of k tokens after a prefix, all in one sequence in which they do not see each other."""
         before, many = len(prefix), len(tokens)
         row = torch.cat([torch.tensor(prefix, device=tokens.device, dtype=tokens.dtype), tokens])[None].float()
         places = torch.arange(before + many, device=tokens.device).clamp_max(before)[None]
         seen = torch.ones(before + many, before + many, dtype=torch.bool, device=tokens.device).tril()
         seen[before:, before:] = torch.eye(many, dtype=torch.bool, device=tokens.device)
-        entered = entering_of(self.model, self.parameters, self.layer.probes, row, places, seen[None])
-        return self.layer.distance([x[:, before:] for x in entered])[0]
+        entered = self._entering(layer, row, places, seen[None])
+        return layer.distance([x[:, before:] for x in entered])[0]
 
-    def whole(self, many: int, rng: torch.Generator) -> Tensor:
+    def whole(self, layers: tuple[_Layer, ...], rng: torch.Generator) -> Tensor:
         """Return sentences (n, T) of a network that sees whole sentences.
 
-        Each search starts at a token that is in no sentence yet, and stays there.
+        Args:
+            layers: The search solves for the inputs of the first one, and every sentence fits all of them.
+            rng: Source of the order of anchors.
         """
-        length = self.possible.shape[1]
         found: list[Tensor] = []
         covered = torch.zeros_like(self.possible)
-        left = [(t, int(v)) for t in range(length) for v in self.possible[:, t].nonzero()[:, 0]]
-        starts = self.settings.beam * many
-        order = torch.randperm(len(left), generator=rng).tolist()
-        for place, token in (left[i] for i in order):
-            if covered[token, place] or not starts:
-                continue
-            starts -= 1
-            sentence = self._settled(place, token, rng)
-            if sentence is not None:
+        try:
+            for place, token, length, sweeps in self._anchors(rng):
+                if covered[token, place]:
+                    continue
+                sentence = self._solved(layers, place, token, length, sweeps)
+                if sentence is None or any(torch.equal(sentence, other) for other in found):
+                    continue
                 found.append(sentence)
-                used = sentence != self.model.padding
-                covered[sentence[used].long(), used.nonzero()[:, 0]] = True
-        rows = torch.stack(found) if found else self.possible.new_zeros(0, length).float()
-        found_once: Tensor = torch.unique(rows, dim=0)
-        return found_once
+                covered[sentence[:length].long(), torch.arange(length)] = True
+                if len(found) == self.view.examples or self._explained(torch.stack(found)):
+                    break
+        except _Spent:
+            pass
+        return torch.stack(found) if found else self.possible.new_zeros(0, self.possible.shape[1]).float()
 
-    def _settled(self, place: int, token: int, rng: torch.Generator) -> Tensor | None:
-        """Return a sentence (T,) with a token at a place whose inputs are all in the span; None if none is found."""
-        for length in self._lengths(place, token):
-            sentence = self._descended(place, token, length, rng)
-            if sentence[place] == token and float(self._shares(sentence[None]).max()) < 1:
-                return sentence
-        return None
+    def _anchors(self, rng: torch.Generator) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (place, token, length, number of sweeps) of searches, the most promising first.
 
-    def _lengths(self, place: int, token: int) -> list[int]:
-        """Return the possible lengths of a sentence with a token at a place.
-
-        A sentence ends with a special token, such as [SEP]; if none is possible, it may end at every place.
+        A sentence ends with a special token, such as [SEP]; if none is possible after the first place, it may end anywhere. Few
+        sweeps from each end find most sentences. Others with the same length need another token that only one of them has.
         """
-        reach = int(self.possible.any(0).long().cumprod(0).sum())
-        ends = [t + 1 for t in range(max(1, place), reach) if self.possible[self.special, t].any()]
-        if token in self.special.tolist() and place:
-            return [place + 1]
-        return ends or list(range(reach, place, -1))
+        ends = torch.zeros_like(self.possible)
+        ends[self.special] = self.possible[self.special]
+        ends[:, 0] = False
+        if not ends.any():
+            ends = self.possible.clone()
+        noise = torch.rand(self.possible.shape, generator=rng, dtype=torch.float64).to(self.shares) * 1e-6
+        order = (self.shares.abs() + noise).masked_fill(~self.possible, -1).flatten().argsort(descending=True)
+        pairs = [divmod(i, self.possible.shape[1]) for i in order[: int(self.possible.sum())].tolist()]
+        last = [(place, token) for token, place in pairs if ends[token, place]]
+        lengths = list(dict.fromkeys(place + 1 for place, _ in last))
+        for sweeps in (min(FEW, self.settings.sweeps), self.settings.sweeps):
+            yield from ((place, token, place + 1, sweeps) for place, token in last)
+        for token, place in pairs:
+            yield from ((place, token, length, self.settings.sweeps) for length in lengths if length > place)
+        yield from ((0, token, 1, 1) for token, place in pairs if place == 0)
 
-    def _descended(self, place: int, token: int, length: int, rng: torch.Generator) -> Tensor:
+    def _explained(self, sentences: Tensor) -> bool:
+        """Return whether a batch of some of the sentences has the observed gradient, up to a factor."""
+        rows, labels = chosen_of(self.view, self.model, sentences)
+        if len(rows) < self.view.examples:
+            return False
+        with torch.no_grad():
+            response = self.view.respond(rows[None], one_hot(labels, self.view.classes).to(rows)[None])
+        pairs = [(r.double(), self.view.update[n].double()) for n, r in response.items()]
+        inner = sum(float((r * u).sum()) for r, u in pairs)
+        lengths = [sum(float(pair[i].square().sum()) for pair in pairs) for i in (0, 1)]
+        return inner > 0 and inner**2 > (1 - EXPLAINED**2) * lengths[0] * lengths[1]
+
+    def _solved(self, layers: tuple[_Layer, ...], place: int, token: int, length: int, sweeps: int) -> Tensor | None:
+        """Return a sentence (T,) of a length with a token at a place whose inputs are all in the spans; None if none is found."""
         inside = self.possible.clone()
         inside[self.special, 1 : length - 1] = False  # Special tokens only begin and end a sentence.
-        options = [inside[:, t].nonzero()[:, 0] for t in range(length)]
-        if inside[self.special, length - 1].any():
-            options[-1] = self.special[inside[self.special, length - 1]]
-        if not all(len(o) for o in options):
-            return torch.full((self.possible.shape[1],), float(self.model.padding))
-        picked = [int(o[torch.randint(len(o), (1,), generator=rng)]) for o in options]
-        picked[place] = token
-        sentence = torch.full((self.possible.shape[1],), float(self.model.padding))
-        sentence[:length] = torch.tensor(picked, dtype=torch.float32)
-        value = float(self._shares(sentence[None]).square().sum())
-        for _ in range(self.settings.sweeps):
-            before = value
-            for t in torch.randperm(length, generator=rng).tolist():
-                if t == place or len(options[t]) < 2:
-                    continue
-                others = sentence.repeat(len(options[t]), 1)
-                others[:, t] = options[t].float()
-                totals = self._shares(others).square().sum(1)
-                least = int(totals.argmin())
-                if float(totals[least]) < value:
-                    sentence, value = others[least], float(totals[least])
-            if value >= before:
+        last = torch.zeros_like(inside[:, 0])
+        last[self.special] = inside[self.special, length - 1]
+        if length > 1 and last.any():
+            inside[:, length - 1] = last
+        inside[:, place] &= torch.arange(len(inside), device=inside.device) == token
+        many = inside[:, :length].sum(0)
+        if not many.all():
+            return None
+        options = inside[:, :length].T.long().argsort(dim=1, descending=True, stable=True)[:, : int(many.max())]
+        there = torch.arange(options.shape[1], device=many.device) < many[:, None]
+        vectors = self.parameters[self._embedding][options]  # (L, O, width)
+        mixture = there.to(vectors) / many[:, None]
+        before: Tensor | None = None
+        for _ in range(sweeps):
+            mixture = self._mixed(layers[0], vectors, there, mixture)
+            sentence = torch.full((self.possible.shape[1],), float(self.model.padding), device=many.device)
+            sentence[:length] = options.gather(1, mixture.argmax(1, keepdim=True))[:, 0].float()
+            if before is None or not torch.equal(sentence, before):
+                near = [layer.distance(self._entering(layer, sentence[None, :length])) for layer in layers]
+                if float(torch.stack(near).max()) < 1:
+                    return sentence
+            before = sentence
+            if not (there.sum(1) > 1).any():
                 break
-        return sentence
+        return None
 
-    def _shares(self, sentences: Tensor) -> Tensor:
-        """Return the distances (n, T) of the inputs of sentences (n, T); 0 at padding."""
-        entered = entering_of(self.model, self.parameters, self.layer.probes, sentences)
-        return self.layer.distance(entered).masked_fill(sentences == self.model.padding, 0.0)
+    @property
+    def _embedding(self) -> str:
+        module = self.model.transformer.get_input_embeddings()  # type: ignore[operator]
+        return f"{next(name for name, other in self.model.named_modules() if other is module)}.weight"
+
+    def _mixed(self, layer: _Layer, vectors: Tensor, there: Tensor, mixture: Tensor) -> Tensor:
+        """Return the next mixture (L, O) of the vectors (L, O, width) of the possible tokens at each of L places.
+
+        Args:
+            there: (L, O) bool, which vectors exist.
+            mixture: Shares (L, O), which add up to 1 at each place.
+        """
+        mean = (mixture[..., None] * vectors).sum(1)
+        at = (there & (there.sum(1, keepdim=True) > 1)).nonzero()
+        if not len(at):
+            return mixture
+        now = layer.outside(self._entering(layer, mean[None]))
+        moves = []
+        for some in torch.split(at, max(1, AT_ONCE // (4 * mean.numel()))):
+            exchanged = mean.repeat(len(some), 1, 1)
+            exchanged[torch.arange(len(some)), some[:, 0]] = vectors[some[:, 0], some[:, 1]]
+            moves.append(layer.outside(self._entering(layer, exchanged)) - now)
+        move = torch.cat(moves)
+        gram = torch.zeros(there.numel(), there.numel(), dtype=move.dtype, device=move.device)
+        flat = at[:, 0] * there.shape[1] + at[:, 1]
+        gram[flat[:, None], flat] = move @ move.T
+        slope = torch.zeros(there.numel(), dtype=move.dtype, device=move.device)
+        slope[flat] = move @ now[0]
+        return _least(gram, slope, there, mixture)
+
+
+FEW = 3
+"""Number of sweeps in which most sentences are found."""
+
+EXPLAINED = 1e-3
+"""Largest sine of the angle between the gradients of a batch that is found and the observed one."""
+
+STEPS = 300
+"""Number of accelerated steps of least squares."""
+
+
+def _least(gram: Tensor, slope: Tensor, there: Tensor, mixture: Tensor) -> Tensor:
+    """Return shares q (L, O) that add up to 1 at each place, with the least q^T gram q / 2 + slope^T q.
+
+    Accelerated projected gradients (Beck and Teboulle, 2009).
+
+    Args:
+        gram: (L * O, L * O).
+        slope: (L * O,).
+        there: (L, O) bool, where shares may be above 0.
+        mixture: The shares at the start.
+    """
+    vector = torch.ones_like(slope)
+    largest = slope.new_ones(())
+    for _ in range(20):
+        vector = gram @ vector
+        largest = vector.norm().clamp_min(torch.finfo(vector.dtype).tiny)
+        vector = vector / largest
+    shares, ahead, pace = mixture, mixture, 1.0
+    for _ in range(STEPS):
+        moved = ahead.flatten() - (gram @ ahead.flatten() + slope) / (1.05 * largest)
+        closer = _onto_shares(moved.reshape(there.shape), there)
+        faster = (1 + (1 + 4 * pace * pace) ** 0.5) / 2
+        ahead = closer + (pace - 1) / faster * (closer - shares)
+        shares, pace = closer, faster
+    return shares
+
+
+def _onto_shares(values: Tensor, there: Tensor) -> Tensor:
+    """Return the nearest shares (L, O) to values (L, O): not negative, 0 outside of `there`, with the sum 1 at each place."""
+    ordered = values.masked_fill(~there, -torch.inf).sort(1, descending=True).values
+    above = ordered.cumsum(1) - 1
+    counts = torch.arange(1, values.shape[1] + 1, device=values.device)
+    many = (ordered * counts > above).sum(1, keepdim=True)
+    return (values - above.gather(1, many - 1) / many).clamp_min(0) * there
 
 
 def chosen_of(view: View, model: LanguageModel, sentences: Tensor) -> tuple[Tensor, Tensor]:
