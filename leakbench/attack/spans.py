@@ -161,7 +161,8 @@ class Span:
         """Return the part (..., d) of inputs (..., d) outside of the span, as a share of their lengths, in their own precision."""
         unit = inputs / inputs.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(inputs.dtype).tiny)
         basis = self.basis.to(unit)
-        return unit - unit @ basis @ basis.T
+        rest: Tensor = unit - unit @ basis @ basis.T
+        return rest
 
     def share(self, inputs: Tensor, tolerance: float) -> Tensor:
         """Return the distance (...) of inputs (..., d) from the span, as a share of the allowed one.
@@ -177,7 +178,8 @@ class Span:
         distance = (1 - inside.square().sum(-1)).clamp_min(0).sqrt()
         # The attacker computes the input with rounding errors too.
         allowed = MARGIN * ((inside * self.tilts).norm(dim=-1) + ROUNDINGS * torch.finfo(inputs.dtype).eps)
-        return distance / allowed.clamp_max(tolerance * self.room)
+        share: Tensor = distance / allowed.clamp_max(tolerance * self.room)
+        return share
 
 
 MARGIN = 4.0

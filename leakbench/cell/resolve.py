@@ -8,6 +8,7 @@ from typing import Any
 
 from leakbench.attack import Attack
 from leakbench.attack.evaluations import with_evaluations
+from leakbench.attack.needs import TEXT
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
@@ -31,6 +32,10 @@ from leakbench.models.initialise import rule_of
 from leakbench.models.trainable import trainable_of
 
 __all__ = ["plan_cell", "resolve_cell", "with_examples"]
+
+
+ENSEMBLE, OF_TEXTS = "autoleak", "autoleak_texts"
+"""The recipe of the worst case of several attacks, and the one that takes its place on texts."""
 
 
 def resolve_cell(request: Request, data_dir: Path | None, load: Load = load_dataset) -> Cell:
@@ -73,12 +78,14 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     check_request(request)
     attack_name, attack = resolve("attacks", Attack, request.attack)
     defense_name, defense = resolve("defenses", Defense, request.defense)
+    data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load)
+    if attack_name == ENSEMBLE and data.kind == TEXT:
+        attack = resolve("attacks", Attack, OF_TEXTS)[1]
     if request.iterations is not None:
         attack = _with_iterations(attack, request.iterations)
     if request.knows is not None:
         attack = dataclasses.replace(attack, knows=request.knows)
     device = device_of(request.device)
-    data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load)
     check_kind(attack, data, (attack_name, data_name))
     federation = _federation(request, recipe)
     recipes_leak = defense.leak_model or attack.leak_model

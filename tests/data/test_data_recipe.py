@@ -7,7 +7,7 @@ from leakbench.core.recipe import catalog_folder, construct, describe, load, nam
 from leakbench.data.partition import Iid, Shards
 from leakbench.data.recipe import DatasetRecipe, Federation, Origin
 
-NAMES = ["adult", "cancer", "cifar10", "digits", "faces", "lfw", "mnist"]
+NAMES = ["adult", "cancer", "cifar10", "digits", "faces", "lfw", "mnist", "reviews"]
 
 
 def test_the_catalog():
@@ -63,7 +63,7 @@ federation: {rounds: 1, batch: 2, examples_per_client: 4, clients: 3, clients_pe
         (("clients: 3", "clients: 3, partition: iit"), "partition: unknown part 'iit'; did you mean 'iid'"),
         (("clients: 3", "clients: 3, partition: {dirichlet: {alpha: -1.0}}"), "dirichlet: alpha: .*greater than 0"),
         (("embedded:", "embeded:"), "format: unknown part 'embeded'; did you mean 'embedded'"),
-        (("set: digits", "set: letters"), "embedded: set: .*'faces', 'digits' or 'cancer', got 'letters'"),
+        (("set: digits", "set: letters"), "embedded: set: .*'faces', 'digits', 'cancer' or 'reviews', got 'letters'"),
         (("0" * 64, "beef"), "embedded: sha256: .*pattern"),
         (("cite: me", "cite: me\norigin: {layouts: [mine]}"), "origin: missing field 'marker'"),
         (("title: mine", "title: mine\ntitle: again"), "'title' appears twice"),

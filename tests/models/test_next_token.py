@@ -151,9 +151,6 @@ def test_the_data_then_have_no_classes():
         ({"dataset": "digits", "model": None, "leak_model": None}, "next_token takes texts, 'digits' has none"),
         ({"defense": "soteria"}, "has no classes, which the defense 'soteria' reads"),
         ({"defense": "precode"}, "has no classes, which the defense 'precode' reads"),
-        ({"attack": "fishing"}, "'fishing' takes a layer of classes"),
-        ({"attack": "cpl_oracle_labels"}, "'cpl_oracle_labels' takes the true labels"),
-        ({"attack": "cpl_oracle_logits"}, "'cpl_oracle_logits' takes the true logits"),
     ],
 )
 def test_what_reads_classes_is_refused(fields, message):

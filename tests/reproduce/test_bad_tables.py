@@ -66,7 +66,7 @@ OF_A_ROW = {
 
 OF_A_CELL = {
     "victims": (1.5, "2", True, None, [1], 0, -1),
-    "candidates": (1.5, "2", None),
+    "candidates": (1.5, "2"),
     "taps": (3, None, ["type-3"], [1.5], []),
     "leak_rounds": (3, None, [1.5], [-1]),
     "dataset": (3, None, ["digits"], "digit"),

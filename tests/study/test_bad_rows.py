@@ -154,7 +154,7 @@ def test_a_damaged_file(damage: str, kind: str, monkeypatch: Any, capsys: Any, t
         ("attack", None),
         ("batch", "x"),
         ("clients", 1.5),
-        ("candidates", None),
+        ("candidates", "x"),
         ("identify", []),
         ("seeds", "1"),
         ("taps", [1]),

@@ -65,7 +65,9 @@ class Dager:
             )
         ),
     ] = 0.15
-    beam: Annotated[Count, Field(description="Largest number of prefixes for each sentence, if the network is causal.")] = 8
+    beam: Annotated[
+        Count, Field(description="Largest number of prefixes for each sentence, if the network is causal.")
+    ] = 8
     sweeps: Annotated[
         Count,
         Field(description="Largest number of mixtures on the way to a sentence, if the network is not causal."),
@@ -74,7 +76,8 @@ class Dager:
         Count, Field(description="Largest number of possible tokens at a place; more of them are no evidence.")
     ] = 1000
     effort: Annotated[
-        Count, Field(description="Largest number of tokens that the search runs through the first layers, for each sentence.")
+        Count,
+        Field(description="Largest number of tokens that the search runs through the first layers, for each sentence."),
     ] = 500_000
     embeddings: Annotated[
         bool,
@@ -132,7 +135,9 @@ class Dager:
             model=model,
             parameters=_parameters(view),
             possible=possible,
-            special=torch.tensor(sorted(words.special - {model.padding}) if words is not None else [], dtype=torch.int64),
+            special=torch.tensor(
+                sorted(words.special - {model.padding}) if words is not None else [], dtype=torch.int64
+            ),
             shares=_shares(evidence, possible),
             settings=self,
         )
