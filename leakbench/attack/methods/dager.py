@@ -60,8 +60,8 @@ class Dager:
         Fraction,
         Field(
             description=(
-                "Largest distance of an input from the span, as a share of the expected distance of an unrelated input. The rounding "
-                "errors of the gradient usually allow much less."
+                "Largest distance of an input from the span, as a share of the expected distance of an unrelated input. The "
+                "rounding errors of the gradient usually allow much less."
             )
         ),
     ] = 0.15
@@ -83,8 +83,8 @@ class Dager:
         bool,
         Field(
             description=(
-                "Whether to read the gradients of the embeddings, if they are trained: their tokens are the only possible ones, and "
-                "their shares of the positions order the search."
+                "Whether to read the gradients of the embeddings, if they are trained: their tokens are the only possible ones, "
+                "and their shares of the positions order the search."
             )
         ),
     ] = True
