@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from leakbench.attack.public import public_of
 from leakbench.core.errors import InputError
+from leakbench.core.types import Generators
 from leakbench.federated.view import View
 from leakbench.models.language import LanguageModel
 
-__all__ = ["Bigrams", "WordEmbeddings", "language_model_of", "lengths"]
+__all__ = ["Bigrams", "WordEmbeddings", "fitted_lengths", "language_model_of", "lengths"]
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,57 @@ def lengths(view: View) -> Tensor:
         return full
     used = (view.update[prefix + name] != 0).any(-1).sum(1)
     return torch.where((used > 0) & (used <= view.shape[0]), used, view.shape[0])[:, None].expand_as(full)
+
+
+SWEEPS = 2
+"""Number of times that the length of each sentence of a batch is chosen again, given the others."""
+
+
+def fitted_lengths(view: View, targets: Tensor, rngs: Generators) -> Tensor:
+    """Return the numbers of tokens (V, M) int64 of the sentences of each update, estimated if M > 1.
+
+    Starting from `lengths`, the length of one sentence at a time is chosen so that the position gradients of random tokens of
+    public sentences are most like the observed ones. At first weights, these gradients depend little on the tokens: at each
+    position they are about the sum of the sentences that are there, each in the direction of its label. Differences at a position
+    are relative to its gradients.
+
+    Args:
+        view: The view of V victims, with public sentences if M > 1.
+        targets: Labels (V, M, classes) of the sentences.
+        rngs: Victim v draws its tokens from rngs[v].
+
+    Raises:
+        InputError: If the network is not a language model, and without public sentences for M > 1.
+    """
+    found = lengths(view).clone()
+    prefix, model = language_model_of(view, "lengths")
+    name = _positions(model)
+    if view.examples == 1 or name is None or prefix + name not in view.update:
+        return found
+    observed, longest = view.update[prefix + name], int(found.max())
+    public = public_of(view, "lengths").inputs
+    common = public[public != model.padding]
+    drawn = [torch.randint(len(common), (view.examples, view.shape[0]), generator=rng) for rng in rngs]
+    tokens = common[torch.stack(drawn).to(common.device)].to(observed)
+    places = torch.arange(view.shape[0], device=tokens.device)
+
+    def cost(tried: Tensor) -> Tensor:
+        with torch.no_grad():
+            guess = tokens.where(places < tried[..., None], float(model.padding))
+            rows = view.respond(guess, targets)[prefix + name]
+        sizes = rows.square().sum(-1) + observed.square().sum(-1)
+        return ((rows - observed).square().sum(-1) / sizes.clamp_min(1e-30)).sum(1)
+
+    for _ in range(SWEEPS):
+        for number in range(view.examples):
+            costs = []
+            for length in range(1, longest + 1):
+                tried = found.clone()
+                tried[:, number] = length
+                # No sentence is longer than the longest of its update.
+                costs.append(cost(tried).masked_fill(length > lengths(view)[:, number], torch.inf))
+            found[:, number] = torch.stack(costs).argmin(0) + 1
+    return found
 
 
 def _positions(model: LanguageModel) -> str | None:

@@ -20,7 +20,7 @@ from leakbench.attack.slots.descent import AdamLinear, Terms
 from leakbench.attack.slots.distance import Cosine, CosineByLayer, Tag
 from leakbench.attack.slots.stop import limited
 from leakbench.attack.slots.texts import EmbeddingLength, Embeddings, NormalEmbeddings
-from leakbench.attack.text import Bigrams, WordEmbeddings, lengths
+from leakbench.attack.text import Bigrams, WordEmbeddings, fitted_lengths, lengths
 from leakbench.cell.resolve import plan_cell
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
@@ -59,12 +59,14 @@ def network(kind: str = "bert", layers: int = 1) -> Network:
     return Network(model, parameters(model))
 
 
-def view(kind: str = "bert", batch: int = 1, steps: int = 1, layers: int = 1, rate: float = 0.1) -> View:
+def view(
+    kind: str = "bert", batch: int = 1, steps: int = 1, layers: int = 1, rate: float = 0.1, labels: Tensor = LABELS
+) -> View:
     """Return a view of updates of the sentences, each of `batch` sentences a local iteration."""
     of, clock = network(kind, layers), Clock(0, 0, steps, 1)
     victims = len(SENTENCES) // (batch * steps)
     shape = (victims, 1, steps, batch)
-    x, y = SENTENCES[: math.prod(shape)].reshape(*shape, LENGTH), LABELS[: math.prod(shape)].reshape(shape)
+    x, y = SENTENCES[: math.prod(shape)].reshape(*shape, LENGTH), labels[: math.prod(shape)].reshape(shape)
     update = leak("type-1", of, x, one_hot(y, 2).float(), rate, Stations(), clock, None)
     update = {n: u.detach() for n, u in update.items()}
     public = Public(SENTENCES.flip(0).repeat(4, 1), LABELS.flip(0).repeat(4))
@@ -136,6 +138,18 @@ def test_embeddings_with_zeros_give_the_gradient_of_the_sentence(kind: str) -> N
 def test_the_gradient_of_the_positions_shows_the_length(kind: str) -> None:
     assert lengths(view(kind)).tolist() == [[5], [6], [2]]
     assert lengths(view(kind, batch=3)).tolist() == [[6, 6, 6]]
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("gpt", [0, 1, 1]), ("bert", [1, 1, 1])])
+def test_the_lengths_of_a_batch_are_fitted(kind: str, labels: list[int]) -> None:
+    """Sentences of one label have no order. A single sentence has the exact length."""
+    targets = one_hot(torch.tensor(labels), 2)[None].float()
+    of = view(kind, batch=3, labels=torch.tensor(labels))
+    found = fitted_lengths(of, targets, generators(0, "lengths", [(0,)]))[0]
+    assert sorted(found.tolist()) == [2, 5, 6]
+    assert kind == "bert" or found[0] == 5
+    alone, rngs = view(kind), generators(0, "lengths", [(v,) for v in range(3)])
+    assert torch.equal(fitted_lengths(alone, one_hot(LABELS, 2)[:, None].float(), rngs), lengths(alone))
 
 
 def test_without_trained_positions_or_with_noise_the_length_is_the_longest_possible() -> None:

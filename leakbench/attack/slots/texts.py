@@ -10,7 +10,8 @@ from torch import Tensor
 
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.search.coordinates import Coordinates
-from leakbench.attack.text import WordEmbeddings, lengths
+from leakbench.attack.slots.labels import Given, LastLayerCounts
+from leakbench.attack.text import WordEmbeddings, fitted_lengths, lengths
 from leakbench.core.part import NonNegative, Positive, part
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
@@ -55,7 +56,8 @@ class Embeddings:
 class NormalEmbeddings:
     """Draw every embedding from N(0, s^2), with the root mean square s of all word embeddings.
 
-    Places after the length that the gradient of the position embeddings shows hold no token.
+    Places after the end of a sentence hold no token. The gradient of the position embeddings shows the length of one sentence; for
+    several, see `fitted_lengths`, with the labels by `last_layer_counts` unless they are given.
     """
 
     needs: ClassVar[Needs] = Needs(kinds=(TEXT,))
@@ -68,8 +70,14 @@ class NormalEmbeddings:
         shape = (view.examples, view.shape[0], words.width)
         drawn = torch.stack([torch.randn(shape, generator=rng) for rng in rngs]).to(words.weight)
         places = torch.arange(view.shape[0], device=drawn.device)
-        there = places < lengths(view)[..., None]
+        there = places < self._lengths(view, rngs)[..., None]
         return self.scale * words.deviation * drawn * there[..., None]
+
+    def _lengths(self, view: View, rngs: Generators) -> Tensor:
+        if view.examples == 1:
+            return lengths(view)
+        labels = LastLayerCounts() if view.labels is None else Given()
+        return fitted_lengths(view, labels(view, rngs).targets, rngs)
 
 
 @part("priors.embedding_length")
