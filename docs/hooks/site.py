@@ -37,6 +37,7 @@ WRITTEN: list[tuple[str, list[tuple[str, str]]]] = [
         "Test a defense",
         [
             ("Run an experiment", "running.md"),
+            ("Texts", "texts.md"),
             ("Epsilons and audits", "auditing.md"),
             ("Malicious servers", "servers.md"),
             ("Choose a defense", "choosing.md"),

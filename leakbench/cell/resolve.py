@@ -17,6 +17,7 @@ from leakbench.cell.looks import check_looks
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
 from leakbench.core.errors import InputError, nearest
+from leakbench.core.extras import need
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import resolve
 from leakbench.core.request import NEXT_TOKEN, Request, check_request, leak_rounds, networks_of
@@ -79,8 +80,9 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     attack_name, attack = resolve("attacks", Attack, request.attack)
     defense_name, defense = resolve("defenses", Defense, request.defense)
     data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load)
-    if attack_name == ENSEMBLE and data.kind == TEXT:
-        attack = resolve("attacks", Attack, OF_TEXTS)[1]
+    if data.kind == TEXT:
+        need("rouge_score", "dataset")  # Else only the scores, after the attack, would miss it.
+        attack = resolve("attacks", Attack, OF_TEXTS)[1] if attack_name == ENSEMBLE else attack
     if request.iterations is not None:
         attack = _with_iterations(attack, request.iterations)
     if request.knows is not None:

@@ -110,6 +110,11 @@ def build(
     """
     made = architecture(name)
     rule, folder = rule_of(init)[1] or made.init, NetworkFolder.of(name)
+    if len(shape) == 2 and not made.texts:
+        known = ", ".join(n for n, a in MODELS.items() if a.texts)
+        raise InputError(
+            f"model: {name!r} takes no texts, got a text of {shape[0]} tokens; expected one of {known}, or hf:FOLDER"
+        )
     model = made.builder(shape, classes)
     if isinstance(model, LanguageModel):
         model.padding = padding

@@ -190,3 +190,8 @@ def test_training_learns_and_a_run_says_so(kind, place, tmp_path, monkeypatch, c
 
     losses = pd.read_parquet(tmp_path / "rounds.parquet")["loss"]
     assert losses.is_monotonic_decreasing and losses.iloc[-1] < 5.7  # log(291) = 5.67 at random weights
+
+
+def test_a_network_of_pictures_takes_no_texts():
+    with pytest.raises(InputError, match="'mlp' takes no texts, got a text of 32 tokens; expected one of gpt_tiny"):
+        resolve_cell(dataclasses.replace(asked("gpt_tiny"), loss="class", leak_model="mlp"), None)

@@ -32,6 +32,7 @@ TESTED = {
     "findings": "test_results_findings.py",
     "fishing": "test_results_fishing.py",
     "flower_wrappers": "test_results_flower_wrappers.py",
+    "frontier_adult": "test_frontier.py",
     "frontier_cancer": "test_frontier.py",
     "frontier_mnist": "test_frontier.py",
     "geyer_figures": "test_results_geyer_figures.py",
