@@ -180,7 +180,7 @@ class Span:
         return distance / allowed.clamp_max(tolerance * self.room)
 
 
-MARGIN = 4.0
+MARGIN = 8.0
 """Factor between the largest distance of an input of the batch and its estimate."""
 
 ROUNDINGS = 16
