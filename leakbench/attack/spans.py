@@ -182,7 +182,7 @@ class Span:
         return share
 
 
-MARGIN = 4.0
+MARGIN = 8.0
 """Factor between the largest distance of an input of the batch and its estimate."""
 
 ROUNDINGS = 16

@@ -288,13 +288,13 @@ class _Search:
         """Return sentences (n, T) of a network that sees whole sentences.
 
         Args:
-            layers: The search solves for the inputs of the first one, and every sentence fits all of them.
+            layers: Layers whose inputs the search solves for: the next one where a layer leads nowhere. A sentence must fit the last.
             rng: Source of the order of anchors.
         """
         found: list[Tensor] = []
         covered = torch.zeros_like(self.possible)
         try:
-            for place, token, length, sweeps in self._anchors(rng):
+            for place, token, length, sweeps in self._anchors(covered, rng):
                 if covered[token, place]:
                     continue
                 sentence = self._solved(layers, place, token, length, sweeps)
@@ -308,11 +308,15 @@ class _Search:
             pass
         return torch.stack(found) if found else self.possible.new_zeros(0, self.possible.shape[1]).float()
 
-    def _anchors(self, rng: torch.Generator) -> Iterator[tuple[int, int, int, int]]:
+    def _anchors(self, covered: Tensor, rng: torch.Generator) -> Iterator[tuple[int, int, int, int]]:
         """Yield (place, token, length, number of sweeps) of searches, the most promising first.
 
         A sentence ends with a special token, such as [SEP]; if none is possible after the first place, it may end anywhere. Few
         sweeps from each end find most sentences. Others with the same length need another token that only one of them has.
+
+        Args:
+            covered: (tokens, T) bool, tokens of the sentences that were found so far; the caller changes it.
+            rng: Source of the order where the embeddings give none.
         """
         ends = torch.zeros_like(self.possible)
         ends[self.special] = self.possible[self.special]
@@ -327,7 +331,8 @@ class _Search:
         for sweeps in (min(FEW, self.settings.sweeps), self.settings.sweeps):
             yield from ((place, token, place + 1, sweeps) for place, token in last)
         for token, place in pairs:
-            yield from ((place, token, length, self.settings.sweeps) for length in lengths if length > place)
+            ordered = sorted(lengths, key=lambda length: not (covered & ends)[:, length - 1].any())
+            yield from ((place, token, length, self.settings.sweeps) for length in ordered if length > place)
         yield from ((0, token, 1, 1) for token, place in pairs if place == 0)
 
     def _explained(self, sentences: Tensor) -> bool:
@@ -358,17 +363,18 @@ class _Search:
         there = torch.arange(options.shape[1], device=many.device) < many[:, None]
         vectors = self.parameters[self._embedding][options]  # (L, O, width)
         mixture = there.to(vectors) / many[:, None]
-        before: Tensor | None = None
+        sentence = torch.full((self.possible.shape[1],), float(self.model.padding), device=many.device)
+        way = list(layers)
         for _ in range(sweeps):
-            mixture = self._mixed(layers[0], vectors, there, mixture)
-            sentence = torch.full((self.possible.shape[1],), float(self.model.padding), device=many.device)
+            before = sentence.clone()
+            mixture = self._mixed(way[0], vectors, there, mixture)
             sentence[:length] = options.gather(1, mixture.argmax(1, keepdim=True))[:, 0].float()
-            if before is None or not torch.equal(sentence, before):
-                near = [layer.distance(self._entering(layer, sentence[None, :length])) for layer in layers]
-                if float(torch.stack(near).max()) < 1:
+            if not torch.equal(sentence, before):
+                if float(layers[-1].distance(self._entering(layers[-1], sentence[None, :length])).max()) < 1:
                     return sentence
-            before = sentence
-            if not (there.sum(1) > 1).any():
+            elif len(way) > 1:
+                way.pop(0)
+            if not (many > 1).any():
                 break
         return None
 
