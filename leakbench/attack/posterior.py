@@ -128,9 +128,14 @@ def _unlikelihood(view: View, answer: Reconstruction) -> Tensor:
 
 def _response(view: View, answer: Reconstruction) -> Parameters:
     """Return the update that a reconstruction would leak, NaN for a victim without one."""
-    there = answer.inputs.isfinite().flatten(1).all(1)
+    there, inputs = answer.inputs.isfinite().flatten(1).all(1), answer.inputs.nan_to_num()
+    if view.vocabulary is not None and view.public is not None and len(view.public.labels):
+        # A public sentence takes the place of a missing one, so that a batch with some exact sentences can be compared.
+        missing = ~answer.inputs.isfinite().all(-1, keepdim=True)
+        there = ~missing[..., 0].all(1)
+        inputs = torch.where(missing, view.public.inputs[0].to(inputs), answer.inputs)
     with torch.no_grad():
-        found = view.respond(answer.inputs.nan_to_num(), _targets(view, answer), by_what_leaked=True)
+        found = view.respond(inputs, _targets(view, answer), by_what_leaked=True)
     return {name: u.masked_fill(~there.reshape(-1, *[1] * (u.dim() - 1)), torch.nan) for name, u in found.items()}
 
 

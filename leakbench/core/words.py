@@ -19,10 +19,10 @@ def words(field: str, text: str) -> tuple[str, ...]:
 
 
 def success(text: str | None) -> float | None:
-    """Return the threshold of `rmse<=0.1`, None for None; raises InputError for another text."""
+    """Return the threshold of `rmse<=0.1` or `edit_distance<=0.1`, None for None; raises InputError for another text."""
     if text is None:
         return None
-    found = re.fullmatch(r"\s*rmse\s*<=\s*([0-9.eE+-]+|nan|inf)\s*", text)
+    found = re.fullmatch(r"\s*(?:rmse|edit_distance)\s*<=\s*([0-9.eE+-]+|nan|inf)\s*", text)
     try:
         return float(found[1]) if found else _badsuccess(text)
     except ValueError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import io
 from collections.abc import Sequence
 from importlib.resources import files
@@ -15,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.core.errors import InputError
-from leakbench.core.part import Count, part
+from leakbench.core.part import part
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import AFile, Check, File, check_files, checked_bytes, identity, within
 from leakbench.data.dataset import Dataset, everyone
@@ -25,7 +26,7 @@ from leakbench.data.vocabulary import Vocabulary
 __all__ = ["TextTsv", "embedded_words", "of_tokens"]
 
 Length = Annotated[
-    Count,
+    Annotated[int, Field(ge=3)],
     Field(description="Number of tokens of an example. Shorter sentences are filled up, longer ones are cut."),
 ]
 
@@ -81,9 +82,16 @@ class TextTsv:
         else:
             parts = split(targets, self.test_share, self.seed)
         vocabulary, texts = Vocabulary.of_word_pieces(words, self.lower), [text for text, _ in everything]
+        if empty := next((i for i, (text, _) in enumerate(everything, 1) if not text), 0):
+            raise InputError(f"{within(folder) / self.train.file}: sentence {empty} is empty, expected some text")
         inputs = vocabulary.encode(texts, self.length)
-        content = f"{identity(self.files)}, {vocabulary.content}"
-        return of_tokens(inputs, targets, parts, names, vocabulary, texts, content)
+        # The files alone do not tell the columns, the length and the split that were read from them.
+        read = b"".join(each.numpy().tobytes() for each in (inputs, targets, *parts))
+        content = f"{identity(self.files)}, {vocabulary.content}, {hashlib.sha256(read).hexdigest()}"
+        data = of_tokens(inputs, targets, parts, names, vocabulary, texts, content)
+        if not len(data.public_inputs):
+            raise InputError(f"{within(folder) / self.train.file}: every test sentence is a training sentence too")
+        return data
 
     def _rows(self, folder: Path | None, file: File) -> list[tuple[str, str]]:
         """Return (sentence, class) of each line of a file."""
@@ -91,7 +99,7 @@ class TextTsv:
         rules: Literal[0, 3] = csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE
         rows = []
         try:
-            content = io.StringIO(checked_bytes(folder, file).decode(), newline="")
+            content = io.StringIO(checked_bytes(folder, file).decode("utf-8-sig"), newline="")
             for number, line in enumerate(csv.reader(content, delimiter="\t", quoting=rules), 1):
                 if not line or (self.header and number == 1):
                     continue
@@ -109,7 +117,9 @@ class TextTsv:
 
 def _lines(folder: Path | None, file: File) -> tuple[str, ...]:
     try:
-        return tuple(checked_bytes(folder, file).decode().splitlines())
+        # Not `splitlines`, which also splits at characters that are tokens of some vocabularies.
+        lines = checked_bytes(folder, file).decode("utf-8-sig").replace("\r\n", "\n").split("\n")
+        return tuple(lines[:-1] if lines and not lines[-1] else lines)
     except UnicodeDecodeError as error:
         raise InputError(f"{within(folder) / file.file}: not text in UTF-8: {error}") from None
 
@@ -123,7 +133,9 @@ def of_tokens(
     texts: Sequence[str],
     content: str,
 ) -> Dataset:
-    """Return the data set of sentences in two splits; every training example may be a victim.
+    """Return the data set of sentences in two splits.
+
+    Every training example may be a victim. Test sentences that are equal to one are not public.
 
     Args:
         inputs: (n, T), the tokens of the sentences.
@@ -138,4 +150,8 @@ def of_tokens(
     halves = (inputs[train], targets[train], inputs[test], targets[test])
     plain = Dataset("", "text", *halves, class_names, everyone(train), content)
     sentences = (tuple(texts[i] for i in train.tolist()), tuple(texts[i] for i in test.tolist()))
-    return dataclasses.replace(plain, vocabulary=vocabulary, tokens=vocabulary.size, sentences=sentences)
+    # A sentence that occurs twice may be in both splits; an attacker must not know a victim.
+    known = {tuple(row) for row in inputs[train].tolist()}
+    apart = [i for i, row in enumerate(inputs[test].tolist()) if tuple(row) not in known]
+    public = None if len(apart) == len(test) else torch.tensor(apart, dtype=torch.int64)
+    return dataclasses.replace(plain, vocabulary=vocabulary, tokens=vocabulary.size, sentences=sentences, public=public)

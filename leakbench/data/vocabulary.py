@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Vocabulary"]
 
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+"""Word pieces that a vocabulary of BERT must have."""
+
+UNKNOWN = ("[UNK]", "<unk>")
+"""Names of the token of an unknown word."""
+
 PADS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "<|end_of_text|>", "</s>")
 """Names of the token that fills up a sentence, in the order of preference."""
 
@@ -39,6 +45,10 @@ class Vocabulary:
     def of_word_pieces(cls, tokens: Sequence[str], lower: bool = True) -> Vocabulary:
         """Return the vocabulary of BERT's WordPiece with these tokens; a sentence is between [CLS] and [SEP]."""
         library = need("tokenizers", "dataset")
+        if lacking := [name for name in SPECIAL if name not in tokens]:
+            raise InputError(f"vocabulary: lacks {', '.join(lacking)}, expected word pieces with {', '.join(SPECIAL)}")
+        if len(set(tokens)) < len(tokens):
+            raise InputError("vocabulary: has a word piece twice, expected each once")
         found = library.BertWordPieceTokenizer({token: i for i, token in enumerate(tokens)}, lowercase=lower)
         return cls(found.to_str())
 
@@ -87,9 +97,10 @@ class Vocabulary:
 
     @cached_property
     def special(self) -> frozenset[int]:
-        """Numbers of the tokens that are not part of a text, such as [CLS]."""
+        """Numbers of the tokens that are not part of a text, such as [CLS]; an unknown word is part of it."""
         added = self.tokenizer.get_added_tokens_decoder()
-        return frozenset({self.padding, *(number for number, token in added.items() if token.special)})
+        named = {number for number, token in added.items() if token.special and token.content not in UNKNOWN}
+        return frozenset({self.padding, *named})
 
     def encode(self, texts: Sequence[str], length: int) -> Tensor:
         """Return the tokens (n, length) of texts as float32, filled up with `padding`.

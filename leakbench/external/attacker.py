@@ -90,6 +90,10 @@ class Attacker:
             InputError: For a dataset of another shape or with more classes.
         """
         rng = generator(self.seed, "public")
+        if self.data is not None and self.data.kind == "text":
+            raise InputError(
+                f"dataset: {self.data.name!r} holds texts, expected pictures or tables for an external update"
+            )
         if self.data is None:
             return Public(_synthetic(shape, rng), torch.arange(SYNTHETIC) % classes)
         if self.data.shape != shape or self.data.classes > classes:

@@ -93,6 +93,10 @@ def _threshold(
         raise InputError(f"examples: got {len(chosen)} distinct, expected at least 2 to measure a distance")
     apart = pairwise(chosen, chosen)[torch.ones(len(chosen), len(chosen), dtype=torch.bool).triu(1)]
     apart = apart[apart > 0]  # Sentences that differ only in special tokens are the same.
+    if not len(apart):
+        raise InputError(
+            "examples: all have the same tokens, expected at least 2 distinct sentences to measure a distance"
+        )
     ordered = apart.sort().values
     allowed = int(quantile * len(ordered))
     below = ordered[ordered < ordered[allowed]]

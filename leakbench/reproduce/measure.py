@@ -283,6 +283,8 @@ def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
     # A member without an answer, or never within eta, is the farthest and the latest of its batch; it is not left out.
     ruler = deciding(rows).name
     scores = rows[[ruler, "iterations_to_success"]].fillna(math.inf)
+    if ruler == EDIT_DISTANCE.name:
+        scores[ruler] = scores[ruler].clip(upper=1.0)  # The largest distance of two sentences.
     by_victim = scores.groupby(rows["victim"]).median()
     network = rows.groupby("victim")["network"].first() if "network" in rows else None
     ends: dict[str, float | None] = {}

@@ -16,8 +16,9 @@ from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.core.recipe import resolve
 from leakbench.core.request import run_words
-from leakbench.measure.measures import RMSE
+from leakbench.measure.measures import RMSE, deciding
 from leakbench.measure.rates import ASR, IDENTIFIED, RECOGNISED
+from leakbench.measure.rates import EXACT as EXACT_MATCH
 from leakbench.measure.statistics import exact_low, proportion
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.summary import Tap
@@ -162,7 +163,7 @@ def evidence_of(group: pd.DataFrame, found: Tap, setup: Setup) -> Evidence:
         gaps=setup.gaps,
         cuts={WORDS[why]: victims for why, victims in doubts.items() if why == BUDGET},
         doubts={WORDS.get(why, why): victims for why, victims in doubts.items() if why != BUDGET},
-        exact=int((group[RMSE.name] <= EXACT * group[RMSE.baseline]).sum()),
+        exact=_exact(group),
         limits=dict(_limits(group, ranks_only)),
     )
 
@@ -173,9 +174,15 @@ def _above(group: pd.DataFrame, found: Tap) -> Iterator[str]:
     share, guess = found.interval(ASR.name), found.interval(ASR.baseline)
     if share is not None and guess is not None and above_baseline(share, guess):
         yield f"the ASR {share[0]:.2f} is significantly above the baseline guess's {guess[0]:.2f}"
-    closer, low, _ = proportion((group[RMSE.name] < group[RMSE.baseline]).to_numpy(), batch, network=network)
+    ruler = deciding(group)
+    closer, low, _ = proportion((group[ruler.name] < group[ruler.baseline]).to_numpy(), batch, network=network)
     if low > 0.5:
         yield f"{100 * closer:.0f} % of the reconstructions are closer than the baseline guess, significantly more than half"
+    if EXACT_MATCH.column in group:
+        share = proportion(group[EXACT_MATCH.column].fillna(0.0).to_numpy(), batch, network=network)
+        guess = proportion(group[EXACT_MATCH.baseline].to_numpy(), batch)
+        if above_baseline(share, guess):
+            yield f"{100 * share[0]:.0f} % of the sentences are exact, significantly more than in the baseline guess"
     if comes_back(group):
         yield "features or whole records are right significantly more often than in the baseline guess and at random"
     if RECOGNISED.column in group and group[RECOGNISED.column].notna().any():
@@ -192,6 +199,16 @@ def _higher(found: Tap) -> Iterator[str]:
         yield f"the ASR {found.asr:.2f} is above the interval of the baseline guess's"
     if found.rmse is not None and found.null_rmse is not None and found.rmse < found.null_rmse:
         yield "the median RMSE is below the baseline guess's"
+    if found.edit_distance is not None and found.null_edit_distance is not None:
+        if found.edit_distance < found.null_edit_distance:
+            yield "the median edit distance is below the baseline guess's"
+
+
+def _exact(group: pd.DataFrame) -> int:
+    """Return the number of examples that are reconstructed exactly."""
+    if EXACT_MATCH.column in group:
+        return int(group[EXACT_MATCH.column].fillna(0.0).sum())
+    return int((group[RMSE.name] <= EXACT * group[RMSE.baseline]).sum())
 
 
 def _limits(group: pd.DataFrame, ranks_only: bool) -> Iterator[tuple[str, float]]:

@@ -12,7 +12,7 @@ import pandas as pd
 from leakbench.limits.guards import Guard
 from leakbench.limits.limits import Limits
 from leakbench.limits.reference import Reference
-from leakbench.measure.measures import RMSE
+from leakbench.measure.measures import RMSE, deciding
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, MEMBER_FOUND, Rate
 from leakbench.measure.rates import VERBATIM as VERBATIM_RATE
 from leakbench.measure.statistics import exact_low, proportion
@@ -119,8 +119,10 @@ REFERENCES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.Series]]] = {
 """{measure: (its reference, rows -> whether each was right)}."""
 
 
-def verbatim_fields(group: pd.DataFrame) -> dict[str, float]:
-    """Return the share of examples rebuilt exactly, and its interval by batch."""
+def verbatim_fields(group: pd.DataFrame) -> dict[str, float | None]:
+    """Return the share of examples rebuilt exactly, and its interval by batch; None for texts, which have no RMSE."""
+    if deciding(group) is not RMSE:
+        return dict.fromkeys(VERBATIM_RATE.ends)
     share, low, high = proportion(
         (group[RMSE.name] <= VERBATIM).to_numpy(), group["batch"].to_numpy(), network=group.get("network")
     )

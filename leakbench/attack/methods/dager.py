@@ -460,11 +460,11 @@ def chosen_of(view: View, model: LanguageModel, sentences: Tensor) -> tuple[Tens
 
     The gradient of the classifier is the mean of (p - e_y) h^T over the batch, for features h, probabilities p and labels y. Least
     squares over the features gives p - e_y for each sentence, and with it the label. A sentence that is not in the batch gets 0,
-    and one that occurs twice the sum of two. Without a trained classifier, the first M sentences are returned, with label 0.
+    and one that occurs twice the sum of two. Without a trained classifier, the first M sentences are returned, with label -1.
     """
     name, many = "classifier.weight", view.examples
     if name not in view.update:
-        return sentences[:many], torch.zeros(min(many, len(sentences)), dtype=torch.int64)
+        return sentences[:many], torch.full((min(many, len(sentences)),), -1, dtype=torch.int64)
     parameters = _parameters(view)
     network = dataclasses.replace(view.network, parameters=parameters, shared=True)
     with torch.no_grad():
@@ -472,7 +472,7 @@ def chosen_of(view: View, model: LanguageModel, sentences: Tensor) -> tuple[Tens
         logits = functional_call(model, parameters, (sentences,)).double()
     expected = logits.softmax(-1)[:, None] - one_hot(torch.arange(view.classes), view.classes).to(logits)
     observed = many * view.update[name][0].double()
-    left = torch.linalg.lstsq(features.T, observed.T, driver="gelsd").solution
+    left = torch.linalg.lstsq(features.T.cpu(), observed.T.cpu(), driver="gelsd").solution.to(features)
     picked: list[tuple[int, int]] = []
     once = min(many, len(sentences))
     for copies in range(many):
@@ -504,7 +504,8 @@ def answer_of(view: View, inputs: Tensor, labels: Tensor) -> Reconstruction:
         targets = one_hot(labels.clamp_min(0), view.classes).to(inputs)
         response = view.respond(inputs.nan_to_num(nan=padding), targets)
         distance = SquaredL2()(response, view.update, view)
-    distance = distance.masked_fill(~there.all(1), torch.inf)
+    # A sentence that was found is an answer, also if another one of its batch is missing.
+    distance = distance.masked_fill(~there.any(1), torch.inf)
     certainty = (-distance[:, None]).expand_as(labels).masked_fill(~there, -torch.inf)
     once = torch.ones(view.victims, dtype=torch.int64, device=inputs.device)
     return Reconstruction(

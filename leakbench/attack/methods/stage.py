@@ -64,6 +64,8 @@ class Stage:
 
         if isinstance(model, LanguageModel):
             return self.where == "texts"
+        if self.where == "texts":
+            return False
         if self.where == "begins_linear":
             return begins_linear(model, shape)
         return self.where == "always" or (len(shape) == PICTURE and kinked(model, shape))

@@ -77,7 +77,8 @@ class TokenLikelihood:
 
     def _answer(self, view: View) -> Reconstruction:
         model = language_model(view, "token_likelihood")
-        prior = token_prior(public_of(view, "token_likelihood", self.needs.public).inputs, model.tokens, self.smoothing)
+        public = public_of(view, "token_likelihood", self.needs.public).inputs
+        prior = token_prior(public, model.tokens, self.smoothing, model.padding)
         like = next(iter(view.update.values()))
         inputs = like.new_full((view.victims, view.examples, *view.shape), torch.nan)
         labels = torch.full((view.victims, view.examples), -1, dtype=torch.int64, device=like.device)
@@ -89,7 +90,6 @@ class TokenLikelihood:
                 inputs[victim, 0], labels[victim, 0] = sentence, label
             else:
                 inputs[victim] = rows.spread(view.examples)
-                labels[victim] = 0
         return answer_of(view, inputs, labels)
 
     def _searched(self, view: View, rows: _Rows, prior: TokenPrior) -> tuple[Tensor, int]:
@@ -194,12 +194,13 @@ class _Rows:
                 "token_likelihood: reads the gradients of word and position embeddings, which this network does not train"
                 " (try dager, or --trainable all)"
             )
-        rows = words[0].double()
+        rows = words[0].double().cpu()  # Small problems, of which some have no method on a GPU.
         # Most tokens are not in the batch, so that the median of their rows is that of the noise.
         seen = float(rows.abs().median()) / NORMAL_MEDIAN
         rounding = float(rows.abs().max()) * 1e-6
         std = max(view.noise if view.noise else seen, rounding, torch.finfo(torch.float32).tiny)
-        return cls(rows, places[0].double()[: view.shape[0]], std, model.padding)
+        first = _first_place(model, view.shape[0])
+        return cls(rows, places[0].double().cpu()[first : first + view.shape[0]], std, model.padding)
 
     def evidence(self) -> Tensor:
         """Return the evidence (T, tokens) for each token at each place, in nats, up to a constant of the place.
@@ -313,6 +314,13 @@ def _names(model: LanguageModel, length: int) -> Iterator[str]:
     yield next((f"{name}.weight" for name in others), "")
 
 
+def _first_place(model: LanguageModel, length: int) -> int:
+    """Return the row of the first place among the position embeddings: some networks count on after their padding token."""
+    *_, name = _names(model, length)
+    padding = getattr(model.get_submodule(name.removesuffix(".weight")), "padding_idx", None) if name else None
+    return 0 if padding is None else int(padding) + 1
+
+
 @dataclass(frozen=True)
 class TokenPrior:
     """A bigram model of sentences.
@@ -362,17 +370,18 @@ class TokenPrior:
         return torch.tensor(found, dtype=torch.float64)
 
 
-def token_prior(public: Tensor, tokens: int, smoothing: float) -> TokenPrior:
+def token_prior(public: Tensor, tokens: int, smoothing: float, padding: int = 0) -> TokenPrior:
     """Return the bigram model of public sentences (P, T).
 
     p(b | a) = (count(a, b) + smoothing * p(b)) / (count(a) + smoothing), with p(b) = (count(b) + 1) / (all + tokens).
 
     Args:
-        public: The sentences; the least frequent number at their ends is not special here.
+        public: The sentences.
         tokens: Number of tokens.
         smoothing: See above.
+        padding: Number of the token that fills up a sentence.
     """
-    rows = [[t for t in row if t != 0] for row in public.long().tolist()]
+    rows = [[t for t in row if t != padding] for row in public.long().tolist()]
     counts = torch.ones(tokens, dtype=torch.float64)
     begins, followed = torch.ones(tokens, dtype=torch.float64) / tokens, torch.zeros(tokens, dtype=torch.float64)
     pairs: dict[tuple[int, int], int] = {}

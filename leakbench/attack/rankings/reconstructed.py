@@ -30,9 +30,6 @@ CALIBRATION = 1000
 PICTURE = 4
 """Number of axes of several images (n, C, H, W)."""
 
-FEW = 100
-"""Largest number of public sentences that calibrate it."""
-
 SAME = 1e-6
 """RMSE below which a public example is a copy of a candidate."""
 
@@ -110,8 +107,6 @@ def certain(near: Ranking, public: Tensor, candidates: Tensor, words: Vocabulary
     """
     if len(candidates) < 2:
         return torch.zeros(len(near.scores), dtype=torch.bool, device=near.scores.device)
-    # Edit distances take much longer than those of pixels, and fewer calibrate as well.
-    public = public[:FEW] if words else public
     apart = _distance(public.to(candidates), candidates, words)
     others = _ratio(apart[apart.amin(1) > SAME])
     limit = others.amin() if len(others) else 0.0
