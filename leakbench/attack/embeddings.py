@@ -53,14 +53,20 @@ def embedded(view: View, model: LanguageModel) -> Embedded | None:
     gradient = view.update[word][0].double()
     # Noise would be as strong in a row that no sentence has. The strongest of n such rows has this length, with a margin.
     rows, width = gradient.shape
-    floor = 0.0 if view.noise is None else view.noise * (width**0.5 + (2 * torch.tensor(float(rows)).log().item()) ** 0.5)
+    floor = (
+        0.0 if view.noise is None else view.noise * (width**0.5 + (2 * torch.tensor(float(rows)).log().item()) ** 0.5)
+    )
     lengths = gradient.norm(dim=1)
     lengths[model.padding] = 0.0
     tokens = lengths.argsort(descending=True, stable=True)
     tokens = tokens[lengths[tokens] > floor]
     shares, reach = None, None
     for name, module in model.named_modules():
-        if name.rpartition(".")[2] in POSITIONS and f"{name}.weight" in view.update and isinstance(module, nn.Embedding):
+        if (
+            name.rpartition(".")[2] in POSITIONS
+            and f"{name}.weight" in view.update
+            and isinstance(module, nn.Embedding)
+        ):
             # Some networks begin to count after the number of their padding token.
             first = 0 if module.padding_idx is None else module.padding_idx + 1
             placed = view.update[f"{name}.weight"][0, first : first + view.shape[0]].double()
@@ -74,4 +80,6 @@ def embedded(view: View, model: LanguageModel) -> Embedded | None:
 def _shares(words: Tensor, placed: Tensor) -> Tensor:
     """Return (n, T): the coefficients of rows (n, d) that give rows (T, d) best."""
     lengths = words.norm(dim=1, keepdim=True)
-    return torch.linalg.pinv((words / lengths).T, rtol=1e-10) @ placed.T / lengths
+    solved: Tensor = torch.linalg.pinv((words / lengths).T, rtol=1e-10) @ placed.T
+    shares: Tensor = solved / lengths
+    return shares
