@@ -80,5 +80,6 @@ def embedded(view: View, model: LanguageModel) -> Embedded | None:
 def _shares(words: Tensor, placed: Tensor) -> Tensor:
     """Return (n, T): the coefficients of rows (n, d) that give rows (T, d) best."""
     lengths = words.norm(dim=1, keepdim=True)
-    found: Tensor = torch.linalg.pinv((words / lengths).T, rtol=1e-10) @ placed.T / lengths
-    return found
+    solved: Tensor = torch.linalg.pinv((words / lengths).T, rtol=1e-10) @ placed.T
+    shares: Tensor = solved / lengths
+    return shares

@@ -19,7 +19,7 @@ from torch.func import functional_call
 from leakbench.core.types import Parameters
 from leakbench.models.language import LanguageModel
 
-__all__ = ["ATTENTION", "HIDDEN", "Probe", "Span", "entering_of", "probes_of", "span_of"]
+__all__ = ["ATTENTION", "HIDDEN", "Layer", "Probe", "Span", "entering_of", "layer_of", "probes_of", "span_of"]
 
 ATTENTION = (("c_attn",), ("query", "key", "value"), ("q_proj", "k_proj", "v_proj"), ("query_key_value",))
 """Names of the projections of one attention layer that have the same input, in each kind of transformer."""
@@ -161,8 +161,8 @@ class Span:
         """Return the part (..., d) of inputs (..., d) outside of the span, as a share of their lengths, in their own precision."""
         unit = inputs / inputs.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(inputs.dtype).tiny)
         basis = self.basis.to(unit)
-        rest: Tensor = unit - unit @ basis @ basis.T
-        return rest
+        outside: Tensor = unit - unit @ basis @ basis.T
+        return outside
 
     def share(self, inputs: Tensor, tolerance: float) -> Tensor:
         """Return the distance (...) of inputs (..., d) from the span, as a share of the allowed one.
@@ -223,3 +223,38 @@ def span_of(gradients: Sequence[Tensor]) -> Span | None:
     if float(ratios[rank - 1]) < GAP or rank >= whole.shape[0] - 1:
         return None
     return Span(basis[:, :rank], values[rank].clamp_min(floor) / values[:rank])
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer with the spans of its inputs.
+
+    Args:
+        tolerance: Largest allowed distance from a span, as a share of the distance of an unrelated input.
+    """
+
+    probes: tuple[Probe, ...]
+    spans: tuple[Span, ...]
+    tolerance: float
+
+    def distance(self, entered: list[Tensor]) -> Tensor:
+        """Return the largest distance (n, S) of inputs (n, S, d) of the probes, as a share of the allowed one."""
+        pairs = zip(entered, self.spans, strict=True)
+        return torch.stack([span.share(x, self.tolerance) for x, span in pairs]).amax(0)
+
+    def outside(self, entered: list[Tensor]) -> Tensor:
+        """Return the parts (n, S * k) of inputs (n, S, d) outside of the spans."""
+        pairs = zip(entered, self.spans, strict=True)
+        return torch.cat([span.outside(x).flatten(1) for x, span in pairs], 1)
+
+
+def layer_of(update: Parameters, probes: tuple[Probe, ...], tolerance: float) -> Layer | None:
+    """Return a layer with the spans in an update {p: (1, *p)}; None if an input has no span."""
+    spans = []
+    for probe in probes:
+        gradients = [update[name][0] for name in probe.weights]
+        span = span_of(gradients if probe.outer else [g.T for g in gradients])
+        if span is None:
+            return None
+        spans.append(span)
+    return Layer(probes, tuple(spans), tolerance)

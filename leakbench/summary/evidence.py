@@ -199,9 +199,9 @@ def _higher(found: Tap) -> Iterator[str]:
         yield f"the ASR {found.asr:.2f} is above the interval of the baseline guess's"
     if found.rmse is not None and found.null_rmse is not None and found.rmse < found.null_rmse:
         yield "the median RMSE is below the baseline guess's"
-    if found.edit_distance is not None and found.null_edit_distance is not None:
-        if found.edit_distance < found.null_edit_distance:
-            yield "the median edit distance is below the baseline guess's"
+    apart, guess = found.edit_distance, found.null_edit_distance
+    if apart is not None and guess is not None and apart < guess:
+        yield "the median edit distance is below the baseline guess's"
 
 
 def _exact(group: pd.DataFrame) -> int:

@@ -17,7 +17,7 @@ from leakbench.attack.looks import averaged
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
 from leakbench.attack.slots.distance import SquaredL2
-from leakbench.attack.spans import HIDDEN, Probe, Span, entering_of, probes_of, span_of
+from leakbench.attack.spans import HIDDEN, Layer, entering_of, layer_of, probes_of
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Fraction, part
@@ -27,7 +27,7 @@ from leakbench.models import one_hot
 from leakbench.models.language import LanguageModel
 from leakbench.models.layers import entering
 
-__all__ = ["Dager", "language_model"]
+__all__ = ["Dager", "answer_of", "language_model", "parameters_of", "possible_of"]
 
 
 def language_model(view: View, who: str) -> LanguageModel:
@@ -121,19 +121,19 @@ class Dager:
     def _sentences(self, view: View, model: LanguageModel, rng: torch.Generator) -> Tensor:
         """Return possible sentences (n, T) of the one victim of a view."""
         length = view.shape[0]
-        layers = [self._layer(view, probes) for probes in probes_of(model, tuple(view.update))[:2]]
+        layers = [layer_of(view.update, probes, self.tolerance) for probes in probes_of(model, tuple(view.update))[:2]]
         first, second = layers if len(layers) == 2 else (None, None)
         if first is None or second is None:
             return next(iter(view.update.values())).new_zeros(0, length)
         evidence = embedded(view, model) if self.embeddings else None
-        possible = _possible(model, _parameters(view), first, length, evidence)
+        possible = possible_of(model, parameters_of(view), first, length, evidence)
         if int(possible.sum(0).max()) > self.most:
             return possible.new_zeros(0, length).float()
         words = view.vocabulary
         search = _Search(
             view=view,
             model=model,
-            parameters=_parameters(view),
+            parameters=parameters_of(view),
             possible=possible,
             special=torch.tensor(
                 sorted(words.special - {model.padding}) if words is not None else [], dtype=torch.int64
@@ -143,56 +143,25 @@ class Dager:
         )
         if model.causal:
             return search.causal(second)
-        hidden = [self._layer(view, probes) for probes in probes_of(model, tuple(view.update), HIDDEN)[:1]]
+        hidden = [
+            layer_of(view.update, probes, self.tolerance) for probes in probes_of(model, tuple(view.update), HIDDEN)[:1]
+        ]
         return search.whole(tuple(layer for layer in (*hidden, second) if layer is not None), rng)
 
-    def _layer(self, view: View, probes: tuple[Probe, ...]) -> _Layer | None:
-        """Return a layer with the spans of its inputs in the update of a view's one victim; None if one has no span."""
-        spans = []
-        for probe in probes:
-            gradients = [view.update[name][0] for name in probe.weights]
-            span = span_of(gradients if probe.outer else [g.T for g in gradients])
-            if span is None:
-                return None
-            spans.append(span)
-        return _Layer(probes, tuple(spans), self.tolerance)
 
-
-def _parameters(view: View) -> Parameters:
+def parameters_of(view: View) -> Parameters:
+    """Return the parameters of the one victim of a view."""
     if view.network.shared:
         return view.network.parameters
     return {name: p[0] for name, p in view.network.parameters.items()}
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """A layer with the spans of its inputs.
-
-    Args:
-        tolerance: See `Dager.tolerance`.
-    """
-
-    probes: tuple[Probe, ...]
-    spans: tuple[Span, ...]
-    tolerance: float
-
-    def distance(self, entered: list[Tensor]) -> Tensor:
-        """Return the largest distance (n, S) of inputs (n, S, d) of the probes, as a share of the allowed one."""
-        pairs = zip(entered, self.spans, strict=True)
-        return torch.stack([span.share(x, self.tolerance) for x, span in pairs]).amax(0)
-
-    def outside(self, entered: list[Tensor]) -> Tensor:
-        """Return the parts (n, S * k) of inputs (n, S, d) outside of the spans."""
-        pairs = zip(entered, self.spans, strict=True)
-        return torch.cat([span.outside(x).flatten(1) for x, span in pairs], 1)
 
 
 AT_ONCE = 2_000_000
 """Number of values of inputs that are computed at once."""
 
 
-def _possible(
-    model: LanguageModel, parameters: Parameters, layer: _Layer, length: int, evidence: Embedded | None
+def possible_of(
+    model: LanguageModel, parameters: Parameters, layer: Layer, length: int, evidence: Embedded | None
 ) -> Tensor:
     """Return (tokens, T) bool: whether a token may be at a place. The input of the first layer depends on nothing else."""
     device = next(iter(parameters.values())).device
@@ -240,13 +209,13 @@ class _Search:
     settings: Dager
     run: int = 0
 
-    def _entering(self, layer: _Layer, tokens: Tensor, *more: Tensor) -> list[Tensor]:
+    def _entering(self, layer: Layer, tokens: Tensor, *more: Tensor) -> list[Tensor]:
         self.run += tokens.shape[0] * tokens.shape[1]
         if self.run > self.settings.effort * self.view.examples:
             raise _Spent
         return entering_of(self.model, self.parameters, layer.probes, tokens, *more)
 
-    def causal(self, layer: _Layer) -> Tensor:
+    def causal(self, layer: Layer) -> Tensor:
         """Return the sentences (n, T) of a causal network: the prefixes that nothing extends."""
         length = self.possible.shape[1]
         prefixes: list[tuple[list[int], float]] = [([], 0.0)]
@@ -274,7 +243,7 @@ class _Search:
             row[: len(sentence)] = torch.tensor(sentence, dtype=torch.float32)
         return rows.to(self.possible.device)
 
-    def _next(self, layer: _Layer, prefix: list[int], tokens: Tensor) -> Tensor:
+    def _next(self, layer: Layer, prefix: list[int], tokens: Tensor) -> Tensor:
         """Return the distances (k,) of k tokens after a prefix, all in one sequence in which they do not see each other."""
         before, many = len(prefix), len(tokens)
         row = torch.cat([torch.tensor(prefix, device=tokens.device, dtype=tokens.dtype), tokens])[None].float()
@@ -284,11 +253,12 @@ class _Search:
         entered = self._entering(layer, row, places, seen[None])
         return layer.distance([x[:, before:] for x in entered])[0]
 
-    def whole(self, layers: tuple[_Layer, ...], rng: torch.Generator) -> Tensor:
+    def whole(self, layers: tuple[Layer, ...], rng: torch.Generator) -> Tensor:
         """Return sentences (n, T) of a network that sees whole sentences.
 
         Args:
-            layers: Layers whose inputs the search solves for: the next one where a layer leads nowhere. A sentence must fit the last.
+            layers: Layers whose inputs the search solves for: the next one where a layer leads nowhere. A sentence must fit the
+                last one.
             rng: Source of the order of anchors.
         """
         found: list[Tensor] = []
@@ -347,7 +317,7 @@ class _Search:
         lengths = [sum(float(pair[i].square().sum()) for pair in pairs) for i in (0, 1)]
         return inner > 0 and inner**2 > (1 - EXPLAINED**2) * lengths[0] * lengths[1]
 
-    def _solved(self, layers: tuple[_Layer, ...], place: int, token: int, length: int, sweeps: int) -> Tensor | None:
+    def _solved(self, layers: tuple[Layer, ...], place: int, token: int, length: int, sweeps: int) -> Tensor | None:
         """Return a sentence (T,) of a length with a token at a place whose inputs are all in the spans; None if none is found."""
         inside = self.possible.clone()
         inside[self.special, 1 : length - 1] = False  # Special tokens only begin and end a sentence.
@@ -383,7 +353,7 @@ class _Search:
         module = self.model.transformer.get_input_embeddings()  # type: ignore[operator]
         return f"{next(name for name, other in self.model.named_modules() if other is module)}.weight"
 
-    def _mixed(self, layer: _Layer, vectors: Tensor, there: Tensor, mixture: Tensor) -> Tensor:
+    def _mixed(self, layer: Layer, vectors: Tensor, there: Tensor, mixture: Tensor) -> Tensor:
         """Return the next mixture (L, O) of the vectors (L, O, width) of the possible tokens at each of L places.
 
         Args:
@@ -465,7 +435,7 @@ def chosen_of(view: View, model: LanguageModel, sentences: Tensor) -> tuple[Tens
     name, many = "classifier.weight", view.examples
     if name not in view.update:
         return sentences[:many], torch.full((min(many, len(sentences)),), -1, dtype=torch.int64)
-    parameters = _parameters(view)
+    parameters = parameters_of(view)
     network = dataclasses.replace(view.network, parameters=parameters, shared=True)
     with torch.no_grad():
         features = entering(network, "classifier.", sentences).double()

@@ -1,0 +1,78 @@
+"""Tab-separated texts: columns, splits, hashes of what was read, and one line for each mistake."""
+
+import hashlib
+
+import pytest
+
+from leakbench.core.errors import InputError
+from leakbench.data.checks import File
+from leakbench.data.texts import TextTsv
+from leakbench.data.vocabulary import Vocabulary
+
+LINES = ("a good film\tpos", "a bad film\tneg", "not good\tneg", "very good\tpos")
+
+
+def text_of(folder, lines=LINES, name="t.tsv"):
+    content = "".join(f"{line}\n" for line in lines).encode()
+    (folder / name).write_bytes(content)
+    return File(name, hashlib.sha256(content).hexdigest())
+
+
+def test_sentences_classes_and_split(tmp_path):
+    data = TextTsv(text_of(tmp_path), length=8, test_share=0.5)(tmp_path)
+    assert data.class_names == ("neg", "pos") and data.layout == (8, 4096)
+    assert sorted(data.sentences[0] + data.sentences[1]) == sorted(line.split("\t")[0] for line in LINES)
+    assert data.vocabulary.decode(data.train_inputs) == list(data.sentences[0])
+
+
+def test_the_content_is_what_was_read_and_not_the_file_alone(tmp_path):
+    file = text_of(tmp_path)
+    contents = [TextTsv(file, length=8, test_share=0.5)(tmp_path), TextTsv(file, length=4, test_share=0.5)(tmp_path)]
+    contents += [TextTsv(file, length=8, test_share=0.25)(tmp_path)]
+    assert len({data.content for data in contents}) == 3
+
+
+def test_a_test_sentence_that_is_a_training_sentence_is_not_public(tmp_path):
+    train, test = text_of(tmp_path), text_of(tmp_path, (LINES[0], "a film was bad\tneg"), "test.tsv")
+    data = TextTsv(train, test, length=8)(tmp_path)
+    assert data.vocabulary.decode(data.public_inputs) == ["a film was bad"]
+    again = text_of(tmp_path, (LINES[0], LINES[1]), "again.tsv")
+    with pytest.raises(InputError, match="every test sentence is a training sentence too"):
+        TextTsv(train, again, length=8)(tmp_path)
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_sentence(tmp_path):
+    data = TextTsv(text_of(tmp_path, ("\ufeffa good film\tpos", *LINES[1:])), length=8, test_share=0.5)(tmp_path)
+    assert "a good film" in data.sentences[0] + data.sentences[1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("a good film",), "line 1 has 1 columns, expected at least 2"),
+        (("\tpos", "b\tneg"), "sentence 1 is empty"),
+        (("a\tpos", "b\tpos"), "got 1 class, expected two or more"),
+        ((), "holds no sentence"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, lines, message):
+    with pytest.raises(InputError, match=message):
+        TextTsv(text_of(tmp_path, lines), length=8, test_share=0.5)(tmp_path)
+
+
+def test_a_vocabulary_needs_its_special_tokens_once():
+    with pytest.raises(InputError, match=r"lacks \[SEP\]"):
+        Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "a"])
+    with pytest.raises(InputError, match="has a word piece twice"):
+        Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "a"])
+
+
+def test_a_long_sentence_keeps_its_end():
+    words = Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b"])
+    assert words.encode(["a b a b"], 4).tolist() == [[2.0, 4.0, 5.0, 3.0]]
+    assert words.encode(["a"], 4).tolist() == [[2.0, 4.0, 3.0, 0.0]]
+
+
+def test_an_unknown_word_is_part_of_a_sentence():
+    words = Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b"])
+    assert words.special == {0, 2, 3}
