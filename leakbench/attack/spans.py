@@ -176,8 +176,10 @@ class Span:
         unit = wide / wide.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(wide.dtype).tiny)
         inside = unit @ self.basis
         distance = (1 - inside.square().sum(-1)).clamp_min(0).sqrt()
-        # The attacker computes the input with rounding errors too.
-        allowed = MARGIN * ((inside * self.tilts).norm(dim=-1) + ROUNDINGS * torch.finfo(inputs.dtype).eps)
+        # Both the client and the attacker compute the input with rounding errors. A gradient in single precision that is converted
+        # keeps its errors, which are about as large as a share of its largest direction.
+        rounding = ROUNDINGS * max(torch.finfo(inputs.dtype).eps, float(self.tilts.amin()))
+        allowed = MARGIN * ((inside * self.tilts).norm(dim=-1) + rounding)
         share: Tensor = distance / allowed.clamp_max(tolerance * self.room)
         return share
 
