@@ -22,6 +22,7 @@ from leakbench.core.errors import InputError
 
 __all__ = [
     "LPIPS_ABSENT",
+    "NO_PIXELS",
     "Score",
     "load_lpips",
     "match",

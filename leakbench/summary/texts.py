@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from leakbench.measure.measures import EDIT_DISTANCE
-from leakbench.measure.rates import EXACT, OF_TEXTS
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE
+from leakbench.measure.metrics import NO_PIXELS
+from leakbench.measure.rates import EXACT, OF_TEXTS, VERBATIM
 from leakbench.measure.statistics import mean_interval, proportion
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.scoring.scores_texts import NEAREST
@@ -43,8 +44,9 @@ def text_fields(group: pd.DataFrame) -> dict[str, float | None]:
 
 
 def text_notes(key: str, tap: Tap) -> dict[str, str]:
-    """Return the reasons for the missing fields of a leakage point of texts: a ranking gives no sentence."""
+    """Return the reasons for the missing fields of texts: tokens have no pixels, and a ranking gives no sentence."""
     if tap.null_edit_distance is None:
         return {}
+    pixels = {f"taps.{key}.{name}": NO_PIXELS for name in (RMSE.baseline, VERBATIM.name)}
     named = (EDIT_DISTANCE.name, *(rate.name for rate in OF_TEXTS), *GUESSES)
-    return {f"taps.{key}.{name}": RANKS_ONLY for name in named if tap.value(name) is None}
+    return pixels | {f"taps.{key}.{name}": RANKS_ONLY for name in named if tap.value(name) is None}

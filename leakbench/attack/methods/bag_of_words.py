@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -11,6 +11,7 @@ from torch import Tensor
 from leakbench.attack.embeddings import Embedded, embedded
 from leakbench.attack.looks import averaged
 from leakbench.attack.methods.dager import answer_of, language_model, parameters_of, possible_of
+from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
 from leakbench.attack.slots.labels import LastLayer
 from leakbench.attack.spans import layer_of, probes_of
@@ -31,6 +32,8 @@ class BagOfWords:
     rows are taken. The gradient of the positions shows the longest sentence, and where most tokens are. Which sentence of the batch
     has a token is not known: the tokens of one place are divided over the sentences in the order of their shares.
     """
+
+    needs: ClassVar[Needs] = Needs(kinds=(TEXT,))
 
     least: Annotated[
         Fraction,
