@@ -366,7 +366,7 @@ def test_the_kinds_of_an_attack_are_those_that_all_its_parts_can_read() -> None:
 
 
 ATTACKS = {
-    "autoleak": KINDS,
+    "autoleak": PLAIN,
     "identification": KINDS,
     "tag": (TEXT,),
     "lamp": (TEXT,),

@@ -25,6 +25,7 @@ from leakbench.core.recipe import catalog_folder, load, names, resolve
 from leakbench.defense import Defense
 from leakbench.defense.transform import STATIONS
 from leakbench.execute import execute
+from leakbench.measure.measures import deciding
 from leakbench.models import MODELS
 from leakbench.storage.store import open_run
 from tests.frozen_commands import COMMAND, RECORDED, differences, parts
@@ -146,10 +147,11 @@ def check_rows(summary: dict, rows: pd.DataFrame, batch: int = 3) -> None:
     behind = {t: 1 if t == "type-2" else (2 if defense.shows_sum(t) else 1) * batch for t in TAPS}
     expected = [(t, v, m) for t in TAPS for v in range(2) for m in range(behind[t])]
     assert list(zip(rows["tap"], rows["victim"], rows["member"], strict=True)) == expected
-    assert (rows["rmse"].map(math.isfinite) == ~rows["failure"]).all()
+    ruler = deciding(rows)
+    assert (rows[ruler.name].map(math.isfinite) == ~rows["failure"]).all()
     assert (rows["failure"] == (rows["failure_reason"] != "")).all()
     assert not (rows["success"] & rows["failure"]).any()
-    assert rows[["null_rmse", "eta"]].map(math.isfinite).all().all()
+    assert rows[[ruler.baseline, "eta"]].map(math.isfinite).all().all()
     first = rows["member"] == 0
     assert (rows["identified"].notna() == first).all()
     assert (rows["label_ranked"].notna() == first).all()  # In the embedded sets every class is public.

@@ -14,7 +14,7 @@ from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERG
 from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.stage import Reconstructs, Stage
-from leakbench.attack.needs import IMAGE, TABULAR, TEXT, Needs
+from leakbench.attack.needs import PLAIN, TEXT, Needs
 from leakbench.attack.posterior import missed, plausible, posterior, posterior_of_features, prior_of
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.slots.distance import Likelihood
@@ -93,7 +93,7 @@ class AutoLeak:
         """The kinds of data that its stages can attack: texts, or pictures and tables."""
         texts = any(stage.where == "texts" for stage in self.stages)
         others = any(stage.where != "texts" for stage in self.stages)
-        return Needs(kinds=((IMAGE, TABULAR) if others else ()) + ((TEXT,) if texts else ()))
+        return Needs(kinds=(PLAIN if others else ()) + ((TEXT,) if texts else ()))
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct V victims; iterations and snapshots of the stages follow each other.
