@@ -49,16 +49,22 @@ def view(
     stations: Stations | None = None,
     noise: float = 0.0,
     labels: Tensor | None = None,
+    steps: int = 1,
+    rate: float = 0.1,
 ) -> View:
-    """Return the view of one victim with a batch (M, T)."""
+    """Return the view of one victim with examples (M, T), divided among local steps."""
     net = network(name)
     labels = torch.arange(len(x)) % CLASSES if labels is None else labels
-    inputs, targets = x[None, None, None], one_hot(labels, CLASSES)[None, None, None]
-    with torch.no_grad():
-        update = leak("type-1", net, inputs, targets, 0.1, stations or Stations(), Clock(0, 0, 1, 1), None)
+    batch, clock = len(x) // steps, Clock(0, 0, steps, 1)
+    inputs = x.reshape(1, 1, steps, batch, LENGTH)
+    targets = one_hot(labels, CLASSES).reshape(1, 1, steps, batch, CLASSES)
+    update = leak("type-1", net, inputs, targets, rate, stations or Stations(), clock, None)
+    update = {n: u.detach() for n, u in update.items()}
     rng = torch.Generator().manual_seed(5)
     update = {n: u + noise * torch.randn(u.shape, generator=rng) for n, u in update.items()} if noise else update
-    return View("type-1", net, update, len(x), (LENGTH,), CLASSES, 0.1, vocabulary=VOCABULARY)
+    return View(
+        "type-1", net, update, batch, (LENGTH,), CLASSES, rate, local_steps=steps, clock=clock, vocabulary=VOCABULARY
+    )
 
 
 def found(shown: View, **settings: float) -> Tensor:
@@ -213,6 +219,30 @@ def test_a_prefix_of_another_sentence_is_found_by_what_the_other_lacks():
     assert rows(found(view(x))) == rows(x)
 
 
+def test_local_steps_move_an_input_along_a_line():
+    basis = torch.eye(8, dtype=torch.float64)[:, :3]
+    span = Span(basis, torch.full((3,), 1e-12, dtype=torch.float64))
+    first, last = torch.eye(8, dtype=torch.float64)[[0, 0]]
+    first, last = first.clone(), last.clone()
+    first[5], last[5] = -0.1, 0.1  # The line meets the span in its middle.
+    assert float(span.share(first[None], 0.15)) > 1
+    assert float(span.share(first[None], 0.15, last[None])) < 1e-9
+    # Half the length of the line (.2, of an input of length 1.005) is allowed beside it.
+    for aside, inside in ((0.098, True), (0.102, False)):
+        first[6] = last[6] = aside
+        assert (float(span.share(first[None], 0.9, last[None])) < 1) == inside
+    # Behind its ends there is no line.
+    first[6] = last[6] = 0.0
+    first[5], last[5] = 0.3, 0.4
+    assert float(span.share(first[None], 0.9, last[None])) > 1
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_local_steps_do_not_stop_it(steps):
+    x = sentences(steps)
+    assert rows(found(view(x, steps=steps, rate=1e-3))) == rows(x)
+
+
 def test_a_clip_does_not_stop_it():
     x = sentences(2)
     assert rows(found(view(x, stations=Stations(client=(ClipWhole(norm=1e-3),))))) == rows(x)
@@ -303,7 +333,7 @@ def test_possible_tokens_are_the_same_with_and_without_the_embeddings(name):
     model = language(shown)
     layer = layer_of(shown.update, probes_of(model, tuple(shown.update))[0], 0.15)
     assert layer is not None
-    each = [possible_of(model, shown.network.parameters, layer, LENGTH, e) for e in (None, embedded(shown, model))]
+    each = [possible_of(shown, model, layer, LENGTH, e) for e in (None, embedded(shown, model))]
     assert torch.equal(*each)
     expected = {(int(token), place) for place, token in enumerate(x[0]) if token}
     assert {(int(token), int(place)) for token, place in each[0].nonzero()} == expected

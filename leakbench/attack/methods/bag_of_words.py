@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakbench.attack.embeddings import Embedded, embedded
 from leakbench.attack.looks import averaged
-from leakbench.attack.methods.dager import answer_of, language_model, parameters_of, possible_of
+from leakbench.attack.methods.dager import answer_of, language_model, possible_of
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
 from leakbench.attack.slots.labels import LastLayer
@@ -83,7 +83,7 @@ class BagOfWords:
             first = next(iter(probes_of(model, tuple(view.update))), ())
             layer = layer_of(view.update, first, self.tolerance) if first else None
             if layer is not None:
-                possible = possible_of(model, parameters_of(view), layer, length, evidence)[tokens]
+                possible = possible_of(view, model, layer, length, evidence)[tokens]
                 shares = shares.masked_fill(~possible, 0.0)
             for place in range(reach):
                 order = shares[:, place].argsort(descending=True)[:many]

@@ -126,7 +126,7 @@ class Dager:
         if first is None or second is None:
             return next(iter(view.update.values())).new_zeros(0, length)
         evidence = embedded(view, model) if self.embeddings else None
-        possible = possible_of(model, parameters_of(view), first, length, evidence)
+        possible = possible_of(view, model, first, length, evidence)
         if int(possible.sum(0).max()) > self.most:
             return possible.new_zeros(0, length).float()
         words = view.vocabulary
@@ -156,21 +156,42 @@ def parameters_of(view: View) -> Parameters:
     return {name: p[0] for name, p in view.network.parameters.items()}
 
 
+def moved_of(view: View) -> Parameters | None:
+    """Return the parameters of the one victim of a view after its local steps, as its update says; None for one step."""
+    if view.local_steps == 1:
+        return None
+    far = view.learning_rate * view.local_steps
+    return {n: p - far * view.update[n][0] if n in view.update else p for n, p in parameters_of(view).items()}
+
+
 AT_ONCE = 2_000_000
 """Number of values of inputs that are computed at once."""
 
 
-def possible_of(
-    model: LanguageModel, parameters: Parameters, layer: Layer, length: int, evidence: Embedded | None
-) -> Tensor:
+def distance_of(view: View, model: LanguageModel, layer: Layer, tokens: Tensor, *more: Tensor) -> Tensor:
+    """Return the distances (n, S) of tokens (n, S) from the spans of a layer, see `Layer.distance`.
+
+    Args:
+        view: The view of one victim.
+        model: Its network.
+        layer: The layer.
+        tokens: Numbers of tokens.
+        more: The arguments `places` and `seen` of `entering_of`.
+    """
+    entered = entering_of(model, parameters_of(view), layer.probes, tokens, *more)
+    after = moved_of(view)
+    return layer.distance(entered, None if after is None else entering_of(model, after, layer.probes, tokens, *more))
+
+
+def possible_of(view: View, model: LanguageModel, layer: Layer, length: int, evidence: Embedded | None) -> Tensor:
     """Return (tokens, T) bool: whether a token may be at a place. The input of the first layer depends on nothing else."""
-    device = next(iter(parameters.values())).device
+    device = next(iter(view.update.values())).device
     possible = torch.zeros(model.tokens, length, dtype=torch.bool, device=device)
     numbers = torch.arange(model.tokens, device=device) if evidence is None else evidence.tokens
     numbers = numbers[numbers != model.padding]  # Padding is hidden.
     for some in torch.split(numbers, max(1, AT_ONCE // (length * model.width))):
         rows = some[:, None].expand(-1, length).float()
-        possible[some] = layer.distance(entering_of(model, parameters, layer.probes, rows)) < 1
+        possible[some] = distance_of(view, model, layer, rows) < 1
     if evidence is not None and evidence.reach is not None:
         possible[:, evidence.reach :] = False
     return possible
@@ -209,11 +230,18 @@ class _Search:
     settings: Dager
     run: int = 0
 
-    def _entering(self, layer: Layer, tokens: Tensor, *more: Tensor) -> list[Tensor]:
+    def _spend(self, tokens: Tensor) -> None:
         self.run += tokens.shape[0] * tokens.shape[1]
         if self.run > self.settings.effort * self.view.examples:
             raise _Spent
-        return entering_of(self.model, self.parameters, layer.probes, tokens, *more)
+
+    def _entering(self, layer: Layer, tokens: Tensor) -> list[Tensor]:
+        self._spend(tokens)
+        return entering_of(self.model, self.parameters, layer.probes, tokens)
+
+    def _distance(self, layer: Layer, tokens: Tensor, *more: Tensor) -> Tensor:
+        self._spend(tokens)
+        return distance_of(self.view, self.model, layer, tokens, *more)
 
     def causal(self, layer: Layer) -> Tensor:
         """Return the sentences (n, T) of a causal network: the prefixes that nothing extends."""
@@ -250,8 +278,7 @@ class _Search:
         places = torch.arange(before + many, device=tokens.device).clamp_max(before)[None]
         seen = torch.ones(before + many, before + many, dtype=torch.bool, device=tokens.device).tril()
         seen[before:, before:] = torch.eye(many, dtype=torch.bool, device=tokens.device)
-        entered = self._entering(layer, row, places, seen[None])
-        return layer.distance([x[:, before:] for x in entered])[0]
+        return self._distance(layer, row, places, seen[None])[0, before:]
 
     def whole(self, layers: tuple[Layer, ...], rng: torch.Generator) -> Tensor:
         """Return sentences (n, T) of a network that sees whole sentences.
@@ -340,7 +367,7 @@ class _Search:
             mixture = self._mixed(way[0], vectors, there, mixture)
             sentence[:length] = options.gather(1, mixture.argmax(1, keepdim=True))[:, 0].float()
             if not torch.equal(sentence, before):
-                if float(layers[-1].distance(self._entering(layers[-1], sentence[None, :length])).max()) < 1:
+                if float(self._distance(layers[-1], sentence[None, :length]).max()) < 1:
                     return sentence
             elif len(way) > 1:
                 way.pop(0)
