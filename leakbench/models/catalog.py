@@ -30,7 +30,7 @@ from leakbench.models.initialise import (
     uniform,
     xavier,
 )
-from leakbench.models.language import LanguageModel, NextToken, bert_tiny, from_folder, gpt_tiny
+from leakbench.models.language import LanguageModel, NextToken, bert_tiny, from_folder, gpt_tiny, gpt_wide
 from leakbench.models.lenet import LENETS, lenet
 from leakbench.models.resnet import resnet18
 from leakbench.models.shapes import Shape
@@ -177,6 +177,7 @@ MODELS: dict[str, Architecture] = {
     "resnet18_batch_norm": Architecture(partial(resnet18, "resnet18_batch_norm", norm="batch"), fan_out),
     "resnet18_group_norm": Architecture(partial(resnet18, "resnet18_group_norm", norm="group"), fan_out),
     "gpt_tiny": Architecture(gpt_tiny, narrow_normal, texts=True),
+    "gpt_wide": Architecture(gpt_wide, narrow_normal, texts=True),
     "bert_tiny": Architecture(bert_tiny, narrow_normal, texts=True),
     "vit_tiny": Architecture(partial(vision_transformer, "vit_tiny", patch=4), narrow_normal),
     "vit_tiny_patch8": Architecture(partial(vision_transformer, "vit_tiny_patch8", patch=8), narrow_normal),

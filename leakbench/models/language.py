@@ -14,7 +14,7 @@ from leakbench.core.extras import need
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.shapes import Shape
 
-__all__ = ["LanguageModel", "NextToken", "bert_tiny", "from_folder", "gpt_tiny"]
+__all__ = ["LanguageModel", "NextToken", "bert_tiny", "from_folder", "gpt_tiny", "gpt_wide"]
 
 LIBRARY = "transformers"
 
@@ -142,14 +142,23 @@ class NextToken(LanguageModel):
 
 def gpt_tiny(shape: Shape, classes: int) -> nn.Module:
     """GPT-2's decoder with 4 blocks of width 256 and 4 heads, without dropout (Radford et al., 2019)."""
-    length, tokens = text("gpt_tiny", shape)
-    library = need(LIBRARY, "model: gpt_tiny")
+    return _gpt("gpt_tiny", shape, classes, blocks=4, width=256, heads=4)
+
+
+def gpt_wide(shape: Shape, classes: int) -> nn.Module:
+    """GPT-2's decoder with 4 blocks of the width and the heads of its smallest release, 768 and 12, without dropout."""
+    return _gpt("gpt_wide", shape, classes, blocks=4, width=768, heads=12)
+
+
+def _gpt(name: str, shape: Shape, classes: int, blocks: int, width: int, heads: int) -> nn.Module:
+    length, tokens = text(name, shape)
+    library = need(LIBRARY, f"model: {name}")
     config = library.GPT2Config(
         vocab_size=tokens,
         n_positions=length,
-        n_embd=256,
-        n_layer=4,
-        n_head=4,
+        n_embd=width,
+        n_layer=blocks,
+        n_head=heads,
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
         **_NO_ENDS,
     )

@@ -356,7 +356,7 @@ def test_list_models_shows_sizes_and_activations():
     assert kinds["convnet_no_norm"] == ("ReLU", "none")
     assert kinds["resnet18_batch_norm"] == ("ReLU", "batch")
     assert kinds["resnet18_group_norm"] == ("ReLU", "group")
-    assert kinds["vit_tiny"] == kinds["gpt_tiny"] == kinds["bert_tiny"] == ("GELU", "layer")
+    assert kinds["vit_tiny"] == kinds["gpt_tiny"] == kinds["gpt_wide"] == kinds["bert_tiny"] == ("GELU", "layer")
     shown = answer("list models")
     assert all(f"  {name} " in shown for name in MODELS) and "2,904,970" in shown
 
