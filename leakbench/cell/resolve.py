@@ -32,11 +32,17 @@ from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import rule_of
 from leakbench.models.trainable import trainable_of
 
-__all__ = ["plan_cell", "resolve_cell", "with_examples"]
+__all__ = ["attack_on", "plan_cell", "resolve_cell", "with_examples"]
 
 
 ENSEMBLE, OF_TEXTS = "autoleak", "autoleak_texts"
 """The recipe of the worst case of several attacks, and the one that takes its place on texts."""
+
+
+def attack_on(name: str, kind: str) -> tuple[str, Attack]:
+    """Return (name, recipe) of an attack as it runs on a kind of data: what `autoleak` consists of depends on it."""
+    found, attack = resolve("attacks", Attack, name)
+    return found, resolve("attacks", Attack, OF_TEXTS)[1] if kind == TEXT and found == ENSEMBLE else attack
 
 
 def resolve_cell(request: Request, data_dir: Path | None, load: Load = load_dataset) -> Cell:
@@ -77,12 +83,12 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         InputError: For an option that does not fit.
     """
     check_request(request)
-    attack_name, attack = resolve("attacks", Attack, request.attack)
+    resolve("attacks", Attack, request.attack)  # A wrong name is refused before a data set is read.
     defense_name, defense = resolve("defenses", Defense, request.defense)
     data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load)
     if data.kind == TEXT:
         need("rouge_score", "dataset")  # Else only the scores, after the attack, would miss it.
-        attack = resolve("attacks", Attack, OF_TEXTS)[1] if attack_name == ENSEMBLE else attack
+    attack_name, attack = attack_on(request.attack, data.kind)
     if request.iterations is not None:
         attack = _with_iterations(attack, request.iterations)
     if request.knows is not None:

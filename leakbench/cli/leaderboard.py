@@ -139,7 +139,7 @@ def card(
     for name in ("taps", "protocols", "leak_rounds"):
         if name in asked:
             asked[name] = words(name.replace("_", "-"), asked[name])
-    if not {"iterations", "evaluations"} & asked.keys() and searches(attack or "autoleak"):
+    if not {"iterations", "evaluations"} & asked.keys() and searches(attack or "autoleak", dataset, data_dir):
         asked["evaluations"] = EVALUATIONS
     try:
         sizes = construct(CardSizes, asked)

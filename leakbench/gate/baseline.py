@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import content_of
 from leakbench.core.untrusted import bounded_text, said, strict_json
-from leakbench.measure.measures import RMSE
+from leakbench.measure.measures import deciding
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.storage.manifest import check_of_run, needed
 from leakbench.storage.store import content_hash, read_manifest
 from leakbench.storage.summary import Summary
-from leakbench.summary.compare import RULERS, SAME, rows_of
+from leakbench.summary.compare import ERRORS, RULERS, SAME, rows_of
 
 __all__ = ["OF_ATTACK", "baseline_of", "changed", "kept_of"]
 
@@ -51,8 +51,7 @@ COLUMNS: dict[str, tuple[Callable[[Any], bool], str]] = {
     IDENTIFIED.column: (lambda value: value is None or _hit(value), "0, 1, or null for a victim that was not ranked"),
     "failure_reason": (lambda value: value is None or type(value) is str, "text"),
     "label_guess": (lambda value: value is None or _whole(-LARGEST)(value), "a whole number, or null"),
-    RMSE.name: (_amount, "a number >= 0, or null"),
-    RMSE.baseline: (_amount, "a number >= 0, or null"),
+    **{name: (_amount, "a number >= 0, or null") for m in ERRORS.values() for name in (m.name, m.baseline)},
 }
 """{column: (what a value of it is, in words)}."""
 
@@ -125,11 +124,18 @@ FORMAT = 1
 LONGEST = 100_000_000
 """Bytes of a file; of ten victims they take about 3,000."""
 
-SCORES = (ASR.column, IDENTIFIED.column, "failure_reason", "label_guess", RMSE.name, RMSE.baseline)
-"""Columns of each example, after those that identify it."""
+SCORES = (ASR.column, IDENTIFIED.column, "failure_reason", "label_guess")
+"""Columns of each example, after those that identify it and before its error and that of the baseline guess."""
 
-ROUNDED, DIGITS = (RMSE.name, RMSE.baseline), 4
-"""Scores that are rounded; the thresholds of success are kept exactly."""
+DIGITS = 4
+"""To which errors are rounded; the thresholds of success are kept exactly."""
+
+
+def _columns(names: Container[str]) -> tuple[str, ...]:
+    """Return the columns that are kept of rows with these columns: texts have another error than other data."""
+    error = deciding(names)
+    return (*SAME, *RULERS, *SCORES, error.name, error.baseline)
+
 
 Kept = tuple[pd.DataFrame, str, dict[str, Any]]
 """(rows, data set, {accuracy, epsilon, attack, hash, name, settings})."""
@@ -139,8 +145,8 @@ def baseline_of(folder: Path) -> dict[str, Any]:
     """Return a finished run as plain data: columns of its rows, without pictures; raises InputError for another."""
     rows, data, told = _of_run(folder)
     columns: dict[str, Any] = {}
-    for name in (*SAME, *RULERS, *SCORES):
-        values = rows[name].round(DIGITS) if name in ROUNDED else rows[name]
+    for name in _columns(rows.columns):
+        values = rows[name].round(DIGITS) if name in _columns(rows.columns)[-2:] else rows[name]
         # One value for all is written once.
         if values.nunique(dropna=False) == 1:
             columns[name] = _plain(values.iloc[0])
@@ -180,10 +186,11 @@ def _read(read: dict[str, Any]) -> Kept:
         if not fits(read[name]):
             raise InputError(f"{name}: got {str(read[name])[:40]!r}, expected {expected}")
     columns, count = read["rows"], read["examples"]
-    for name in (*SAME, *RULERS, *SCORES):
+    kept = _columns(columns)
+    for name in kept:
         if name not in columns:
             raise InputError(f"rows.{name} is missing")
-    rows = pd.DataFrame({name: _column_of(name, columns[name], count) for name in (*SAME, *RULERS, *SCORES)})
+    rows = pd.DataFrame({name: _column_of(name, columns[name], count) for name in kept})
     _check_rows(rows)
     # Last, so that what can be named is.
     said = read.get("checksum")  # None in a baseline of before there were checksums.

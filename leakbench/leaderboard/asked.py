@@ -12,14 +12,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from leakbench.attack import Attack
 from leakbench.attack.slots.stop import searches_of
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import plan, prepare
+from leakbench.cell.resolve import attack_on
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
-from leakbench.core.recipe import describe, resolve
+from leakbench.core.recipe import describe
 from leakbench.core.request import TRAINING_ONLY, options_of, run_words
+from leakbench.data.find import without_examples
 from leakbench.storage.store import content_hash
 from leakbench.study.stale import recorded_in
 
@@ -107,9 +108,9 @@ def request_of(asked: CardSizes, defense: str, dataset: str, attack: str, attack
     return Request(**given, protocol=protocol)
 
 
-def searches(attack: str) -> bool:
-    """Return whether an attack of the catalog has a search, so that a limit on evaluations applies to it."""
-    method = resolve("attacks", Attack, attack)[1].method
+def searches(attack: str, dataset: str, data_dir: Path | None) -> bool:
+    """Return whether an attack of the catalog has a search on a data set, so that a limit on evaluations applies to it."""
+    method = attack_on(attack, without_examples(dataset, data_dir)[2].kind)[1].method
     return any(hasattr(search, "stop") for search in searches_of(method))
 
 

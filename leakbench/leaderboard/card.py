@@ -12,6 +12,7 @@ from leakbench.cell import Cell
 from leakbench.core.part import Count, Probability, part
 from leakbench.core.recipe import content_of, describe, nested
 from leakbench.leaderboard.asked import CardSizes
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 
 __all__ = [
     "FORMAT",
@@ -118,6 +119,7 @@ class CardPoint:
         failures: Examples without an answer.
         asr: Share rebuilt within the threshold; failures count as failures.
         null_asr: ASR of the baseline guess.
+        rmse: Median; None where at least half of the examples have no answer, and for texts.
         null_rmse: RMSE of the baseline guess.
         identified: Among `candidates`, `chance` without any leak.
         label: Accuracy of the labels of the reconstruction.
@@ -130,6 +132,7 @@ class CardPoint:
         by_network: {a share: how many victims of each network it counts}, from which its interval follows.
         excluded: The rate of reconstruction, identification or recognition above which the evidence excludes every one at 95 %;
             None where a leak is stated, and on cards from before.
+        edit_distance: Median of texts, None as `rmse`; `null_edit_distance` is that of the baseline guess.
     """
 
     name: Annotated[str, Field(pattern=r"^(type-[012]|global)(@\d+)?$")]
@@ -153,6 +156,16 @@ class CardPoint:
     networks: Count = 1
     by_network: dict[Literal["asr", "identified", "label_ranked"], tuple[Amount, ...]] = field(default_factory=dict)
     excluded: Chance | None = None
+    edit_distance: Spread | None = None
+    null_edit_distance: Amount | None = None
+
+    @property
+    def error(self) -> tuple[str, float | None, float | None]:
+        """Return (heading of the measure that decides success, its median, that of the baseline guess)."""
+        if self.null_edit_distance is None:
+            return RMSE.heading, None if self.rmse is None else self.rmse[0], self.null_rmse
+        found = None if self.edit_distance is None else self.edit_distance[0]
+        return EDIT_DISTANCE.heading, found, self.null_edit_distance
 
 
 @part

@@ -19,7 +19,7 @@ from leakbench.leaderboard.asked import Asking, asking, audit_command, card_comm
 from leakbench.leaderboard.card import Card, Measured, contents_of, sources_of
 from leakbench.leaderboard.make import make_card
 from leakbench.leaderboard.read import read_cards
-from leakbench.measure.measures import RMSE
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, fields_of
 from leakbench.study.stale import COLUMN, Published, Today, changed_versions, stale_reason, together, versions_in
 from leakbench.study.study import Execution
@@ -42,7 +42,7 @@ ROUNDING, RELATIVE = 1e-3, 0.02
 ELSEWHERE = 0.05
 """How far, relative, a number without an interval may lie apart where not all is the same."""
 
-INTERVALS = (*fields_of((ASR, IDENTIFIED, LABEL_RANKED)), "features", "records", RMSE.name, "value")
+INTERVALS = (*fields_of((ASR, IDENTIFIED, LABEL_RANKED)), "features", "records", RMSE.name, EDIT_DISTANCE.name, "value")
 """Fields of [value, low, high]."""
 
 FREE = ("warnings", "comment", "reason", "failures", "caveats", "label", "claimed_by", "by_network", "by_seed")

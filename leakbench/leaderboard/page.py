@@ -101,8 +101,8 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
         yield Heading(3, f"{first.dataset.name}: each attacker")
         yield Text(
             (
-                "oblivious: does not know the defense; adaptive: knows it. RMSE: medians. baseline: the best guess without a"
-                " gradient.",
+                f"oblivious: does not know the defense; adaptive: knows it. {_measure(ranked)}: medians. baseline: the best"
+                " guess without a gradient.",
             )
         )
         yield _details(ranked)
@@ -343,6 +343,11 @@ def _epsilons(epsilon: CardEpsilon) -> tuple[str, str, str]:
     return claimed, valid, f"at least {audited:.3g}: {epsilon.audited.verdict}"
 
 
+def _measure(ranked: Sequence[Standing]) -> str:
+    """Return the heading of the measure that decides success on the data set of some cards."""
+    return ranked[0].card.cells[0].points[0].error[0]
+
+
 def _details(ranked: Sequence[Standing]) -> Tabular:
     heads = (
         "defense",
@@ -350,8 +355,8 @@ def _details(ranked: Sequence[Standing]) -> Tabular:
         "point",
         "ASR [95 % CI]",
         "baseline ASR",
-        "RMSE",
-        "baseline RMSE",
+        _measure(ranked),
+        f"baseline {_measure(ranked)}",
         "identified [95 % CI]",
         "label",
         "verdict",
@@ -368,8 +373,7 @@ def _details(ranked: Sequence[Standing]) -> Tabular:
                         f"{point_name(point.name)}, {cell.protocol}",
                         _share(point.asr),
                         f"{point.null_asr[0]:.2f}",
-                        _number(point.rmse[0] if point.rmse else None),
-                        _number(point.null_rmse),
+                        *map(_number, point.error[1:]),
                         f"{_share(point.identified)} of {point.candidates}",
                         _number(point.label, 2),
                         _verdict(point) + same,

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.leaderboard.card import CardPoint
-from leakbench.measure.measures import RMSE
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE, Measure
 from leakbench.measure.rates import ASR, EXCLUDABLE, FEATURES, IDENTIFIED, LABEL_RANKED, RECORDS
 from leakbench.measure.statistics import median_interval
 from leakbench.storage.summary import Summary, Tap
@@ -23,6 +23,7 @@ def point_of(name: str, summary: Summary, rows: pd.DataFrame) -> CardPoint:
     """Return a leakage point of a summary, whose rows are these."""
     tap = summary.taps[name]
     excluded = [limit for rate in EXCLUDABLE if (limit := tap.value(rate.excluded)) is not None]
+    texts = tap.null_edit_distance is not None
     same = str(summary.notes.get(f"taps.{name}", "")).partition("the same bits as ")[2].partition(":")[0]
     return CardPoint(
         name=name,
@@ -31,7 +32,7 @@ def point_of(name: str, summary: Summary, rows: pd.DataFrame) -> CardPoint:
         failures=tap.failures,
         asr=share_of(tap, ASR.name),
         null_asr=_needed(share_of(tap, ASR.baseline)),
-        rmse=None if tap.rmse is None else _median(rows),
+        rmse=None if texts or tap.rmse is None else _median(rows, RMSE),
         null_rmse=rounded(tap.null_rmse),
         identified=share_of(tap, IDENTIFIED.name),
         candidates=tap.candidates or 1,
@@ -46,6 +47,8 @@ def point_of(name: str, summary: Summary, rows: pd.DataFrame) -> CardPoint:
         networks=tap.networks,
         by_network=_by_network(tap, rows) if tap.networks > 1 else {},
         excluded=rounded(max(excluded, default=None)),
+        edit_distance=_median(rows, EDIT_DISTANCE) if texts else None,
+        null_edit_distance=rounded(tap.null_edit_distance),
     )
 
 
@@ -74,10 +77,12 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(float(value), DIGITS)
 
 
-def _median(rows: pd.DataFrame) -> tuple[float, float | None, float | None]:
-    """Return the median RMSE over all examples, failures counting as the worst, with its interval over victims."""
-    worst = rows[RMSE.name].fillna(math.inf)
+def _median(rows: pd.DataFrame, measure: Measure) -> tuple[float, float | None, float | None] | None:
+    """Return the median over all examples, failures counting as the worst, with its interval over victims; None for a failure."""
+    worst = rows[measure.name].fillna(math.inf)
     value = round(float(worst.median()), DIGITS)
+    if not math.isfinite(value):
+        return None
     by_victim = worst.groupby(rows["victim"]).median()
     network = rows.groupby("victim")["network"].first() if "network" in rows else None
     _, low, high = median_interval(by_victim, network=network)

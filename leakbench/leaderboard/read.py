@@ -278,8 +278,8 @@ def _evidence(point: CardPoint, cell: Measured, card: Card) -> Evidence:
         adaptive=cell.attacker == "aware",
         ranks_only=point.asr is None,
         live=cell.protocol == "live",
-        # The median RMSE is missing where at least half of the examples have no answer.
-        unanswered=float(point.rmse is None and point.asr is not None),
+        # The median error is missing where at least half of the examples have no answer.
+        unanswered=float(point.error[1] is None and point.asr is not None),
         above=tuple(_above(point)),
         higher=tuple(_higher(point)),
         identified=whole_victims(share * point.victims),
@@ -296,9 +296,10 @@ def _above(point: CardPoint) -> Iterator[str]:
 def _higher(point: CardPoint) -> Iterator[str]:
     if point.asr is not None and point.asr[0] > point.null_asr[2] + HALF_DIGIT:
         yield f"the ASR {_text(point.asr)} is above the baseline guess's interval {_text(point.null_asr)}"
-    if point.rmse is not None and (point.null_rmse is None or point.rmse[0] < point.null_rmse - HALF_DIGIT):
-        null = "which is missing" if point.null_rmse is None else f"{point.null_rmse:g}"
-        yield f"the median RMSE {point.rmse[0]:g} is below the baseline guess's, {null}"
+    heading, found, guess = point.error
+    if found is not None and (guess is None or found < guess - HALF_DIGIT):
+        null = "which is missing" if guess is None else f"{guess:g}"
+        yield f"the median {heading} {found:g} is below the baseline guess's, {null}"
 
 
 def _text(share: tuple[float, float, float]) -> str:

@@ -12,12 +12,15 @@ import pandas as pd
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import LeakagePoint
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED, LABELS
 from leakbench.storage.summary import Summary
 
 __all__ = ["TRACKERS", "check_tracker", "figures_of", "log_run"]
 
-OF_POINT = (ASR.name, ASR.baseline, "rmse", "null_rmse", IDENTIFIED.name, LABELS.name)
+ERRORS = (RMSE.name, RMSE.baseline, EDIT_DISTANCE.name, EDIT_DISTANCE.baseline)
+
+OF_POINT = (ASR.name, ASR.baseline, *ERRORS, IDENTIFIED.name, LABELS.name)
 
 
 def check_tracker(name: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from leakbench.auditing.verdict import Audit
 from leakbench.core.leakage_points import point_name
-from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR
 from leakbench.report.audited import audit_of
 from leakbench.report.cards import FactCard, cards
@@ -19,12 +18,12 @@ from leakbench.report.page import BELOW_THRESHOLDS, Chart, PageLine, headlines
 from leakbench.report.render import render
 from leakbench.report.several import changed, titles
 from leakbench.storage.summary import Summary
-from leakbench.summary.compare import DIFFERS, ENOUGH, Difference, differences, differs, digits_of, sentence
+from leakbench.summary.compare import DIFFERS, ENOUGH, ERRORS, Difference, differences, differs, digits_of, sentence
 
 __all__ = ["compared_page"]
 
 
-MEASURES = {ASR.name: ASR.heading, RMSE.name: RMSE.heading}
+MEASURES = {ASR.name: ASR.heading} | {name: measure.heading for name, measure in ERRORS.items()}
 """{measure: its name on the page}; another's underscores become spaces."""
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import LeakagePoint, point_name
-from leakbench.measure.measures import RMSE
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.headline import Headline, headline, headline_html
@@ -37,10 +37,8 @@ CORE = {
     **{field: field for field in ASR.ends},
     "baseline": ASR.baseline,
     IDENTIFIED.name: IDENTIFIED.name,
-    RMSE.name: RMSE.name,
-    "baseline_rmse": RMSE.baseline,
 }
-"""{column of `Result.table`: field of the summary of a leakage point}."""
+"""{column of `Result.table`: field of the summary of a leakage point}, before the error that decides success."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,16 +138,19 @@ class Result:
 
         Returns:
             A table with the index `leakage point` and the columns victims, asr, asr_low, asr_high (95 % interval), baseline (ASR
-            of the baseline guess), identified, rmse and baseline_rmse (medians), and verdict. A value that does not exist is NaN.
+            of the baseline guess), identified, rmse and baseline_rmse (medians; of texts edit_distance and baseline_edit_distance),
+            and verdict. A value that does not exist is NaN.
         """
         verdicts = self.verdicts
+        error = EDIT_DISTANCE if any(tap.null_edit_distance is not None for tap in self._taps.values()) else RMSE
+        columns = CORE | {error.name: error.name, f"baseline_{error.name}": error.baseline}
         lines = [
-            {column: tap.value(field) for column, field in CORE.items()} | {"verdict": verdicts[name]}
+            {column: tap.value(field) for column, field in columns.items()} | {"verdict": verdicts[name]}
             for name, tap in self._taps.items()
         ]
         index = pd.Index(list(self._taps), name="leakage point")
         numbers = pd.DataFrame(lines, index=index)
-        floats = [column for column in CORE if column != "victims"]
+        floats = [column for column in columns if column != "victims"]
         return numbers.astype(dict.fromkeys(floats, "float64"))
 
     def figure(self, kind: str = "gallery", examples: int = 8) -> Plot:

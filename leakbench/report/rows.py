@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.measure.measures import MEASURES, RMSE, Measure
+from leakbench.measure.measures import EDIT_DISTANCE, MEASURES, RMSE, Measure
 from leakbench.measure.rates import FEATURES, IDENTIFIED, RECOGNISED, RECORDS
 from leakbench.report.words import number
 
@@ -81,6 +81,8 @@ COLUMNS = (
     _Column(RECOGNISED.name, lambda row: _yes(row[RECOGNISED.column]), _has(RECOGNISED.column), numeric=False),
     _measured(MEASURES[0]),
     _plain("baseline RMSE", RMSE.baseline, 4),
+    _measured(EDIT_DISTANCE),
+    _plain("baseline edit distance", EDIT_DISTANCE.baseline, EDIT_DISTANCE.digits),
     *map(_measured, MEASURES[1:]),
     _plain(FEATURES.heading, FEATURES.column, 2),
     _plain("record right", RECORDS.column, 0),

@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import LeakagePoint, listed, point_name
 from leakbench.core.rng import generator
-from leakbench.measure.measures import RMSE
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE, deciding
 from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, LABELS, RECORDS
 from leakbench.measure.statistics import paired_means, paired_shares
 from leakbench.scoring.rankings import ONE_EACH
@@ -27,6 +27,7 @@ from leakbench.storage.summary import Summary
 __all__ = [
     "DIFFERS",
     "ENOUGH",
+    "ERRORS",
     "NOTES",
     "RULERS",
     "SAME",
@@ -56,11 +57,11 @@ RULERS = ("eta", "candidates")
 SAME_RULER = 1e-5
 """Largest relative difference of equal thresholds: another number of threads adds the same numbers in another order."""
 
-SCORES = (RMSE.name, FEATURES.name)
-"""Measures with more values per example than 0 and 1."""
+ERRORS = {measure.name: measure for measure in (RMSE, EDIT_DISTANCE)}
+"""{measure of which less is a better attack: itself}; texts have the second, all other data the first."""
 
-MEANS = (*SCORES, RECORDS.name)
-"""Measures that are compared where both runs have them, an example without an answer counting as the worst."""
+SCORES = (*ERRORS, FEATURES.name)
+"""Measures with more values per example than 0 and 1."""
 
 TIE = 1e-9
 """Up to where a victim's means in two runs are called the same: they are sums of floats in different orders."""
@@ -76,9 +77,9 @@ class Difference:
 
     Args:
         point: The tap, and where it leaked at several rounds, `tap@round`.
-        measure: `asr` | `identified` | `label_accuracy` | `label_ranked` | `rmse`, and of tables `feature_accuracy` |
-            `record_match`; without an answer an RMSE is the null attacker's, whose guess everybody has, and a feature or a record
-            is wrong.
+        measure: `asr` | `identified` | `label_accuracy` | `label_ranked` | `rmse`, of texts `edit_distance`, and of tables
+            `feature_accuracy` | `record_match`; without an answer an RMSE or an edit distance is the null attacker's, whose guess
+            everybody has, and a feature or a record is wrong.
         victims: V, who are drawn with replacement, whole batches at a time.
         sign: p-value of the exact two-sided sign test over the victims who fare better in one run; with single examples
             McNemar's.
@@ -183,8 +184,8 @@ def left_out(one: Path, other: Path) -> list[str]:
 
 NOTES = (
     "first, second: means over the examples, while the table of one run has medians. An example without a reconstruction counts as",
-    "not reconstructed, with no feature right, and with the RMSE of the baseline guess; its label counts. A lower RMSE is a better",
-    "attack; for all other measures a higher value is.",
+    "not reconstructed, with no feature right, and with the RMSE or the edit distance of the baseline guess; its label counts. A",
+    "lower RMSE or edit distance is a better attack; for all other measures a higher value is.",
     "difference: second minus first.",
     "95 % interval by a bootstrap over whole batches; for shares one victim that gains and one that loses are added, because few",
     "victims without a difference do not exclude one.",
@@ -195,7 +196,7 @@ NOTES = (
 
 DIFFERS = "differs"
 
-LEAKS = {rate.name: rate.words for rate in (ASR, IDENTIFIED, FEATURES)} | {RMSE.name: RMSE.heading}
+LEAKS = {rate.name: rate.words for rate in (ASR, IDENTIFIED, FEATURES)} | {n: m.heading for n, m in ERRORS.items()}
 """{measure of a leak: its name in a sentence}; the first that differs is named."""
 
 
@@ -206,7 +207,7 @@ def differs(d: Difference) -> bool:
 
 def digits_of(d: Difference) -> int:
     """Return how many digits of a measure are printed."""
-    return 4 if d.measure == RMSE.name else 2
+    return 4 if d.measure in ERRORS else 2
 
 
 def moved(first: float, second: float, digits: int = 2) -> str:
@@ -308,7 +309,7 @@ def _at(point: LeakagePoint, rows: pd.DataFrame, others: pd.DataFrame) -> Iterat
         told, others_told = (r["label"] == r["label_guess"] for r in (rows, others))
         outcomes[ASR.name] = (rows[ASR.column], others[ASR.column], rows["victim"])
         outcomes[LABELS.name] = (told, others_told, rows["victim"])
-        for score in MEANS:
+        for score in (deciding(rows.columns).name, FEATURES.name, RECORDS.name):
             if score in rows and score in others:
                 outcomes[score] = (_answered(rows, score), _answered(others, score), rows["victim"])
     first = rows["member"] == 0
@@ -330,7 +331,7 @@ def _at(point: LeakagePoint, rows: pd.DataFrame, others: pd.DataFrame) -> Iterat
 
 def _answered(rows: pd.DataFrame, score: str) -> pd.Series:
     """Return the scores (n,), of an example without an answer what that counts as."""
-    return rows[score].fillna(rows[RMSE.baseline] if score == RMSE.name else 0.0)
+    return rows[score].fillna(rows[ERRORS[score].baseline] if score in ERRORS else 0.0)
 
 
 def _sign_test(gains: pd.Series) -> float:

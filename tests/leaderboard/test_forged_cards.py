@@ -116,6 +116,11 @@ def test_no_leak_found_is_accepted_with_enough_evidence(tmp_path: Path) -> None:
         ({}, {"attack": "cpl"}, "the attack is cpl, not the catalog's autoleak"),
         ({"identified": None}, {}, "no candidates were ranked"),
         ({"rmse": [0.05, 0.01, 0.08]}, {}, "the median RMSE 0.05 is below"),
+        (
+            {"rmse": None, "edit_distance": [0.05, 0.01, 0.08], "null_edit_distance": 0.9},
+            {},
+            "the median edit distance 0.05 is below",
+        ),
         ({"identified": [0.06, 0.0377, 0.0942]}, {}, "significant at 0.05 but not at 0.01"),
     ],
 )
