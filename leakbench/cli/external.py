@@ -60,8 +60,11 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
     help="Weights and buffers that the client received: one file, or one per victim.",
 )
 @click.option("--after", "afters", type=FILE, multiple=True, help="Weights after training, instead of --update.")
+@click.option("--shape", help="Shape of one input, such as 3,32,32; for a record, the number of features: 30.")
 @click.option(
-    "--shape", required=True, help="Shape of one input, such as 3,32,32; for a record, the number of features: 30."
+    "--tokens",
+    type=click.IntRange(min=1),
+    help="Number of tokens of a sentence with its padding, instead of --shape, for a language model.",
 )
 @click.option("--classes", required=True, type=click.IntRange(min=2), help="Number of classes.")
 @click.option("--batch", type=int, default=1, show_default=True, help="Batch size of a local step, B.")
@@ -114,7 +117,14 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 @quiet_option
 @verbose_option
 def attack(
-    out: Path | None, as_json: bool, quiet: bool, verbose: bool, shape: str, success: str | None, **given: Any
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    shape: str | None,
+    tokens: int | None,
+    success: str | None,
+    **given: Any,
 ) -> None:
     """Reconstruct what leaks from an update of your own network.
 
@@ -126,6 +136,9 @@ def attack(
     """
     began = time.monotonic()  # The budget includes the imports.
     check_names(given)
+    if (shape is None) == (tokens is None):
+        raise InputError(f"shape: got {'none' if shape is None else 'also --tokens'}, expected --shape or --tokens")
+    sizes = shape_of(str(tokens) if shape is None else shape)
     if out is not None and out.suffix in NO_FOLDER:
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")
     from leakbench.external.attack import QUICK, attack_traces  # noqa: PLC0415
@@ -142,7 +155,7 @@ def attack(
     normalise = normalise_by(given.pop("mean"), given.pop("std"))
     given.update(success=threshold(success), budget=seconds("budget", given["budget"]))
     options = AttackerOptions.pop_from(given)
-    trace, attacker = UpdateFiles(shape=shape_of(shape), normalise=normalise, **given).read(options)
+    trace, attacker = UpdateFiles(shape=sizes, normalise=normalise, **given).read(options)
     command = shlex.join(["leakbench", *sys.argv[1:]])
     reporter = reporter_of(quiet, after=QUICK)
     points = {trace.tap: (trace, attacker)}

@@ -30,6 +30,7 @@ from leakbench.core.provenance import versions
 from leakbench.core.recipe import describe
 from leakbench.core.rng import generators
 from leakbench.core.types import Generators
+from leakbench.data.vocabulary import Vocabulary
 from leakbench.experiment.attack_time import within_seconds
 from leakbench.external.assumptions import with_notes
 from leakbench.external.attacker import Attacker, without_truth
@@ -102,7 +103,9 @@ def attack_traces(
             spent = 0.0 if store is None else store.spent
             outcome = attack_trace(trace, attacker, reporter, store, spent, began)
             found[tap] = with_notes(outcome, trace, attacker)
-        write_run(run, list(found.values()), [trace for trace, _ in points.values()])
+        data = next(attacker.data for _, attacker in points.values())
+        words = None if data is None else data.vocabulary
+        write_run(run, list(found.values()), [trace for trace, _ in points.values()], words)
     return found
 
 
@@ -231,7 +234,8 @@ def attack_trace(
         most = max(LEAST_PUBLIC, min(most, int(COUNTED * attacker.budget / max(each, 1e-9))))
         if inputs is not None:
             reserved, candidates = reserve(view, attacker, each)
-    view = dataclasses.replace(view, public=public.first(most))
+    words = None if attacker.data is None else attacker.data.vocabulary
+    view = dataclasses.replace(view, public=public.first(most), vocabulary=words)
     rngs = generators(attacker.seed, "attack", [(view.clock.round, v) for v in range(view.victims)])
     if attacker.budget is not None:
         left = attacker.budget - spent - reserved - (time.monotonic() - began)
@@ -267,7 +271,14 @@ def attack_trace(
         round=view.clock.round + 1,
         untried=attacker.untried,
         seconds=spent + time.monotonic() - began,
+        sentences=() if words is None else _sentences(answer, words),
     )
+
+
+def _sentences(answer: Reconstruction, words: Vocabulary) -> tuple[str, ...]:
+    """Return the reconstructed sentences as texts, victim by victim."""
+    every = answer.inputs.flatten(0, 1)
+    return tuple(words.decode(every[every.isfinite().all(1)]))
 
 
 def _answered(

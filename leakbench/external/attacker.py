@@ -14,15 +14,18 @@ from torch import Tensor
 from leakbench.attack import Attack
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.methods.autoleak import AutoLeak
+from leakbench.attack.needs import TEXT
 from leakbench.attack.slots.labels import Joint, LastLayer, LastLayerCounts
 from leakbench.attack.slots.stop import limited
 from leakbench.cell import KNOWS
+from leakbench.cell.fit import check_kind
+from leakbench.cell.resolve import attack_on
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.recipe import resolve
 from leakbench.core.request import MOST_ITERATIONS
 from leakbench.core.rng import generator
 from leakbench.data.dataset import Dataset
-from leakbench.data.find import load_dataset
+from leakbench.data.find import load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense, FactProbe
 from leakbench.defense.facts import facts_at
@@ -90,10 +93,6 @@ class Attacker:
             InputError: For a dataset of another shape or with more classes.
         """
         rng = generator(self.seed, "public")
-        if self.data is not None and self.data.kind == "text":
-            raise InputError(
-                f"dataset: {self.data.name!r} holds texts, expected pictures or tables for an external update"
-            )
         if self.data is None:
             return Public(_synthetic(shape, rng), torch.arange(SYNTHETIC) % classes)
         if self.data.shape != shape or self.data.classes > classes:
@@ -139,7 +138,8 @@ class Attacker:
             InputError: For too few evaluations.
         """
         view, found = trace.view, self
-        if isinstance(self.attack.method, AutoLeak):
+        self._check_kind(trace)
+        if isinstance(self.attack.method, AutoLeak) and trace.texts is None:
             matrices = [p for p in view.update.values() if p.dim() > 2]
             x = torch.rand(4, *view.shape, generator=torch.Generator().manual_seed(0))
             passed = forward_pass(in_mode(view.network.model, "eval"), x)
@@ -151,6 +151,20 @@ class Attacker:
             return found
         method = with_evaluations(found.attack.method, self.evaluations, view.network.model, view.shape)
         return found._with_method(method, found.adapted)
+
+    def _check_kind(self, trace: Trace) -> None:
+        """Raise InputError if the network, the dataset and the attack do not read the same kind of data."""
+        data, model = self.data, trace.texts
+        if model is None and data is not None and data.kind == TEXT:
+            raise InputError(f"dataset: {data.name!r} holds texts, but the network is no language model of leakbench")
+        if model is None:
+            return
+        if data is None or data.kind != TEXT:
+            got = "nothing" if data is None else repr(data.name)
+            raise InputError(f"dataset: got {got}, expected texts, whose tokens the network has, such as reviews")
+        if data.tokens > model.tokens:
+            raise InputError(f"dataset: {data.name!r} has {data.tokens} tokens, the network only {model.tokens}")
+        check_kind(self.attack, data, (self.attack.title, data.name))
 
     def _with_method(self, method: Any, adapted: str) -> Attacker:
         return dataclasses.replace(self, attack=dataclasses.replace(self.attack, method=method), adapted=adapted)
@@ -298,7 +312,8 @@ class AttackerOptions:
         return dataclasses.replace(attacker, data=load_dataset(self.dataset, self.data_dir)[2])
 
     def _attack(self) -> Attack:
-        recipe = resolve("attacks", Attack, self.attack)[1]
+        kind = "" if self.dataset is None else without_examples(self.dataset, self.data_dir)[2].kind
+        recipe = attack_on(self.attack, kind)[1]
         if self.knows is not None:
             if self.knows not in KNOWS:
                 raise InputError(

@@ -200,7 +200,7 @@ def _has_matrix(module: nn.Module) -> bool:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool(torch.allclose(one, other, rtol=1e-4, atol=1e-6))
+    return one.shape == other.shape and bool(torch.allclose(one.float(), other.float(), rtol=1e-4, atol=1e-6))
 
 
 def order_layers(model: nn.Module, passed: ForwardPass) -> list[str]:

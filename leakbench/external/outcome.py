@@ -23,6 +23,8 @@ from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import LeakagePoint, listed, point_name
 from leakbench.core.verdict_words import INCONCLUSIVE, LEAKING
+from leakbench.data.vocabulary import Vocabulary
+from leakbench.data.words import WORDS, words_of
 from leakbench.external.trace import Trace
 from leakbench.measure.rates import ASR
 from leakbench.report.columns import BATCH, FAILED, OF_UPDATES, VERDICT, VICTIMS, PointColumn, with_values
@@ -69,6 +71,7 @@ class Outcome:
         left_out: Sentence about candidates that a budget left out; empty for none.
         assumptions: The assumptions of the attack, one sentence a line.
         warnings: Those of the assumptions that change how the result is read.
+        sentences: The reconstructions of texts in words, in the attack's order; empty for other data.
     """
 
     summary: Mapping[str, Any] | None
@@ -84,6 +87,7 @@ class Outcome:
     left_out: str = ""
     assumptions: str = ""
     warnings: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str | None:
@@ -173,6 +177,9 @@ class NotAttacked:
         return self.lines.split("\n")[1:]
 
 
+SHOWN = 8
+"""Number of sentences that are printed."""
+
 Row: TypeAlias = Outcome | NotAttacked
 """A row of the table: one leakage point in one round."""
 
@@ -256,6 +263,7 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "distance": None if found is None else _numbers(found.distance),
                 "note": row.lines,
             }
+            | ({"sentences": list(found.sentences)} if found is not None and found.sentences else {})
         )
     return described
 
@@ -286,7 +294,7 @@ def _lines(rows: Sequence[Row]) -> list[str]:
     """Return the lines after the verdicts: rows without scores, and the searches of the others; equal lines are one."""
     grouped: dict[str, list[str]] = {}
     for name, row in zip(_names(rows), rows, strict=True):
-        for line in (*_unscored(row), *_searched(row)):
+        for line in (*_unscored(row), *_searched(row), *_found(row)):
             grouped.setdefault(line, []).append(point_name(name))
     lines = [line if len(names) == len(rows) else f"{listed(names)}: {line}" for line, names in grouped.items()]
     untried = dict.fromkeys(row.untried for row in rows if isinstance(row, Outcome) and not row.leaks)
@@ -304,6 +312,14 @@ def _unscored(row: Row) -> Iterator[str]:
             return
         many = f"{total} reconstruction{'' if total == 1 else 's'}"
         yield f"NOT SCORED: {many}, but no true examples to compare with. It does not follow what leaks."
+
+
+def _found(row: Row) -> Iterator[str]:
+    """Yield the first reconstructed sentences."""
+    sentences = row.sentences if isinstance(row, Outcome) else ()
+    yield from (f"found: {sentence}" for sentence in sentences[:SHOWN])
+    if len(sentences) > SHOWN:
+        yield f"{len(sentences) - SHOWN} more sentences are in the files"
 
 
 def _searched(row: Row) -> Iterator[str]:
@@ -374,7 +390,9 @@ def write_reconstructions(rows: Sequence[Row], path: Path) -> None:
     write_bytes(path, save(found), private=True)
 
 
-def write_run(run: Run, outcomes: Sequence[Outcome], traces: Sequence[Trace]) -> None:
+def write_run(
+    run: Run, outcomes: Sequence[Outcome], traces: Sequence[Trace], vocabulary: Vocabulary | None = None
+) -> None:
     """Finish a run folder: rows.parquet if anything was scored, reconstructions.safetensors, and report.html.
 
     reconstructions.safetensors contains `<tap>.round1.reconstruction` (V, M, *s), in the order of `.truth` if there is
@@ -384,6 +402,7 @@ def write_run(run: Run, outcomes: Sequence[Outcome], traces: Sequence[Trace]) ->
         run: The folder, locked by this process.
         outcomes: One for each leakage point.
         traces: The attacked traces, in the same order.
+        vocabulary: The tokens of texts, whose names are stored under `tokens`.
     """
     tensors: dict[str, Tensor] = {}
     scored: list[pd.DataFrame] = []
@@ -394,6 +413,8 @@ def write_run(run: Run, outcomes: Sequence[Outcome], traces: Sequence[Trace]) ->
         if found.rows is not None and trace.inputs is not None:
             tensors[f"{key}.truth"] = trace.inputs.float()
             scored.append(found.rows.assign(verdict=found.verdict))
+    if vocabulary is not None:
+        tensors[WORDS] = words_of(vocabulary, {n: t for n, t in tensors.items() if not n.endswith(".labels")})
     if scored:
         run.write_rows("rows.parquet", pd.concat(scored, ignore_index=True))
     run.write_tensors("reconstructions.safetensors", tensors)

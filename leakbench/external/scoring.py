@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.null.pictures import null_attack
+from leakbench.attack.null.texts import null_texts
 from leakbench.attack.public import FEW
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
@@ -23,11 +24,13 @@ from leakbench.core.types import Generators
 from leakbench.external.attacker import Attacker
 from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
+from leakbench.measure.closeness import PIXELS, closeness_of
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.models import one_hot
 from leakbench.scoring.scores import VictimTruth, score
 from leakbench.scoring.scores_rankings import score_ways
+from leakbench.scoring.scores_texts import score_text, text_judge
 from leakbench.summary.limits import CANDIDATES
 
 __all__ = ["LATE", "Scorer", "reserve", "seconds_per_gradient"]
@@ -119,23 +122,28 @@ class Scorer:
         attacker, public, view = self.attacker, self.public, self.view
         inputs, known = self.inputs, self.labels
         labels, victims = known.flatten(), torch.arange(view.victims)
-        null = null_attack(
-            public.inputs, public.labels, len(labels), labels, attacker.eta, generator(attacker.seed, "null")
-        )
+        rng, data = generator(attacker.seed, "null"), attacker.data
+        words = None if data is None else data.vocabulary
+        if words is None:
+            null = null_attack(public.inputs, public.labels, len(labels), labels, attacker.eta, rng)
+        else:
+            null = null_texts(public.inputs, len(labels), attacker.eta, words, rng)
         shown, own = self._shown
         truth = VictimTruth(victims, inputs.float(), known, torch.zeros_like(known), own)
         likelihood = self._likelihood
         ranked = {IDENTIFIED.name: likelihood}
         ranked |= by_both((self._informed,), likelihood, shown, public.inputs[:CALIBRATION], answer)
         rows, matched = score(
-            view.tap, view.clock.round + 1, answer, ranked, null, truth, attacker.eta, "no weights were given"
+            *(view.tap, view.clock.round + 1, answer, ranked, null, truth, attacker.eta, "no weights were given"),
+            closeness=PIXELS if data is None else closeness_of(data),
         )
-        gallery = None if attacker.data is None else gallery_of(attacker.data, attacker.seed)
+        gallery = None if data is None else gallery_of(data, attacker.seed)
         # The victims' places in the training data are unknown; the gallery leaves out images that equal a victim's.
         strangers = dataclasses.replace(truth, examples=torch.full_like(known, -1))
         best = null.guesses[null.best_for_success]
         rows = rows.join(score_ways(ranked, truth)).join(score_recognised(matched, strangers, best, gallery))
-        return rows, matched
+        judge = None if data is None else text_judge(data, null)
+        return rows if judge is None else rows.join(score_text(matched, truth, judge)), matched
 
     @property
     def left_out(self) -> str:

@@ -18,6 +18,7 @@ from leakbench.external.network import Normal, forward_pass, in_mode, mixes_batc
 from leakbench.federated.client import NO_EXAMPLE
 from leakbench.federated.optimizer import OPTIMIZERS
 from leakbench.federated.view import Knowledge, View
+from leakbench.models.language import LanguageModel
 
 __all__ = ["TAPS", "Trace", "Training"]
 
@@ -81,12 +82,13 @@ class Trace:
         model: Network of inputs (n, *shape) to logits (n, classes). Parameters whose `requires_grad` is false are not
             trained and do not leak.
         updates: V times {p: (*p)}, gradients of the mean loss, or what training added to the weights.
-        shape: Shape of one input.
+        shape: Shape of one input; (T,) for sentences of T tokens, the padding included.
         classes: Number of classes.
         training: How the clients trained.
         before: Weights and buffers that the clients received, for all or one for each; None for the model's own.
         tap: `type-2`, `type-1` or `type-0`; with `reads`, also another name of a Flower tap.
-        truth: Inputs (V, M, *shape) in [0, 1] and labels (V, M), M examples behind each update; None if unknown.
+        truth: Inputs (V, M, *shape) in [0, 1], or numbers of tokens, and labels (V, M), M examples behind each update; None if
+            unknown.
         normal: Normalisation of inputs in [0, 1] before the model gets them.
         reads: `gradient` or `weights`, what the updates are; None for `gradient` without a learning rate, else `weights`.
         round: Round of the leak, from 1.
@@ -105,6 +107,11 @@ class Trace:
     reads: str | None = None
     round: int = 1
     left_out: int = 0
+
+    @property
+    def texts(self) -> LanguageModel | None:
+        """The language model, if the inputs are sentences; else None."""
+        return self.model if isinstance(self.model, LanguageModel) else None
 
     @property
     def inputs(self) -> Tensor | None:
@@ -181,9 +188,12 @@ class Trace:
         network = in_mode(model, "eval")
         network.load_state_dict({**states[0], **sent[0]}, strict=False)
         _flatten_scalars(network)
+        if self.normal is not None and self.texts is not None:
+            raise InputError("mean: tokens are not normalised; leave --mean and --std out")
         network = network if self.normal is None else self.normal.before(network)
         _check_answer(network, self.shape, self.classes)
         x = torch.rand(1, *self.shape, generator=torch.Generator().manual_seed(0))
+        x = x if self.texts is None else (x * (self.texts.tokens - 1)).floor()
         order = order_layers(network, forward_pass(network, x))
         network = network if self.training.mode == "eval" else in_mode(network, self.training.mode)
         shapes = {name: p.shape for name, p in network.named_parameters()}
@@ -209,14 +219,26 @@ class Trace:
         if labels.numel() != math.prod(counts) or labels.is_floating_point() or labels.dtype == torch.bool:
             got = f"{tuple(labels.shape)} of {labels.dtype}"
             raise InputError(f"truth: labels are {got}, expected whole numbers of the shape {counts}")
-        if not inputs.is_floating_point() or not (float(inputs.min()) >= 0 and float(inputs.max()) <= 1):
+        if self.texts is not None:
+            _check_tokens(inputs, self.texts.tokens)
+        elif not inputs.is_floating_point() or not (float(inputs.min()) >= 0 and float(inputs.max()) <= 1):
             raise InputError(
                 "truth: inputs reach out of [0, 1], in which the attacks search; divide 8-bit pixels by 255"
             )
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self.classes:
             raise InputError(f"truth: labels go from {low} to {high}, expected 0 to {self.classes - 1}")
-        return inputs.reshape(whole), labels.long().reshape(counts)
+        return inputs.reshape(whole).float(), labels.long().reshape(counts)
+
+
+def _check_tokens(inputs: Tensor, tokens: int) -> None:
+    """Raise InputError for inputs that are no numbers of tokens."""
+    numbers = inputs.double()
+    if not bool(numbers.isfinite().all()) or not torch.equal(numbers, numbers.floor()):
+        raise InputError("truth: inputs are not whole, expected the numbers of tokens")
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < 0 or high >= tokens:
+        raise InputError(f"truth: inputs go from {low} to {high}, expected numbers of tokens from 0 to {tokens - 1}")
 
 
 def _stacked(network: Network, updates: Sequence[Parameters], length: float) -> Parameters:
@@ -254,7 +276,9 @@ def _check_answer(model: nn.Module, shape: tuple[int, ...], classes: int) -> Non
 
 def _check_gradient(view: View) -> None:
     """Check that a network's gradient can be differentiated by the inputs, as every search does."""
-    inputs = torch.full((1, view.examples, *view.shape), 0.5, requires_grad=True)
+    model = view.network.model
+    embedded = (model.width,) if isinstance(model, LanguageModel) else ()  # Searches of texts move embeddings.
+    inputs = torch.full((1, view.examples, *view.shape, *embedded), 0.5, requires_grad=True)
     targets = torch.full((1, view.examples, view.classes), 1 / view.classes)
     try:
         found = view.respond(inputs, targets, torch.zeros(1, dtype=torch.int64))

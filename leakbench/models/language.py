@@ -28,7 +28,8 @@ class LanguageModel(nn.Module):
     token, such as [CLS], of any other.
 
     Args:
-        transformer: A model of the library `transformers` without a head, with plain (`eager`) attention.
+        transformer: A model of the library `transformers` without a head; its attention becomes the plain one, `eager`, which can
+            be differentiated twice.
         classes: Number of classes.
         causal: Whether a token sees only the tokens before it.
         padding: Number of the token that fills up a sentence; no token sees it.
@@ -37,6 +38,8 @@ class LanguageModel(nn.Module):
 
     def __init__(self, transformer: nn.Module, classes: int, causal: bool, padding: int, length: int) -> None:
         super().__init__()
+        if hasattr(transformer, "set_attn_implementation"):
+            transformer.set_attn_implementation("eager")  # type: ignore[operator]
         self.transformer = transformer
         self.causal, self.padding, self.length = causal, padding, length
         embedding: nn.Embedding = transformer.get_input_embeddings()  # type: ignore[operator]

@@ -9,6 +9,7 @@ import pandas as pd
 from safetensors.numpy import load_file
 
 from leakbench.core.leakage_points import listed, point_name
+from leakbench.data.words import words_in
 from leakbench.report.cards import FactCard, evidence
 from leakbench.report.columns import COUNTS, OF_UPDATES, with_values
 from leakbench.report.figures import anytime_figure, threshold_figure
@@ -92,10 +93,11 @@ def _unscored_lines(summary: Summary, arrays: Arrays) -> list[PageLine]:
     if finite and not places:
         failed = f"ATTACK FAILED: the attack {summary.cell.attack} made no reconstruction."
         return [PageLine("", failed, ""), PageLine("", "It does not follow that nothing leaks.", "")]
+    what = "pictures" if words_in(arrays) is None else "sentences"
     where = f" from the {listed([point_name(place) for place in places])}" if places else ""
     return [
-        PageLine("", f"The attack {summary.cell.attack} reconstructed the pictures below{where}.", ""),
-        PageLine("", "No originals were given, so nothing is scored. Compare the pictures with your data.", ""),
+        PageLine("", f"The attack {summary.cell.attack} reconstructed the {what} below{where}.", ""),
+        PageLine("", f"No originals were given, so nothing is scored. Compare the {what} with your data.", ""),
     ]
 
 
@@ -113,7 +115,7 @@ def _distances(summary: Summary) -> list[FactCard]:
 def _unscored(arrays: Arrays) -> list[Gallery]:
     """Return the galleries of reconstructions without originals."""
     found = [
-        Series(point_name(name.split(".")[0]), array, {})
+        Series(point_name(name.split(".")[0]), array, {}, words=words_in(arrays))
         for name, array in arrays.items()
         if name.endswith(".reconstruction")
     ]

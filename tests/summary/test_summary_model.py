@@ -76,7 +76,6 @@ ELSEWHERE = {
     # A function of this name.
     *("cell/__init__.py", "cell/cell.py"),
     # It starts without PyTorch, which the functions of the measures need.
-    "log/log.py",
     # The conformance cases name the scores of other programs.
     *("conformance/batch_cases.py", "conformance/contract.py", "conformance/pictures.py", "conformance/pixel_cases.py"),
 }

@@ -1,0 +1,105 @@
+"""`leakbench attack --tokens` reads an update of one's own language model."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import leakbench
+from leakbench.core.errors import InputError
+from leakbench.data.find import load_dataset
+from leakbench.models.language import LanguageModel
+from tests.command_line import called
+
+LENGTH = 32
+
+
+def build() -> LanguageModel:
+    library = pytest.importorskip("transformers")
+    none = {"bos_token_id": None, "eos_token_id": None}
+    config = library.GPT2Config(vocab_size=4096, n_positions=LENGTH, n_embd=64, n_layer=3, n_head=2, **none)
+    torch.manual_seed(0)
+    return LanguageModel(library.GPT2Model(config), classes=2, causal=True, padding=0, length=LENGTH)
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Return (network, {parameter: gradient}, (sentences (1, 1, T), labels (1, 1))) of a client with one sentence."""
+    model, reviews = build().eval(), load_dataset("reviews")[2]
+    x, y = reviews.train_inputs[:1], reviews.train_targets[:1]
+    nn.functional.cross_entropy(model(x), y).backward()
+    return model, {name: p.grad for name, p in model.named_parameters()}, (x[None], y[None])
+
+
+def attacked(recorded, **given):
+    model, update, truth = recorded
+    known = {"shape": (LENGTH,), "classes": 2, "dataset": "reviews", "truth": truth, "attack": "dager"}
+    return leakbench.attack_update(model, update, **(known | given))
+
+
+def test_a_sentence_is_found_and_scored_as_in_a_run(recorded):
+    found = attacked(recorded)
+    row = found.rows.iloc[0]
+    assert row["edit_distance"] == 0 and row["exact_match"] == 1 and row["null_edit_distance"] > 0.5
+    assert found.sentences == ("effective but too tepid biopic",) and found.verdict == "reconstructs"
+
+
+def test_the_worst_case_of_several_attacks_is_the_one_for_texts(recorded):
+    assert set(attacked(recorded, attack="autoleak").searches) == {"dager"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"dataset": "digits"}, "dataset: got 'digits', expected texts"),
+        ({"dataset": None}, "dataset: got nothing, expected texts"),
+        ({"attack": "cpl"}, "needs pictures or tables, 'reviews' holds texts"),
+        ({"shape": (16,)}, "truth: inputs have the shape"),
+        ({"shape": (16,), "truth": None}, "'reviews' has inputs of \\(32,\\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(recorded, given, says):
+    with pytest.raises(InputError, match=says):
+        attacked(recorded, **given)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [(0.5, "inputs are not whole"), (4096.0, "from 40.* to .*, expected numbers of tokens from 0 to 4095")],
+)
+def test_a_truth_of_other_numbers_is_refused(recorded, change, says):
+    x, y = recorded[2]
+    with pytest.raises(InputError, match=says):
+        attacked(recorded, truth=(x + change, y))
+
+
+def test_texts_for_another_network_are_refused():
+    model = nn.Sequential(nn.Linear(LENGTH, 2))
+    update = {name: torch.randn_like(p) for name, p in model.named_parameters()}
+    with pytest.raises(InputError, match="'reviews' holds texts, but the network is no language model"):
+        leakbench.attack_update(model, update, shape=(LENGTH,), classes=2, dataset="reviews")
+
+
+def test_the_command_prints_sentences_and_the_page_shows_them(recorded, tmp_path, monkeypatch, capsys):
+    model, update, _ = recorded
+    monkeypatch.chdir(tmp_path)
+    save_file(dict(model.state_dict()), "before.safetensors")
+    save_file(update, "update.safetensors")
+    words = ["attack", "--model", "tests.external.test_own_texts:build", "--before", "before.safetensors"]
+    words += ["--update", "update.safetensors", "--classes", "2", "--dataset", "reviews", "--attack", "dager"]
+    code, printed, said = called(monkeypatch, capsys, *words, "--tokens", str(LENGTH), "--out", "found")
+    assert code == 0, said
+    assert "found: effective but too tepid biopic" in printed and "NOT SCORED: 1 reconstruction" in printed
+    page = (tmp_path / "found" / "report.html").read_text()
+    assert "reconstructed the sentences below" in page and "##ic" in page
+    code, printed, _ = called(monkeypatch, capsys, *words, "--tokens", str(LENGTH), "--json")
+    assert json.loads(printed)["sentences"] == ["effective but too tepid biopic"]
+    for wrong, says in (
+        (["--tokens", "32", "--shape", "32"], "got also --tokens"),
+        ([], "got none, expected --shape or --tokens"),
+        (["--tokens", "32", "--mean", ".5", "--std", ".5"], "mean: tokens are not normalised"),
+    ):
+        code, _, said = called(monkeypatch, capsys, *words, *wrong)
+        assert code == 2 and says in said and said.count("\n") == 1
