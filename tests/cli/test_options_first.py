@@ -40,7 +40,7 @@ BAD = {
     ),
     "budget": "-1",
     **dict.fromkeys(
-        ("leak_batch", "observations", "candidates", "seeds", "identify", "trials", "repeats", "outer"), "0"
+        ("leak_batch", "tokens", "observations", "candidates", "seeds", "identify", "trials", "repeats", "outer"), "0"
     ),
     **dict.fromkeys(("learning_rate", "epsilon", "stop_at_epsilon", "seed", "train_rounds", "sigma", "clip"), "-1"),
     **dict.fromkeys(("dropout", "stop_at_delta", "delta", "reach"), "2"),
