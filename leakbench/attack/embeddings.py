@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from leakbench.federated.view import View
 from leakbench.models.language import LanguageModel
 
-__all__ = ["Embedded", "embedded"]
+__all__ = ["Embedded", "embedded", "word_embedding"]
 
 POSITIONS = ("wpe", "position_embeddings")
 """Last names of the embeddings of positions."""
@@ -39,6 +39,12 @@ class Embedded:
     reach: int | None
 
 
+def word_embedding(model: LanguageModel) -> str:
+    """Return the name of the word embeddings."""
+    names = {id(module): name for name, module in model.named_modules()}
+    return f"{names[id(model.transformer.get_input_embeddings())]}.weight"  # type: ignore[operator]
+
+
 def embedded(view: View, model: LanguageModel) -> Embedded | None:
     """Return the evidence of the one victim of a view; None if the embedding of tokens is not trained or has no finite gradient.
 
@@ -46,8 +52,7 @@ def embedded(view: View, model: LanguageModel) -> Embedded | None:
         view: A view of one victim.
         model: Its network.
     """
-    names = {id(module): name for name, module in model.named_modules()}
-    word = f"{names[id(model.transformer.get_input_embeddings())]}.weight"  # type: ignore[operator]
+    word = word_embedding(model)
     if word not in view.update or not view.update[word].isfinite().all():
         return None
     gradient = view.update[word][0].double()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["IMAGE", "KINDS", "PLAIN", "TABULAR", "TEXT", "Needs", "needs_of"]
+from leakbench.models.language import LanguageModel
+
+__all__ = ["IMAGE", "KINDS", "PLAIN", "TABULAR", "TEXT", "Needs", "ReadsParameters", "needs_of"]
 
 IMAGE, TABULAR, TEXT = "image", "tabular", "text"
 
@@ -30,6 +33,7 @@ class Needs:
         logits: The logits of the victims under the sent network (an oracle).
         alone: Updates of one example each, not of a batch.
         public: Largest number of public examples that the part reads.
+        classes: A network that answers with classes.
         kinds: The kinds of data that the part can attack; those that all parts of an attack have in common are left.
     """
 
@@ -37,6 +41,7 @@ class Needs:
     labels: bool = False
     logits: bool = False
     alone: bool = False
+    classes: bool = False
     public: int = 0
     kinds: tuple[str, ...] = KINDS
 
@@ -54,6 +59,20 @@ class Needs:
         """Return the needs of both."""
         most = {name: max(mine, getattr(other, name)) for name, mine in vars(self).items() if name != "kinds"}
         return Needs(**most, kinds=tuple(kind for kind in self.kinds if kind in other.kinds))
+
+
+@runtime_checkable
+class ReadsParameters(Protocol):
+    """A method that reads the gradients of some parameters of a language model, and finds nothing without them."""
+
+    def missing(self, model: LanguageModel, trained: Sequence[str]) -> str:
+        """Return what the method reads and a network does not train, empty for nothing.
+
+        Args:
+            model: The network.
+            trained: Names of the trained parameters.
+        """
+        ...
 
 
 def needs_of(part: Any) -> Needs:

@@ -19,7 +19,18 @@ from torch.func import functional_call
 from leakbench.core.types import Parameters
 from leakbench.models.language import LanguageModel
 
-__all__ = ["ATTENTION", "HIDDEN", "Layer", "Probe", "Span", "entering_of", "layer_of", "probes_of", "span_of"]
+__all__ = [
+    "ATTENTION",
+    "HIDDEN",
+    "Layer",
+    "Probe",
+    "Span",
+    "entering_of",
+    "layer_of",
+    "probes_of",
+    "span_of",
+    "trains_first",
+]
 
 ATTENTION = (("c_attn",), ("query", "key", "value"), ("q_proj", "k_proj", "v_proj"), ("query_key_value",))
 """Names of the projections of one attention layer that have the same input, in each kind of transformer."""
@@ -56,6 +67,19 @@ def probes_of(
         trained: Names of the trained parameters.
         groups: Names of the layers, `ATTENTION` or `HIDDEN`.
     """
+    return list(_layers(model, trained, groups).values())
+
+
+def trains_first(model: LanguageModel, trained: Sequence[str], many: int = 2) -> bool:
+    """Return whether the first attention layers of a network are trained, so that their gradients have the inputs' spans."""
+    every = list(_layers(model, [name for name, _ in model.named_parameters()], ATTENTION))[:many]
+    return len(every) == many and list(_layers(model, trained, ATTENTION))[:many] == every
+
+
+def _layers(
+    model: LanguageModel, trained: Sequence[str], groups: tuple[tuple[str, ...], ...]
+) -> dict[str, tuple[Probe, ...]]:
+    """Return {name of the module: probes} of `probes_of`."""
     modules = dict(model.named_modules())
     layers: dict[str, list[Probe]] = {}
     for name, module in modules.items():
@@ -69,7 +93,7 @@ def probes_of(
             found += [Probe(n, (f"{n}.weight",), False) for n in low if f"{n}.weight" in trained]
             if found:
                 layers[parent] = found
-    return [tuple(found) for found in layers.values()]
+    return {parent: tuple(found) for parent, found in layers.items()}
 
 
 def _weight(modules: dict[str, nn.Module], name: str) -> str:

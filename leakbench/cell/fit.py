@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakbench.attack import Attack
-from leakbench.attack.needs import IMAGE, TABULAR, TEXT
+from leakbench.attack.needs import IMAGE, TABULAR, TEXT, ReadsParameters
 from leakbench.attack.servers.fishing import fished
 from leakbench.attack.servers.server import lies
 from leakbench.cell.network import probe
@@ -11,12 +11,14 @@ from leakbench.cell.settings import Settings
 from leakbench.cell.victim_mode import check_mode
 from leakbench.core.errors import InputError
 from leakbench.core.request import NEXT_TOKEN
+from leakbench.core.types import Network
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
 from leakbench.defense.transform import RunsNetwork
 from leakbench.models.folder import shown
+from leakbench.models.language import LanguageModel
 
-__all__ = ["check_alone", "check_class", "check_fit", "check_kind", "check_loss"]
+__all__ = ["check_alone", "check_class", "check_fit", "check_kind", "check_loss", "check_trained"]
 
 MOST_INDICES = 100_000_000
 
@@ -109,9 +111,26 @@ def check_loss(s: Settings, attack: Attack, defense: Defense, names: dict[str, s
             f"loss: next_token has no classes, which the defense {names['defense']!r} reads; try --loss class"
         )
     needs = attack.needs
-    if needs.labels or needs.logits or lies(attack.server):
+    if needs.labels or needs.logits or needs.classes or lies(attack.server):
         what = "the true labels" if needs.labels else "the true logits" if needs.logits else "a layer of classes"
         raise InputError(f"loss: next_token has no classes, and {names['attack']!r} takes {what}; try --loss class")
+
+
+def check_trained(s: Settings, attack: Attack, network: Network, name: str) -> None:
+    """Raise InputError for an attack that reads the gradients of parameters that are not trained.
+
+    Args:
+        network: The network that leaks.
+        name: Name of the attack.
+    """
+    method, model = attack.method, network.model
+    if isinstance(method, ReadsParameters) and isinstance(model, LanguageModel):
+        missing = method.missing(model, tuple(network.parameters))
+        if missing:
+            raise InputError(
+                f"attack: {name!r} reads the gradients of {missing}, which --trainable {s.trainable} leaves out or {s.leaking} does"
+                " not have; try another attack, such as identification, or --trainable all"
+            )
 
 
 def check_class(s: Settings, data: Dataset, attack: Attack, names: tuple[str, str]) -> None:

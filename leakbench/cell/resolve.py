@@ -8,11 +8,11 @@ from typing import Any
 
 from leakbench.attack import Attack
 from leakbench.attack.evaluations import with_evaluations
-from leakbench.attack.needs import TEXT
+from leakbench.attack.needs import TEXT, ReadsParameters
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
-from leakbench.cell.fit import check_alone, check_class, check_fit, check_kind, check_loss
+from leakbench.cell.fit import check_alone, check_class, check_fit, check_kind, check_loss, check_trained
 from leakbench.cell.looks import check_looks
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
@@ -142,6 +142,8 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         network = probe(defense, data, settings, settings.leaking).network
         method = with_evaluations(attack.method, request.evaluations, network.model, data.shape)
         attack = dataclasses.replace(attack, method=method)
+    if isinstance(attack.method, ReadsParameters):
+        check_trained(settings, attack, probe(defense, data, settings, settings.leaking).network, attack_name)
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
     cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, "", request))
     check_looks(cell)

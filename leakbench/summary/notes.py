@@ -112,7 +112,9 @@ def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
 
 def tap_notes(key: str, tap: Tap, group: pd.DataFrame, cell: Cell) -> dict[str, str]:
     """Return the notes on one leakage point's measurements."""
-    notes = table_notes(key, tap) | text_notes(key, tap) | fit_notes(key, tap) | ranking_notes(key, tap)
+    notes = (
+        table_notes(key, tap) | text_notes(key, tap, cell.settings.loss) | fit_notes(key, tap) | ranking_notes(key, tap)
+    )
     absent = undefined(cell.data.layout)
     reasons = {measure.name: measure.absent for measure in MEASURES if measure.absent} | absent
     if tap.null_recognised is None:

@@ -11,11 +11,11 @@ import pandas as pd
 from leakbench.attack.servers.fishing import fished
 from leakbench.cell import Cell, knowledge, looks_at, random_at
 from leakbench.core.leakage_points import LeakagePoint, listed, point_name
-from leakbench.core.request import CLASS
+from leakbench.core.request import CLASS, NEXT_TOKEN
 from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.limits.limits import Limits
 from leakbench.measure.measures import RMSE
-from leakbench.measure.rates import ASR, LABELS
+from leakbench.measure.rates import ASR, LABEL_RANKED, LABELS
 from leakbench.models.folder import shown
 from leakbench.models.trainable import ALL
 from leakbench.scoring.rankings import ONE_EACH
@@ -54,6 +54,8 @@ def summarise(
         setup = setup_of(cell, int(group["member"].max()) + 1)
         found = tap_summary(group, phases.get(point.phase, 0.0), setup)
         found = found.replaced(observations=looks_at(cell, point.tap), **_grid(cell, point.tap, round_number))
+        if s.loss == NEXT_TOKEN:
+            found = found.replaced(**dict.fromkeys((LABELS.name, *LABEL_RANKED.ends)))
         taps[key], why, broken = limited(key, found, group, limits[key], points)
         notes.update(tap_notes(key, taps[key], group, cell) | why)
         violations += broken

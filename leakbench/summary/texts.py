@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+from leakbench.core.request import NEXT_TOKEN
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.metrics import NO_PIXELS
-from leakbench.measure.rates import EXACT, OF_TEXTS, VERBATIM
+from leakbench.measure.rates import EXACT, LABEL_RANKED, LABELS, OF_TEXTS, VERBATIM
 from leakbench.measure.statistics import mean_interval, proportion
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.scoring.scores_texts import NEAREST
@@ -43,10 +44,15 @@ def text_fields(group: pd.DataFrame) -> dict[str, float | None]:
     return {**found, EDIT_DISTANCE.name: float(group[EDIT_DISTANCE.name].fillna(1.0).median())}
 
 
-def text_notes(key: str, tap: Tap) -> dict[str, str]:
+NO_LABELS = "the loss is that of next tokens, which are no labels"
+
+
+def text_notes(key: str, tap: Tap, loss: str) -> dict[str, str]:
     """Return the reasons for the missing fields of texts: tokens have no pixels, and a ranking gives no sentence."""
     if tap.null_edit_distance is None:
         return {}
     pixels = {f"taps.{key}.{name}": NO_PIXELS for name in (RMSE.baseline, VERBATIM.name)}
     named = (EDIT_DISTANCE.name, *(rate.name for rate in OF_TEXTS), *GUESSES)
+    if loss == NEXT_TOKEN:
+        pixels |= {f"taps.{key}.{name}": NO_LABELS for name in (LABELS.name, LABEL_RANKED.name)}
     return pixels | {f"taps.{key}.{name}": RANKS_ONLY for name in named if tap.value(name) is None}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.embeddings import Embedded, embedded
+from leakbench.attack.embeddings import Embedded, embedded, word_embedding
 from leakbench.attack.looks import averaged
 from leakbench.attack.methods.dager import answer_of, language_model, possible_of
 from leakbench.attack.needs import TEXT, Needs
@@ -59,6 +60,10 @@ class BagOfWords:
         """
         return likeliest([self._answer(view, rngs) for view, _ in averaged(views)])
 
+    def missing(self, model: LanguageModel, trained: Sequence[str]) -> str:
+        """Return what the method reads and a network does not train, empty for nothing."""
+        return "" if word_embedding(model) in trained else "word embeddings"
+
     def _answer(self, view: View, rngs: Generators) -> Reconstruction:
         model = language_model(view, "bag_of_words")
         like = next(iter(view.update.values()))
@@ -68,7 +73,9 @@ class BagOfWords:
             evidence = embedded(one, model)
             if evidence is not None and len(evidence.tokens):
                 inputs[victim] = self._sentences(one, model, evidence)
-        labels = LastLayer()(view, rngs).targets.argmax(-1)
+        labels = torch.zeros(inputs.shape[:2], dtype=torch.int64, device=inputs.device)
+        if view.classes > 1:  # The next tokens are no labels.
+            labels = LastLayer()(view, rngs).targets.argmax(-1)
         return answer_of(view, inputs, labels.masked_fill(~inputs.isfinite().all(-1), -1))
 
     def _sentences(self, view: View, model: LanguageModel, evidence: Embedded) -> Tensor:

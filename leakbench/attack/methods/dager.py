@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -12,12 +12,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
-from leakbench.attack.embeddings import Embedded, embedded
+from leakbench.attack.embeddings import Embedded, embedded, word_embedding
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
 from leakbench.attack.slots.distance import SquaredL2
-from leakbench.attack.spans import HIDDEN, Layer, entering_of, layer_of, probes_of
+from leakbench.attack.spans import HIDDEN, Layer, entering_of, layer_of, probes_of, trains_first
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Fraction, part
@@ -105,6 +105,10 @@ class Dager:
         """
         return likeliest([self._answer(view, rngs) for view, _ in averaged(views)])
 
+    def missing(self, model: LanguageModel, trained: Sequence[str]) -> str:
+        """Return what the method reads and a network does not train, empty for nothing."""
+        return "" if trains_first(model, trained) else "the first two attention layers"
+
     def _answer(self, view: View, rngs: Generators) -> Reconstruction:
         model = language_model(view, "dager")
         like = next(iter(view.update.values()))
@@ -121,6 +125,8 @@ class Dager:
     def _sentences(self, view: View, model: LanguageModel, rng: torch.Generator) -> Tensor:
         """Return possible sentences (n, T) of the one victim of a view."""
         length = view.shape[0]
+        if self.missing(model, tuple(view.update)):
+            return next(iter(view.update.values())).new_zeros(0, length)
         layers = [layer_of(view.update, probes, self.tolerance) for probes in probes_of(model, tuple(view.update))[:2]]
         first, second = layers if len(layers) == 2 else (None, None)
         if first is None or second is None:
@@ -358,7 +364,7 @@ class _Search:
             return None
         options = inside[:, :length].T.long().argsort(dim=1, descending=True, stable=True)[:, : int(many.max())]
         there = torch.arange(options.shape[1], device=many.device) < many[:, None]
-        vectors = self.parameters[self._embedding][options]  # (L, O, width)
+        vectors = self.parameters[word_embedding(self.model)][options]  # (L, O, width)
         mixture = there.to(vectors) / many[:, None]
         sentence = torch.full((self.possible.shape[1],), float(self.model.padding), device=many.device)
         way = list(layers)
@@ -374,11 +380,6 @@ class _Search:
             if not (many > 1).any():
                 break
         return None
-
-    @property
-    def _embedding(self) -> str:
-        module = self.model.transformer.get_input_embeddings()  # type: ignore[operator]
-        return f"{next(name for name, other in self.model.named_modules() if other is module)}.weight"
 
     def _mixed(self, layer: Layer, vectors: Tensor, there: Tensor, mixture: Tensor) -> Tensor:
         """Return the next mixture (L, O) of the vectors (L, O, width) of the possible tokens at each of L places.

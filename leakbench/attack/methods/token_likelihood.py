@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -68,12 +68,16 @@ class TokenLikelihood:
         """
         return likeliest([self._answer(view) for view, _ in averaged(views)])
 
+    def missing(self, model: LanguageModel, trained: Sequence[str]) -> str:
+        """Return what the method reads and a network does not train, empty for nothing."""
+        return "" if all(name in trained for name in _names(model, model.length)) else "word and position embeddings"
+
     def applies(self, view: View) -> bool:
         """Return whether the network trains both embeddings, which the method reads, and the view has public sentences."""
         model = view.network.model
         if not isinstance(model, LanguageModel) or view.public is None or not len(view.public.labels):
             return False
-        return all(name in view.update for name in _names(model, view.shape[0]))
+        return not self.missing(model, tuple(view.update))
 
     def _answer(self, view: View) -> Reconstruction:
         model = language_model(view, "token_likelihood")

@@ -61,6 +61,8 @@ class LastLayer:
     all negative rows divided by M) is subtracted from it.
     """
 
+    needs: ClassVar[Needs] = Needs(classes=True)
+
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
         """Return one-hot labels in ascending order; raises InputError if the last layer does not have one row per class."""
         weights = [u for u in view.update.values() if u.dim() > 2]
@@ -83,6 +85,8 @@ class LastLayer:
 @part("labels.last_layer_counts")
 class LastLayerCounts:
     """Count the labels from the last layer's gradient and public examples, including repeated classes: see `label_counts`."""
+
+    needs: ClassVar[Needs] = Needs(classes=True)
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
         """Return one-hot labels in ascending order; raises InputError if the view has no public examples."""

@@ -25,10 +25,10 @@ class Embeddings:
 
     The embeddings enter the network like word embeddings. The reconstruction consists of the tokens with the nearest word
     embeddings. A place with an embedding of zeros holds no token, and a search does not move it. A guess does not reach the word
-    embeddings themselves, so their gradient is not compared.
+    embeddings themselves, so their gradient is not compared. They have no next token, so that the network must answer with classes.
     """
 
-    needs: ClassVar[Needs] = Needs(kinds=(TEXT,))
+    needs: ClassVar[Needs] = Needs(kinds=(TEXT,), classes=True)
 
     nearest: Annotated[
         Literal["cosine", "l2"], Field(description="Distance by which the nearest word embedding is chosen.")
