@@ -401,3 +401,29 @@ def test_an_attack_on_another_kind_of_data_is_refused_in_one_line(attack: str, d
     with pytest.raises(InputError) as refused:
         plan_cell(Request(attack=attack, dataset=dataset, victims=2, candidates=4), None)
     assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("attack", "trainable", "missing"),
+    [
+        ("dager", "head", "the first two attention layers"),
+        ("dager", "blocks:3", "the first two attention layers"),
+        ("token_likelihood", "no_embeddings", "word and position embeddings"),
+        ("token_likelihood", "lora:r=8", "word and position embeddings"),
+        ("bag_of_words", "lora:r=8", "word embeddings"),
+    ],
+)
+def test_an_attack_on_what_is_not_trained_is_refused(attack: str, trainable: str, missing: str) -> None:
+    request = Request(attack=attack, dataset="reviews", trainable=trainable, victims=2, candidates=4)
+    with pytest.raises(
+        InputError, match=f"attack: '{attack}' reads the gradients of {missing}, which --trainable {trainable}"
+    ):
+        plan_cell(request, None)
+
+
+@pytest.mark.parametrize(
+    ("attack", "trainable"),
+    [("dager", "lora:r=8"), ("dager", "blocks:4"), ("dager", "no_embeddings"), ("autoleak", "head"), ("tag", "head")],
+)
+def test_an_attack_on_what_is_trained_is_planned(attack: str, trainable: str) -> None:
+    plan_cell(Request(attack=attack, dataset="reviews", trainable=trainable, victims=2, candidates=4), None)

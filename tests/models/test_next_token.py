@@ -151,6 +151,8 @@ def test_the_data_then_have_no_classes():
         ({"dataset": "digits", "model": None, "leak_model": None}, "next_token takes texts, 'digits' has none"),
         ({"defense": "soteria"}, "has no classes, which the defense 'soteria' reads"),
         ({"defense": "precode"}, "has no classes, which the defense 'precode' reads"),
+        ({"attack": "tag"}, "has no classes, and 'tag' takes a layer of classes"),
+        ({"attack": "lamp_l1_l2"}, "has no classes, and 'lamp_l1_l2' takes a layer of classes"),
     ],
 )
 def test_what_reads_classes_is_refused(fields, message):

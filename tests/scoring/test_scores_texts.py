@@ -107,7 +107,10 @@ def test_the_baseline_guess_knows_only_public_sentences():
 def test_an_attack_that_only_ranks_has_guesses_and_reasons():
     tap = tap_summary(rows_of(None), 1.0)
     assert tap.rouge_1 is None and tap.null_rouge_1 is not None and tap.identified == 1
-    assert text_notes("type-1", tap)["taps.type-1.rouge_1"] == "the attack ranks, it does not reconstruct"
+    notes = text_notes("type-1", tap, "class")
+    assert notes["taps.type-1.rouge_1"] == "the attack ranks, it does not reconstruct"
+    assert "taps.type-1.label_accuracy" not in notes
+    assert "no labels" in text_notes("type-1", tap, "next_token")["taps.type-1.label_accuracy"]
 
 
 def test_the_columns_of_texts():
