@@ -154,17 +154,24 @@ def entering_of(
     return [entered[probe.module] for probe in probes]
 
 
+MARGIN, NOISY_MARGIN = 8.0, 2.0
+"""Margins of `Span` with rounding errors, and with noise, whose estimate is closer: 1.1 was the largest measured factor."""
+
+
 @dataclass(frozen=True)
 class Span:
     """The span of the inputs of a probe.
 
     Args:
         basis: (d, r) float64, orthonormal columns.
-        tilts: (r,), by how much rounding errors turn each column: the largest singular value outside, as a share of the column's.
+        tilts: (r,), by how much errors turn each column: with rounding errors, the largest singular value outside as a share of
+            the column's; with known noise, the tangent of the expected angle.
+        margin: Factor between the largest distance of an input of the batch and its estimate.
     """
 
     basis: Tensor
     tilts: Tensor
+    margin: float = MARGIN
 
     @property
     def rank(self) -> int:
@@ -191,7 +198,7 @@ class Span:
     def share(self, inputs: Tensor, tolerance: float, moved: Tensor | None = None) -> Tensor:
         """Return the distance (...) of inputs (..., d) from the span, as a share of the allowed one.
 
-        An input of the batch has coordinates c in the basis, and rounding errors move it by about sqrt(sum (c * tilt)^2).
+        An input of the batch has coordinates c in the basis, and errors move it by about sqrt(sum (c * tilt)^2).
 
         Local steps change the weights and with them the input, about along the line from the first weights to the last ones. Then
         the distance is that of the line, and its curvature is allowed, as a share `CURVED` of its length.
@@ -216,13 +223,10 @@ class Span:
         # Both the client and the attacker compute the input with rounding errors. A gradient in single precision that is converted
         # keeps its errors, which are about as large as a share of its largest direction.
         rounding = ROUNDINGS * max(torch.finfo(inputs.dtype).eps, float(self.tilts.amin()))
-        allowed = MARGIN * ((inside * self.tilts).norm(dim=-1) + rounding) + curved
+        allowed = self.margin * ((inside * self.tilts).norm(dim=-1) + rounding) + curved
         share: Tensor = distance / allowed.clamp_max(tolerance * self.room)
         return share
 
-
-MARGIN = 8.0
-"""Factor between the largest distance of an input of the batch and its estimate."""
 
 CURVED = 0.5
 """Largest distance from the line on which local steps move an input, as a share of its length; .34 was the largest measured."""
@@ -237,11 +241,16 @@ ROUNDING = 1e-5
 """Singular values below this share of the largest one may be rounding errors."""
 
 
-def span_of(gradients: Sequence[Tensor]) -> Span | None:
+def span_of(gradients: Sequence[Tensor], noise: float | None = None) -> Span | None:
     """Return the span of the columns of gradients (d, k) of the same inputs.
 
-    Its dimension is where the singular values fall to rounding errors: at the largest ratio of neighbours, at least `GAP`, whose
-    second value is below `ROUNDING` of the first singular value. Gradients of exactly low rank end in zeros.
+    With known noise, see `_noisy_span`. Else its dimension is where the singular values fall to rounding errors: at the largest
+    ratio of neighbours, at least `GAP`, whose second value is below `ROUNDING` of the first singular value. Gradients of exactly
+    low rank end in zeros.
+
+    Args:
+        gradients: The gradients.
+        noise: Standard deviation of Gaussian noise on each number; None or 0 for rounding errors alone.
 
     Returns:
         None without such a fall, since noise fills the span up; and for a span of d - 1 dimensions, in which the outputs of layer
@@ -250,6 +259,8 @@ def span_of(gradients: Sequence[Tensor]) -> Span | None:
     whole = torch.cat([g.double() for g in gradients], 1)
     if not whole.isfinite().all() or not whole.any():
         return None
+    if noise:
+        return _noisy_span(whole, noise)
     # A column is rounded in proportion to its length. With equal lengths all columns have the same rounding errors, and small ones
     # show directions that the errors of large ones would cover.
     norms = whole.norm(dim=0)
@@ -265,6 +276,36 @@ def span_of(gradients: Sequence[Tensor]) -> Span | None:
     if float(ratios[rank - 1]) < GAP or rank >= whole.shape[0] - 1:
         return None
     return Span(basis[:, :rank], values[rank].clamp_min(floor) / values[:rank])
+
+
+def _noisy_span(whole: Tensor, noise: float) -> Span | None:
+    """Return the span of a matrix (d, k) of low rank under Gaussian noise of a known standard deviation s.
+
+    The largest singular value of noise alone is s (sqrt(d) + sqrt(k)), with fluctuations of the law of Tracy and Widom (Johnstone,
+    2001). Larger ones are signal. In units of s sqrt(k) and with c = d / k, a singular value t of the signal becomes
+    y = sqrt((1 + t^2) (c + t^2)) / t, and its left vector is turned by the angle with sin^2 = c (1 + t^2) / (t^2 (t^2 + c))
+    (Benaych-Georges and Nadakuditi, 2012).
+
+    Returns:
+        None without signal, and for a span of d - 1 dimensions.
+    """
+    rows, columns = whole.shape
+    share = rows / columns
+    basis, values, _ = torch.linalg.svd(whole, full_matrices=False)
+    squares = (values / noise).square() / columns
+    edge, spread = (1 + share**0.5) ** 2, (1 + share**0.5) ** (4 / 3) * share ** (-1 / 6) * columns ** (-2 / 3)
+    rank = int((squares > edge + FLUCTUATIONS * spread).sum())
+    if rank == 0 or rank >= rows - 1:
+        return None
+    middle = squares[:rank] - 1 - share
+    signal = (middle + (middle.square() - 4 * share).clamp_min(0).sqrt()) / 2
+    turned = share * (1 + signal) / (signal * (signal + share))
+    floor = torch.finfo(torch.float32).eps * float(values[0]) / values[:rank]
+    return Span(basis[:, :rank], (turned / (1 - turned)).sqrt().maximum(floor), NOISY_MARGIN)
+
+
+FLUCTUATIONS = 3.0
+"""Standard deviations of the largest singular value of noise above which a singular value is signal."""
 
 
 @dataclass(frozen=True)
@@ -291,12 +332,21 @@ class Layer:
         return torch.cat([span.outside(x).flatten(1) for x, span in pairs], 1)
 
 
-def layer_of(update: Parameters, probes: tuple[Probe, ...], tolerance: float) -> Layer | None:
-    """Return a layer with the spans in an update {p: (1, *p)}; None if an input has no span."""
+def layer_of(
+    update: Parameters, probes: tuple[Probe, ...], tolerance: float, noise: float | None = None
+) -> Layer | None:
+    """Return a layer with the spans in an update {p: (1, *p)}; None if an input has no span.
+
+    Args:
+        update: The update.
+        probes: The probes of the layer.
+        tolerance: See `Layer`.
+        noise: See `span_of`.
+    """
     spans = []
     for probe in probes:
         gradients = [update[name][0] for name in probe.weights]
-        span = span_of(gradients if probe.outer else [g.T for g in gradients])
+        span = span_of(gradients if probe.outer else [g.T for g in gradients], noise)
         if span is None:
             return None
         spans.append(span)

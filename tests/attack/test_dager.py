@@ -137,6 +137,38 @@ def test_a_span_is_found_below_rounding_errors_and_not_in_noise():
     assert span_of([torch.full((40, 90), torch.nan)]) is None
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_known_noise_gives_the_rank_and_the_angles(seed):
+    """Singular values t of the signal are found from the edge s (sqrt(d) + sqrt(k)) on, where t^4 = d k s^4."""
+    rows, columns, std = 120, 360, 0.01
+    rng = torch.Generator().manual_seed(seed)
+    shape = {"generator": rng, "dtype": torch.float64}
+    left = torch.linalg.qr(torch.randn(rows, 6, **shape))[0]
+    right = torch.linalg.qr(torch.randn(columns, 6, **shape))[0]
+    least = (rows * columns) ** 0.25 * std
+    sizes = least * torch.tensor([20.0, 8.0, 4.0, 2.0, 0.5, 0.2], dtype=torch.float64)
+    span = span_of([(left * sizes) @ right.T + std * torch.randn(rows, columns, **shape)], std)
+    assert span is not None
+    assert span.rank == 4
+    cosines = (span.basis * left[:, :4]).sum(0).abs()
+    assert torch.allclose(span.tilts, (1 / cosines.square() - 1).sqrt(), rtol=0.25)
+    inside, unrelated = left[:, :3].T, torch.randn(50, rows, **shape)
+    assert span.share(inside, 0.9).max() < 1 < span.share(unrelated, 0.9).min()
+
+
+def test_noise_alone_has_no_span():
+    rng = torch.Generator().manual_seed(0)
+    assert all(span_of([0.1 * torch.randn(60, 200, generator=rng)], 0.1) is None for _ in range(50))
+
+
+@pytest.mark.parametrize(("name", "noise"), [("gpt_tiny", 1e-6), ("gpt_tiny", 1e-5), ("bert_tiny", 1e-6)])
+def test_an_attacker_that_knows_the_noise_finds_sentences_in_it(name, noise):
+    x = sentences(1)
+    shown = view(x, name, noise=noise)
+    assert found(shown).isnan().all()
+    assert rows(found(dataclasses.replace(shown, noise=noise))) == rows(x)
+
+
 def test_small_columns_count_as_much_as_large_ones():
     """Rounding errors of the large columns would cover the seventh direction, which only small ones have."""
     rng = torch.Generator().manual_seed(0)

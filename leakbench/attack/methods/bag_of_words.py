@@ -88,7 +88,7 @@ class BagOfWords:
         if evidence.places is not None:
             shares = evidence.places[: len(tokens)]
             first = next(iter(probes_of(model, tuple(view.update))), ())
-            layer = layer_of(view.update, first, self.tolerance) if first else None
+            layer = layer_of(view.update, first, self.tolerance, view.noise) if first else None
             if layer is not None:
                 possible = possible_of(view, model, layer, length, evidence)[tokens]
                 shares = shares.masked_fill(~possible, 0.0)

@@ -127,7 +127,10 @@ class Dager:
         length = view.shape[0]
         if self.missing(model, tuple(view.update)):
             return next(iter(view.update.values())).new_zeros(0, length)
-        layers = [layer_of(view.update, probes, self.tolerance) for probes in probes_of(model, tuple(view.update))[:2]]
+        layers = [
+            layer_of(view.update, probes, self.tolerance, view.noise)
+            for probes in probes_of(model, tuple(view.update))[:2]
+        ]
         first, second = layers if len(layers) == 2 else (None, None)
         if first is None or second is None:
             return next(iter(view.update.values())).new_zeros(0, length)
@@ -150,7 +153,8 @@ class Dager:
         if model.causal:
             return search.causal(second)
         hidden = [
-            layer_of(view.update, probes, self.tolerance) for probes in probes_of(model, tuple(view.update), HIDDEN)[:1]
+            layer_of(view.update, probes, self.tolerance, view.noise)
+            for probes in probes_of(model, tuple(view.update), HIDDEN)[:1]
         ]
         return search.whole(tuple(layer for layer in (*hidden, second) if layer is not None), rng)
 
