@@ -50,6 +50,9 @@ class Dager:
     solved for by least squares: from a mixture of all possible tokens at every place, each exchange of one place for one token
     moves the inputs outside of the span, and the shares of tokens whose moves add up to nothing outside are the next mixture.
 
+    An attacker that knows the defense's noise takes the rank of a span and the allowed distance from the noise. Local steps move
+    the inputs; an input is then compared on the line between the weights before and after the update.
+
     The sentences and labels of the batch are those whose gradients of the classifier add up to the observed one. An answer is
     complete if it explains the observed gradient; see `certainty`.
     """
