@@ -1,5 +1,5 @@
 """Parts of an attack: one file per slot, and the recipe that chooses among them."""
 
-from leakbench.attack.recipe import Attack
+from leakbench.attack.recipe import Attack, attack_on
 
-__all__ = ["Attack"]
+__all__ = ["Attack", "attack_on"]

@@ -6,15 +6,15 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from leakbench.attack.needs import Needs, needs_of
+from leakbench.attack.needs import TEXT, Needs, needs_of
 from leakbench.attack.servers.server import Honest, Server
 from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.core.part import Text, part
-from leakbench.core.recipe import Slot
+from leakbench.core.recipe import Slot, resolve
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
 
-__all__ = ["METHOD", "Attack", "Method"]
+__all__ = ["METHOD", "Attack", "Method", "attack_on"]
 
 
 @runtime_checkable
@@ -64,3 +64,21 @@ class Attack:
         """
         adaptive: Needs = getattr(self.method, "needs_told", Needs()) if self.knows == "defense" else Needs()
         return needs_of(self.method) | needs_of(self.server) | adaptive
+
+
+ENSEMBLE, OF_TEXTS = "autoleak", "autoleak_texts"
+"""The recipe of the worst case of several attacks, and the one that takes its place on texts."""
+
+
+def attack_on(kind: str, name: str) -> tuple[str, Attack]:
+    """Return the name and the recipe of an attack on data of a kind: the ensemble has other stages on texts.
+
+    Args:
+        kind: `image`, `tabular` or `text`.
+        name: Name of the catalog, or path of a recipe.
+
+    Raises:
+        InputError: The name is unknown, or the recipe is wrong.
+    """
+    found, attack = resolve("attacks", Attack, name)
+    return found, resolve("attacks", Attack, OF_TEXTS)[1] if kind == TEXT and found == ENSEMBLE else attack

@@ -6,13 +6,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from leakbench.attack import Attack
+from leakbench.attack import Attack, attack_on
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.needs import TEXT, ReadsParameters
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
-from leakbench.cell.fit import check_alone, check_class, check_fit, check_kind, check_loss, check_trained
+from leakbench.cell.fit import WORDS, check_alone, check_class, check_fit, check_kind, check_loss, check_trained
 from leakbench.cell.looks import check_looks
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
@@ -21,28 +21,20 @@ from leakbench.core.extras import need
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import resolve
 from leakbench.core.request import NEXT_TOKEN, Request, check_request, leak_rounds, networks_of
+from leakbench.core.words import Threshold, check_success
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.metrics import Score, load_lpips
 from leakbench.models import MODELS, default_leak_model, default_model
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import rule_of
 from leakbench.models.trainable import trainable_of
 
-__all__ = ["attack_on", "plan_cell", "resolve_cell", "with_examples"]
-
-
-ENSEMBLE, OF_TEXTS = "autoleak", "autoleak_texts"
-"""The recipe of the worst case of several attacks, and the one that takes its place on texts."""
-
-
-def attack_on(name: str, kind: str) -> tuple[str, Attack]:
-    """Return (name, recipe) of an attack as it runs on a kind of data: what `autoleak` consists of depends on it."""
-    found, attack = resolve("attacks", Attack, name)
-    return found, resolve("attacks", Attack, OF_TEXTS)[1] if kind == TEXT and found == ENSEMBLE else attack
+__all__ = ["plan_cell", "resolve_cell", "with_examples"]
 
 
 def resolve_cell(request: Request, data_dir: Path | None, load: Load = load_dataset) -> Cell:
@@ -88,13 +80,14 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load)
     if data.kind == TEXT:
         need("rouge_score", "dataset")  # Else only the scores, after the attack, would miss it.
-    attack_name, attack = attack_on(request.attack, data.kind)
+    attack_name, attack = attack_on(data.kind, request.attack)
     if request.iterations is not None:
         attack = _with_iterations(attack, request.iterations)
     if request.knows is not None:
         attack = dataclasses.replace(attack, knows=request.knows)
     device = device_of(request.device)
     check_kind(attack, data, (attack_name, data_name))
+    request = _with_success(request, data, data_name)
     federation = _federation(request, recipe)
     recipes_leak = defense.leak_model or attack.leak_model
     model = _model("model", request.model, defense.model, default_model(data.layout))
@@ -109,7 +102,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         model=model,
         leak_model=leak_model,
         federation=federation,
-        success=request.success,
+        success=None if request.success is None else float(request.success),
         candidates=recipe.candidates if request.candidates is None else request.candidates,
         lpips=weights,
         seed=request.seed,
@@ -148,6 +141,15 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, "", request))
     check_looks(cell)
     return cell
+
+
+def _with_success(request: Request, data: Dataset, name: str) -> Request:
+    """Return the request with the measure of its threshold of success; raises InputError for another than the data's."""
+    if request.success is None:
+        return request
+    measure = EDIT_DISTANCE if data.kind == TEXT else RMSE
+    check_success(request.success, measure.name, f"{name!r} holds {WORDS[data.kind]}")
+    return dataclasses.replace(request, success=Threshold(request.success, measure.name))
 
 
 def _federation(request: Request, recipe: DatasetRecipe) -> Federation:

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.typed import STRICT, typed_fields, types_of
-from leakbench.core.words import seconds, success, words
+from leakbench.core.words import Threshold, check_success, seconds, success, words
 
 __all__ = [
     "CLASS",
@@ -252,7 +252,9 @@ class Request:
         Unset(str(NETWORKS)),
     ] = None
     success: Annotated[
-        float | None, Field(description="Threshold of a reconstruction, such as 'rmse<=0.1'."), Unset("calibrated")
+        float | None,
+        Field(description="Threshold of a reconstruction, as 'rmse<=0.1'; for texts 'edit_distance<=0.1' or exact."),
+        Unset("calibrated"),
     ] = None
     candidates: Annotated[
         int | None,
@@ -408,10 +410,7 @@ def check_request(request: Request) -> None:
         raise InputError(f"taps: got none, expected some of {', '.join(TAPS)}")
     if request.reads == "weights" and set(request.taps) == {"type-2"}:
         raise InputError("reads: a type-2 leak is not an update, so weights cannot show it; add --taps type-1")
-    if request.success is not None and not 0 < request.success <= 1:
-        raise InputError(
-            f"success: got a threshold of {request.success}, expected 0 < RMSE <= 1, as in --success 'rmse<=0.1'"
-        )
+    check_success(request.success)
     for name in FIELDS:
         _check_bounds(name, getattr(request, name))
     if request.budget is not None and not 0 < request.budget < math.inf:
@@ -565,8 +564,8 @@ def fields_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of a request, as a file gives them, with the values that a `Request` has.
 
     Args:
-        given: {field: value}. A list is a YAML list, or words with commas between them; `success` is a number, or `rmse<=0.1`;
-            `budget` is a number of seconds, or `2m`. Nothing else is converted.
+        given: {field: value}. A list is a YAML list, or words with commas between them; `success` is a number or the
+            option's words; `budget` is a number of seconds, or `2m`. Nothing else is converted.
 
     Raises:
         InputError: A field is unknown, or its value has another type.
@@ -621,8 +620,9 @@ def options_of(given: Any, usual: Any, without: Collection[str] = ()) -> list[st
         if field.name in FLAGS:
             found.append(FLAGS[field.name])
             continue
+        value = Threshold(value) if field.name == "success" and not isinstance(value, Threshold) else value
         text = ",".join(value) if isinstance(value, tuple) else str(value)
-        found += [f"--{field.name.replace('_', '-')}", f"rmse<={value}" if field.name == "success" else text]
+        found += [f"--{field.name.replace('_', '-')}", text]
     return found
 
 

@@ -4,10 +4,44 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Self
 
 from leakbench.core.errors import InputError
 
-__all__ = ["seconds", "success", "words"]
+__all__ = ["Threshold", "check_success", "seconds", "success", "words"]
+
+
+RMSE, EDIT_DISTANCE, EXACT = "rmse", "edit_distance", "exact"
+
+ACCEPTED = {
+    RMSE: "0 < RMSE <= 1, as in --success 'rmse<=0.1'",
+    EDIT_DISTANCE: "'edit_distance<=X' with X from 0 to 1, as in --success 'edit_distance<=0.1', or exact",
+}
+"""{measure that decides: what `--success` accepts}."""
+
+
+class Threshold(float):
+    """A threshold of success as a user wrote it: a number that knows its measure.
+
+    Args:
+        value: Largest distance of a reconstruction.
+        measure: `rmse` or `edit_distance`; empty for a number alone, which is of the data's own measure.
+    """
+
+    measure: str
+
+    def __new__(cls, value: float, measure: str = "") -> Self:
+        """Return the number with its measure."""
+        found = super().__new__(cls, value)
+        found.measure = measure
+        return found
+
+    def __reduce__(self) -> tuple[type[Threshold], tuple[float, str]]:
+        """Return what makes an equal threshold in another process."""
+        return type(self), (float(self), self.measure)
+
+    def __str__(self) -> str:
+        return f"{self.measure or RMSE}<={float(self)}" if self else EXACT
 
 
 def words(field: str, text: str) -> tuple[str, ...]:
@@ -18,15 +52,38 @@ def words(field: str, text: str) -> tuple[str, ...]:
     return words
 
 
-def success(text: str | None) -> float | None:
-    """Return the threshold of `rmse<=0.1` or `edit_distance<=0.1`, None for None; raises InputError for another text."""
+def success(text: str | None) -> Threshold | None:
+    """Return the threshold of `rmse<=0.1`, `edit_distance<=0.1` or `exact`, None for None; raises InputError for another text."""
     if text is None:
         return None
-    found = re.fullmatch(r"\s*(?:rmse|edit_distance)\s*<=\s*([0-9.eE+-]+|nan|inf)\s*", text)
+    if text.strip() == EXACT:
+        return Threshold(0.0, EDIT_DISTANCE)
+    found = re.fullmatch(r"\s*(rmse|edit_distance)\s*<=\s*([0-9.eE+-]+|nan|inf)\s*", text)
     try:
-        return float(found[1]) if found else _badsuccess(text)
+        return Threshold(float(found[2]), found[1]) if found else _badsuccess(text)
     except ValueError:
         return _badsuccess(text)
+
+
+def check_success(given: float | None, measure: str = "", holds: str = "") -> None:
+    """Check a threshold of success.
+
+    Args:
+        given: The threshold; None for the data set's own.
+        measure: The measure that decides for the data, `rmse` or `edit_distance`; empty where the data are not known yet.
+        holds: The data in the message, as in "'reviews' holds texts".
+
+    Raises:
+        InputError: The number is not a distance, or the user named another measure than the data's.
+    """
+    if given is None:
+        return
+    named = given.measure if isinstance(given, Threshold) else ""
+    if measure and named not in ("", measure):
+        lacks = "an RMSE" if named == RMSE else "an edit distance"
+        raise InputError(f"success: got '{given}', but {holds}, without {lacks}; expected {ACCEPTED[measure]}")
+    if not 0 <= given <= 1 or (given == 0 and named != EDIT_DISTANCE):
+        raise InputError(f"success: got a threshold of {float(given)}, expected {ACCEPTED[measure or named or RMSE]}")
 
 
 def seconds(field: str, text: str | float | None) -> float | None:
@@ -40,5 +97,7 @@ def seconds(field: str, text: str | float | None) -> float | None:
     return value
 
 
-def _badsuccess(text: str) -> float:
-    raise InputError(f"success: got {text!r}, expected a threshold like 'rmse<=0.1'")
+def _badsuccess(text: str) -> Threshold:
+    raise InputError(
+        f"success: got {text!r}, expected a threshold like 'rmse<=0.1', or for texts 'edit_distance<=0.1' or 'exact'"
+    )

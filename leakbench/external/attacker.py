@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakbench.attack import Attack
+from leakbench.attack import Attack, attack_on
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.needs import TEXT
@@ -19,11 +19,11 @@ from leakbench.attack.slots.labels import Joint, LastLayer, LastLayerCounts
 from leakbench.attack.slots.stop import limited
 from leakbench.cell import KNOWS
 from leakbench.cell.fit import check_kind
-from leakbench.cell.resolve import attack_on
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.recipe import resolve
 from leakbench.core.request import MOST_ITERATIONS
 from leakbench.core.rng import generator
+from leakbench.core.words import check_success
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
@@ -34,6 +34,7 @@ from leakbench.external.network import forward_pass, in_mode
 from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
 from leakbench.measure.closeness import eta_of
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.summary.verdict import STRONGEST
 
 __all__ = ["Attacker", "AttackerOptions", "without_truth"]
@@ -155,6 +156,8 @@ class Attacker:
     def _check_kind(self, trace: Trace) -> None:
         """Raise InputError if the network, the dataset and the attack do not read the same kind of data."""
         data, model = self.data, trace.texts
+        decides, examples = (RMSE, "pictures or tables") if model is None else (EDIT_DISTANCE, "texts")
+        check_success(self.success, decides.name, f"the update is of {examples}")
         if model is None and data is not None and data.kind == TEXT:
             raise InputError(f"dataset: {data.name!r} holds texts, but the network is no language model of leakbench")
         if model is None:
@@ -267,8 +270,7 @@ class AttackerOptions:
         Raises:
             InputError: For an unknown name, and for a number outside its range.
         """
-        if self.success is not None and not 0 < self.success <= 1:
-            raise InputError(f"success: got rmse<={self.success:g}, expected 0 < RMSE <= 1")
+        check_success(self.success)
         if self.seed < 0:
             raise InputError(f"seed: got {self.seed}, expected at least 0")
         if self.evaluations is not None and self.evaluations < 1:
@@ -313,7 +315,7 @@ class AttackerOptions:
 
     def _attack(self) -> Attack:
         kind = "" if self.dataset is None else without_examples(self.dataset, self.data_dir)[2].kind
-        recipe = attack_on(self.attack, kind)[1]
+        recipe = attack_on(kind, self.attack)[1]
         if self.knows is not None:
             if self.knows not in KNOWS:
                 raise InputError(

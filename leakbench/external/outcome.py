@@ -27,7 +27,7 @@ from leakbench.data.vocabulary import Vocabulary
 from leakbench.data.words import WORDS, words_of
 from leakbench.external.trace import Trace
 from leakbench.measure.rates import ASR
-from leakbench.report.columns import BATCH, FAILED, OF_UPDATES, VERDICT, VICTIMS, PointColumn, with_values
+from leakbench.report.columns import BATCH, FAILED, VERDICT, VICTIMS, PointColumn, update_columns, with_values
 from leakbench.report.headline import headline, headline_html
 from leakbench.report.own import own_report_into
 from leakbench.report.table import core_columns, print_hanging, print_headline, print_points, printed_width
@@ -287,7 +287,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def _columns(summary: Summary) -> list[PointColumn]:
-    return list(with_values((*OF_UPDATES, VICTIMS, BATCH, FAILED), summary))
+    return list(with_values((*update_columns(summary), VICTIMS, BATCH, FAILED), summary))
 
 
 def _lines(rows: Sequence[Row]) -> list[str]:

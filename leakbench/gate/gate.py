@@ -14,14 +14,15 @@ from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import in_table, markdown_table
 from leakbench.gate.baseline import OF_ATTACK, changed, kept_of
+from leakbench.measure.measures import EDIT_DISTANCE, deciding
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.storage.rows_file import points_in, rows_at
 from leakbench.summary.compare import Difference, differences
 
 __all__ = ["GateCheck", "GateLimits", "gate", "junit", "lines", "markdown"]
 
-LEAKS = {rate.name: rate.column for rate in (ASR, IDENTIFIED)}
-"""{measure of a comparison: its column}; of both, more is a worse defense."""
+LEAKS = {rate.name: rate.column for rate in (ASR, IDENTIFIED)} | {EDIT_DISTANCE.name: EDIT_DISTANCE.name}
+"""{measure of a comparison: its column}; more is a worse defense, and a lower edit distance."""
 
 LEVEL = 0.05
 """Level at which a rise is significant; shared by all measures that are checked for a rise."""
@@ -62,7 +63,8 @@ def gate(run: Path, baseline: Path, limits: GateLimits) -> list[GateCheck]:
     """Return every check of a finished run against a baseline, which is a run's folder or a file.
 
     A measure rose if the 95 % interval of the paired difference is above zero and the exact one-sided sign test over victims
-    rejects at 5 %, divided by the number of tests. A leakage point of the baseline must be in the run. Other settings that
+    rejects at 5 %, divided by the number of tests. Of texts, the edit distance must not have fallen, by the same tests. A leakage
+    point of the baseline must be in the run. Other settings that
     changed are reported.
 
     Raises:
@@ -74,6 +76,11 @@ def gate(run: Path, baseline: Path, limits: GateLimits) -> list[GateCheck]:
         raise InputError(
             f"baseline: {baseline} was attacked by {once['attack']}, the run by {told['attack']}: other attacks, or one that was "
             "changed; write the baseline again"
+        )
+    measure = deciding(rows)
+    if deciding(before) is not measure:
+        raise InputError(
+            f"baseline: {baseline} has no {measure.heading} of its examples, as of an earlier version; write the baseline again"
         )
     others = {} if once["settings"] is None else changed(told["settings"] or {}, once["settings"])
     for name in OF_ATTACK:
@@ -107,12 +114,16 @@ def _alone(rows: pd.DataFrame, before: pd.DataFrame) -> list[GateCheck]:
 
 
 def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float) -> GateCheck:
+    column, distance = LEAKS[d.measure], d.measure == EDIT_DISTANCE.name
+    more = d.high < 0 if distance else d.low > 0
     # The p-value of the sign test is two-sided; that of a rise alone is half of it.
-    risen = d.low > 0 and d.sign / 2 < level
-    column = LEAKS[d.measure]
+    risen = more and d.sign / 2 < level
     point = next(point for point in points_in(rows) if d.point in (point.key, point.tap))
     now, then = (rows_at(r, point).sort_values(["victim", "member"]) for r in (rows, before))
-    broke = now[(now[column] == 1).to_numpy() & (then[column] != 1).to_numpy()]
+    if distance:
+        broke = now[now[column].to_numpy() < then[column].fillna(then[EDIT_DISTANCE.baseline]).to_numpy()]
+    else:
+        broke = now[(now[column] == 1).to_numpy() & (then[column] != 1).to_numpy()]
     victims = tuple(sorted(set(broke["victim"].astype(int))))
     said = (
         f"{d.second:.2f} before, {d.first:.2f} now ({d.difference:+.2f}, 95 % interval [{d.low:+.2f}, {d.high:+.2f}])"
@@ -121,8 +132,10 @@ def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float
     least = math.floor(math.log2(1 / level)) + 1
     few = ""
     if d.victims < least:
-        few = f"; {d.victims} victims are too few to see a rise"
-    elif d.low > 0 and not risen:
+        few = f"; {d.victims} victims are too few to see a {'fall' if distance else 'rise'}"
+    elif more and not risen and distance:
+        few = f"; closer than before, but not for enough victims to tell it from chance ({least} of {d.victims}, if none is less)"
+    elif more and not risen:
         few = f"; more than before, but not by enough victims to tell it from chance ({least} of {d.victims}, if none falls)"
     return GateCheck(f"{d.point} {d.measure}", not risen, said + few, victims if risen else (), blind=d.victims < least)
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from leakbench.attack import attack_on
 from leakbench.attack.slots.stop import searches_of
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import plan, prepare
-from leakbench.cell.resolve import attack_on
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.recipe import describe
@@ -110,7 +110,7 @@ def request_of(asked: CardSizes, defense: str, dataset: str, attack: str, attack
 
 def searches(attack: str, dataset: str, data_dir: Path | None) -> bool:
     """Return whether an attack of the catalog has a search on a data set, so that a limit on evaluations applies to it."""
-    method = attack_on(attack, without_examples(dataset, data_dir)[2].kind)[1].method
+    method = attack_on(without_examples(dataset, data_dir)[2].kind, attack)[1].method
     return any(hasattr(search, "stop") for search in searches_of(method))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from leakbench.measure import measures
@@ -35,8 +35,8 @@ __all__ = [
     "BATCH",
     "COLUMNS",
     "COUNTS",
+    "EDIT_DISTANCE",
     "FAILED",
-    "OF_UPDATES",
     "PAGE_COLUMNS",
     "PAGE_FIELDS",
     "PICKED",
@@ -51,9 +51,11 @@ __all__ = [
     "PointColumn",
     "columns",
     "core_columns",
+    "distance_columns",
     "has_records",
     "has_texts",
     "page_columns",
+    "update_columns",
     "with_values",
 ]
 
@@ -164,8 +166,10 @@ TABLE_COLUMNS = (
     PointColumn("baseline records", "The same for the baseline guess.", _plain(RECORDS.baseline, 3)),
 )
 
+EDIT_DISTANCE = _measured(measures.EDIT_DISTANCE)
+
 EDIT_COLUMNS = (
-    _measured(measures.EDIT_DISTANCE),
+    EDIT_DISTANCE,
     PointColumn(
         "baseline edit distance",
         "Median edit distance of the baseline guess.",
@@ -186,7 +190,7 @@ TEXT_COLUMNS = (
     PointColumn(
         "baseline ROUGE-1", "The same mean of the baseline guess, without any gradient.", _plain(ROUGE_1.baseline)
     ),
-    EDIT_COLUMNS[0],
+    EDIT_DISTANCE,
 )
 """Those of a run on texts, as in the terminal."""
 
@@ -281,6 +285,17 @@ def has_records(summary: Summary) -> bool:
 def has_texts(summary: Summary) -> bool:
     """Return whether the examples of a summary are texts."""
     return any(tap.null_edit_distance is not None for tap in summary.taps.values())
+
+
+def distance_columns(summaries: Sequence[Summary]) -> tuple[PointColumn, ...]:
+    """Return the columns of the distance that decides about success: RMSE, for texts the edit distance."""
+    texts = {has_texts(summary) for summary in summaries}
+    return tuple(column for column, kind in ((RMSE, False), (EDIT_DISTANCE, True)) if kind in texts)
+
+
+def update_columns(summary: Summary) -> tuple[PointColumn, ...]:
+    """Return the columns that an external update may have."""
+    return (SUCCESS, BASELINE, *TEXT_COLUMNS, *EDIT_COLUMNS[1:], *OF_UPDATES[-2:]) if has_texts(summary) else OF_UPDATES
 
 
 def core_columns(summary: Summary) -> tuple[PointColumn, ...]:

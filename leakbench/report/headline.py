@@ -18,6 +18,7 @@ from leakbench.report.epsilons import caveats, epsilons
 from leakbench.report.verdicts import guaranteed
 from leakbench.report.words import number, why_unanswered
 from leakbench.storage.summary import Summary, Tap
+from leakbench.summary.texts import distance_of
 from leakbench.summary.verdict import above_baseline
 
 if TYPE_CHECKING:
@@ -212,16 +213,19 @@ def _external(found: Finding, name: str, tap: Tap) -> Finding:
         return found
     total, reason = victims * batch, found.result.partition("; could still")[0]
     beside = [f"baseline guess: {_count(tap.null_asr, total)}"]
-    rmse, guess = (math.inf if value is None else value for value in (tap.rmse, tap.null_rmse))
-    if tap.asr and tap.null_asr and rmse < guess:
-        beside.append(f"median RMSE {rmse:.4f}, baseline guess {guess:.4f}")
-        caveat = f"The baseline guess is within the success threshold too (RMSE <= {tap.eta:.3g}); use a smaller one."
+    measure = distance_of(tap)
+    values = (tap.value(field) for field in (measure.name, measure.baseline))
+    apart, guess = (math.inf if value is None else value for value in values)
+    if tap.asr and tap.null_asr and apart < guess:
+        beside.append(f"median {measure.heading} {apart:.4f}, baseline guess {guess:.4f}")
+        within = f"{measure.heading} <= {tap.eta:.3g}"
+        caveat = f"The baseline guess is within the success threshold too ({within}); use a smaller one."
     elif tap.asr:
         caveat = f"No verdict follows: {reason}."
     else:
         caveat = f"A failed attack is not protection. No verdict follows: {reason}."
-        if rmse < guess:  # It may still show what the example was.
-            beside.append(f"closer than the baseline guess: median RMSE {rmse:.4f} against {guess:.4f}")
+        if apart < guess:  # It may still show what the example was.
+            beside.append(f"closer than the baseline guess: median {measure.heading} {apart:.4f} against {guess:.4f}")
     result = f"{_count(tap.asr, total, _noun(tap))} reconstructed"
     return replace(found, result=result, beside="; ".join(beside), caveat=caveat)
 

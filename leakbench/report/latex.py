@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from leakbench.core.leakage_points import point_name
-from leakbench.report.columns import BASELINE, PICKED, RMSE, SUCCESS, VERDICT, VICTIMS
+from leakbench.report.columns import BASELINE, PICKED, SUCCESS, VERDICT, VICTIMS, distance_columns
 from leakbench.report.words import number
 from leakbench.storage.summary import Summary
 
@@ -27,9 +27,9 @@ COLUMNS = (
     replace(VICTIMS, text=lambda tap: str(tap.victims)),
     replace(SUCCESS, heading=SUCCESS.heading.replace("95%", "95 %")),
     replace(BASELINE, heading="baseline"),
-    *(PICKED, RMSE, VERDICT),
+    PICKED,
 )
-"""Columns after the leakage point."""
+"""Columns after the leakage point; the distance and the verdict follow."""
 
 
 def escaped(text: str) -> str:
@@ -49,6 +49,7 @@ def latex_table(summaries: Sequence[Summary], settings: Sequence[Mapping[str, st
         is a column; the others are in the caption, and so are accuracy and valid epsilon of a single run.
     """
     cells = [summary.cell.as_dict() for summary in summaries]
+    measured = (*COLUMNS, *distance_columns(summaries), VERDICT)
     differ = [name for name in RECIPES if len({cell[name] for cell in cells}) > 1]
     several = len(summaries) > 1
     names = dict.fromkeys(name for each in settings for name in each if name not in RECIPES)
@@ -57,7 +58,7 @@ def latex_table(summaries: Sequence[Summary], settings: Sequence[Mapping[str, st
         *differ,
         *changed,
         "leakage point",
-        *(column.heading for column in COLUMNS),
+        *(column.heading for column in measured),
         *(["accuracy", "valid epsilon"] if several else []),
     ]
     lines = [
@@ -65,7 +66,7 @@ def latex_table(summaries: Sequence[Summary], settings: Sequence[Mapping[str, st
             *(str(cells[place][name]) for name in differ),
             *(settings[place].get(name, "none") for name in changed),
             point_name(point),
-            *(column.text(tap) for column in COLUMNS),
+            *(column.text(tap) for column in measured),
             *([number(summary.accuracy), _epsilon(summary)] if several else []),
         ]
         for place, summary in enumerate(summaries)
@@ -75,7 +76,7 @@ def latex_table(summaries: Sequence[Summary], settings: Sequence[Mapping[str, st
     facts = [] if several else [f"accuracy {number(summaries[0].accuracy)}", f"valid epsilon {_epsilon(*summaries)}"]
     caption = f"Measured with leakbench: {', '.join([*same, *facts])}."
     columns = (
-        "l" * (len(differ) + len(changed) + 1) + "".join("lr"[column.numeric] for column in COLUMNS) + "rr" * several
+        "l" * (len(differ) + len(changed) + 1) + "".join("lr"[column.numeric] for column in measured) + "rr" * several
     )
     return "\n".join(
         [

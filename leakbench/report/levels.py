@@ -16,7 +16,7 @@ from leakbench.core.leakage_points import point_name
 from leakbench.core.svg import DASHES, SERIES, drawn, inline
 from leakbench.measure.rates import ASR, IDENTIFIED, Rate
 from leakbench.report.cards import FactCard, cards
-from leakbench.report.columns import PICKED, RMSE, SUCCESS, VERDICT
+from leakbench.report.columns import PICKED, SUCCESS, VERDICT, distance_columns
 from leakbench.report.epsilons import epsilons
 from leakbench.report.finished import Finished
 from leakbench.report.gallery import Gallery, Series, fitting, gallery_of, labels_of, pointed, tiles, titled
@@ -50,8 +50,8 @@ def _levels_figure(names: Sequence[str], panels: Mapping[str, Mapping[str, Seque
         return inline(figure, "levels-curve", MEANS)
 
 
-SHOWN = (VERDICT, SUCCESS, PICKED, RMSE)
-"""Columns of the table of all levels after the leakage point; accuracy and epsilon follow."""
+SHOWN = (VERDICT, SUCCESS, PICKED)
+"""Columns of the table of all levels after the leakage point; the distance, accuracy and epsilon follow."""
 
 ALIKE_ENOUGH = ("device", "engine", "lpips", "taps")
 """Settings that may differ between levels; leakage points that some levels lack are left out."""
@@ -120,11 +120,12 @@ def _change(levels: Sequence[Level], taps: Sequence[str]) -> str:
 
 def _all_levels(levels: Sequence[Level], taps: Sequence[str]) -> tuple[list[tuple[str, str]], list[list[str]]]:
     """Return (headings with their kind, lines) of the table of all levels."""
+    shown = (*SHOWN, *distance_columns([level.run.summary for level in levels]))
     headings = [
         ("level", ""),
         ("noise multiplier", "number"),
         ("leakage point", "fixed"),
-        *((column.heading, kind_of(column)) for column in SHOWN),
+        *((column.heading, kind_of(column)) for column in shown),
         ("accuracy", "number"),
         ("valid epsilon", "number"),
     ]
@@ -134,7 +135,7 @@ def _all_levels(levels: Sequence[Level], taps: Sequence[str]) -> tuple[list[tupl
         valid = observed[0].valid if observed else "n/a"
         for name in taps:
             tap = level.run.summary.taps[name]
-            texts = [column.text(tap) for column in SHOWN]
+            texts = [column.text(tap) for column in shown]
             accuracy = number(level.run.summary.accuracy, 3)
             lines.append([level.name, f"{level.noise:g}", point_name(name), *texts, accuracy, valid])
     return headings, lines

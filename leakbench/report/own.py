@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from leakbench.core.leakage_points import listed, point_name
 from leakbench.data.words import words_in
 from leakbench.report.cards import FactCard, evidence
-from leakbench.report.columns import COUNTS, OF_UPDATES, with_values
+from leakbench.report.columns import COUNTS, update_columns, with_values
 from leakbench.report.figures import anytime_figure, threshold_figure
 from leakbench.report.gallery import Arrays, Gallery, Series, fitting, galleries, shown_together, titled
 from leakbench.report.page import BELOW_THRESHOLDS, EVALUATIONS, Chart, PageLine, core_table, headlines, measures
@@ -58,7 +58,7 @@ def _page(folder: Path, redact: bool) -> str:
     summary = Summary.of(manifest["summary"])
     taps = summary.taps
     points = {name: rows[rows["tap"] == name] for name in taps}
-    columns = with_values((*OF_UPDATES, *COUNTS), summary)
+    columns = with_values((*update_columns(summary), *COUNTS), summary)
     core_headings, core_lines = core_table(summary)
     figures = (
         ("ASR against threshold", threshold_figure(points) if points else None, BELOW_THRESHOLDS),

@@ -19,6 +19,7 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import LeakagePoint, point_name
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED
+from leakbench.report.columns import has_texts
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.headline import Headline, headline, headline_html
 from leakbench.report.latex import latex_table
@@ -142,7 +143,7 @@ class Result:
             and verdict. A value that does not exist is NaN.
         """
         verdicts = self.verdicts
-        error = EDIT_DISTANCE if any(tap.null_edit_distance is not None for tap in self._taps.values()) else RMSE
+        error = EDIT_DISTANCE if has_texts(self._summary) else RMSE
         columns = CORE | {error.name: error.name, f"baseline_{error.name}": error.baseline}
         lines = [
             {column: tap.value(field) for column, field in columns.items()} | {"verdict": verdicts[name]}

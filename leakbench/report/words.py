@@ -8,7 +8,6 @@ from typing import Any
 
 from leakbench.attack.servers.server import HONEST
 from leakbench.core.leakage_points import listed, point_name
-from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.measure.unanswered import (
@@ -24,6 +23,7 @@ from leakbench.measure.unanswered import (
 from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import BOUNDS
 from leakbench.summary.tap import LEARNS_NOTHING
+from leakbench.summary.texts import distance_of
 from leakbench.summary.threat import MEANS, printed_threat
 
 __all__ = [
@@ -81,8 +81,9 @@ def batches(summary: Summary) -> str:
     """Return the numbers of victims and examples, what counts as success, and how many examples have no answer."""
     groups: dict[str, list[str]] = {}
     for name, tap in summary.taps.items():
-        ruler = RMSE.heading if tap.null_edit_distance is None else EDIT_DISTANCE.heading
-        success = f"success: {ruler} <= {number(tap.eta, 3)}; identified among {tap.candidates} candidates"
+        success = (
+            f"success: {distance_of(tap).heading} <= {number(tap.eta, 3)}; identified among {tap.candidates} candidates"
+        )
         many, members = tap.victims, tap.batch
         who = f"{many} victims{_spread(summary, tap)}" + (
             "" if members == 1 else f", each in a leak of {members} examples{made_of(tap)}"

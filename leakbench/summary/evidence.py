@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from leakbench.attack import Attack
+from leakbench.attack import Attack, attack_on
 from leakbench.attack.doubts import BUDGET
 from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
-from leakbench.core.recipe import resolve
 from leakbench.core.request import run_words
 from leakbench.measure.measures import RMSE, deciding
 from leakbench.measure.rates import ASR, IDENTIFIED, RECOGNISED
@@ -125,8 +124,8 @@ def _command(cell: Cell, setup: Setup) -> str:
 
 
 def is_strongest(attack: Attack) -> bool:
-    """Return whether an attack searches as `autoleak` does in the catalog, no less and no shorter."""
-    return bool(attack.method == resolve("attacks", Attack, STRONGEST)[1].method)
+    """Return whether an attack searches as `autoleak` does in the catalog on such data, no less and no shorter."""
+    return any(attack.method == attack_on(kind, STRONGEST)[1].method for kind in attack.needs.kinds)
 
 
 def networks_in(group: pd.DataFrame) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from leakbench.core.request import NEXT_TOKEN
-from leakbench.measure.measures import EDIT_DISTANCE, RMSE
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE, Measure
 from leakbench.measure.metrics import NO_PIXELS
 from leakbench.measure.rates import EXACT, LABEL_RANKED, LABELS, OF_TEXTS, VERBATIM
 from leakbench.measure.statistics import mean_interval, proportion
@@ -13,10 +13,15 @@ from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.scoring.scores_texts import NEAREST
 from leakbench.storage.summary import Tap
 
-__all__ = ["text_fields", "text_notes"]
+__all__ = ["distance_of", "text_fields", "text_notes"]
 
 GUESSES = (EDIT_DISTANCE.baseline, *(rate.baseline for rate in OF_TEXTS), *NEAREST)
 MEASURED = (EDIT_DISTANCE.name, *(field for rate in OF_TEXTS for field in rate.ends))
+
+
+def distance_of(tap: Tap) -> Measure:
+    """Return the distance that decides about success at a leakage point: of texts the edit distance, else the RMSE."""
+    return RMSE if tap.null_edit_distance is None else EDIT_DISTANCE
 
 
 def text_fields(group: pd.DataFrame) -> dict[str, float | None]:

@@ -28,6 +28,7 @@ from leakbench.core.recipe import construct, resolve
 from leakbench.core.request import Request
 from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, Network
+from leakbench.core.words import success
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
@@ -427,3 +428,29 @@ def test_an_attack_on_what_is_not_trained_is_refused(attack: str, trainable: str
 )
 def test_an_attack_on_what_is_trained_is_planned(attack: str, trainable: str) -> None:
     plan_cell(Request(attack=attack, dataset="reviews", trainable=trainable, victims=2, candidates=4), None)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "threshold", "words"),
+    [
+        ("reviews", "rmse<=0.1", "success: got 'rmse<=0.1', but 'reviews' holds texts, without an RMSE"),
+        (
+            "digits",
+            "edit_distance<=0.1",
+            "success: got 'edit_distance<=0.1', but 'digits' holds pictures, without an edit",
+        ),
+        ("digits", "exact", "but 'digits' holds pictures"),
+    ],
+)
+def test_a_threshold_of_another_measure_is_refused(dataset: str, threshold: str, words: str) -> None:
+    request = Request(attack="autoleak", dataset=dataset, victims=2, candidates=4, success=success(threshold))
+    with pytest.raises(InputError, match=words):
+        plan_cell(request, None)
+
+
+@pytest.mark.parametrize(("threshold", "eta"), [("edit_distance<=0.1", 0.1), ("exact", 0.0)])
+def test_a_threshold_of_texts_is_an_edit_distance(threshold: str, eta: float) -> None:
+    cell = plan_cell(
+        Request(attack="tag", dataset="reviews", victims=2, candidates=4, success=success(threshold)), None
+    )
+    assert cell.settings.success == eta

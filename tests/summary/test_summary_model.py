@@ -75,7 +75,8 @@ ELSEWHERE = {
     *("storage/manifest.py", "storage/summary.py", "storage/rows_file.py", "leaderboard/card.py"),
     # A function of this name.
     *("cell/__init__.py", "cell/cell.py"),
-    # It starts without PyTorch, which the functions of the measures need.
+    # They start without PyTorch, which the functions of the measures need.
+    "core/words.py",
     # The conformance cases name the scores of other programs.
     *("conformance/batch_cases.py", "conformance/contract.py", "conformance/pictures.py", "conformance/pixel_cases.py"),
 }
