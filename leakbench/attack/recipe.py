@@ -66,7 +66,7 @@ class Attack:
         return needs_of(self.method) | needs_of(self.server) | adaptive
 
 
-ENSEMBLE, OF_TEXTS = "autoleak", "autoleak_texts"
+ENSEMBLE, ENSEMBLE_OF_TEXTS = "autoleak", "autoleak_texts"
 """The recipe of the worst case of several attacks, and the one that takes its place on texts."""
 
 
@@ -81,4 +81,4 @@ def attack_on(kind: str, name: str) -> tuple[str, Attack]:
         InputError: The name is unknown, or the recipe is wrong.
     """
     found, attack = resolve("attacks", Attack, name)
-    return found, resolve("attacks", Attack, OF_TEXTS)[1] if kind == TEXT and found == ENSEMBLE else attack
+    return found, resolve("attacks", Attack, ENSEMBLE_OF_TEXTS)[1] if kind == TEXT and found == ENSEMBLE else attack

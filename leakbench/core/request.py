@@ -122,12 +122,12 @@ class Request:
     model: Annotated[
         str | None,
         Field(description="Network that is trained: a name in the catalog, or hf:FOLDER."),
-        Unset("cnn; mlp for tables and small images"),
+        Unset("cnn; mlp for tables and small images; gpt_tiny for texts"),
     ] = None
     leak_model: Annotated[
         str | None,
         Field(description="Network that leaks under the paper protocol: a name in the catalog, or hf:FOLDER."),
-        Unset("lenet_cpl, or mlp_sigmoid"),
+        Unset("lenet_cpl, mlp_sigmoid, or gpt_tiny"),
     ] = None
     victim_mode: Annotated[
         str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,23 @@ UNKNOWN = ("[UNK]", "<unk>")
 
 PADS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "<|end_of_text|>", "</s>")
 """Names of the token that fills up a sentence, in the order of preference."""
+
+
+def _lower_case(path: Path) -> bool:
+    """Return `do_lower_case` of a configuration of a tokenizer; true without one, as the library `transformers` assumes.
+
+    Raises:
+        InputError: If the file is no JSON, or the value is neither true nor false.
+    """
+    if not path.is_file():
+        return True
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("do_lower_case", True)
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"model: {path}: cannot be read: {error}") from None
+    if not isinstance(found, bool):
+        raise InputError(f"model: {path}: do_lower_case: got {found!r}, expected true or false")
+    return found
 
 
 @dataclass(frozen=True)
@@ -62,7 +80,8 @@ class Vocabulary:
             except Exception as error:  # The library raises plain exceptions.
                 raise InputError(f"model: {folder / 'tokenizer.json'}: cannot be read: {error}") from None
         if (folder / "vocab.txt").is_file():
-            return cls.of_word_pieces((folder / "vocab.txt").read_text(encoding="utf-8").splitlines())
+            lower = _lower_case(folder / "tokenizer_config.json")
+            return cls.of_word_pieces((folder / "vocab.txt").read_text(encoding="utf-8").splitlines(), lower)
         return None
 
     @cached_property

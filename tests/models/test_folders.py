@@ -140,6 +140,27 @@ def test_a_folder_brings_its_tokens(tmp_path):
         assert model.tokens >= data.tokens and model.padding == data.padding
 
 
+@pytest.mark.parametrize(
+    ("written", "first"), [(None, "film"), ('{"do_lower_case": true}', "film"), ('{"do_lower_case": false}', "Film")]
+)
+def test_word_pieces_are_lower_case_as_the_configuration_says(written, first, tmp_path):
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "film", "Film"]
+    (tmp_path / "vocab.txt").write_text("\n".join(names))
+    if written is not None:
+        (tmp_path / "tokenizer_config.json").write_text(written)
+    vocabulary = Vocabulary.of_folder(tmp_path)
+    assert vocabulary is not None
+    assert vocabulary.names(vocabulary.encode(["Film"], 3)[0].int().tolist()) == ["[CLS]", first, "[SEP]"]
+
+
+@pytest.mark.parametrize("written", ["{", "[]", '{"do_lower_case": "no"}'])
+def test_a_broken_configuration_of_a_tokenizer_is_named(written, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]"]))
+    (tmp_path / "tokenizer_config.json").write_text(written)
+    with pytest.raises(InputError, match="model: .*tokenizer_config.json"):
+        Vocabulary.of_folder(tmp_path)
+
+
 def test_without_a_tokenizer_the_tokens_are_the_data_sets(tmp_path):
     folder("bert", tmp_path)
     (tmp_path / "vocab.txt").unlink()
