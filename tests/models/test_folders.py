@@ -157,7 +157,7 @@ def test_word_pieces_are_lower_case_as_the_configuration_says(written, first, tm
 def test_a_broken_configuration_of_a_tokenizer_is_named(written, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]"]))
     (tmp_path / "tokenizer_config.json").write_text(written)
-    with pytest.raises(InputError, match="model: .*tokenizer_config.json"):
+    with pytest.raises(InputError, match=r"model: .*tokenizer_config\.json"):
         Vocabulary.of_folder(tmp_path)
 
 
