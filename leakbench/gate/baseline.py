@@ -191,6 +191,7 @@ def _read(read: dict[str, Any]) -> Kept:
         if name not in columns:
             raise InputError(f"rows.{name} is missing")
     rows = pd.DataFrame({name: _column_of(name, columns[name], count) for name in kept})
+    rows = rows.astype(dict.fromkeys(kept[-2:], float))  # A column of null alone has no numbers.
     _check_rows(rows)
     # Last, so that what can be named is.
     said = read.get("checksum")  # None in a baseline of before there were checksums.
