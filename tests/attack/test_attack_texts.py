@@ -192,16 +192,16 @@ def test_the_penalty_of_the_length_is_zero_at_the_usual_one() -> None:
 
 def test_the_probabilities_of_pairs_on_two_sentences() -> None:
     """The pairs are 1 2, 2 3, 1 2, 2 2, and padding is 0."""
-    model = Bigrams.of(torch.tensor([[1.0, 2, 3, 0], [1, 2, 2, 0]]), 5, 0, share=0.5)
+    model = Bigrams.of(torch.tensor([[1.0, 2, 3, 0], [1, 2, 2, 0]]), 5, 0, share=0.75)
 
     def smooth(count: int) -> float:
         return (count + 1) / (4 + 5)
 
     assert model.log_probabilities(torch.tensor(1), torch.tensor(2)).exp().item() == pytest.approx(
-        0.5 * 2 / 2 + 0.5 * smooth(3)
+        0.75 * 2 / 2 + 0.25 * smooth(3)
     )
     assert model.log_probabilities(torch.tensor(2), torch.tensor(3)).exp().item() == pytest.approx(
-        0.5 * 1 / 2 + 0.5 * smooth(1)
+        0.75 * 1 / 2 + 0.25 * smooth(1)
     )
     # Token 4 never begins a pair, so that the shares of single tokens are left.
     assert model.log_probabilities(torch.tensor(4), torch.tensor(2)).exp().item() == pytest.approx(smooth(3))

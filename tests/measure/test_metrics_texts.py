@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from leakbench.data.texts import embedded_words
 from leakbench.data.vocabulary import Vocabulary
-from leakbench.measure.closeness import closeness_of, eta_of
+from leakbench.measure.closeness import _threshold, closeness_of, eta_of
 from leakbench.measure.metrics_texts import (
     content_of,
     edit_distance,
@@ -134,3 +134,18 @@ def test_a_threshold_of_the_user_is_taken_as_it_is(reviews):
 
 def test_the_vocabulary_of_reviews_has_no_token_for_padding_but_the_first():
     assert embedded_words()[0] == "[PAD]" and len(set(embedded_words())) == 4096
+
+
+def test_another_form_of_a_word_is_another_word():
+    """Rouge without stemming: `films` is not `film`."""
+    scores = text_scores(encoded("good film")[None], encoded("good films")[None], WORDS)
+    assert float(scores.rouge_1) == pytest.approx(0.5) and float(scores.rouge_2) == 0
+
+
+def test_a_threshold_is_below_the_distance_at_which_more_pairs_than_allowed_begin():
+    """Of 28 pairs the one of sentences that differ in special tokens alone has distance 0; all others have 1/2 or 1."""
+    rows = as_tokens([[5, n] for n in (6, 7, 8, 9, 10, 11)])
+    same = rows[:1].clone()
+    same[0, 0] = 4.0  # [MASK] for [CLS].
+    apart = lambda a, b: pairwise_edit_distance(a, b, WORDS)  # noqa: E731
+    assert _threshold(torch.cat([rows, same]), torch.Generator().manual_seed(0), apart) == 0.25
