@@ -96,6 +96,19 @@ def test_the_cosine_by_layer_is_the_mean_of_the_layers() -> None:
     assert torch.equal(CosineByLayer()(alone, observed, None), Cosine()(alone, observed, None))
 
 
+def test_a_layer_of_rounding_errors_has_no_direction() -> None:
+    """The gradient of the keys' bias is zero but for rounding errors, which would weigh as much as the gradient of any other layer."""
+    observed = {"a": torch.tensor([[1.0, 2.0]]), "b": torch.tensor([[1e-9, -1e-9]]), "c": torch.tensor([[1e-9, 0.0]])}
+    guess = {"a": torch.tensor([[2.0, 4.0]]), "b": torch.tensor([[-1e-9, 1e-9]]), "c": torch.tensor([[0.0, 3.0]])}
+    assert CosineByLayer()(guess, observed, None).item() == pytest.approx((0 + 0 + 1) / 3, abs=1e-6)
+    of = view()
+    exact = (words_of(of)[SENTENCES.long()] * (SENTENCES != 0)[..., None])[:, None]
+    reached = of.respond(exact, one_hot(LABELS, 2)[:, None].float())
+    reached = {name: g for name, g in reached.items() if name not in Embeddings()(of).unreached}
+    assert any("key.bias" in name for name in reached)
+    assert CosineByLayer()(reached, of.update, of).max() < 1e-6
+
+
 def test_the_learning_rate_rises_and_falls_linearly() -> None:
     search = AdamLinear(learning_rate=1.0, warmup=0.25)(torch.zeros(1, 2), Terms(8, 2, lambda points: points))
     assert isinstance(search, AdamState)

@@ -81,12 +81,27 @@ class Cosine:
 class CosineByLayer:
     """Compute the mean over the layers of 1 - <a, b> / (|a| |b|), with a and b of one layer (LAMP: Balunovic et al., NeurIPS 2022).
 
-    As for `cosine`, a layer of length zero counts as orthogonal.
+    A layer has no direction if its length is zero or below the rounding errors of the whole gradient. As for `cosine`, it counts as
+    orthogonal to one with a direction; two layers without a direction have distance 0. The bias of an attention layer's keys is such
+    a layer: it changes no output, so that its gradient is rounding errors, which would weigh as much as any other layer.
     """
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return distances (V,)."""
-        return torch.stack([Cosine()({name: g}, observed, view) for name, g in guess.items()]).mean(0)
+        empty = [_without_direction(gradients) for gradients in (guess, {name: observed[name] for name in guess})]
+        each = []
+        for name, g in guess.items():
+            one, other = (found[name] for found in empty)
+            apart = Cosine()({name: g}, observed, view)
+            each.append(apart.masked_fill(one | other, 1.0).masked_fill(one & other, 0.0))
+        return torch.stack(each).mean(0)
+
+
+def _without_direction(gradients: Parameters) -> dict[str, Tensor]:
+    """Return (V,) bool for each layer: whether it is shorter than the rounding errors of the whole gradient."""
+    lengths = {name: torch.linalg.vector_norm(g.detach().flatten(1), dim=1) for name, g in gradients.items()}
+    whole = torch.linalg.vector_norm(torch.stack(list(lengths.values())), dim=0)
+    return {name: length < torch.finfo(length.dtype).eps * whole for name, length in lengths.items()}
 
 
 @part("distance.tag")
