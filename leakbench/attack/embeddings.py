@@ -10,15 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakbench.federated.view import View
 from leakbench.models.language import LanguageModel
 
-__all__ = ["Embedded", "embedded", "word_embedding"]
-
-POSITIONS = ("wpe", "position_embeddings")
-"""Last names of the embeddings of positions."""
+__all__ = ["Embedded", "embedded"]
 
 
 @dataclass(frozen=True)
@@ -39,12 +36,6 @@ class Embedded:
     reach: int | None
 
 
-def word_embedding(model: LanguageModel) -> str:
-    """Return the name of the word embeddings."""
-    names = {id(module): name for name, module in model.named_modules()}
-    return f"{names[id(model.transformer.get_input_embeddings())]}.weight"  # type: ignore[operator]
-
-
 def embedded(view: View, model: LanguageModel) -> Embedded | None:
     """Return the evidence of the one victim of a view; None if the embedding of tokens is not trained or has no finite gradient.
 
@@ -52,7 +43,7 @@ def embedded(view: View, model: LanguageModel) -> Embedded | None:
         view: A view of one victim.
         model: Its network.
     """
-    word = word_embedding(model)
+    word = model.word_weights
     if word not in view.update or not view.update[word].isfinite().all():
         return None
     gradient = view.update[word][0].double()
@@ -66,19 +57,13 @@ def embedded(view: View, model: LanguageModel) -> Embedded | None:
     tokens = lengths.argsort(descending=True, stable=True)
     tokens = tokens[lengths[tokens] > floor]
     shares, reach = None, None
-    for name, module in model.named_modules():
-        if (
-            name.rpartition(".")[2] in POSITIONS
-            and f"{name}.weight" in view.update
-            and isinstance(module, nn.Embedding)
-        ):
-            # Some networks begin to count after the number of their padding token.
-            first = 0 if module.padding_idx is None else module.padding_idx + 1
-            placed = view.update[f"{name}.weight"][0, first : first + view.shape[0]].double()
-            there = placed.norm(dim=1) > floor
-            reach = int(there.long().cumprod(0).sum())
-            if 0 < len(tokens) < width:
-                shares = _shares(gradient[tokens], placed)
+    if model.position_weights is not None and model.position_weights[0] in view.update:
+        name, first = model.position_weights
+        placed = view.update[name][0, first : first + view.shape[0]].double()
+        there = placed.norm(dim=1) > floor
+        reach = int(there.long().cumprod(0).sum())
+        if 0 < len(tokens) < width:
+            shares = _shares(gradient[tokens], placed)
     return Embedded(tokens, lengths[tokens], shares, reach)
 
 

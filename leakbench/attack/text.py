@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.attack.public import public_of
+from leakbench.attack.slots.labels import Given, LastLayerCounts
 from leakbench.core.errors import InputError
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
@@ -33,11 +34,10 @@ class WordEmbeddings:
     @classmethod
     def of(cls, view: View, who: str) -> WordEmbeddings:
         """Return the word embeddings of a view; raises InputError, which names the part `who`, without a language model."""
-        model = language_model_of(view, who)[1]
-        layer: nn.Embedding = model.transformer.get_input_embeddings()  # type: ignore[operator]
-        name = next(n for n, module in view.network.model.named_modules() if module is layer) + ".weight"
+        prefix, model = language_model_of(view, who)
+        name = prefix + model.word_weights
         like = next(iter(view.update.values()))
-        weight = view.network.parameters.get(name, layer.weight).detach().to(like)
+        weight = view.network.parameters.get(name, model.words.weight).detach().to(like)
         return cls(name, weight if weight.dim() == 3 else weight[None], model.padding)
 
     @property
@@ -99,10 +99,9 @@ def lengths(view: View) -> Tensor:
     """
     prefix, model = language_model_of(view, "lengths")
     full = torch.full((view.victims, view.examples), view.shape[0], device=next(iter(view.update.values())).device)
-    name = _positions(model)
-    if name is None or prefix + name not in view.update:
+    if model.position_weights is None or prefix + model.position_weights[0] not in view.update:
         return full
-    used = (view.update[prefix + name] != 0).any(-1).sum(1)
+    used = (view.update[prefix + model.position_weights[0]] != 0).any(-1).sum(1)
     return torch.where((used > 0) & (used <= view.shape[0]), used, view.shape[0])[:, None].expand_as(full)
 
 
@@ -110,28 +109,28 @@ SWEEPS = 2
 """Number of times that the length of each sentence of a batch is chosen again, given the others."""
 
 
-def fitted_lengths(view: View, targets: Tensor, rngs: Generators) -> Tensor:
+def fitted_lengths(view: View, rngs: Generators) -> Tensor:
     """Return the numbers of tokens (V, M) int64 of the sentences of each update, estimated if M > 1.
 
     Starting from `lengths`, the length of one sentence at a time is chosen so that the position gradients of random tokens of
     public sentences are most like the observed ones. At first weights, these gradients depend little on the tokens: at each
     position they are about the sum of the sentences that are there, each in the direction of its label. Differences at a position
-    are relative to its gradients.
+    are relative to its gradients. The labels are counted by `last_layer_counts` unless they are given.
 
     Args:
         view: The view of V victims, with public sentences if M > 1.
-        targets: Labels (V, M, classes) of the sentences.
         rngs: Victim v draws its tokens from rngs[v].
 
     Raises:
         InputError: If the network is not a language model, and without public sentences for M > 1.
     """
-    found = lengths(view).clone()
+    most = lengths(view)  # No sentence is longer than the longest of its update.
     prefix, model = language_model_of(view, "lengths")
-    name = _positions(model)
-    if view.examples == 1 or name is None or prefix + name not in view.update:
-        return found
-    observed, longest = view.update[prefix + name], int(found.max())
+    name = "" if model.position_weights is None else prefix + model.position_weights[0]
+    if view.examples == 1 or name not in view.update:
+        return most
+    targets = (LastLayerCounts() if view.labels is None else Given())(view, rngs).targets
+    found, observed = most.clone(), view.update[name]
     public = public_of(view, "lengths").inputs
     common = public[public != model.padding]
     drawn = [torch.randint(len(common), (view.examples, view.shape[0]), generator=rng) for rng in rngs]
@@ -141,81 +140,115 @@ def fitted_lengths(view: View, targets: Tensor, rngs: Generators) -> Tensor:
     def cost(tried: Tensor) -> Tensor:
         with torch.no_grad():
             guess = tokens.where(places < tried[..., None], float(model.padding))
-            rows = view.respond(guess, targets)[prefix + name]
+            rows = view.respond(guess, targets)[name]
         sizes = rows.square().sum(-1) + observed.square().sum(-1)
         return ((rows - observed).square().sum(-1) / sizes.clamp_min(1e-30)).sum(1)
 
     for _ in range(SWEEPS):
         for number in range(view.examples):
             costs = []
-            for length in range(1, longest + 1):
+            for length in range(1, int(most.max()) + 1):
                 tried = found.clone()
                 tried[:, number] = length
-                # No sentence is longer than the longest of its update.
-                costs.append(cost(tried).masked_fill(length > lengths(view)[:, number], torch.inf))
+                costs.append(cost(tried).masked_fill(length > most[:, number], torch.inf))
             found[:, number] = torch.stack(costs).argmin(0) + 1
     return found
 
 
-def _positions(model: LanguageModel) -> str | None:
-    """Return the name of the position embeddings, the embeddings that are neither of words nor of kinds of sentences."""
-    words = model.transformer.get_input_embeddings()  # type: ignore[operator]
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and module is not words and module.num_embeddings >= model.length:
-            return f"{name}.weight"
-    return None
+SMOOTHING = 5.0
+"""Count that a model of pairs adds to each pair."""
 
 
 @dataclass(frozen=True)
 class Bigrams:
     """A language model of pairs of neighbouring tokens, learned from sentences.
 
-        p(b | a) = share * n(a, b) / n(a) + (1 - share) * (n(b) + 1) / (n + tokens)
+        p(b | a) = (n(a, b) + s p(b)) / (n(a) + s), with p(b) = (n(b) + 1) / (n + tokens)
 
-    n(a, b) counts the pairs, n(a) the pairs that begin with a, n(b) the pairs that end with b, and n all pairs. For a token a that
-    begins no pair, p(b | a) is the last fraction.
+    n(a, b) counts the pairs, n(a) the pairs that begin with a, n(b) the tokens b, and n all tokens; s is the smoothing.
 
     Args:
+        alone: log p(b) for every token.
         pairs: a * tokens + b of all pairs that occur, ascending.
-        counts: How often each of them occurs, float64.
-        before: n(a) for every token.
-        after: n(b) for every token.
-        share: Weight of the pairs.
+        known: log p(b | a) of each of them.
+        back_off: log s / (n(a) + s) for every token a: the factor on p(b) for a token b that never followed a.
+        first: Log-probabilities (tokens,) of the first token of a sentence.
+        padding: Number of the token that fills up a sentence.
     """
 
+    alone: Tensor
     pairs: Tensor
-    counts: Tensor
-    before: Tensor
-    after: Tensor
-    share: float
+    known: Tensor
+    back_off: Tensor
+    first: Tensor
+    padding: int
 
     @classmethod
-    def of(cls, sentences: Tensor, tokens: int, padding: int, share: float = 0.7) -> Bigrams:
-        """Learn the model from sentences (n, T) that are filled up with padding."""
-        first, second = sentences[:, :-1].long(), sentences[:, 1:].long()
-        there = (first != padding) & (second != padding)
-        first, second = first[there], second[there]
-        pairs, counts = torch.unique(first * tokens + second, return_counts=True)
-        before, after = (torch.bincount(part, minlength=tokens).double() for part in (first, second))
-        return cls(pairs, counts.double(), before, after, share)
+    def of(cls, sentences: Tensor, tokens: int, padding: int, smoothing: float = SMOOTHING) -> Bigrams:
+        """Learn the model from sentences (n, T) that are filled up with padding.
 
-    def log_probabilities(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return log p(second | first), float64, of tokens of any common shape."""
-        tokens = len(self.before)
+        Args:
+            sentences: The sentences.
+            tokens: Number of tokens.
+            padding: Number of the token that fills up a sentence.
+            smoothing: See above.
+        """
+        rows = sentences.long()
+        before, after = rows[:, :-1], rows[:, 1:]
+        there = (before != padding) & (after != padding)
+        before, after = before[there], after[there]
+        pairs, counts = torch.unique(before * tokens + after, return_counts=True)
+        begins, occurs, opens = (
+            torch.bincount(some, minlength=tokens).double()
+            for some in (before, rows[rows != padding], _opening(rows, padding))
+        )
+        alone = (occurs + 1) / (occurs + 1).sum()
+        known = (counts + smoothing * alone[pairs % tokens]) / (begins[pairs // tokens] + smoothing)
+        first = opens + 1 / tokens
+        back_off = smoothing / (begins + smoothing)
+        return cls(alone.log(), pairs, known.log(), back_off.log(), (first / first.sum()).log(), padding)
+
+    def after(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return log p(second | first), float64, of tokens of shapes that broadcast."""
         first, second = first.long(), second.long()
-        smooth = (self.after[second] + 1) / (self.after.sum() + tokens)
-        begins = self.before[first]
+        unseen = self.alone[second] + self.back_off[first]
         if not len(self.pairs):
-            return smooth.log()
-        key = first * tokens + second
+            return unseen
+        key = first * len(self.alone) + second
         where = torch.searchsorted(self.pairs, key).clamp_max(len(self.pairs) - 1)
-        count = torch.where(self.pairs[where] == key, self.counts[where], 0.0)
-        mixed = self.share * count / begins.clamp_min(1) + (1 - self.share) * smooth
-        return torch.where(begins > 0, mixed, smooth).log()
+        return torch.where(self.pairs[where] == key, self.known[where], unseen)
 
-    def surprise(self, sentences: Tensor, padding: int) -> Tensor:
+    def log_probability(self, sentences: Tensor) -> Tensor:
+        """Return log p (n,) of sentences (n, T), float64; -inf for a sentence without tokens."""
+        first = self.first[sentences[:, 0].long()].masked_fill(sentences[:, 0] == self.padding, -torch.inf)
+        return first + self._later(sentences)[0]
+
+    def surprise(self, sentences: Tensor) -> Tensor:
         """Return the mean of -log p over the pairs of each sentence (..., T), the logarithm of its perplexity; 0 without pairs."""
-        first, second = sentences[..., :-1], sentences[..., 1:]
-        there = (first != padding) & (second != padding)
-        each = -self.log_probabilities(first, second) * there
-        return each.sum(-1) / there.sum(-1).clamp_min(1)
+        total, many = self._later(sentences)
+        return -total / many.clamp_min(1)
+
+    def _later(self, sentences: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (sum of log p over the pairs of each sentence (..., T), their number)."""
+        before, after = sentences[..., :-1], sentences[..., 1:]
+        there = (before != self.padding) & (after != self.padding)
+        return (self.after(before, after) * there).sum(-1), there.sum(-1)
+
+    def likeliest(self, ratios: Tensor, options: Tensor) -> Tensor:
+        """Return the most likely tokens (L,) among options (L, k), given log-likelihood ratios (L, tokens); Viterbi's algorithm."""
+        total = ratios[0, options[0]] + self.first[options[0]]
+        back: list[Tensor] = []
+        for place in range(1, len(options)):
+            steps = self.after(options[place - 1][:, None], options[place])
+            best, came = (total[:, None] + steps).max(0)
+            total = best + ratios[place, options[place]]
+            back.append(came)
+        chosen = [int(total.argmax())]
+        for came in reversed(back):
+            chosen.append(int(came[chosen[-1]]))
+        return torch.stack([row[at] for row, at in zip(options, reversed(chosen), strict=True)])
+
+
+def _opening(rows: Tensor, padding: int) -> Tensor:
+    """Return the first tokens of sentences (n, T) that have one."""
+    return rows[:, 0][rows[:, 0] != padding]

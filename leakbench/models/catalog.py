@@ -118,9 +118,8 @@ def build(
     model = made.builder(shape, classes)
     if isinstance(model, LanguageModel):
         model.padding = padding
-        words: nn.Embedding = model.transformer.get_input_embeddings()  # type: ignore[operator]
-        if words.padding_idx is not None:  # Its row gets no gradient.
-            words.padding_idx = padding
+        if model.words.padding_idx is not None:  # Its row gets no gradient.
+            model.words.padding_idx = padding
     if loss == NEXT_TOKEN:
         if not isinstance(model, LanguageModel):
             raise InputError(f"loss: next_token takes a network of texts, got {name!r}; try --dataset reviews")

@@ -42,9 +42,33 @@ class LanguageModel(nn.Module):
             transformer.set_attn_implementation("eager")  # type: ignore[operator]
         self.transformer = transformer
         self.causal, self.padding, self.length = causal, padding, length
-        embedding: nn.Embedding = transformer.get_input_embeddings()  # type: ignore[operator]
-        self.tokens, self.width = embedding.num_embeddings, embedding.embedding_dim
+        self.tokens, self.width = self.words.num_embeddings, self.words.embedding_dim
         self.classifier = nn.Linear(int(transformer.config.hidden_size), classes)  # type: ignore[union-attr, arg-type]
+
+    @property
+    def words(self) -> nn.Embedding:
+        """The embeddings of tokens."""
+        found: nn.Embedding = self.transformer.get_input_embeddings()  # type: ignore[operator]
+        return found
+
+    @property
+    def word_weights(self) -> str:
+        """Name of the weights (tokens, width) of the embeddings of tokens."""
+        words = self.words
+        return next(f"{name}.weight" for name, module in self.named_modules() if module is words)
+
+    @property
+    def position_weights(self) -> tuple[str, int] | None:
+        """Name of the weights (places, width) of the embeddings of positions, and their row of the first position.
+
+        None for a network without them, such as LLaMA. Some networks count on after the number of their padding token.
+        """
+        words = self.words
+        for name, module in self.named_modules():
+            # Embeddings of kinds of sentences have fewer rows than a sentence has tokens.
+            if isinstance(module, nn.Embedding) and module is not words and module.num_embeddings >= self.length:
+                return f"{name}.weight", 0 if module.padding_idx is None else module.padding_idx + 1
+        return None
 
     def forward(self, x: Tensor, places: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
         """Return the logits (n, classes) of tokens (n, T), or of embeddings (n, T, width), zeros where there is no token.
@@ -66,7 +90,7 @@ class LanguageModel(nn.Module):
         if x.dim() == 2:
             numbers = x.long()
             there = numbers != self.padding
-            entered = self.transformer.get_input_embeddings()(numbers)  # type: ignore[operator]
+            entered = self.words(numbers)
         else:
             # A guess of an attack shows by zeros which places hold no token, for each sentence of a batch.
             there, entered = (x != 0).any(-1), x
@@ -111,8 +135,7 @@ class NextToken(LanguageModel):
         outputs = self.read(x, places, seen)[1]
         if self.head is not None:
             return self.head(outputs)  # type: ignore[no-any-return]
-        embedding: nn.Embedding = self.transformer.get_input_embeddings()  # type: ignore[operator]
-        return outputs @ embedding.weight.mT
+        return outputs @ self.words.weight.mT
 
     def losses(self, outputs: Tensor, inputs: Tensor) -> Tensor:
         """Return the mean cross-entropy (n,) of the tokens after the first one, without padding.

@@ -97,7 +97,7 @@ def test_the_cosine_by_layer_is_the_mean_of_the_layers() -> None:
 
 
 def test_a_layer_of_rounding_errors_has_no_direction() -> None:
-    """The gradient of the keys' bias is zero but for rounding errors, which would weigh as much as the gradient of any other layer."""
+    """The gradient of the keys' bias is zero but for rounding errors, which would weigh as much as any other layer."""
     observed = {"a": torch.tensor([[1.0, 2.0]]), "b": torch.tensor([[1e-9, -1e-9]]), "c": torch.tensor([[1e-9, 0.0]])}
     guess = {"a": torch.tensor([[2.0, 4.0]]), "b": torch.tensor([[-1e-9, 1e-9]]), "c": torch.tensor([[0.0, 3.0]])}
     assert CosineByLayer()(guess, observed, None).item() == pytest.approx((0 + 0 + 1) / 3, abs=1e-6)
@@ -157,13 +157,12 @@ def test_the_gradient_of_the_positions_shows_the_length(kind: str) -> None:
 @pytest.mark.parametrize(("kind", "labels"), [("gpt", [0, 1, 1]), ("bert", [1, 1, 1])])
 def test_the_lengths_of_a_batch_are_fitted(kind: str, labels: list[int]) -> None:
     """Sentences of one label have no order. A single sentence has the exact length."""
-    targets = one_hot(torch.tensor(labels), 2)[None].float()
     of = view(kind, batch=3, labels=torch.tensor(labels))
-    found = fitted_lengths(of, targets, generators(0, "lengths", [(0,)]))[0]
+    found = fitted_lengths(of, generators(0, "lengths", [(0,)]))[0]
     assert sorted(found.tolist()) == [2, 5, 6]
     assert kind == "bert" or found[0] == 5
     alone, rngs = view(kind), generators(0, "lengths", [(v,) for v in range(3)])
-    assert torch.equal(fitted_lengths(alone, one_hot(LABELS, 2)[:, None].float(), rngs), lengths(alone))
+    assert torch.equal(fitted_lengths(alone, rngs), lengths(alone))
 
 
 def test_without_trained_positions_or_with_noise_the_length_is_the_longest_possible() -> None:
@@ -203,33 +202,43 @@ def test_the_penalty_of_the_length_is_zero_at_the_usual_one() -> None:
     assert inputs.grad is not None and inputs.grad.isfinite().all()
 
 
+def pairs_of(*sentences: list[int], smoothing: float = 1.0) -> Bigrams:
+    return Bigrams.of(torch.tensor(sentences).float(), 5, 0, smoothing)
+
+
 def test_the_probabilities_of_pairs_on_two_sentences() -> None:
-    """The pairs are 1 2, 2 3, 1 2, 2 2, and padding is 0."""
-    model = Bigrams.of(torch.tensor([[1.0, 2, 3, 0], [1, 2, 2, 0]]), 5, 0, share=0.75)
-
-    def smooth(count: int) -> float:
-        return (count + 1) / (4 + 5)
-
-    assert model.log_probabilities(torch.tensor(1), torch.tensor(2)).exp().item() == pytest.approx(
-        0.75 * 2 / 2 + 0.25 * smooth(3)
-    )
-    assert model.log_probabilities(torch.tensor(2), torch.tensor(3)).exp().item() == pytest.approx(
-        0.75 * 1 / 2 + 0.25 * smooth(1)
-    )
+    """The pairs are 1 2, 2 3, 1 2, 2 2, the tokens 1 2 3 1 2 2, and padding is 0."""
+    model = pairs_of([1, 2, 3, 0], [1, 2, 2, 0], smoothing=3.0)
+    alone = torch.tensor([1, 3, 4, 2, 1]).double() / 11
+    torch.testing.assert_close(model.alone.exp(), alone)
+    every = model.after(torch.arange(5)[:, None], torch.arange(5)).exp()
+    assert every[1, 2].item() == pytest.approx((2 + 3 * 4 / 11) / (2 + 3))
+    assert every[2, 3].item() == pytest.approx((1 + 3 * 2 / 11) / (2 + 3))
+    assert every[2, 1].item() == pytest.approx(3 * 3 / 11 / (2 + 3))
     # Token 4 never begins a pair, so that the shares of single tokens are left.
-    assert model.log_probabilities(torch.tensor(4), torch.tensor(2)).exp().item() == pytest.approx(smooth(3))
-    every = torch.cartesian_prod(torch.arange(5), torch.arange(5))
-    total = model.log_probabilities(every[:, 0], every[:, 1]).exp().reshape(5, 5).sum(1)
-    torch.testing.assert_close(total, torch.ones(5, dtype=torch.float64))
+    torch.testing.assert_close(every[4], alone)
+    torch.testing.assert_close(every.sum(1), torch.ones(5, dtype=torch.float64))
+    assert pairs_of([1, 0]).after(torch.tensor([1]), torch.tensor([2])).exp().item() == pytest.approx(1 / 6)
 
 
-def test_the_surprise_is_the_mean_over_the_pairs_of_a_sentence() -> None:
-    model = Bigrams.of(torch.tensor([[1.0, 2, 3, 0], [1, 2, 2, 0]]), 5, 0)
-    each = model.log_probabilities(torch.tensor([1, 2]), torch.tensor([2, 3]))
-    found = model.surprise(torch.tensor([[1.0, 2, 3, 0], [3, 0, 0, 0]]), 0)
-    torch.testing.assert_close(found, torch.stack([-each.mean(), torch.zeros((), dtype=torch.float64)]))
-    empty = Bigrams.of(torch.tensor([[1.0, 0]]), 5, 0)
-    assert empty.log_probabilities(torch.tensor([1]), torch.tensor([2])).exp().item() == pytest.approx(1 / 5)
+def test_the_probability_of_a_sentence_is_that_of_its_first_token_and_of_its_pairs() -> None:
+    model = pairs_of([1, 2, 3, 0], [1, 2, 2, 0])
+    sentences = torch.tensor([[1.0, 2, 3, 0], [3, 0, 0, 0], [0, 0, 0, 0]])
+    each = model.after(torch.tensor([1, 2]), torch.tensor([2, 3]))
+    first = (torch.tensor([2, 0]).double() + 1 / 5).div(3).log()  # Both sentences begin with 1.
+    found = model.log_probability(sentences)
+    torch.testing.assert_close(found[:2], first + torch.stack([each.sum(), torch.zeros((), dtype=torch.float64)]))
+    assert found[2] == -torch.inf
+    torch.testing.assert_close(model.surprise(sentences), torch.tensor([-each.mean(), 0, 0], dtype=torch.float64))
+
+
+def test_the_likeliest_sentence_is_the_best_of_all() -> None:
+    model = pairs_of([1, 2, 3, 0], [2, 3, 1, 0], [1, 2, 2, 0])
+    ratios = torch.randn(3, 5, generator=generator(0, "ratios"), dtype=torch.float64)
+    every = torch.cartesian_prod(*[torch.arange(1, 4)] * 3)
+    value = ratios[torch.arange(3), every].sum(1) + model.log_probability(every.float())
+    found = model.likeliest(ratios, torch.arange(1, 4).expand(3, 3))
+    assert torch.equal(found, every[value.argmax()])
 
 
 def test_rearrangements_are_orders_of_their_kind() -> None:

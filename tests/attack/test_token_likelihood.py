@@ -1,13 +1,12 @@
-"""Likelihood of tokens: places from the gradients of embeddings, the bigram model, and known sentences under noise."""
+"""Likelihood of tokens: places from the gradients of embeddings, and known sentences under noise."""
 
 import dataclasses
 import itertools
-import math
 
 import pytest
 import torch
 
-from leakbench.attack.methods.token_likelihood import TokenLikelihood, exchanged, token_prior
+from leakbench.attack.methods.token_likelihood import TokenLikelihood, exchanged
 from leakbench.core.errors import InputError
 from leakbench.core.types import Clock, Network
 from leakbench.data.find import load_dataset
@@ -35,30 +34,6 @@ def test_moves_and_swaps_find_the_owners_with_the_least_cost_of_all():
     found = exchanged(torch.zeros(5, dtype=torch.int64), words @ places.T, places @ places.T)
     least = min(cost(torch.tensor(o), words, places) for o in itertools.product(range(3), repeat=5))
     assert cost(found, words, places) == pytest.approx(least)
-
-
-def test_probabilities_of_the_bigram_model():
-    """With counts of tokens 5: 2, 6: 2, 7: 1 in two sentences, by hand."""
-    prior = token_prior(torch.tensor([[5.0, 6, 0], [5.0, 6, 7]]), 8, smoothing=1.0)
-    alone = torch.tensor([1, 1, 1, 1, 1, 3, 3, 2]) / 13
-    assert torch.allclose(prior.alone.exp(), alone.double())
-    assert prior.pairs[5, 6] == pytest.approx(math.log((2 + 3 / 13) / 3))
-    unseen = float(prior.after(6, torch.tensor([5]))[0])
-    assert unseen == pytest.approx(math.log(3 / 13 * 1 / 2))
-
-
-def test_the_likeliest_sentence_is_the_best_of_all():
-    prior = token_prior(torch.tensor([[1.0, 2, 3], [2.0, 3, 1], [1.0, 2, 2]]), 4, smoothing=1.0)
-    ratios = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    options = torch.arange(1, 4).expand(3, 3)
-    found = prior.likeliest(ratios, options)
-
-    def value(sentence):
-        row = torch.tensor([sentence], dtype=torch.float64)
-        return sum(float(ratios[i, t]) for i, t in enumerate(sentence)) + float(prior.of(row, 0)[0])
-
-    best = max(itertools.product(range(1, 4), repeat=3), key=value)
-    assert found.tolist() == list(best)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.func import functional_call, grad, vmap
+from transformers import AutoModel, BertConfig, GPT2Config, LlamaConfig, RobertaConfig
 
 from leakbench.cell import Request, resolve_cell
 from leakbench.core.errors import InputError
@@ -23,7 +24,7 @@ from leakbench.models import build, parameters
 from leakbench.models.folder import NetworkFolder, named, shown
 from leakbench.models.language import LanguageModel
 from tests.command_line import called
-from tests.transformer_folders import KINDS, TEXTS, byte_pairs, folder
+from tests.transformer_folders import KINDS, SIZES, TEXTS, byte_pairs, folder
 
 LENGTH = 12
 
@@ -45,6 +46,33 @@ def request(model: str, leak_model: str | None = None, **fields: object) -> Requ
     }
     few |= {"taps": ("type-1",), "attack": "identification", "networks": 1}
     return Request(dataset="reviews", model=model, leak_model=leak_model, **{**few, **fields})  # type: ignore[arg-type]
+
+
+# Parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "positions"),
+    [
+        (GPT2Config(n_positions=LENGTH, n_embd=8, n_head=2, n_layer=1), "wte", ("wpe", 0)),
+        (BertConfig(max_position_embeddings=LENGTH, **SIZES), "word_embeddings", ("position_embeddings", 0)),
+        # Its first position is after the number of its padding token, which is 1.
+        (RobertaConfig(max_position_embeddings=LENGTH + 2, **SIZES), "word_embeddings", ("position_embeddings", 2)),
+        (LlamaConfig(**SIZES), "embed_tokens", None),
+    ],
+)
+def test_the_names_of_the_embeddings_of_words_and_positions(config, words, positions):
+    config.vocab_size = 50
+    model = LanguageModel(AutoModel.from_config(config), 2, causal=True, padding=0, length=LENGTH)
+    own = dict(model.named_parameters())
+    assert model.word_weights.endswith(f".{words}.weight") and own[model.word_weights] is model.words.weight
+    if positions is None:
+        assert model.position_weights is None
+        return
+    name, first = model.position_weights
+    assert name.endswith(f".{positions[0]}.weight") and name in own and first == positions[1]
+    gradient = torch.autograd.grad(model(torch.full((1, LENGTH), 7.0)).sum(), own[name])[0]
+    assert (gradient != 0).any(1).nonzero()[:, 0].tolist() == list(range(first, first + LENGTH))
 
 
 # Against the library

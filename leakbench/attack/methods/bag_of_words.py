@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.embeddings import Embedded, embedded, word_embedding
+from leakbench.attack.embeddings import Embedded, embedded
 from leakbench.attack.looks import averaged
 from leakbench.attack.methods.dager import answer_of, language_model, possible_of
 from leakbench.attack.needs import TEXT, Needs
@@ -62,7 +62,7 @@ class BagOfWords:
 
     def missing(self, model: LanguageModel, trained: Sequence[str]) -> str:
         """Return what the method reads and a network does not train, empty for nothing."""
-        return "" if word_embedding(model) in trained else "word embeddings"
+        return "" if model.word_weights in trained else "word embeddings"
 
     def _answer(self, view: View, rngs: Generators) -> Reconstruction:
         model = language_model(view, "bag_of_words")

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
-from leakbench.attack.embeddings import Embedded, embedded, word_embedding
+from leakbench.attack.embeddings import Embedded, embedded
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
@@ -371,7 +371,7 @@ class _Search:
             return None
         options = inside[:, :length].T.long().argsort(dim=1, descending=True, stable=True)[:, : int(many.max())]
         there = torch.arange(options.shape[1], device=many.device) < many[:, None]
-        vectors = self.parameters[word_embedding(self.model)][options]  # (L, O, width)
+        vectors = self.parameters[self.model.word_weights][options]  # (L, O, width)
         mixture = there.to(vectors) / many[:, None]
         sentence = torch.full((self.possible.shape[1],), float(self.model.padding), device=many.device)
         way = list(layers)

@@ -234,7 +234,7 @@ class _Candidates:
                 values.append(self.value(*self.points.split(moved, where), where))
         words = WordEmbeddings(self.words.name, self._weight(lane), self.words.padding)
         tokens = words.nearest(inputs).expand(len(orders), -1, -1).gather(2, orders)
-        surprise = self.model.surprise(tokens, self.words.padding).mean(1)
+        surprise = self.model.surprise(tokens).mean(1)
         distance = torch.cat(values).double()
         score = distance / distance[0].clamp_min(1e-30) + self.lamp.perplexity * surprise
         return orders[int(score.nan_to_num(nan=torch.inf).argmin())]

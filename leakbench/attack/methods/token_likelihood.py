@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakbench.attack.looks import averaged
 from leakbench.attack.methods.dager import answer_of, language_model
@@ -18,6 +17,7 @@ from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat, gradients_alone
+from leakbench.attack.text import SMOOTHING, Bigrams
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
@@ -25,7 +25,7 @@ from leakbench.core.types import Generators
 from leakbench.federated.view import Public, View
 from leakbench.models.language import LanguageModel
 
-__all__ = ["TokenLikelihood", "TokenPrior", "token_prior"]
+__all__ = ["TokenLikelihood"]
 
 
 @part("method.token_likelihood")
@@ -54,7 +54,7 @@ class TokenLikelihood:
     smoothing: Annotated[
         Positive,
         Field(description="Count that the bigram model adds to each pair, in units of the tokens' frequencies."),
-    ] = 5.0
+    ] = SMOOTHING
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct V victims.
@@ -70,7 +70,8 @@ class TokenLikelihood:
 
     def missing(self, model: LanguageModel, trained: Sequence[str]) -> str:
         """Return what the method reads and a network does not train, empty for nothing."""
-        return "" if all(name in trained for name in _names(model, model.length)) else "word and position embeddings"
+        names = (model.word_weights, *(model.position_weights or ("",))[:1])
+        return "" if all(name in trained for name in names) else "word and position embeddings"
 
     def applies(self, view: View) -> bool:
         """Return whether the network trains both embeddings, which the method reads, and the view has public sentences."""
@@ -81,8 +82,8 @@ class TokenLikelihood:
 
     def _answer(self, view: View) -> Reconstruction:
         model = language_model(view, "token_likelihood")
-        public = public_of(view, "token_likelihood", self.needs.public).inputs
-        prior = token_prior(public, model.tokens, self.smoothing, model.padding)
+        public = public_of(view, "token_likelihood", self.needs.public).inputs.cpu()
+        prior = Bigrams.of(public, model.tokens, model.padding, self.smoothing)
         like = next(iter(view.update.values()))
         inputs = like.new_full((view.victims, view.examples, *view.shape), torch.nan)
         labels = torch.full((view.victims, view.examples), -1, dtype=torch.int64, device=like.device)
@@ -96,7 +97,7 @@ class TokenLikelihood:
                 inputs[victim] = rows.spread(view.examples)
         return answer_of(view, inputs, labels)
 
-    def _searched(self, view: View, rows: _Rows, prior: TokenPrior) -> tuple[Tensor, int]:
+    def _searched(self, view: View, rows: _Rows, prior: Bigrams) -> tuple[Tensor, int]:
         """Return the sentence (T,) and label of the one victim of a view."""
         evidence = rows.evidence()
         ahead = evidence + prior.alone
@@ -112,7 +113,7 @@ class TokenLikelihood:
         # The distance of the true gradient is that of the noise, p s^2 within a few of its deviations.
         enough = -many / 2 * (1 + 4 * math.sqrt(2 / many))
         for _ in range(self.sweeps):
-            if value - float(prior.of(sentence[None], rows.padding)[0]) >= enough:
+            if value - float(prior.log_probability(sentence[None])[0]) >= enough:
                 break
             changed = self._changed(sentence[:length], evidence[:length] + prior.alone, options[:length])
             if not len(changed):
@@ -163,14 +164,14 @@ class TokenLikelihood:
             rows.append(row)
         return torch.stack(rows) if rows else sentence.new_zeros(0, length)
 
-    def _values(self, view: View, rows: _Rows, prior: TokenPrior, sentences: Tensor, labels: Tensor) -> Tensor:
+    def _values(self, view: View, rows: _Rows, prior: Bigrams, sentences: Tensor, labels: Tensor) -> Tensor:
         """Return the log-posteriors (n,) of sentences (n, T) with labels (n,), up to a constant."""
         observed = flat(view.update)
         scores = []
         for g in gradients_alone(view, Public(sentences, labels)):
             # The difference first: products of large gradients would lose the small distance between them.
             scores.append(-(observed - g).double().square().sum(1) / (2 * rows.std**2))
-        return torch.cat(scores).cpu() + prior.of(sentences, rows.padding)
+        return torch.cat(scores).cpu() + prior.log_probability(sentences)
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,8 @@ class _Rows:
     @classmethod
     def of(cls, view: View, model: LanguageModel) -> _Rows:
         """Return the rows of a view with one victim."""
-        words, places = (view.update.get(name) for name in _names(model, view.shape[0]))
+        name, first = model.position_weights or ("", 0)
+        words, places = view.update.get(model.word_weights), view.update.get(name)
         if words is None or places is None:
             raise InputError(
                 "token_likelihood: reads the gradients of word and position embeddings, which this network does not train"
@@ -203,7 +205,6 @@ class _Rows:
         seen = float(rows.abs().median()) / NORMAL_MEDIAN
         rounding = float(rows.abs().max()) * 1e-6
         std = max(view.noise if view.noise else seen, rounding, torch.finfo(torch.float32).tiny)
-        first = _first_place(model, view.shape[0])
         return cls(rows, places[0].double().cpu()[first : first + view.shape[0]], std, model.padding)
 
     def evidence(self) -> Tensor:
@@ -307,100 +308,3 @@ TINY = 1e-9
 
 NORMAL_MEDIAN = 0.6745
 """Median of the absolute value of a standard normal number."""
-
-
-def _names(model: LanguageModel, length: int) -> Iterator[str]:
-    """Yield the names of the weights of the word and of the position embeddings; empty where a network has none."""
-    word = model.transformer.get_input_embeddings()  # type: ignore[operator]
-    tables = {name: m for name, m in model.named_modules() if isinstance(m, nn.Embedding)}
-    yield next((f"{name}.weight" for name, m in tables.items() if m is word), "")
-    others = (n for n, m in tables.items() if m is not word and m.num_embeddings >= length)
-    yield next((f"{name}.weight" for name in others), "")
-
-
-def _first_place(model: LanguageModel, length: int) -> int:
-    """Return the row of the first place among the position embeddings: some networks count on after their padding token."""
-    *_, name = _names(model, length)
-    padding = getattr(model.get_submodule(name.removesuffix(".weight")), "padding_idx", None) if name else None
-    return 0 if padding is None else int(padding) + 1
-
-
-@dataclass(frozen=True)
-class TokenPrior:
-    """A bigram model of sentences.
-
-    Args:
-        alone: Log-probabilities (tokens,) of single tokens.
-        pairs: {(token, next token): log-probability} of the pairs in the public sentences.
-        back_off: Log-factor (tokens,) after a token on the probability of a next token that never followed it.
-        first: Log-probabilities (tokens,) of the first token.
-    """
-
-    alone: Tensor
-    pairs: dict[tuple[int, int], float]
-    back_off: Tensor
-    first: Tensor
-
-    def after(self, token: int, options: Tensor) -> Tensor:
-        """Return the log-probabilities (k,) of the next tokens (k,) after a token."""
-        plain = self.alone[options] + self.back_off[token]
-        known = [self.pairs.get((token, option)) for option in options.tolist()]
-        return torch.tensor(
-            [float(p) if k is None else k for k, p in zip(known, plain, strict=True)], dtype=torch.float64
-        )
-
-    def likeliest(self, ratios: Tensor, options: Tensor) -> Tensor:
-        """Return the most likely tokens (L,) among options (L, k), given log-likelihood ratios (L, tokens)."""
-        total = ratios[0, options[0]] + self.first[options[0]]
-        back: list[Tensor] = []
-        for place in range(1, len(options)):
-            steps = torch.stack([self.after(int(token), options[place]) for token in options[place - 1]])
-            best, came = (total[:, None] + steps).max(0)
-            total = best + ratios[place, options[place]]
-            back.append(came)
-        chosen = [int(total.argmax())]
-        for came in reversed(back):
-            chosen.append(int(came[chosen[-1]]))
-        return torch.stack([row[at] for row, at in zip(options, reversed(chosen), strict=True)])
-
-    def of(self, sentences: Tensor, padding: int) -> Tensor:
-        """Return the log-probabilities (n,) of sentences (n, T)."""
-        found = []
-        for row in sentences.long().tolist():
-            words = [token for token in row if token != padding]
-            pairs = itertools.pairwise(words)
-            later = sum(self.pairs.get((a, b), float(self.alone[b] + self.back_off[a])) for a, b in pairs)
-            found.append(float(self.first[words[0]]) + later if words else -math.inf)
-        return torch.tensor(found, dtype=torch.float64)
-
-
-def token_prior(public: Tensor, tokens: int, smoothing: float, padding: int = 0) -> TokenPrior:
-    """Return the bigram model of public sentences (P, T).
-
-    p(b | a) = (count(a, b) + smoothing * p(b)) / (count(a) + smoothing), with p(b) = (count(b) + 1) / (all + tokens).
-
-    Args:
-        public: The sentences.
-        tokens: Number of tokens.
-        smoothing: See above.
-        padding: Number of the token that fills up a sentence.
-    """
-    rows = [[t for t in row if t != padding] for row in public.long().tolist()]
-    counts = torch.ones(tokens, dtype=torch.float64)
-    begins, followed = torch.ones(tokens, dtype=torch.float64) / tokens, torch.zeros(tokens, dtype=torch.float64)
-    pairs: dict[tuple[int, int], int] = {}
-    for row in rows:
-        for token in row:
-            counts[token] += 1
-        if row:
-            begins[row[0]] += 1
-        for a, b in itertools.pairwise(row):
-            pairs[a, b] = pairs.get((a, b), 0) + 1
-            followed[a] += 1
-    alone = counts / counts.sum()
-    wide = {
-        (a, b): math.log((n + smoothing * float(alone[b])) / (float(followed[a]) + smoothing))
-        for (a, b), n in pairs.items()
-    }
-    back_off = (smoothing / (followed + smoothing)).log()
-    return TokenPrior(alone.log(), wide, back_off, (begins / begins.sum()).log())

@@ -82,8 +82,8 @@ class CosineByLayer:
     """Compute the mean over the layers of 1 - <a, b> / (|a| |b|), with a and b of one layer (LAMP: Balunovic et al., NeurIPS 2022).
 
     A layer has no direction if its length is zero or below the rounding errors of the whole gradient. As for `cosine`, it counts as
-    orthogonal to one with a direction; two layers without a direction have distance 0. The bias of an attention layer's keys is such
-    a layer: it changes no output, so that its gradient is rounding errors, which would weigh as much as any other layer.
+    orthogonal to one with a direction; two layers without a direction have distance 0. The bias of an attention layer's keys has
+    none: it changes no output, so that its gradient is rounding errors, which would weigh as much as any other layer.
     """
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.search.coordinates import Coordinates
-from leakbench.attack.slots.labels import Given, LastLayerCounts
-from leakbench.attack.text import WordEmbeddings, fitted_lengths, lengths
+from leakbench.attack.text import WordEmbeddings, fitted_lengths
 from leakbench.core.part import NonNegative, Positive, part
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
@@ -57,7 +56,7 @@ class NormalEmbeddings:
     """Draw every embedding from N(0, s^2), with the root mean square s of all word embeddings.
 
     Places after the end of a sentence hold no token. The gradient of the position embeddings shows the length of one sentence; for
-    several, see `fitted_lengths`, with the labels by `last_layer_counts` unless they are given.
+    several, see `fitted_lengths`.
     """
 
     needs: ClassVar[Needs] = Needs(kinds=(TEXT,))
@@ -70,14 +69,8 @@ class NormalEmbeddings:
         shape = (view.examples, view.shape[0], words.width)
         drawn = torch.stack([torch.randn(shape, generator=rng) for rng in rngs]).to(words.weight)
         places = torch.arange(view.shape[0], device=drawn.device)
-        there = places < self._lengths(view, rngs)[..., None]
+        there = places < fitted_lengths(view, rngs)[..., None]
         return self.scale * words.deviation * drawn * there[..., None]
-
-    def _lengths(self, view: View, rngs: Generators) -> Tensor:
-        if view.examples == 1:
-            return lengths(view)
-        labels = LastLayerCounts() if view.labels is None else Given()
-        return fitted_lengths(view, labels(view, rngs).targets, rngs)
 
 
 @part("priors.embedding_length")
