@@ -22,7 +22,7 @@ from leakbench.data.checks import Check, Sha256
 from leakbench.data.dataset import Dataset
 from leakbench.data.split import SplitSeed, TestShare, split
 from leakbench.data.tables import assemble, scaled
-from leakbench.data.texts import embedded_words, of_tokens
+from leakbench.data.texts import embedded_words, text_dataset
 from leakbench.data.vocabulary import Vocabulary
 
 __all__ = ["Embedded"]
@@ -79,7 +79,7 @@ class Embedded:
         parts = split(source.targets, self.test_share, self.seed)
         if source.vocabulary is not None:
             inputs, names = source.inputs.float(), source.class_names
-            return of_tokens(inputs, source.targets, parts, names, source.vocabulary, source.texts, got)
+            return text_dataset(inputs, source.targets, parts, names, source.vocabulary, source.texts, got)
         if source.columns:
             inputs, features = scaled(source.inputs, source.columns, parts)
         else:

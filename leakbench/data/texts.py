@@ -23,7 +23,7 @@ from leakbench.data.dataset import Dataset, everyone
 from leakbench.data.split import Split, SplitSeed, TestShare, split
 from leakbench.data.vocabulary import Vocabulary
 
-__all__ = ["TextTsv", "embedded_words", "of_tokens"]
+__all__ = ["TextTsv", "embedded_words", "text_dataset"]
 
 Length = Annotated[
     Annotated[int, Field(ge=3)],
@@ -88,7 +88,7 @@ class TextTsv:
         # The files alone do not tell the columns, the length and the split that were read from them.
         read = b"".join(each.numpy().tobytes() for each in (inputs, targets, *parts))
         content = f"{identity(self.files)}, {vocabulary.content}, {hashlib.sha256(read).hexdigest()}"
-        data = of_tokens(inputs, targets, parts, names, vocabulary, texts, content)
+        data = text_dataset(inputs, targets, parts, names, vocabulary, texts, content)
         if not len(data.public_inputs):
             raise InputError(f"{within(folder) / self.train.file}: every test sentence is a training sentence too")
         return data
@@ -99,8 +99,8 @@ class TextTsv:
         rules: Literal[0, 3] = csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE
         rows = []
         try:
-            content = io.StringIO(checked_bytes(folder, file).decode("utf-8-sig"), newline="")
-            for number, line in enumerate(csv.reader(content, delimiter="\t", quoting=rules), 1):
+            lines = io.StringIO(checked_bytes(folder, file).decode("utf-8-sig"), newline="")
+            for number, line in enumerate(csv.reader(lines, delimiter="\t", quoting=rules), 1):
                 if not line or (self.header and number == 1):
                     continue
                 if len(line) <= max(self.text, self.label):
@@ -124,7 +124,7 @@ def _lines(folder: Path | None, file: File) -> tuple[str, ...]:
         raise InputError(f"{within(folder) / file.file}: not text in UTF-8: {error}") from None
 
 
-def of_tokens(
+def text_dataset(
     inputs: Tensor,
     targets: Tensor,
     parts: Split,

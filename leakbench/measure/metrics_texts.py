@@ -5,7 +5,9 @@ A sentence with a token that is not finite counts as missing: all its scores are
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -15,10 +17,10 @@ from torch import Tensor
 from leakbench.core.extras import need
 from leakbench.data.vocabulary import Vocabulary
 
-__all__ = ["TextScores", "content_of", "edit_distance", "match_texts", "pairwise_edit_distance", "text_scores"]
+__all__ = ["TextScores", "edit_distance", "match_texts", "pairwise_edit_distance", "text_scores", "without_special"]
 
 NOTHING = -1
-"""Fills up the content of a sentence."""
+"""Fills up a sentence whose special tokens were left out."""
 
 PAIRS = 200_000
 """Number of pairs whose distances are computed at once."""
@@ -30,7 +32,7 @@ class TextScores:
 
     Args:
         edit_distance: Levenshtein distance of the tokens, divided by the length of the longer sentence; 0 for equal ones.
-        rouge_1: F-measure of common words (Lin, 2004), of the decoded texts, by the library `rouge-score` without stemming.
+        rouge_1: F-measure of common words (Lin, 2004), of the decoded texts, by the library `rouge-score`; see `Words`.
         rouge_2: The same of pairs of neighbouring words.
         rouge_l: The same of the longest common subsequence.
         token_accuracy: Share of the true tokens that are at their place.
@@ -49,7 +51,7 @@ class TextScores:
     exact_match: Tensor
 
 
-def content_of(tokens: Tensor, vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
+def without_special(tokens: Tensor, vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
     """Return (tokens (n, T) int64 without special ones, moved to the front; their numbers (n,)) of sentences (n, T)."""
     numbers = tokens.nan_to_num(nan=NOTHING).long()
     kept = (numbers >= 0) & ~torch.isin(numbers, torch.tensor(sorted(vocabulary.special), device=numbers.device))
@@ -61,7 +63,7 @@ def content_of(tokens: Tensor, vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
 def edit_distance(a: Tensor, b: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Return the edit distances (n,) in [0, 1] of the sentences (n, T) of two lists, float64; NaN where one is not finite."""
     missing = ~(a.isfinite().all(1) & b.isfinite().all(1))
-    found = _levenshtein(*content_of(a.cpu(), vocabulary), *content_of(b.cpu(), vocabulary))
+    found = _levenshtein(*without_special(a.cpu(), vocabulary), *without_special(b.cpu(), vocabulary))
     return found.to(a.device).masked_fill(missing, torch.nan)
 
 
@@ -76,7 +78,7 @@ def pairwise_edit_distance(a: Tensor, b: Tensor, vocabulary: Vocabulary) -> Tens
 
 
 def _levenshtein(a: Tensor, many: Tensor, b: Tensor, others: Tensor) -> Tensor:
-    """Return the distances (n,) of contents (n, T) of lengths (n,), divided by the longer length; 0 for two empty ones.
+    """Return the distances (n,) of tokens (n, T) of lengths (n,), divided by the longer length; 0 for two empty ones.
 
     All pairs are computed at once, row by row of the usual table. Small whole numbers make this several times faster.
     """
@@ -117,8 +119,8 @@ def text_scores(answer: Tensor, truth: Tensor, vocabulary: Vocabulary) -> TextSc
     shape = truth.shape[:2]
     given, true = answer.flatten(0, 1).cpu(), truth.flatten(0, 1).cpu()
     missing = ~given.isfinite().all(1)
-    found, many = content_of(given, vocabulary)
-    real, others = content_of(true, vocabulary)
+    found, many = without_special(given, vocabulary)
+    real, others = without_special(true, vocabulary)
     common = _common(found, real)
     right = ((found == real) & (real != NOTHING)).sum(1)
     exact = (found == real).all(1)
@@ -135,7 +137,7 @@ def text_scores(answer: Tensor, truth: Tensor, vocabulary: Vocabulary) -> TextSc
 
 
 def _common(a: Tensor, b: Tensor) -> Tensor:
-    """Return how many tokens (n,) two contents (n, T) have in common, each as often as in the one with fewer of it."""
+    """Return how many tokens (n,) two lists of sentences (n, T) have in common, each as often as in the one with fewer of it."""
     counts = []
     for mine, other in zip(a.tolist(), b.tolist(), strict=True):
         left = [token for token in other if token != NOTHING]
@@ -151,7 +153,32 @@ def _common(a: Tensor, b: Tensor) -> Tensor:
 def _rouge(answers: list[str], truths: list[str]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the F-measures of ROUGE-1, ROUGE-2 and ROUGE-L, each (n,)."""
     kinds = ("rouge1", "rouge2", "rougeL")
-    scorer = need("rouge_score.rouge_scorer", "scores of texts").RougeScorer(list(kinds), use_stemmer=False)
+    scorer = need("rouge_score.rouge_scorer", "scores of texts").RougeScorer(list(kinds), tokenizer=Words())
     each = [scorer.score(true, answer) for answer, true in zip(answers, truths, strict=True)]
     first, second, longest = (torch.tensor([found[kind].fmeasure for found in each]) for kind in kinds)
     return first, second, longest
+
+
+UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+"""Starts of the Unicode names of the letters of scripts without spaces between words."""
+
+
+class Words:
+    """The words of a text in any script, in lower case, for `rouge-score`, whose own tokenizer knows only a to z and 0 to 9.
+
+    A word consists of letters, their marks, and decimal digits. A letter of a script without spaces between words is a word.
+    """
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the words of a text."""
+        return "".join(map(_spaced, text.lower())).split()
+
+
+@cache
+def _spaced(character: str) -> str:
+    """Return a character of a word, with spaces if it is a word of its own; a space for any other character."""
+    kind = unicodedata.category(character)
+    if kind[0] not in "LM" and kind != "Nd":
+        return " "
+    alone = kind[0] == "L" and unicodedata.name(character, "").startswith(UNSPACED)
+    return f" {character}" if alone else character

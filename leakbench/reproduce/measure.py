@@ -74,7 +74,7 @@ OF_SERVERS = (
 )
 """Copied on pages about servers, which add `within_tenth` and `in_any_row`."""
 
-OF_TEXTS = (
+TEXT_FIELDS = (
     *(field for rate in rates.OF_TEXTS for field in (*rate.ends, rate.baseline)),
     *(EDIT_DISTANCE.name, EDIT_DISTANCE.baseline),
 )
@@ -299,7 +299,7 @@ def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
         "victims": tap.victims,
         "networks": tap.networks,
         **{key: tap.value(key) for key in MEASURES},
-        **{key: tap.value(key) for key in (OF_TEXTS if ruler == EDIT_DISTANCE.name else ())},
+        **{key: tap.value(key) for key in (TEXT_FIELDS if ruler == EDIT_DISTANCE.name else ())},
         **ends,
         "minutes": minutes_of(tap),
     }

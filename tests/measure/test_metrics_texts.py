@@ -4,16 +4,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rouge_score.tokenizers import DefaultTokenizer
 
+from leakbench.data.find import load_dataset
 from leakbench.data.texts import embedded_words
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.measure.closeness import _threshold, closeness_of, eta_of
 from leakbench.measure.metrics_texts import (
-    content_of,
+    Words,
     edit_distance,
     match_texts,
     pairwise_edit_distance,
     text_scores,
+    without_special,
 )
 
 WORDS = Vocabulary.of_word_pieces(
@@ -63,8 +66,8 @@ def test_distances_of_all_pairs_are_those_of_each_pair():
 
 
 def test_special_tokens_do_not_count():
-    content, many = content_of(encoded("a film"), WORDS)
-    assert content[0, :2].tolist() == [5, 8] and int(many[0]) == 2
+    tokens, many = without_special(encoded("a film"), WORDS)
+    assert tokens[0, :2].tolist() == [5, 8] and int(many[0]) == 2
     assert float(edit_distance(encoded("a film"), torch.tensor([[5.0, 8, 0, 0, 0, 0, 0, 0]]), WORDS)[0]) == 0
 
 
@@ -82,6 +85,36 @@ def test_order_counts_for_neighbours_and_not_for_words():
     assert float(scores.rouge_1) == 1 and float(scores.rouge_2) == 0
     assert float(scores.token_recall) == float(scores.token_precision) == 1
     assert float(scores.token_accuracy) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A good_film, wasn't it? 2-3 times", ["a", "good", "film", "wasn", "t", "it", "2", "3", "times"]),
+        ("Béart était là", ["béart", "était", "là"]),
+        ("Хороший фильм", ["хороший", "фильм"]),
+        ("हिन्दी फ़िल्म", ["हिन्दी", "फ़िल्म"]),
+        ("好电影 was good", ["好", "电", "影", "was", "good"]),
+        ("ที่ดี", ["ที่", "ดี"]),
+        ("½ ... !", []),
+    ],
+)
+def test_rouge_reads_the_words_of_any_script(text, words):
+    assert Words().tokenize(text) == words
+
+
+def test_rouge_of_sentences_of_reviews_is_that_of_the_librarys_own_words():
+    texts = load_dataset("reviews")[2].sentences[0]
+    plain = [text for text in texts if text.isascii()]
+    assert len(plain) > 900
+    assert [Words().tokenize(text) for text in plain] == [DefaultTokenizer().tokenize(text) for text in plain]
+
+
+def test_a_sentence_in_another_script_has_scores():
+    words = Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "хорошо", "плохо", "фильм"])
+    truth, answer = (words.encode([text], 5)[None] for text in ("хорошо фильм", "плохо фильм"))
+    assert float(text_scores(truth, truth, words).rouge_2) == 1
+    assert float(text_scores(answer, truth, words).rouge_1) == pytest.approx(1 / 2)
 
 
 def test_a_repeated_token_counts_as_often_as_it_occurs():

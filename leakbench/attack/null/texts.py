@@ -7,7 +7,7 @@ from torch import Tensor
 
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.data.vocabulary import Vocabulary
-from leakbench.measure.metrics_texts import content_of, pairwise_edit_distance
+from leakbench.measure.metrics_texts import pairwise_edit_distance, without_special
 
 __all__ = ["null_texts"]
 
@@ -60,9 +60,9 @@ def null_texts(public: Tensor, victims: int, eta: float, vocabulary: Vocabulary,
 
 def _commonest(public: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Return a sentence (T,) of median length with the most frequent token at each place."""
-    content, lengths = content_of(public, vocabulary)
+    tokens, lengths = without_special(public, vocabulary)
     guess = torch.full_like(public[0], float(vocabulary.padding))
     for place in range(int(lengths.median())):
-        there = content[:, place][content[:, place] >= 0]
+        there = tokens[:, place][tokens[:, place] >= 0]
         guess[place] = float(there.mode().values)
     return guess
