@@ -70,7 +70,7 @@ def likeliest(answers: list[Reconstruction]) -> Reconstruction:
     def of_each(parts: list[Tensor]) -> Tensor:
         return torch.stack(parts)[chosen, lanes]
 
-    inputs, many = of_each([a.inputs for a in answers]), torch.full_like(answers[0].evaluations, len(answers))
+    inputs, many = of_each([a.inputs for a in answers]), torch.stack([a.evaluations for a in answers]).sum(0)
     return dataclasses.replace(
         answers[0],
         inputs=inputs,

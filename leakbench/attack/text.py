@@ -1,4 +1,4 @@
-"""What an attacker of texts knows apart from the gradient of its guess: embeddings, lengths, and a model of public sentences."""
+"""What an attacker of texts knows apart from the gradient: the network's embeddings, and a model of public sentences."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakbench.attack.public import public_of
-from leakbench.attack.slots.labels import Given, LastLayerCounts
+from leakbench.attack.slots.distance import SquaredL2
+from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
-from leakbench.core.types import Generators
 from leakbench.federated.view import View
+from leakbench.models import one_hot
 from leakbench.models.language import LanguageModel
 
-__all__ = ["Bigrams", "WordEmbeddings", "fitted_lengths", "language_model_of", "lengths"]
+__all__ = ["Bigrams", "WordEmbeddings", "answer_of", "language_model", "language_model_of"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,14 @@ class WordEmbeddings:
         return tokens.masked_fill((embeddings == 0).all(-1), float(self.padding))
 
 
+def language_model(view: View, who: str) -> LanguageModel:
+    """Return the network of a view of texts; raises InputError for another network, naming the attack."""
+    model = view.network.model
+    if not isinstance(model, LanguageModel):
+        raise InputError(f"attack: {who!r} reads language models, got {type(model).__name__} (try --dataset reviews)")
+    return model
+
+
 def language_model_of(view: View, who: str) -> tuple[str, LanguageModel]:
     """Return (prefix of its parameters, the language model) of a view; a defense may wrap it.
 
@@ -84,75 +92,37 @@ def language_model_of(view: View, who: str) -> tuple[str, LanguageModel]:
     raise InputError(f"{who}: needs texts, got inputs of shape {view.shape} (try --dataset reviews, or another part)")
 
 
-def lengths(view: View) -> Tensor:
-    """Return the numbers of tokens (V, M) int64 that the gradient of the position embeddings shows.
-
-    The gradient of a position is zero if no sentence of the update has a token there. So the length of the longest sentence is
-    exact without a defense, and it is returned for all M sentences of an update. With noise, all positions have a gradient, and
-    the length is T; likewise for a network without position embeddings, or if they are not trained.
+def answer_of(view: View, inputs: Tensor, labels: Tensor, gradients: Tensor | None = None) -> Reconstruction:
+    """Return sentences (V, M, T), NaN where there are none, as a reconstruction after one step.
 
     Args:
         view: The view of V victims.
-
-    Raises:
-        InputError: If the network is not a language model.
+        inputs: The sentences.
+        labels: Their labels (V, M); -1 where there are none.
+        gradients: Numbers (V,) of gradients that were computed for them; none without it. That of the answer itself is added.
     """
-    prefix, model = language_model_of(view, "lengths")
-    full = torch.full((view.victims, view.examples), view.shape[0], device=next(iter(view.update.values())).device)
-    if model.position_weights is None or prefix + model.position_weights[0] not in view.update:
-        return full
-    used = (view.update[prefix + model.position_weights[0]] != 0).any(-1).sum(1)
-    return torch.where((used > 0) & (used <= view.shape[0]), used, view.shape[0])[:, None].expand_as(full)
-
-
-SWEEPS = 2
-"""Number of times that the length of each sentence of a batch is chosen again, given the others."""
-
-
-def fitted_lengths(view: View, rngs: Generators) -> Tensor:
-    """Return the numbers of tokens (V, M) int64 of the sentences of each update, estimated if M > 1.
-
-    Starting from `lengths`, the length of one sentence at a time is chosen so that the position gradients of random tokens of
-    public sentences are most like the observed ones. At first weights, these gradients depend little on the tokens: at each
-    position they are about the sum of the sentences that are there, each in the direction of its label. Differences at a position
-    are relative to its gradients. The labels are counted by `last_layer_counts` unless they are given.
-
-    Args:
-        view: The view of V victims, with public sentences if M > 1.
-        rngs: Victim v draws its tokens from rngs[v].
-
-    Raises:
-        InputError: If the network is not a language model, and without public sentences for M > 1.
-    """
-    most = lengths(view)  # No sentence is longer than the longest of its update.
-    prefix, model = language_model_of(view, "lengths")
-    name = "" if model.position_weights is None else prefix + model.position_weights[0]
-    if view.examples == 1 or name not in view.update:
-        return most
-    targets = (LastLayerCounts() if view.labels is None else Given())(view, rngs).targets
-    found, observed = most.clone(), view.update[name]
-    public = public_of(view, "lengths").inputs
-    common = public[public != model.padding]
-    drawn = [torch.randint(len(common), (view.examples, view.shape[0]), generator=rng) for rng in rngs]
-    tokens = common[torch.stack(drawn).to(common.device)].to(observed)
-    places = torch.arange(view.shape[0], device=tokens.device)
-
-    def cost(tried: Tensor) -> Tensor:
-        with torch.no_grad():
-            guess = tokens.where(places < tried[..., None], float(model.padding))
-            rows = view.respond(guess, targets)[name]
-        sizes = rows.square().sum(-1) + observed.square().sum(-1)
-        return ((rows - observed).square().sum(-1) / sizes.clamp_min(1e-30)).sum(1)
-
-    for _ in range(SWEEPS):
-        for number in range(view.examples):
-            costs = []
-            for length in range(1, int(most.max()) + 1):
-                tried = found.clone()
-                tried[:, number] = length
-                costs.append(cost(tried).masked_fill(length > most[:, number], torch.inf))
-            found[:, number] = torch.stack(costs).argmin(0) + 1
-    return found
+    there = inputs.isfinite().all(-1)
+    padding = float(language_model(view, "texts").padding)
+    with torch.no_grad():
+        targets = one_hot(labels.clamp_min(0), view.classes).to(inputs)
+        response = view.respond(inputs.nan_to_num(nan=padding), targets)
+        distance = SquaredL2()(response, view.update, view)
+    # A sentence that was found is an answer, also if another one of its batch is missing.
+    distance = distance.masked_fill(~there.any(1), torch.inf)
+    certainty = (-distance[:, None]).expand_as(labels).masked_fill(~there, -torch.inf)
+    once = torch.ones(view.victims, dtype=torch.int64, device=inputs.device)
+    many = once if gradients is None else once + gradients.to(once)
+    return Reconstruction(
+        inputs=inputs,
+        labels=labels,
+        certainty=certainty,
+        trajectory=distance.masked_fill(distance.isinf(), torch.nan)[None],
+        steps=once,
+        evaluations=many,
+        iterates=inputs[None],
+        snapshots=(1,),
+        spent=many[None],
+    )
 
 
 SMOOTHING = 5.0

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from leakbench.attack.embeddings import Embedded, embedded
 from leakbench.attack.looks import averaged
-from leakbench.attack.methods.dager import answer_of, language_model, possible_of
+from leakbench.attack.methods.dager import possible_of
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
 from leakbench.attack.slots.labels import LastLayer
 from leakbench.attack.spans import layer_of, probes_of
+from leakbench.attack.text import answer_of, language_model
 from leakbench.core.answers import Reconstruction
 from leakbench.core.part import Fraction, part
 from leakbench.core.types import Generators

@@ -16,10 +16,9 @@ from leakbench.attack.embeddings import Embedded, embedded
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
-from leakbench.attack.slots.distance import SquaredL2
 from leakbench.attack.spans import HIDDEN, Layer, entering_of, layer_of, probes_of, trains_first
+from leakbench.attack.text import answer_of, language_model
 from leakbench.core.answers import Reconstruction
-from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Fraction, part
 from leakbench.core.types import Generators, Parameters
 from leakbench.federated.view import View
@@ -27,15 +26,7 @@ from leakbench.models import one_hot
 from leakbench.models.language import LanguageModel
 from leakbench.models.layers import entering
 
-__all__ = ["Dager", "answer_of", "language_model", "parameters_of", "possible_of"]
-
-
-def language_model(view: View, who: str) -> LanguageModel:
-    """Return the network of a view of texts; raises InputError for another network, naming the attack."""
-    model = view.network.model
-    if not isinstance(model, LanguageModel):
-        raise InputError(f"attack: {who!r} reads language models, got {type(model).__name__} (try --dataset reviews)")
-    return model
+__all__ = ["Dager", "parameters_of", "possible_of"]
 
 
 @part("method.dager")
@@ -493,34 +484,3 @@ def chosen_of(view: View, model: LanguageModel, sentences: Tensor) -> tuple[Tens
         left[place] -= expected[place, label]
     places, labels = (torch.tensor(part, dtype=torch.int64) for part in zip(*picked, strict=True))
     return sentences[places], labels
-
-
-def answer_of(view: View, inputs: Tensor, labels: Tensor) -> Reconstruction:
-    """Return sentences (V, M, T), NaN where there are none, as a reconstruction after one step.
-
-    Args:
-        view: The view of V victims.
-        inputs: The sentences.
-        labels: Their labels (V, M); -1 where there are none.
-    """
-    there = inputs.isfinite().all(-1)
-    padding = float(language_model(view, "texts").padding)
-    with torch.no_grad():
-        targets = one_hot(labels.clamp_min(0), view.classes).to(inputs)
-        response = view.respond(inputs.nan_to_num(nan=padding), targets)
-        distance = SquaredL2()(response, view.update, view)
-    # A sentence that was found is an answer, also if another one of its batch is missing.
-    distance = distance.masked_fill(~there.any(1), torch.inf)
-    certainty = (-distance[:, None]).expand_as(labels).masked_fill(~there, -torch.inf)
-    once = torch.ones(view.victims, dtype=torch.int64, device=inputs.device)
-    return Reconstruction(
-        inputs=inputs,
-        labels=labels,
-        certainty=certainty,
-        trajectory=distance.masked_fill(distance.isinf(), torch.nan)[None],
-        steps=once,
-        evaluations=once,
-        iterates=inputs[None],
-        snapshots=(1,),
-        spent=once[None],
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,18 +12,19 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.attack.embeddings import fitted_lengths, noise_of
 from leakbench.attack.looks import averaged
-from leakbench.attack.methods.dager import answer_of, language_model
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat, gradients_alone
-from leakbench.attack.text import SMOOTHING, Bigrams
+from leakbench.attack.text import SMOOTHING, Bigrams, answer_of, language_model
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.types import Generators
 from leakbench.federated.view import Public, View
+from leakbench.models import one_hot
 from leakbench.models.language import LanguageModel
 
 __all__ = ["TokenLikelihood"]
@@ -37,20 +39,21 @@ class TokenLikelihood:
     log-likelihood of place i of token v is <R_v, P_i> / 2 s^2, up to a constant, where R_v is what the other places of v leave of
     W_v. The most likely sentence under this evidence and a bigram model of public sentences is the start (Viterbi). Then
     tokens are exchanged and places swapped while the log-likelihood of the whole gradient, -|y - g|^2 / 2 s^2, plus the log-prior
-    increases.
+    increases. Labels are chosen in the same way, for the start.
 
     For a batch, the tokens of each place are read together, and not searched.
     """
 
     needs: ClassVar[Needs] = Needs(public=1000, kinds=(TEXT,))
 
-    tokens: Annotated[Count, Field(description="Number of tokens at a place that the start chooses from.")] = 64
-    tries: Annotated[Count, Field(description="Number of tokens at a place that the search tries.")] = 4
-    sweeps: Annotated[Count, Field(description="Largest number of rounds of the search.")] = 8
+    tokens: Annotated[Count, Field(description="Number of tokens at a place that the search chooses from.")] = 64
     changes: Annotated[
         Count,
         Field(description="Number of changes that a round tries: the likeliest by the evidence of single places."),
     ] = 40
+    gradients: Annotated[
+        Count, Field(description="Largest number of gradients that the search of a sentence computes.")
+    ] = 1000
     smoothing: Annotated[
         Positive,
         Field(description="Count that the bigram model adds to each pair, in units of the tokens' frequencies."),
@@ -61,12 +64,12 @@ class TokenLikelihood:
 
         Args:
             views: Views of V victims.
-            rngs: Not used.
+            rngs: Victim v draws from rngs[v], see `fitted_lengths`.
 
         Raises:
             InputError: If the network is not a language model whose embeddings are trained, or without public sentences.
         """
-        return likeliest([self._answer(view) for view, _ in averaged(views)])
+        return likeliest([self._answer(view, rngs) for view, _ in averaged(views)])
 
     def missing(self, model: LanguageModel, trained: Sequence[str]) -> str:
         """Return what the method reads and a network does not train, empty for nothing."""
@@ -80,89 +83,95 @@ class TokenLikelihood:
             return False
         return not self.missing(model, tuple(view.update))
 
-    def _answer(self, view: View) -> Reconstruction:
+    def _answer(self, view: View, rngs: Generators) -> Reconstruction:
         model = language_model(view, "token_likelihood")
         public = public_of(view, "token_likelihood", self.needs.public).inputs.cpu()
         prior = Bigrams.of(public, model.tokens, model.padding, self.smoothing)
         like = next(iter(view.update.values()))
         inputs = like.new_full((view.victims, view.examples, *view.shape), torch.nan)
         labels = torch.full((view.victims, view.examples), -1, dtype=torch.int64, device=like.device)
-        for victim in range(view.victims):
+        gradients = torch.zeros(view.victims, dtype=torch.int64)
+        for victim, length in enumerate(fitted_lengths(view, rngs).amax(1).tolist()):
             one = view.of(torch.tensor([victim], device=like.device))
             rows = _Rows.of(one, model)
             if view.examples == 1:
-                sentence, label = self._searched(one, rows, prior)
-                inputs[victim, 0], labels[victim, 0] = sentence, label
+                inputs[victim, 0], labels[victim, 0], gradients[victim] = self._searched(one, rows, prior, length)
             else:
-                inputs[victim] = rows.spread(view.examples)
-        return answer_of(view, inputs, labels)
+                inputs[victim] = rows.spread(view.examples, length)
+        return answer_of(view, inputs, labels, gradients)
 
-    def _searched(self, view: View, rows: _Rows, prior: Bigrams) -> tuple[Tensor, int]:
-        """Return the sentence (T,) and label of the one victim of a view."""
-        evidence = rows.evidence()
-        ahead = evidence + prior.alone
-        options = ahead.topk(min(self.tokens, ahead.shape[1]), dim=1).indices
-        length = rows.length()
-        start = prior.likeliest(evidence[:length], options[:length])
-        sentence = torch.full((view.shape[0],), float(rows.padding), dtype=torch.float32)
-        sentence[:length] = start.float()
-        every = sentence.repeat(view.classes, 1)
-        values = self._values(view, rows, prior, every, torch.arange(view.classes))
-        label, value = int(values.argmax()), float(values.max())
+    def _searched(self, view: View, rows: _Rows, prior: Bigrams, length: int) -> tuple[Tensor, int, int]:
+        """Return (sentence (T,), label, number of gradients) of the one victim of a view."""
+        sentence, label, value, gradients = rows.words.new_zeros(0), 0, -math.inf, 0
+        while gradients < self.gradients:
+            evidence = rows.evidence()
+            guess = torch.full((view.shape[0],), float(rows.padding), dtype=torch.float32)
+            options = (evidence + prior.alone).topk(min(self.tokens, evidence.shape[1]), dim=1).indices
+            guess[:length] = prior.likeliest(evidence[:length], options[:length]).float()
+            values = self._values(view, rows, prior, guess.repeat(view.classes, 1), torch.arange(view.classes))
+            gradients += len(values) + 1
+            if not float(values.max()) > value:
+                break
+            sentence, label, value = guess, int(values.argmax()), float(values.max())
+            # The places of a good guess are closer to the true ones than the observed ones are, behind strong noise.
+            rows = rows.at(view, sentence, label)
         many = sum(u.numel() for u in view.update.values())
-        # The distance of the true gradient is that of the noise, p s^2 within a few of its deviations.
-        enough = -many / 2 * (1 + 4 * math.sqrt(2 / many))
-        for _ in range(self.sweeps):
-            if value - float(prior.log_probability(sentence[None])[0]) >= enough:
-                break
-            changed = self._changed(sentence[:length], evidence[:length] + prior.alone, options[:length])
-            if not len(changed):
-                break
-            whole = sentence.repeat(len(changed), 1)
-            whole[:, :length] = changed
-            found = self._values(view, rows, prior, whole, torch.full((len(whole),), label))
+        expected, slack = -many / 2, 2 * math.sqrt(2 * many)
+        tried, changed = 0, self._changed(sentence, length, rows, prior)
+        while gradients < self.gradients and len(some := changed[tried : tried + self.changes]):
+            found = self._values(view, rows, prior, some, torch.full((len(some),), label))
+            gradients, tried = gradients + len(some), tried + len(some)
             better = [k for k in found.argsort(descending=True).tolist() if float(found[k]) > value]
             if not better:
-                break
+                # The true gradient's distance is that of the noise, p s^2 within a few of its deviations: if every change costs
+                # more than the true sentence could gain, the present one is the true one.
+                if value - float(found.max()) > max(0.0, expected - value) + slack:
+                    break
+                continue
             # Improvements at different places are made together, if that is better than the best alone.
-            both = whole[better[0]].clone()
-            touched = whole[better[0]] != sentence
+            both = some[better[0]].clone()
+            touched = some[better[0]] != sentence
             for k in better[1:]:
-                there = whole[k] != sentence
+                there = some[k] != sentence
                 if not (there & touched).any():
-                    both[there], touched = whole[k][there], touched | there
+                    both[there], touched = some[k][there], touched | there
             together = float(self._values(view, rows, prior, both[None], torch.tensor([label]))[0])
-            best = float(found[better[0]])
-            sentence, value = (both, together) if together >= best else (whole[better[0]], best)
-        return sentence, label
+            gradients, best = gradients + 1, float(found[better[0]])
+            sentence, value = (both, together) if together >= best else (some[better[0]], best)
+            rows = rows.at(view, sentence, label)
+            tried, changed = 0, self._changed(sentence, length, rows, prior)
+        return sentence, label, gradients
 
-    def _changed(self, sentence: Tensor, ahead: Tensor, options: Tensor) -> Tensor:
-        """Return sentences (n, L) to try: another likely token at a place, or two places swapped.
+    def _changed(self, sentence: Tensor, length: int, rows: _Rows, prior: Bigrams) -> Tensor:
+        """Return sentences (n, T) to try, the likeliest first: one token is exchanged or moved, or two are swapped.
 
         Args:
-            sentence: (L,).
-            ahead: Evidence and prior (L, tokens).
-            options: The likeliest tokens (L, k) of each place.
+            sentence: (T,).
+            length: Number L of its tokens.
+            rows: The gradients of the embeddings, with the places of this sentence.
+            prior: Model of sentences.
         """
-        length = len(sentence)
-        now = sentence.long()
-        own = ahead[torch.arange(length), now]
-        tried = options[:, : self.tries]
-        losses: list[tuple[Tensor, tuple[int, int], tuple[int, int] | None]] = [
-            (own[p] - ahead[p, t], (p, int(t)), None) for p in range(length) for t in tried[p] if t != now[p]
-        ]
-        across = ahead[:, now]
-        swaps = own[:, None] + own - across - across.T
-        pairs = torch.triu_indices(length, length, 1).T.tolist()
-        losses += [(swaps[i, j], (i, int(now[j])), (j, int(now[i]))) for i, j in pairs if now[i] != now[j]]
-        losses.sort(key=lambda each: float(each[0]))
-        rows = []
-        for _, one, other in losses[: self.changes]:
-            row = sentence.clone()
-            for place, token in filter(None, (one, other)):
-                row[place] = float(token)
-            rows.append(row)
-        return torch.stack(rows) if rows else sentence.new_zeros(0, length)
+        ahead = (rows.evidence() + prior.alone)[:length]
+        others = ahead.topk(min(self.tokens, ahead.shape[1]), dim=1).indices
+        exchanged = sentence.repeat(others.numel(), 1)
+        exchanged[torch.arange(others.numel()), torch.arange(length).repeat_interleave(others.shape[1])] = (
+            others.flatten().float()
+        )
+        orders = []
+        for i in range(length):
+            for j in range(length):
+                rest = [*range(i), *range(i + 1, length)]
+                orders.append([*rest[:j], i, *rest[j:]])
+                if i < j:
+                    swap = list(range(length))
+                    swap[i], swap[j] = j, i
+                    orders.append(swap)
+        moved = sentence.repeat(len(orders), 1)
+        moved[:, :length] = sentence[torch.tensor(orders)]
+        every = torch.cat([exchanged, moved]).unique(dim=0)
+        every = every[(every != sentence).any(1)]
+        likely = rows.likelihood(every[:, :length].long()) + prior.log_probability(every)
+        return every[likely.argsort(descending=True, stable=True)]
 
     def _values(self, view: View, rows: _Rows, prior: Bigrams, sentences: Tensor, labels: Tensor) -> Tensor:
         """Return the log-posteriors (n,) of sentences (n, T) with labels (n,), up to a constant."""
@@ -183,12 +192,14 @@ class _Rows:
         places: (T, d) float64.
         std: Standard deviation of the noise on each coordinate.
         padding: Number of the padding token, whose row is 0.
+        known: Whether the places are without noise.
     """
 
     words: Tensor
     places: Tensor
     std: float
     padding: int
+    known: bool = False
 
     @classmethod
     def of(cls, view: View, model: LanguageModel) -> _Rows:
@@ -201,11 +212,27 @@ class _Rows:
                 " (try dager, or --trainable all)"
             )
         rows = words[0].double().cpu()  # Small problems, of which some have no method on a GPU.
-        # Most tokens are not in the batch, so that the median of their rows is that of the noise.
-        seen = float(rows.abs().median()) / NORMAL_MEDIAN
         rounding = float(rows.abs().max()) * 1e-6
-        std = max(view.noise if view.noise else seen, rounding, torch.finfo(torch.float32).tiny)
+        std = max(float(noise_of(view, model.word_weights)[0]), rounding, torch.finfo(torch.float32).tiny)
         return cls(rows, places[0].double().cpu()[first : first + view.shape[0]], std, model.padding)
+
+    def likelihood(self, sentences: Tensor) -> Tensor:
+        """Return the log-likelihoods (n,) of the tokens (n, L) of the first L places, given the places, up to a constant."""
+        products, length = self.places @ self.words.T, sentences.shape[1]
+        fit = products[torch.arange(length), sentences].sum(1)
+        same = sentences[:, :, None] == sentences[:, None, :]
+        twice = (same * (self.places @ self.places.T)[:length, :length]).sum((1, 2))
+        return (fit - twice / 2) / (1 if self.known else 2) / self.std**2
+
+    def at(self, view: View, sentence: Tensor, label: int) -> _Rows:
+        """Return the rows with the places that the view's network gives a sentence (T,) with a label."""
+        model = language_model(view, "token_likelihood")
+        name, first = model.position_weights or ("", 0)
+        like = next(iter(view.update.values()))
+        targets = one_hot(torch.tensor([[label]], device=like.device), view.classes).to(like)
+        with torch.no_grad():
+            given = view.respond(sentence[None, None].to(like), targets)[name][0]
+        return dataclasses.replace(self, places=given.double().cpu()[first : first + view.shape[0]], known=True)
 
     def evidence(self) -> Tensor:
         """Return the evidence (T, tokens) for each token at each place, in nats, up to a constant of the place.
@@ -214,7 +241,7 @@ class _Rows:
         gives each place to a token, and `exchanged` improves it. The evidence is that of R_v without place i.
         """
         gram = self.places @ self.places.T
-        ridge = gram + gram.diagonal().amax() * ROUNDING * torch.eye(len(gram))
+        ridge = gram + gram.diagonal().amax() * RIDGE * torch.eye(len(gram))
         products = self.words @ self.places.T
         products[self.padding] = -torch.inf
         used = self.words.square().sum(1).topk(min(2 * len(gram), len(self.words))).indices
@@ -225,24 +252,18 @@ class _Rows:
         together.index_add_(0, owner, gram)
         together[owner, torch.arange(len(owner))] -= gram.diagonal()
         products = (products - together).T
-        found = products / (2 * self.std**2)
+        found = products / (1 if self.known else 2) / self.std**2
         found[:, self.padding] = -torch.inf
         return found
 
-    def length(self) -> int:
-        """Return the most likely number of places that hold a token: those before it have more energy than noise."""
-        width = self.places.shape[1]
-        excess = self.places.square().sum(1) / self.std**2 - width - 2 * math.sqrt(2 * width)
-        return max(1, int(excess.cumsum(0).argmax()) + 1)
-
-    def spread(self, many: int) -> Tensor:
+    def spread(self, many: int, length: int) -> Tensor:
         """Return sentences (M, T) of the most likely tokens of each place, the likeliest in the first sentence."""
         best = self.evidence().topk(many, dim=1).indices.T.float()
-        best[:, self.length() :] = float(self.padding)
+        best[:, length:] = float(self.padding)
         return best.to(torch.float32)
 
 
-ROUNDING = 1e-12
+RIDGE = 1e-12
 """Share of the largest energy that is added to the energies of all places for the least squares."""
 
 RESTARTS = 30
@@ -305,6 +326,3 @@ def _settled(owner: Tensor, products: Tensor, gram: Tensor) -> Tensor:
 
 TINY = 1e-9
 """Share of the largest energy below which a gain is rounding."""
-
-NORMAL_MEDIAN = 0.6745
-"""Median of the absolute value of a standard normal number."""

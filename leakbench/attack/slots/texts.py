@@ -8,9 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.attack.embeddings import fitted_lengths
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.search.coordinates import Coordinates
-from leakbench.attack.text import WordEmbeddings, fitted_lengths
+from leakbench.attack.text import WordEmbeddings
 from leakbench.core.part import NonNegative, Positive, part
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
