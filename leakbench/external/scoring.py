@@ -158,7 +158,10 @@ class Scorer:
     def _informed(self) -> View:
         """The view of an attacker that knows the defense, for identification, as in every run."""
         informed = self.attacker.informed_view(self.trace)
-        return dataclasses.replace(informed, public=self.view.public, fits=self.view.fits, tick=self.view.tick)
+        seen = self.view
+        return dataclasses.replace(
+            informed, public=seen.public, vocabulary=seen.vocabulary, fits=seen.fits, tick=seen.tick
+        )
 
     @cached_property
     def _shown(self) -> tuple[Public, Tensor]:

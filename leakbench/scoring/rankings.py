@@ -109,10 +109,12 @@ def told(rankings: Mapping[str, Ranking], name: str, truth: VictimTruth, feature
 def identified_first(scores: Tensor, truth: VictimTruth) -> Tensor:
     """Return (V,): 1 where the victim's first example alone scores highest of (V, k), 1 / n where n tie, else 0.
 
-    Candidates that are other examples of the victim's batch do not count: naming one would be right too.
+    Candidates that are other examples of the victim's batch do not count: naming one would be right too. NaN where no candidate
+    has a finite score, as with a gradient that is not finite: nothing was ranked, which shows nothing.
     """
     known, others = scores.cpu(), truth.others
-    return _first(known if others is None else known.masked_fill(others.cpu(), -torch.inf), truth.own.cpu())
+    first = _first(known if others is None else known.masked_fill(others.cpu(), -torch.inf), truth.own.cpu())
+    return torch.where(known.isfinite().any(1), first, torch.nan)
 
 
 def ranked_first(scores: Tensor, right: Tensor) -> Tensor:

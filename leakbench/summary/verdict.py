@@ -169,6 +169,8 @@ def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
             yield f"warning of the search for {_count(victims, 'victim')}: {warning}", supplied
     if not evidence.ranked:
         yield "no candidates were ranked", False
+    elif evidence.ranked < evidence.victims:
+        yield f"no candidate has a finite score for {_count(evidence.victims - evidence.ranked, 'victim')}", False
     if evidence.victims < LEAST_VICTIMS:
         yield f"{_count(evidence.victims, 'victim')}, at least {LEAST_VICTIMS} are needed", True
     if evidence.networks < LEAST_NETWORKS:

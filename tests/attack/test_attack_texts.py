@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
 from leakbench.attack import Attack
+from leakbench.attack.embeddings import fitted_lengths, lengths
 from leakbench.attack.evaluations import most_evaluations, with_evaluations
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.lamp import Lamp, Rearranged, rearrangement
@@ -20,7 +21,7 @@ from leakbench.attack.slots.descent import AdamLinear, Terms
 from leakbench.attack.slots.distance import Cosine, CosineByLayer, Tag
 from leakbench.attack.slots.stop import limited
 from leakbench.attack.slots.texts import EmbeddingLength, Embeddings, NormalEmbeddings
-from leakbench.attack.text import Bigrams, WordEmbeddings, fitted_lengths, lengths
+from leakbench.attack.text import Bigrams, WordEmbeddings
 from leakbench.cell.resolve import plan_cell
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
@@ -172,6 +173,18 @@ def test_without_trained_positions_or_with_noise_the_length_is_the_longest_possi
     noisy = dataclasses.replace(of, update={**of.update, name: of.update[name] + 1e-3})
     frozen = dataclasses.replace(of, update={n: u for n, u in of.update.items() if n != name})
     assert lengths(noisy).tolist() == lengths(frozen).tolist() == [[LENGTH]] * 3
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_length_is_found_behind_noise(told: bool) -> None:
+    """The size of the noise is known, or read from the tokens that no sentence has."""
+    of = view("gpt")
+    std = 0.1 * float(of.update[of.network.model.position_weights[0]].square().mean(2).amax().sqrt())
+    rng = torch.Generator().manual_seed(1)
+    update = {n: u + std * torch.randn(u.shape, generator=rng) for n, u in of.update.items()}
+    noisy = dataclasses.replace(of, update=update, noise=std if told else None)
+    assert lengths(noisy).tolist() == [[LENGTH]] * 3
+    assert fitted_lengths(noisy, generators(0, "lengths", [(v,) for v in range(3)])).tolist() == [[5], [6], [2]]
 
 
 def test_a_start_has_the_scale_of_the_embeddings_and_no_token_after_the_end() -> None:

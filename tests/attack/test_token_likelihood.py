@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from leakbench.attack.methods.token_likelihood import TokenLikelihood, exchanged
+from leakbench.attack.methods.token_likelihood import _Rows as Rows
 from leakbench.core.errors import InputError
 from leakbench.core.types import Clock, Network
 from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
-from leakbench.measure.metrics_texts import text_scores
 from leakbench.models import build, one_hot, parameters
 
 
@@ -82,11 +82,32 @@ def test_a_sentence_without_noise_is_exact_and_explains_its_gradient(reviews):
     assert float(answer.certainty[0, 0]) > -1e-6
 
 
-def test_most_tokens_are_found_under_noise_that_hides_the_span(reviews):
+def test_a_sentence_is_exact_under_noise_that_hides_the_span(reviews):
     view, inputs, _ = view_of(reviews, 0.01)
-    answer = TokenLikelihood(sweeps=1)((view,), (torch.Generator(),))
-    scores = text_scores(answer.inputs, inputs[None], reviews.vocabulary)
-    assert float(scores.token_recall) > 0.8
+    answer = TokenLikelihood()((view,), (torch.Generator(),))
+    assert torch.equal(answer.inputs[0], inputs)
+
+
+def test_under_strong_noise_the_search_goes_on_and_the_answer_is_the_more_likely_one(reviews):
+    """Each further gradient can only increase the likelihood, and the start is far from the most likely sentence."""
+    view, inputs, labels = view_of(reviews, 0.3)
+    few, more = (TokenLikelihood(gradients=many)((view,), (torch.Generator().manual_seed(0),)) for many in (1, 150))
+    assert int(few.evaluations) <= 4 and 150 < int(more.evaluations) <= 200
+    assert float(more.certainty[0, 0]) > float(few.certainty[0, 0])
+    assert torch.equal(more.inputs[0, 0] == 0, inputs[0] == 0) and torch.equal(more.labels[0], labels)
+
+
+def test_the_likelihood_of_tokens_given_the_places_is_that_of_their_rows():
+    rng = torch.Generator().manual_seed(2)
+    places, words = (torch.randn(n, 8, generator=rng, dtype=torch.float64) for n in (4, 6))
+    rows = Rows(words, places, 0.5, 0, known=True)
+    sentences = torch.tensor([[1, 2, 1], [3, 3, 3], [5, 4, 1]])
+    left = words.repeat(3, 1, 1)
+    for row, sentence in zip(left, sentences, strict=True):
+        row.index_add_(0, sentence, -places[:3])
+    expected = -left.square().sum((1, 2)) / (2 * 0.5**2)
+    found = rows.likelihood(sentences)
+    torch.testing.assert_close(found - found[0], expected - expected[0])
 
 
 def test_a_network_without_trained_embeddings_is_refused(reviews):

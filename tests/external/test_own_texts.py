@@ -44,6 +44,15 @@ def test_a_sentence_is_found_and_scored_as_in_a_run(recorded):
     row = found.rows.iloc[0]
     assert row["edit_distance"] == 0 and row["exact_match"] == 1 and row["null_edit_distance"] > 0.5
     assert found.sentences == ("effective but too tepid biopic",) and found.verdict == "reconstructs"
+    assert row["identified"] == row["identified_by_reconstruction"] == row["identified_by_likelihood"] == 1
+
+
+@pytest.mark.parametrize("attack", ["dager", "token_likelihood"])
+def test_an_update_of_zeros_has_no_sentence(recorded, attack):
+    model, update, _ = recorded
+    zeros = {name: torch.zeros_like(value) for name, value in update.items()}
+    with pytest.warns(UserWarning, match="the update is zero everywhere"):
+        assert not attacked((model, zeros, None), attack=attack).sentences
 
 
 def test_the_worst_case_of_several_attacks_is_the_one_for_texts(recorded):

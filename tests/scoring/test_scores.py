@@ -1,6 +1,7 @@
 """From reconstructions to rows to the summary: correct matching, failures counted, verdicts against the baseline."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pandas as pd
@@ -185,12 +186,12 @@ def test_verdicts() -> None:
 
 
 def test_identification_without_information_is_chance() -> None:
-    """Equal scores identify the victim with probability 1 / k; scores that are not finite never do."""
+    """Equal scores identify the victim with probability 1 / k; without a finite score, nothing was ranked."""
     real = truth(2, 1)
     null = NullAttack({"public mean": torch.full((2, *SHAPE), 0.5)}, {}, {}, "public mean", "public mean")
-    for scores, expected in ((torch.zeros(2, 8), 1 / 8), (torch.full((2, 8), torch.nan), 0.0)):
+    for scores, expected in ((torch.zeros(2, 8), 1 / 8), (torch.full((2, 8), torch.nan), math.nan)):
         rows = score("type-2", 0, answer(real.inputs, real.labels), ranked(scores, real), null, real, 0.1, "n/a")[0]
-        assert rows["identified"].tolist() == [expected, expected]
+        assert rows["identified"].tolist() == pytest.approx([expected, expected], nan_ok=True)
     one = torch.tensor([[1.0, torch.nan, 0.0], [0.0, torch.nan, 1.0]])  # One of three candidates has no score.
     rows = score("type-2", 0, answer(real.inputs, real.labels), ranked(one, real), null, real, 0.1, "n/a")[0]
     assert rows["identified"].tolist() == [1.0, 0.0]

@@ -94,6 +94,8 @@ class TokenLikelihood:
         for victim, length in enumerate(fitted_lengths(view, rngs).amax(1).tolist()):
             one = view.of(torch.tensor([victim], device=like.device))
             rows = _Rows.of(one, model)
+            if not rows.places.any():
+                continue  # Nothing leaks through an update of zeros.
             if view.examples == 1:
                 inputs[victim, 0], labels[victim, 0], gradients[victim] = self._searched(one, rows, prior, length)
             else:
@@ -168,10 +170,11 @@ class TokenLikelihood:
                     orders.append(swap)
         moved = sentence.repeat(len(orders), 1)
         moved[:, :length] = sentence[torch.tensor(orders)]
-        every = torch.cat([exchanged, moved]).unique(dim=0)
+        every = torch.unique(torch.cat([exchanged, moved]), dim=0)
         every = every[(every != sentence).any(1)]
         likely = rows.likelihood(every[:, :length].long()) + prior.log_probability(every)
-        return every[likely.argsort(descending=True, stable=True)]
+        ordered: Tensor = every[likely.argsort(descending=True, stable=True)]
+        return ordered
 
     def _values(self, view: View, rows: _Rows, prior: Bigrams, sentences: Tensor, labels: Tensor) -> Tensor:
         """Return the log-posteriors (n,) of sentences (n, T) with labels (n,), up to a constant."""
