@@ -86,6 +86,8 @@ class CosineByLayer:
     none: it changes no output, so that its gradient is rounding errors, which would weigh as much as any other layer.
     """
 
+    behaviour = 2
+
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return distances (V,)."""
         empty = [_without_direction(gradients) for gradients in (guess, {name: observed[name] for name in guess})]

@@ -57,8 +57,10 @@ class NormalEmbeddings:
     """Draw every embedding from N(0, s^2), with the root mean square s of all word embeddings.
 
     Places after the end of a sentence hold no token. The gradient of the position embeddings shows the length of one sentence; for
-    several, see `fitted_lengths`.
+    several, and behind noise, see `fitted_lengths`.
     """
+
+    behaviour = 2
 
     needs: ClassVar[Needs] = Needs(kinds=(TEXT,))
 
