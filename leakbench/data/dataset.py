@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from leakbench.core.errors import InputError
 from leakbench.data.vocabulary import Vocabulary
 
-__all__ = ["Dataset", "Feature"]
+__all__ = ["Dataset", "Feature", "check_tokens", "everyone"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Dataset:
         vocabulary: The tokens of texts; None otherwise, and for a data set with known sizes only.
         tokens: Number of tokens of the vocabulary; 0 for pictures and tables.
         sentences: The texts of the two splits, (train, test), from which the tokens are; empty for pictures and tables.
+        places: Where the texts of the two splits are, such as `train.tsv: line 3`; empty without files.
         of_tokens: Whether networks answer with the next token instead of a class; all texts then have one class.
     """
 
@@ -72,6 +74,7 @@ class Dataset:
     vocabulary: Vocabulary | None = None
     tokens: int = 0
     sentences: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    places: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     of_tokens: bool = False
 
     @property
@@ -113,6 +116,9 @@ class Dataset:
         """Return the texts in the tokens of another vocabulary, at the same length; the same object for the same vocabulary.
 
         A data set with known sizes only gets the vocabulary and its number of tokens.
+
+        Raises:
+            InputError: For a sentence without a token of the vocabulary.
         """
         if self.vocabulary is not None and self.vocabulary.content == vocabulary.content:
             return self
@@ -120,6 +126,8 @@ class Dataset:
         if not self.has_examples:
             return changed
         train, test = (vocabulary.encode(texts, self.shape[0]) for texts in self.sentences)
+        for split, texts, places in zip((train, test), self.sentences, self.places, strict=True):
+            check_tokens(split, texts, places, vocabulary)
         content = f"{self.content}, {vocabulary.content}"
         return dataclasses.replace(changed, train_inputs=train, test_inputs=test, content=content)
 
@@ -151,6 +159,23 @@ class Dataset:
         for split in splits:
             if problem := _problem(split, self.shape, self.classes, self.tokens):
                 raise InputError(f"dataset {name!r}: {problem}")
+
+
+def check_tokens(tokens: Tensor, texts: Sequence[str], places: Sequence[str], vocabulary: Vocabulary) -> None:
+    """Raise InputError, which names the place, for the first sentence without a token.
+
+    Args:
+        tokens: (n, T), the tokens of the sentences.
+        texts: The n sentences.
+        places: Where they are; empty for their numbers.
+        vocabulary: The tokens.
+    """
+    for i in vocabulary.is_empty(tokens).nonzero()[:, 0].tolist():
+        place = places[i] if places else f"sentence {i + 1}"
+        raise InputError(
+            f"{place}: text: got {texts[i]!r}, which has no token but special ones such as padding; expected at least one"
+            " other token; remove the line, or correct its text"
+        )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import io
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -19,7 +19,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.part import part
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import AFile, Check, File, check_files, checked_bytes, identity, within
-from leakbench.data.dataset import Dataset, everyone
+from leakbench.data.dataset import Dataset, check_tokens, everyone
 from leakbench.data.split import Split, SplitSeed, TestShare, split
 from leakbench.data.vocabulary import Vocabulary
 
@@ -34,6 +34,14 @@ Length = Annotated[
 def embedded_words() -> tuple[str, ...]:
     """Return the 4,096 word pieces of the set `reviews`, which were learned from sentences that are not in it."""
     return tuple((files("leakbench.data") / "reviews" / "vocabulary.txt").read_text(encoding="utf-8").splitlines())
+
+
+class _Row(NamedTuple):
+    """A sentence, its class, and where it is."""
+
+    text: str
+    label: str
+    place: str
 
 
 @part("format.text_tsv")
@@ -72,42 +80,46 @@ class TextTsv:
         words = embedded_words() if self.vocabulary is None else _lines(folder, self.vocabulary)
         rows = self._rows(folder, self.train)
         tested = [] if self.test is None else self._rows(folder, self.test)
-        names = tuple(sorted({label for _, label in (*rows, *tested)}))
+        names = tuple(sorted({row.label for row in (*rows, *tested)}))
         if len(names) < 2:
             raise InputError(f"{within(folder) / self.train.file}: got {len(names)} class, expected two or more")
         everything = [*rows, *tested]
-        targets = torch.tensor([names.index(label) for _, label in everything])
+        targets = torch.tensor([names.index(row.label) for row in everything])
         if tested:
             parts = (torch.arange(len(rows)), torch.arange(len(rows), len(everything)))
         else:
             parts = split(targets, self.test_share, self.seed)
-        vocabulary, texts = Vocabulary.of_word_pieces(words, self.lower), [text for text, _ in everything]
-        if empty := next((i for i, (text, _) in enumerate(everything, 1) if not text), 0):
-            raise InputError(f"{within(folder) / self.train.file}: sentence {empty} is empty, expected some text")
+        vocabulary = Vocabulary.of_word_pieces(words, self.lower)
+        texts, places = [row.text for row in everything], [row.place for row in everything]
         inputs = vocabulary.encode(texts, self.length)
+        check_tokens(inputs, texts, places, vocabulary)
         # The files alone do not tell the columns, the length and the split that were read from them.
         read = b"".join(each.numpy().tobytes() for each in (inputs, targets, *parts))
         content = f"{identity(self.files)}, {vocabulary.content}, {hashlib.sha256(read).hexdigest()}"
-        data = text_dataset(inputs, targets, parts, names, vocabulary, texts, content)
+        data = text_dataset(inputs, targets, parts, names, vocabulary, texts, content, places)
         if not len(data.public_inputs):
             raise InputError(f"{within(folder) / self.train.file}: every test sentence is a training sentence too")
         return data
 
-    def _rows(self, folder: Path | None, file: File) -> list[tuple[str, str]]:
-        """Return (sentence, class) of each line of a file."""
+    def _rows(self, folder: Path | None, file: File) -> list[_Row]:
+        """Return the sentence and the class of each line of a file."""
         where = within(folder) / file.file
         rules: Literal[0, 3] = csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE
         rows = []
         try:
             lines = io.StringIO(checked_bytes(folder, file).decode("utf-8-sig"), newline="")
-            for number, line in enumerate(csv.reader(lines, delimiter="\t", quoting=rules), 1):
-                if not line or (self.header and number == 1):
+            reader = csv.reader(lines, delimiter="\t", quoting=rules)
+            number = 1
+            for line in reader:
+                # A quoted field may have several lines; a sentence is named by the first of them.
+                start, number = number, reader.line_num + 1
+                if not line or (self.header and start == 1):
                     continue
                 if len(line) <= max(self.text, self.label):
                     raise InputError(
-                        f"{where}: line {number} has {len(line)} columns, expected at least {max(self.text, self.label) + 1}"
+                        f"{where}: line {start} has {len(line)} columns, expected at least {max(self.text, self.label) + 1}"
                     )
-                rows.append((line[self.text].strip(), line[self.label].strip()))
+                rows.append(_Row(line[self.text].strip(), line[self.label].strip(), f"{where}: line {start}"))
         except (UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"{where}: not tab-separated text in UTF-8: {error}") from None
         if not rows:
@@ -132,6 +144,7 @@ def text_dataset(
     vocabulary: Vocabulary,
     texts: Sequence[str],
     content: str,
+    places: Sequence[str] = (),
 ) -> Dataset:
     """Return the data set of sentences in two splits.
 
@@ -145,13 +158,16 @@ def text_dataset(
         vocabulary: The tokens.
         texts: The n sentences.
         content: Hash of the source.
+        places: Where the n sentences are, for messages; empty without files.
     """
     train, test = parts
     halves = (inputs[train], targets[train], inputs[test], targets[test])
     plain = Dataset("", "text", *halves, class_names, everyone(train), content)
     sentences = (tuple(texts[i] for i in train.tolist()), tuple(texts[i] for i in test.tolist()))
+    where = tuple(tuple(places[i] for i in part.tolist()) if places else () for part in parts)
     # A sentence that occurs twice may be in both splits; an attacker must not know a victim.
     known = {tuple(row) for row in inputs[train].tolist()}
     apart = [i for i, row in enumerate(inputs[test].tolist()) if tuple(row) not in known]
     public = None if len(apart) == len(test) else torch.tensor(apart, dtype=torch.int64)
-    return dataclasses.replace(plain, vocabulary=vocabulary, tokens=vocabulary.size, sentences=sentences, public=public)
+    plain = dataclasses.replace(plain, sentences=sentences, places=(where[0], where[1]))
+    return dataclasses.replace(plain, vocabulary=vocabulary, tokens=vocabulary.size, public=public)

@@ -121,6 +121,11 @@ class Vocabulary:
         named = {number for number, token in added.items() if token.special and token.content not in UNKNOWN}
         return frozenset({self.padding, *named})
 
+    def is_empty(self, tokens: Tensor) -> Tensor:
+        """Return which of the sentences (n, T) have no token but special ones, (n,) bool."""
+        special = torch.tensor(sorted(self.special), device=tokens.device)
+        return torch.isin(tokens.long(), special).all(1)
+
     def encode(self, texts: Sequence[str], length: int) -> Tensor:
         """Return the tokens (n, length) of texts as float32, filled up with `padding`.
 

@@ -50,7 +50,11 @@ def test_a_byte_order_mark_is_not_part_of_the_first_sentence(tmp_path):
     ("lines", "message"),
     [
         (("a good film",), "line 1 has 1 columns, expected at least 2"),
-        (("\tpos", "b\tneg"), "sentence 1 is empty"),
+        (("\tpos", "b\tneg"), r"t\.tsv: line 1: text: got '', which has no token but special ones"),
+        (("a\tpos", "", "\u200b\tneg"), r"t\.tsv: line 3: text: got '\\u200b'"),
+        (("a\tpos", "b \ufeff\tneg", "\ufeff\tneg"), r"t\.tsv: line 3: text: got '\\ufeff'"),
+        (("a\tpos", "[SEP]\tneg"), r"t\.tsv: line 2: text: got '\[SEP\]'"),
+        (("a\tpos", "[PAD] [PAD]\tneg"), r"t\.tsv: line 2: text: got '\[PAD\] \[PAD\]'"),
         (("a\tpos", "b\tpos"), "got 1 class, expected two or more"),
         ((), "holds no sentence"),
     ],
@@ -58,6 +62,27 @@ def test_a_byte_order_mark_is_not_part_of_the_first_sentence(tmp_path):
 def test_a_mistake_is_one_line(tmp_path, lines, message):
     with pytest.raises(InputError, match=message):
         TextTsv(text_of(tmp_path, lines), length=8, test_share=0.5)(tmp_path)
+
+
+def test_a_sentence_without_a_token_is_named_by_its_own_file_and_line(tmp_path):
+    train, test = text_of(tmp_path), text_of(tmp_path, ("so so\tpos", "\tneg"), "test.tsv")
+    with pytest.raises(InputError, match=r"test\.tsv: line 2: text: got ''"):
+        TextTsv(train, test, length=8)(tmp_path)
+
+
+def test_the_line_of_a_sentence_counts_the_lines_of_quoted_fields(tmp_path):
+    file = text_of(tmp_path, ("text\tlabel", '"a good\nfilm"\tpos', "[SEP]\tneg"))
+    with pytest.raises(InputError, match=r"t\.tsv: line 4: text"):
+        TextTsv(file, header=True, quoted=True, length=8, test_share=0.5)(tmp_path)
+
+
+def test_a_sentence_without_a_token_of_another_vocabulary_is_named_by_its_line(tmp_path):
+    data = TextTsv(text_of(tmp_path, ("[x]\tpos", *LINES)), length=8, test_share=0.5)(tmp_path)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "film", "good"]
+    tokenizer = Vocabulary.of_word_pieces(words).tokenizer
+    tokenizer.add_special_tokens(["[x]"])
+    with pytest.raises(InputError, match=r"t\.tsv: line 1: text: got '\[x\]', which has no token but special ones"):
+        data.tokenised(Vocabulary(tokenizer.to_str()))
 
 
 def test_a_vocabulary_needs_its_special_tokens_once():
