@@ -31,14 +31,15 @@ class TextScores:
     """Scores (V, M), float64, NaN without a reconstruction.
 
     Args:
-        edit_distance: Levenshtein distance of the tokens, divided by the length of the longer sentence; 0 for equal ones.
+        edit_distance: Levenshtein distance of the tokens, divided by the length of the longer sentence; 0 for equal ones, 1 for
+            two sentences without tokens.
         rouge_1: F-measure of common words (Lin, 2004), of the decoded texts, by the library `rouge-score`; see `Words`.
         rouge_2: The same of pairs of neighbouring words.
         rouge_l: The same of the longest common subsequence.
         token_accuracy: Share of the true tokens that are at their place.
         token_recall: Share of the true tokens that are in the reconstruction, each as often as it occurs there.
         token_precision: Share of the reconstructed tokens that are in the truth, likewise.
-        exact_match: 1 for equal tokens, else 0.
+        exact_match: 1 for equal tokens, else 0, also for two sentences without tokens.
     """
 
     edit_distance: Tensor
@@ -78,8 +79,9 @@ def pairwise_edit_distance(a: Tensor, b: Tensor, vocabulary: Vocabulary) -> Tens
 
 
 def _levenshtein(a: Tensor, many: Tensor, b: Tensor, others: Tensor) -> Tensor:
-    """Return the distances (n,) of tokens (n, T) of lengths (n,), divided by the longer length; 0 for two empty ones.
+    """Return the distances (n,) of tokens (n, T) of lengths (n,), divided by the longer length.
 
+    The distance of two empty ones is 1, since an original without tokens has nothing that an attack could reconstruct.
     All pairs are computed at once, row by row of the usual table. Small whole numbers make this several times faster.
     """
     longest, wide = int(many.max()), int(others.max())
@@ -95,7 +97,8 @@ def _levenshtein(a: Tensor, many: Tensor, b: Tensor, others: Tensor) -> Tensor:
         row = np.minimum.accumulate(best - places, axis=1) + places
         ended = lengths == i
         last[ended] = np.take_along_axis(row[ended], others.numpy()[ended, None], 1)[:, 0]
-    return torch.from_numpy(last).double() / torch.maximum(many, others).clamp_min(1)
+    longer = torch.maximum(many, others)
+    return (torch.from_numpy(last).double() / longer.clamp_min(1)).masked_fill(longer == 0, 1.0)
 
 
 def match_texts(answer: Tensor, truth: Tensor, vocabulary: Vocabulary) -> Tensor:
@@ -123,7 +126,7 @@ def text_scores(answer: Tensor, truth: Tensor, vocabulary: Vocabulary) -> TextSc
     real, others = without_special(true, vocabulary)
     common = _common(found, real)
     right = ((found == real) & (real != NOTHING)).sum(1)
-    exact = (found == real).all(1)
+    exact = (found == real).all(1) & (others > 0)
     whole = others.clamp_min(1)
     columns = [
         _levenshtein(found, many, real, others),

@@ -37,7 +37,7 @@ def plain_distance(a, b):
         for j, right in enumerate(b, 1):
             next_row.append(min(row[j] + 1, next_row[-1] + 1, row[j - 1] + (left != right)))
         row = next_row
-    return row[-1] / max(len(a), len(b), 1)
+    return row[-1] / max(len(a), len(b)) if a or b else 1.0
 
 
 sentences = st.lists(st.integers(5, 12), max_size=LENGTH - 2)
@@ -127,6 +127,15 @@ def test_equal_sentences_have_the_best_scores():
     scores = text_scores(truth.clone(), truth, WORDS)
     for name, each in vars(scores).items():
         assert (each == (0 if name == "edit_distance" else 1)).all(), name
+
+
+def test_an_original_without_tokens_is_never_a_success():
+    truth = torch.stack([as_tokens([[]])[0], torch.zeros(LENGTH)])[None]
+    answer = torch.stack([as_tokens([[]])[0], as_tokens([[5]])[0]])[None]
+    scores = text_scores(answer, truth, WORDS)
+    for name, each in vars(scores).items():
+        assert (each == (1 if name == "edit_distance" else 0)).all(), name
+    assert pairwise_edit_distance(answer[0], truth[0], WORDS).tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
 def test_no_answer_has_no_score_and_goes_to_no_truth_that_another_fits():
