@@ -13,7 +13,7 @@ from torch import Tensor
 from leakbench.core.errors import InputError
 from leakbench.data.vocabulary import Vocabulary
 
-__all__ = ["Dataset", "Feature", "check_tokens", "everyone"]
+__all__ = ["Dataset", "Feature", "check_tokens", "everyone", "public_texts"]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Dataset:
         A data set with known sizes only gets the vocabulary and its number of tokens.
 
         Raises:
-            InputError: For a sentence without a token of the vocabulary.
+            InputError: For a sentence without a token of the vocabulary, or if no public sentence is left.
         """
         if self.vocabulary is not None and self.vocabulary.content == vocabulary.content:
             return self
@@ -128,8 +128,12 @@ class Dataset:
         train, test = (vocabulary.encode(texts, self.shape[0]) for texts in self.sentences)
         for split, texts, places in zip((train, test), self.sentences, self.places, strict=True):
             check_tokens(split, texts, places, vocabulary)
+        public = public_texts(train, test, f"dataset {self.name!r}, in the tokens of the network")
         content = f"{self.content}, {vocabulary.content}"
-        return dataclasses.replace(changed, train_inputs=train, test_inputs=test, content=content)
+        if not _same(public, self.public):
+            # Earlier releases kept the public sentences of the former tokens under an identity without this note.
+            content += ", public by these tokens"
+        return dataclasses.replace(changed, train_inputs=train, test_inputs=test, content=content, public=public)
 
     def for_next_tokens(self) -> Dataset:
         """Return the texts without their classes, for networks that answer with the next token.
@@ -159,6 +163,34 @@ class Dataset:
         for split in splits:
             if problem := _problem(split, self.shape, self.classes, self.tokens):
                 raise InputError(f"dataset {name!r}: {problem}")
+
+
+def public_texts(train: Tensor, test: Tensor, where: str) -> Tensor | None:
+    """Return the test sentences that are not training sentences too, by their tokens: (p,) int64, None for all of them.
+
+    A sentence that occurs twice may be in both splits, and an attacker must not know a victim.
+
+    Args:
+        train: (n, T), the tokens of the training sentences.
+        test: (m, T), those of the test sentences.
+        where: The source, for the message.
+
+    Raises:
+        InputError: If no sentence is left.
+    """
+    victims = {tuple(row) for row in train.tolist()}
+    apart = [i for i, row in enumerate(test.tolist()) if tuple(row) not in victims]
+    if not apart:
+        raise InputError(
+            f"{where}: every test sentence is a training sentence too, expected others, which an attacker may know; add some"
+        )
+    return None if len(apart) == len(test) else torch.tensor(apart, dtype=torch.int64)
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one, other)
 
 
 def check_tokens(tokens: Tensor, texts: Sequence[str], places: Sequence[str], vocabulary: Vocabulary) -> None:

@@ -79,7 +79,7 @@ class Embedded:
         parts = split(source.targets, self.test_share, self.seed)
         if source.vocabulary is not None:
             inputs, names = source.inputs.float(), source.class_names
-            return text_dataset(inputs, source.targets, parts, names, source.vocabulary, source.texts, got)
+            return text_dataset(inputs, source.targets, parts, names, source.vocabulary, source.texts, got, self.set)
         if source.columns:
             inputs, features = scaled(source.inputs, source.columns, parts)
         else:

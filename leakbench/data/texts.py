@@ -19,7 +19,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.part import part
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import AFile, Check, File, check_files, checked_bytes, identity, within
-from leakbench.data.dataset import Dataset, check_tokens, everyone
+from leakbench.data.dataset import Dataset, check_tokens, everyone, public_texts
 from leakbench.data.split import Split, SplitSeed, TestShare, split
 from leakbench.data.vocabulary import Vocabulary
 
@@ -96,10 +96,8 @@ class TextTsv:
         # The files alone do not tell the columns, the length and the split that were read from them.
         read = b"".join(each.numpy().tobytes() for each in (inputs, targets, *parts))
         content = f"{identity(self.files)}, {vocabulary.content}, {hashlib.sha256(read).hexdigest()}"
-        data = text_dataset(inputs, targets, parts, names, vocabulary, texts, content, places)
-        if not len(data.public_inputs):
-            raise InputError(f"{within(folder) / self.train.file}: every test sentence is a training sentence too")
-        return data
+        where = str(within(folder) / self.train.file)
+        return text_dataset(inputs, targets, parts, names, vocabulary, texts, content, where, places)
 
     def _rows(self, folder: Path | None, file: File) -> list[_Row]:
         """Return the sentence and the class of each line of a file."""
@@ -144,6 +142,7 @@ def text_dataset(
     vocabulary: Vocabulary,
     texts: Sequence[str],
     content: str,
+    where: str,
     places: Sequence[str] = (),
 ) -> Dataset:
     """Return the data set of sentences in two splits.
@@ -158,16 +157,17 @@ def text_dataset(
         vocabulary: The tokens.
         texts: The n sentences.
         content: Hash of the source.
+        where: The source, for messages.
         places: Where the n sentences are, for messages; empty without files.
+
+    Raises:
+        InputError: If every test sentence is a training sentence too.
     """
     train, test = parts
     halves = (inputs[train], targets[train], inputs[test], targets[test])
     plain = Dataset("", "text", *halves, class_names, everyone(train), content)
     sentences = (tuple(texts[i] for i in train.tolist()), tuple(texts[i] for i in test.tolist()))
-    where = tuple(tuple(places[i] for i in part.tolist()) if places else () for part in parts)
-    # A sentence that occurs twice may be in both splits; an attacker must not know a victim.
-    known = {tuple(row) for row in inputs[train].tolist()}
-    apart = [i for i, row in enumerate(inputs[test].tolist()) if tuple(row) not in known]
-    public = None if len(apart) == len(test) else torch.tensor(apart, dtype=torch.int64)
-    plain = dataclasses.replace(plain, sentences=sentences, places=(where[0], where[1]))
+    lines = tuple(tuple(places[i] for i in part.tolist()) if places else () for part in parts)
+    plain = dataclasses.replace(plain, sentences=sentences, places=(lines[0], lines[1]))
+    public = public_texts(inputs[train], inputs[test], where)
     return dataclasses.replace(plain, vocabulary=vocabulary, tokens=vocabulary.size, public=public)

@@ -1,5 +1,6 @@
 """Tab-separated texts: columns, splits, hashes of what was read, and one line for each mistake."""
 
+import dataclasses
 import hashlib
 
 import pytest
@@ -83,6 +84,29 @@ def test_a_sentence_without_a_token_of_another_vocabulary_is_named_by_its_line(t
     tokenizer.add_special_tokens(["[x]"])
     with pytest.raises(InputError, match=r"t\.tsv: line 1: text: got '\[x\]', which has no token but special ones"):
         data.tokenised(Vocabulary(tokenizer.to_str()))
+
+
+def test_public_sentences_are_chosen_again_by_other_tokens(tmp_path):
+    """Without upper case, and with two words alone, more test sentences equal a training sentence."""
+    train = text_of(tmp_path, ("a Good film\tpos", "a Bad film\tneg"))
+    test = text_of(
+        tmp_path, ("a good film\tpos", "a weird film\tneg", "film a film\tneg", "a Good film\tpos"), "test.tsv"
+    )
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "film", "Good", "Bad", "good", "weird"]
+    (tmp_path / "words.txt").write_text("".join(f"{word}\n" for word in words))
+    own = File("words.txt", hashlib.sha256((tmp_path / "words.txt").read_bytes()).hexdigest())
+    data = TextTsv(train, test, vocabulary=own, lower=False, length=8)(tmp_path)
+    assert data.public.tolist() == [0, 1, 2]
+    fewer = Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "film", "good"])
+    assert data.tokenised(fewer).public.tolist() == [2]
+    cut = dataclasses.replace(data, train_inputs=data.train_inputs[:, :3], test_inputs=data.test_inputs[:, :3])
+    with pytest.raises(
+        InputError, match="in the tokens of the network: every test sentence is a training sentence too"
+    ):
+        cut.tokenised(Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]"]))
+    assert data.tokenised(fewer).content.endswith(", public by these tokens")
+    same = Vocabulary.of_word_pieces([*words, "new"], lower=False)
+    assert data.tokenised(same).content == f"{data.content}, {same.content}"
 
 
 def test_a_vocabulary_needs_its_special_tokens_once():
