@@ -34,10 +34,14 @@ class LanguageModel(nn.Module):
         causal: Whether a token sees only the tokens before it.
         padding: Number of the token that fills up a sentence; no token sees it.
         length: Number of tokens of an example.
+
+    Raises:
+        InputError: For a configuration that asks for another attention, such as a sliding window shorter than an example.
     """
 
     def __init__(self, transformer: nn.Module, classes: int, causal: bool, padding: int, length: int) -> None:
         super().__init__()
+        _check_attention(f"transformer: {type(transformer).__name__}", transformer.config, causal, length)
         if hasattr(transformer, "set_attn_implementation"):
             transformer.set_attn_implementation("eager")  # type: ignore[operator]
         self.transformer = transformer
@@ -247,6 +251,34 @@ AFTER_PADDING = ("roberta", "xlm-roberta")
 """Kinds whose first position is after the number of their padding token."""
 
 
+def _check_attention(where: str, config: Any, causal: bool, length: int) -> None:
+    """Raise InputError, which names the network, for a configuration whose attention `LanguageModel.read` would change.
+
+    Args:
+        where: The network, for the message.
+        config: The configuration of the transformer.
+        causal: Whether a token sees only the tokens before it.
+        length: Number of tokens of an example.
+    """
+    window, positions = (getattr(config, name, None) for name in ("sliding_window", "position_embedding_type"))
+    # Qwen2 names the layers with a window; Mistral has it in all of them.
+    if not any("sliding" in kind for kind in getattr(config, "layer_types", None) or ("sliding_attention",)):
+        window = None
+    layers = getattr(config, "num_hidden_layers", 1)
+    wrong = (
+        ("num_hidden_layers", layers, "at least 1", layers < 1),
+        ("sliding_window", window, f"none, or at least the {length} tokens of a text", (window or length) < length),
+        ("is_decoder", True, "false for an encoder", not causal and getattr(config, "is_decoder", False)),
+        ("is_causal", False, "true for a causal network", causal and not getattr(config, "is_causal", True)),
+        ("position_embedding_type", positions, "'absolute'", positions not in (None, "absolute")),
+    )
+    for field, got, accepted, is_wrong in wrong:
+        if is_wrong:
+            raise InputError(
+                f"{where}: config.json: {field}: got {got!r}, expected {accepted}; take a network with plain attention"
+            )
+
+
 def from_folder(folder: NetworkFolder, shape: Shape, classes: int, padding: int = 0) -> LanguageModel:
     """Return the network in a folder of Hugging Face, with a new classifier.
 
@@ -259,7 +291,8 @@ def from_folder(folder: NetworkFolder, shape: Shape, classes: int, padding: int 
         padding: Number of the token that fills up a sentence.
 
     Raises:
-        InputError: If the folder has no such network, one of fewer places or tokens, or other files than those of its hash.
+        InputError: If the folder has no such network, one of fewer places or tokens or with another attention, or other files
+            than those of its hash.
     """
     name = str(folder)
     length, tokens = text(name, shape)
@@ -282,6 +315,7 @@ def from_folder(folder: NetworkFolder, shape: Shape, classes: int, padding: int 
     for field in config.to_dict():
         if field.endswith(("_pdrop", "_dropout", "_dropout_prob")) and isinstance(getattr(config, field), float):
             setattr(config, field, 0.0)
+    _check_attention(f"model: {name!r}", config, kind in CAUSAL, length)
     config.use_cache = False  # A cache serves the writing of texts.
     options = {"add_pooling_layer": False} if kind in ("bert", *AFTER_PADDING) else {}
     try:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.func import functional_call, grad, vmap
-from transformers import AutoModel, BertConfig, GPT2Config, LlamaConfig, RobertaConfig
+from transformers import AutoModel, BertConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, RobertaConfig
 
 from leakbench.cell import Request, resolve_cell
 from leakbench.core.errors import InputError
@@ -27,6 +27,7 @@ from tests.command_line import called
 from tests.transformer_folders import KINDS, SIZES, TEXTS, byte_pairs, folder
 
 LENGTH = 12
+WINDOW = {"use_sliding_window": True, "sliding_window": 3}
 
 
 def built(path: Path, tokens: int = 300, padding: int = 0) -> LanguageModel:
@@ -310,6 +311,44 @@ def test_too_few_tokens_are_refused(tokens, tokenizer, message, tmp_path):
         (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(InputError, match=message):
         resolve_cell(request(f"hf:{tmp_path}"), None)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            MistralConfig(sliding_window=LENGTH - 1, **SIZES),
+            r"sliding_window: got 11, expected none, or at least the 12 t",
+        ),
+        (Qwen2Config(**WINDOW, max_window_layers=1, **SIZES), r"sliding_window: got 3, expected none"),
+        (BertConfig(is_decoder=True, **SIZES), r"is_decoder: got True, expected false for an encoder"),
+        (BertConfig(position_embedding_type="relative_key", **SIZES), r"position_embedding_type: got 'relative_key'"),
+        (LlamaConfig(is_causal=False, **SIZES), r"is_causal: got False, expected true for a causal network"),
+        (GPT2Config(n_embd=32, n_layer=0, n_head=2), r"num_hidden_layers: got 0, expected at least 1"),
+    ],
+)
+def test_a_configuration_with_another_attention_is_refused(config, message, tmp_path):
+    config.vocab_size = 300
+    config.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=f"^model: 'hf:.*': config.json: {message}"):
+        built(tmp_path)
+    transformer = AutoModel.from_config(config)
+    with pytest.raises(InputError, match=f"^transformer: .*Model: config.json: {message}"):
+        LanguageModel(transformer, 2, config.model_type != "bert", padding=0, length=LENGTH)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MistralConfig(sliding_window=None, **SIZES),
+        MistralConfig(sliding_window=LENGTH, **SIZES),
+        Qwen2Config(**WINDOW, max_window_layers=2, **SIZES),
+    ],
+)
+def test_a_sliding_window_that_hides_no_token_is_accepted(config, tmp_path):
+    config.vocab_size = 300
+    config.save_pretrained(tmp_path)
+    assert built(tmp_path).causal
 
 
 def test_too_few_places_and_other_data_are_refused(tmp_path):
