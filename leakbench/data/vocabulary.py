@@ -16,6 +16,7 @@ from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.extras import need
+from leakbench.models.folder import FOLDER
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,6 +31,10 @@ UNKNOWN = ("[UNK]", "<unk>")
 
 PADS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "<|end_of_text|>", "</s>")
 """Names of the token that fills up a sentence, in the order of preference."""
+
+
+UNREAD = ("vocab.json", "merges.txt", "*.model", "*.tiktoken", "tekken.json", "tokenizer_config.json")
+"""Files of tokenizers in formats that are not read, or without the tokens."""
 
 
 def _lower_case(path: Path) -> bool:
@@ -72,7 +77,12 @@ class Vocabulary:
 
     @classmethod
     def of_folder(cls, folder: Path) -> Vocabulary | None:
-        """Return the vocabulary in a folder of Hugging Face, `tokenizer.json` or `vocab.txt`; None without one."""
+        """Return the vocabulary in a folder of Hugging Face, `tokenizer.json` or `vocab.txt`; None without one.
+
+        Raises:
+            InputError: For a broken file, or weights with a tokenizer in other files only: they were trained with other tokens than
+                those of a data set.
+        """
         library = need("tokenizers", "model")
         if (folder / "tokenizer.json").is_file():
             try:
@@ -82,6 +92,12 @@ class Vocabulary:
         if (folder / "vocab.txt").is_file():
             lower = _lower_case(folder / "tokenizer_config.json")
             return cls.of_word_pieces((folder / "vocab.txt").read_text(encoding="utf-8").splitlines(), lower)
+        unread = sorted(path.name for pattern in UNREAD for path in folder.glob(pattern))
+        if unread and any(folder.glob("*.safetensors")):
+            raise InputError(
+                f"model: '{FOLDER}{folder}': got the tokenizer {', '.join(unread)}, expected tokenizer.json or vocab.txt for these"
+                f" weights; save it with AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+            )
         return None
 
     @cached_property

@@ -37,6 +37,9 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 HEADS = ("lm_head.weight", "embed_out.weight")
 """Names of the layer that names the next token, if it is not tied to the embeddings."""
 
+TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types of weights; quantized ones need a scale, which is not read."""
+
 FORMER = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Ends of names in old files of BERT."""
 
@@ -127,7 +130,7 @@ class NetworkFolder:
 
     def load_head(self, head: nn.Linear) -> None:
         """Read the weights of the layer that names the next token; raises InputError if there are none of this shape."""
-        found = [tensor for name, tensor in self.tensors().items() if name in HEADS]
+        found = [self._checked(name, tensor) for name, tensor in self.tensors().items() if name in HEADS]
         if not found or found[0].shape != head.weight.shape:
             got = str(tuple(found[0].shape)) if found else "none"
             raise InputError(
@@ -141,18 +144,35 @@ class NetworkFolder:
         """Read the weights of a transformer without a head into `model`, in its floating-point type.
 
         Raises:
-            InputError: For a damaged file, or weights that are missing or of another shape.
+            InputError: For a damaged file, or weights that are missing, not finite, or of another shape or type.
         """
-        tensors = {_own_name(name, model): tensor for name, tensor in self.tensors().items()}
+        tensors = {_own_name(name, model): (name, tensor) for name, tensor in self.tensors().items()}
         for name, parameter in model.named_parameters():
-            tensor = tensors.get(name)
+            written, tensor = tensors.get(name, (name, None))
             if tensor is None or tensor.shape != parameter.shape:
                 got = "none" if tensor is None else str(tuple(tensor.shape))
                 raise InputError(
                     f"model: {str(self)!r}: weights {name!r}: got {got}, expected {tuple(parameter.shape)}"
                 )
             with torch.no_grad():
-                parameter.copy_(tensor)
+                parameter.copy_(self._checked(written, tensor))
+
+    def _checked(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a weight; raises InputError, which names its file, for a quantized one or one that is not finite."""
+        if tensor.dtype not in TYPES:
+            got, accepted = str(tensor.dtype).removeprefix("torch."), "float16, bfloat16, float32 or float64"
+            raise InputError(
+                f"model: {self._file_of(name)}: weights {name!r}: got {got}, expected {accepted}; convert them"
+            )
+        if not tensor.isfinite().all():
+            raise InputError(
+                f"model: {self._file_of(name)}: weights {name!r}: got NaN or infinity, expected finite numbers; save them again"
+            )
+        return tensor
+
+    def _file_of(self, name: str) -> Path:
+        """Return the last file with a weight, which is the one that `tensors` reads it from."""
+        return next(path for path in reversed(self._weights("model")) if name in load_file(path))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all weights, under their names in the files."""

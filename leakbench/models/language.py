@@ -308,6 +308,10 @@ def from_folder(folder: NetworkFolder, shape: Shape, classes: int, padding: int 
         raise InputError(
             f"model: {name!r}: got a network of kind {kind!r}, expected one of {', '.join((*CAUSAL, *ENCODERS))}"
         )
+    if getattr(config, "quantization_config", None):
+        raise InputError(
+            f"model: {name!r}: config.json: quantization_config: got quantized weights, expected none; save the network without it"
+        )
     places = config.max_position_embeddings - ((config.pad_token_id or 0) + 1 if kind in AFTER_PADDING else 0)
     for what, least, got in (("places", length, places), ("tokens", tokens, config.vocab_size)):
         if got < least:

@@ -145,6 +145,22 @@ def test_names_of_old_files_of_bert_and_parts_are_read(tmp_path):
         assert torch.equal(p, own.get_parameter(name)), name
 
 
+def test_weights_in_half_precision_are_read(tmp_path):
+    folder("gpt2", tmp_path)
+    weights = {name: tensor.bfloat16() for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    assert torch.equal(built(tmp_path).words.weight, weights["transformer.wte.weight"].float())
+
+
+def test_a_head_with_numbers_that_are_not_finite_is_refused(tmp_path):
+    folder("llama", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["lm_head.weight"][1, 2] = torch.inf
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"model\.safetensors: weights 'lm_head\.weight': got NaN or infinity"):
+        NetworkFolder(tmp_path).load_head(torch.nn.Linear(32, 300, bias=False))
+
+
 def test_positions_are_no_statistics_of_training(tmp_path):
     folder("bert", tmp_path / "bert")
     folder("llama", tmp_path / "llama")
@@ -195,6 +211,22 @@ def test_without_a_tokenizer_the_tokens_are_the_data_sets(tmp_path):
     (tmp_path / "vocab.txt").unlink()
     cell, plain = resolve_cell(request(f"hf:{tmp_path}"), None), load_dataset("reviews")[2]
     assert torch.equal(cell.data.train_inputs, plain.train_inputs) and cell.data.content == plain.content
+
+
+@pytest.mark.parametrize(
+    "names", [("merges.txt", "vocab.json"), ("tokenizer.model",), ("spiece.model", "tokenizer_config.json")]
+)
+def test_weights_whose_tokenizer_is_not_read_are_refused(names, tmp_path):
+    folder("bert", tmp_path)
+    for name in names:
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    assert Vocabulary.of_folder(tmp_path) is not None
+    (tmp_path / "vocab.txt").unlink()
+    message = f"model: 'hf:{tmp_path}': got the tokenizer {', '.join(names)}, expected tokenizer.json or vocab.txt"
+    with pytest.raises(InputError, match=f"^{re.escape(message)} for these weights; save it with AutoTokenizer"):
+        resolve_cell(request(f"hf:{tmp_path}"), None)
+    (tmp_path / "model.safetensors").unlink()
+    assert Vocabulary.of_folder(tmp_path) is None  # First weights fit any tokens.
 
 
 def test_padding_is_the_vocabularys_and_no_token_sees_it(tmp_path):
@@ -274,6 +306,22 @@ def without_a_weight(path: Path) -> None:
     save_file(weights, path / "model.safetensors")
 
 
+def quantized(path: Path) -> None:
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    (path / "config.json").write_text(json.dumps(config | {"quantization_config": {"bits": 8}}), encoding="utf-8")
+
+
+def with_weight(change):
+    def changed(path: Path) -> None:
+        weights = load_file(path / "model.safetensors")
+        weights["transformer.h.1.ln_1.weight"] = change(weights["transformer.h.1.ln_1.weight"])
+        save_file(weights, path / "model.safetensors")
+
+    return changed
+
+
+WEIGHT = r"model\.safetensors: weights 'transformer\.h\.1\.ln_1\.weight': got "
+
 BROKEN = {
     "no such folder": shutil.rmtree,
     "the folder has no config.json": lambda path: (path / "config.json").unlink(),
@@ -283,6 +331,13 @@ BROKEN = {
     "cannot be read: ": lambda path: (path / "model.safetensors").write_bytes(b"1234"),
     "tokenizer.json: cannot be read": lambda path: (path / "tokenizer.json").write_text("{", encoding="utf-8"),
     r"weights 'h.1.ln_1.weight': got none, expected \(32,\)": without_a_weight,
+    f"{WEIGHT}int8, expected float16, bfloat16, float32 or float64": with_weight(lambda w: w.to(torch.int8)),
+    f"{WEIGHT}float8_e4m3fn, expected float16": with_weight(lambda w: w.to(torch.float8_e4m3fn)),
+    f"{WEIGHT}NaN or infinity, expected finite numbers": with_weight(
+        lambda w: w.index_fill(0, torch.tensor(3), torch.nan)
+    ),
+    f"{WEIGHT}NaN or infinity, expected finite numbers; save": with_weight(lambda w: w / 0),
+    "quantization_config: got quantized weights": quantized,
 }
 
 
