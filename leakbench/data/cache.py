@@ -50,7 +50,7 @@ class Cache:
 
     Args:
         folder: None stores nothing.
-        warn: Called with one line if the folder cannot be written; the arrays are then not stored.
+        warn: Called with one line if the folder cannot be written, and the arrays are then not stored; formats also call it.
     """
 
     folder: Path | None

@@ -39,7 +39,7 @@ def load_dataset(
 
     Args:
         progress: Called with (file, bytes so far, total bytes or None).
-        warn: Called with a message if decoded pictures cannot be cached.
+        warn: Called with a message if decoded pictures cannot be cached, or a class has a single training sentence.
 
     Raises:
         InputError: If the set or a part of it is missing or wrong.

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.part import part
-from leakbench.data.cache import NO_CACHE, Cache
+from leakbench.data.cache import NO_CACHE, Cache, Warn
 from leakbench.data.checks import AFile, Check, File, check_files, checked_bytes, identity, within
 from leakbench.data.dataset import Dataset, check_tokens, everyone, public_texts
 from leakbench.data.split import Split, SplitSeed, TestShare, split
@@ -34,6 +35,13 @@ Length = Annotated[
 def embedded_words() -> tuple[str, ...]:
     """Return the 4,096 word pieces of the set `reviews`, which were learned from sentences that are not in it."""
     return tuple((files("leakbench.data") / "reviews" / "vocabulary.txt").read_text(encoding="utf-8").splitlines())
+
+
+MISSING = ("", "nan")
+"""Labels of a sentence without a class; programs write `nan` for a missing value."""
+
+SHOWN = 5
+"""Largest number of classes in a message."""
 
 
 class _Row(NamedTuple):
@@ -76,7 +84,7 @@ class TextTsv:
         return check_files(folder, self.files)
 
     def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
-        """Read the set; raises InputError for a file that is missing, damaged or in another form."""
+        """Read the set; raises InputError for a file that is missing, damaged or in another form, or a line that is wrong."""
         words = embedded_words() if self.vocabulary is None else _lines(folder, self.vocabulary)
         rows = self._rows(folder, self.train)
         tested = [] if self.test is None else self._rows(folder, self.test)
@@ -93,6 +101,7 @@ class TextTsv:
         texts, places = [row.text for row in everything], [row.place for row in everything]
         inputs = vocabulary.encode(texts, self.length)
         check_tokens(inputs, texts, places, vocabulary)
+        _check_classes(everything, parts[0], cache.warn)
         # The files alone do not tell the columns, the length and the split that were read from them.
         read = b"".join(each.numpy().tobytes() for each in (inputs, targets, *parts))
         content = f"{identity(self.files)}, {vocabulary.content}, {hashlib.sha256(read).hexdigest()}"
@@ -108,21 +117,61 @@ class TextTsv:
             lines = io.StringIO(checked_bytes(folder, file).decode("utf-8-sig"), newline="")
             reader = csv.reader(lines, delimiter="\t", quoting=rules)
             number = 1
+            columns = 0
             for line in reader:
                 # A quoted field may have several lines; a sentence is named by the first of them.
                 start, number = number, reader.line_num + 1
-                if not line or (self.header and start == 1):
+                if not line:
+                    continue
+                # A tab inside a sentence would make a part of it the label.
+                columns = columns or len(line)
+                if len(line) != columns:
+                    raise InputError(
+                        f"{where}: line {start} has {len(line)} columns, expected {columns} as in the first line; correct its tabs"
+                    )
+                if self.header and start == 1:
                     continue
                 if len(line) <= max(self.text, self.label):
                     raise InputError(
                         f"{where}: line {start} has {len(line)} columns, expected at least {max(self.text, self.label) + 1}"
                     )
-                rows.append(_Row(line[self.text].strip(), line[self.label].strip(), f"{where}: line {start}"))
+                rows.append(self._row(line, f"{where}: line {start}"))
         except (UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"{where}: not tab-separated text in UTF-8: {error}") from None
         if not rows:
             raise InputError(f"{where}: holds no sentence")
         return rows
+
+    def _row(self, line: list[str], place: str) -> _Row:
+        """Return the sentence and the class of the columns of a line; raises InputError for a missing class."""
+        label = line[self.label].strip()
+        if label.lower() in MISSING:
+            raise InputError(f"{place}: label: got {label!r}, expected a class; add it, or remove the line")
+        return _Row(line[self.text].strip(), label, place)
+
+
+def _check_classes(everything: Sequence[_Row], train: Tensor, warn: Warn) -> None:
+    """Raise InputError for a class without training examples, and warn of classes with one.
+
+    Args:
+        everything: All sentences.
+        train: Positions of the training sentences.
+        warn: Called with the warning.
+    """
+    trained = [everything[i] for i in train.tolist()]
+    counts = Counter(row.label for row in trained)
+    for row in everything:
+        if row.label not in counts:
+            raise InputError(
+                f"{row.place}: label: got {row.label!r}, which no training sentence has, expected one of"
+                f" {', '.join(map(repr, sorted(counts)[:SHOWN]))}; correct it, or add training sentences of this class"
+            )
+    if single := [row for row in trained if counts[row.label] == 1]:
+        more = "" if len(single) == 1 else f" (and {len(single) - 1} more classes)"
+        warn(
+            f"{single[0].place}: label: got one training sentence of the class {single[0].label!r}{more}, expected two or more;"
+            " its label alone identifies it"
+        )
 
 
 def _lines(folder: Path | None, file: File) -> tuple[str, ...]:

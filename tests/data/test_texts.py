@@ -2,10 +2,12 @@
 
 import dataclasses
 import hashlib
+import re
 
 import pytest
 
 from leakbench.core.errors import InputError
+from leakbench.data.cache import NO_CACHE
 from leakbench.data.checks import File
 from leakbench.data.texts import TextTsv
 from leakbench.data.vocabulary import Vocabulary
@@ -56,6 +58,11 @@ def test_a_byte_order_mark_is_not_part_of_the_first_sentence(tmp_path):
         (("a\tpos", "b \ufeff\tneg", "\ufeff\tneg"), r"t\.tsv: line 3: text: got '\\ufeff'"),
         (("a\tpos", "[SEP]\tneg"), r"t\.tsv: line 2: text: got '\[SEP\]'"),
         (("a\tpos", "[PAD] [PAD]\tneg"), r"t\.tsv: line 2: text: got '\[PAD\] \[PAD\]'"),
+        (("a\tpos", "b\t"), "line 2: label: got '', expected a class"),
+        (("a\tpos", "b\tnan", "c\tneg"), "line 2: label: got 'nan', expected a class"),
+        (("a\tpos", "NaN\tNaN", "c\tneg"), "line 2: label: got 'NaN', expected a class"),
+        (("a\tpos", "b\tc\tneg"), "line 2 has 3 columns, expected 2 as in the first line"),
+        (("b\tc\tneg", "a\tpos"), "line 2 has 2 columns, expected 3 as in the first line"),
         (("a\tpos", "b\tpos"), "got 1 class, expected two or more"),
         ((), "holds no sentence"),
     ],
@@ -63,6 +70,33 @@ def test_a_byte_order_mark_is_not_part_of_the_first_sentence(tmp_path):
 def test_a_mistake_is_one_line(tmp_path, lines, message):
     with pytest.raises(InputError, match=message):
         TextTsv(text_of(tmp_path, lines), length=8, test_share=0.5)(tmp_path)
+
+
+def test_more_columns_in_every_line_are_those_of_the_format(tmp_path):
+    lines = [f"gj04\t1\t*\t{line}" for line in LINES]
+    data = TextTsv(text_of(tmp_path, lines), text=3, label=4, length=8, test_share=0.5)(tmp_path)
+    assert data.class_names == ("neg", "pos")
+    head = text_of(tmp_path, ("sentence\tlabel", *LINES, "a\tb\tpos"), "head.tsv")
+    with pytest.raises(InputError, match=r"head\.tsv: line 6 has 3 columns, expected 2 as in the first line"):
+        TextTsv(head, header=True, length=8)(tmp_path)
+
+
+def test_a_class_of_the_test_file_alone_is_refused(tmp_path):
+    train, test = text_of(tmp_path), text_of(tmp_path, ("so so\tneg", "so\tso so"), "test.tsv")
+    message = r"test\.tsv: line 2: label: got 'so so', which no training sentence has, expected one of 'neg', 'pos'"
+    with pytest.raises(InputError, match=message):
+        TextTsv(train, test, length=8)(tmp_path)
+
+
+@pytest.mark.parametrize(("extra", "more"), [((), ""), (("so what\twhat",), r" \(and 1 more classes\)")])
+def test_a_class_with_one_training_sentence_is_reported(extra, more, tmp_path):
+    train = text_of(tmp_path, (*LINES, "so so\tso", *extra))
+    test = text_of(tmp_path, ("it was so\tso", "it was\tpos"), "test.tsv")
+    lines = []
+    TextTsv(train, test, length=8)(tmp_path, dataclasses.replace(NO_CACHE, warn=lines.append))
+    message = rf"t\.tsv: line 5: label: got one training sentence of the class 'so'{more}, expected two or more"
+    assert len(lines) == 1 and re.search(message, lines[0])
+    TextTsv(text_of(tmp_path), length=8)(tmp_path, dataclasses.replace(NO_CACHE, warn=lines.append))
 
 
 def test_a_sentence_without_a_token_is_named_by_its_own_file_and_line(tmp_path):
