@@ -151,6 +151,17 @@ def test_a_sampling_network_can_be_observed_repeatedly() -> None:
     assert not torch.equal(flat(one), flat(other))
 
 
+@pytest.mark.parametrize("values", [(torch.nan, 1.0), (torch.nan, torch.inf), (torch.inf, -torch.inf)])
+def test_an_update_that_is_not_finite_is_not_random(
+    values: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks_module, "leak", lambda *_: {"weight": torch.tensor(values)})
+    assert not random_at(cell(defense="none"), "type-2")
+    draws = iter(torch.tensor([[values[0], 1.0], [values[0], 2.0]]))
+    monkeypatch.setattr(looks_module, "leak", lambda *_: {"weight": next(draws)})
+    assert random_at(cell(defense="none"), "type-2")
+
+
 def test_the_check_for_draws_runs_once_for_each_cell_and_leakage_point(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is computed again for a changed cell, with an equal or a different hash."""
     asked, probe = [], looks_module.probe
