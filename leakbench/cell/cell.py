@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ class Cell:
 
     Args:
         request: The user's request; None for a cell from code. It is not part of the identity.
+        data_dir: Folder of the data sets that the user named, which is not part of the identity either; None without one.
         drawn: {leakage point: whether its update depends on random numbers}, the cached results of `random_at` for this cell; a
             changed cell starts without them.
     """
@@ -52,6 +54,7 @@ class Cell:
     lpips: Score | str
     hash: str
     request: Request | None = None
+    data_dir: Path | None = None
     drawn: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

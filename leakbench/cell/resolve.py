@@ -138,7 +138,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     if isinstance(attack.method, ReadsParameters):
         check_trained(settings, attack, probe(defense, data, settings, settings.leaking).network, attack_name)
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
-    cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, "", request))
+    cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, "", request, data_dir))
     check_looks(cell)
     return cell
 

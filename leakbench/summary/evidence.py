@@ -120,6 +120,7 @@ def _command(cell: Cell, setup: Setup) -> str:
         return ""
     decided = {"victims": victims, "networks": max(networks, LEAST_NETWORKS), "knows": "defense", "attack": STRONGEST}
     words = run_words(cell.request, (*decided, *SHORTER, "budget"))
+    words += [] if cell.data_dir is None else ["--data-dir", str(cell.data_dir)]
     return shlex.join([*words, *(word for name, value in decided.items() for word in (f"--{name}", str(value)))])
 
 

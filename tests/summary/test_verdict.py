@@ -302,6 +302,15 @@ def test_the_deciding_command_repeats_the_settings_of_the_run() -> None:
     )
 
 
+def test_the_deciding_command_has_the_folder_of_the_data_sets_that_was_given(tmp_path: Path) -> None:
+    asked, place = Request(dataset="digits", train_rounds=0, victims=10), tmp_path / "my data"
+    place.mkdir()
+    given, usual = resolve_cell(asked, place), resolve_cell(asked, None)
+    words = shlex.split(setup_of(given, 1).command)
+    assert words[words.index("--data-dir") + 1] == str(place)
+    assert "--data-dir" not in setup_of(usual, 1).command and given.hash == usual.hash
+
+
 @pytest.mark.parametrize(
     ("victims", "networks", "more"),
     [(10, 5, 100), (100, 5, 100), (250, 3, 250)],
