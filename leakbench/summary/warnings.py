@@ -45,15 +45,17 @@ def doubts(group: pd.DataFrame) -> dict[str, int]:
 
 
 def warnings(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame) -> list[str]:
-    """Return one sentence for each weakness of the evidence: training that diverged, and what `autoleak` doubts of its attack.
+    """Return one sentence for each weakness of the evidence.
+
+    They are about training that diverged, fewer candidates than the user asked for, and what `autoleak` doubts of its attack.
 
     Args:
-        taps: As in the summary, with `doubts` and `victims`.
+        taps: As in the summary, with `doubts`, `victims` and `candidates`.
         rounds: As in rounds.parquet.
     """
-    diverged = _diverged(rounds)
     worst_case = isinstance(cell.attack.method, AutoLeak)
-    found = diverged + [
+    found = _diverged(rounds) + _fewer_candidates(cell, taps)
+    found += [
         f"{key}: for {many} of {tap.victims} victims, {WORDS.get(why, why)}"
         for key, tap in taps.items()
         for why, many in (tap.doubts or {}).items()
@@ -66,6 +68,16 @@ def warnings(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame) -> list[
         for rounds in cell.settings.leaks
         for tap in cell.settings.taps
         if looks_at(cell, tap) == 1 and random_at(cell, tap)
+    ]
+
+
+def _fewer_candidates(cell: Cell, taps: Mapping[str, Tap]) -> list[str]:
+    """Return that fewer candidates exist than the user asked for; the default of a data set is an upper limit."""
+    asked, counts = cell.settings.candidates, [tap.candidates for tap in taps.values() if tap.candidates is not None]
+    if asked <= cell.recipe.candidates or not counts or min(counts) >= asked:
+        return []
+    return [
+        f"candidates: got {asked}, but {cell.names['dataset']} has only {min(counts)} to rank; expected at most these"
     ]
 
 

@@ -158,6 +158,28 @@ def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("asked", "ranked", "said"),
+    [
+        (99999, 1336, ["candidates: got 99999, but digits has only 1336 to rank; expected at most these"]),
+        (1200, 1200, []),
+        (None, 900, []),
+    ],
+)
+def test_fewer_candidates_than_the_user_asked_for_are_a_warning(
+    asked: int | None, ranked: int, said: list[str]
+) -> None:
+    some = resolve_cell(Request(attack="cpl", dataset="digits", taps=("type-2",), candidates=asked), None)
+    assert (
+        warnings(
+            some,
+            {"type-2": Tap(candidates=ranked), "type-1": Tap(candidates=asked)},
+            pd.DataFrame({"round": [0], "loss": [0.5]}),
+        )
+        == said
+    )
+
+
 NETWORK_RATES = (
     *("asr", "asr_exact", "verbatim", "recognised", "identified", "label_ranked"),
     *("identified_by_likelihood", "member_auc", "feature_accuracy", "record_match"),
