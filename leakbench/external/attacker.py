@@ -167,6 +167,11 @@ class Attacker:
             raise InputError(f"dataset: got {got}, expected texts, whose tokens the network has, such as reviews")
         if data.tokens > model.tokens:
             raise InputError(f"dataset: {data.name!r} has {data.tokens} tokens, the network only {model.tokens}")
+        if data.padding != model.padding:
+            raise InputError(
+                f"model: padding: got token {model.padding}, expected {data.padding}, which fills up the sentences of"
+                f" {data.name!r}; build LanguageModel(..., padding={data.padding})"
+            )
         check_kind(self.attack, data, (self.attack.title, data.name))
 
     def _with_method(self, method: Any, adapted: str) -> Attacker:

@@ -220,7 +220,7 @@ class Trace:
             got = f"{tuple(labels.shape)} of {labels.dtype}"
             raise InputError(f"truth: labels are {got}, expected whole numbers of the shape {counts}")
         if self.texts is not None:
-            _check_tokens(inputs, self.texts.tokens)
+            _check_tokens(inputs.reshape(whole), self.texts)
         elif not inputs.is_floating_point() or not (float(inputs.min()) >= 0 and float(inputs.max()) <= 1):
             raise InputError(
                 "truth: inputs reach out of [0, 1], in which the attacks search; divide 8-bit pixels by 255"
@@ -231,14 +231,20 @@ class Trace:
         return inputs.reshape(whole).float(), labels.long().reshape(counts)
 
 
-def _check_tokens(inputs: Tensor, tokens: int) -> None:
-    """Raise InputError for inputs that are no numbers of tokens."""
+def _check_tokens(inputs: Tensor, model: LanguageModel) -> None:
+    """Raise InputError for sentences (V, M, T) that are no numbers of tokens, or have only padding."""
     numbers = inputs.double()
     if not bool(numbers.isfinite().all()) or not torch.equal(numbers, numbers.floor()):
         raise InputError("truth: inputs are not whole, expected the numbers of tokens")
     low, high = int(numbers.min()), int(numbers.max())
-    if low < 0 or high >= tokens:
-        raise InputError(f"truth: inputs go from {low} to {high}, expected numbers of tokens from 0 to {tokens - 1}")
+    if low < 0 or high >= model.tokens:
+        raise InputError(
+            f"truth: inputs go from {low} to {high}, expected numbers of tokens from 0 to {model.tokens - 1}"
+        )
+    for victim, member in (numbers == model.padding).all(-1).nonzero().tolist():
+        raise InputError(
+            f"truth: inputs[{victim}, {member}]: got {model.padding} alone, which is padding, expected the tokens of a sentence"
+        )
 
 
 def _stacked(network: Network, updates: Sequence[Parameters], length: float) -> Parameters:

@@ -84,6 +84,19 @@ def test_a_truth_of_other_numbers_is_refused(recorded, change, says):
         attacked(recorded, truth=(x + change, y))
 
 
+def test_another_padding_than_the_vocabularys_is_refused(recorded):
+    model, update, _ = recorded
+    other = LanguageModel(model.transformer, classes=2, causal=True, padding=7, length=LENGTH)
+    with pytest.raises(InputError, match=r"^model: padding: got token 7, expected 0, which fills up .* 'reviews'"):
+        attacked((other, update, None))
+
+
+def test_a_truth_of_padding_alone_is_refused(recorded):
+    x, y = recorded[2]
+    with pytest.raises(InputError, match=r"^truth: inputs\[0, 0\]: got 0 alone, which is padding"):
+        attacked(recorded, truth=(torch.zeros_like(x), y))
+
+
 def test_texts_for_another_network_are_refused():
     model = nn.Sequential(nn.Linear(LENGTH, 2))
     update = {name: torch.randn_like(p) for name, p in model.named_parameters()}
