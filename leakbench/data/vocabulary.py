@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,7 +112,7 @@ class Vocabulary:
         """Sha256 of the tokenizer."""
         return hashlib.sha256(self.json.encode()).hexdigest()
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of tokens."""
         return 1 + max(self.tokenizer.get_vocab().values())
@@ -156,10 +155,10 @@ class Vocabulary:
         return rows
 
     def decode(self, ids: Tensor) -> list[str]:
-        """Return the texts of tokens (n, T) without special tokens; NaN is no token."""
-        kept = [[int(i) for i in row if not math.isnan(i)] for row in ids.tolist()]
+        """Return the texts of tokens (n, T) without special tokens; numbers outside the vocabulary, and NaN, are no tokens."""
+        kept = [[int(i) for i in row if 0 <= i < self.size] for row in ids.tolist()]
         return [str(text) for text in self.tokenizer.decode_batch(kept, skip_special_tokens=True)]
 
     def names(self, ids: Sequence[int]) -> list[str]:
-        """Return the tokens with these numbers, as the vocabulary writes them."""
-        return [self.tokenizer.id_to_token(int(i)) or "" for i in ids]
+        """Return the tokens with these numbers, as the vocabulary writes them; empty for numbers outside the vocabulary."""
+        return [(self.tokenizer.id_to_token(int(i)) or "") if 0 <= i < self.size else "" for i in ids]

@@ -1,6 +1,6 @@
 """Scores that compare a reconstructed sentence with the truth, on tokens without special ones such as [CLS] and padding.
 
-A sentence with a token that is not finite counts as missing: all its scores are NaN.
+A sentence with a token that is negative or not finite counts as missing: all its scores are NaN.
 """
 
 from __future__ import annotations
@@ -54,16 +54,21 @@ class TextScores:
 
 def without_special(tokens: Tensor, vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
     """Return (tokens (n, T) int64 without special ones, moved to the front; their numbers (n,)) of sentences (n, T)."""
-    numbers = tokens.nan_to_num(nan=NOTHING).long()
+    numbers = tokens.nan_to_num(nan=NOTHING, posinf=NOTHING, neginf=NOTHING).long()
     kept = (numbers >= 0) & ~torch.isin(numbers, torch.tensor(sorted(vocabulary.special), device=numbers.device))
     order = kept.long().argsort(dim=1, descending=True, stable=True)
     moved = numbers.masked_fill(~kept, NOTHING).gather(1, order)
     return moved, kept.sum(1)
 
 
+def _missing(tokens: Tensor) -> Tensor:
+    """Return which sentences (n, T) have a token that is negative or not finite, (n,) bool."""
+    return ~(tokens.isfinite() & (tokens >= 0)).all(1)
+
+
 def edit_distance(a: Tensor, b: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Return the edit distances (n,) in [0, 1] of the sentences (n, T) of two lists, float64; NaN where one is not finite."""
-    missing = ~(a.isfinite().all(1) & b.isfinite().all(1))
+    """Return the edit distances (n,) in [0, 1] of the sentences (n, T) of two lists, float64; NaN where one is missing."""
+    missing = _missing(a) | _missing(b)
     found = _levenshtein(*without_special(a.cpu(), vocabulary), *without_special(b.cpu(), vocabulary))
     return found.to(a.device).masked_fill(missing, torch.nan)
 
@@ -121,7 +126,7 @@ def text_scores(answer: Tensor, truth: Tensor, vocabulary: Vocabulary) -> TextSc
         raise ValueError(f"answer: got shape {tuple(answer.shape)}, expected {tuple(truth.shape)}")
     shape = truth.shape[:2]
     given, true = answer.flatten(0, 1).cpu(), truth.flatten(0, 1).cpu()
-    missing = ~given.isfinite().all(1)
+    missing = _missing(given)
     found, many = without_special(given, vocabulary)
     real, others = without_special(true, vocabulary)
     common = _common(found, real)

@@ -129,6 +129,27 @@ def test_equal_sentences_have_the_best_scores():
         assert (each == (0 if name == "edit_distance" else 1)).all(), name
 
 
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf, -1.0, -1e30])
+def test_a_sentence_with_a_token_that_is_no_number_counts_as_missing(wrong):
+    truth = encoded("a good film", "was good")[None]
+    answer = truth.clone()
+    answer[0, 0, 2] = wrong
+    scores = text_scores(answer, truth, WORDS)
+    assert all(each[0].isnan().tolist() == [True, False] for each in vars(scores).values())
+    assert edit_distance(answer[0], truth[0], WORDS).isnan().tolist() == [True, False]
+    assert WORDS.decode(answer[0]) == ["a film", "was good"]
+
+
+def test_a_number_beyond_the_vocabulary_is_a_wrong_token():
+    truth = encoded("a good film")[None]
+    for beyond in (len(WORDS.tokenizer.get_vocab()), 1e30):
+        answer = truth.clone()
+        answer[0, 0, 2] = beyond
+        scores = text_scores(answer, truth, WORDS)
+        assert float(scores.token_recall) == pytest.approx(2 / 3) and float(scores.exact_match) == 0
+    assert WORDS.names([5, -1, 99, 2**40]) == ["a", "", "", ""]
+
+
 def test_an_original_without_tokens_is_never_a_success():
     truth = torch.stack([as_tokens([[]])[0], torch.zeros(LENGTH)])[None]
     answer = torch.stack([as_tokens([[]])[0], as_tokens([[5]])[0]])[None]
