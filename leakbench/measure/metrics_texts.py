@@ -50,6 +50,7 @@ class TextScores:
     token_recall: Tensor
     token_precision: Tensor
     exact_match: Tensor
+    length_right: Tensor
 
 
 def without_special(tokens: Tensor, vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
@@ -140,6 +141,7 @@ def text_scores(answer: Tensor, truth: Tensor, vocabulary: Vocabulary) -> TextSc
         common / whole,
         common / many.clamp_min(1),
         exact,
+        (many == others) & (others > 0),
     ]
     return TextScores(*(c.double().masked_fill(missing, torch.nan).reshape(shape) for c in columns))
 

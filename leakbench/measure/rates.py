@@ -18,6 +18,7 @@ __all__ = [
     "IDENTIFIED",
     "LABELS",
     "LABEL_RANKED",
+    "LENGTH",
     "MEMBER_AUC",
     "MEMBER_FOUND",
     "OF_TEXTS",
@@ -253,7 +254,14 @@ TOKEN_PRECISION = Rate(
     baseline="null_token_precision",
 )
 
-OF_TEXTS = (EXACT, ROUGE_1, ROUGE_2, ROUGE_L, TOKEN_ACCURACY, TOKEN_RECALL, TOKEN_PRECISION)
+LENGTH = Rate(
+    "length_right",
+    "length right",
+    "Share of attacked sentences whose number of tokens is right.",
+    baseline="null_length_right",
+)
+
+OF_TEXTS = (EXACT, ROUGE_1, ROUGE_2, ROUGE_L, TOKEN_ACCURACY, TOKEN_RECALL, TOKEN_PRECISION, LENGTH)
 """The rates that only texts have."""
 
 RATES = (

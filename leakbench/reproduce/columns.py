@@ -335,6 +335,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ),
         Column("tokens found", number(rates.TOKEN_RECALL.name), "the mean share of the true tokens, in any order"),
         Column("tokens at place", number(rates.TOKEN_ACCURACY.name)),
+        Column("length right", number(rates.LENGTH.name), "the share of sentences with the right number of tokens"),
         Column("baseline ROUGE-1", number(rates.ROUGE_1.baseline), "the same for the best guess from public sentences"),
         TEXT_ASR,
         NULL_ASR,

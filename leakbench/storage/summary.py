@@ -255,6 +255,10 @@ class Tap(_Fields):
     token_precision_low: Share | None = None
     token_precision_high: Share | None = None
     null_token_precision: Share | None = None
+    length_right: Share | None = None
+    length_right_low: Share | None = None
+    length_right_high: Share | None = None
+    null_length_right: Share | None = None
     seconds: Number | None = None
     fit_seconds: Number | None = None
     fit_public: Number | None = None

@@ -7,7 +7,7 @@ import pandas as pd
 from leakbench.core.request import NEXT_TOKEN
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE, Measure
 from leakbench.measure.metrics import NO_PIXELS
-from leakbench.measure.rates import EXACT, LABEL_RANKED, LABELS, OF_TEXTS, VERBATIM
+from leakbench.measure.rates import EXACT, LABEL_RANKED, LABELS, LENGTH, OF_TEXTS, VERBATIM
 from leakbench.measure.statistics import mean_interval, proportion
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.scoring.scores_texts import NEAREST
@@ -34,14 +34,15 @@ def text_fields(group: pd.DataFrame) -> dict[str, float | None]:
         return {}
     found: dict[str, float | None] = dict.fromkeys((*MEASURED, *GUESSES))
     medians = (EDIT_DISTANCE.baseline, NEAREST[0])
-    found |= {name: float(group[name].median() if name in medians else group[name].mean()) for name in GUESSES}
+    known = [name for name in GUESSES if name in group]  # Rows of earlier versions have fewer scores.
+    found |= {name: float(group[name].median() if name in medians else group[name].mean()) for name in known}
     if (group["failure_reason"] == RANKS_ONLY).all():
         return found
     batch, network = group["batch"], group.get("network")
     of_batch = None if network is None else group.groupby("batch")["network"].first()
-    for rate in OF_TEXTS:
+    for rate in (rate for rate in OF_TEXTS if rate.column in group):
         values = group[rate.column].fillna(0.0)
-        if rate is EXACT:
+        if rate in (EXACT, LENGTH):
             ends = proportion(values.to_numpy(), batch.to_numpy(), network=network)
         else:
             ends = mean_interval(values.groupby(batch).mean(), network=of_batch)
@@ -49,6 +50,7 @@ def text_fields(group: pd.DataFrame) -> dict[str, float | None]:
     return {**found, EDIT_DISTANCE.name: float(group[EDIT_DISTANCE.name].fillna(1.0).median())}
 
 
+EARLIER = "the rows are of an earlier version, which did not have this score"
 NO_LABELS = "the loss is that of next tokens, which are no labels"
 
 
@@ -60,4 +62,5 @@ def text_notes(key: str, tap: Tap, loss: str) -> dict[str, str]:
     named = (EDIT_DISTANCE.name, *(rate.name for rate in OF_TEXTS), *GUESSES)
     if loss == NEXT_TOKEN:
         pixels |= {f"taps.{key}.{name}": NO_LABELS for name in (LABELS.name, LABEL_RANKED.name)}
-    return pixels | {f"taps.{key}.{name}": RANKS_ONLY for name in named if tap.value(name) is None}
+    why = RANKS_ONLY if tap.edit_distance is None else EARLIER
+    return pixels | {f"taps.{key}.{name}": why for name in named if tap.value(name) is None}

@@ -83,7 +83,7 @@ def test_scores_of_known_sentences():
 def test_order_counts_for_neighbours_and_not_for_words():
     scores = text_scores(encoded("film good a")[None], encoded("a good film")[None], WORDS)
     assert float(scores.rouge_1) == 1 and float(scores.rouge_2) == 0
-    assert float(scores.token_recall) == float(scores.token_precision) == 1
+    assert float(scores.token_recall) == float(scores.token_precision) == float(scores.length_right) == 1
     assert float(scores.token_accuracy) == pytest.approx(1 / 3)
 
 
@@ -120,6 +120,7 @@ def test_a_sentence_in_another_script_has_scores():
 def test_a_repeated_token_counts_as_often_as_it_occurs():
     scores = text_scores(encoded("good good good")[None], encoded("good film")[None], WORDS)
     assert float(scores.token_recall) == 1 / 2 and float(scores.token_precision) == pytest.approx(1 / 3)
+    assert float(scores.length_right) == 0
 
 
 def test_equal_sentences_have_the_best_scores():
