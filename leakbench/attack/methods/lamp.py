@@ -210,7 +210,7 @@ class _Candidates:
     def of(cls, view: View, points: Points, value: Value, lamp: Lamp, seeds: tuple[int, ...]) -> _Candidates:
         """Return the candidates for a view; raises InputError if it has no public sentences."""
         words = WordEmbeddings.of(view, "method: lamp")
-        sentences = public_of(view, "lamp", lamp.public).inputs
+        sentences = public_of(view, "lamp", lamp.public).inputs.to(words.weight.device)
         model = Bigrams.of(sentences, words.weight.shape[1], words.padding)
         lasts = (sentences != words.padding).sum(1).clamp_min(1) - 1
         ends = (sentences[:, 0], sentences.gather(1, lasts[:, None])[:, 0])
