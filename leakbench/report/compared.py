@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leakbench.auditing.verdict import Audit
@@ -137,7 +137,7 @@ def _galleries(one: Finished, other: Finished, names: list[str]) -> list[Gallery
         for series in rest:
             if (match := answers.get((leak, series.heading))) is not None:
                 both = [
-                    Series(f"{series.heading}, {name}", run.examples, run.scores, name)
+                    replace(run, heading=f"{series.heading}, {name}", label=name)
                     for run, name in ((series, names[0]), (match, names[1]))
                 ]
                 groups.append((titled([series], leak if several else None), [truth, *both]))

@@ -94,6 +94,7 @@ def test_the_command_prints_sentences_and_the_page_shows_them(recorded, tmp_path
     assert "found: effective but too tepid biopic" in printed and "NOT SCORED: 1 reconstruction" in printed
     page = (tmp_path / "found" / "report.html").read_text()
     assert "reconstructed the sentences below" in page and "##ic" in page
+    assert "Each token of a reconstruction is" not in page
     code, printed, _ = called(monkeypatch, capsys, *words, "--tokens", str(LENGTH), "--json")
     assert json.loads(printed)["sentences"] == ["effective but too tepid biopic"]
     for wrong, says in (
