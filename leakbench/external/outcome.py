@@ -34,6 +34,7 @@ from leakbench.report.table import core_columns, print_hanging, print_headline, 
 from leakbench.storage.atomic import write_bytes
 from leakbench.storage.store import Run
 from leakbench.storage.summary import Summary, Tap
+from leakbench.summary.texts import distance_of
 
 __all__ = [
     "UNKNOWN",
@@ -336,7 +337,7 @@ def _searched(row: Row) -> Iterator[str]:
 def _success(measured: Tap) -> str:
     """Return the threshold of success, and the number of candidates for identification."""
     among = f"; identified among {measured.candidates} candidates" if measured.identified is not None else ""
-    return f"success is an RMSE of at most {measured.eta:.3g}{among}"
+    return f"success is an {distance_of(measured).heading} of at most {measured.eta:.3g}{among}"
 
 
 def _numbers(values: Tensor) -> list[float | None]:

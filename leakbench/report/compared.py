@@ -14,7 +14,7 @@ from leakbench.report.columns import COUNTS, page_columns
 from leakbench.report.figures import threshold_figure
 from leakbench.report.finished import Finished
 from leakbench.report.gallery import Gallery, Series, fitting, pointed, shown_together, titled
-from leakbench.report.page import BELOW_THRESHOLDS, Chart, PageLine, headlines
+from leakbench.report.page import Chart, PageLine, below_thresholds, headlines
 from leakbench.report.render import render
 from leakbench.report.several import changed, titles
 from leakbench.storage.summary import Summary
@@ -76,7 +76,11 @@ def compared_page(one: Finished, other: Finished) -> str:
         points=[f"{point_name(name)}, {side.title}" for side, name, _ in points],
         measures=_measures(sides, [tap for _, _, tap in points]),
         galleries=_galleries(one, other, names),
-        charts=[Chart(point_name(name), figure, BELOW_THRESHOLDS) for name, figure in figures if figure is not None],
+        charts=[
+            Chart(point_name(name), figure, below_thresholds(one.rows))
+            for name, figure in figures
+            if figure is not None
+        ],
     )
 
 

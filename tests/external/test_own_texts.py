@@ -1,15 +1,18 @@
 """`leakbench attack --tokens` reads an update of one's own language model."""
 
+import io
 import json
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 from torch import nn
 
 import leakbench
 from leakbench.core.errors import InputError
 from leakbench.data.find import load_dataset
+from leakbench.external.outcome import print_rows
 from leakbench.models.language import LanguageModel
 from tests.command_line import called
 
@@ -44,6 +47,9 @@ def test_a_sentence_is_found_and_scored_as_in_a_run(recorded):
     row = found.rows.iloc[0]
     assert row["edit_distance"] == 0 and row["exact_match"] == 1 and row["null_edit_distance"] > 0.5
     assert found.sentences == ("effective but too tepid biopic",) and found.verdict == "reconstructs"
+    console = Console(file=io.StringIO(), width=200)
+    print_rows([found], console, verbose=True)
+    assert f"success is an edit distance of at most {found.summary['eta']:.3g}" in console.file.getvalue()
 
 
 def test_the_worst_case_of_several_attacks_is_the_one_for_texts(recorded):

@@ -76,6 +76,7 @@ def test_runs_on_texts_show_sentences_and_no_pictures(tmp_path: Path) -> None:
     right, wrong = '<span class="token right">film</span>', '<span class="token wrong">bad</span>'
     page = write_together(runs, tmp_path / "two.html").read_text()
     assert "data:image/png" not in page and "Each token of a reconstruction is" in page
+    assert "The ASR if another edit distance counted as success" in page and "RMSE that counts as success" not in page
     tiles = page[page.index("victim 0, example 0: the original: good film") :]
     assert tiles.index(right) < tiles.index(wrong) and ", noise × 2" not in tiles[: tiles.index(right)]
     more = of_texts(at_noise(tmp_path / "more", 4.0, 0.5), 3)
