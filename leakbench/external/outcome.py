@@ -53,6 +53,8 @@ __all__ = [
 UNKNOWN = "no true examples were given, so nothing is scored"
 """Note of an update whose true examples are not known."""
 
+WITHOUT_TRUTH = "Without --truth, the reconstructions cannot be scored."
+
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
@@ -73,6 +75,7 @@ class Outcome:
         assumptions: The assumptions of the attack, one sentence a line.
         warnings: Those of the assumptions that change how the result is read.
         sentences: The reconstructions of texts in words, in the attack's order; empty for other data.
+        certified: Whether the gradient of each victim's sentences equals its update (V,); None for other data and a known truth.
     """
 
     summary: Mapping[str, Any] | None
@@ -89,6 +92,7 @@ class Outcome:
     assumptions: str = ""
     warnings: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()
+    certified: Tensor | None = None
 
     @property
     def verdict(self) -> str | None:
@@ -97,8 +101,8 @@ class Outcome:
 
     @property
     def leaks(self) -> bool:
-        """Whether the verdict states a leak."""
-        return self.verdict in LEAKING
+        """Whether the verdict or a certificate states a leak."""
+        return self.verdict in LEAKING or (self.certified is not None and bool(self.certified.all()))
 
     def __str__(self) -> str:
         """Return what `leakbench attack` prints of these reconstructions."""
@@ -265,6 +269,7 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "note": row.lines,
             }
             | ({"sentences": list(found.sentences)} if found is not None and found.sentences else {})
+            | ({"certified": found.certified.tolist()} if found is not None and found.certified is not None else {})
         )
     return described
 
@@ -311,8 +316,14 @@ def _unscored(row: Row) -> Iterator[str]:
         if total == 0:
             yield "ATTACK FAILED: no reconstruction. It does not follow that nothing leaks."
             return
+        if row.leaks:
+            sentences = "this sentence" if total == 1 else f"these {total} sentences"
+            yield f"RECONSTRUCTED, certified: the gradient of {sentences} equals the update."
+            return
         many = f"{total} reconstruction{'' if total == 1 else 's'}"
-        yield f"NOT SCORED: {many}, but no true examples to compare with. It does not follow what leaks."
+        yield f"NOT SCORED: {many}, but no true examples to compare with. {WITHOUT_TRUTH}"
+        if row.certified is not None and (proven := int(row.certified.sum())):
+            yield f"certified for {proven} of {len(row.certified)} victims: the gradient of their sentences equals the update"
 
 
 def _found(row: Row) -> Iterator[str]:
@@ -427,6 +438,8 @@ def write_run(
         },
         "distance": {found.tap: _numbers(found.distance) for found in outcomes},
     }
+    if proven := {found.tap: found.certified.tolist() for found in outcomes if found.certified is not None}:
+        run.manifest["summary"]["certified"] = proven
     run.manifest["complete"] = True
     run.save()
     run.forget("parts/")

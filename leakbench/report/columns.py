@@ -55,6 +55,7 @@ __all__ = [
     "has_records",
     "has_texts",
     "page_columns",
+    "text_columns",
     "update_columns",
     "with_values",
 ]
@@ -291,6 +292,11 @@ def distance_columns(summaries: Sequence[Summary]) -> tuple[PointColumn, ...]:
     """Return the columns of the distance that decides about success: RMSE, for texts the edit distance."""
     texts = {has_texts(summary) for summary in summaries}
     return tuple(column for column, kind in ((RMSE, False), (EDIT_DISTANCE, True)) if kind in texts)
+
+
+def text_columns(summaries: Sequence[Summary]) -> tuple[PointColumn, ...]:
+    """Return the columns of common words and of exact sentences; none without a run on texts."""
+    return tuple(map(_rate, (ROUGE_1, EXACT))) if any(map(has_texts, summaries)) else ()
 
 
 def update_columns(summary: Summary) -> tuple[PointColumn, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from leakbench.auditing.verdict import Audit
 from leakbench.core.leakage_points import point_name
-from leakbench.measure.rates import ASR
+from leakbench.measure.rates import ASR, EXACT, ROUGE_1
 from leakbench.report.audited import audit_of
 from leakbench.report.cards import FactCard, cards
 from leakbench.report.columns import COUNTS, page_columns
@@ -23,7 +23,9 @@ from leakbench.summary.compare import DIFFERS, ENOUGH, ERRORS, Difference, diffe
 __all__ = ["compared_page"]
 
 
-MEASURES = {ASR.name: ASR.heading} | {name: measure.heading for name, measure in ERRORS.items()}
+MEASURES = {rate.name: rate.heading for rate in (ASR, EXACT, ROUGE_1)} | {
+    name: measure.heading for name, measure in ERRORS.items()
+}
 """{measure: its name on the page}; another's underscores become spaces."""
 
 

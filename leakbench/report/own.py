@@ -93,6 +93,10 @@ def _unscored_lines(summary: Summary, arrays: Arrays) -> list[PageLine]:
     if finite and not places:
         failed = f"ATTACK FAILED: the attack {summary.cell.attack} made no reconstruction."
         return [PageLine("", failed, ""), PageLine("", "It does not follow that nothing leaks.", "")]
+    proven = summary.certified or {}
+    if places and all(all(proven.get(place, [False])) for place in places):
+        text = "RECONSTRUCTED, certified: the gradient of the sentences below equals the update."
+        return [PageLine("", text, "reconstructs"), PageLine("", "No originals were given, so nothing is scored.", "")]
     what = "pictures" if words_in(arrays) is None else "sentences"
     where = f" from the {listed([point_name(place) for place in places])}" if places else ""
     return [

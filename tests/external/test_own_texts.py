@@ -56,6 +56,24 @@ def test_the_worst_case_of_several_attacks_is_the_one_for_texts(recorded):
     assert set(attacked(recorded, attack="autoleak").searches) == {"dager"}
 
 
+def test_only_a_sentence_with_the_gradient_of_the_update_is_certified(recorded):
+    assert attacked(recorded, truth=None).certified.tolist() == [True]
+    model, update, _ = recorded
+    # The attack does not read the bias.
+    other = update | {"transformer.ln_f.bias": 1.01 * update["transformer.ln_f.bias"]}
+    found = attacked((model, other, None), truth=None)
+    assert found.sentences == ("effective but too tepid biopic",)
+    assert found.certified.tolist() == [False] and not found.leaks
+    assert str(found).startswith("NOT SCORED: 1 reconstruction") and "cannot be scored" in str(found)
+
+
+def test_a_change_of_weights_is_certified(recorded):
+    model, update, _ = recorded
+    change = {name: (p.detach() - update[name]) - p.detach() for name, p in model.named_parameters()}
+    found = attacked((model, change, None), truth=None, learning_rate=1.0)
+    assert found.certified.tolist() == [True] and found.leaks and found.verdict is None
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -97,12 +115,14 @@ def test_the_command_prints_sentences_and_the_page_shows_them(recorded, tmp_path
     words += ["--update", "update.safetensors", "--classes", "2", "--dataset", "reviews", "--attack", "dager"]
     code, printed, said = called(monkeypatch, capsys, *words, "--tokens", str(LENGTH), "--out", "found")
     assert code == 0, said
-    assert "found: effective but too tepid biopic" in printed and "NOT SCORED: 1 reconstruction" in printed
+    assert "found: effective but too tepid biopic" in printed and "Not tried" not in printed
+    assert printed.startswith("RECONSTRUCTED, certified: the gradient of this sentence equals the update.")
     page = (tmp_path / "found" / "report.html").read_text()
-    assert "reconstructed the sentences below" in page and "##ic" in page
+    assert "RECONSTRUCTED, certified: the gradient of the sentences below" in page and "##ic" in page
     assert "Each token of a reconstruction is" not in page
     code, printed, _ = called(monkeypatch, capsys, *words, "--tokens", str(LENGTH), "--json")
-    assert json.loads(printed)["sentences"] == ["effective but too tepid biopic"]
+    found = json.loads(printed)
+    assert found["sentences"] == ["effective but too tepid biopic"] and found["certified"] == [True]
     for wrong, says in (
         (["--tokens", "32", "--shape", "32"], "got also --tokens"),
         ([], "got none, expected --shape or --tokens"),
