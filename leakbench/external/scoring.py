@@ -158,7 +158,10 @@ class Scorer:
     def _informed(self) -> View:
         """The view of an attacker that knows the defense, for identification, as in every run."""
         informed = self.attacker.informed_view(self.trace)
-        return dataclasses.replace(informed, public=self.view.public, fits=self.view.fits, tick=self.view.tick)
+        view = self.view
+        return dataclasses.replace(
+            informed, public=view.public, fits=view.fits, tick=view.tick, vocabulary=view.vocabulary
+        )
 
     @cached_property
     def _shown(self) -> tuple[Public, Tensor]:

@@ -47,6 +47,7 @@ def test_a_sentence_is_found_and_scored_as_in_a_run(recorded):
     row = found.rows.iloc[0]
     assert row["edit_distance"] == 0 and row["exact_match"] == 1 and row["null_edit_distance"] > 0.5
     assert found.sentences == ("effective but too tepid biopic",) and found.verdict == "reconstructs"
+    assert row["identified"] == row["identified_by_reconstruction"] == 1
     console = Console(file=io.StringIO(), width=200)
     print_rows([found], console, verbose=True)
     assert f"success is an edit distance of at most {found.summary['eta']:.3g}" in console.file.getvalue()
