@@ -137,7 +137,7 @@ def attack(
     began = time.monotonic()  # The budget includes the imports.
     check_names(given)
     if (shape is None) == (tokens is None):
-        raise InputError(f"shape: got {'none' if shape is None else 'also --tokens'}, expected --shape or --tokens")
+        raise InputError(f"shape: got {'none' if shape is None else '--tokens too'}; give one of --shape or --tokens")
     sizes = shape_of(str(tokens) if shape is None else shape)
     if out is not None and out.suffix in NO_FOLDER:
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")

@@ -82,7 +82,7 @@ def test_a_change_of_weights_is_certified(recorded):
         ({"dataset": None}, "dataset: got nothing, expected texts"),
         ({"attack": "cpl"}, "needs pictures or tables, 'reviews' holds texts"),
         ({"shape": (16,)}, "truth: inputs have the shape"),
-        ({"shape": (16,), "truth": None}, "'reviews' has inputs of \\(32,\\)"),
+        ({"shape": (16,), "truth": None}, "tokens: got 16, 'reviews' has sentences of 32"),
     ],
 )
 def test_what_does_not_fit_is_refused(recorded, given, says):
@@ -125,8 +125,8 @@ def test_the_command_prints_sentences_and_the_page_shows_them(recorded, tmp_path
     found = json.loads(printed)
     assert found["sentences"] == ["effective but too tepid biopic"] and found["certified"] == [True]
     for wrong, says in (
-        (["--tokens", "32", "--shape", "32"], "got also --tokens"),
-        ([], "got none, expected --shape or --tokens"),
+        (["--tokens", "32", "--shape", "32"], "got --tokens too; give one of --shape or --tokens"),
+        ([], "got none; give one of --shape or --tokens"),
         (["--tokens", "32", "--mean", ".5", "--std", ".5"], "mean: tokens are not normalised"),
     ):
         code, _, said = called(monkeypatch, capsys, *words, *wrong)
