@@ -192,7 +192,7 @@ Row: TypeAlias = Outcome | NotAttacked
 def print_rows(rows: Sequence[Row], console: Console, verbose: bool = False) -> None:
     """Print the verdicts, the searches that found the reconstructions, and a table of the leakage points.
 
-    Where no leak is stated, the untried attackers and the assumptions follow, since either may be the reason.
+    Where no leak is stated or certified, the untried attackers and the assumptions follow, since either may be the reason.
 
     Args:
         rows: One for each leakage point and round.
@@ -203,8 +203,10 @@ def print_rows(rows: Sequence[Row], console: Console, verbose: bool = False) -> 
     leaking = [row for row in rows if _leaks(row)]
     hidden = sum(len(row.notes) for row in leaking)
     if leaking and not verbose:
-        count = f"{hidden} note{'' if hidden == 1 else 's'}, " if hidden else ""
-        print_hanging(f"-v also prints {count}the reasons of the verdicts and all columns.", console, "dim")
+        parts = [f"{hidden} note{'' if hidden == 1 else 's'}"] if hidden else []
+        parts += ["the reasons of the verdicts", "all columns"] if _summary(rows).taps else []
+        if parts:
+            print_hanging(f"-v also prints {listed(parts)}.", console, "dim")
 
 
 def _print_result(rows: Sequence[Row], console: Console, verbose: bool = False) -> None:

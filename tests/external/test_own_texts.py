@@ -118,6 +118,7 @@ def test_the_command_prints_sentences_and_the_page_shows_them(recorded, tmp_path
     assert code == 0, said
     assert "found: effective but too tepid biopic" in printed and "Not tried" not in printed
     assert printed.startswith("RECONSTRUCTED, certified: the gradient of this sentence equals the update.")
+    assert "notes." in printed and "reasons of the verdicts" not in printed
     page = (tmp_path / "found" / "report.html").read_text()
     assert "RECONSTRUCTED, certified: the gradient of the sentences below" in page and "##ic" in page
     assert "Each token of a reconstruction is" not in page
