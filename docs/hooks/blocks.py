@@ -14,7 +14,14 @@ from pathlib import Path
 
 from leakbench.defense.transform import STATIONS
 from leakbench.overview import recorded
-from leakbench.report.columns import PAGE_COLUMNS, PICTURE_COLUMNS, PRECISION_COLUMN, TABLE_COLUMNS, PointColumn
+from leakbench.report.columns import (
+    PAGE_COLUMNS,
+    PICTURE_COLUMNS,
+    PRECISION_COLUMN,
+    TABLE_COLUMNS,
+    TEXT_COLUMNS,
+    PointColumn,
+)
 from leakbench.report.page import ALONE, D_SNR, IDEAL, ISOLATED, PERCENTILE
 from leakbench.reproduce.accounting.page import NO_READING
 from leakbench.reproduce.file import natural
@@ -161,6 +168,7 @@ def _sweep_plan() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "columns": _meanings(PICTURE_COLUMNS),
     "table_columns": _meanings(TABLE_COLUMNS),
+    "text_columns": _meanings(TEXT_COLUMNS),
     "page_columns": _meanings((PRECISION_COLUMN, *PAGE_COLUMNS)),
     "letters": _letters,
     "servers": _servers,

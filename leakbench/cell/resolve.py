@@ -29,7 +29,7 @@ from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.metrics import Score, load_lpips
-from leakbench.models import MODELS, default_leak_model, default_model
+from leakbench.models import MODELS, check_takes, default_leak_model, default_model
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import rule_of
 from leakbench.models.trainable import trainable_of
@@ -92,6 +92,8 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     recipes_leak = defense.leak_model or attack.leak_model
     model = _model("model", request.model, defense.model, default_model(data.layout))
     leak_model = _model("leak-model", request.leak_model, recipes_leak, default_leak_model(data.layout))
+    if request.leak_model is not None:
+        check_takes(leak_model, data.layout, "leak-model")
     lpips, weights = _lpips(request.lpips_weights)
     settings = Settings(
         protocol=request.protocol,

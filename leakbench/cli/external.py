@@ -107,7 +107,7 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 @click.option(
     "--success",
     show_default="the dataset's, else rmse<=0.1",
-    help="Threshold of a reconstruction, such as 'rmse<=0.1'.",
+    help="Threshold of a reconstruction, such as 'rmse<=0.1'; for texts 'edit_distance<=0.1' or exact.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the attacker.")
 @click.option(
@@ -137,7 +137,7 @@ def attack(
     began = time.monotonic()  # The budget includes the imports.
     check_names(given)
     if (shape is None) == (tokens is None):
-        raise InputError(f"shape: got {'none' if shape is None else 'also --tokens'}, expected --shape or --tokens")
+        raise InputError(f"shape: got {'none' if shape is None else '--tokens too'}; give one of --shape or --tokens")
     sizes = shape_of(str(tokens) if shape is None else shape)
     if out is not None and out.suffix in NO_FOLDER:
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")
@@ -162,10 +162,10 @@ def attack(
     found = attack_traces(points, folder, options.names, command, reporter, began)[trace.tap]
     where = dict[str, Path]()
     if folder is not None:
-        where = {"answers": folder / "reconstructions.safetensors", "report": folder / "report.html"}
+        where = {"reconstructions": folder / "reconstructions.safetensors", "report": folder / "report.html"}
     elif out is not None:
         write_reconstructions([found], out)
-        where = {"answers": out}
+        where = {"reconstructions": out}
     _print(found, as_json, verbose, where)
 
 

@@ -125,7 +125,7 @@ def flower(app_dir: Path, verbose: bool, **given: Any) -> None:
     from leakbench.report.table import printed_width  # noqa: PLC0415
 
     print_rows(rows, Console(width=None if sys.stdout.isatty() else printed_width(), highlight=False), verbose)
-    print_files({"leaks": out, "answers": out / REBUILT})
+    print_files({"leaks": out, "reconstructions": out / REBUILT})
 
 
 def shape_of(text: str) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ PATH = click.Path(path_type=Path)
 def baseline(folder: Path) -> None:
     """Print the baseline of a finished run for `leakbench gate`.
 
-    The baseline of the run in FOLDER is JSON, small enough to commit, and contains no images.
+    The baseline of the run in FOLDER is JSON, small enough to commit, and contains no examples.
     """
     from leakbench.gate.baseline import baseline_of  # noqa: PLC0415
 

@@ -87,7 +87,9 @@ def run(
     show_default="compare-A-B.html or N-levels-A-Z.html next to the first run folder",
     help="File of the page of several runs.",
 )
-@click.option("--redact", is_flag=True, help="Leave out all images, so that the page can be shared.")
+@click.option(
+    "--redact", is_flag=True, help="Leave out all examples and reconstructions, so that the page can be shared."
+)
 @click.option("--latex", is_flag=True, help="Print the table in LaTeX (booktabs) instead; write no page.")
 @verbose_option
 def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: bool, verbose: bool) -> None:
@@ -144,7 +146,8 @@ def compare(one: Path, other: Path, as_json: bool) -> None:
     """Compare two finished runs on the same victims.
 
     Prints OTHER minus ONE with the interval of a paired bootstrap. The values are means over examples: ASR, labels, RMSE
-    and identification; for tables also correct features and records.
+    and identification; for tables also correct features and records. Texts have the edit distance instead of the RMSE, and
+    exact sentences and ROUGE-1.
 
     `sign` is the p-value of the exact two-sided sign test over victims (whole batches) that differ: the probability of a
     split at least as uneven if both runs were equally likely to be better. `differs` is set if p is below .05, the interval

@@ -443,12 +443,19 @@ def _check_privacy(request: Request) -> None:
         raise InputError(f"stop-at-delta: got {request.stop_at_delta}, expected a number in (0, 1)")
 
 
+FEW_WORDS = 2
+"""Number of accepted words up to which a message lists them next to the nearest one."""
+
+
 def _check_words(name: str, value: Any) -> None:
     for extra in metadata(name):
         if isinstance(extra, tuple) and value is not None:
             for word in value if isinstance(value, tuple) else (value,):
                 if word not in extra:
-                    raise InputError(f"{_option(name)}: got {word!r}{nearest(word, extra)}")
+                    near = nearest(word, extra)
+                    if len(extra) <= FEW_WORDS:
+                        near = f", expected {' or '.join(extra)}{'' if near.startswith('; known') else near}"
+                    raise InputError(f"{_option(name)}: got {word!r}{near}")
 
 
 def _check_bounds(name: str, value: Any) -> None:

@@ -20,7 +20,17 @@ from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
 
-__all__ = ["assumptions", "contradiction", "distance_to_truth", "mode_lines", "overlap", "warnings_of", "with_notes"]
+__all__ = [
+    "ALIKE",
+    "assumptions",
+    "contradiction",
+    "distance_to_truth",
+    "mode_lines",
+    "overlap",
+    "rounding_of",
+    "warnings_of",
+    "with_notes",
+]
 
 ALIKE = 1e-3
 """Share of an update's length up to which a gradient counts as the same; float32 weights of a small step differ by as much."""
@@ -167,7 +177,7 @@ class _Rounding:
     share: Tensor
 
 
-def _rounding(view: View) -> _Rounding:
+def rounding_of(view: View) -> _Rounding:
     """Return the rounding of V updates: a gradient's own, or that of the weights for a difference of weights."""
     parameters = view.network.parameters
     of_gradient = view.knowledge.reads == "gradient"
@@ -183,7 +193,7 @@ def _rounding(view: View) -> _Rounding:
 
 def _half_precision(view: View) -> Iterator[str]:
     """Yield a sentence if the update or the weights have numbers of half precision."""
-    rounding = _rounding(view)
+    rounding = rounding_of(view)
     if rounding.name != SINGLE and view.knowledge.reads == "gradient":
         yield f"the update has numbers of {rounding.name}, each rounded by up to {rounding.unit:.2%}"
     elif rounding.name != SINGLE:
@@ -242,7 +252,7 @@ def _difference(trace: Trace, attacker: Attacker) -> _Difference | None:
 
 def _in_words(view: View, apart: Tensor, times: Tensor, cosine: Tensor) -> _Difference | None:
     """Return what `distance_to_truth` found (V,) in words; None if the updates are the truth's own."""
-    rounding = _rounding(view)
+    rounding = rounding_of(view)
     behind = " behind that defense" if view.knowledge.defense else ""
     begin = f"the truth's own gradient{behind} differs from the update by"
     alike = ALIKE if view.clock.client_optimizer == "sgd" else ALIKE_BY_ADAM

@@ -34,6 +34,7 @@ from leakbench.data.vocabulary import Vocabulary
 from leakbench.experiment.attack_time import within_seconds
 from leakbench.external.assumptions import with_notes
 from leakbench.external.attacker import Attacker, without_truth
+from leakbench.external.certificate import certified
 from leakbench.external.network import input_normals
 from leakbench.external.outcome import Outcome, write_run
 from leakbench.external.scoring import LATE, Scorer, reserve, seconds_per_gradient
@@ -272,6 +273,7 @@ def attack_trace(
         untried=attacker.untried,
         seconds=spent + time.monotonic() - began,
         sentences=() if words is None else _sentences(answer, words),
+        certified=None if words is None or inputs is not None else certified(view, answer),
     )
 
 

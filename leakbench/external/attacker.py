@@ -96,6 +96,9 @@ class Attacker:
         rng = generator(self.seed, "public")
         if self.data is None:
             return Public(_synthetic(shape, rng), torch.arange(SYNTHETIC) % classes)
+        if self.data.kind == TEXT and self.data.shape != shape:
+            given, length = (",".join(map(str, sizes)) for sizes in (shape, self.data.shape))
+            raise InputError(f"tokens: got {given}, {self.data.name!r} has sentences of {length}")
         if self.data.shape != shape or self.data.classes > classes:
             raise InputError(
                 f"dataset: {self.data.name!r} has inputs of {self.data.shape} and {self.data.classes} classes, the app"

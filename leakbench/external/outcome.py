@@ -34,6 +34,7 @@ from leakbench.report.table import core_columns, print_hanging, print_headline, 
 from leakbench.storage.atomic import write_bytes
 from leakbench.storage.store import Run
 from leakbench.storage.summary import Summary, Tap
+from leakbench.summary.texts import distance_of
 
 __all__ = [
     "UNKNOWN",
@@ -51,6 +52,8 @@ __all__ = [
 
 UNKNOWN = "no true examples were given, so nothing is scored"
 """Note of an update whose true examples are not known."""
+
+WITHOUT_TRUTH = "Without --truth, the reconstructions cannot be scored."
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,6 +75,7 @@ class Outcome:
         assumptions: The assumptions of the attack, one sentence a line.
         warnings: Those of the assumptions that change how the result is read.
         sentences: The reconstructions of texts in words, in the attack's order; empty for other data.
+        certified: Whether the gradient of each victim's sentences equals its update (V,); None for other data and a known truth.
     """
 
     summary: Mapping[str, Any] | None
@@ -88,6 +92,7 @@ class Outcome:
     assumptions: str = ""
     warnings: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()
+    certified: Tensor | None = None
 
     @property
     def verdict(self) -> str | None:
@@ -96,8 +101,8 @@ class Outcome:
 
     @property
     def leaks(self) -> bool:
-        """Whether the verdict states a leak."""
-        return self.verdict in LEAKING
+        """Whether the verdict or a certificate states a leak."""
+        return self.verdict in LEAKING or (self.certified is not None and bool(self.certified.all()))
 
     def __str__(self) -> str:
         """Return what `leakbench attack` prints of these reconstructions."""
@@ -187,7 +192,7 @@ Row: TypeAlias = Outcome | NotAttacked
 def print_rows(rows: Sequence[Row], console: Console, verbose: bool = False) -> None:
     """Print the verdicts, the searches that found the reconstructions, and a table of the leakage points.
 
-    Where no leak is stated, the untried attackers and the assumptions follow, since either may be the reason.
+    Where no leak is stated or certified, the untried attackers and the assumptions follow, since either may be the reason.
 
     Args:
         rows: One for each leakage point and round.
@@ -198,8 +203,10 @@ def print_rows(rows: Sequence[Row], console: Console, verbose: bool = False) -> 
     leaking = [row for row in rows if _leaks(row)]
     hidden = sum(len(row.notes) for row in leaking)
     if leaking and not verbose:
-        count = f"{hidden} note{'' if hidden == 1 else 's'}, " if hidden else ""
-        print_hanging(f"-v also prints {count}the reasons of the verdicts and all columns.", console, "dim")
+        parts = [f"{hidden} note{'' if hidden == 1 else 's'}"] if hidden else []
+        parts += ["the reasons of the verdicts", "all columns"] if _summary(rows).taps else []
+        if parts:
+            print_hanging(f"-v also prints {listed(parts)}.", console, "dim")
 
 
 def _print_result(rows: Sequence[Row], console: Console, verbose: bool = False) -> None:
@@ -264,6 +271,7 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "note": row.lines,
             }
             | ({"sentences": list(found.sentences)} if found is not None and found.sentences else {})
+            | ({"certified": found.certified.tolist()} if found is not None and found.certified is not None else {})
         )
     return described
 
@@ -310,8 +318,14 @@ def _unscored(row: Row) -> Iterator[str]:
         if total == 0:
             yield "ATTACK FAILED: no reconstruction. It does not follow that nothing leaks."
             return
+        if row.leaks:
+            sentences = "this sentence" if total == 1 else f"these {total} sentences"
+            yield f"RECONSTRUCTED, certified: the gradient of {sentences} equals the update."
+            return
         many = f"{total} reconstruction{'' if total == 1 else 's'}"
-        yield f"NOT SCORED: {many}, but no true examples to compare with. It does not follow what leaks."
+        yield f"NOT SCORED: {many}, but no true examples to compare with. {WITHOUT_TRUTH}"
+        if row.certified is not None and (proven := int(row.certified.sum())):
+            yield f"certified for {proven} of {len(row.certified)} victims: the gradient of their sentences equals the update"
 
 
 def _found(row: Row) -> Iterator[str]:
@@ -336,7 +350,7 @@ def _searched(row: Row) -> Iterator[str]:
 def _success(measured: Tap) -> str:
     """Return the threshold of success, and the number of candidates for identification."""
     among = f"; identified among {measured.candidates} candidates" if measured.identified is not None else ""
-    return f"success is an RMSE of at most {measured.eta:.3g}{among}"
+    return f"success is an {distance_of(measured).heading} of at most {measured.eta:.3g}{among}"
 
 
 def _numbers(values: Tensor) -> list[float | None]:
@@ -426,6 +440,8 @@ def write_run(
         },
         "distance": {found.tap: _numbers(found.distance) for found in outcomes},
     }
+    if proven := {found.tap: found.certified.tolist() for found in outcomes if found.certified is not None}:
+        run.manifest["summary"]["certified"] = proven
     run.manifest["complete"] = True
     run.save()
     run.forget("parts/")

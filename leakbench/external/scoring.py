@@ -158,9 +158,9 @@ class Scorer:
     def _informed(self) -> View:
         """The view of an attacker that knows the defense, for identification, as in every run."""
         informed = self.attacker.informed_view(self.trace)
-        seen = self.view
+        view = self.view
         return dataclasses.replace(
-            informed, public=seen.public, vocabulary=seen.vocabulary, fits=seen.fits, tick=seen.tick
+            informed, public=view.public, fits=view.fits, tick=view.tick, vocabulary=view.vocabulary
         )
 
     @cached_property

@@ -220,7 +220,7 @@ ROUGE_1 = Rate(
     "rouge_1",
     "ROUGE-1",
     "Mean F-measure of the words that a reconstructed sentence has in common with its original (Lin 2004, without stemming). A "
-    "sentence without an answer counts as 0. The interval is Student's over batches.",
+    "sentence without a reconstruction counts as 0. The interval is Student's over batches.",
     baseline="null_rouge_1",
 )
 

@@ -43,6 +43,7 @@ __all__ = [
     "Architecture",
     "architecture",
     "build",
+    "check_takes",
     "default_leak_model",
     "default_model",
     "one_hot",
@@ -81,6 +82,24 @@ def architecture(name: str) -> Architecture:
     return MODELS[name]
 
 
+def check_takes(name: str, shape: Shape, field: str = "model") -> None:
+    """Raise InputError, naming the field, for a network of pictures or tables on texts, and for one of texts on other data.
+
+    Args:
+        name: A key of `MODELS`, or `hf:FOLDER`.
+        shape: Shape of one input, (C, H, W), (F,), or (T, tokens) of a text.
+        field: What named the network.
+    """
+    texts = architecture(name).texts
+    if len(shape) == 2 and not texts:
+        known = ", ".join(n for n, a in MODELS.items() if a.texts)
+        raise InputError(
+            f"{field}: {name!r} takes no texts, got a text of {shape[0]} tokens; expected one of {known}, or hf:FOLDER"
+        )
+    if len(shape) != 2 and texts:
+        raise InputError(f"{field}: {name!r} takes texts (length, tokens), got shape {shape}; try --dataset reviews")
+
+
 def build(
     name: str,
     shape: Shape,
@@ -110,11 +129,7 @@ def build(
     """
     made = architecture(name)
     rule, folder = rule_of(init)[1] or made.init, NetworkFolder.of(name)
-    if len(shape) == 2 and not made.texts:
-        known = ", ".join(n for n, a in MODELS.items() if a.texts)
-        raise InputError(
-            f"model: {name!r} takes no texts, got a text of {shape[0]} tokens; expected one of {known}, or hf:FOLDER"
-        )
+    check_takes(name, shape)
     model = made.builder(shape, classes)
     if isinstance(model, LanguageModel):
         model.padding = padding

@@ -52,7 +52,7 @@ def _texts(name: str, tap: Tap, notes: Mapping[str, str], said: set[str | None])
         reason = notes.get(f"taps.{name}.{bound.field}")
         if tap.value(bound.field) is None and reason and reason not in said:
             missing.setdefault(reason, []).append(bound.said)
-    texts += [f"no bound on {', '.join(whats)}: {reason}" for reason, whats in missing.items()]
+    texts += [f"no bound on {', '.join(whats)}: {reason.removeprefix('none: ')}" for reason, whats in missing.items()]
     null = tap.null_rmse
     if tap.rmse_floor is not None and null is not None and null < tap.rmse_floor:
         texts.append(f"no floor of RMSE that says anything: a guess without any gradient has {null:.4f}")

@@ -46,6 +46,7 @@ __all__ = [
     "RMSE",
     "SUCCESS",
     "TABLE_COLUMNS",
+    "TEXT_COLUMNS",
     "VERDICT",
     "VICTIMS",
     "PointColumn",
@@ -55,6 +56,7 @@ __all__ = [
     "has_records",
     "has_texts",
     "page_columns",
+    "text_columns",
     "update_columns",
     "with_values",
 ]
@@ -122,7 +124,7 @@ BATCH = PointColumn(
     factors,
 )
 FAILED = PointColumn(
-    "failed", "Number of examples without an answer. Each counts as a failure of the attack.", _count("failures")
+    "failed", "Number of examples without a reconstruction. Each counts as a failure of the attack.", _count("failures")
 )
 
 COLUMNS = (
@@ -177,7 +179,7 @@ EDIT_COLUMNS = (
     ),
     PointColumn(
         "nearest edit distance",
-        "Median edit distance of the nearest of up to 1,000 public sentences, which a guess would need the original to find.",
+        "Median edit distance of the nearest of up to 1,000 public sentences. It can be found only with the original.",
         _plain(f"nearest_{measures.EDIT_DISTANCE.name}", 3),
     ),
 )
@@ -188,7 +190,9 @@ TEXT_COLUMNS = (
     PointColumn(EXACT.heading, EXACT.meaning, _with_interval(EXACT)),
     *(PointColumn(rate.heading, rate.meaning, _plain(rate.name)) for rate in ROUGES),
     PointColumn(
-        "baseline ROUGE-1", "The same mean of the baseline guess, without any gradient.", _plain(ROUGE_1.baseline)
+        "baseline ROUGE-1",
+        "The mean of ROUGE-1 for the baseline guess, without any gradient.",
+        _plain(ROUGE_1.baseline),
     ),
     EDIT_DISTANCE,
 )
@@ -201,7 +205,9 @@ TEXT_PAGE_COLUMNS = (
         if rate not in (EXACT, *ROUGES)
     ),
     *(
-        PointColumn(f"baseline {rate.heading}", "The same of the baseline guess.", _plain(rate.baseline))
+        PointColumn(
+            f"baseline {rate.heading}", f"The mean of {rate.heading} for the baseline guess.", _plain(rate.baseline)
+        )
         for rate in OF_TEXTS
         if rate is not ROUGE_1
     ),
@@ -291,6 +297,11 @@ def distance_columns(summaries: Sequence[Summary]) -> tuple[PointColumn, ...]:
     """Return the columns of the distance that decides about success: RMSE, for texts the edit distance."""
     texts = {has_texts(summary) for summary in summaries}
     return tuple(column for column, kind in ((RMSE, False), (EDIT_DISTANCE, True)) if kind in texts)
+
+
+def text_columns(summaries: Sequence[Summary]) -> tuple[PointColumn, ...]:
+    """Return the columns of common words and of exact sentences; none without a run on texts."""
+    return tuple(map(_rate, (ROUGE_1, EXACT))) if any(map(has_texts, summaries)) else ()
 
 
 def update_columns(summary: Summary) -> tuple[PointColumn, ...]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leakbench.auditing.verdict import Audit
 from leakbench.core.leakage_points import point_name
-from leakbench.measure.rates import ASR
+from leakbench.measure.rates import ASR, EXACT, ROUGE_1
 from leakbench.report.audited import audit_of
 from leakbench.report.cards import FactCard, cards
 from leakbench.report.columns import COUNTS, page_columns
 from leakbench.report.figures import threshold_figure
 from leakbench.report.finished import Finished
 from leakbench.report.gallery import Gallery, Series, fitting, pointed, shown_together, titled
-from leakbench.report.page import BELOW_THRESHOLDS, Chart, PageLine, headlines
+from leakbench.report.page import Chart, PageLine, below_thresholds, headlines
 from leakbench.report.render import render
 from leakbench.report.several import changed, titles
 from leakbench.storage.summary import Summary
@@ -23,7 +23,9 @@ from leakbench.summary.compare import DIFFERS, ENOUGH, ERRORS, Difference, diffe
 __all__ = ["compared_page"]
 
 
-MEASURES = {ASR.name: ASR.heading} | {name: measure.heading for name, measure in ERRORS.items()}
+MEASURES = {rate.name: rate.heading for rate in (ASR, EXACT, ROUGE_1)} | {
+    name: measure.heading for name, measure in ERRORS.items()
+}
 """{measure: its name on the page}; another's underscores become spaces."""
 
 
@@ -76,7 +78,11 @@ def compared_page(one: Finished, other: Finished) -> str:
         points=[f"{point_name(name)}, {side.title}" for side, name, _ in points],
         measures=_measures(sides, [tap for _, _, tap in points]),
         galleries=_galleries(one, other, names),
-        charts=[Chart(point_name(name), figure, BELOW_THRESHOLDS) for name, figure in figures if figure is not None],
+        charts=[
+            Chart(point_name(name), figure, below_thresholds(one.rows))
+            for name, figure in figures
+            if figure is not None
+        ],
     )
 
 
@@ -137,7 +143,7 @@ def _galleries(one: Finished, other: Finished, names: list[str]) -> list[Gallery
         for series in rest:
             if (match := answers.get((leak, series.heading))) is not None:
                 both = [
-                    Series(f"{series.heading}, {name}", run.examples, run.scores, name)
+                    replace(run, heading=f"{series.heading}, {name}", label=name)
                     for run, name in ((series, names[0]), (match, names[1]))
                 ]
                 groups.append((titled([series], leak if several else None), [truth, *both]))

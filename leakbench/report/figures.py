@@ -52,7 +52,7 @@ ANYTIME_MEANS = (
     "points has the values at the end."
 )
 THRESHOLD_MEANS = (
-    "Attack success rate against the RMSE that counts as success, for each leakage point and the baseline guess; the table of "
+    "Attack success rate against the {measure} that counts as success, for each leakage point and the baseline guess; the table of "
     "leakage points has the values at eta."
 )
 
@@ -129,7 +129,7 @@ def anytime_figure(taps: Mapping[str, Tap]) -> Markup | None:
 def threshold_figure(
     groups: Mapping[str, pd.DataFrame], seen: Mapping[str, Seen] | None = None, name: str = "threshold-curve"
 ) -> Markup | None:
-    """Return ASR against the RMSE that counts as success, a line for each group and a grey one for the baseline guess.
+    """Return ASR against the threshold of success, a line for each group and a grey one for the baseline guess.
 
     The cross is the guess that is best for success at eta. It need not be the guess of least RMSE, which the grey line shows.
 
@@ -166,7 +166,7 @@ def threshold_figure(
             xlabel=f"{ruler.heading} that counts as success", ylabel="ASR", ylim=(-0.02, 1.02), xlim=(0, thresholds[-1])
         )
         _legend_below(figure, [axes])
-        return inline(figure, name, THRESHOLD_MEANS)
+        return inline(figure, name, THRESHOLD_MEANS.format(measure=ruler.heading))
 
 
 def bound_curve(rows: pd.DataFrame, seen: Seen, thresholds: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -167,6 +167,7 @@ class Gallery:
         height: Height of a tile in CSS pixels.
         scored: Whether the reconstructions have scores.
         texts: Whether examples are sentences.
+        coloured: Whether the tokens of reconstructed sentences are compared with the originals.
     """
 
     title: str
@@ -181,6 +182,7 @@ class Gallery:
     height: int
     scored: bool = True
     texts: bool = False
+    coloured: bool = False
 
 
 def galleries(arrays: Arrays, rows: pd.DataFrame) -> list[Gallery]:
@@ -252,17 +254,31 @@ def shown_together(title: str, series: Sequence[Series], victims: int, members: 
     """Return the gallery of the first victims and members of series of the same examples (V, M, *s)."""
     single = [[[[tile] for tile in batch] for batch in tiles(one, victims, members)] for one in series]
     scored = any(one.scores for one in series)
-    plain = gallery_of(title, labels_of(series), single, series[0].examples.shape, members)
-    return replace(plain, scored=scored, texts=series[0].words is not None)
+    return replace(gallery_of(title, series, single, members), scored=scored)
 
 
 def gallery_of(
-    title: str, labels: list[str], rows: list[list[list[list[GalleryTile]]]], shape: tuple[int, ...], members: int
+    title: str, series: Sequence[Series], rows: list[list[list[list[GalleryTile]]]], members: int
 ) -> Gallery:
-    """Return a gallery of tiles of examples (V, M, *s) that shows `members` of the M examples of each victim."""
+    """Return a gallery of tiles of series of the same examples (V, M, *s) that shows `members` of the M examples of each victim."""
+    shape = series[0].examples.shape
     width, height = shown_size(shape[2:])
     shown, more = len(rows[0]), max(0, shape[1] - members)
-    return Gallery(title, labels, rows, len(shape) == 5, shape[0], shown, more, shrinks(shape[2:]), width, height)
+    texts = series[0].words is not None
+    return Gallery(
+        title,
+        labels_of(series),
+        rows,
+        len(shape) == 5,
+        shape[0],
+        shown,
+        more,
+        shrinks(shape[2:]),
+        width,
+        height,
+        texts=texts,
+        coloured=texts and any(one.originals is not None for one in series),
+    )
 
 
 def labels_of(series: Sequence[Series]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from leakbench.core.leakage_points import point_name
-from leakbench.report.columns import BASELINE, PICKED, SUCCESS, VERDICT, VICTIMS, distance_columns
+from leakbench.report.columns import BASELINE, PICKED, SUCCESS, VERDICT, VICTIMS, distance_columns, text_columns
 from leakbench.report.words import number
 from leakbench.storage.summary import Summary
 
@@ -29,7 +29,7 @@ COLUMNS = (
     replace(BASELINE, heading="baseline"),
     PICKED,
 )
-"""Columns after the leakage point; the distance and the verdict follow."""
+"""Columns after the leakage point; the measures of texts, the distance and the verdict follow."""
 
 
 def escaped(text: str) -> str:
@@ -49,7 +49,7 @@ def latex_table(summaries: Sequence[Summary], settings: Sequence[Mapping[str, st
         is a column; the others are in the caption, and so are accuracy and valid epsilon of a single run.
     """
     cells = [summary.cell.as_dict() for summary in summaries]
-    measured = (*COLUMNS, *distance_columns(summaries), VERDICT)
+    measured = (*COLUMNS, *text_columns(summaries), *distance_columns(summaries), VERDICT)
     differ = [name for name in RECIPES if len({cell[name] for cell in cells}) > 1]
     several = len(summaries) > 1
     names = dict.fromkeys(name for each in settings for name in each if name not in RECIPES)

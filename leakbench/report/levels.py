@@ -19,7 +19,7 @@ from leakbench.report.cards import FactCard, cards
 from leakbench.report.columns import PICKED, SUCCESS, VERDICT, distance_columns
 from leakbench.report.epsilons import epsilons
 from leakbench.report.finished import Finished
-from leakbench.report.gallery import Gallery, Series, fitting, gallery_of, labels_of, pointed, tiles, titled
+from leakbench.report.gallery import Gallery, Series, fitting, gallery_of, pointed, tiles, titled
 from leakbench.report.page import Chart, PageLine, core_table, headlines, kind_of
 from leakbench.report.render import render
 from leakbench.report.several import flat, titles
@@ -282,7 +282,7 @@ def _gallery(
         # (level, victim, member) -> (victim, member, level)
         rows.append([[list(tile) for tile in zip(*victim, strict=True)] for victim in zip(*each, strict=True)])
     title = titled(kept, leak if several else None)
-    return gallery_of(title, labels_of([truth, *kept]), rows, truth.examples.shape, members)
+    return gallery_of(title, [truth, *kept], rows, members)
 
 
 def _figure(levels: Sequence[Level], taps: Sequence[str]) -> Markup:

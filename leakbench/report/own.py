@@ -14,7 +14,7 @@ from leakbench.report.cards import FactCard, evidence
 from leakbench.report.columns import COUNTS, update_columns, with_values
 from leakbench.report.figures import anytime_figure, threshold_figure
 from leakbench.report.gallery import Arrays, Gallery, Series, fitting, galleries, shown_together, titled
-from leakbench.report.page import BELOW_THRESHOLDS, EVALUATIONS, Chart, PageLine, core_table, headlines, measures
+from leakbench.report.page import EVALUATIONS, Chart, PageLine, below_thresholds, core_table, headlines, measures
 from leakbench.report.render import render
 from leakbench.report.rows import victims
 from leakbench.storage.rows_file import read_rows
@@ -61,7 +61,7 @@ def _page(folder: Path, redact: bool) -> str:
     columns = with_values((*update_columns(summary), *COUNTS), summary)
     core_headings, core_lines = core_table(summary)
     figures = (
-        ("ASR against threshold", threshold_figure(points) if points else None, BELOW_THRESHOLDS),
+        ("ASR against threshold", threshold_figure(points) if points else None, below_thresholds(rows)),
         ("ASR against work", anytime_figure(taps) if points else None, EVALUATIONS),
     )
     return render(
@@ -93,6 +93,10 @@ def _unscored_lines(summary: Summary, arrays: Arrays) -> list[PageLine]:
     if finite and not places:
         failed = f"ATTACK FAILED: the attack {summary.cell.attack} made no reconstruction."
         return [PageLine("", failed, ""), PageLine("", "It does not follow that nothing leaks.", "")]
+    proven = summary.certified or {}
+    if places and all(all(proven.get(place, [False])) for place in places):
+        text = "RECONSTRUCTED, certified: the gradient of the sentences below equals the update."
+        return [PageLine("", text, "reconstructs"), PageLine("", "No originals were given, so nothing is scored.", "")]
     what = "pictures" if words_in(arrays) is None else "sentences"
     where = f" from the {listed([point_name(place) for place in places])}" if places else ""
     return [

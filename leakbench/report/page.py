@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from leakbench.auditing.verdict import Audit
 from leakbench.core.leakage_points import LeakagePoint, point_name
+from leakbench.measure.measures import deciding
 from leakbench.report.audited import audit_command, audit_of
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.cards import cards
@@ -31,10 +32,10 @@ from leakbench.summary.limits import VERBATIM
 from leakbench.summary.threat import LETTERS
 
 __all__ = [
-    "BELOW_THRESHOLDS",
     "EVALUATIONS",
     "Chart",
     "PageLine",
+    "below_thresholds",
     "core_table",
     "headlines",
     "kind_of",
@@ -92,14 +93,18 @@ def _legend(summary: Summary) -> dict[str, str]:
     return {word: meaning for word, (used, meaning) in words.items() if used}
 
 
-BELOW_THRESHOLDS = (
-    "The ASR if another RMSE counted as success. Only a curve above the grey one, the baseline guess, shows a leak."
-)
-
 EVALUATIONS = (
     "A success counts from the evaluation after which the attacker's best guess, by its own distance, remains within eta. The"
     " curve ends at the ASR."
 )
+
+
+def below_thresholds(rows: pd.DataFrame) -> str:
+    """Return the caption of the curve of the ASR of these rows against the threshold of success."""
+    return (
+        f"The ASR if another {deciding(rows).heading} counted as success. Only a curve above the grey one, the baseline guess,"
+        " shows a leak."
+    )
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,9 @@ def page_text(run: Finished) -> str:
         audit=None if audit is None else list(audit.lines()),
         audit_command=audit_command(manifest),
         notes=notes(summary),
-        bounds=bounds(summary),
+        bounds=(limits := bounds(summary)),
+        limited=any("at most " in line for line in limits),
+        floored=any("RMSE at least" in line for line in limits),
         violations=violations(summary),
         warnings=warnings(summary),
         failures=_failures(run.rows, summary),
@@ -259,7 +266,8 @@ def _charts(run: Finished, points: Mapping[str, pd.DataFrame]) -> list[Chart]:
         (
             "ASR against threshold",
             threshold_figure(points, seen),
-            f"{BELOW_THRESHOLDS} The grey curve is the guess of least RMSE; the cross is the guess that is best at eta.{bound}",
+            f"{below_thresholds(run.rows)} The grey curve is the guess of least {deciding(run.rows).heading}; the cross is"
+            f" the guess that is best at eta.{bound}",
         ),
         (
             "ASR against work",

@@ -8,8 +8,9 @@ from typing import Any
 
 from leakbench.attack.servers.server import HONEST
 from leakbench.core.leakage_points import listed, point_name
+from leakbench.measure.measures import EDIT_DISTANCE, MEASURES
 from leakbench.measure.metrics_tables import NO_FEATURES
-from leakbench.measure.rates import ASR, IDENTIFIED
+from leakbench.measure.rates import ASR, IDENTIFIED, RATES, RECOGNISED
 from leakbench.measure.unanswered import (
     CLASS_ABSENT,
     DIVERGED,
@@ -212,6 +213,18 @@ SAID_BY_VERDICT = ("verdict_command", "guaranteed", "gallery", "identified_by_re
 """Fields whose missing values the verdict, or a column next to them, explains."""
 
 
+def _headings() -> dict[str, str]:
+    """Return {field of a leakage point: its name in a note}."""
+    named = {each.name: (each.heading, each.baseline) for each in (*MEASURES, EDIT_DISTANCE, *RATES)}
+    named[RECOGNISED.name] = (RECOGNISED.name, RECOGNISED.baseline)  # Its heading has the baseline in brackets.
+    found = {name: heading for name, (heading, _) in named.items()}
+    found |= {baseline: f"baseline {heading}" for heading, baseline in named.values() if baseline}
+    return found | {f"nearest_{name}": f"nearest {named[name][0]}" for name in (EDIT_DISTANCE.name, "rouge_l")}
+
+
+HEADINGS = _headings()
+
+
 def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Return [(the field that has no value or needs a note, and where; the reason)], fields with the same reason joined.
 
@@ -237,7 +250,7 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
             continue
         if reason in (NO_FEATURES, LEARNS_NOTHING, HONEST) or (area == "taps" and field.partition(".")[0] in without):
             continue  # images, attacks that do not learn, and honest servers do not have this number
-        what, where = (field, name) if area == "taps" else (key, "")
+        what, where = (HEADINGS.get(field, field), name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(point_name(where))
     together: dict[tuple[str, str], list[str]] = {}
     for (what, reason), places in grouped.items():

@@ -159,7 +159,7 @@ ACCURACY = Column(
 IDENTIFIED = Column(
     "ranking identifies",
     identified,
-    "how often an adaptive ranking of so many candidates picks the first image of each victim; it is independent of the "
+    "how often an adaptive ranking of so many candidates picks the first example of each victim; it is independent of the "
     "attack of the row",
 )
 SIZE = Column(
@@ -325,7 +325,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "ROUGE-1 [95 % CI]",
             interval(rates.ROUGE_1.name),
-            "the mean F-measure of common words (Lin 2004); a sentence without an answer counts as 0",
+            "the mean F-measure of common words (Lin 2004); a sentence without a reconstruction counts as 0",
         ),
         Column("ROUGE-2", number(rates.ROUGE_2.name), "the same for pairs of neighbouring words"),
         Column(

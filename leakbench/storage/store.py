@@ -189,7 +189,7 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
             run = _anew(folder, identity, missing, say) if left else _begun(folder, identity, say)
         else:
             run = _there(folder, say) if not own else _there_or_anew(folder, identity, say)
-            _check_manifest(folder, run.manifest, identity["hash"])
+            _check_manifest(folder, run.manifest, identity)
             if not run.manifest["complete"]:  # A complete run keeps the command that measured it.
                 run.manifest["command"] = identity["command"]
                 add_environment(run, identity.get("computed", []))
@@ -312,16 +312,18 @@ def _sweep(folder: Path) -> None:
                 left.unlink(missing_ok=True)
 
 
-def _check_manifest(folder: Path, manifest: dict[str, Any], wanted: str) -> None:
+def _check_manifest(folder: Path, manifest: dict[str, Any], identity: Mapping[str, Any]) -> None:
     kinds: dict[str, type] = {"hash": str, "files": dict, "phases": dict, "complete": bool}
     if manifest.get("complete") is True:
         kinds["summary"] = dict
     for name, kind in kinds.items():
         if not isinstance(manifest.get(name), kind):
             raise InputError(f"{folder / 'manifest.json'}: {name} is missing or damaged; move it away to measure again")
-    if manifest["hash"] != wanted:
+    if manifest["hash"] != (wanted := identity["hash"]):
         hashes = f"{manifest['hash'][:12]}, not {wanted[:12]}"
-        raise InputError(f"out: {str(folder)!r} holds another cell ({hashes}); give another --out")
+        # A run is of a cell; the other kinds of folders are of attacks.
+        what = "attack" if identity.get("kind") else "cell"
+        raise InputError(f"out: {str(folder)!r} contains another {what} ({hashes}); give another --out")
 
 
 T = TypeVar("T")

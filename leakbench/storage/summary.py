@@ -403,6 +403,7 @@ class Summary(_Fields):
     warnings: list[str] = []
     notes: dict[str, str] = {}
     distance: dict[str, Any] | None = None
+    certified: dict[str, list[bool]] | None = None
     knowledge: Knowledge | None = None
     claims: list[PrintedNumber] | None = None
     folder: str | None = None

@@ -15,7 +15,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import LeakagePoint, listed, point_name
 from leakbench.core.rng import generator
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE, deciding
-from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, LABELS, RECORDS
+from leakbench.measure.rates import ASR, EXACT, FEATURES, IDENTIFIED, LABELS, RECORDS, ROUGE_1
 from leakbench.measure.statistics import paired_means, paired_shares
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.scoring.scores import RANKS_ONLY
@@ -60,7 +60,7 @@ SAME_RULER = 1e-5
 ERRORS = {measure.name: measure for measure in (RMSE, EDIT_DISTANCE)}
 """{measure of which less is a better attack: itself}; texts have the second, all other data the first."""
 
-SCORES = (*ERRORS, FEATURES.name)
+SCORES = (*ERRORS, FEATURES.name, ROUGE_1.name)
 """Measures with more values per example than 0 and 1."""
 
 TIE = 1e-9
@@ -77,9 +77,9 @@ class Difference:
 
     Args:
         point: The tap, and where it leaked at several rounds, `tap@round`.
-        measure: `asr` | `identified` | `label_accuracy` | `label_ranked` | `rmse`, of texts `edit_distance`, and of tables
-            `feature_accuracy` | `record_match`; without an answer an RMSE or an edit distance is the null attacker's, whose guess
-            everybody has, and a feature or a record is wrong.
+        measure: `asr` | `identified` | `label_accuracy` | `label_ranked` | `rmse`, of texts `edit_distance` | `exact_match` |
+            `rouge_1`, and of tables `feature_accuracy` | `record_match`; without an answer an RMSE or an edit distance is the null
+            attacker's, whose guess everybody has, and a feature, a record or a sentence is wrong.
         victims: V, who are drawn with replacement, whole batches at a time.
         sign: p-value of the exact two-sided sign test over the victims who fare better in one run; with single examples
             McNemar's.
@@ -184,8 +184,8 @@ def left_out(one: Path, other: Path) -> list[str]:
 
 NOTES = (
     "first, second: means over the examples, while the table of one run has medians. An example without a reconstruction counts as",
-    "not reconstructed, with no feature right, and with the RMSE or the edit distance of the baseline guess; its label counts. A",
-    "lower RMSE or edit distance is a better attack; for all other measures a higher value is.",
+    "not reconstructed, with no feature or word right, and with the RMSE or the edit distance of the baseline guess; its label",
+    "counts. A lower RMSE or edit distance is a better attack; for all other measures a higher value is.",
     "difference: second minus first.",
     "95 % interval by a bootstrap over whole batches; for shares one victim that gains and one that loses are added, because few",
     "victims without a difference do not exclude one.",
@@ -309,7 +309,7 @@ def _at(point: LeakagePoint, rows: pd.DataFrame, others: pd.DataFrame) -> Iterat
         told, others_told = (r["label"] == r["label_guess"] for r in (rows, others))
         outcomes[ASR.name] = (rows[ASR.column], others[ASR.column], rows["victim"])
         outcomes[LABELS.name] = (told, others_told, rows["victim"])
-        for score in (deciding(rows.columns).name, FEATURES.name, RECORDS.name):
+        for score in (deciding(rows.columns).name, FEATURES.name, RECORDS.name, EXACT.name, ROUGE_1.name):
             if score in rows and score in others:
                 outcomes[score] = (_answered(rows, score), _answered(others, score), rows["victim"])
     first = rows["member"] == 0

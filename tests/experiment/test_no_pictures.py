@@ -178,7 +178,7 @@ def test_a_run_with_pictures_has_another_folder(
     words = [*asked.split(), "--out", str(tmp_path / "run")]
     assert called(monkeypatch, capsys, *words)[0] == 0
     code, _, err = called(monkeypatch, capsys, *words, "--no-pictures")
-    assert code == 2 and "holds another cell" in err
+    assert code == 2 and "contains another cell" in err
 
 
 def test_only_the_owner_may_read_a_run(folders: tuple[str, Path, Path]) -> None:

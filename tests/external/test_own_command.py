@@ -276,7 +276,7 @@ def test_the_verdict_comes_first(
     assert "Not tried: autoleak, the strongest attack, an attacker with real public examples (--dataset)" in found
     assert "warning: the truth's own gradient differs from the update" in found
     code, out, _ = attacked(monkeypatch, capsys, truth="")
-    assert code == 0 and out.startswith("NOT SCORED: 1 reconstruction, but no true examples to compare with.")
+    assert code == 0 and out.startswith("NOT SCORED: 1 reconstruction, but no true examples to compare with. Without")
 
 
 def test_a_baseline_guess_within_the_threshold_is_reported(

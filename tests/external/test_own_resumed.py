@@ -164,7 +164,7 @@ def test_a_folder_resumes_only_the_same_attack(tmp_path: Path, monkeypatch: pyte
     assert partial["inputs"].shape == (2, 3, *SHAPE)
     assert int(partial["iteration"]) == 2
     other = seen_and_attacker(attack="cpl", seed=7)
-    with pytest.raises(InputError, match="cut"):
+    with pytest.raises(InputError, match="cut' contains another attack"):
         attack_traces({"type-1": other}, tmp_path / "cut", names, "test", reporter=Reporter(quiet=True))
     found = attack_traces({"type-1": point}, tmp_path / "cut", names, "test", reporter=Reporter(quiet=True))
     assert_same(found["type-1"], wanted["type-1"])

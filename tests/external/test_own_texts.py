@@ -1,15 +1,18 @@
 """`leakbench attack --tokens` reads an update of one's own language model."""
 
+import io
 import json
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 from torch import nn
 
 import leakbench
 from leakbench.core.errors import InputError
 from leakbench.data.find import load_dataset
+from leakbench.external.outcome import print_rows
 from leakbench.models.language import LanguageModel
 from tests.command_line import called
 
@@ -44,7 +47,10 @@ def test_a_sentence_is_found_and_scored_as_in_a_run(recorded):
     row = found.rows.iloc[0]
     assert row["edit_distance"] == 0 and row["exact_match"] == 1 and row["null_edit_distance"] > 0.5
     assert found.sentences == ("effective but too tepid biopic",) and found.verdict == "reconstructs"
-    assert row["identified"] == row["identified_by_reconstruction"] == row["identified_by_likelihood"] == 1
+    assert row["identified"] == row["identified_by_reconstruction"] == 1
+    console = Console(file=io.StringIO(), width=200)
+    print_rows([found], console, verbose=True)
+    assert f"success is an edit distance of at most {found.summary['eta']:.3g}" in console.file.getvalue()
 
 
 @pytest.mark.parametrize("attack", ["dager", "token_likelihood"])
@@ -59,6 +65,24 @@ def test_the_worst_case_of_several_attacks_is_the_one_for_texts(recorded):
     assert set(attacked(recorded, attack="autoleak").searches) == {"dager"}
 
 
+def test_only_a_sentence_with_the_gradient_of_the_update_is_certified(recorded):
+    assert attacked(recorded, truth=None).certified.tolist() == [True]
+    model, update, _ = recorded
+    # The attack does not read the bias.
+    other = update | {"transformer.ln_f.bias": 1.01 * update["transformer.ln_f.bias"]}
+    found = attacked((model, other, None), truth=None)
+    assert found.sentences == ("effective but too tepid biopic",)
+    assert found.certified.tolist() == [False] and not found.leaks
+    assert str(found).startswith("NOT SCORED: 1 reconstruction") and "cannot be scored" in str(found)
+
+
+def test_a_change_of_weights_is_certified(recorded):
+    model, update, _ = recorded
+    change = {name: (p.detach() - update[name]) - p.detach() for name, p in model.named_parameters()}
+    found = attacked((model, change, None), truth=None, learning_rate=1.0)
+    assert found.certified.tolist() == [True] and found.leaks and found.verdict is None
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -66,7 +90,7 @@ def test_the_worst_case_of_several_attacks_is_the_one_for_texts(recorded):
         ({"dataset": None}, "dataset: got nothing, expected texts"),
         ({"attack": "cpl"}, "needs pictures or tables, 'reviews' holds texts"),
         ({"shape": (16,)}, "truth: inputs have the shape"),
-        ({"shape": (16,), "truth": None}, "'reviews' has inputs of \\(32,\\)"),
+        ({"shape": (16,), "truth": None}, "tokens: got 16, 'reviews' has sentences of 32"),
     ],
 )
 def test_what_does_not_fit_is_refused(recorded, given, says):
@@ -113,14 +137,18 @@ def test_the_command_prints_sentences_and_the_page_shows_them(recorded, tmp_path
     words += ["--update", "update.safetensors", "--classes", "2", "--dataset", "reviews", "--attack", "dager"]
     code, printed, said = called(monkeypatch, capsys, *words, "--tokens", str(LENGTH), "--out", "found")
     assert code == 0, said
-    assert "found: effective but too tepid biopic" in printed and "NOT SCORED: 1 reconstruction" in printed
+    assert "found: effective but too tepid biopic" in printed and "Not tried" not in printed
+    assert printed.startswith("RECONSTRUCTED, certified: the gradient of this sentence equals the update.")
+    assert "notes." in printed and "reasons of the verdicts" not in printed
     page = (tmp_path / "found" / "report.html").read_text()
-    assert "reconstructed the sentences below" in page and "##ic" in page
+    assert "RECONSTRUCTED, certified: the gradient of the sentences below" in page and "##ic" in page
+    assert "Each token of a reconstruction is" not in page
     code, printed, _ = called(monkeypatch, capsys, *words, "--tokens", str(LENGTH), "--json")
-    assert json.loads(printed)["sentences"] == ["effective but too tepid biopic"]
+    found = json.loads(printed)
+    assert found["sentences"] == ["effective but too tepid biopic"] and found["certified"] == [True]
     for wrong, says in (
-        (["--tokens", "32", "--shape", "32"], "got also --tokens"),
-        ([], "got none, expected --shape or --tokens"),
+        (["--tokens", "32", "--shape", "32"], "got --tokens too; give one of --shape or --tokens"),
+        ([], "got none; give one of --shape or --tokens"),
         (["--tokens", "32", "--mean", ".5", "--std", ".5"], "mean: tokens are not normalised"),
     ):
         code, _, said = called(monkeypatch, capsys, *words, *wrong)

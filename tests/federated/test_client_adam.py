@@ -362,4 +362,4 @@ def test_a_wrong_word_is_refused_in_one_line(
 ) -> None:
     code, out, err = called(monkeypatch, capsys, *TINY.split(), "--client-optimizer", "adma")
     assert (code, out) == (2, "")
-    assert err == "leakbench: client-optimizer: got 'adma'; did you mean 'adam'?\n"
+    assert err == "leakbench: client-optimizer: got 'adma', expected sgd or adam; did you mean 'adam'?\n"

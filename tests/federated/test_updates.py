@@ -216,7 +216,7 @@ def test_each_round_alone_gives_a_curve(tmp_path: Path) -> None:
         (["--join-rounds"], "join-rounds: one attack on several rounds takes --protocol live"),
         (["--join-rounds", "--protocol", "live"], "join-rounds: got the leak round 0 alone"),
         (["--join-rounds", "--protocol", "live", "--leak-rounds", "0,0"], "join-rounds: got the leak round 0 alone"),
-        (["--reads", "weigths"], "reads: got 'weigths'; did you mean 'weights'?"),
+        (["--reads", "weigths"], "reads: got 'weigths', expected gradient or weights; did you mean 'weights'?"),
     ],
 )
 def test_wrong_input_is_refused(more: list[str], said: str) -> None:

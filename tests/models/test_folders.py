@@ -443,7 +443,7 @@ def test_a_run_with_a_folder_and_its_resumption(kind, tmp_path, monkeypatch, cap
     assert called(monkeypatch, capsys, *words)[0] == 0
     save_file({n: t + 1e-3 for n, t in load_file(place / "model.safetensors").items()}, place / "model.safetensors")
     code, _, err = called(monkeypatch, capsys, *words)
-    assert code == 2 and "holds another cell" in err
+    assert code == 2 and "contains another cell" in err
 
 
 MINILM = os.environ.get("LEAKBENCH_MINILM", "")

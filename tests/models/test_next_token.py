@@ -149,6 +149,7 @@ def test_the_data_then_have_no_classes():
     [
         ({"model": "bert_tiny"}, "takes a causal network, 'bert_tiny' is an encoder"),
         ({"dataset": "digits", "model": None, "leak_model": None}, "next_token takes texts, 'digits' has none"),
+        ({"loss": "next_tokens"}, "got 'next_tokens', expected class or next_token; did you mean 'next_token'"),
         ({"defense": "soteria"}, "has no classes, which the defense 'soteria' reads"),
         ({"defense": "precode"}, "has no classes, which the defense 'precode' reads"),
         ({"attack": "tag"}, "has no classes, and 'tag' takes a layer of classes"),
@@ -158,6 +159,18 @@ def test_the_data_then_have_no_classes():
 def test_what_reads_classes_is_refused(fields, message):
     with pytest.raises(InputError, match=f"^loss: .*{message}"):
         resolve_cell(dataclasses.replace(asked("gpt_tiny"), **fields), None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"leak_model": "cnn"}, "leak-model: 'cnn' takes no texts, got a text of 32 tokens"),
+        ({"dataset": "digits", "leak_model": "gpt_tiny", "model": None}, "leak-model: 'gpt_tiny' takes texts"),
+    ],
+)
+def test_the_message_about_a_leaking_network_of_other_data_names_its_option(fields, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        resolve_cell(dataclasses.replace(asked("gpt_tiny"), **{"loss": "class"} | fields), None)
 
 
 def test_a_guess_of_embeddings_is_refused(place):

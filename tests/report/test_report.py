@@ -398,12 +398,12 @@ def test_all_columns_of_a_leakage_point_are_on_one_line_at_160_columns() -> None
     assert "epsilon: claimed 0.599 | valid 8.02: Gaussian" in text
     assert "valid against an attacker at client update (type-1): none: trusts the server" in text
     points = "example gradient (type-2), client update (type-1) and server-side update (type-0)"
-    assert f"lpips at {points}: backbone weights not found" in " ".join(text.split())
+    assert f"LPIPS at {points}: backbone weights not found" in " ".join(text.split())
 
 
 def test_only_empty_columns_are_left_out_on_the_terminal() -> None:
     summary = summary_of()
-    assert "LPIPS" not in printed(summary, 120)
+    assert "LPIPS" not in printed(summary, 120).partition("LPIPS at ")[0]
     summary["taps"]["type-0"]["lpips"] = 0.125
     text = printed(summary, 120)
     assert "LPIPS" in text and "0.125" in text and "n/a" in text
@@ -520,7 +520,7 @@ def test_a_floor_above_a_guess_is_not_printed(tmp_path: Path) -> None:
 def test_fields_without_a_value_for_one_reason_share_a_line() -> None:
     summary = summary_of()
     summary["notes"] |= {f"taps.type-2.{field}": "the attack ranks" for field in ("rmse", "psnr", "ssim")}
-    assert "rmse, psnr, ssim at example gradient (type-2): the attack ranks" in printed(summary, 200)
+    assert "RMSE, PSNR, SSIM at example gradient (type-2): the attack ranks" in printed(summary, 200)
 
 
 def test_deviations_from_the_claim_are_shown_with_the_claim(tmp_path: Path) -> None:
@@ -532,12 +532,21 @@ def test_deviations_from_the_claim_are_shown_with_the_claim(tmp_path: Path) -> N
     assert "differs from the one that the claim accounts for: the claim counts 8 steps" in shown
 
 
+def test_terms_of_bounds_are_defined_only_where_there_are_bounds(tmp_path: Path) -> None:
+    terms = ("<dt>at most</dt>", "<dt>RMSE at least</dt>")
+    without = write_report(run_folder(tmp_path / "without")).read_text()
+    summary = summary_with_bounds()
+    summary["taps"]["type-2"]["null_rmse"] = 0.3
+    bounded = write_report(run_folder(tmp_path / "bounded", summary=summary)).read_text()
+    assert not any(term in without for term in terms) and all(term in bounded for term in terms)
+
+
 def test_a_reason_not_shown_elsewhere_is_printed() -> None:
     summary = summary_with_bounds()
     for field in ("identified_bound", "label_bound"):
         summary["taps"]["type-2"][field] = None
         summary["notes"][f"taps.type-2.{field}"] = "none: alike"
-    assert "example gradient (type-2): no bound on identified, label: none: alike" in printed(summary, 120)
+    assert "example gradient (type-2): no bound on identified, label: alike" in printed(summary, 120)
 
 
 def test_a_broken_bound_is_an_error(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
 
 from leakbench.auditing.verdict import Audit
 from leakbench.cli import commands
@@ -48,6 +49,39 @@ def test_two_runs_are_shown_side_by_side(tmp_path: Path) -> None:
     alts = [f"{who}, {name}" for name in ("no defense", "mine (noise × 2)")]
     assert all(page.count(alt) == 1 for alt in alts)
     assert path.read_bytes() == write_together([one, two], tmp_path / "again.html").read_bytes()
+
+
+def of_texts(folder: Path, answer: int) -> Path:
+    """Change a run to one on sentences of two tokens: token 1, and token `answer` where the original has token 2."""
+    rows = pd.read_parquet(folder / "rows.parquet")
+    rows = rows.assign(edit_distance=rows["rmse"], null_edit_distance=0.9, rmse=np.nan, null_rmse=np.nan)
+    rows.to_parquet(folder / "rows.parquet", index=False)
+    arrays = load_file(folder / "reconstructions.safetensors")
+    for name, array in arrays.items():
+        last = 2.0 if name.endswith(".truth") else float(answer)
+        arrays[name] = np.broadcast_to(np.float32([1, last]), (*array.shape[:2], 2)).copy()
+    names = {"names": {"1": "good", "2": "film", "3": "bad"}, "special": [0]}
+    arrays["tokens"] = np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
+    save_file(arrays, folder / "reconstructions.safetensors")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for tap in manifest["summary"]["taps"].values():
+        tap["null_edit_distance"] = 0.9
+    for name in ("rows.parquet", "reconstructions.safetensors"):
+        manifest["files"][name] = checksum(folder / name)
+    return changed(folder, files=manifest["files"], summary=manifest["summary"])
+
+
+def test_runs_on_texts_show_sentences_and_no_pictures(tmp_path: Path) -> None:
+    runs = [of_texts(at_noise(tmp_path / f"{noise}", noise, 0.5), answer) for noise, answer in ((0.0, 2), (2.0, 3))]
+    right, wrong = '<span class="token right">film</span>', '<span class="token wrong">bad</span>'
+    page = write_together(runs, tmp_path / "two.html").read_text()
+    assert "data:image/png" not in page and "Each token of a reconstruction is" in page
+    assert "The ASR if another edit distance counted as success" in page and "RMSE that counts as success" not in page
+    tiles = page[page.index("victim 0, example 0: the original: good film") :]
+    assert tiles.index(right) < tiles.index(wrong) and ", noise × 2" not in tiles[: tiles.index(right)]
+    more = of_texts(at_noise(tmp_path / "more", 4.0, 0.5), 3)
+    page = write_together([*runs, more], tmp_path / "three.html").read_text()
+    assert "data:image/png" not in page and right in page and page.count('<div class="gallery texts strip') == 2
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_the_typed_fields_are_those_of_a_request() -> None:
         ({"victms": 3}, "unknown field 'victms'; did you mean 'victims'?"),
         ({"defence": "none"}, "unknown field 'defence'; did you mean 'defense'?"),
         ({"victims": "3"}, "victims: input should be a valid integer, got '3'"),
-        ({"client_optimizer": "addam"}, "client-optimizer: got 'addam'; did you mean 'adam'?"),
+        ({"client_optimizer": "addam"}, "client-optimizer: got 'addam', expected sgd or adam; did you mean 'adam'?"),
         ({"dataset": "digit"}, "did you mean 'digits'?"),
         ({"budget": "60x"}, "budget: got '60x', expected a number of seconds above 0, as 60, 60s, 2m or 1h"),
         ({"data_dir": "nowhere"}, "data-dir: folder 'nowhere' not found"),

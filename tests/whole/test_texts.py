@@ -36,6 +36,8 @@ def test_a_comparison_has_the_edit_distance_and_no_rmse(runs):
     # Without an answer, a sentence counts as the baseline guess.
     rows = read_rows(runs[1] / "rows.parquet")
     assert change.second == pytest.approx(rows["null_edit_distance"].mean())
+    for measure in ("exact_match", "rouge_1"):
+        assert (found[measure].first, found[measure].second) == (1, 0)
     assert "fell from 1.00 to 0.00" in sentence(list(found.values()), (None, None))
 
 
@@ -69,6 +71,7 @@ def test_tables_trackers_and_cards_have_the_edit_distance(runs):
     point = point_of("type-1", summary, result.rows)
     assert point.error == ("edit distance", 0.0, point.null_edit_distance) and point.rmse is None
     assert point_of("type-1", *_of(runs[1])).error[1] is None
+    assert r"& ROUGE-1 & exact & edit distance &" in result.latex() and r"& 1.00 & 1.00 & 0.000 &" in result.latex()
 
 
 def _of(folder):
