@@ -56,10 +56,11 @@ def test_the_oblivious_recipe_equals_whitened_with_one_word():
 
 
 @pytest.mark.parametrize(
-    ("word", "said"), [("defence", "did you mean 'defense'"), ("all", "known: defense, oblivious")]
+    ("word", "said"),
+    [("defence", "expected oblivious or defense; did you mean 'defense'"), ("all", "expected oblivious")],
 )
 def test_another_word_is_refused(word, said):
-    with pytest.raises(InputError, match=f"knows: got '{word}'; {said}"):
+    with pytest.raises(InputError, match=f"knows: got '{word}', {said}"):
         cell(knows=word)
 
 
