@@ -110,6 +110,17 @@ def test_the_likelihood_of_tokens_given_the_places_is_that_of_their_rows():
     torch.testing.assert_close(found - found[0], expected - expected[0])
 
 
+def test_what_is_not_finite_has_no_sentence(reviews):
+    view, _, _ = view_of(reviews, 0.0)
+    broken = {
+        n: p * (torch.nan if n.endswith("h.2.mlp.c_fc.weight") else 1) for n, p in view.network.parameters.items()
+    }
+    update = {n: u * (torch.inf if "wpe" in n else 1) for n, u in view.update.items()}
+    for change in ({"update": update}, {"network": dataclasses.replace(view.network, parameters=broken)}):
+        answer = TokenLikelihood()((dataclasses.replace(view, **change),), (torch.Generator(),))
+        assert answer.inputs.isnan().all() and (answer.labels == -1).all()
+
+
 def test_a_network_without_trained_embeddings_is_refused(reviews):
     view, _, _ = view_of(reviews, 0.0)
     update = {n: u for n, u in view.update.items() if "wte" not in n}

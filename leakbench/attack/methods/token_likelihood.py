@@ -37,9 +37,10 @@ class TokenLikelihood:
     The gradient P_i of a position embedding is the derivative of the loss by the input of place i. The gradient W_v of a word
     embedding is the sum of these over the places of token v. With a flat prior of P_i and noise of deviation s on both, the
     log-likelihood of place i of token v is <R_v, P_i> / 2 s^2, up to a constant, where R_v is what the other places of v leave of
-    W_v. The most likely sentence under this evidence and a bigram model of public sentences is the start (Viterbi). Then
-    tokens are exchanged and places swapped while the log-likelihood of the whole gradient, -|y - g|^2 / 2 s^2, plus the log-prior
-    increases. Labels are chosen in the same way, for the start.
+    W_v. The most likely sentence under this evidence and a bigram model of public sentences is the start (Viterbi). The network's
+    own P_i for this sentence, which have no noise, give better evidence, <R_v, P_i> / s^2, and with it the next sentence, while the
+    log-likelihood of the whole gradient, -|y - g|^2 / 2 s^2, plus the log-prior increases. Then one token at a time is exchanged or
+    moved, or two are swapped, as long as this increases it. The label of the start is the likeliest one.
 
     For a batch, the tokens of each place are read together, and not searched.
     """
@@ -49,7 +50,7 @@ class TokenLikelihood:
     tokens: Annotated[Count, Field(description="Number of tokens at a place that the search chooses from.")] = 64
     changes: Annotated[
         Count,
-        Field(description="Number of changes that a round tries: the likeliest by the evidence of single places."),
+        Field(description="Number of changes that a round tries: the likeliest by the gradients of the embeddings."),
     ] = 40
     gradients: Annotated[
         Count, Field(description="Largest number of gradients that the search of a sentence computes.")
@@ -94,8 +95,8 @@ class TokenLikelihood:
         for victim, length in enumerate(fitted_lengths(view, rngs).amax(1).tolist()):
             one = view.of(torch.tensor([victim], device=like.device))
             rows = _Rows.of(one, model)
-            if not rows.places.any():
-                continue  # Nothing leaks through an update of zeros.
+            if not (rows.places.any() and rows.places.isfinite().all() and rows.words.isfinite().all()):
+                continue  # Nothing leaks through an update of zeros, and nothing is compared with one that is not finite.
             if view.examples == 1:
                 inputs[victim, 0], labels[victim, 0], gradients[victim] = self._searched(one, rows, prior, length)
             else:
@@ -104,7 +105,7 @@ class TokenLikelihood:
 
     def _searched(self, view: View, rows: _Rows, prior: Bigrams, length: int) -> tuple[Tensor, int, int]:
         """Return (sentence (T,), label, number of gradients) of the one victim of a view."""
-        sentence, label, value, gradients = rows.words.new_zeros(0), 0, -math.inf, 0
+        sentence, label, value, gradients = torch.full((view.shape[0],), torch.nan), -1, -math.inf, 0
         while gradients < self.gradients:
             evidence = rows.evidence()
             guess = torch.full((view.shape[0],), float(rows.padding), dtype=torch.float32)
@@ -117,9 +118,11 @@ class TokenLikelihood:
             sentence, label, value = guess, int(values.argmax()), float(values.max())
             # The places of a good guess are closer to the true ones than the observed ones are, behind strong noise.
             rows = rows.at(view, sentence, label)
+        if label < 0:  # The network's own gradients are not finite.
+            return sentence, label, gradients
         many = sum(u.numel() for u in view.update.values())
         expected, slack = -many / 2, 2 * math.sqrt(2 * many)
-        tried, changed = 0, self._changed(sentence, length, rows, prior)
+        tried, made, changed = 0, 0, self._changed(sentence, length, rows, prior)
         while gradients < self.gradients and len(some := changed[tried : tried + self.changes]):
             found = self._values(view, rows, prior, some, torch.full((len(some),), label))
             gradients, tried = gradients + len(some), tried + len(some)
@@ -140,9 +143,9 @@ class TokenLikelihood:
             together = float(self._values(view, rows, prior, both[None], torch.tensor([label]))[0])
             gradients, best = gradients + 1, float(found[better[0]])
             sentence, value = (both, together) if together >= best else (some[better[0]], best)
-            rows = rows.at(view, sentence, label)
+            rows, made = rows.at(view, sentence, label), made + 1
             tried, changed = 0, self._changed(sentence, length, rows, prior)
-        return sentence, label, gradients
+        return sentence, label, gradients + made
 
     def _changed(self, sentence: Tensor, length: int, rows: _Rows, prior: Bigrams) -> Tensor:
         """Return sentences (n, T) to try, the likeliest first: one token is exchanged or moved, or two are swapped.
