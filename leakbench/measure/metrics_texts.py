@@ -141,9 +141,15 @@ def text_scores(answer: Tensor, truth: Tensor, vocabulary: Vocabulary) -> TextSc
         common / whole,
         common / many.clamp_min(1),
         exact,
-        (many == others) & (others > 0),
+        _lengths(given, vocabulary) == _lengths(true, vocabulary),
     ]
     return TextScores(*(c.double().masked_fill(missing, torch.nan).reshape(shape) for c in columns))
+
+
+def _lengths(sentences: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Return the numbers (n,) of the tokens of sentences (n, T) that are no padding; NaN for a sentence without a token."""
+    counts = (sentences != vocabulary.padding).sum(1).double()
+    return counts.masked_fill(without_special(sentences, vocabulary)[1] == 0, torch.nan)
 
 
 def _common(a: Tensor, b: Tensor) -> Tensor:

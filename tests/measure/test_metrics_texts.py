@@ -151,6 +151,14 @@ def test_a_number_beyond_the_vocabulary_is_a_wrong_token():
     assert WORDS.names([5, -1, 99, 2**40]) == ["a", "", "", ""]
 
 
+def test_a_special_token_at_a_wrong_place_does_not_change_the_length():
+    truth = as_tokens([[5, 6, 7]])[None]
+    answer = truth.clone()
+    answer[0, 0, 2] = 3.0
+    scores = text_scores(answer, truth, WORDS)
+    assert float(scores.length_right) == 1 and float(scores.token_recall) == pytest.approx(2 / 3)
+
+
 def test_an_original_without_tokens_is_never_a_success():
     truth = torch.stack([as_tokens([[]])[0], torch.zeros(LENGTH)])[None]
     answer = torch.stack([as_tokens([[]])[0], as_tokens([[5]])[0]])[None]
