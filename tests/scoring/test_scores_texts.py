@@ -1,5 +1,6 @@
 """Texts from reconstructions to rows, the summary and the tokens on the page."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from leakbench.attack.null.pictures import NullAttack
 from leakbench.attack.null.texts import null_texts
 from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.core.errors import InputError
@@ -14,11 +16,13 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.data.words import WORDS, words_in, words_of
 from leakbench.measure.closeness import closeness_of
+from leakbench.measure.metrics_texts import text_scores
 from leakbench.measure.truth import VictimTruth
 from leakbench.report.columns import columns, core_columns
 from leakbench.report.gallery import galleries
+from leakbench.scoring import scores_texts
 from leakbench.scoring.scores import score
-from leakbench.scoring.scores_texts import TEXT_COLUMNS, TextJudge, score_text
+from leakbench.scoring.scores_texts import TEXT_COLUMNS, TextJudge, score_text, text_judge
 from leakbench.storage.summary import Summary
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.texts import text_notes
@@ -93,6 +97,45 @@ def test_the_nearest_public_sentence_is_nearer_than_the_baseline_guess():
     rows = rows_of(TRUE.clone())
     assert (rows["nearest_edit_distance"] <= rows["null_edit_distance"]).all()
     assert (rows["nearest_edit_distance"] > 0).all()
+
+
+def test_each_victim_is_compared_with_the_guess_of_its_lane():
+    """Two victims of two sentences each are scored in the order 2, 0, after a third one was left out."""
+    lanes = torch.tensor([2, 0])
+    true = torch.stack([TRUE, TRUE.flip(0)])
+    guesses = torch.cat([PUBLIC, TRUE.flip(0)])  # The guesses of victim 2 are the sentences of the other order.
+    truth = VictimTruth(lanes, true, torch.zeros(2, 2), torch.zeros(2, 2), lanes)
+    rows = score_text(true, truth, TextJudge(VOCABULARY, PUBLIC, guesses))
+    expected = text_scores(torch.stack([guesses[4:6], guesses[:2]]), true, VOCABULARY)
+    assert rows["null_rouge_1"].tolist() == expected.rouge_1.flatten().tolist()
+    assert rows["null_exact_match"].tolist() == [0.0] * 4
+    flipped = VictimTruth(lanes.flip(0), true.flip(0), torch.zeros(2, 2), torch.zeros(2, 2), lanes)
+    again = score_text(true, flipped, TextJudge(VOCABULARY, PUBLIC, torch.cat([PUBLIC, TRUE])))
+    assert again["null_exact_match"].tolist() == [0.0] * 2 + [1.0] * 2
+    assert rows["exact_match"].tolist() == [1.0] * 4 and again["exact_match"].tolist() == [0.0] * 4
+
+
+def test_the_nearest_public_sentence_is_that_of_the_truth():
+    """The nearest sentences have the words of the truths in another order; the guess is far from both."""
+    lanes, far = torch.arange(2), PUBLIC[3:]
+    truth = VictimTruth(lanes, TRUE[:, None], torch.zeros(2, 1), torch.zeros(2, 1), lanes)
+    near = VOCABULARY.encode(("good a film", "was film not bad ."), LENGTH)
+    judge = TextJudge(VOCABULARY, torch.cat([far, near.flip(0)]), far.expand(2, -1))
+    rows = score_text(far.expand(2, 1, -1), truth, judge)
+    close = text_scores(near[:, None], TRUE[:, None], VOCABULARY)
+    assert rows["nearest_edit_distance"].tolist() == close.edit_distance.flatten().tolist()
+    assert rows["nearest_rouge_l"].tolist() == close.rouge_l.flatten().tolist()
+    assert (close.rouge_l < close.rouge_1).all()
+
+
+def test_the_judge_has_the_guess_of_the_least_mean_distance_and_a_share_of_the_public_sentences(monkeypatch):
+    """A success rate may choose another guess."""
+    monkeypatch.setattr(scores_texts, "PUBLIC", 3)
+    guesses = {"a": PUBLIC[:1], "b": PUBLIC[1:2]}
+    judge = text_judge(dataset(), NullAttack(guesses, {}, {}, best_for_success="a", best_for_rmse="b"))
+    assert torch.equal(judge.guess, PUBLIC[1:2]) and torch.equal(judge.public, PUBLIC[:3])
+    assert judge.vocabulary is VOCABULARY
+    assert text_judge(dataclasses.replace(dataset(), vocabulary=None), None) is None
 
 
 def test_the_baseline_guess_knows_only_public_sentences():
