@@ -271,7 +271,7 @@ def test_no_gradient_is_computed_once_the_limit_is_reached(monkeypatch) -> None:
     assert search(monkeypatch, value, [C], [A, B], gradients=4)[:3] == (B, 1, 6)
     # The last guess fills the limit, and no change is tried.
     assert search(monkeypatch, value, [C], [A, A], gradients=6)[:3] == (A, 1, 6)
-    assert search(monkeypatch, value, [C], [A, A], gradients=7)[:3] == (C, 1, 8)
+    assert search(monkeypatch, value, [C], [A, A], gradients=7)[:3] == (C, 1, 9)
 
 
 def test_improvements_at_different_places_are_made_together(monkeypatch) -> None:
@@ -280,8 +280,8 @@ def test_improvements_at_different_places_are_made_together(monkeypatch) -> None
     value = {tuple(A): 1.0, (2, 1, 1, 0): 4.0, (1, 2, 1, 0): 3.0, (1, 1, 2, 0): 2.0, (1, 1, 3, 0): 0.5}
     value |= {(3, 1, 1, 0): 3.5, (2, 2, 2, 0): 7.0}
     found = search(monkeypatch, value, [worse, three, other, two, one], [A], changes=5, gradients=12)
-    # Two readings of the start, five changes, and the joint one.
-    assert found == ([2, 2, 2, 0], 1, 12, [(A, 1), ([2, 2, 2, 0], 1)])
+    # Two readings of the start, five changes, the joint one, and the places of the new sentence.
+    assert found == ([2, 2, 2, 0], 1, 13, [(A, 1), ([2, 2, 2, 0], 1)])
     # A joint change that is as good is made, a worse one is not.
     for joint, best in ((4.0, [2, 2, 2, 0]), (3.9, one)):
         found = search(monkeypatch, {**value, (2, 2, 2, 0): joint}, [three, two, one], [A], gradients=10)
@@ -292,22 +292,22 @@ def test_changes_that_overlap_are_not_joined(monkeypatch) -> None:
     """A swap of the first two places, and exchanges of the second and of the third."""
     start, swap, second, third, joint = [1, 2, 3, 0], [2, 1, 3, 0], [1, 4, 3, 0], [1, 2, 4, 0], [2, 1, 4, 0]
     value = {tuple(start): 0.0, tuple(swap): 3.0, tuple(second): 2.0, tuple(third): 1.0, tuple(joint): 5.0}
-    assert search(monkeypatch, value, [second, third, swap], gradients=10)[:3] == (joint, 1, 10)
+    assert search(monkeypatch, value, [second, third, swap], gradients=10)[:3] == (joint, 1, 11)
 
 
 def test_a_change_joins_only_places_that_no_joined_change_has(monkeypatch) -> None:
     """The second exchange of place 1 follows one that is joined already."""
     best, one, other, joint = [2, 1, 1, 0], [1, 2, 1, 0], [1, 3, 1, 0], [2, 2, 1, 0]
     value = {tuple(A): 0.0, tuple(best): 3.0, tuple(one): 2.0, tuple(other): 1.0, tuple(joint): 5.0}
-    assert search(monkeypatch, value, [other, one, best], gradients=10)[:3] == (joint, 1, 10)
+    assert search(monkeypatch, value, [other, one, best], gradients=10)[:3] == (joint, 1, 11)
 
 
 def test_after_an_improvement_the_changes_of_the_new_sentence_are_tried_from_the_first(monkeypatch) -> None:
     """C is tried again after B, and then nothing is left."""
     value = {tuple(A): 1.0, tuple(B): 2.0, tuple(C): 0.9}
     found = search(monkeypatch, value, [C, B], changes=1)
-    # Two readings, C, B and its joint change; then C and B again, without an improvement.
-    assert found == (B, 1, 6 + 1 + 2 + 2, [(A, 1), (B, 1)])
+    # Two readings, C, B, its joint change and its places; then C and B again, without an improvement.
+    assert found == (B, 1, 6 + 1 + 3 + 2, [(A, 1), (B, 1)])
 
 
 @pytest.mark.parametrize(
