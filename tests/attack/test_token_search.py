@@ -285,7 +285,7 @@ def test_improvements_at_different_places_are_made_together(monkeypatch) -> None
     # A joint change that is as good is made, a worse one is not.
     for joint, best in ((4.0, [2, 2, 2, 0]), (3.9, one)):
         found = search(monkeypatch, {**value, (2, 2, 2, 0): joint}, [three, two, one], [A], gradients=10)
-        assert found == (best, 1, 10, [(A, 1), (best, 1)])
+        assert found == (best, 1, 11, [(A, 1), (best, 1)])
 
 
 def test_changes_that_overlap_are_not_joined(monkeypatch) -> None:
