@@ -154,6 +154,11 @@ def test_the_lengths_of_two_victims_of_two_sentences_are_fitted_by_their_labels(
 def test_a_sentence_is_not_longer_than_the_longest_of_its_update(monkeypatch) -> None:
     """One victim has shorter sentences than the other; beyond its longest one, nothing is observed."""
     assert fitted(monkeypatch, [[2, 3], [6, 1]], [[0, 1], [0, 1]], ORTHOGONAL).tolist() == [[2, 3], [6, 1]]
+    # The same with rows that no lengths explain exactly.
+    moved = torch.zeros(2, LENGTH, 4, dtype=torch.float64)
+    moved[:, :2, 2] = 0.1
+    found = fitted(monkeypatch, [[2, 3], [6, 1]], [[0, 1], [0, 1]], ORTHOGONAL, moved=moved)
+    assert found.tolist() == [[2, 3], [6, 1]]
 
 
 def test_a_second_sweep_corrects_lengths_that_the_first_one_chose_before_the_others(monkeypatch) -> None:

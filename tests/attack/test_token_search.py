@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from leakbench.attack.methods import token_likelihood
 from leakbench.attack.methods.token_likelihood import TINY, TokenLikelihood, _cost, _settled, exchanged
 from leakbench.attack.methods.token_likelihood import _Rows as Rows
 from leakbench.attack.text import Bigrams
+from leakbench.core.errors import InputError
 from leakbench.core.rng import generator
 from leakbench.federated.view import View
 from leakbench.models import one_hot
@@ -102,6 +104,33 @@ def test_the_places_of_the_true_sentence_with_its_label_are_the_observed_ones(ki
     assert (other - rows.places).norm() > 0.5 * rows.places.norm()
 
 
+def test_the_places_of_a_network_begin_with_its_first_number(monkeypatch) -> None:
+    """The label is the second of two, and the first place has the number 2."""
+    model = SimpleNamespace(word_weights="w", position_weights=("p", 2), padding=0)
+    places = normal(1, 9, 6)
+    targets = []
+
+    class Shown(SimpleNamespace):
+        def respond(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            targets.append(labels.tolist())
+            return {"w": torch.zeros(1, 5, 6), "p": places}
+
+    monkeypatch.setattr(token_likelihood, "language_model", lambda *_: model)
+    of = Shown(shape=(4,), classes=2, update={"w": torch.zeros(1, 5, 6)})
+    rows = Rows(normal(5, 6), normal(4, 6, seed=1), 1.0, 0)
+    assert torch.equal(rows.at(of, torch.ones(4), 1).places, places[0, 2:6])
+    assert targets == [[[[0.0, 1.0]]]]
+
+
+def test_a_network_with_only_one_trained_embedding_is_refused() -> None:
+    of = view("gpt")
+    model = of.network.model
+    for name in (model.word_weights, model.position_weights[0]):
+        kept = dataclasses.replace(of, update={n: u for n, u in of.update.items() if n != name})
+        with pytest.raises(InputError, match="reads the gradients of word and position embeddings"):
+            Rows.of(kept, model)
+
+
 # Owners of places
 
 
@@ -155,7 +184,7 @@ def test_each_step_is_the_best_move_or_swap() -> None:
         assert _settled(torch.tensor([0, 0, 1, 2]), products, gram).tolist() == list(at)
 
 
-@pytest.mark.parametrize("seed", [2, 19, 25, 31, 38, 48, 49, 52])
+@pytest.mark.parametrize("seed", [2, 19, 25, 31, 38, 48, 49, 52, 59, 195])
 def test_disturbed_starts_find_the_least_cost_where_moves_and_swaps_alone_do_not(seed: int) -> None:
     products, gram = problem(seed, 6, 3)
     least = float(costs_of(list(itertools.product(range(3), repeat=6)), products, gram).min())
@@ -164,6 +193,25 @@ def test_disturbed_starts_find_the_least_cost_where_moves_and_swaps_alone_do_not
     assert not start.any()  # The start is not changed.
     assert _cost(found, products, gram) == pytest.approx(least)
     assert _cost(_settled(start, products, gram), products, gram) > least + 1e-9
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_evidence_behind_noise_is_that_of_the_owners_with_the_least_cost(seed: int) -> None:
+    """Least squares alone would give a place to another token."""
+    rng = generator(seed, "e")
+    places = torch.randn(5, 6, generator=rng, dtype=torch.float64) + 1
+    true = torch.randint(1, 4, (5,), generator=rng)
+    words = torch.zeros(4, 6, dtype=torch.float64).index_add_(0, true, places)
+    words[1:] += 0.7 * torch.randn(3, 6, generator=rng, dtype=torch.float64)
+    products, gram = words @ places.T, places @ places.T
+    every = list(itertools.product(range(1, 4), repeat=5))
+    best = torch.tensor(every[int(costs_of(every, products, gram).argmin())])
+    assert not torch.equal(torch.linalg.solve(gram, products[1:].T).argmax(1) + 1, best)
+    others = (best[:, None] == torch.arange(1, 4)).double()  # (place, token)
+    together = gram @ others - gram.diagonal()[:, None] * others
+    found = Rows(words, places, 1.0, 0, known=True).evidence()
+    torch.testing.assert_close(found[:, 1:], products[1:].T - together)
+    assert (found[:, 0] == -torch.inf).all()
 
 
 # Changes of a sentence
@@ -265,6 +313,19 @@ def test_the_start_is_read_again_at_its_own_places_while_that_is_better(monkeypa
     assert search(monkeypatch, {**value, tuple(B): 1.0}, [], [A, B, C]) == (A, 1, 6, [(A, 1)])
 
 
+def test_the_tokens_to_choose_from_are_the_likeliest_of_evidence_and_frequency(monkeypatch) -> None:
+    """The evidence for token 1 is slightly more, and token 3 is the most frequent."""
+    evidence = torch.zeros(4, 5, dtype=torch.float64)
+    evidence[:, 1] = 0.01
+    rows = Steps([[1, 1, 1]], [])
+    monkeypatch.setattr(rows, "evidence", lambda: evidence)
+    monkeypatch.setattr(TokenLikelihood, "_values", lambda *_: torch.tensor([0.0, 1.0]))
+    monkeypatch.setattr(TokenLikelihood, "_changed", lambda *_: torch.zeros(0, 4))
+    of = SimpleNamespace(shape=(4,), classes=2, update={"w": torch.zeros(1, 2)})
+    assert TokenLikelihood(tokens=1, gradients=1)._searched(of, rows, PRIOR, 3)[0].tolist() == [3, 3, 3, 0]
+    assert TokenLikelihood(tokens=1, gradients=1)._searched(of, rows, PRIOR, 2)[0].tolist() == [3, 3, 0, 0]
+
+
 def test_no_gradient_is_computed_once_the_limit_is_reached(monkeypatch) -> None:
     value = {tuple(A): 1.0, tuple(B): 2.0, tuple(C): 3.0}
     assert search(monkeypatch, value, [C], [A, B], gradients=3)[:3] == (A, 1, 3)
@@ -278,7 +339,7 @@ def test_improvements_at_different_places_are_made_together(monkeypatch) -> None
     """Places 0, 1 and 2 are improved by 3, 2 and 1; the second best change of place 0 is left out."""
     one, two, three, worse, other = [2, 1, 1, 0], [1, 2, 1, 0], [1, 1, 2, 0], [1, 1, 3, 0], [3, 1, 1, 0]
     value = {tuple(A): 1.0, (2, 1, 1, 0): 4.0, (1, 2, 1, 0): 3.0, (1, 1, 2, 0): 2.0, (1, 1, 3, 0): 0.5}
-    value |= {(3, 1, 1, 0): 3.5, (2, 2, 2, 0): 7.0}
+    value |= {(3, 1, 1, 0): 2.5, (2, 2, 2, 0): 7.0}
     found = search(monkeypatch, value, [worse, three, other, two, one], [A], changes=5, gradients=12)
     # Two readings of the start, five changes, the joint one, and the places of the new sentence.
     assert found == ([2, 2, 2, 0], 1, 13, [(A, 1), ([2, 2, 2, 0], 1)])

@@ -23,7 +23,7 @@ from leakbench.federated.simulate import train
 from leakbench.models import build, one_hot, parameters
 from leakbench.models.gates import gated_biases
 from leakbench.models.language import LanguageModel
-from leakbench.models.trainable import trainable_of
+from leakbench.models.trainable import trainable_of, with_trainable
 from tests.command_line import called
 from tests.transformer_folders import KINDS, folder
 
@@ -142,6 +142,20 @@ def test_the_gradients_of_lora_at_the_first_weights(kind, place):
         ranks.append([int(torch.linalg.matrix_rank(each[0, 0])) for each in (found[other], weight)])
     # The last block of a network that reads one token has fewer.
     assert max(rank for rank, _ in ranks) == 2 < max(rank for _, rank in ranks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lora_begins_with_a_linear_layer_and_zeros(kind, place):
+    """A is uniform within 1 / sqrt(its inputs); neither it nor the library moves the global generator."""
+    model = network(place, kind, "all").model
+    state = torch.get_rng_state()
+    found = with_trainable(model.train(), "lora:r=2", generator(0, "lora"))
+    assert torch.equal(torch.get_rng_state(), state) and not found.training
+    for name, p in parameters(found).items():
+        if "lora_A" in name:
+            bound = p.shape[1] ** -0.5
+            assert p.shape[0] == 2 and 0.9 * bound < float(p.max()) <= bound and -bound <= float(p.min()) < -0.9 * bound
+        assert "lora_B" not in name or not p.any()
 
 
 def test_after_a_step_the_gradient_of_a_is_in_the_span_of_the_inputs(place):
