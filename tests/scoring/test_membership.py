@@ -177,4 +177,4 @@ def test_every_run_reports_membership(
     assert "taps.type-2.member_tpr" in summary["notes"]
     code, out, _ = called(monkeypatch, capsys, "report", str(tmp_path / "few"))
     assert "member_tpr" not in out
-    assert "member_tpr at example gradient (type-2)" in (tmp_path / "few" / "report.html").read_text()
+    assert "member found at example gradient (type-2)" in (tmp_path / "few" / "report.html").read_text()

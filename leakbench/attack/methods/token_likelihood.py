@@ -52,9 +52,9 @@ class TokenLikelihood:
         Count,
         Field(description="Number of changes that a round tries: the likeliest by the gradients of the embeddings."),
     ] = 40
-    gradients: Annotated[
-        Count, Field(description="Largest number of gradients that the search of a sentence computes.")
-    ] = 1000
+    gradients: Annotated[Count, Field(description="Number of gradients after which the search of a sentence ends.")] = (
+        1000
+    )
     smoothing: Annotated[
         Positive,
         Field(description="Count that the bigram model adds to each pair, in units of the tokens' frequencies."),
@@ -109,7 +109,7 @@ class TokenLikelihood:
         while gradients < self.gradients:
             evidence = rows.evidence()
             guess = torch.full((view.shape[0],), float(rows.padding), dtype=torch.float32)
-            options = (evidence + prior.alone).topk(min(self.tokens, evidence.shape[1]), dim=1).indices
+            options = (evidence + prior.alone).topk(min(self.tokens, evidence.shape[1] - 1), dim=1).indices
             guess[:length] = prior.likeliest(evidence[:length], options[:length]).float()
             values = self._values(view, rows, prior, guess.repeat(view.classes, 1), torch.arange(view.classes))
             gradients += len(values) + 1
@@ -157,7 +157,7 @@ class TokenLikelihood:
             prior: Model of sentences.
         """
         ahead = (rows.evidence() + prior.alone)[:length]
-        others = ahead.topk(min(self.tokens, ahead.shape[1]), dim=1).indices
+        others = ahead.topk(min(self.tokens, ahead.shape[1] - 1), dim=1).indices  # All but the padding at most.
         exchanged = sentence.repeat(others.numel(), 1)
         exchanged[torch.arange(others.numel()), torch.arange(length).repeat_interleave(others.shape[1])] = (
             others.flatten().float()
