@@ -29,6 +29,7 @@ __all__ = [
     "Gallery",
     "Scores",
     "Series",
+    "coloured",
     "fitting",
     "galleries",
     "gallery_of",
@@ -312,7 +313,7 @@ def _tile(example: NDArray[np.floating], what: str, v: int, m: int, series: Seri
     if not np.isfinite(example).all():
         return GalleryTile("", f"{who}: no answer at {what}", "no answer")
     original = None if series.originals is None else series.originals[v, m]
-    tokens = () if words is None else _coloured(words, example, original)
+    tokens = () if words is None else coloured(words, example, original)
     source = picture(example) if words is None else ""
     if series.scores is None and series.originals is None:
         return GalleryTile(source, f"{who}: the original", "", tokens=tokens)
@@ -323,7 +324,7 @@ def _tile(example: NDArray[np.floating], what: str, v: int, m: int, series: Seri
     return GalleryTile(source, f"{who}: reconstruction at {what}, {score}", score, success, tokens)
 
 
-def _coloured(
+def coloured(
     words: Words, example: NDArray[np.floating], original: NDArray[np.floating] | None
 ) -> tuple[tuple[str, str], ...]:
     """Return (token, a key of `SHOWN`) of a sentence (T,) without special tokens; no key without an original."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from leakbench.frontier.frontier import store_of
 from leakbench.measure.measures import deciding
 from leakbench.measure.statistics import threshold_curve
 from leakbench.report.finished import Finished, read_finished
-from leakbench.report.gallery import Scores, Series, pointed
+from leakbench.report.gallery import Scores, Series, coloured, pointed
 from leakbench.report.several import titles
 from leakbench.storage.manifest_file import check_spared
 from leakbench.storage.store import write_atomically
@@ -147,7 +148,8 @@ def gallery_plot(runs: Sequence[Finished], examples: int = EXAMPLES) -> Plot:
         examples: Number of columns.
 
     Returns:
-        The figure, with the RMSE under each reconstruction; green where it counts as a success.
+        The figure, with the RMSE under each picture or record and the edit distance under each sentence; green where it counts as
+        a success. Tokens have the colours of the report.
 
     Raises:
         InputError: Where a run has no pictures.
@@ -156,14 +158,22 @@ def gallery_plot(runs: Sequence[Finished], examples: int = EXAMPLES) -> Plot:
     lines = [series for group in groups for series in group]
     wide = min(examples, max(len(_flat(series.examples)) for series in lines))
     with mpl.rc_context(STYLE):
-        figure = Plot(figsize=(1.15 + 0.62 * wide, 0.82 * len(lines)), layout="constrained")
+        tile = 0.62 if all(series.words is None for series in lines) else 1.9  # Inches.
+        figure = Plot(figsize=(1.15 + tile * wide, 0.82 * len(lines)), layout="constrained")
         panels = figure.subplots(len(lines), wide, squeeze=False)
         for row, series in zip(panels, lines, strict=True):
             _heading(row[0], series.heading)
             shown, scores = _flat(series.examples), _flat_scores(series)
+            true = None if series.originals is None else _flat(series.originals)
             for place, axes in enumerate(row):
                 if place < len(shown):
-                    _tile(axes, shown[place], scores[place] if scores else None)
+                    _tile(
+                        axes,
+                        shown[place],
+                        scores[place] if scores else None,
+                        series,
+                        None if true is None else true[place],
+                    )
                 axes.set(xticks=[], yticks=[])
                 for spine in axes.spines.values():
                     spine.set_visible(False)
@@ -181,12 +191,10 @@ def _groups(runs: Sequence[Finished]) -> list[list[Series]]:
         several = len({leak for leak, _ in found}) > 1
         for leak, (truth, *answers) in found:
             rounds = after_rounds(leak) if several else ""
-            headed = [
-                Series(_headed(series.heading + rounds, name), series.examples, series.scores) for series in answers
-            ]
+            headed = [dataclasses.replace(series, heading=_headed(series.heading + rounds, name)) for series in answers]
             same = next((g for g in groups if np.array_equal(g[0].examples, truth.examples)), None)
             if same is None:
-                groups.append([Series("original", truth.examples), *headed])
+                groups.append([truth, *headed])
             else:
                 same.extend(headed)
     return groups
@@ -213,9 +221,20 @@ def _flat_scores(series: Series) -> list[tuple[float, bool]] | None:
     return [scores.get((v, m), (float("nan"), False)) for v in range(many) for m in range(members)]
 
 
-def _tile(axes: Axes, example: NDArray[np.floating], score: tuple[float, bool] | None) -> None:
+def _tile(
+    axes: Axes,
+    example: NDArray[np.floating],
+    score: tuple[float, bool] | None,
+    series: Series,
+    original: NDArray[np.floating] | None,
+) -> None:
+    if score is not None and np.isfinite(score[0]):
+        axes.set_xlabel(f"{score[0]:.3f}", fontsize=6, labelpad=1, color="#00704f" if score[1] else "#444444")
     if not np.isfinite(example).all():
         axes.set_xlabel("no answer", fontsize=6, labelpad=1)
+        return
+    if series.words is not None:
+        _sentence(axes, coloured(series.words, example, original))
         return
     values = np.clip(example.astype(np.float64), 0, 1)
     plane = values.ndim == 3 and values.shape[0] in (1, 3)
@@ -228,9 +247,31 @@ def _tile(axes: Axes, example: NDArray[np.floating], score: tuple[float, bool] |
     if plane:
         axes.set_aspect("equal")
     axes.grid(False)
-    if score is not None and np.isfinite(score[0]):
-        colour = "#00704f" if score[1] else "#444444"
-        axes.set_xlabel(f"{score[0]:.3f}", fontsize=6, labelpad=1, color=colour)
+
+
+LINE = 40
+"""Characters of a line of a sentence in a figure."""
+
+LINES = 6
+"""Lines of a sentence in a figure; the rest is left out, which three dots show."""
+
+TOKENS = {"": "#000000", "right": "#b3261e", "moved": "#8a5a00", "wrong": "#777777"}
+"""{class of a token in a report: its colour}."""
+
+
+def _sentence(axes: Axes, tokens: Sequence[tuple[str, str]]) -> None:
+    """Write the tokens of a sentence in lines, each in the colour of its class."""
+    axes.set(xlim=(0, LINE), ylim=(LINES, 0), facecolor="none")
+    axes.grid(False)
+    line, column = 0, 0
+    for token, kind in tokens:
+        if column and column + len(token) > LINE:
+            line, column = line + 1, 0
+        if line == LINES:
+            axes.text(LINE, LINES, "...", fontsize=5, family="monospace", ha="right", va="bottom")
+            return
+        axes.text(column, line + 0.5, token, fontsize=5, family="monospace", va="center", color=TOKENS[kind])
+        column += len(token) + 1
 
 
 def curve_plot(runs: Sequence[Finished]) -> Plot:

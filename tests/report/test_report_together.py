@@ -19,8 +19,11 @@ from leakbench.cli.options import federation_options
 from leakbench.core.errors import InputError
 from leakbench.report import write_report, write_together
 from leakbench.report.audited import AUDIT, AUDITED_OPTIONS, audit_command, check_audited, keep_audit
+from leakbench.report.finished import read_finished
 from leakbench.report.gallery import BUDGET, fitting, galleries, picture, picture_bytes
 from leakbench.report.levels import noise_of
+from leakbench.report.plots import LINES as LINES_OF_FIGURES
+from leakbench.report.plots import TOKENS, Plot, _sentence, gallery_plot
 from leakbench.report.rows import LINES, victims
 from leakbench.storage.store import checksum
 from tests.report.test_report import POINTS, at_noise, rows_of, run_folder, summary_of
@@ -69,6 +72,21 @@ def of_texts(folder: Path, answer: int) -> Path:
     for name in ("rows.parquet", "reconstructions.safetensors"):
         manifest["files"][name] = checksum(folder / name)
     return changed(folder, files=manifest["files"], summary=manifest["summary"])
+
+
+def test_a_figure_of_texts_has_their_tokens_in_the_colours_of_the_report(tmp_path: Path) -> None:
+    run = of_texts(at_noise(tmp_path / "run", 0.0, 0.5), 3)
+    panels = gallery_plot([read_finished(run)], examples=1).axes
+    drawn = [{text.get_text(): text.get_color() for text in axes.texts} for axes in panels]
+    original, found = {"good": TOKENS[""], "film": TOKENS[""]}, {"good": TOKENS["right"], "bad": TOKENS["wrong"]}
+    assert drawn[:2] == [original, found] and all(tokens in (original, found) for tokens in drawn)
+    assert not any(axes.images for axes in panels)
+
+
+def test_a_long_sentence_of_a_figure_ends_in_dots() -> None:
+    axes = Plot().subplots()
+    _sentence(axes, [("wordwordword", "")] * 40)
+    assert len(axes.texts) == LINES_OF_FIGURES * 3 + 1 and axes.texts[-1].get_text() == "..."
 
 
 def test_runs_on_texts_show_sentences_and_no_pictures(tmp_path: Path) -> None:
