@@ -31,15 +31,16 @@ def noise_of(view: View, words: str) -> Tensor:
     """Return the standard deviations (V,) float64 of the noise on each coordinate: the known one, or what the gradient shows.
 
     Most tokens are in no sentence of a batch, so that the median of the absolute values of all their rows is that of the noise.
+    This does not hold for the loss of next tokens, where a head with the weights of the embeddings gives every row a gradient.
 
     Args:
         view: The view of V victims.
-        words: Name of the word embeddings; without their gradient, no noise is assumed.
+        words: Name of the word embeddings. Without their gradient, and for the loss of next tokens, no unknown noise is assumed.
     """
     device = next(iter(view.update.values())).device
     if view.noise is not None:
         return torch.full((view.victims,), view.noise, dtype=torch.float64, device=device)
-    if words not in view.update:
+    if words not in view.update or view.classes == 1:
         return torch.zeros(view.victims, dtype=torch.float64, device=device)
     return view.update[words].flatten(1).abs().median(1).values.double() / NORMAL_MEDIAN
 
@@ -133,6 +134,9 @@ def fitted_lengths(view: View, rngs: Generators) -> Tensor:
     squared differences decides; without it, differences at a position are relative to its gradients. The labels are counted by
     `last_layer_counts` unless they are given.
 
+    The loss of next tokens depends on all tokens, so that random ones explain nothing: the places with more energy than noise are
+    counted, and the last token, whose place has no gradient.
+
     Args:
         view: The view of V victims, with public sentences if a length is estimated.
         rngs: Victim v draws its tokens from rngs[v].
@@ -145,13 +149,13 @@ def fitted_lengths(view: View, rngs: Generators) -> Tensor:
     name = "" if model.position_weights is None else prefix + model.position_weights[0]
     if name not in view.update:
         return most
-    noisy = noise_of(view, prefix + model.word_weights) > 0
+    noise = noise_of(view, prefix + model.word_weights)
+    noisy = noise > 0
+    if view.classes == 1:
+        return _before_last(view, name, noise, most)
     if view.examples == 1 and not bool(noisy.any()):
         return most
-    if view.classes == 1:  # The next tokens are no labels.
-        targets = torch.ones_like(most, dtype=view.update[name].dtype)[..., None]
-    else:
-        targets = (LastLayerCounts() if view.labels is None else Given())(view, rngs).targets
+    targets = (LastLayerCounts() if view.labels is None else Given())(view, rngs).targets
     found, observed = most.clone(), view.update[name]
     public = public_of(view, "lengths").inputs
     common = public[public != model.padding]
@@ -175,3 +179,19 @@ def fitted_lengths(view: View, rngs: Generators) -> Tensor:
                 costs.append(cost(tried).masked_fill(length > most[:, number], torch.inf))
             found[:, number] = torch.stack(costs).argmin(0) + 1
     return found
+
+
+def _before_last(view: View, name: str, noise: Tensor, most: Tensor) -> Tensor:
+    """Return the lengths (V, M) of sentences whose last place has no gradient: the likeliest number of places above noise, plus 1.
+
+    Args:
+        view: The view of V victims.
+        name: Name of the position embeddings.
+        noise: Standard deviations (V,).
+        most: Lengths (V, M) without noise, one short.
+    """
+    placed = view.update[name].double()
+    wide = placed.shape[2]
+    excess = placed.square().sum(2) / noise[:, None].square() - wide - 2 * math.sqrt(2 * wide)
+    found = torch.where(noise[:, None] > 0, excess.cumsum(1).argmax(1, keepdim=True) + 1, most)
+    return (found + 1).clamp_max(view.shape[0])

@@ -176,9 +176,13 @@ def test_behind_noise_the_sum_of_squares_decides_and_without_it_relative_differe
     assert found.amax(1).tolist() == [LENGTH]
 
 
-def test_the_loss_of_next_tokens_has_one_target_and_counts_no_labels(monkeypatch) -> None:
-    found = fitted(monkeypatch, [[2, 5]], [[0, 0]], ORTHOGONAL[:1], classes=1, knows_labels=False)
-    assert sorted(found[0].tolist()) == [2, 5]
+@pytest.mark.parametrize("noise", [None, 0.1])
+def test_with_the_loss_of_next_tokens_the_last_token_follows_the_last_place(monkeypatch, noise: float | None) -> None:
+    """The longest of the sentences has places with a gradient before its last token; nothing is fitted."""
+    found = fitted(monkeypatch, [[2, 4]], [[0, 0]], ORTHOGONAL[:1], noise=noise, classes=1, knows_labels=False)
+    assert found.tolist() == [[5, 5]]
+    longest = fitted(monkeypatch, [[LENGTH, 1]], [[0, 0]], ORTHOGONAL[:1], noise=noise, classes=1, knows_labels=False)
+    assert longest.tolist() == [[LENGTH, LENGTH]]
 
 
 def test_no_place_or_more_places_than_a_sentence_has_give_its_largest_length() -> None:

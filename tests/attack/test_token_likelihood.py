@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 
+from leakbench.attack.embeddings import fitted_lengths
 from leakbench.attack.methods.token_likelihood import TokenLikelihood, exchanged
 from leakbench.attack.methods.token_likelihood import _Rows as Rows
 from leakbench.core.errors import InputError
@@ -14,7 +15,9 @@ from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
+from leakbench.measure.metrics_texts import text_scores
 from leakbench.models import build, one_hot, parameters
+from leakbench.models.language import NextToken
 
 
 def cost(owner, words, places):
@@ -119,6 +122,30 @@ def test_what_is_not_finite_has_no_sentence(reviews):
     for change in ({"update": update}, {"network": dataclasses.replace(view.network, parameters=broken)}):
         answer = TokenLikelihood()((dataclasses.replace(view, **change),), (torch.Generator(),))
         assert answer.inputs.isnan().all() and (answer.labels == -1).all()
+
+
+@pytest.mark.parametrize("std", [0.0, 1e-4])
+def test_sentences_of_a_network_of_next_tokens(reviews, std):
+    """Its head has the weights of the embeddings, so that every token has a gradient, and the last place has none."""
+    net = NextToken(build("gpt_tiny", reviews.layout, 2, torch.Generator().manual_seed(0)), "gpt_tiny")
+    network, inputs = Network(net, parameters(net)), reviews.train_inputs[:1]
+    own = torch.ones(1, 1)
+    with torch.no_grad():
+        given = (inputs[None, None, None], own[None, None, None], 0.1, Stations(), Clock(0, 0, 1, 1), None)
+        update = leak("type-1", network, *given)
+    rng = torch.Generator().manual_seed(3)
+    update = {n: u + std * torch.randn(u.shape, generator=rng) for n, u in update.items()}
+    whole = view_of(reviews, 0.0)[0]
+    view = dataclasses.replace(whole, network=network, update=update, classes=1, noise=std or None)
+    assert int(fitted_lengths(view, (rng,))) == int((inputs != 0).sum())
+    answer = TokenLikelihood(gradients=60)((view,), (rng,))
+    assert float(text_scores(answer.inputs, inputs[None], reviews.vocabulary).token_accuracy) > 0.8
+
+
+def test_a_sentence_without_places_of_its_own_has_no_evidence():
+    rows = Rows(torch.randn(6, 8, dtype=torch.float64), torch.zeros(4, 8, dtype=torch.float64), 0.5, 0, known=True)
+    evidence = rows.evidence()
+    assert (evidence[:, 1:] == 0).all() and (evidence[:, 0] == -torch.inf).all()
 
 
 def test_a_network_without_trained_embeddings_is_refused(reviews):

@@ -35,12 +35,15 @@ class TokenLikelihood:
     """Find the sentence that makes the observed gradient most likely, given known Gaussian noise.
 
     The gradient P_i of a position embedding is the derivative of the loss by the input of place i. The gradient W_v of a word
-    embedding is the sum of these over the places of token v. With a flat prior of P_i and noise of deviation s on both, the
-    log-likelihood of place i of token v is <R_v, P_i> / 2 s^2, up to a constant, where R_v is what the other places of v leave of
-    W_v. The most likely sentence under this evidence and a bigram model of public sentences is the start (Viterbi). The network's
-    own P_i for this sentence, which have no noise, give better evidence, <R_v, P_i> / s^2, and with it the next sentence, while the
-    log-likelihood of the whole gradient, -|y - g|^2 / 2 s^2, plus the log-prior increases. Then one token at a time is exchanged or
-    moved, or two are swapped, as long as this increases it. The label of the start is the likeliest one.
+    embedding is the sum of these over the places of token v. The score of token v at place i is <R_v, P_i> / 2 s^2, where R_v is
+    what the other places of v leave of W_v. For noise of deviation s on both and a flat prior of P_i, this is the log-likelihood
+    but for |R_v|^2 / 4 s^2, which prefers tokens with long rows at every place alike and is left out.
+
+    The most likely sentence by these scores and a bigram model of public sentences is the start (Viterbi). The network's own P_i
+    for this sentence, which have no noise, give better scores, <R_v, P_i> / s^2, and with them the next sentence, while the
+    log-likelihood of the whole gradient, -|y - g|^2 / 2 s^2, plus the log-prior increases. Then one token at a time is exchanged
+    or moved, or two are swapped, as long as this increases it. The label of the start is the likeliest one. A search that ends at
+    its limit of gradients has not found the most likely sentence.
 
     For a batch, the tokens of each place are read together, and not searched.
     """
@@ -128,8 +131,8 @@ class TokenLikelihood:
             gradients, tried = gradients + len(some), tried + len(some)
             better = [k for k in found.argsort(descending=True).tolist() if float(found[k]) > value]
             if not better:
-                # The true gradient's distance is that of the noise, p s^2 within a few of its deviations: if every change costs
-                # more than the true sentence could gain, the present one is the true one.
+                # The true gradient's distance is that of the noise, p s^2 within a few of its deviations: if the likeliest changes
+                # all cost more than the true sentence could gain, the present one is taken as the true one.
                 if value - float(found.max()) > max(0.0, expected - value) + slack:
                     break
                 continue
@@ -247,7 +250,7 @@ class _Rows:
         gives each place to a token, and `exchanged` improves it. The evidence is that of R_v without place i.
         """
         gram = self.places @ self.places.T
-        ridge = gram + gram.diagonal().amax() * RIDGE * torch.eye(len(gram))
+        ridge = gram + (gram.diagonal().amax() * RIDGE).clamp_min(TINIEST) * torch.eye(len(gram))
         products = self.words @ self.places.T
         products[self.padding] = -torch.inf
         used = self.words.square().sum(1).topk(min(2 * len(gram), len(self.words))).indices
@@ -271,6 +274,9 @@ class _Rows:
 
 RIDGE = 1e-12
 """Share of the largest energy that is added to the energies of all places for the least squares."""
+
+TINIEST = 1e-30
+"""What is added at least: the own places of a sentence of one token are zero with the loss of next tokens."""
 
 RESTARTS = 30
 """Number of times that an improved start is disturbed and improved again."""
