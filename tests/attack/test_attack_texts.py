@@ -462,7 +462,8 @@ def test_an_attack_on_what_is_not_trained_is_refused(attack: str, trainable: str
     [("dager", "lora:r=8"), ("dager", "blocks:4"), ("dager", "no_embeddings"), ("autoleak", "head"), ("tag", "head")],
 )
 def test_an_attack_on_what_is_trained_is_planned(attack: str, trainable: str) -> None:
-    plan_cell(Request(attack=attack, dataset="reviews", trainable=trainable, victims=2, candidates=4), None)
+    request = Request(attack=attack, dataset="reviews", trainable=trainable, victims=2, candidates=4)
+    assert plan_cell(request, None).request.trainable == trainable
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 import leakbench
 from leakbench.core.errors import InputError
 from leakbench.data.find import load_dataset
+from leakbench.external import certificate
 from leakbench.external.outcome import print_rows
 from leakbench.models.language import LanguageModel
 from tests.command_line import called
@@ -74,6 +76,16 @@ def test_only_a_sentence_with_the_gradient_of_the_update_is_certified(recorded):
     assert found.sentences == ("effective but too tepid biopic",)
     assert found.certified.tolist() == [False] and not found.leaks
     assert str(found).startswith("NOT SCORED: 1 reconstruction") and "cannot be scored" in str(found)
+
+
+@pytest.mark.parametrize(("members", "apart", "right"), [(1, 9.8e-4, True), (32, 9.8e-4, False), (32, 2e-5, True)])
+def test_the_certificate_of_a_batch_of_weights_is_stricter(monkeypatch, members, apart, right):
+    """Two swapped tokens of one of 32 sentences change the mean gradient by .00098, while the weights are rounded by as much."""
+    monkeypatch.setattr(certificate, "distance_to_truth", lambda *_: (torch.tensor([apart]), None, None))
+    monkeypatch.setattr(certificate, "rounding_of", lambda _: SimpleNamespace(share=torch.tensor([0.01])))
+    view = SimpleNamespace(update={"w": torch.ones(1, 2)}, examples=members, knowledge=SimpleNamespace(reads="weights"))
+    answer = SimpleNamespace(inputs=torch.ones(1, members, 4), labels=torch.zeros(1, members, dtype=torch.int64))
+    assert certificate.certified(view, answer).tolist() == [right]
 
 
 def test_a_change_of_weights_is_certified(recorded):

@@ -37,7 +37,7 @@ class TokenLikelihood:
     The gradient P_i of a position embedding is the derivative of the loss by the input of place i. The gradient W_v of a word
     embedding is the sum of these over the places of token v. The score of token v at place i is <R_v, P_i> / 2 s^2, where R_v is
     what the other places of v leave of W_v. For noise of deviation s on both and a flat prior of P_i, this is the log-likelihood
-    but for |R_v|^2 / 4 s^2, which prefers tokens with long rows at every place alike and is left out.
+    without its term |R_v|^2 / 4 s^2, which prefers tokens with long rows at every place alike.
 
     The most likely sentence by these scores and a bigram model of public sentences is the start (Viterbi). The network's own P_i
     for this sentence, which have no noise, give better scores, <R_v, P_i> / s^2, and with them the next sentence, while the
