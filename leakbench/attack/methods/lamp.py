@@ -28,7 +28,7 @@ from leakbench.federated.view import View
 __all__ = ["Lamp", "Rearranged", "rearrangement"]
 
 COPIES = 4
-"""Number of gradients whose memory the evaluation of one sentence takes; measured on `gpt_tiny`: 2.3 for one, 2.8 each for eight."""
+"""Number of gradients whose memory the evaluation of a sentence takes; measured on `gpt_tiny`: 2.3 for one, 2.8 each of eight."""
 
 KINDS = 4
 """Number of kinds of rearrangements."""
