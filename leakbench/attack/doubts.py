@@ -50,7 +50,7 @@ def twins(view: View, most: int) -> View | None:
     many = 0 if public is None else min(most, len(public.labels) // each)
     if public is None or not many:
         return None
-    like = next(iter(view.update.values()))
+    like = view.like
     inputs = public.inputs[: many * each].to(like).reshape(many, each, *view.shape)
     labels = public.labels[: many * each].reshape(many, each)
     alike = view.of(torch.zeros(many, dtype=torch.int64, device=like.device))

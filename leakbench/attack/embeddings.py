@@ -20,14 +20,14 @@ from leakbench.core.types import Generators
 from leakbench.federated.view import View
 from leakbench.models.language import LanguageModel
 
-__all__ = ["Embedded", "embedded", "fitted_lengths", "lengths", "noise_of"]
+__all__ = ["Embedded", "embedded", "fitted_lengths", "lengths", "noise_on_words"]
 
 
 NORMAL_MEDIAN = 0.6745
 """Median of the absolute value of a standard normal number."""
 
 
-def noise_of(view: View, words: str) -> Tensor:
+def noise_on_words(view: View, words: str) -> Tensor:
     """Return the standard deviations (V,) float64 of the noise on each coordinate: the known one, or what the gradient shows.
 
     Most tokens are in no sentence of a batch, so that the median of the absolute values of all their rows is that of the noise.
@@ -37,7 +37,7 @@ def noise_of(view: View, words: str) -> Tensor:
         view: The view of V victims.
         words: Name of the word embeddings. Without their gradient, and for the loss of next tokens, no unknown noise is assumed.
     """
-    device = next(iter(view.update.values())).device
+    device = view.like.device
     if view.noise is not None:
         return torch.full((view.victims,), view.noise, dtype=torch.float64, device=device)
     if words not in view.update or view.classes == 1:
@@ -114,7 +114,7 @@ def lengths(view: View) -> Tensor:
         InputError: If the network is not a language model.
     """
     prefix, model = language_model_of(view, "lengths")
-    full = torch.full((view.victims, view.examples), view.shape[0], device=next(iter(view.update.values())).device)
+    full = torch.full((view.victims, view.examples), view.shape[0], device=view.like.device)
     if model.position_weights is None or prefix + model.position_weights[0] not in view.update:
         return full
     used = (view.update[prefix + model.position_weights[0]] != 0).any(-1).sum(1)
@@ -149,7 +149,7 @@ def fitted_lengths(view: View, rngs: Generators) -> Tensor:
     name = "" if model.position_weights is None else prefix + model.position_weights[0]
     if name not in view.update:
         return most
-    noise = noise_of(view, prefix + model.word_weights)
+    noise = noise_on_words(view, prefix + model.word_weights)
     noisy = noise > 0
     if view.classes == 1:
         return _before_last(view, name, noise, most)

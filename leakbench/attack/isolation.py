@@ -68,7 +68,7 @@ def _isolated(method: Method, views: tuple[View, ...], rngs: Generators) -> Reco
 
 def _blank(view: View) -> Reconstruction:
     """Return an empty reconstruction of M examples for each of V victims, after no step."""
-    like = next(iter(view.update.values()))
+    like = view.like
     inputs = like.new_full((view.victims, view.examples, *view.shape), torch.nan)
     none = torch.zeros(view.victims, dtype=torch.int64, device=like.device)
     labels = none[:, None].repeat(1, view.examples) - 1

@@ -36,7 +36,7 @@ class WordEmbeddings:
         """Return the word embeddings of a view; raises InputError, which names the part `who`, without a language model."""
         prefix, model = language_model_of(view, who)
         name = prefix + model.word_weights
-        like = next(iter(view.update.values()))
+        like = view.like
         weight = view.network.parameters.get(name, model.words.weight).detach().to(like)
         return cls(name, weight if weight.dim() == 3 else weight[None], model.padding)
 

@@ -24,7 +24,7 @@ __all__ = [
     "ALIKE",
     "assumptions",
     "contradiction",
-    "distance_to_truth",
+    "distance_of_guess",
     "mode_lines",
     "overlap",
     "rounding_of",
@@ -242,7 +242,7 @@ def _difference(trace: Trace, attacker: Attacker) -> _Difference | None:
         return None
     view = attacker.informed_view(trace)  # The defense was applied, whether or not the attack knows it.
     try:
-        apart, times, cosine = distance_to_truth(view, trace.inputs, trace.labels)
+        apart, times, cosine = distance_of_guess(view, trace.inputs, trace.labels)
     except InputError:
         return None  # The defense makes a choice that depends on more than a guess.
     apart = torch.where(apart.isfinite(), apart, 0.0)  # An update of zeros has its own sentence.
@@ -251,7 +251,7 @@ def _difference(trace: Trace, attacker: Attacker) -> _Difference | None:
 
 
 def _in_words(view: View, apart: Tensor, times: Tensor, cosine: Tensor) -> _Difference | None:
-    """Return what `distance_to_truth` found (V,) in words; None if the updates are the truth's own."""
+    """Return what `distance_of_guess` found (V,) in words; None if the updates are the truth's own."""
     rounding = rounding_of(view)
     behind = " behind that defense" if view.knowledge.defense else ""
     begin = f"the truth's own gradient{behind} differs from the update by"
@@ -289,7 +289,7 @@ def _other_noise(view: View, apart: Tensor) -> str:
     )
 
 
-def distance_to_truth(view: View, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def distance_of_guess(view: View, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compare V updates u with the updates r that given examples cause.
 
     Args:

@@ -59,7 +59,7 @@ def seconds_per_gradient(view: View, budget: float) -> float:
         budget: Seconds of the attack; all gradients after the first take at most the share `TIMED` of it.
     """
     alone = view.of(torch.zeros(1, dtype=torch.int64))
-    like = next(iter(view.update.values()))
+    like = view.like
     inputs = torch.full((1, view.examples, *view.shape), 0.5).to(like)
     labels = one_hot(torch.zeros(1, view.examples, dtype=torch.int64), view.classes).to(like)
     taken = list[float]()

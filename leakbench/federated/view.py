@@ -122,7 +122,12 @@ class View:
     @property
     def victims(self) -> int:
         """V, the number of victims."""
-        return next(iter(self.update.values())).shape[0]
+        return self.like.shape[0]
+
+    @property
+    def like(self) -> Tensor:
+        """One of the leaked gradients (V, ...), for new tensors of their type on their device."""
+        return next(iter(self.update.values()))
 
     @property
     def examples(self) -> int:

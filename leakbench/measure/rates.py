@@ -52,6 +52,7 @@ class Rate:
         baseline: Field of the same rate for the baseline guess; empty where a summary has none.
         bound: Field of the bound on any attack; empty without one.
         interval: Whether a 95 % interval is reported, in the fields `low` and `high`.
+        counted: Whether a sentence has the rate 0 or 1, so that the interval is that of a proportion.
         do: Verb of what the attacker does, as "reconstruct"; empty for a rate that no verdict excludes.
         done: What a counted victim is, as "reconstructed"; empty for a rate that no verdict excludes.
     """
@@ -64,6 +65,7 @@ class Rate:
     baseline: str = ""
     bound: str = ""
     interval: bool = True
+    counted: bool = False
     do: str = ""
     done: str = ""
 
@@ -214,6 +216,7 @@ EXACT = Rate(
     "exact",
     "Share of attacked sentences that are reconstructed token for token.",
     baseline="null_exact_match",
+    counted=True,
 )
 
 ROUGE_1 = Rate(
@@ -259,6 +262,7 @@ LENGTH = Rate(
     "length right",
     "Share of attacked sentences whose number of tokens is right.",
     baseline="null_length_right",
+    counted=True,
 )
 
 OF_TEXTS = (EXACT, ROUGE_1, ROUGE_2, ROUGE_L, TOKEN_ACCURACY, TOKEN_RECALL, TOKEN_PRECISION, LENGTH)

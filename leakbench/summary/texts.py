@@ -7,7 +7,7 @@ import pandas as pd
 from leakbench.core.request import NEXT_TOKEN
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE, Measure
 from leakbench.measure.metrics import NO_PIXELS
-from leakbench.measure.rates import EXACT, LABEL_RANKED, LABELS, LENGTH, OF_TEXTS, VERBATIM
+from leakbench.measure.rates import LABEL_RANKED, LABELS, OF_TEXTS, VERBATIM
 from leakbench.measure.statistics import mean_interval, proportion
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.scoring.scores_texts import NEAREST
@@ -42,7 +42,7 @@ def text_fields(group: pd.DataFrame) -> dict[str, float | None]:
     of_batch = None if network is None else group.groupby("batch")["network"].first()
     for rate in (rate for rate in OF_TEXTS if rate.column in group):
         values = group[rate.column].fillna(0.0)
-        if rate in (EXACT, LENGTH):
+        if rate.counted:
             ends = proportion(values.to_numpy(), batch.to_numpy(), network=network)
         else:
             ends = mean_interval(values.groupby(batch).mean(), network=of_batch)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakbench.attack.embeddings import Embedded, embedded, fitted_lengths, lengths, noise_of
+from leakbench.attack.embeddings import Embedded, embedded, fitted_lengths, lengths, noise_on_words
 from leakbench.attack.methods.lamp import KINDS, _Candidates
 from leakbench.attack.spans import NOISY_MARGIN, Span, span_of
 from leakbench.attack.text import Bigrams, WordEmbeddings
@@ -44,11 +44,11 @@ def evidence(words: Tensor, places: Tensor | None = None, noise: float | None = 
 def test_noise_is_the_known_one_or_that_of_the_median_row() -> None:
     words = torch.stack([normal(20, 5), 3 * normal(20, 5, seed=1)]).float()
     two = View("type-1", None, {"w": words}, 1, (4,), 2, 0.1)
-    assert noise_of(dataclasses.replace(two, noise=0.25), "w").tolist() == [0.25, 0.25]
+    assert noise_on_words(dataclasses.replace(two, noise=0.25), "w").tolist() == [0.25, 0.25]
     medians = [sorted(each.abs().flatten().tolist())[49] for each in words]
-    assert noise_of(two, "w").tolist() == pytest.approx([each / 0.6745 for each in medians])
-    assert noise_of(two, "other").tolist() == [0.0, 0.0]
-    assert noise_of(two, "w").dtype == torch.float64
+    assert noise_on_words(two, "w").tolist() == pytest.approx([each / 0.6745 for each in medians])
+    assert noise_on_words(two, "other").tolist() == [0.0, 0.0]
+    assert noise_on_words(two, "w").dtype == torch.float64
 
 
 def test_tokens_are_ordered_by_the_length_of_their_rows_without_padding() -> None:
@@ -199,14 +199,15 @@ def test_no_place_or_more_places_than_a_sentence_has_give_its_largest_length() -
 
 def candidates(ends: tuple[bool, bool], **others: object) -> _Candidates:
     fields = {"points": None, "value": None, "lamp": lamp(2, candidates=400), "words": None, "model": None}
-    return _Candidates(**{**fields, "ends": ends, "seeds": (), "victims": 1, **others})
+    return _Candidates(**{**fields, "ends": ends, "seeds": (), "victims": 1, "together": 2, **others})
 
 
 @pytest.mark.parametrize("ends", [(False, False), (True, False), (False, True), (True, True)])
 def test_candidates_rearrange_one_sentence_between_its_ends(ends: tuple[bool, bool]) -> None:
     """Sentences of 5, 4 and 1 tokens at 6 places. All orders of up to three free places are tried."""
     counts, same = [5, 4, 1], list(range(6))
-    orders = candidates(ends)._orders(counts, 6, generator(0, "orders")).tolist()
+    words, points = WordEmbeddings("w", torch.zeros(1, 1, 2), 0), SimpleNamespace(shape=torch.Size((3, 12)))
+    orders = candidates(ends, words=words, points=points, seeds=(7,))._orders(counts, 0, 2).tolist()
     assert len(orders) == 400 and orders[0] == [same] * 3
     begin, end = map(int, ends)
     tried: list[set[tuple[int, ...]]] = [set(), set(), set()]
@@ -243,37 +244,73 @@ def test_an_end_stays_only_if_all_public_sentences_share_it() -> None:
 
 @pytest.mark.parametrize(("perplexity", "first"), [(0.9, 1), (1.1, 2)])
 def test_the_perplexity_counts_relative_to_the_present_distance(monkeypatch, perplexity: float, first: int) -> None:
-    """The swap has 1 + c times the distance of the present order, where c is what the pairs of tokens become likelier."""
+    """The swap has 1 + c times the distance of the present order, where c is what the pairs of tokens become likelier.
+
+    The second lane has the tokens in the other order, and 100 times the distances.
+    """
     model = Bigrams.of(torch.tensor([[2.0, 1], [2, 1], [1, 3]]), 4, 0)
     gain = float(model.surprise(torch.tensor([1, 2])) - model.surprise(torch.tensor([2, 1])))
     assert gain > 0
-    values = torch.tensor([5.0, 5.0 * (1 + gain), torch.nan])
-    words = WordEmbeddings("w", torch.eye(4)[None], 0)
+    same, swapped = torch.tensor([[0, 1]]), torch.tensor([[1, 0]])
+    orders = torch.stack([same, swapped, swapped])
+    distances = {(5, (1, 2)): 5.0, (5, (2, 1)): 5.0 * (1 + gain), (9, (2, 1)): 500.0, (9, (1, 2)): 400.0}
+    tries: list[list[int]] = []
+
+    def value(z: Tensor, _: Tensor, lanes: Tensor) -> Tensor:
+        tries.append(lanes.tolist())
+        tokens = [tuple(z.reshape(2, 4).argmax(1).tolist()) for z in z]
+        return torch.tensor([distances[lane, each] for lane, each in zip(lanes.tolist(), tokens, strict=True)])
+
     points = SimpleNamespace(
         shape=torch.Size((1, 8)), inputs=lambda z: z.reshape(-1, 1, 2, 4), split=lambda z, lanes: (z, lanes)
     )
     chosen = candidates(
         (False, False),
         points=points,
-        value=lambda z, targets, lanes: values,
+        value=value,
         lamp=lamp(2, perplexity=perplexity),
-        words=words,
+        words=WordEmbeddings("w", torch.eye(4)[None], 0),
         model=model,
+        seeds=tuple(range(10)),
+    )
+    monkeypatch.setattr(_Candidates, "_orders", lambda *_: orders)
+    both = torch.eye(4)[torch.tensor([[1, 2], [2, 1]])].reshape(2, 8)
+    found = chosen(both, torch.tensor([5, 9]), 2)
+    better = perplexity * gain < (500.0 - 400.0) / 500.0
+    assert found.tolist() == [[[0, 1]] if first == 1 else [[1, 0]], [[1, 0]] if better else [[0, 1]]]
+    assert tries == [[5, 5], [5, 9], [9, 9]]  # Two at once, in the order of the lanes.
+
+
+def test_a_distance_that_is_not_finite_is_never_chosen(monkeypatch) -> None:
+    points = SimpleNamespace(
+        shape=torch.Size((1, 8)), inputs=lambda z: z.reshape(-1, 1, 2, 4), split=lambda z, lanes: (z, lanes)
+    )
+    chosen = candidates(
+        (False, False),
+        points=points,
+        value=lambda z, targets, lanes: torch.tensor([5.0, torch.nan]),
+        words=WordEmbeddings("w", torch.eye(4)[None], 0),
+        model=Bigrams.of(torch.tensor([[2.0, 1], [2, 1], [1, 3]]), 4, 0),
         seeds=(0,),
     )
-    orders = torch.tensor([[[0, 1]], [[1, 0]], [[1, 0]]])
-    monkeypatch.setattr(_Candidates, "_orders", lambda *_: orders)
-    point = torch.eye(4)[[1, 2]].reshape(1, 8)
-    (found,) = chosen(point, torch.tensor([0]), 2)
-    assert found.tolist() == ([[0, 1]] if first == 1 else [[1, 0]])
+    monkeypatch.setattr(_Candidates, "_orders", lambda *_: torch.tensor([[[0, 1]], [[1, 0]]]))
+    assert chosen(torch.eye(4)[[1, 2]].reshape(1, 8), torch.tensor([0]), 2).tolist() == [[[0, 1]]]
+
+
+def test_lanes_and_steps_draw_candidates_of_their_own() -> None:
+    words, points = WordEmbeddings("w", torch.zeros(1, 1, 2), 0), SimpleNamespace(shape=torch.Size((1, 20)))
+    draws = candidates((False, False), words=words, points=points, seeds=(7, 8, 7))
+    drawn = [draws._orders([10], lane, step) for lane, step in ((0, 75), (1, 75), (2, 75), (0, 150))]
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[3])
 
 
 def test_each_lane_has_the_embeddings_of_its_victim() -> None:
     weight = torch.arange(3.0)[:, None, None].expand(3, 4, 2)
     each = candidates((True, True), words=WordEmbeddings("w", weight, 0), victims=3)
-    assert [float(each._weight(torch.tensor(lane)).mean()) for lane in range(6)] == [0, 1, 2, 0, 1, 2]
+    assert each._weights(torch.arange(6)).flatten(1).mean(1).tolist() == [0, 1, 2, 0, 1, 2]
     one = candidates((True, True), words=WordEmbeddings("w", weight[:1], 0), victims=3)
-    assert one._weight(torch.tensor(2)).shape == (1, 4, 2)
+    assert one._weights(torch.tensor([2])).shape == (1, 4, 2)
 
 
 # Tokens and pairs

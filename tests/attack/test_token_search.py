@@ -57,11 +57,10 @@ def test_a_token_whose_places_almost_cancel_has_evidence_behind_stronger_rows() 
     assert evidence.argmax(1).tolist() == [1, 2, 2]
 
 
-def test_the_likelihood_given_observed_places_is_half_of_that_given_known_places() -> None:
+def test_the_evidence_of_observed_places_is_half_of_that_of_known_places() -> None:
     known = Rows(normal(6, 8), normal(4, 8, seed=1), 0.5, 0, known=True)
-    sentences = torch.tensor([[1, 2, 1], [3, 3, 3]])
-    found = dataclasses.replace(known, known=False).likelihood(sentences)
-    torch.testing.assert_close(found, known.likelihood(sentences) / 2)
+    found = dataclasses.replace(known, known=False).evidence()
+    torch.testing.assert_close(found, known.evidence() / 2)
 
 
 def test_the_likeliest_tokens_of_each_place_form_the_first_sentence_of_a_batch() -> None:
@@ -116,7 +115,7 @@ def test_the_places_of_a_network_begin_with_its_first_number(monkeypatch) -> Non
             return {"w": torch.zeros(1, 5, 6), "p": places}
 
     monkeypatch.setattr(token_likelihood, "language_model", lambda *_: model)
-    of = Shown(shape=(4,), classes=2, update={"w": torch.zeros(1, 5, 6)})
+    of = Shown(shape=(4,), classes=2, update={}, like=torch.zeros(1, 5, 6))
     rows = Rows(normal(5, 6), normal(4, 6, seed=1), 1.0, 0)
     assert torch.equal(rows.at(of, torch.ones(4), 1).places, places[0, 2:6])
     assert targets == [[[[0.0, 1.0]]]]
@@ -297,8 +296,8 @@ def search(
     monkeypatch.setattr(TokenLikelihood, "_changed", lambda *_: torch.tensor(changed).reshape(-1, 4).float())
     of = SimpleNamespace(shape=(4,), classes=2, update={"w": torch.zeros(1, numbers)})
     flat = Bigrams.of(torch.zeros(1, 4), 5, 0)
-    sentence, at, gradients = TokenLikelihood(**settings)._searched(of, rows, flat, 3)
-    return sentence.long().tolist(), at, gradients, calls
+    found = TokenLikelihood(**settings)._searched(of, rows, flat, 3)
+    return found.sentence.long().tolist(), found.label, found.gradients, calls
 
 
 A, B, C = [1, 1, 1, 0], [2, 1, 1, 0], [3, 1, 1, 0]
@@ -322,8 +321,8 @@ def test_the_tokens_to_choose_from_are_the_likeliest_of_evidence_and_frequency(m
     monkeypatch.setattr(TokenLikelihood, "_values", lambda *_: torch.tensor([0.0, 1.0]))
     monkeypatch.setattr(TokenLikelihood, "_changed", lambda *_: torch.zeros(0, 4))
     of = SimpleNamespace(shape=(4,), classes=2, update={"w": torch.zeros(1, 2)})
-    assert TokenLikelihood(tokens=1, gradients=1)._searched(of, rows, PRIOR, 3)[0].tolist() == [3, 3, 3, 0]
-    assert TokenLikelihood(tokens=1, gradients=1)._searched(of, rows, PRIOR, 2)[0].tolist() == [3, 3, 0, 0]
+    assert TokenLikelihood(tokens=1, gradients=1)._searched(of, rows, PRIOR, 3).sentence.tolist() == [3, 3, 3, 0]
+    assert TokenLikelihood(tokens=1, gradients=1)._searched(of, rows, PRIOR, 2).sentence.tolist() == [3, 3, 0, 0]
 
 
 def test_no_gradient_is_computed_once_the_limit_is_reached(monkeypatch) -> None:

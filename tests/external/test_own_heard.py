@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import leakbench
 from leakbench.core.errors import InputError
-from leakbench.external.assumptions import contradiction, distance_to_truth
+from leakbench.external.assumptions import contradiction, distance_of_guess
 from leakbench.external.attacker import AttackerOptions
 from leakbench.external.training_probe import Probe
 
@@ -127,7 +127,7 @@ def apart(probe: Probe, tap: str = "type-1") -> float:
     """Return the relative difference between the leak and the update that the truth gives."""
     seen, _ = probe._points(AttackerOptions("cpl")(), None, None, 10, None)[tap]
     assert seen.inputs is not None and seen.labels is not None
-    return float(distance_to_truth(seen.view, seen.inputs, seen.labels)[0].max())
+    return float(distance_of_guess(seen.view, seen.inputs, seen.labels)[0].max())
 
 
 def normed() -> nn.Module:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import leakbench
 from leakbench.core.errors import InputError
-from leakbench.external.assumptions import assumptions, distance_to_truth
+from leakbench.external.assumptions import assumptions, distance_of_guess
 from leakbench.external.attacker import COUNTED, SEARCHED, AttackerOptions
 from leakbench.external.network import forward_pass, order_layers
 from leakbench.external.trace import Trace, Training
@@ -172,7 +172,7 @@ def test_each_attack_reconstructs_or_explains_why_not(build: Callable[[], nn.Mod
 def test_the_truth_explains_the_update(build: Callable[[], nn.Module]) -> None:
     model, (x, y) = made(build).eval(), examples(4)
     seen = Trace(model, [gradient(model, x, y)], SHAPE, CLASSES, Training(4))
-    assert float(distance_to_truth(seen.view, x[None], y[None])[0]) < 1e-5
+    assert float(distance_of_guess(seen.view, x[None], y[None])[0]) < 1e-5
 
 
 def test_layers_have_the_order_in_which_they_run() -> None:
@@ -215,9 +215,9 @@ def test_batch_normalisation_in_either_mode() -> None:
     for mode in ("train", "eval"):
         wanted = gradient(model.train(mode == "train"), x, y)
         seen = Trace(model, [wanted], SHAPE, CLASSES, Training(4, mode=mode))
-        assert float(distance_to_truth(seen.view, x[None], y[None])[0]) < 1e-5
+        assert float(distance_of_guess(seen.view, x[None], y[None])[0]) < 1e-5
         other = Trace(model, [wanted], SHAPE, CLASSES, Training(4, mode="eval" if mode == "train" else "train"))
-        assert float(distance_to_truth(other.view, x[None], y[None])[0]) > 0.05
+        assert float(distance_of_guess(other.view, x[None], y[None])[0]) > 0.05
 
 
 def said_of(model: nn.Module, update: dict[str, Tensor], x: Tensor, y: Tensor, how: Training) -> str:
@@ -313,9 +313,9 @@ def test_instance_normalisation_in_either_mode(size: int, tap: str, frozen: bool
             for other in ("train", "eval")
         }
     for mode, seen in ((m, s) for m, by in found.items() for s in (by[m],)):
-        assert float(distance_to_truth(seen.view, x[None], y[None])[0]) < 1e-5
+        assert float(distance_of_guess(seen.view, x[None], y[None])[0]) < 1e-5
         assert (
-            float(distance_to_truth(found[mode]["eval" if mode == "train" else "train"].view, x[None], y[None])[0])
+            float(distance_of_guess(found[mode]["eval" if mode == "train" else "train"].view, x[None], y[None])[0])
             > 0.05
         )
     said = {mode: "\n".join(assumptions(by[mode], AttackerOptions("cpl")())) for mode, by in found.items()}
@@ -341,5 +341,5 @@ def test_instance_normalisation_without_statistics_has_one_mode() -> None:
     model, (x, y) = made(lambda: instanced(False)), examples(2)
     for mode in ("train", "eval"):
         seen = Trace(model, [gradient(model, x, y)], SHAPE, CLASSES, Training(2, mode=mode))
-        assert float(distance_to_truth(seen.view, x[None], y[None])[0]) < 1e-5
+        assert float(distance_of_guess(seen.view, x[None], y[None])[0]) < 1e-5
         assert "normalisation" not in "\n".join(assumptions(seen, AttackerOptions("cpl")()))

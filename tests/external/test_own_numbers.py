@@ -24,7 +24,7 @@ import leakbench
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
 from leakbench.external.arrays import read_arrays
-from leakbench.external.assumptions import assumptions, contradiction, distance_to_truth
+from leakbench.external.assumptions import assumptions, contradiction, distance_of_guess
 from leakbench.external.attack import _setup, attack_trace
 from leakbench.external.attacker import AttackerOptions
 from leakbench.external.scoring import seconds_per_gradient
@@ -78,7 +78,7 @@ def test_the_size_of_a_large_update_is_reported() -> None:
         view = dataclasses.replace(
             seen.view, update={n: (g.double() * times / 1e17).float() for n, g in seen.view.update.items()}
         )
-        assert [float(t) for t in distance_to_truth(view, x[None], y[None])] == pytest.approx(
+        assert [float(t) for t in distance_of_guess(view, x[None], y[None])] == pytest.approx(
             [abs(times - 1) / times, times, 1], 1e-3
         )
 
@@ -158,7 +158,7 @@ def test_a_small_step_of_float32_weights_contradicts_nothing() -> None:
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     added = {n: (before[n] - 1e-6 * g) - before[n] for n, g in gradient(model, x, y).items()}
     seen = Trace(model, [added], SHAPE, CLASSES, Training(4, 1, 1e-6), None, "type-1", (x[None], y[None]))
-    assert float(distance_to_truth(seen.view, x[None], y[None])[0]) > 1e-3
+    assert float(distance_of_guess(seen.view, x[None], y[None])[0]) > 1e-3
     assert "".join(contradiction(seen, AttackerOptions("cpl")())) == ""
     clipped = Trace(
         model,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import leakbench
 from leakbench.core.errors import InputError
-from leakbench.external.assumptions import distance_to_truth
+from leakbench.external.assumptions import distance_of_guess
 from leakbench.external.attacker import AttackerOptions
 from leakbench.external.training_probe import Probe
 
@@ -34,7 +34,7 @@ def explained(probe: Probe, tap: str = "type-1", normalise: tuple[float, float] 
     """Return the relative difference between the leak and the update that the truth gives."""
     seen, _ = probe._points(AttackerOptions("cpl")(), None, None, 10, normalise)[tap]
     assert seen.inputs is not None and seen.labels is not None
-    return float(distance_to_truth(seen.view, seen.inputs, seen.labels)[0].max())
+    return float(distance_of_guess(seen.view, seen.inputs, seen.labels)[0].max())
 
 
 def test_gradients_equal_autograds_and_are_attacked() -> None:

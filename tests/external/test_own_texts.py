@@ -81,7 +81,7 @@ def test_only_a_sentence_with_the_gradient_of_the_update_is_certified(recorded):
 @pytest.mark.parametrize(("members", "apart", "right"), [(1, 9.8e-4, True), (32, 9.8e-4, False), (32, 2e-5, True)])
 def test_the_certificate_of_a_batch_of_weights_is_stricter(monkeypatch, members, apart, right):
     """Two swapped tokens of one of 32 sentences change the mean gradient by .00098, while the weights are rounded by as much."""
-    monkeypatch.setattr(certificate, "distance_to_truth", lambda *_: (torch.tensor([apart]), None, None))
+    monkeypatch.setattr(certificate, "distance_of_guess", lambda *_: (torch.tensor([apart]), None, None))
     monkeypatch.setattr(certificate, "rounding_of", lambda _: SimpleNamespace(share=torch.tensor([0.01])))
     view = SimpleNamespace(update={"w": torch.ones(1, 2)}, examples=members, knowledge=SimpleNamespace(reads="weights"))
     answer = SimpleNamespace(inputs=torch.ones(1, members, 4), labels=torch.zeros(1, members, dtype=torch.int64))

@@ -76,7 +76,7 @@ def learned(view: View, origin: Origin, public: Public, make: Callable[[], Param
         return Fitted(origin, tensors, Fit(time.perf_counter() - began, len(public.labels)))
 
     fitted = view.fits(origin, fit)
-    return fitted.read(origin, next(iter(view.update.values()))), fitted.fit
+    return fitted.read(origin, view.like), fitted.fit
 
 
 def _weights(view: View) -> list[str]:

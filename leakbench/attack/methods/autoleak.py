@@ -194,7 +194,7 @@ class AutoLeak:
 
     def _of_twins(self, view: View, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the doubt from the same stages on public examples without a defense, the same for all victims."""
-        everyone = torch.ones(view.victims, dtype=torch.bool, device=next(iter(view.update.values())).device)
+        everyone = torch.ones(view.victims, dtype=torch.bool, device=view.like.device)
         # Two for an external update, since its user waits. The doubt then needs both to fail, otherwise two of three.
         undefended = twins(view, self.twins if view.searches is None else min(2, self.twins))
         if undefended is None:

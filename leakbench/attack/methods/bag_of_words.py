@@ -67,7 +67,7 @@ class BagOfWords:
 
     def _answer(self, view: View, rngs: Generators) -> Reconstruction:
         model = language_model(view, "bag_of_words")
-        like = next(iter(view.update.values()))
+        like = view.like
         inputs = like.new_full((view.victims, view.examples, *view.shape), torch.nan)
         for victim in range(view.victims):
             one = view.of(torch.tensor([victim], device=like.device))

@@ -105,7 +105,7 @@ class Dager:
 
     def _answer(self, view: View, rngs: Generators) -> Reconstruction:
         model = language_model(view, "dager")
-        like = next(iter(view.update.values()))
+        like = view.like
         inputs = like.new_full((view.victims, view.examples, *view.shape), torch.nan)
         labels = torch.full((view.victims, view.examples), -1, dtype=torch.int64, device=like.device)
         for victim, rng in enumerate(rngs):
@@ -120,14 +120,14 @@ class Dager:
         """Return possible sentences (n, T) of the one victim of a view."""
         length = view.shape[0]
         if self.missing(model, tuple(view.update)):
-            return next(iter(view.update.values())).new_zeros(0, length)
+            return view.like.new_zeros(0, length)
         layers = [
             layer_of(view.update, probes, self.tolerance, view.noise)
             for probes in probes_of(model, tuple(view.update))[:2]
         ]
         first, second = layers if len(layers) == 2 else (None, None)
         if first is None or second is None:
-            return next(iter(view.update.values())).new_zeros(0, length)
+            return view.like.new_zeros(0, length)
         evidence = embedded(view, model) if self.embeddings else None
         possible = possible_of(view, model, first, length, evidence)
         if int(possible.sum(0).max()) > self.most:
@@ -189,7 +189,7 @@ def distance_of(view: View, model: LanguageModel, layer: Layer, tokens: Tensor, 
 
 def possible_of(view: View, model: LanguageModel, layer: Layer, length: int, evidence: Embedded | None) -> Tensor:
     """Return (tokens, T) bool: whether a token may be at a place. The input of the first layer depends on nothing else."""
-    device = next(iter(view.update.values())).device
+    device = view.like.device
     possible = torch.zeros(model.tokens, length, dtype=torch.bool, device=device)
     numbers = torch.arange(model.tokens, device=device) if evidence is None else evidence.tokens
     numbers = numbers[numbers != model.padding]  # Padding is hidden.

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.embeddings import fitted_lengths, noise_of
+from leakbench.attack.embeddings import fitted_lengths, noise_on_words
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.one_step import likeliest
@@ -22,7 +22,7 @@ from leakbench.attack.text import SMOOTHING, Bigrams, answer_of, language_model
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
-from leakbench.core.types import Generators
+from leakbench.core.types import Generators, Parameters
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
 from leakbench.models.language import LanguageModel
@@ -91,7 +91,7 @@ class TokenLikelihood:
         model = language_model(view, "token_likelihood")
         public = public_of(view, "token_likelihood", self.needs.public).inputs.cpu()
         prior = Bigrams.of(public, model.tokens, model.padding, self.smoothing)
-        like = next(iter(view.update.values()))
+        like = view.like
         inputs = like.new_full((view.victims, view.examples, *view.shape), torch.nan)
         labels = torch.full((view.victims, view.examples), -1, dtype=torch.int64, device=like.device)
         gradients = torch.zeros(view.victims, dtype=torch.int64)
@@ -101,39 +101,49 @@ class TokenLikelihood:
             if not (rows.places.any() and rows.places.isfinite().all() and rows.words.isfinite().all()):
                 continue  # Nothing leaks through an update of zeros, and nothing is compared with one that is not finite.
             if view.examples == 1:
-                inputs[victim, 0], labels[victim, 0], gradients[victim] = self._searched(one, rows, prior, length)
+                found = self._searched(one, rows, prior, length)
+                inputs[victim, 0], labels[victim, 0], gradients[victim] = found.sentence, found.label, found.gradients
             else:
                 inputs[victim] = rows.spread(view.examples, length)
         return answer_of(view, inputs, labels, gradients)
 
-    def _searched(self, view: View, rows: _Rows, prior: Bigrams, length: int) -> tuple[Tensor, int, int]:
-        """Return (sentence (T,), label, number of gradients) of the one victim of a view."""
-        sentence, label, value, gradients = torch.full((view.shape[0],), torch.nan), -1, -math.inf, 0
-        while gradients < self.gradients:
-            evidence = rows.evidence()
+    def _searched(self, view: View, rows: _Rows, prior: Bigrams, length: int) -> _Found:
+        """Return the sentence of the one victim of a view."""
+        found = self._read(view, rows, prior, length)
+        # Without a label, the network's own gradients are not finite.
+        return found if found.label < 0 else self._improved(view, found, prior, length)
+
+    def _read(self, view: View, rows: _Rows, prior: Bigrams, length: int) -> _Found:
+        """Return the start: the likeliest sentence by the gradients of the embeddings, read until it gets no likelier."""
+        found = _Found(torch.full((view.shape[0],), torch.nan), -1, -math.inf, rows, 0)
+        while found.gradients < self.gradients:
+            evidence = found.rows.evidence()
             guess = torch.full((view.shape[0],), float(rows.padding), dtype=torch.float32)
             options = (evidence + prior.alone).topk(min(self.tokens, evidence.shape[1] - 1), dim=1).indices
             guess[:length] = prior.likeliest(evidence[:length], options[:length]).float()
             values = self._values(view, rows, prior, guess.repeat(view.classes, 1), torch.arange(view.classes))
-            gradients += len(values) + 1
-            if not float(values.max()) > value:
-                break
-            sentence, label, value = guess, int(values.argmax()), float(values.max())
+            gradients = found.gradients + len(values) + 1
+            if not float(values.max()) > found.value:
+                return dataclasses.replace(found, gradients=gradients)
+            label = int(values.argmax())
             # The places of a good guess are closer to the true ones than the observed ones are, behind strong noise.
-            rows = rows.at(view, sentence, label)
-        if label < 0:  # The network's own gradients are not finite.
-            return sentence, label, gradients
+            found = _Found(guess, label, float(values[label]), rows.at(view, guess, label), gradients)
+        return found
+
+    def _improved(self, view: View, found: _Found, prior: Bigrams, length: int) -> _Found:
+        """Return a sentence after changes that make it likelier."""
+        sentence, label, value, rows, gradients = found.sentence, found.label, found.value, found.rows, found.gradients
         many = sum(u.numel() for u in view.update.values())
         expected, slack = -many / 2, 2 * math.sqrt(2 * many)
         tried, made, changed = 0, 0, self._changed(sentence, length, rows, prior)
         while gradients < self.gradients and len(some := changed[tried : tried + self.changes]):
-            found = self._values(view, rows, prior, some, torch.full((len(some),), label))
+            values = self._values(view, rows, prior, some, torch.full((len(some),), label))
             gradients, tried = gradients + len(some), tried + len(some)
-            better = [k for k in found.argsort(descending=True).tolist() if float(found[k]) > value]
+            better = [k for k in values.argsort(descending=True).tolist() if float(values[k]) > value]
             if not better:
                 # The true gradient's distance is that of the noise, p s^2 within a few of its deviations: if the likeliest changes
                 # all cost more than the true sentence could gain, the present one is taken as the true one.
-                if value - float(found.max()) > max(0.0, expected - value) + slack:
+                if value - float(values.max()) > max(0.0, expected - value) + slack:
                     break
                 continue
             # Improvements at different places are made together, if that is better than the best alone.
@@ -144,11 +154,11 @@ class TokenLikelihood:
                 if not (there & touched).any():
                     both[there], touched = some[k][there], touched | there
             together = float(self._values(view, rows, prior, both[None], torch.tensor([label]))[0])
-            gradients, best = gradients + 1, float(found[better[0]])
+            gradients, best = gradients + 1, float(values[better[0]])
             sentence, value = (both, together) if together >= best else (some[better[0]], best)
             rows, made = rows.at(view, sentence, label), made + 1
             tried, changed = 0, self._changed(sentence, length, rows, prior)
-        return sentence, label, gradients + made
+        return _Found(sentence, label, value, rows, gradients + made)
 
     def _changed(self, sentence: Tensor, length: int, rows: _Rows, prior: Bigrams) -> Tensor:
         """Return sentences (n, T) to try, the likeliest first: one token is exchanged or moved, or two are swapped.
@@ -213,8 +223,7 @@ class _Rows:
     @classmethod
     def of(cls, view: View, model: LanguageModel) -> _Rows:
         """Return the rows of a view with one victim."""
-        name, first = model.position_weights or ("", 0)
-        words, places = view.update.get(model.word_weights), view.update.get(name)
+        words, places = view.update.get(model.word_weights), _placed(model, view.update)
         if words is None or places is None:
             raise InputError(
                 "token_likelihood: reads the gradients of word and position embeddings, which this network does not train"
@@ -222,26 +231,25 @@ class _Rows:
             )
         rows = words[0].double().cpu()  # Small problems, of which some have no method on a GPU.
         rounding = float(rows.abs().max()) * 1e-6
-        std = max(float(noise_of(view, model.word_weights)[0]), rounding, torch.finfo(torch.float32).tiny)
-        return cls(rows, places[0].double().cpu()[first : first + view.shape[0]], std, model.padding)
+        std = max(float(noise_on_words(view, model.word_weights)[0]), rounding, torch.finfo(torch.float32).tiny)
+        return cls(rows, places[: view.shape[0]], std, model.padding)
 
     def likelihood(self, sentences: Tensor) -> Tensor:
-        """Return the log-likelihoods (n,) of the tokens (n, L) of the first L places, given the places, up to a constant."""
+        """Return the log-likelihoods (n,) of tokens (n, L) of the first L places, given places without noise, up to a constant."""
         products, length = self.places @ self.words.T, sentences.shape[1]
         fit = products[torch.arange(length), sentences].sum(1)
         same = sentences[:, :, None] == sentences[:, None, :]
         twice = (same * (self.places @ self.places.T)[:length, :length]).sum((1, 2))
-        return (fit - twice / 2) / (1 if self.known else 2) / self.std**2
+        return (fit - twice / 2) / self.std**2
 
     def at(self, view: View, sentence: Tensor, label: int) -> _Rows:
         """Return the rows with the places that the view's network gives a sentence (T,) with a label."""
         model = language_model(view, "token_likelihood")
-        name, first = model.position_weights or ("", 0)
-        like = next(iter(view.update.values()))
+        like = view.like
         targets = one_hot(torch.tensor([[label]], device=like.device), view.classes).to(like)
         with torch.no_grad():
-            given = view.respond(sentence[None, None].to(like), targets)[name][0]
-        return dataclasses.replace(self, places=given.double().cpu()[first : first + view.shape[0]], known=True)
+            given = _placed(model, view.respond(sentence[None, None].to(like), targets))
+        return self if given is None else dataclasses.replace(self, places=given[: view.shape[0]], known=True)
 
     def evidence(self) -> Tensor:
         """Return the evidence (T, tokens) for each token at each place, in nats, up to a constant of the place.
@@ -270,6 +278,31 @@ class _Rows:
         best = self.evidence().topk(many, dim=1).indices.T.float()
         best[:, length:] = float(self.padding)
         return best.to(torch.float32)
+
+
+def _placed(model: LanguageModel, gradients: Parameters) -> Tensor | None:
+    """Return the gradients (places, d) of the one victim's embeddings of positions, float64; None if they are not trained."""
+    name, first = model.position_weights or ("", 0)
+    return gradients[name][0].double().cpu()[first:] if name in gradients else None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search has found.
+
+    Args:
+        sentence: (T,), NaN for none.
+        label: Its label, -1 for none.
+        value: Its log-posterior, up to a constant.
+        rows: The gradients of the embeddings, with the places of the sentence.
+        gradients: Number of gradients that were computed.
+    """
+
+    sentence: Tensor
+    label: int
+    value: float
+    rows: _Rows
+    gradients: int
 
 
 RIDGE = 1e-12

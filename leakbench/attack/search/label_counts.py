@@ -34,7 +34,7 @@ def label_counts(view: View, rngs: Generators) -> Tensor:
         InputError: If the view has no public examples, or if the last layer does not have one row per class.
     """
     if view.classes == 1:  # All examples have the only class.
-        like = next(iter(view.update.values()))
+        like = view.like
         return torch.full((view.victims, 1), view.examples, device=like.device)
     name, slope, expected = _of_public(view)
     gradient = view.update[name].flatten(2) if view.update[name].dim() > 2 else view.update[name][..., None]

@@ -47,7 +47,7 @@ class Joint:
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
         """Return random logits (V, M, classes)."""
-        like = next(iter(view.update.values()))
+        like = view.like
         logits = torch.stack([torch.randn(view.examples, view.classes, generator=rng) for rng in rngs])
         return LabelGuess(logits.to(like), joint=True)
 
@@ -93,7 +93,7 @@ class LastLayerCounts:
         counts = label_counts(view, rngs)
         classes = torch.arange(view.classes, device=counts.device).expand_as(counts)
         labels = classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples)
-        return LabelGuess(one_hot(labels, view.classes).to(next(iter(view.update.values()))), joint=False)
+        return LabelGuess(one_hot(labels, view.classes).to(view.like), joint=False)
 
 
 @part("labels.given")
@@ -106,7 +106,7 @@ class Given:
         """Return one-hot labels; raises InputError if the view does not contain the true labels."""
         if view.labels is None:
             raise InputError("labels: 'given' needs a view that shows the true labels; this one does not")
-        return LabelGuess(one_hot(view.labels, view.classes).to(next(iter(view.update.values()))), joint=False)
+        return LabelGuess(one_hot(view.labels, view.classes).to(view.like), joint=False)
 
 
 LABELS = Slot("labels", ("leakbench.attack.slots",))

@@ -48,7 +48,7 @@ class Decoder:
 
         `encode` is the mean of the encoder. Its decoding is near the input but not equal to it.
         """
-        public, like = public_of(view, "decoder", self.public), next(iter(view.update.values()))
+        public, like = public_of(view, "decoder", self.public), view.like
         sides = Sides(math.prod(view.shape), self.hidden, self.latent)
         training = DecoderTraining(self.epochs, self.batch, self.learning_rate)
         fields = {"sides": vars(sides), "training": vars(training), "seed": self.seed}

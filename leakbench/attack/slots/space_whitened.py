@@ -87,7 +87,7 @@ class Whitened:
 
     def _prior(self, view: View) -> tuple[Whitening, Tensor | None]:
         """Return the map, and the centres (classes, d) of the classes' priors; None if all classes have the same."""
-        like = next(iter(view.update.values()))
+        like = view.like
         if self.source == "public" or (self.source == "usual" and len(view.shape) != 3):
             public = public_of(view, "whitened", self.public)
             inputs, labels = public.inputs.to(like), public.labels.to(like.device)

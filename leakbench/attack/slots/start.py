@@ -29,7 +29,7 @@ class Start(Protocol):
 
 def _drawn(view: View, rngs: Generators, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
     """Return one draw per example (V, M, *s)."""
-    like = next(iter(view.update.values()))
+    like = view.like
     return torch.stack([torch.stack([draw(rng) for _ in range(view.examples)]) for rng in rngs]).to(like)
 
 

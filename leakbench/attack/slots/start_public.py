@@ -66,9 +66,9 @@ class Surrogate:
             raise InputError("public: every public example is of the victim's class, 'surrogate' needs another one")
         order = torch.stack([torch.rand(others.shape[1:], generator=rng) for rng in rngs])
         chosen = order.masked_fill(~others, -1.0).argmax(-1).to(public.inputs.device)
-        return public.inputs[chosen].to(next(iter(view.update.values())))
+        return public.inputs[chosen].to(view.like)
 
 
 def _standard_normal(view: View, rngs: Generators) -> Tensor:
-    like = next(iter(view.update.values()))
+    like = view.like
     return normal(like.new_zeros(view.victims, 1, *view.shape), rngs, view.examples)

@@ -35,7 +35,7 @@ class StandardUniform:
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess (V, M, d); raises InputError if the inputs are not a table."""
-        columns, like = layout_of(view, "standard_uniform"), next(iter(view.update.values()))
+        columns, like = layout_of(view, "standard_uniform"), view.like
         shape = (view.examples, columns.width)
         z = torch.stack([2 * torch.rand(shape, generator=rng) - 1 for rng in rngs]).to(like)
         return soften(z, columns, 1.0, "sigmoid") if self.soft else columns.mean.to(z) + columns.deviation.to(z) * z
