@@ -55,9 +55,12 @@ class Defense:
         ),
     ] = "fixed"
     cohorts: Annotated[
-        Literal["fixed", "poisson"],
+        Literal["fixed", "poisson", "in_turn"],
         Field(
-            description="How the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N)."
+            description=(
+                "How the server draws its clients: `fixed` (K_t of N), `poisson` (each with probability K_t / N) or `in_turn` (the "
+                "next K_t of one shuffled list, over and over, so that a client takes part in at most one of any N / K_t rounds)."
+            )
         ),
     ] = "fixed"
     cohort_growth: Annotated[
@@ -112,6 +115,9 @@ class Defense:
 
     def __post_init__(self) -> None:
         # NbAFL's formula does not say whose sensitivity it uses, and neither may a user's own claim: both then have no unit.
+        if self.cohorts == "in_turn" and self.cohort_growth != 1:
+            text = "cohort_growth: clients that take turns (cohorts: in_turn) need as many places in each round; expected 1"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
         claimed = getattr(self.claim, "unit", self.unit)
         if claimed != self.unit:
             text = f"claim: its unit is {claimed!r}, the defense's is {self.unit!r}; expected the same"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakbench.core.rng import generator
 from leakbench.core.types import Generators, Network
 
 __all__ = ["Batches", "draw_batches", "draw_clients", "drawn", "drop_out"]
@@ -25,8 +26,20 @@ class Batches:
     weights: Tensor
 
 
-def draw_clients(clients: int, per_round: int, cohorts: str, rng: torch.Generator) -> Tensor:
-    """Draw the sorted ids of a round's clients: exactly K_t of N (`fixed`) or each with probability K_t / N (`poisson`)."""
+def draw_clients(clients: int, per_round: int, cohorts: str, seed: int, index: int) -> Tensor:
+    """Draw the sorted ids of a round's clients; see `Defense.cohorts` for the kinds.
+
+    Args:
+        clients: N.
+        per_round: K_t.
+        cohorts: The kind.
+        seed: Seed of the run.
+        index: Index of the round, from 0.
+    """
+    if cohorts == "in_turn":
+        order = torch.randperm(clients, generator=generator(seed, "turns"))
+        return order[(index * per_round + torch.arange(per_round)) % clients].sort().values
+    rng = generator(seed, "clients", index)
     if cohorts == "poisson":
         return torch.nonzero(torch.rand(clients, generator=rng) < per_round / clients).flatten()
     return torch.randperm(clients, generator=rng)[:per_round].sort().values

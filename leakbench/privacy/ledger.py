@@ -32,7 +32,7 @@ class Schedule:
         examples_per_client: |D_i|.
         copies: Average number of clients that hold one training example.
         most_copies: Largest number of clients that hold one training example.
-        client_sampling: `poisson` or `fixed` (K_t without replacement).
+        client_sampling: `poisson`, `fixed` (K_t without replacement) or `in_turn` (the next K_t of one shuffled list).
         batch_sampling: `poisson`, `fixed` (B without replacement, drawn again in each local iteration) or `split` (passes over a
             shuffled list).
         tensors: Number of parameter tensors.
@@ -54,7 +54,7 @@ class Schedule:
     examples_per_client: int
     copies: float
     most_copies: int
-    client_sampling: Literal["poisson", "fixed"]
+    client_sampling: Literal["poisson", "fixed", "in_turn"]
     batch_sampling: Literal["poisson", "fixed", "split"]
     tensors: int
     largest: dict[str, int] | None = None
@@ -81,7 +81,7 @@ class Schedule:
                 f"copies: got {self.copies} (most_copies {self.most_copies}), expected 0 < mean <= most <= clients"
             )
         for name, known in (
-            ("client_sampling", ("poisson", "fixed")),
+            ("client_sampling", ("poisson", "fixed", "in_turn")),
             ("batch_sampling", ("poisson", "fixed", "split")),
         ):
             if getattr(self, name) not in known:
@@ -95,7 +95,7 @@ class Schedule:
     @property
     def complete(self) -> bool:
         """Whether every sum of a round contains the noise of exactly K_t clients."""
-        return self.client_sampling == "fixed" and not self.dropout
+        return self.client_sampling != "poisson" and not self.dropout
 
     @property
     def client_rate(self) -> float:
@@ -120,10 +120,16 @@ class Schedule:
         drawn = self.rounds * self.clients_per_round if drawn is None else drawn
         return drawn / self.clients * (self.copies if unit == "example" else 1.0)
 
-    def most_participations(self, unit: Unit, cohort: int) -> int:
-        """Return the largest number of participations of a unit in one round of `cohort` clients, over all draws of clients."""
+    @property
+    def in_turn(self) -> bool:
+        """Whether clients take turns, so that nothing about the draw is random to an observer."""
+        return self.client_sampling == "in_turn"
+
+    def most_participations(self, unit: Unit, cohort: int, rounds: int = 1) -> int:
+        """Return the largest number of participations of a unit in rounds of `cohort` clients, over all draws of clients."""
         holders = self.most_copies if unit == "example" else 1
-        return min(holders, cohort) if self.client_sampling == "fixed" else holders
+        most = rounds * (min(holders, cohort) if self.client_sampling != "poisson" else holders)
+        return min(most, holders * -(-rounds * cohort // self.clients)) if self.in_turn else most
 
     def passes(self) -> int:
         """Return the number of uses of an example of a fixed split in one participation, one per pass."""

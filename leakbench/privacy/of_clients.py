@@ -82,7 +82,8 @@ def _part(sigma: float, guarded: Guarded, schedule: Schedule, draw: Draw) -> Par
     one, stretch = (Mechanism(sigma, 1.0, 1),), guarded.stretch
     rounds, rate = stretch.rounds, stretch.clients_per_round / schedule.clients
     hidden = (Mechanism(sigma, rate, rounds, draw),) if draw != "visible" else ()
-    return Part(rounds, hidden or drawn(one, "client", stretch, schedule), repeated(one, rounds), one, rounds)
+    most = schedule.most_participations("client", stretch.clients_per_round, rounds)
+    return Part(rounds, hidden or drawn(one, "client", stretch, schedule), repeated(one, most), one, most)
 
 
 def _rates(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
@@ -93,12 +94,19 @@ def _rates(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
 def _seen_rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
     """Return as text in how many rounds a client takes part, and whether that is random."""
     rates = _rates(guarded, schedule)
+    if schedule.in_turn:
+        return f"{schedule.rounds} rounds, in at most {_turns(guarded, schedule)} of which the client takes its turn"
     if rates == "q=1":
         return f"{schedule.rounds} rounds, in each of which every client takes part"
     return (
         f"{schedule.rounds} rounds, in each of which the client takes part with {rates}: the draw of clients is random, and "
         "the observer sees it"
     )
+
+
+def _turns(guarded: tuple[Guarded, ...], schedule: Schedule) -> int:
+    stretches = [g.stretch for g in guarded]
+    return sum(schedule.most_participations("client", s.clients_per_round, s.rounds) for s in stretches)
 
 
 def _trusting_others(cohorts: str) -> str:
@@ -108,8 +116,14 @@ def _trusting_others(cohorts: str) -> str:
 def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     own, cohorts = _own(guarded), _cohorts(guarded)
     visible = own and not schedule.complete
-    parts = _parts(guarded, schedule, "visible" if visible else schedule.client_sampling)
+    draw: Draw = "visible" if visible or schedule.client_sampling == "in_turn" else schedule.client_sampling
+    parts = _parts(guarded, schedule, draw)
     what = f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, {schedule.rounds} rounds"
+    if schedule.in_turn:
+        honest = _trusting_others(cohorts) if own and not visible else ""
+        only = "; only the client's own noise counts, since others may drop out" if visible else ""
+        what = f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates"
+        return Released(parts, f"{what}, {_seen_rounds(guarded, schedule)}; zero-out adjacency{honest}{only}", "client")
     if visible:
         failing = f"clients drop out with probability {schedule.dropout:g}, so " if schedule.dropout else ""
         cohort = "Poisson cohorts" if schedule.client_sampling == "poisson" else "cohorts drawn without replacement"

@@ -47,6 +47,9 @@ def _participations(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
     mean, most = f"{schedule.copies:.4g}", f"{schedule.most_copies}"
     held = f"the worst example, which {most} of {schedule.clients} clients hold{'s' * (schedule.most_copies == 1)}"
     held += f" ({mean} on average)" * (mean != most)
+    if schedule.in_turn:
+        turns = sum(schedule.most_participations("example", s.clients_per_round, s.rounds) for s in stretches)
+        return f"{held}, takes part at most {_times(turns, 6)}: clients take turns"
     if all(s.clients_per_round == schedule.clients for s in stretches):
         return f"{held}, takes part {_times(expected, 6)}: all clients take part in every round"
     often = _times(expected, 4)
@@ -112,7 +115,7 @@ def _part(guarded: Guarded, schedule: Schedule, visible: bool, summed: bool) -> 
 
 
 def _of_stretch(one: Plain, stretch: Stretch, schedule: Schedule) -> Part:
-    most = stretch.rounds * schedule.most_participations("example", stretch.clients_per_round)
+    most = schedule.most_participations("example", stretch.clients_per_round, stretch.rounds)
     return Part(stretch.rounds, drawn(one, "example", stretch, schedule), repeated(one, most), one, most)
 
 

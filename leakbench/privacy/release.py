@@ -101,6 +101,8 @@ def drawn(one: Plain, unit: Unit, stretch: Stretch, schedule: Schedule) -> Mecha
         unit: `example` is the example with the most copies.
     """
     cohort, holders = stretch.clients_per_round, schedule.most_copies if unit == "example" else 1
+    if schedule.client_sampling == "in_turn":
+        return repeated(one, schedule.most_participations(unit, cohort, stretch.rounds))
     if cohort == schedule.clients:
         return repeated(one, holders * stretch.rounds)
     single = holders == 1 and len(one) == 1 and (one[0].sampling_rate, one[0].steps) == (1.0, 1)

@@ -378,7 +378,7 @@ def test_every_round_draws_separately() -> None:
     assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 0.05
     # Three clients draw 1 each on their sum: 1 / sqrt(3) on the mean, unlike one noise for all three.
     assert float(first.std()) == pytest.approx(3**-0.5, rel=0.05)
-    cohorts = {tuple(draw_clients(100, 10, "fixed", generator(0, "clients", t)).tolist()) for t in range(3)}
+    cohorts = {tuple(draw_clients(100, 10, "fixed", 0, t).tolist()) for t in range(3)}
     assert len(cohorts) == 3
     assert not torch.equal(states[0].counts.rounds * 2, states[1].counts.rounds)
     at_server = Defense(title="t", cite="c", unit="client", server=(ClipWhole(1e-6), GaussianNoise(1e6, "sum")))

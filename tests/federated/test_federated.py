@@ -142,9 +142,9 @@ def test_batches_are_drawn_as_they_are_named() -> None:
 
 def test_clients_are_drawn_as_they_are_named() -> None:
     """fixed: exactly K_t distinct; poisson: K_t on average."""
-    fixed = draw_clients(100, 10, "fixed", generator(0, "clients"))
+    fixed = draw_clients(100, 10, "fixed", 0, 0)
     assert len(fixed) == len(set(fixed.tolist())) == 10
-    sizes = [len(draw_clients(100, 10, "poisson", generator(0, "clients", i))) for i in range(300)]
+    sizes = [len(draw_clients(100, 10, "poisson", 0, i)) for i in range(300)]
     assert sum(sizes) / 300 == pytest.approx(10, abs=0.6)
     assert len(set(sizes)) > 5
 
@@ -195,7 +195,7 @@ def test_rounds_are_plain_fedavg_and_the_ledger_counts_their_clients() -> None:
     rounds = torch.zeros(6, dtype=torch.int64)
     for t in range(2):
         moved = {n: torch.zeros_like(w) for n, w in whole.items()}
-        for client in draw_clients(6, 3, "fixed", generator(0, "clients", t)).tolist():
+        for client in draw_clients(6, 3, "fixed", 0, t).tolist():
             rounds[client] += 1
             updates[handed.indices[client]] += 1
             weights = whole
