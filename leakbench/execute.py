@@ -14,7 +14,7 @@ from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.cell.device import conditions
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Progress, planned, ticking
-from leakbench.core.types import Network
+from leakbench.core.types import Network, sent_memory
 from leakbench.data.partition import Partition
 from leakbench.data.words import WORDS, words_of
 from leakbench.experiment.attack_time import AttackTime
@@ -98,7 +98,7 @@ def _honest(cell: Cell, run: Run, round_number: int | None, network: int = 0) ->
     return Network(
         model,
         {n: weights[n].to(device) for n in start},
-        memory={n: m.to(device) for n, m in memory.items()},
+        memory={n: m.to(device) for n, m in sent_memory(memory).items()},
         engine=cell.settings.engine,
     )
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 __all__ = [
+    "AT_SERVER",
     "Clock",
     "Fact",
     "Generators",
@@ -25,6 +26,7 @@ __all__ = [
     "ShowsDraws",
     "Signal",
     "joined",
+    "sent_memory",
 ]
 
 Parameters: TypeAlias = dict[str, Tensor]
@@ -210,7 +212,8 @@ class Signal:
         facts: Facts of the transforms so far, oldest first.
         memory: {name: (lanes, holders, *m)}, data of a transform for its next use: from one local iteration to the next, then
             to the server (with the K clients as holders), and as their mean to every client of the next round. The running
-            statistics of batch normalisation use it too.
+            statistics of batch normalisation use it too. What is named `server.*` goes from the server's station to that of the
+            next round alone; nobody else sees it.
         local: The client's network and examples; None at the server.
     """
 
@@ -257,6 +260,15 @@ class Signal:
         merged = {name: g.sum(1, keepdim=True) / n for name, g in self.grads.items()}
         memory = {name: m.mean(1, keepdim=True) for name, m in self.memory.items()}
         return dataclasses.replace(self, grads=merged, averaged=self.averaged * n, memory=memory)
+
+
+AT_SERVER = "server."
+"""Start of the names of what the server remembers for itself alone (`Signal.memory`)."""
+
+
+def sent_memory(memory: Parameters) -> Parameters:
+    """Return what the server sends to the clients of its memory {name: (*m)}."""
+    return {name: m for name, m in memory.items() if not name.startswith(AT_SERVER)}
 
 
 def joined(signals: list[Signal]) -> Signal:

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from leakbench.core.progress import unticked
 from leakbench.core.rng import generator, generators
-from leakbench.core.types import Clock, Local, Network, OwnLoss, Parameters, Signal, joined
+from leakbench.core.types import Clock, Local, Network, OwnLoss, Parameters, Signal, joined, sent_memory
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
 from leakbench.data.recipe import Federation
@@ -184,9 +184,11 @@ def train(
         spread = (math.nan, math.nan)
         if complete or defense.on_dropout == "continue":
             cohort = _Cohort(clock, clients, partition.of(clients))
-            network = dataclasses.replace(network, parameters=parameters, memory=memory)
+            network = dataclasses.replace(network, parameters=parameters, memory=sent_memory(memory))
             updates, uses = _updates(task, network, cohort, room, tick)
             spread = _spread(updates.grads)
+            own = {n: m[None, None] for n, m in memory.items() if n not in network.memory}
+            updates = dataclasses.replace(updates, memory={**updates.memory, **own})
             signal = apply(
                 defense.stations.server, updates, clock.at_the_end(), generators(seed, "server noise", [(index,)])
             )
