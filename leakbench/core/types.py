@@ -49,6 +49,7 @@ class Clock:
         clients: N.
         examples_per_client: |D_i|.
         client_optimizer: Optimizer of the local iterations, `sgd` or `adam`, see `leakbench.federated.optimizer`.
+        separation: Least difference between two rounds with one client: N / K_t, rounded down, if clients take turns, else 1.
     """
 
     round: int
@@ -59,6 +60,7 @@ class Clock:
     clients: int = 1
     examples_per_client: int = 1
     client_optimizer: str = "sgd"
+    separation: int = 1
 
     def at_the_end(self) -> Clock:
         """Return the moment of the round's last local iteration, for the client and the server station."""
@@ -82,6 +84,10 @@ class Fact:
             counts.
         raw: Whether private data decide here without noise, so that earlier noise does not protect them.
         only: For `noise`: whether it protects a separate release (a count, a quantile), so that other noise does not add to it.
+        training: For `noise` that is correlated over the rounds: standard deviation of noise that protects one release as much as
+            this one protects everything that one unit contributes to the whole training. 0 for other noise.
+        separation: For `noise` that is correlated over the rounds: least difference between two rounds with one unit for which
+            this holds.
     """
 
     kind: Literal["clip", "scale", "noise", "uncalibrated_noise", "other"]
@@ -92,6 +98,8 @@ class Fact:
     rescales: bool = False
     raw: bool = False
     only: bool = False
+    training: float = 0.0
+    separation: int = 1
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ import torch
 
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generators
-from leakbench.core.types import Clock, Fact, Local, Network, Parameters, Signal
+from leakbench.core.types import Clock, Fact, Local, Network, Parameters, Signal, sent_memory
 from leakbench.data.recipe import Federation
 from leakbench.defense.recipe import Defense
 from leakbench.defense.transform import SILENT, Transform, apply
@@ -187,6 +187,7 @@ def _of_memory(defense: Defense, probe: FactProbe, facts: Facts, memory: Paramet
         facts: Facts of the first moment.
         memory: Memory after the first moment.
     """
+    memory = sent_memory(memory)  # What the server keeps to itself reaches no client.
     if not memory:
         return ()
     clock = defense.clock(probe.federation, 0)

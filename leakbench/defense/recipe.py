@@ -128,6 +128,9 @@ class Defense:
         if self.aggregation == "secure" and not all(acts_on(t) == "sum" for t in self.server):
             text = "server: under `aggregation: secure` it sees no single update; expected nothing there but noise `to: sum`"
             raise PydanticCustomError("slot", "{text}", {"text": text})
+        if self.on_dropout == "abort" and any(getattr(t, "over_rounds", False) for t in self.server):
+            text = "on_dropout: a round that is aborted takes its correlated noise along; expected continue"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
         stateful = Counter(name_of(t) for t in self.stations.transforms if getattr(t, "stateful", False))
         for called, count in stateful.items():
             if count > 1:
@@ -147,10 +150,12 @@ class Defense:
                     raise PydanticCustomError("slot", "{text}", {"text": text})
 
     def clock(self, federation: Federation, round_number: int, local_iteration: int = 0) -> Clock:
-        """Return the federation's clock with this defense's number of clients in the round, between 1 and all of them."""
+        """Return the federation's clock with this defense's number of clients in the round, between 1 and all, and their turns."""
         plain = federation.clock(round_number, local_iteration)
         growth = self.cohort_growth(plain) if callable(self.cohort_growth) else self.cohort_growth
-        return dataclasses.replace(plain, cohort=max(1, min(plain.clients, round(plain.cohort * growth))))
+        cohort = max(1, min(plain.clients, round(plain.cohort * growth)))
+        separation = plain.clients // cohort if self.cohorts == "in_turn" else 1
+        return dataclasses.replace(plain, cohort=cohort, separation=separation)
 
     @property
     def stations(self) -> Stations:

@@ -44,6 +44,7 @@ class Transform(Protocol):
     - `acts_on`: `sum` or `mean` if the part only adds something to the sum or the mean of the members, and so needs no single
       member; `each` without it.
     - `by_example`: whether it computes something of each example alone, also at the batch station.
+    - `over_rounds`: whether what it does in one round counts on what it does in all others.
     - `stateful`: whether it keeps a state between uses, so that a defense has one of it at most.
     - `reads_network`: whether it reads the network; `runs_network`: whether it runs it.
     """

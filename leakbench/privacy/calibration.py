@@ -34,6 +34,8 @@ class Noise:
         alone: Whether the noise of other members does not add to it, because a transform changes the members after this noise and
             before they are merged, or takes the scale of a later noise from them.
         only: As in `Fact`.
+        training: As in `Fact`.
+        separation: As in `Fact`.
     """
 
     station: str
@@ -43,6 +45,8 @@ class Noise:
     part: int
     alone: bool
     only: bool = False
+    training: float = 0.0
+    separation: int = 1
 
 
 def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) -> tuple[tuple[Noise, ...], str]:
@@ -146,7 +150,8 @@ class _Found:
             why = why or "one noise for the sum, changed for each member by what follows it"
         if why:
             return found if self.noises else replace(found, failure=why)
-        noise = Noise(station, fact.std, fact.each, self.bound, self.part, alone, fact.only)
+        where = (station, fact.std, fact.each, self.bound, self.part, alone)
+        noise = Noise(*where, fact.only, fact.training, fact.separation)
         return found if self.closed else replace(found, noises=(*self.noises, noise))
 
 

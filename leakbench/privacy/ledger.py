@@ -125,6 +125,11 @@ class Schedule:
         """Whether clients take turns, so that nothing about the draw is random to an observer."""
         return self.client_sampling == "in_turn"
 
+    @property
+    def separation(self) -> int:
+        """Least difference between two rounds with one client."""
+        return self.clients // self.clients_per_round if self.in_turn else 1
+
     def most_participations(self, unit: Unit, cohort: int, rounds: int = 1) -> int:
         """Return the largest number of participations of a unit in rounds of `cohort` clients, over all draws of clients."""
         holders = self.most_copies if unit == "example" else 1

@@ -26,6 +26,8 @@ def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
     Args:
         guarded: The last phase of each round, with at least one noise.
     """
+    if any(n.training for g in guarded for n in g.noises[-1]):
+        return _correlated(guarded, schedule)
     released = _rounds(guarded, schedule)
     arriving = (
         _summed(guarded, schedule) if schedule.secure_aggregation else _update(guarded, schedule, {"client", "server"})
@@ -39,6 +41,45 @@ def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
         "global": released,
         "type-2": "none: noise is added after this leakage point, to the client's whole update",
         "type-1": update,
+        "type-0": arriving,
+    }
+
+
+def _correlated(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
+    """Return the releases behind the server's correlated noise: all of a training together are one Gaussian mechanism.
+
+    Other noise is not counted. Whoever sees the sums of all rounds sees no more than this mechanism, also type-0.
+    """
+    noises = [[n for n in g.noises[-1] if n.training] for g in guarded]
+    found = {(n.training / n.bound, n.training) for each in noises for n in each}
+    separation = max(n.separation for each in noises for n in each)
+    why = ""
+    if not all(noises):
+        why = (
+            f"round {[bool(each) for each in noises].index(False) + 1} has no noise that is correlated with the others"
+        )
+    elif len(found) > 1:
+        why = "the scale of noise that is correlated over the rounds changes, so that rounds do not take back what was added"
+    elif separation > schedule.separation:
+        why = f"its noise is for clients that take part at most once in {separation} rounds, and these may take part more often"
+    trusts: Observation = "none: trusts the server"
+    if why:
+        return {**dict.fromkeys(("global", "type-0"), f"none: {why}"), "type-2": trusts, "type-1": trusts}
+    sigma, _ = found.pop()
+    one = (Mechanism(sigma, 1.0, 1),)
+    rounds = schedule.rounds
+    often = (
+        f"a client that takes part at most once in {separation} rounds" if separation > 1 else "a client in any rounds"
+    )
+    sentence = (
+        f"noise that is correlated over the rounds: all {rounds} releases together are one with noise of {sigma:.4g} times one"
+        f" client's bound, for {often}; zero-out adjacency"
+    )
+    arriving = Released((Part(rounds, one, one, one, 1),), sentence + _at_the_server(guarded, "sum"), "client")
+    return {
+        "global": Released(arriving.parts, sentence, "client"),
+        "type-2": trusts,
+        "type-1": trusts,
         "type-0": arriving,
     }
 
