@@ -55,9 +55,8 @@ def _correlated(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
     separation = max(n.separation for each in noises for n in each)
     why = ""
     if not all(noises):
-        why = (
-            f"round {[bool(each) for each in noises].index(False) + 1} has no noise that is correlated with the others"
-        )
+        first = next(g.stretch.first for g, each in zip(guarded, noises, strict=True) if not each)
+        why = f"round {first + 1} has no noise that is correlated with that of the others"
     elif len(found) > 1:
         why = "the scale of noise that is correlated over the rounds changes, so that rounds do not take back what was added"
     elif separation > schedule.separation:

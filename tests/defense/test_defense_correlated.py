@@ -1,0 +1,263 @@
+"""Noise that is correlated over the rounds: its numbers, its memory, and the epsilon of a whole training."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from leakbench.core.errors import InputError
+from leakbench.core.part import part
+from leakbench.core.recipe import catalog_folder, load
+from leakbench.core.rng import generators, normal
+from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
+from leakbench.defense import Defense, correlated
+from leakbench.defense.clip import ClipWhole
+from leakbench.defense.correlated import (
+    BandedToeplitz,
+    BufferedToeplitz,
+    CorrelatedNoise,
+    Correlation,
+    Independent,
+    Trees,
+)
+from leakbench.federated.sampling import draw_clients
+from leakbench.privacy.accountants import pld
+from leakbench.privacy.claim import NoClaim
+from leakbench.privacy.epsilon import Epsilon, epsilon
+from leakbench.privacy.ledger import Phase, Schedule
+from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.participation import Participation
+from tests.federated.test_federated import far, run
+
+SIGMA, CLIP = 3.0, 2.0
+EACH: tuple[Correlation, ...] = (Trees(), Trees(restarts=False), BandedToeplitz(3), BufferedToeplitz(2), Independent())
+
+
+def at(index: int, rounds: int = 12, clients: int = 10, cohort: int = 3, turns: bool = True) -> Clock:
+    return Clock(index, 0, rounds, 1, cohort, clients, separation=clients // cohort if turns else 1)
+
+
+def update(members: int = 3, lanes: int = 1, memory: Parameters | None = None, clip: float = CLIP) -> Signal:
+    grads = {"w": torch.zeros(lanes, members, 2, 3), "b": torch.zeros(lanes, members, 4)}
+    return Signal(grads, sensitivity=torch.full((lanes,), clip), memory=memory or {})
+
+
+def training(part: CorrelatedNoise, rounds: int = 12, **federation: object) -> Iterator[tuple[Signal, Parameters]]:
+    """Yield (the signal after each round, the independent noise that it drew)."""
+    memory: Parameters = {}
+    for t in range(rounds):
+        rngs = generators(5, "server noise", [(t,)])
+        drawn = {name: normal(g, rngs, 1) for name, g in update().grads.items()}
+        after = part(update(memory=memory), at(t, rounds, **federation), generators(5, "server noise", [(t,)]))  # type: ignore[arg-type]
+        memory = {name: m[0, 0][None, None] for name, m in after.mean(3).memory.items()}
+        yield after, drawn
+
+
+def response(part: CorrelatedNoise, rounds: int, **federation: object) -> NDArray[np.float64]:
+    """Return M (T, T) of the noise M z on the sums, from the noise of a training by least squares over its coordinates."""
+    seen = list(training(part, rounds, **federation))
+    noise, drawn = (
+        torch.stack([torch.cat([each[n].flatten() for n in ("w", "b")]) for each in several]).double().numpy()
+        for several in ([{n: 3 * g.mean(1) for n, g in s.grads.items()} for s, _ in seen], [d for _, d in seen])
+    )
+    return np.linalg.lstsq(drawn.T, noise.T, rcond=None)[0].T
+
+
+@pytest.mark.parametrize("correlation", EACH)
+@pytest.mark.parametrize(("clients", "cohort"), [(10, 3), (6, 3), (9, 2)])
+def test_all_rounds_protect_each_client_as_much_as_one_gaussian_release(
+    correlation: Correlation, clients: int, cohort: int
+) -> None:
+    """The distance of two trainings, with and without a client, in units of the noise that was really added.
+
+    For releases M z + u, with z standard normal, it is |M^-1 u|. Each client adds S in the rounds of its turns; the worst sign
+    of each turn is tried too. Exact for the matrices whose sensitivity is, and never more than 1 / sigma.
+    """
+    rounds = 8
+    matrix = response(CorrelatedNoise(SIGMA, correlation), rounds, clients=clients, cohort=cohort)
+    assert np.allclose(np.triu(matrix, 1), 0, atol=1e-4)
+    drawn = [set(draw_clients(clients, cohort, "in_turn", 1, t).tolist()) for t in range(rounds)]
+    distances = []
+    for client in range(clients):
+        where = [t for t in range(rounds) if client in drawn[t]]
+        for signs in np.ndindex(*[2] * len(where)):
+            u = np.zeros(rounds)
+            u[where] = CLIP * (1 - 2 * np.array(signs))
+            distances.append(np.linalg.norm(np.linalg.solve(matrix, u)))
+    assert max(distances) <= 1 / SIGMA * (1 + 1e-4)
+    if correlation != Trees(restarts=False):
+        assert max(distances) > 0.85 / SIGMA
+
+
+@pytest.mark.parametrize("correlation", EACH)
+def test_the_noise_of_a_round_is_that_of_the_matrix(correlation: Correlation) -> None:
+    """M = C^-1 times multiplier, bound and sensitivity; the fact states the deviation of this round's noise."""
+    part, rounds = CorrelatedNoise(SIGMA, correlation), 8
+    found, sensitivity, _ = correlated._made(correlation, rounds, correlated.Participation(3, math.ceil(24 / 10)))
+    expected = np.linalg.inv(found.matrix()) * SIGMA * CLIP * sensitivity
+    np.testing.assert_allclose(response(part, rounds, clients=10, cohort=3), expected, atol=2e-4)
+    for (after, _), row in zip(training(part, rounds, clients=10, cohort=3), expected, strict=True):
+        (fact,) = after.facts
+        assert (fact.kind, fact.each, fact.training, fact.separation) == ("noise", False, SIGMA * CLIP, 3)
+        assert fact.std == pytest.approx(np.linalg.norm(row), rel=1e-6)
+
+
+@pytest.mark.parametrize("correlation", EACH)
+@pytest.mark.parametrize("index", [0, 5])
+def test_one_round_by_itself_has_the_deviation_of_its_row(correlation: Correlation, index: int) -> None:
+    """A leak shows one round to attackers of many victims, without the noise of earlier rounds."""
+    part, lanes = CorrelatedNoise(SIGMA, correlation), 400
+    after = part(update(members=1, lanes=lanes), at(index), generators(0, "n", [(i,) for i in range(lanes)]))
+    (fact,) = after.facts
+    values = torch.cat([g.flatten() for g in after.grads.values()])
+    assert float(values.std()) == pytest.approx(fact.std, rel=0.04)
+    more = part(update(members=1), at(99), generators(0, "n", [(0,)]))  # The finished model may leak once more.
+    assert more.facts[0].std == part(update(members=1), at(11), None).facts[0].std
+
+
+def test_noise_on_the_mean_of_several_updates_and_of_larger_clips() -> None:
+    (one,), (two,), (wide,) = (
+        [float(next(iter(s.grads.values()))[0, 0, 0, 0])]
+        for s in (
+            CorrelatedNoise(SIGMA)(update(), at(0), generators(0, "n", [(0,)])),
+            CorrelatedNoise(2 * SIGMA)(update(), at(0), generators(0, "n", [(0,)])),
+            CorrelatedNoise(SIGMA)(update(clip=3 * CLIP), at(0), generators(0, "n", [(0,)])),
+        )
+    )
+    assert two == pytest.approx(2 * one) and wide == pytest.approx(3 * one)
+
+
+def test_without_generators_nothing_is_added() -> None:
+    after = CorrelatedNoise(SIGMA)(update(), at(3), None)
+    assert all(float(g.abs().max()) == 0 for g in after.grads.values())
+
+
+def test_noise_without_a_clip_is_refused() -> None:
+    with pytest.raises(InputError, match="correlated_noise: no clip before it"):
+        CorrelatedNoise(SIGMA)(dataclasses.replace(update(), sensitivity=None), at(0), None)
+
+
+def test_clients_that_are_drawn_may_take_part_in_every_round() -> None:
+    """Independent noise for eight participations: sqrt(8) times that for one."""
+    part = CorrelatedNoise(SIGMA, Independent())
+    drawn, turns = (part(update(), at(0, 8, 24, 3, turns), None).facts[0] for turns in (False, True))
+    assert drawn.std == pytest.approx(math.sqrt(8) * SIGMA * CLIP) and drawn.separation == 1
+    assert turns.std == pytest.approx(SIGMA * CLIP) and turns.separation == 8
+    assert drawn.training == turns.training == SIGMA * CLIP
+
+
+# In a training
+
+
+@part
+class Spy:
+    """Record the memory that reaches a client, and change nothing."""
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        SEEN.append(sorted(signal.memory))
+        return signal.replace(signal.grads, signal.sensitivity, Fact("clip", norm=math.inf))
+
+
+SEEN: list[list[str]] = []
+
+
+@pytest.mark.parametrize("name", ["dp_ftrl", "dp_ftrl_banded", "dp_ftrl_buffered"])
+def test_a_resumed_training_has_the_same_noise_and_clients_never_see_it(name: str) -> None:
+    defense = load(Defense, catalog_folder("defenses") / f"{name}.yaml")
+    defense = dataclasses.replace(defense, client=(Spy(),))
+    SEEN.clear()
+    whole, resumed = run(defense, 5), run(defense, 5, start_after=2)
+    assert far(whole[-1], resumed[-1]) == 0.0
+    assert far(run(defense, 5, seed=1)[-1], whole[-1]) > 0.1
+    assert SEEN and not any(SEEN)
+
+
+def test_a_training_adds_the_noise_of_the_matrix() -> None:
+    """All updates are clipped to nothing: what is left of the weights' path is C^-1 z."""
+    noise = CorrelatedNoise(1e12, BandedToeplitz(3))
+    defense = Defense(title="t", cite="c", unit="client", cohorts="in_turn", server=(ClipWhole(1e-12), noise))
+    path = run(defense, 6)
+    steps = torch.stack([torch.cat([(b[n] - a[n]).flatten() for n in a]) for a, b in itertools.pairwise(path)]).double()
+    inverse = np.linalg.inv(BandedToeplitz(3)(6, Participation(2, 3)).matrix())
+    covariance = inverse @ inverse.T
+    expected = covariance / np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
+    np.testing.assert_allclose(np.corrcoef(steps.numpy()), expected[1:, 1:], atol=0.02)
+
+
+def test_an_aborted_round_would_take_its_noise_along() -> None:
+    with pytest.raises((InputError, ValueError), match="on_dropout: a round that is aborted"):
+        Defense(title="t", cite="c", unit="client", server=(ClipWhole(1.0), CorrelatedNoise(1.0)), on_dropout="abort")
+
+
+# The ledger
+
+SCHEDULE = Schedule(
+    clients=100,
+    clients_per_round=10,
+    rounds=30,
+    local_iterations=2,
+    batch=5,
+    examples_per_client=50,
+    copies=1.0,
+    most_copies=1,
+    client_sampling="in_turn",
+    batch_sampling="fixed",
+    tensors=2,
+)
+BOUND = Fact("clip", norm=2.0)
+NOISE = Fact("noise", std=50.0, training=6.0, separation=10)
+
+
+def answer(*rounds: tuple[Fact, ...], unit: str = "client", **changes: object) -> Epsilon:
+    """Return the epsilon of server facts, one or more for equal parts of the training."""
+    schedule = dataclasses.replace(SCHEDULE, **changes)  # type: ignore[arg-type]
+    each = schedule.rounds // len(rounds)
+    phases = [Phase({"server": facts}, each, 2, True, schedule.clients_per_round) for facts in rounds]
+    return epsilon(phases, unit, NoClaim(reason="not asked"), schedule, 1e-5)  # type: ignore[arg-type]
+
+
+def test_a_whole_training_is_one_release() -> None:
+    """Noise of 50 against a bound of 2 in each round; together as much as noise of 6 once."""
+    found = answer((BOUND, NOISE))
+    once = pld((Mechanism(3.0, 1.0, 1),), 1e-5)
+    assert found.valid == found.without_draw == pytest.approx(once)
+    assert (found.steps, found.q, found.sigma_effective) == (1, 1.0, 3.0)
+    assert found.by_tap["type-0"].valid == pytest.approx(once)
+    assert "all 30 releases together" in found.reason and "at most once in 10 rounds" in found.reason
+    assert "a server that reads" in found.by_tap["type-0"].reason
+    for tap in ("type-1", "type-2"):
+        assert found.by_tap[tap].reason == "none: trusts the server"
+    # The noise of a round may differ.
+    several = answer((BOUND, NOISE), (BOUND, dataclasses.replace(NOISE, std=70.0)))
+    assert several.valid == pytest.approx(once)
+    assert answer((BOUND, NOISE), largest={"client": 3}).realised == pytest.approx(once)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "changes", "why"),
+    [
+        (((BOUND, NOISE),), {"client_sampling": "fixed"}, "these may take part more often"),
+        (((BOUND, NOISE),), {"clients_per_round": 11}, "these may take part more often"),
+        (((BOUND, NOISE), (BOUND, Fact("noise", std=50.0))), {}, "round 16 has no noise that is correlated"),
+        (((BOUND, NOISE), (BOUND, dataclasses.replace(NOISE, training=8.0))), {}, "changes"),
+        # A larger bound with as much more noise.
+        (
+            ((BOUND, NOISE), (Fact("clip", norm=4.0), dataclasses.replace(NOISE, training=12.0))),
+            {},
+            "changes",
+        ),
+        (((NOISE,),), {}, "noise without a clip"),
+        (((BOUND, NOISE),), {"unit": "example"}, "not to one example"),
+    ],
+)
+def test_reasons_for_no_epsilon(rounds: tuple[tuple[Fact, ...], ...], changes: dict[str, object], why: str) -> None:
+    found = answer(*rounds, **changes)  # type: ignore[arg-type]
+    assert found.valid is None and why in found.reason, found.reason
+    assert found.by_tap["type-0"].valid is None
