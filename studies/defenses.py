@@ -153,7 +153,8 @@ def main() -> None:
         rows.append(known or measured(name, defense))
         if known is None:
             print(f"{name}: {time.perf_counter() - began:.1f} s, valid {rows[-1].valid}", flush=True)
-            write(RESULTS / "defenses.csv", [*rows, *recorded()[len(rows) :]])
+            done = {row.name for row in rows}
+            write(RESULTS / "defenses.csv", [*rows, *(row for row in recorded() if row.name not in done)])
     (RESULTS / "defenses.md").write_text(page_of(rows), encoding="utf-8")
 
 
