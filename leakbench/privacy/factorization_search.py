@@ -193,7 +193,7 @@ def dense(rounds: int) -> Dense:
         values, vectors = np.linalg.eigh(root[:, None] * (sums.T @ sums) * root)
         half = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
         before, v = v, np.diag(half).copy()
-        if np.abs(v / before - 1).max() < 1e-12:
+        if np.abs(v / before - 1).max() < 1e-9:
             break
     gram = half / np.sqrt(np.outer(v, v))
     # A lower-triangular C with C^T C = gram: the Cholesky factor in the reversed order of the rounds.

@@ -89,12 +89,27 @@ def test_bands_within_the_separation_have_the_exact_sensitivity(
     assert computed.value == pytest.approx(with_signs(toeplitz(column), participation), rel=1e-12)
 
 
-@pytest.mark.parametrize("column", [(1.0, 0.2, 0.9, 0.1), (1.0, -0.5, 0.3, 0.2, 0.1, 0.0)])
-def test_other_coefficients_have_an_upper_bound(column: tuple[float, ...]) -> None:
-    participation = Participation(2, most=2)
-    computed = toeplitz_sensitivity(np.array(column), participation)
-    assert computed.value >= absolute(toeplitz(np.array(column)), participation) * (1 - 1e-12)
-    assert not computed.exact or computed.value == pytest.approx(with_signs(toeplitz(np.array(column)), participation))
+def test_rising_coefficients_are_worst_at_another_separation() -> None:
+    # The rounds 0 and 3 share an entry of the sum, which becomes 2; the rounds 0 and 2 do not.
+    column = np.array([1.0, 0, 0, 1, 0, 0])
+    computed = toeplitz_sensitivity(column, Participation(2, most=2))
+    assert absolute(toeplitz(column), Participation(2, most=2)) == pytest.approx(math.sqrt(5))
+    assert computed.value >= math.sqrt(5) * (1 - 1e-12)
+
+
+def test_one_band_more_than_the_separation_is_not_orthogonal() -> None:
+    # Contributions of opposite signs add up where the coefficients have opposite signs.
+    column = np.array([1.0, 0, -1, 0, 0, 0])
+    computed = toeplitz_sensitivity(column, Participation(2))
+    assert computed.value >= with_signs(toeplitz(column), Participation(2)) == pytest.approx(3)
+
+
+def test_columns_that_differ_are_chosen_at_the_separation() -> None:
+    matrix = np.diag([1.0, 3, 3, 1, 2, 2])
+    assert sensitivity(matrix, Participation(2)).value == pytest.approx(math.sqrt(9 + 1 + 4))
+    assert sensitivity(matrix, Participation(2, most=2)).value == pytest.approx(math.sqrt(9 + 4))
+    assert sensitivity(matrix, Participation(1, most=2)).value == pytest.approx(math.sqrt(9 + 9))
+    assert sensitivity(matrix, Participation(5)).value == pytest.approx(3)
 
 
 def test_an_upper_bound_that_no_pattern_attains_is_not_exact() -> None:
