@@ -32,12 +32,12 @@ from leakbench.privacy.participation import (
 __all__ = [
     "Banded",
     "Buffered",
-    "Dense",
     "Error",
     "Factorization",
     "Tree",
     "amplified",
     "squared_error",
+    "subtract",
     "unamplified",
 ]
 
@@ -156,7 +156,7 @@ class Banded:
     def correlate(self, noise: Tensor, state: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """Return ((C^-1 z)_t, the next state), see `Factorization`."""
         del index
-        noise = _less(noise, self.coefficients[1:], state)
+        noise = subtract(noise, self.coefficients[1:], state)
         return noise, torch.cat([noise[None], state])[: len(state)]
 
 
@@ -230,13 +230,13 @@ class Buffered:
     def correlate(self, noise: Tensor, state: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """Return ((C^-1 z)_t, the next state), see `Factorization`."""
         del index
-        noise = _less(noise, self.weights, state)
+        noise = subtract(noise, self.weights, state)
         return noise, state * state.new_tensor(self.decays).reshape(-1, *[1] * noise.dim()) + noise
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Aggregation on binary trees without completion (Kairouz et al., ICML 2021, Algorithm 1 and appendix D).
+    """Aggregation on binary trees without completion (Kairouz et al., ICML 2021, appendix D).
 
     A prefix sum is the sum of the nodes of its binary decomposition. Position p of a tree, counted from 1, completes one node that
     prefixes use: that of the 2^l rounds up to p, where 2^l is the largest power of two that divides p. So row t of C has ones in
@@ -272,11 +272,12 @@ class Tree:
         return ((first[:, None] <= index) & (index <= index[:, None])).astype(np.float64)
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
-        """Return the sensitivity; sqrt(ceil(log2(T + 1))) for one participation and one tree.
+        """Return the sensitivity: sqrt(ceil(log2(T + 1))) for one participation and one tree; else see `sensitivity`.
 
-        It is exact for at most one participation in a tree, with any number of trees, and for participation in every round.
+        A separation of `rounds_per_tree` also covers units that take part once in each tree, in any order: the first round of a
+        tree is in the most nodes, and trees share no noise.
         """
-        if participation.count(self.rounds) == 1:  # The first round is in the most nodes. This case needs no matrix.
+        if participation.count(self.rounds) == 1:  # The first round is in the most nodes, which takes no matrix to see.
             return Sensitivity(math.sqrt(self.length.bit_length()), True, "the largest norm of a column")
         return sensitivity(self.matrix(), participation)
 
@@ -299,57 +300,7 @@ class Tree:
         p = index % self.length + 1
         level = (p & -p).bit_length() - 1
         state_after = torch.cat([state[:level], noise[None], state[level + 1 :]])
-        return _less(noise, (1.0,) * level, state[:level]), state_after
-
-
-@dataclass(frozen=True, eq=False)
-class Dense:
-    """Any lower-triangular C, for few rounds: the state has the noise of all rounds.
-
-    Args:
-        strategy: C (T, T), lower-triangular with a positive diagonal.
-
-    Raises:
-        InputError: For another matrix.
-    """
-
-    strategy: Reals
-
-    def __post_init__(self) -> None:
-        c = self.strategy
-        if c.ndim != 2 or len(c) < 1 or c.shape[0] != c.shape[1] or np.triu(c, 1).any() or not (np.diag(c) > 0).all():
-            raise InputError(f"strategy: got {c.shape}, expected a lower-triangular (T, T) with a positive diagonal")
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds T."""
-        return len(self.strategy)
-
-    def matrix(self) -> Reals:
-        """Return C (T, T)."""
-        return self.strategy
-
-    def sensitivity(self, participation: Participation) -> Sensitivity:
-        """Return the sensitivity, see `sensitivity`."""
-        return sensitivity(self.strategy, participation)
-
-    def round_deviations(self) -> Reals:
-        """Return the standard deviations (T,) of the noise of each round."""
-        return np.asarray(np.linalg.norm(np.linalg.inv(self.strategy), axis=1))
-
-    def prefix_deviations(self) -> Reals:
-        """Return the standard deviations (T,) of the noise of each prefix sum."""
-        return np.asarray(np.linalg.norm(np.cumsum(np.linalg.inv(self.strategy), axis=0), axis=1))
-
-    def start(self, like: Tensor) -> Tensor:
-        """Return the state before the first round, (0, *shape)."""
-        return like.new_zeros(0, *like.shape)
-
-    def correlate(self, noise: Tensor, state: Tensor, index: int) -> tuple[Tensor, Tensor]:
-        """Return ((C^-1 z)_t, the next state), see `Factorization`."""
-        row = self.strategy[index].tolist()
-        noise = _less(noise, row[:index], state) / row[index]
-        return noise, torch.cat([state, noise[None]])
+        return subtract(noise, (1.0,) * level, state[:level]), state_after
 
 
 def unamplified(noise_multiplier: float) -> Mechanism:
@@ -366,7 +317,8 @@ def amplified(factorization: Banded, noise_multiplier: float, rate: float, group
 
     The units are split into groups, independently of the data. Round t samples from group t mod groups, each unit with
     probability rate * groups. A unit's columns of C are orthogonal, so the training is as private as ceil(T / groups) sampled
-    Gaussian releases (Choquette-Choo et al., NeurIPS 2023, Theorem 4). Adjacency: one unit is added or removed.
+    Gaussian releases (Choquette-Choo et al., NeurIPS 2023, Theorem 4). Adjacency: one unit is added or removed. The
+    draw must be hidden from the observer.
 
     Args:
         noise_multiplier: Standard deviation of z, divided by the clip and by the sensitivity for *one* participation.
@@ -385,7 +337,7 @@ def amplified(factorization: Banded, noise_multiplier: float, rate: float, group
     return Mechanism(noise_multiplier, rate * groups, -(-factorization.rounds // groups))
 
 
-def _less(noise: Tensor, weights: tuple[float, ...] | list[float], terms: Tensor) -> Tensor:
+def subtract(noise: Tensor, weights: tuple[float, ...] | list[float], terms: Tensor) -> Tensor:
     """Return noise - sum_i weights_i terms_i, one after the other, so that the result does not depend on the other lanes."""
     for weight, term in zip(weights, terms, strict=True):
         noise = torch.sub(noise, term, alpha=weight)

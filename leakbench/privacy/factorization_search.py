@@ -8,18 +8,71 @@ gradient is exact: c * beta = (1, 1, ...) for the first columns c of C and beta 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from leakbench.core.errors import InputError
-from leakbench.privacy.factorization import Banded, Buffered, Dense
-from leakbench.privacy.participation import SINGLE, Participation, Reals, shifted_sum
+from leakbench.privacy.factorization import Banded, Buffered, subtract
+from leakbench.privacy.participation import SINGLE, Participation, Reals, Sensitivity, sensitivity, shifted_sum
 
-__all__ = ["Minimised", "banded", "buffered", "dense", "independent", "square_root"]
+__all__ = ["Dense", "Minimised", "banded", "buffered", "dense", "independent", "square_root"]
 
 Minimised: TypeAlias = Literal["mean", "largest"]
 """The error that a search minimises: its mean over the rounds, or the largest one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """Any lower-triangular C, for few rounds: the state has the noise of all rounds.
+
+    Args:
+        strategy: C (T, T), lower-triangular with a positive diagonal.
+
+    Raises:
+        InputError: For another matrix.
+    """
+
+    strategy: Reals
+
+    def __post_init__(self) -> None:
+        c = self.strategy
+        if c.ndim != 2 or len(c) < 1 or c.shape[0] != c.shape[1] or np.triu(c, 1).any() or not (np.diag(c) > 0).all():
+            raise InputError(f"strategy: got {c.shape}, expected a lower-triangular (T, T) with a positive diagonal")
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds T."""
+        return len(self.strategy)
+
+    def matrix(self) -> Reals:
+        """Return C (T, T)."""
+        return self.strategy
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        """Return the sensitivity, see `sensitivity`."""
+        return sensitivity(self.strategy, participation)
+
+    def round_deviations(self) -> Reals:
+        """Return the standard deviations (T,) of the noise of each round."""
+        return np.asarray(np.linalg.norm(np.linalg.inv(self.strategy), axis=1))
+
+    def prefix_deviations(self) -> Reals:
+        """Return the standard deviations (T,) of the noise of each prefix sum."""
+        return np.asarray(np.linalg.norm(np.cumsum(np.linalg.inv(self.strategy), axis=0), axis=1))
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return the state before the first round, (0, *shape)."""
+        return like.new_zeros(0, *like.shape)
+
+    def correlate(self, noise: Tensor, state: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        """Return ((C^-1 z)_t, the next state), see `Factorization`."""
+        row = self.strategy[index].tolist()
+        noise = subtract(noise, row[:index], state) / row[index]
+        return noise, torch.cat([state, noise[None]])
 
 
 def independent(rounds: int) -> Banded:
@@ -28,7 +81,7 @@ def independent(rounds: int) -> Banded:
 
 
 def square_root(rounds: int, bands: int) -> Banded:
-    """Return the first b coefficients of the square root of A, then zeros (Kalinin and Lampert, NeurIPS 2024, section 4).
+    """Return the first b coefficients of the square root of A, then zeros (Kalinin and Lampert, NeurIPS 2024).
 
     They are binom(2j, j) / 4^j. For b = T, C = B = A^(1/2), whose largest error for one participation is the least of all Toeplitz
     factorizations (Fichtenberger, Henzinger and Upadhyay, ICML 2023; Dvijotham et al., FOCS 2024).
@@ -47,9 +100,9 @@ def square_root(rounds: int, bands: int) -> Banded:
 def banded(rounds: int, bands: int, participation: Participation = SINGLE, error: Minimised = "mean") -> Banded:
     """Return the non-negative, non-increasing b coefficients with the least error.
 
-    This shape makes the sensitivity exact for every participation. The optimum over all coefficients has it too, where it was
-    computed (T up to 1024, participations at least b apart). The result depends on the participation only if a unit can take part
-    twice within b rounds.
+    This shape makes the sensitivity exact for every participation. For participations at least b apart, the optimum over all
+    coefficients has this shape too, where it was computed (T = 64, 512, 1024; b = 2, 8, 32, 64), and does not depend on the
+    separation.
 
     Args:
         rounds: T.
@@ -77,7 +130,7 @@ def banded(rounds: int, bands: int, participation: Participation = SINGLE, error
 
 
 def buffered(rounds: int, buffers: int, participation: Participation = SINGLE, error: Minimised = "mean") -> Buffered:
-    """Return d buffers with a small error (McMahan, Xu and Zhang 2024, arXiv:2408.08868, section 4).
+    """Return d buffers with a small error (McMahan, Xu and Zhang 2024, arXiv:2408.08868).
 
     The weights are positive with a sum below 1, so the coefficients are non-increasing and the sensitivity is exact. The search is
     local. It starts from the square root of A, with decays at logarithmic distances from 1.
@@ -87,12 +140,13 @@ def buffered(rounds: int, buffers: int, participation: Participation = SINGLE, e
         buffers: d, >= 1; more than 6 hardly lower the error.
 
     Raises:
-        InputError: For a number of buffers below 1.
+        InputError: For a number of rounds or buffers below 1.
     """
     from scipy import optimize  # noqa: PLC0415
 
-    if buffers < 1:
-        raise InputError(f"buffers: got {buffers}, expected a whole number >= 1")
+    for field, number in (("rounds", rounds), ("buffers", buffers)):
+        if number < 1:
+            raise InputError(f"{field}: got {number}, expected a whole number >= 1")
 
     def loss(point: Reals) -> tuple[float, Reals]:
         weights, decays = _weights(point[:buffers]), _decays(point[buffers:])
@@ -122,7 +176,7 @@ def dense(rounds: int) -> Dense:
     """Return the factorization with the least mean squared error of all, for one participation.
 
     The fixed point v = diag((diag(sqrt v) A^T A diag(sqrt v))^(1/2)) gives C^T C = diag(v)^(-1/2) (...)^(1/2) diag(v)^(-1/2), with
-    ones on the diagonal (Denisov et al., NeurIPS 2022, section 3). It takes T^3 operations per step.
+    ones on the diagonal (Denisov et al., NeurIPS 2022). It takes T^3 operations per step.
 
     Args:
         rounds: T, between 1 and 512.
@@ -139,7 +193,7 @@ def dense(rounds: int) -> Dense:
         values, vectors = np.linalg.eigh(root[:, None] * (sums.T @ sums) * root)
         half = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
         before, v = v, np.diag(half).copy()
-        if np.abs(v / before - 1).max() < 1e-12:
+        if np.abs(v / before - 1).max() < 1e-9:
             break
     gram = half / np.sqrt(np.outer(v, v))
     # A lower-triangular C with C^T C = gram: the Cholesky factor in the reversed order of the rounds.

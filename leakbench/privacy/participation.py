@@ -30,9 +30,9 @@ class Participation:
     """The rounds in which one unit can take part: any rounds at least `separation` apart, at most `most` of them.
 
     Args:
-        separation: Least difference between two rounds of a unit, >= 1; 1 allows every round. For a fixed order of the units in
-            every epoch it is the number of rounds of an epoch.
-        most: Largest number of participations, >= 1; None for as many as the separation allows.
+        separation: Least difference between two rounds of a unit, >= 1; 1 allows every round. It is the number of rounds of an
+            epoch if all epochs have the same order of the units, and 1 if each epoch has its own.
+        most: Largest number of participations, >= 1, such as the number of epochs; None for as many as the separation allows.
 
     Raises:
         InputError: For a number outside its range.
@@ -95,7 +95,8 @@ def toeplitz_sensitivity(column: Reals, participation: Participation) -> Sensiti
     """
     bands = int(np.flatnonzero(column)[-1]) + 1
     count = participation.count(len(column))
-    falling = bool((column >= 0).all() and (np.diff(column) <= 0).all())
+    # Coefficients that are equal in theory may differ by a rounding error.
+    falling = bool((column >= 0).all() and (np.diff(column) <= 1e-14 * column[0]).all())
     if falling or bands <= participation.separation or count == 1:
         total = shifted_sum(column, participation.separation, count)
         reason = "non-negative and non-increasing coefficients" if falling else "orthogonal columns"
@@ -106,24 +107,26 @@ def toeplitz_sensitivity(column: Reals, participation: Participation) -> Sensiti
 def sensitivity(matrix: Reals, participation: Participation) -> Sensitivity:
     """Return the sensitivity of any C, or an upper bound of it.
 
-    It is exact where the columns of a unit are orthogonal, and for participation in every round if no two columns have a negative
-    product. The upper bound lets the rows and the columns of |C^T C| have different rounds (Choquette-Choo et al., NeurIPS 2023,
-    Algorithms 3 and 4).
+    It is exact if the columns of a unit are orthogonal. Else the value is an upper bound that lets the rows and the columns of
+    |C^T C| have different rounds (Choquette-Choo et al., NeurIPS 2023, Algorithms 3 and 4). The bound is exact too if the rounds
+    0, s, 2s, ... attain it for a separation s, as they do for participation in every round if C^T C has no negative entry.
 
     Args:
-        matrix: C (T, T).
+        matrix: C (T, T). The bound takes T^2 operations, and k times as many if `most` limits the k participations.
     """
     gram = matrix.T @ matrix
     rounds, separation = len(gram), participation.separation
     count = participation.count(rounds)
     if count == 1 or not np.tril(gram, -separation).any():
-        value, exact, reason = _best_rounds(np.diag(gram), separation, count), True, "orthogonal columns"
-    elif count == rounds and (gram >= 0).all():
-        value, exact, reason = gram.sum(), True, "participation in every round"
-    else:
-        rows = _best_rounds(np.abs(gram), separation, count)
-        value, exact, reason = _best_rounds(rows, separation, count), False, "an upper bound: rounds chosen by row"
-    return Sensitivity(math.sqrt(value), exact, reason)
+        value = float(_best_rounds(np.diag(gram), separation, count))
+        return Sensitivity(
+            math.sqrt(value), True, "orthogonal columns" if count > 1 else "the largest norm of a column"
+        )
+    bound = float(_best_rounds(_best_rounds(np.abs(gram), separation, count), separation, count))
+    attained = gram[: separation * count : separation, : separation * count : separation].sum()
+    if attained >= bound * (1 - 1e-12):
+        return Sensitivity(math.sqrt(bound), True, "an upper bound that equally spaced rounds attain")
+    return Sensitivity(math.sqrt(bound), False, "an upper bound: each row of C^T C has its own rounds")
 
 
 def shifted_sum(column: Reals, separation: int, count: int) -> Reals:
@@ -137,9 +140,14 @@ def shifted_sum(column: Reals, separation: int, count: int) -> Reals:
 def _best_rounds(values: Reals, separation: int, count: int) -> Reals:
     """Return the largest sum of at most `count` entries >= 0, at least `separation` apart, along the last axis."""
     rounds = values.shape[-1]
-    best = np.zeros((*values.shape[:-1], rounds + separation))
+    # best[i] is the largest sum from entry i on: with entry i, or with a later first entry.
+    best = np.zeros((rounds + separation, *values.shape[:-1]))
+    entries = np.moveaxis(values, -1, 0)
+    if count * separation >= rounds:  # The separation alone limits the number of entries.
+        for i in reversed(range(rounds)):
+            best[i] = np.maximum(entries[i] + best[i + separation], best[i + 1])
+        return np.asarray(best[0])
     for _ in range(count):
-        # best[i] is the largest sum from i on: with entry i, or with a later first entry.
-        best[..., :rounds] = values + best[..., separation:]
-        best = np.maximum.accumulate(best[..., ::-1], axis=-1)[..., ::-1]
-    return np.asarray(best[..., 0])
+        best[:rounds] = entries + best[separation:]
+        best = np.maximum.accumulate(best[::-1], axis=0)[::-1]
+    return np.asarray(best[0])
