@@ -142,7 +142,8 @@ def attack(
     are refused. Inputs are in [0, 1], and the loss is the mean cross-entropy over the batch. All other assumptions are
     printed with -v, or if no leak is found.
 
-    With --out FOLDER, the searches are saved every few seconds; run an interrupted command again to resume it.
+    With --out FOLDER, the searches are saved every few seconds; run an interrupted command again to resume it. The
+    reconstructions are saved before they are scored; run it again with another --truth to score them without a search.
     """
     began = time.monotonic()  # The budget includes the imports.
     check_names(given)

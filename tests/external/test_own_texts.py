@@ -207,7 +207,9 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_network_of_a_folder_is_attacked_in_the_folders_tokens(folder, monkeypatch, capsys):
     words = Vocabulary.of_folder(folder)
-    model = models.build(f"hf:{folder}", (LENGTH, words.size), 2, torch.Generator().manual_seed(5), padding=words.padding)
+    model = models.build(
+        f"hf:{folder}", (LENGTH, words.size), 2, torch.Generator().manual_seed(5), padding=words.padding
+    )
     options = [*written("client", model, words), "--model", f"hf:{folder}"]
     code, printed, said = called(monkeypatch, capsys, *options, "--out", "found")
     assert code == 0, said
