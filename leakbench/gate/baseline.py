@@ -159,7 +159,7 @@ def baseline_of(folder: Path) -> dict[str, Any]:
     rows, data, told = _of_run(folder)
     columns: dict[str, Any] = {}
     for name in _columns(rows.columns):
-        values = rows[name].round(DIGITS) if name in _numbers(rows.columns) else rows[name]
+        values = rows[name]
         # One value for all is written once.
         if values.nunique(dropna=False) == 1:
             columns[name] = _plain(values.iloc[0])
@@ -239,6 +239,8 @@ def _of_run(folder: Path) -> Kept:
     manifest = read_manifest(folder)
     check_of_run(folder / "manifest.json", manifest)
     rows, data = rows_of(folder)
+    # Also in a comparison of two folders: an equal run would differ from its own baseline by the rounding.
+    rows = rows.round(dict.fromkeys(_numbers(rows.columns), DIGITS))
     of_cell = (f"summary.cell.{name}" for name in ("attack", "dataset", "defense", "hash"))
     path, fields = folder / "manifest.json", ("summary.accuracy", "summary.epsilon.valid", "recipes.attack", "settings")
     needed(path, manifest, *fields, *of_cell)
