@@ -42,7 +42,11 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 
 @click.command()
 @click.option(
-    "--model", "builder", required=True, metavar="PKG.MODULE:BUILD", help="Function that returns your torch.nn.Module."
+    "--model",
+    "builder",
+    required=True,
+    metavar="PKG.MODULE:BUILD",
+    help="Function that returns your torch.nn.Module; or a name in the catalog, or hf:FOLDER, with --before.",
 )
 @click.option(
     "--update",
@@ -65,6 +69,12 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
     "--tokens",
     type=click.IntRange(min=1),
     help="Number of tokens of a sentence with its padding, instead of --shape, for a language model.",
+)
+@click.option(
+    "--vocabulary",
+    type=FILE,
+    show_default="the folder's, else the dataset's",
+    help="Tokens of a language model: a file with one word piece per line, or a tokenizer.json.",
 )
 @click.option("--classes", required=True, type=click.IntRange(min=2), help="Number of classes.")
 @click.option("--batch", type=int, default=1, show_default=True, help="Batch size of a local step, B.")
@@ -132,7 +142,8 @@ def attack(
     are refused. Inputs are in [0, 1], and the loss is the mean cross-entropy over the batch. All other assumptions are
     printed with -v, or if no leak is found.
 
-    With --out FOLDER, the searches are saved every few seconds; run an interrupted command again to resume it.
+    With --out FOLDER, the searches are saved every few seconds; run an interrupted command again to resume it. The
+    reconstructions are saved before they are scored; run it again with another --truth to score them without a search.
     """
     began = time.monotonic()  # The budget includes the imports.
     check_names(given)

@@ -43,7 +43,7 @@ _sizes = with_options(
             show_default="last",
             help="Live protocol: rounds trained before the leak, such as 0,last.",
         ),
-        request_option("candidates", default=None, show_default="1000"),
+        request_option("candidates", default=None, show_default="the dataset's, at most 1000"),
         request_option(
             "iterations",
             show_default="as --evaluations allows",
@@ -115,7 +115,7 @@ def card(
     check_names({"defense": defense, "dataset": dataset, "attack": attack})
     from leakbench.core.errors import InputError  # noqa: PLC0415
     from leakbench.core.recipe import construct  # noqa: PLC0415
-    from leakbench.leaderboard.asked import EVALUATIONS, CardSizes, searches  # noqa: PLC0415
+    from leakbench.leaderboard.asked import CardSizes, usual  # noqa: PLC0415
     from leakbench.leaderboard.check import check  # noqa: PLC0415
     from leakbench.leaderboard.make import make_card  # noqa: PLC0415
     from leakbench.leaderboard.read import read_card, write_card  # noqa: PLC0415
@@ -139,8 +139,9 @@ def card(
     for name in ("taps", "protocols", "leak_rounds"):
         if name in asked:
             asked[name] = words(name.replace("_", "-"), asked[name])
-    if not {"iterations", "evaluations"} & asked.keys() and searches(attack or "autoleak", dataset, data_dir):
-        asked["evaluations"] = EVALUATIONS
+    for name, value in usual(attack or "autoleak", dataset, data_dir).items():
+        if name not in asked and not (name == "evaluations" and "iterations" in asked):
+            asked[name] = value
     try:
         sizes = construct(CardSizes, asked)
     except InputError as error:  # It names a field, as `leak_rounds.0`, not the option.

@@ -22,7 +22,7 @@ from leakbench.data.cache import NO_CACHE, Cache, Warn
 from leakbench.data.checks import AFile, Check, File, check_files, checked_bytes, identity, within
 from leakbench.data.dataset import Dataset, check_tokens, everyone, public_texts
 from leakbench.data.split import Split, SplitSeed, TestShare, split
-from leakbench.data.vocabulary import Vocabulary
+from leakbench.data.vocabulary import Vocabulary, pieces
 
 __all__ = ["TextTsv", "embedded_words", "text_dataset"]
 
@@ -176,9 +176,7 @@ def _check_classes(everything: Sequence[_Row], train: Tensor, warn: Warn) -> Non
 
 def _lines(folder: Path | None, file: File) -> tuple[str, ...]:
     try:
-        # Not `splitlines`, which also splits at characters that are tokens of some vocabularies.
-        lines = checked_bytes(folder, file).decode("utf-8-sig").replace("\r\n", "\n").split("\n")
-        return tuple(lines[:-1] if lines and not lines[-1] else lines)
+        return pieces(checked_bytes(folder, file))
     except UnicodeDecodeError as error:
         raise InputError(f"{within(folder) / file.file}: not text in UTF-8: {error}") from None
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from leakbench.core.errors import InputError
+from leakbench.core.errors import InputError, check_file
 from leakbench.core.extras import need
-from leakbench.models.folder import FOLDER
+from leakbench.models.folder import FOLDER, TOKENS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["Vocabulary"]
+__all__ = ["Vocabulary", "pieces"]
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 """Word pieces that a vocabulary of BERT must have."""
@@ -36,7 +36,7 @@ UNREAD = ("vocab.json", "merges.txt", "*.model", "*.tiktoken", "tekken.json", "t
 """Files of tokenizers in formats that are not read, or without the tokens."""
 
 
-def _lower_case(path: Path) -> bool:
+def _lower_case(path: Path, field: str) -> bool:
     """Return `do_lower_case` of a configuration of a tokenizer; true without one, as the library `transformers` assumes.
 
     Raises:
@@ -47,10 +47,17 @@ def _lower_case(path: Path) -> bool:
     try:
         found = json.loads(path.read_text(encoding="utf-8")).get("do_lower_case", True)
     except (ValueError, AttributeError) as error:
-        raise InputError(f"model: {path}: cannot be read: {error}") from None
+        raise InputError(f"{field}: {path}: cannot be read: {error}") from None
     if not isinstance(found, bool):
-        raise InputError(f"model: {path}: do_lower_case: got {found!r}, expected true or false")
+        raise InputError(f"{field}: {path}: do_lower_case: got {found!r}, expected true or false")
     return found
+
+
+def pieces(content: bytes) -> tuple[str, ...]:
+    """Return the word pieces of a file with one a line; raises UnicodeDecodeError for other text than UTF-8."""
+    # Not `splitlines`, which also splits at characters that are tokens of some vocabularies.
+    lines = content.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
+    return tuple(lines if lines[-1] else lines[:-1])
 
 
 @dataclass(frozen=True)
@@ -82,15 +89,10 @@ class Vocabulary:
             InputError: For a broken file, or weights with a tokenizer in other files only: they were trained with other tokens than
                 those of a data set.
         """
-        library = need("tokenizers", "model")
-        if (folder / "tokenizer.json").is_file():
-            try:
-                return cls(library.Tokenizer.from_file(str(folder / "tokenizer.json")).to_str())
-            except Exception as error:  # The library raises plain exceptions.
-                raise InputError(f"model: {folder / 'tokenizer.json'}: cannot be read: {error}") from None
-        if (folder / "vocab.txt").is_file():
-            lower = _lower_case(folder / "tokenizer_config.json")
-            return cls.of_word_pieces((folder / "vocab.txt").read_text(encoding="utf-8").splitlines(), lower)
+        need("tokenizers", "model")
+        for name in TOKENS:
+            if (folder / name).is_file():
+                return cls.of_file(folder / name, "model")
         unread = sorted(path.name for pattern in UNREAD for path in folder.glob(pattern))
         if unread and any(folder.glob("*.safetensors")):
             raise InputError(
@@ -98,6 +100,29 @@ class Vocabulary:
                 f" weights; save it with AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
             )
         return None
+
+    @classmethod
+    def of_file(cls, path: Path, field: str = "vocabulary") -> Vocabulary:
+        """Return the vocabulary in a file: a `.json` of the library `tokenizers`, or the word pieces of BERT, one a line.
+
+        Word pieces have lower case, unless a `tokenizer_config.json` in the same folder says that they have not.
+
+        Args:
+            path: The file.
+            field: The option that names it, for messages.
+
+        Raises:
+            InputError: For a missing or broken file.
+        """
+        library = need("tokenizers", field)
+        check_file(field, path)
+        try:
+            if path.suffix == ".json":
+                return cls(library.Tokenizer.from_file(str(path)).to_str())
+            words = pieces(path.read_bytes())
+        except Exception as error:  # The library raises plain exceptions.
+            raise InputError(f"{field}: {path}: cannot be read: {error}") from None
+        return cls.of_word_pieces(words, _lower_case(path.with_name("tokenizer_config.json"), field))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

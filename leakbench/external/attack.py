@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from leakbench import __version__
 from leakbench.attack import Attack
@@ -24,7 +21,6 @@ from leakbench.attack.public import FEW
 from leakbench.attack.slots.stop import searches_of
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
-from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Reporter, minutes
 from leakbench.core.provenance import versions
 from leakbench.core.recipe import describe
@@ -37,13 +33,14 @@ from leakbench.external.attacker import Attacker, without_truth
 from leakbench.external.certificate import certified
 from leakbench.external.network import input_normals
 from leakbench.external.outcome import Outcome, write_run
+from leakbench.external.saved import SavedAnswer, SavedSearches, Searched, restore, states_of
 from leakbench.external.scoring import LATE, Scorer, reserve, seconds_per_gradient
 from leakbench.external.trace import Trace
 from leakbench.federated.searches import Searches, Store, usual_share
 from leakbench.federated.view import View
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.report.own import OWN
-from leakbench.storage.store import SCHEMA, Run, content_hash, open_run, tensor_hash
+from leakbench.storage.store import SCHEMA, content_hash, open_run, tensor_hash
 from leakbench.summary.evidence import Setup, is_strongest
 from leakbench.summary.limits import CANDIDATES
 from leakbench.summary.tap import tap_summary
@@ -78,7 +75,8 @@ def attack_traces(
 ) -> dict[str, Outcome]:
     """Attack each leakage point, and write the run folder if one is given.
 
-    An interrupted attack resumes from the searches in the folder, if the update, the model and all options are the same.
+    An interrupted attack resumes from the searches in the folder, if the update, the model and all options are the same. If its
+    searches have ended, only the scores are computed, also with another truth.
 
     Args:
         points: {leakage point: its trace and its attacker}.
@@ -99,13 +97,14 @@ def attack_traces(
     with open_run(folder, _identity(points, names or {}, command)) as run:
         found = {}
         for tap, (trace, attacker) in points.items():
-            # A finished attack that is run again starts over: its folder has no searches.
-            store = None if run.manifest["complete"] else _SavedSearches(run, tap)
+            # A finished attack has no searches.
+            store = None if run.manifest["complete"] else SavedSearches(run, tap)
             spent = 0.0 if store is None else store.spent
-            outcome = attack_trace(trace, attacker, reporter, store, spent, began)
+            outcome = attack_trace(trace, attacker, reporter, store, spent, began, SavedAnswer(run, tap))
             found[tap] = with_notes(outcome, trace, attacker)
         data = next(attacker.data for _, attacker in points.values())
         words = None if data is None else data.vocabulary
+        run.manifest["command"] = command
         write_run(run, list(found.values()), [trace for trace, _ in points.values()], words)
     return found
 
@@ -128,7 +127,7 @@ def _identity(points: Points, names: Mapping[str, str], command: str) -> dict[st
         "recipes": described,
         "data": None if attacker.data is None else attacker.data.content,
         "settings": settings,
-        "shown": [_hashes(trace) for trace, _ in points.values()],
+        "shown": [_hashes(trace, attacker) for trace, attacker in points.values()],
     }
     return {
         "kind": OWN,
@@ -158,44 +157,16 @@ def _settings(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _hashes(trace: Trace) -> list[str]:
-    """Return the hashes of the updates, of the network, and of the truth, on which a score depends."""
-    network = trace.view.network
-    truth = {} if trace.inputs is None or trace.labels is None else {"inputs": trace.inputs, "labels": trace.labels}
+def _hashes(trace: Trace, attacker: Attacker) -> list[str]:
+    """Return the hashes of the updates, of the network, and of a truth that is left out of the attacker's public examples."""
+    network, inputs = trace.view.network, trace.inputs
+    _, removed = without_truth(attacker.public(trace.shape, trace.classes), inputs)
+    truth = {"inputs": inputs} if inputs is not None and removed else {}
     modes = [name for name, module in network.model.named_modules() if module.training]
     return [
         *(tensor_hash(t) for t in (trace.view.update, network.parameters, network.statistics, truth)),
         content_hash([repr(network.model), modes, [repr(normal) for normal in input_normals(network.model)]]),
     ]
-
-
-@dataclass
-class _SavedSearches:
-    """The searches of one leakage point, as files in `parts/` of a run folder, and the seconds that they took."""
-
-    run: Run
-    tap: str
-    _since: float = field(default_factory=time.perf_counter)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def spent(self) -> float:
-        """Seconds until the last save, of this process and of earlier ones."""
-        return float(self.run.manifest["phases"].get(LeakagePoint(self.tap).phase, 0.0))
-
-    def read(self, name: str) -> dict[str, Tensor] | None:
-        """Return the tensors; None if they are missing or damaged."""
-        path = f"parts/{self.tap}.{name}.safetensors"
-        with self._lock:
-            return self.run.read_tensors(path) if self.run.has(path) else None
-
-    def write(self, name: str, tensors: dict[str, Tensor]) -> None:
-        """Save tensors in place of earlier ones of the same name; searches on several threads wait for each other."""
-        with self._lock:
-            now = time.perf_counter()
-            self.run.add_seconds(LeakagePoint(self.tap).phase, now - self._since)
-            self._since = now
-            self.run.write_tensors(f"parts/{self.tap}.{name}.safetensors", tensors)
 
 
 def attack_trace(
@@ -205,6 +176,7 @@ def attack_trace(
     store: Store | None = None,
     spent: float = 0.0,
     began: float | None = None,
+    saved: SavedAnswer | None = None,
 ) -> Outcome:
     """Attack a trace, and score the reconstructions if the truth is known.
 
@@ -217,6 +189,7 @@ def attack_trace(
         store: Where searches are saved, so that an interrupted attack resumes; None saves nothing.
         spent: Seconds of the budget that earlier processes used.
         began: Time at which the budget of this process began, of `time.monotonic`; None for now.
+        saved: Where the reconstructions are saved before they are scored; None saves nothing.
 
     Raises:
         InputError: For an attack that needs true labels, candidates or another model, which no attacker has here.
@@ -242,7 +215,14 @@ def attack_trace(
         left = attacker.budget - spent - reserved - (time.monotonic() - began)
     # With the truth, the check of the searches on public examples waits: a success does not need it.
     later = method if isinstance(method, AutoLeak) and inputs is not None and attacker.budget is None else None
-    answer, view = _answered(view, attacker, rngs, report, store, left, later is None)
+    earlier = None if saved is None else saved.read()
+    if earlier is not None and later is None and not earlier.checked:
+        earlier = None  # Without the truth, the check decides what a failure means.
+    answer, view = _answered(view, attacker, rngs, report, store, left, later is None, earlier)
+    if earlier is not None:
+        later = None if earlier.checked else later
+    elif saved is not None and view.searches is not None:
+        saved.write(Searched(answer, later is None, view.searches.begun, states_of(rngs)))
     stopped = None
     if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
         stopped = attacker.budget
@@ -291,15 +271,22 @@ def _answered(
     store: Store | None,
     left: float | None,
     checks: bool,
+    earlier: Searched | None,
 ) -> tuple[Reconstruction, View]:
     """Return the reconstructions of the searches, which have `left` seconds, and the view with these searches.
 
-    If `checks` is true, the attack also tries its searches on public examples.
+    If `checks` is true, the attack also tries its searches on public examples. Reconstructions that an earlier process saved are
+    not searched again.
     """
     method = attacker.attack.method
     total = sum(runs(method, number, search, (view,)) for number, search in enumerate(searches_of(method)))
     progress = _SearchProgress(report, total)
-    view = dataclasses.replace(view, searches=Searches(progress, progress.resumed, store, checks=checks))
+    begun = 0 if earlier is None else earlier.begun
+    view = dataclasses.replace(view, searches=Searches(progress, progress.resumed, store, checks=checks, begun=begun))
+    if earlier is not None:
+        restore(rngs, earlier.states)
+        report.note("resumed: the searches have ended")
+        return earlier.answer, view
     try:
         if left is None or attacker.budget is None:
             progress.expect(method, view)

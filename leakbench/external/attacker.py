@@ -27,6 +27,7 @@ from leakbench.core.words import check_success
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
+from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense, FactProbe
 from leakbench.defense.facts import facts_at
 from leakbench.experiment.leak_noise import noise_std
@@ -37,7 +38,7 @@ from leakbench.measure.closeness import eta_of
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.summary.verdict import STRONGEST
 
-__all__ = ["Attacker", "AttackerOptions", "without_truth"]
+__all__ = ["Attacker", "AttackerOptions", "checked_texts", "without_truth"]
 
 SYNTHETIC = 256
 """Number of public examples that are generated if no dataset is named."""
@@ -165,11 +166,11 @@ class Attacker:
             raise InputError(f"dataset: {data.name!r} holds texts, but the network is no language model of leakbench")
         if model is None:
             return
-        if data is None or data.kind != TEXT:
-            got = "nothing" if data is None else repr(data.name)
-            raise InputError(f"dataset: got {got}, expected texts, whose tokens the network has, such as reviews")
+        data = checked_texts(data)
         if data.tokens > model.tokens:
-            raise InputError(f"dataset: {data.name!r} has {data.tokens} tokens, the network only {model.tokens}")
+            raise InputError(
+                f"dataset: {data.name!r} has {data.tokens} tokens, the network only {model.tokens}; --vocabulary gives its own"
+            )
         if data.padding != model.padding:
             raise InputError(
                 f"model: padding: got token {model.padding}, expected {data.padding}, which fills up the sentences of"
@@ -179,6 +180,14 @@ class Attacker:
 
     def _with_method(self, method: Any, adapted: str) -> Attacker:
         return dataclasses.replace(self, attack=dataclasses.replace(self.attack, method=method), adapted=adapted)
+
+
+def checked_texts(data: Dataset | None) -> Dataset:
+    """Return a data set of texts; raises InputError for another one, and for none."""
+    if data is None or data.kind != TEXT:
+        got = "nothing" if data is None else repr(data.name)
+        raise InputError(f"dataset: got {got}, expected texts, whose tokens the network has, such as reviews")
+    return data
 
 
 def _with_labels(part: Any, labels: Any) -> Any:
@@ -311,15 +320,34 @@ class AttackerOptions:
         yield "several updates of the same examples"
         yield "a malicious server"
 
-    def with_public(self, attacker: Attacker) -> Attacker:
+    def with_public(self, attacker: Attacker, words: Vocabulary | None = None) -> Attacker:
         """Return the attacker with the dataset of its public examples.
 
+        Args:
+            attacker: The attacker.
+            words: The tokens of the network, in which the dataset's texts are read; None for the dataset's own.
+
         Raises:
-            InputError: If the dataset is missing.
+            InputError: If the dataset is missing, or has no texts for the tokens.
         """
-        if self.dataset is None:
-            return attacker
-        return dataclasses.replace(attacker, data=load_dataset(self.dataset, self.data_dir)[2])
+        data = None if self.dataset is None else load_dataset(self.dataset, self.data_dir)[2]
+        if words is not None:
+            data = checked_texts(data).tokenised(words)
+        return dataclasses.replace(attacker, data=data)
+
+    def known_tokens(self, words: Vocabulary | None) -> tuple[int, int]:
+        """Return (number of tokens, number of the one that fills up a sentence) of a network of texts.
+
+        Args:
+            words: The tokens of the network; None for those of the dataset.
+
+        Raises:
+            InputError: Without tokens and a dataset of texts.
+        """
+        if words is not None:
+            return words.size, words.padding
+        data = checked_texts(None if self.dataset is None else without_examples(self.dataset, self.data_dir)[2])
+        return data.tokens, data.padding
 
     def _attack(self) -> Attack:
         kind = "" if self.dataset is None else without_examples(self.dataset, self.data_dir)[2].kind

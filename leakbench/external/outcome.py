@@ -431,6 +431,8 @@ def write_run(
         tensors[WORDS] = words_of(vocabulary, {n: t for n, t in tensors.items() if not n.endswith(".labels")})
     if scored:
         run.write_rows("rows.parquet", pd.concat(scored, ignore_index=True))
+    else:  # The same attack may have been scored before.
+        run.forget("rows.parquet")
     run.write_tensors("reconstructions.safetensors", tensors)
     run.manifest["summary"] = {
         "cell": run.manifest["cell"],

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakbench.core.errors import InputError
+from leakbench.core.errors import InputError, nearest
 from leakbench.core.imported import import_function, said
+from leakbench.core.rng import generator
 from leakbench.core.words import seconds
 from leakbench.core.words import success as threshold
+from leakbench.data.vocabulary import Vocabulary
 from leakbench.external.arrays import ENDINGS, Named, as_parameters, check_shapes, read_arrays
 from leakbench.external.assumptions import warnings_of
 from leakbench.external.attack import attack_traces
@@ -26,6 +28,8 @@ from leakbench.external.attacker import Attacker, AttackerOptions
 from leakbench.external.network import Numbers, normal_of
 from leakbench.external.outcome import Outcome
 from leakbench.external.trace import Trace, Training
+from leakbench.models import MODELS, architecture, build
+from leakbench.models.folder import NetworkFolder
 from leakbench.storage.store import check_out
 
 __all__ = ["UpdateFiles", "attack_update", "build_model", "warn"]
@@ -59,6 +63,7 @@ def attack_update(
     success: str | float | None = None,
     seed: int = 0,
     out: str | Path | None = None,
+    vocabulary: str | Path | None = None,
 ) -> Outcome:
     """Attack one update of a model, or several, and score the reconstructions where the truth is given.
 
@@ -89,6 +94,7 @@ def attack_update(
         seed: Seed of the attacker.
         out: Folder for a report, rows and reconstructions, as `leakbench attack --out` writes them. It may not contain anything
             else. An interrupted attack resumes from it.
+        vocabulary: File with the tokens of a language model, as of `--vocabulary`; None for those of the dataset.
 
     Returns:
         The reconstructions; with `truth` also their scores and the verdict, in `summary`.
@@ -132,7 +138,7 @@ def attack_update(
     options = AttackerOptions(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, limit)
     attacker = options()
     _ = trace.view  # An update that does not fit is reported before the dataset is read.
-    attacker = options.with_public(attacker)
+    attacker = options.with_public(attacker, None if vocabulary is None else Vocabulary.of_file(Path(vocabulary)))
     warn(trace, attacker, stacklevel=3)
     points = {tap: (trace, attacker.for_network(trace))}
     folder = None if out is None else Path(out)
@@ -194,6 +200,7 @@ class UpdateFiles:
     tap: str = "type-1"
     truth: Path | None = None
     normalise: tuple[Numbers, Numbers] | None = None
+    vocabulary: Path | None = None
 
     def read(self, options: AttackerOptions) -> tuple[Trace, Attacker]:
         """Build the model, read the files, and return the trace and the attacker for its network.
@@ -207,7 +214,8 @@ class UpdateFiles:
             raise InputError("update: expected either --update, or --before and --after")
         if self.afters and (not self.befores or self.learning_rate is None):
             raise InputError("after: expected --before and --learning-rate too")
-        model = build_model(self.builder, Path.cwd())
+        words = self._words
+        model = self._model(options, words)
         check_shapes(model, self.builder)
         befores = _read("before", self.befores)
         updates = _read("update", self.updates)
@@ -220,7 +228,32 @@ class UpdateFiles:
         normal = normal_of(self.normalise, self.shape)
         trace = Trace(model, updates, self.shape, self.classes, how, befores or None, self.tap, arrays, normal)
         _ = trace.inputs, trace.view  # Files that do not fit are reported before the dataset is read.
-        return trace, options.with_public(attacker).for_network(trace)
+        return trace, options.with_public(attacker, words).for_network(trace)
+
+    @property
+    def _words(self) -> Vocabulary | None:
+        """The tokens of the file, else of the network's folder; None for those of the dataset."""
+        if self.vocabulary is not None:
+            return Vocabulary.of_file(self.vocabulary)
+        folder = NetworkFolder.of(self.builder)
+        return None if folder is None else Vocabulary.of_folder(folder.path)
+
+    def _model(self, options: AttackerOptions, words: Vocabulary | None) -> nn.Module:
+        """Return the user's network, or one of the catalog or of a folder at weights that are not those that were sent."""
+        name = self.builder
+        if NetworkFolder.of(name) is None and name not in MODELS:
+            if ":" not in name:
+                raise InputError(
+                    f"model: got {name!r}{nearest(name, list(MODELS))} (or PKG.MODULE:BUILD, or hf:FOLDER)"
+                )
+            return build_model(name, Path.cwd())
+        if not self.befores:
+            raise InputError(f"before: got none, expected the weights of {name!r} that the client received")
+        shape, padding = self.shape, 0
+        if architecture(name).texts:
+            tokens, padding = options.known_tokens(words)
+            shape = (*shape, tokens)
+        return build(name, shape, self.classes, generator(options.seed, "network"), padding=padding)
 
 
 def _changes(model: nn.Module, befores: Sequence[Named], afters: Sequence[Named]) -> list[Named]:

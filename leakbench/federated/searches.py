@@ -67,6 +67,7 @@ class Searches:
         prefix: Prefix of the names in the store.
         checks: Whether `AutoLeak` also tries its searches on public examples; if not, call `AutoLeak.checked` later.
         now: Clock for the intervals between saves.
+        begun: Number of searches that have started.
     """
 
     tell: _Progress = _ignored
@@ -76,11 +77,11 @@ class Searches:
     prefix: str = "search"
     checks: bool = True
     now: Now = time.monotonic
-    _begun: int = field(default=0, init=False)
+    begun: int = 0
 
     def begin(self, method: Any) -> Searching:
         """Return the next search, one of `method`."""
-        number, self._begun = self._begun, self._begun + 1
+        number, self.begun = self.begun, self.begun + 1
         name = search_name(method)
         after, window = _patience(method)
         return Searching(
@@ -95,9 +96,7 @@ class Searches:
 
     def of_check(self) -> Searches:
         """Return the searches of the same attack on public examples; their numbers follow those of the attack."""
-        searches = dataclasses.replace(self, prefix=f"{self.prefix}.check")
-        searches._begun = self._begun
-        return searches
+        return dataclasses.replace(self, prefix=f"{self.prefix}.check")
 
 
 @dataclass

@@ -27,6 +27,7 @@ from leakbench.frontier.choose import (
 from leakbench.frontier.frontier import points_in
 from leakbench.frontier.grid import DEFENSES, OUT
 from leakbench.frontier.measure import SIZES, command_of
+from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of, without_an_answer
 from leakbench.study.rows import on_cpu
@@ -55,7 +56,7 @@ LEGEND = """\
 - identified: how often the likelihood of the observed update picks the victim among the candidates. The attacker is adaptive;
   {many} victims are only identified, by the attack `identification`. chance: 95 % range of a guess without any gradient; p: by a
   one-sided exact binomial test against chance.
-- ASR: the share of the examples of {few} victims that `autoleak` reconstructs to the calibrated RMSE; an example without a
+- ASR: the share of the examples of {few} victims that `autoleak` reconstructs to the calibrated {distance}; an example without a
   reconstruction counts as not reconstructed. baseline ASR: the same for a guess from public data alone.
 - label: how often the victim's class is ranked first; commonest class: its share among the public examples.
 - valid epsilon, released: for the mechanism as executed, at delta = {delta:g}, against an observer of the released models; here:
@@ -71,8 +72,17 @@ The {point} is what an honest server receives, and what an observer of the netwo
 processed it, so a defense at the server does not protect it."""
 
 PROTOCOL = """\
-The leak is that of the `paper` protocol: a sigmoid network at random weights, one local iteration, {batch}. This is the easiest
+The leak is that of the `paper` protocol: a {network} at random weights, one local iteration, {batch}. This is the easiest
 case for the attacker. `leakbench run --protocol live --defense ...` measures a setting on another network or a trained one."""
+
+
+def _kind(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the distance that decides about a success, and the kind of network that leaks: texts have others."""
+    texts = EDIT_DISTANCE.baseline in rows and bool(rows[EDIT_DISTANCE.baseline].notna().any())
+    if texts:
+        return {"distance": EDIT_DISTANCE.heading, "network": "transformer"}
+    return {"distance": RMSE.heading, "network": "sigmoid network"}
+
 
 MAXIMA = (1.0, 8.0, None)
 """Largest epsilons of the table of requirements; None for any setting."""
@@ -95,6 +105,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "", ou
     published = list(points_in(name, rows, out=out))
     stale = stale_names(published)
     delta = main["delta"].iloc[0] if len(main) else 1e-5
+    kind = _kind(rows)
     lines = [
         f"# Which defense for {untagged(str(asked['dataset']))}, at what setting",
         "",
@@ -110,7 +121,8 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "", ou
         HERE.format(point=point_name(point)) if point == "type-1" else f"Leakage point: {point_name(point)}.",
         "",
         PROTOCOL.format(
-            batch="one example" if asked["leak_batch"] == 1 else f"batches of {asked['leak_batch']} examples"
+            network=kind["network"],
+            batch="one example" if asked["leak_batch"] == 1 else f"batches of {asked['leak_batch']} examples",
         ),
         "",
         *_requirements(rows),
@@ -119,6 +131,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "", ou
         _table(main, choice.wanted),
         "",
         LEGEND.format(
+            distance=kind["distance"],
             seeds=_seeds(main),
             delta=delta,
             point=point_name(point),
@@ -191,7 +204,7 @@ def _box(
         if lacking
         else []
     )
-    caveats += ["One attacker, sigmoid networks at random weights: another attacker may find more."]
+    caveats += [f"One attacker, {_kind(rows)['network']}s at random weights: another attacker may find more."]
     command = f"{command_of(rows, out)}{command_words(choice.wanted)}"
     return box_of(claim, untagged(verdict), evidence, untagged(" ".join(caveats)), command)
 

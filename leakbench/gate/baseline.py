@@ -14,7 +14,7 @@ from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import content_of
 from leakbench.core.untrusted import bounded_text, said, strict_json
 from leakbench.measure.measures import deciding
-from leakbench.measure.rates import ASR, IDENTIFIED
+from leakbench.measure.rates import ASR, EXACT, IDENTIFIED, ROUGE_1
 from leakbench.storage.manifest import check_of_run, needed
 from leakbench.storage.store import content_hash, read_manifest
 from leakbench.storage.summary import Summary
@@ -38,6 +38,10 @@ def _hit(value: Any) -> bool:
     return type(value) in (bool, int, float) and value in (0, 1)
 
 
+def _is_share(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value <= 1)
+
+
 COLUMNS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tap": (lambda value: value in TAPS, f"one of {', '.join(TAPS)}"),
     "round": (_whole(0), "a whole number >= 0"),
@@ -52,6 +56,7 @@ COLUMNS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "failure_reason": (lambda value: value is None or type(value) is str, "text"),
     "label_guess": (lambda value: value is None or _whole(-LARGEST)(value), "a whole number, or null"),
     **{name: (_amount, "a number >= 0, or null") for m in ERRORS.values() for name in (m.name, m.baseline)},
+    **{name: (_is_share, "a share from 0 to 1, or null") for r in (EXACT, ROUGE_1) for name in (r.name, r.baseline)},
 }
 """{column: (what a value of it is, in words)}."""
 
@@ -125,16 +130,24 @@ LONGEST = 100_000_000
 """Bytes of a file; of ten victims they take about 3,000."""
 
 SCORES = (ASR.column, IDENTIFIED.column, "failure_reason", "label_guess")
-"""Columns of each example, after those that identify it and before its error and that of the baseline guess."""
+"""Columns of each example, after those that identify it and before the numbers of `_numbers`."""
 
 DIGITS = 4
-"""To which errors are rounded; the thresholds of success are kept exactly."""
+"""To which errors and shares of texts are rounded; the thresholds of success are kept exactly."""
 
 
 def _columns(names: Container[str]) -> tuple[str, ...]:
-    """Return the columns that are kept of rows with these columns: texts have another error than other data."""
-    error = deciding(names)
-    return (*SAME, *RULERS, *SCORES, error.name, error.baseline)
+    """Return the columns that are kept of rows with these columns."""
+    return (*SAME, *RULERS, *SCORES, *_numbers(names))
+
+
+def _numbers(names: Container[str]) -> tuple[str, ...]:
+    """Return the kept columns of errors and shares, each with that of the baseline guess: texts have others than other data.
+
+    Baselines of earlier versions have no shares of texts.
+    """
+    error, rates = deciding(names), [rate for rate in (EXACT, ROUGE_1) if rate.name in names]
+    return (error.name, error.baseline, *(name for rate in rates for name in (rate.name, rate.baseline)))
 
 
 Kept = tuple[pd.DataFrame, str, dict[str, Any]]
@@ -146,7 +159,7 @@ def baseline_of(folder: Path) -> dict[str, Any]:
     rows, data, told = _of_run(folder)
     columns: dict[str, Any] = {}
     for name in _columns(rows.columns):
-        values = rows[name].round(DIGITS) if name in _columns(rows.columns)[-2:] else rows[name]
+        values = rows[name]
         # One value for all is written once.
         if values.nunique(dropna=False) == 1:
             columns[name] = _plain(values.iloc[0])
@@ -191,7 +204,7 @@ def _read(read: dict[str, Any]) -> Kept:
         if name not in columns:
             raise InputError(f"rows.{name} is missing")
     rows = pd.DataFrame({name: _column_of(name, columns[name], count) for name in kept})
-    rows = rows.astype(dict.fromkeys(kept[-2:], float))  # A column of null alone has no numbers.
+    rows = rows.astype(dict.fromkeys(_numbers(columns), float))  # A column of null alone has no numbers.
     _check_rows(rows)
     # Last, so that what can be named is.
     said = read.get("checksum")  # None in a baseline of before there were checksums.
@@ -203,10 +216,6 @@ def _read(read: dict[str, Any]) -> Kept:
 
 def _is_text(value: Any) -> bool:
     return type(value) is str
-
-
-def _is_share(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and 0 <= value <= 1)
 
 
 TOLD: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -230,6 +239,8 @@ def _of_run(folder: Path) -> Kept:
     manifest = read_manifest(folder)
     check_of_run(folder / "manifest.json", manifest)
     rows, data = rows_of(folder)
+    # Also in a comparison of two folders: an equal run would differ from its own baseline by the rounding.
+    rows = rows.round(dict.fromkeys(_numbers(rows.columns), DIGITS))
     of_cell = (f"summary.cell.{name}" for name in ("attack", "dataset", "defense", "hash"))
     path, fields = folder / "manifest.json", ("summary.accuracy", "summary.epsilon.valid", "recipes.attack", "settings")
     needed(path, manifest, *fields, *of_cell)

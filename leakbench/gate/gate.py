@@ -15,13 +15,16 @@ from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import in_table, markdown_table
 from leakbench.gate.baseline import OF_ATTACK, changed, kept_of
 from leakbench.measure.measures import EDIT_DISTANCE, deciding
-from leakbench.measure.rates import ASR, IDENTIFIED
+from leakbench.measure.rates import ASR, EXACT, IDENTIFIED, ROUGE_1
 from leakbench.storage.rows_file import points_in, rows_at
-from leakbench.summary.compare import Difference, differences
+from leakbench.summary.compare import Difference, answered, differences
 
 __all__ = ["GateCheck", "GateLimits", "gate", "junit", "lines", "markdown"]
 
-LEAKS = {rate.name: rate.column for rate in (ASR, IDENTIFIED)} | {EDIT_DISTANCE.name: EDIT_DISTANCE.name}
+OF_TEXTS = {each.name: each.baseline for each in (EDIT_DISTANCE, EXACT, ROUGE_1)}
+"""{measure of texts: its column for the baseline guess}."""
+
+LEAKS = {rate.name: rate.column for rate in (ASR, IDENTIFIED)} | {name: name for name in OF_TEXTS}
 """{measure of a comparison: its column}; more is a worse defense, and a lower edit distance."""
 
 LEVEL = 0.05
@@ -63,8 +66,8 @@ def gate(run: Path, baseline: Path, limits: GateLimits) -> list[GateCheck]:
     """Return every check of a finished run against a baseline, which is a run's folder or a file.
 
     A measure rose if the 95 % interval of the paired difference is above zero and the exact one-sided sign test over victims
-    rejects at 5 %, divided by the number of tests. Of texts, the edit distance must not have fallen, by the same tests. A leakage
-    point of the baseline must be in the run. Other settings that
+    rejects at 5 %, divided by the number of tests. Of texts, exact sentences and ROUGE-1 must not have risen, and the edit
+    distance must not have fallen, by the same tests. A leakage point of the baseline must be in the run. Other settings that
     changed are reported.
 
     Raises:
@@ -120,14 +123,15 @@ def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float
     risen = more and d.sign / 2 < level
     point = next(point for point in points_in(rows) if d.point in (point.key, point.tap))
     now, then = (rows_at(r, point).sort_values(["victim", "member"]) for r in (rows, before))
-    if distance:
-        broke = now[now[column].to_numpy() < then[column].fillna(then[EDIT_DISTANCE.baseline]).to_numpy()]
-    else:
-        broke = now[(now[column] == 1).to_numpy() & (then[column] != 1).to_numpy()]
+    # A victim without a reconstruction now, whose number is NaN, did not break.
+    mine, theirs = now[column].to_numpy(float), answered(then, column).to_numpy(float)
+    broke = now[mine < theirs if distance else mine > theirs]
     victims = tuple(sorted(set(broke["victim"].astype(int))))
     said = (
         f"{d.second:.2f} before, {d.first:.2f} now ({d.difference:+.2f}, 95 % interval [{d.low:+.2f}, {d.high:+.2f}])"
     )
+    if column in OF_TEXTS:
+        said += f"; baseline guess {now[OF_TEXTS[column]].mean():.2f}"
     # As many victims have to rise, and none to fall, for the sign test to see it.
     least = math.floor(math.log2(1 / level)) + 1
     few = ""

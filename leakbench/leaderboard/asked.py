@@ -35,9 +35,9 @@ __all__ = [
     "card_command",
     "hash_of",
     "request_of",
-    "searches",
     "settings_of",
     "trainings",
+    "usual",
 ]
 
 ATTACKERS: dict[str, Literal["oblivious", "defense"]] = {"oblivious": "oblivious", "aware": "defense"}
@@ -108,10 +108,18 @@ def request_of(asked: CardSizes, defense: str, dataset: str, attack: str, attack
     return Request(**given, protocol=protocol)
 
 
-def searches(attack: str, dataset: str, data_dir: Path | None) -> bool:
-    """Return whether an attack of the catalog has a search on a data set, so that a limit on evaluations applies to it."""
-    method = attack_on(without_examples(dataset, data_dir)[2].kind, attack)[1].method
-    return any(hasattr(search, "stop") for search in searches_of(method))
+def usual(attack: str, dataset: str, data_dir: Path | None) -> dict[str, int]:
+    """Return the sizes of a card that depend on its attack and its data set, where none are given.
+
+    Returns:
+        `candidates`, as many as in a run on the data set, at most those of other cards; and `evaluations` for an attack that
+        searches, to which a limit applies.
+    """
+    _, recipe, data = without_examples(dataset, data_dir)
+    searches = any(hasattr(search, "stop") for search in searches_of(attack_on(data.kind, attack)[1].method))
+    return {"candidates": min(CardSizes().candidates, recipe.candidates)} | (
+        {"evaluations": EVALUATIONS} if searches else {}
+    )
 
 
 def audit_request(asked: CardSizes, defense: str, dataset: str) -> dict[str, Any]:

@@ -133,6 +133,7 @@ class CardPoint:
         excluded: The rate of reconstruction, identification or recognition above which the evidence excludes every one at 95 %;
             None where a leak is stated, and on cards from before.
         edit_distance: Median of texts, None as `rmse`; `null_edit_distance` is that of the baseline guess.
+        exact: Share of sentences that are reconstructed token for token; None for other data, and on cards from before.
     """
 
     name: Annotated[str, Field(pattern=r"^(type-[012]|global)(@\d+)?$")]
@@ -158,6 +159,7 @@ class CardPoint:
     excluded: Chance | None = None
     edit_distance: Spread | None = None
     null_edit_distance: Amount | None = None
+    exact: Share | None = None
 
     @property
     def error(self) -> tuple[str, float | None, float | None]:

@@ -42,7 +42,15 @@ ROUNDING, RELATIVE = 1e-3, 0.02
 ELSEWHERE = 0.05
 """How far, relative, a number without an interval may lie apart where not all is the same."""
 
-INTERVALS = (*fields_of((ASR, IDENTIFIED, LABEL_RANKED)), "features", "records", RMSE.name, EDIT_DISTANCE.name, "value")
+INTERVALS = (
+    *fields_of((ASR, IDENTIFIED, LABEL_RANKED)),
+    "features",
+    "records",
+    "exact",
+    RMSE.name,
+    EDIT_DISTANCE.name,
+    "value",
+)
 """Fields of [value, low, high]."""
 
 FREE = ("warnings", "comment", "reason", "failures", "caveats", "label", "claimed_by", "by_network", "by_seed")

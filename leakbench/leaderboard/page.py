@@ -24,7 +24,7 @@ from leakbench.leaderboard.blocks import (
 from leakbench.leaderboard.card import Card, CardEpsilon, CardPoint
 from leakbench.leaderboard.check import outside, stale
 from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
-from leakbench.measure.rates import upper_limit
+from leakbench.measure.rates import EXACT, upper_limit
 from leakbench.summary.threat import printed_threat
 from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS
 
@@ -349,12 +349,14 @@ def _measure(ranked: Sequence[Standing]) -> str:
 
 
 def _details(ranked: Sequence[Standing]) -> Tabular:
+    exact = any(point.exact is not None for each in ranked for cell in each.card.cells for point in cell.points)
     heads = (
         "defense",
         "attacker",
         "point",
         "ASR [95 % CI]",
         "baseline ASR",
+        *((f"{EXACT.heading} [95 % CI]",) if exact else ()),
         _measure(ranked),
         f"baseline {_measure(ranked)}",
         "identified [95 % CI]",
@@ -373,6 +375,7 @@ def _details(ranked: Sequence[Standing]) -> Tabular:
                         f"{point_name(point.name)}, {cell.protocol}",
                         _share(point.asr),
                         f"{point.null_asr[0]:.2f}",
+                        *((_share(point.exact),) if exact else ()),
                         *map(_number, point.error[1:]),
                         f"{_share(point.identified)} of {point.candidates}",
                         _number(point.label, 2),

@@ -10,7 +10,7 @@ import pandas as pd
 
 from leakbench.leaderboard.card import CardPoint
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE, Measure
-from leakbench.measure.rates import ASR, EXCLUDABLE, FEATURES, IDENTIFIED, LABEL_RANKED, RECORDS
+from leakbench.measure.rates import ASR, EXACT, EXCLUDABLE, FEATURES, IDENTIFIED, LABEL_RANKED, RECORDS
 from leakbench.measure.statistics import median_interval
 from leakbench.storage.summary import Summary, Tap
 
@@ -49,6 +49,7 @@ def point_of(name: str, summary: Summary, rows: pd.DataFrame) -> CardPoint:
         excluded=rounded(max(excluded, default=None)),
         edit_distance=_median(rows, EDIT_DISTANCE) if texts else None,
         null_edit_distance=rounded(tap.null_edit_distance),
+        exact=share_of(tap, EXACT.name),
     )
 
 

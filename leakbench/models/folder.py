@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from leakbench.core.errors import InputError
 from leakbench.core.hashes import checksum, content_hash
 
-__all__ = ["FOLDER", "NetworkFolder", "named", "shown"]
+__all__ = ["FOLDER", "TOKENS", "NetworkFolder", "named", "shown"]
 
 FOLDER = "hf:"
 """Start of the name of a network in a folder of Hugging Face, as `hf:path/to/gpt2`."""

@@ -33,6 +33,7 @@ __all__ = [
     "SAME",
     "SAME_RULER",
     "Difference",
+    "answered",
     "as_dicts",
     "check_same",
     "compare",
@@ -311,7 +312,7 @@ def _at(point: LeakagePoint, rows: pd.DataFrame, others: pd.DataFrame) -> Iterat
         outcomes[LABELS.name] = (told, others_told, rows["victim"])
         for score in (deciding(rows.columns).name, FEATURES.name, RECORDS.name, EXACT.name, ROUGE_1.name):
             if score in rows and score in others:
-                outcomes[score] = (_answered(rows, score), _answered(others, score), rows["victim"])
+                outcomes[score] = (answered(rows, score), answered(others, score), rows["victim"])
     first = rows["member"] == 0
     for ranked in ONE_EACH:
         if ranked not in rows or ranked not in others:  # A run of before labels were ranked.
@@ -329,8 +330,8 @@ def _at(point: LeakagePoint, rows: pd.DataFrame, others: pd.DataFrame) -> Iterat
         yield Difference(point.key, measure, int(victims.nunique()), x.mean(), y.mean(), difference, low, high, sign)
 
 
-def _answered(rows: pd.DataFrame, score: str) -> pd.Series:
-    """Return the scores (n,), of an example without an answer what that counts as."""
+def answered(rows: pd.DataFrame, score: str) -> pd.Series:
+    """Return the scores (n,) in a column; an example without a reconstruction has what that counts as."""
     return rows[score].fillna(rows[ERRORS[score].baseline] if score in ERRORS else 0.0)
 
 

@@ -46,7 +46,9 @@ BAD = {
     **dict.fromkeys(("dropout", "stop_at_delta", "delta", "reach"), "2"),
     **dict.fromkeys(("noise_factor", "clip_factor"), "0"),
     **dict.fromkeys(("taps", "leak_rounds", "protocols", "defenses", "noise_factors", "scale", "only"), "none_such"),
-    **dict.fromkeys(("lpips_weights", "into", "data_dir", "page", "updates", "befores", "truth"), "none_such"),
+    **dict.fromkeys(
+        ("lpips_weights", "into", "data_dir", "page", "updates", "befores", "truth", "vocabulary"), "none_such"
+    ),
     **dict.fromkeys(("out", "runs"), "a_file"),
     **{"dataset": "none_such", "function": "none_such", "changes": "victims=0", "checked": "none_such.json"},
     **{"builder": "none_such:build", "shape": "1,x", "classes": "1", "tap": "none_such", "mean": "x", "std": "x"},

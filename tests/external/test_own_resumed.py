@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -27,6 +29,7 @@ from leakbench.core.progress import Reporter
 from leakbench.core.words import seconds
 from leakbench.external.attack import attack_trace, attack_traces
 from leakbench.external.attacker import Attacker, AttackerOptions
+from leakbench.external.scoring import Scorer
 from leakbench.external.trace import Trace, Training
 from leakbench.federated.searches import EXACT, IMPROVES, WINDOW, Searches, search_name, usual_share
 from tests.offline import python_path
@@ -172,6 +175,88 @@ def test_a_folder_resumes_only_the_same_attack(tmp_path: Path, monkeypatch: pyte
     files = [load_file(tmp_path / name / "reconstructions.safetensors") for name in ("cut", "whole")]
     assert files[0].keys() == files[1].keys()
     assert all(torch.equal(files[0][key], files[1][key]) for key in files[0])
+
+
+def attacked(point: tuple[Trace, Attacker], folder: Path) -> Any:
+    names = AttackerOptions(attack="autoleak").names
+    return attack_traces({"type-1": point}, folder, names, "test", reporter=Reporter(quiet=True))["type-1"]
+
+
+@pytest.fixture
+def without_searches(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what makes every further search of the victims fail."""
+
+    def never(*_: Any) -> None:
+        raise AssertionError("searched again")
+
+    return lambda: monkeypatch.setattr("leakbench.external.attack.answered", never)
+
+
+def test_reconstructions_are_saved_before_they_are_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_searches: Callable[[], None]
+) -> None:
+    """The attack is interrupted at its first score; behind noise, a check on public examples follows the scores."""
+    point = seen_and_attacker(defense="noise_gaussian")
+    wanted = attacked(point, tmp_path / "whole")
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Scorer, "__call__", interrupted)
+        attacked(point, tmp_path / "cut")
+    assert not (tmp_path / "cut" / "rows.parquet").exists()
+    without_searches()
+    found = attacked(point, tmp_path / "cut")
+    assert_same(found, wanted)
+    assert all(torch.equal(found.answer.doubts[name], doubt) for name, doubt in wanted.answer.doubts.items())
+    assert found.answer.stages == wanted.answer.stages
+    pd.testing.assert_frame_equal(found.rows, wanted.rows)
+
+
+def test_another_truth_is_scored_without_a_search(tmp_path: Path, without_searches: Callable[[], None]) -> None:
+    """A truth with wrong values, the right one, and none: each gives the result of a new folder, except for its time."""
+    trace, attacker = seen_and_attacker(attack="inverting_gradients")
+    assert trace.truth is not None
+    wrong = dataclasses.replace(trace, truth=(1 - trace.truth[0], trace.truth[1]))
+    unknown = dataclasses.replace(trace, truth=None)
+    points = [(each, attacker) for each in (wrong, trace, unknown, trace)]
+    wanted = [attacked(point, tmp_path / f"new{n}") for n, point in enumerate(points)]
+    attacked(points[0], tmp_path / "one")
+    without_searches()
+    for point, new in zip(points, wanted, strict=True):
+        found = attacked(point, tmp_path / "one")
+        assert_same(found, new)
+        assert (tmp_path / "one" / "rows.parquet").exists() == (new.rows is not None)
+        if new.rows is not None:
+            pd.testing.assert_frame_equal(found.rows, new.rows)
+    assert not torch.equal(torch.tensor(wanted[0].rows["rmse"]), torch.tensor(wanted[1].rows["rmse"]))
+    other = dataclasses.replace(attacker, seed=7)
+    with pytest.raises(InputError, match="one' contains another attack"):
+        attacked((trace, other), tmp_path / "one")
+
+
+def test_a_truth_among_the_public_examples_is_another_attack(tmp_path: Path) -> None:
+    """The attacker does not have a true example, so that its public examples depend on the truth."""
+    trace, attacker = seen_and_attacker(attack="cpl")
+    assert trace.truth is not None
+    attacked((trace, attacker), tmp_path / "one")
+    public = attacker.public(SHAPE, CLASSES).inputs[:6].reshape(2, 3, *SHAPE)
+    other = dataclasses.replace(trace, truth=(public, trace.truth[1]))
+    with pytest.raises(InputError, match="one' contains another attack"):
+        attacked((other, attacker), tmp_path / "one")
+
+
+def test_without_the_truth_a_search_that_was_not_checked_is_repeated(
+    tmp_path: Path, without_searches: Callable[[], None]
+) -> None:
+    """With the truth, `autoleak` tries public examples only after a failure, which nobody knows without it."""
+    trace, attacker = seen_and_attacker()
+    unknown = dataclasses.replace(trace, truth=None), attacker
+    attacked((trace, attacker), tmp_path / "one")
+    assert_same(attacked(unknown, tmp_path / "one"), attacked(unknown, tmp_path / "new"))
+    without_searches()
+    assert attacked((trace, attacker), tmp_path / "one").rows is not None
 
 
 @pytest.mark.long

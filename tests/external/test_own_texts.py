@@ -7,12 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import leakbench
+from leakbench import models
 from leakbench.core.errors import InputError
 from leakbench.data.find import load_dataset
+from leakbench.data.vocabulary import Vocabulary
 from leakbench.external import certificate
 from leakbench.external.outcome import print_rows
 from leakbench.models.language import LanguageModel
@@ -164,4 +166,117 @@ def test_the_command_prints_sentences_and_the_page_shows_them(recorded, tmp_path
         (["--tokens", "32", "--mean", ".5", "--std", ".5"], "mean: tokens are not normalised"),
     ):
         code, _, said = called(monkeypatch, capsys, *words, *wrong)
+        assert code == 2 and says in said and said.count("\n") == 1
+
+
+SENTENCE = "a moving and funny film about two brothers"
+
+
+def written(name: str, model: nn.Module, words: Vocabulary) -> list[str]:
+    """Write the files of a client with one sentence, and return the options that name them."""
+    x, y = words.encode([SENTENCE], LENGTH), torch.tensor([1])
+    gradient = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+    named = dict(zip((n for n, _ in model.named_parameters()), gradient, strict=True))
+    save_file({n: p.detach() for n, p in model.named_parameters()}, f"{name}_before.safetensors")
+    save_file(named, f"{name}_update.safetensors")
+    save_file({"inputs": x[None], "labels": y[None]}, f"{name}_truth.safetensors")
+    files = ["--before", f"{name}_before.safetensors", "--update", f"{name}_update.safetensors"]
+    return ["attack", *files, "--tokens", str(LENGTH), "--classes", "2", "--attack", "dager", "--dataset", "reviews"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return a folder of Hugging Face with a small GPT-2 at random weights and its own byte-level tokenizer."""
+    monkeypatch.chdir(tmp_path)
+    library, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<|endoftext|>"], initial_alphabet=letters, show_progress=False
+    )
+    tokenizer.train_from_iterator(load_dataset("reviews")[2].sentences[0], trainer)
+    none = {"bos_token_id": None, "eos_token_id": None}
+    config = library.GPT2Config(vocab_size=600, n_positions=LENGTH, n_embd=64, n_layer=3, n_head=2, **none)
+    torch.manual_seed(0)
+    library.GPT2Model(config).save_pretrained("gpt")
+    tokenizer.save("gpt/tokenizer.json")
+    return tmp_path / "gpt"
+
+
+def test_a_network_of_a_folder_is_attacked_in_the_folders_tokens(folder, monkeypatch, capsys):
+    words = Vocabulary.of_folder(folder)
+    model = models.build(
+        f"hf:{folder}", (LENGTH, words.size), 2, torch.Generator().manual_seed(5), padding=words.padding
+    )
+    options = [*written("client", model, words), "--model", f"hf:{folder}"]
+    code, printed, said = called(monkeypatch, capsys, *options, "--out", "found")
+    assert code == 0, said
+    assert printed.startswith("RECONSTRUCTED, certified") and f"found: {SENTENCE}\n" in printed
+    page = (folder.parent / "found" / "report.html").read_text()
+    assert ">Ġand<" in page and ">and<" not in page
+    truth = ["--truth", "client_truth.safetensors", "--json"]
+    code, printed, said = called(monkeypatch, capsys, *options, *truth)
+    measured = json.loads(printed)["measured"]
+    assert measured["exact_match"] == 1.0 and measured["null_edit_distance"] > 0.3, said
+    without = [word for word in options if word not in ("--before", "client_before.safetensors")]
+    code, _, said = called(monkeypatch, capsys, *without)
+    assert code == 2 and said.count("\n") == 1
+    assert said.endswith("before: got none, expected the weights of 'hf:" + f"{folder}' that the client received\n")
+
+
+def test_a_network_of_the_catalog_is_built_by_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = models.build("gpt_tiny", (LENGTH, 4096), 2, torch.Generator().manual_seed(5))
+    options = written("client", model, load_dataset("reviews")[2].vocabulary)
+    code, printed, said = called(monkeypatch, capsys, *options, "--model", "gpt_tiny")
+    assert code == 0, said
+    assert printed.startswith("RECONSTRUCTED, certified") and f"found: {SENTENCE}\n" in printed
+
+
+def test_a_network_of_pictures_is_built_by_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = models.build("mlp_sigmoid", (1, 8, 8), 10, torch.Generator().manual_seed(5))
+    torch.nn.functional.cross_entropy(model(torch.rand(1, 1, 8, 8)), torch.tensor([3])).backward()
+    save_file({n: p.detach() for n, p in model.named_parameters()}, "before.safetensors")
+    save_file({n: p.grad for n, p in model.named_parameters()}, "update.safetensors")
+    files = ["--before", "before.safetensors", "--update", "update.safetensors"]
+    options = ["attack", *files, "--shape", "1,8,8", "--classes", "10", "--model", "mlp_sigmoid"]
+    code, printed, said = called(monkeypatch, capsys, *options, "--iterations", "1")
+    assert code == 0 and printed.startswith("NOT SCORED: 1 reconstruction"), said
+
+
+def own_words(path) -> Vocabulary:
+    """Return the vocabulary of a file with the words of the embedded one in another order."""
+    known = load_dataset("reviews")[2].vocabulary
+    first, *others = known.names(range(known.size))
+    path.write_text("\n".join([first, *reversed(others)]) + "\n")
+    return Vocabulary.of_file(path)
+
+
+def test_tokens_are_shown_in_ones_own_vocabulary(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words, model = own_words(tmp_path / "mine.txt"), build().eval()
+    options = [*written("client", model, words), "--model", "tests.external.test_own_texts:build"]
+    code, printed, said = called(monkeypatch, capsys, *options, "--vocabulary", "mine.txt")
+    assert code == 0, said
+    assert printed.startswith("RECONSTRUCTED, certified") and f"found: {SENTENCE}\n" in printed
+    code, printed, _ = called(monkeypatch, capsys, *options)
+    assert printed.startswith("RECONSTRUCTED, certified") and SENTENCE not in printed
+    update, before = (load_file(f"client_{name}.safetensors") for name in ("update", "before"))
+    known = {"shape": (LENGTH,), "classes": 2, "before": before, "dataset": "reviews", "attack": "dager"}
+    assert leakbench.attack_update(model, update, **known, vocabulary="mine.txt").sentences == (SENTENCE,)
+    (tmp_path / "more.txt").write_text((tmp_path / "mine.txt").read_text() + "another piece\n")
+    for wrong, says in (
+        (["--vocabulary", "none.txt"], "vocabulary: no file 'none.txt'"),
+        (["--vocabulary", "client_update.safetensors"], "vocabulary: client_update.safetensors: cannot be read"),
+        (["--vocabulary", "more.txt"], "has 4097 tokens, the network only 4096; --vocabulary gives its own"),
+        (["--vocabulary", "mine.txt", "--dataset", "digits"], "dataset: got 'digits', expected texts"),
+        (["--model", "gpt_tinny"], "model: got 'gpt_tinny'; did you mean 'gpt_tiny'?"),
+        (["--model", "gpt_tiny", "--dataset", "digits"], "dataset: got 'digits', expected texts"),
+        (["--model", "gpt_tiny"], "update: 'transformer.wte.weight' has the shape (4096, 64), the model's"),
+        (["--model", "hf:nowhere"], "model: 'hf:nowhere': no such folder"),
+    ):
+        code, _, said = called(monkeypatch, capsys, *options, *wrong)
         assert code == 2 and says in said and said.count("\n") == 1

@@ -737,3 +737,18 @@ def test_the_answer_for_another_leakage_point_uses_its_own_rows() -> None:
     main = main_rows(found, wanted)
     assert set(main["point"]) == {"type-2"}
     assert chosen(main, wanted).best is None
+
+
+@pytest.mark.parametrize(
+    ("more", "network", "distance"),
+    [
+        ({"null_edit_distance": 0.9}, "transformer", "edit distance"),
+        ({"null_edit_distance": None}, "sigmoid network", "RMSE"),
+        ({}, "sigmoid network", "RMSE"),
+    ],
+)
+def test_the_page_names_the_network_and_the_distance_of_the_data(more: Any, network: str, distance: str) -> None:
+    given = rows(row("none", None, 0.9, 0.9)).assign(**more)
+    page = page_of(given, chosen(main_rows(given)), "frontier_x")
+    assert f"a {network} at random weights" in page and f"One attacker, {network}s at random weights" in page
+    assert f"reconstructs to the calibrated {distance};" in page

@@ -10,6 +10,7 @@ from leaderboard_cards import everywhere, with_points
 
 from leakbench.core import recipe
 from leakbench.core.behaviour import SHARED
+from leakbench.leaderboard.asked import EVALUATIONS, usual
 from leakbench.leaderboard.blocks import Code, Link, Tabular, Text, as_html, as_markdown
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.check import outside, stale
@@ -246,3 +247,17 @@ def test_the_published_page_is_rendered_from_the_published_cards() -> None:
     page = (ROOT / "results" / "leaderboard.md").read_text(encoding="utf-8")
     assert page == markdown_of(cards, "../leaderboard")
     assert {"none"} <= {card.defense.name for card in cards}
+
+
+def test_texts_have_exact_sentences_and_the_edit_distance(card: Card) -> None:
+    texts = {"edit_distance": (0.25, 0.1, 0.4), "null_edit_distance": 0.9, "exact": (0.5, 0.2, 0.8), "rmse": None}
+    page = markdown_of([with_points(card, lambda point: dataclasses.replace(point, **texts))], "cards")
+    assert "| baseline ASR | exact [95 % CI] | edit distance | baseline edit distance |" in page
+    assert "| 0.50 [0.20, 0.80] | 0.250 | 0.900 |" in page and "RMSE" not in page
+    assert "exact" not in markdown_of([card], "cards")
+
+
+def test_the_usual_sizes_of_a_card_depend_on_its_data_and_its_attack() -> None:
+    assert usual("autoleak", "reviews", None) == {"candidates": 100}
+    assert usual("tag", "reviews", None) == {"candidates": 100, "evaluations": EVALUATIONS}
+    assert usual("autoleak", "digits", None) == {"candidates": 1000, "evaluations": EVALUATIONS}

@@ -198,6 +198,17 @@ def test_word_pieces_are_lower_case_as_the_configuration_says(written, first, tm
     assert vocabulary.names(vocabulary.encode(["Film"], 3)[0].int().tolist()) == ["[CLS]", first, "[SEP]"]
 
 
+def test_a_separator_of_lines_that_is_a_word_piece_does_not_end_a_line(tmp_path):
+    """Some vocabularies have the line separator of Unicode as a token."""
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2028", "film"]
+    (tmp_path / "vocab.txt").write_text("\n".join(names), encoding="utf-8")
+    vocabulary = Vocabulary.of_folder(tmp_path)
+    assert vocabulary is not None and vocabulary.names([5]) == ["film"]
+    (tmp_path / "vocab.txt").write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"^model: .*vocab\.txt: cannot be read"):
+        Vocabulary.of_folder(tmp_path)
+
+
 @pytest.mark.parametrize("written", ["{", "[]", '{"do_lower_case": "no"}'])
 def test_a_broken_configuration_of_a_tokenizer_is_named(written, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]"]))
