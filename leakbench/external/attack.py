@@ -94,13 +94,12 @@ def attack_traces(
             tap: with_notes(attack_trace(trace, attacker, reporter, began=began), trace, attacker)
             for tap, (trace, attacker) in points.items()
         }
-    with open_run(folder, _identity(points, names or {}, command)) as run:
+    say = (Reporter() if reporter is None else reporter).say
+    with open_run(folder, _identity(points, names or {}, command), say=say) as run:
         found = {}
         for tap, (trace, attacker) in points.items():
-            # A finished attack has no searches.
-            store = None if run.manifest["complete"] else SavedSearches(run, tap)
-            spent = 0.0 if store is None else store.spent
-            outcome = attack_trace(trace, attacker, reporter, store, spent, began, SavedAnswer(run, tap))
+            store = SavedSearches(run, tap)
+            outcome = attack_trace(trace, attacker, reporter, store, store.spent, began, SavedAnswer(run, tap))
             found[tap] = with_notes(outcome, trace, attacker)
         data = next(attacker.data for _, attacker in points.values())
         words = None if data is None else data.vocabulary

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from leakbench.core.answers import Fit, Reconstruction
@@ -30,7 +31,9 @@ class SavedSearches:
 
     @property
     def spent(self) -> float:
-        """Seconds until the last save, of this process and of earlier ones."""
+        """Seconds until the last save, of this process and of earlier ones; 0 for a complete attack, which starts again."""
+        if self.run.manifest["complete"]:
+            return 0.0
         return float(self.run.manifest["phases"].get(LeakagePoint(self.tap).phase, 0.0))
 
     def read(self, name: str) -> dict[str, Tensor] | None:
@@ -43,6 +46,9 @@ class SavedSearches:
         """Save tensors in place of earlier ones of the same name; searches on several threads wait for each other."""
         with self._lock:
             now = time.perf_counter()
+            if self.run.manifest["complete"]:  # Parts of a complete run would be removed by the next process.
+                self.run.manifest["complete"] = False
+                self.run.manifest["phases"].clear()
             self.run.add_seconds(LeakagePoint(self.tap).phase, now - self._since)
             self._since = now
             self.run.write_tensors(f"parts/{self.tap}.{name}.safetensors", tensors)
@@ -90,9 +96,16 @@ class SavedAnswer:
         return f"answers.{self.tap}.safetensors"
 
     def read(self) -> Searched | None:
-        """Return the reconstructions; None if they are missing or damaged."""
+        """Return the reconstructions; None if they are missing or damaged, which the run says."""
         if not self.run.has(self._path):
             return None
+        try:
+            return self._read()
+        except (AttributeError, KeyError, TypeError, ValueError, SafetensorError):
+            self.run.say(f"{self.run.folder / self._path}: has other arrays than an attack saves; it is made again")
+            return None
+
+    def _read(self) -> Searched:
         # Copies have the alignment of every other tensor. The last digits of a sum can depend on it.
         tensors = {name: tensor.clone() for name, tensor in self.run.read_tensors(self._path).items()}
         told = json.loads(bytes(tensors.pop(WORDS).tolist()))

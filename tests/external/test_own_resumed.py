@@ -29,9 +29,11 @@ from leakbench.core.progress import Reporter
 from leakbench.core.words import seconds
 from leakbench.external.attack import attack_trace, attack_traces
 from leakbench.external.attacker import Attacker, AttackerOptions
+from leakbench.external.saved import SavedSearches
 from leakbench.external.scoring import Scorer
 from leakbench.external.trace import Trace, Training
 from leakbench.federated.searches import EXACT, IMPROVES, WINDOW, Searches, search_name, usual_share
+from leakbench.storage.store import finished_run
 from tests.offline import python_path
 from tests.own_network import CLASSES, SHAPE, batch, build, gradient
 
@@ -234,6 +236,65 @@ def test_another_truth_is_scored_without_a_search(tmp_path: Path, without_search
     other = dataclasses.replace(attacker, seed=7)
     with pytest.raises(InputError, match="one' contains another attack"):
         attacked((trace, other), tmp_path / "one")
+
+
+def said(point: tuple[Trace, Attacker], folder: Path) -> tuple[Any, str]:
+    """Attack, and return the outcome with what was printed."""
+    report = Reporter(quiet=True, stream=io.StringIO())
+    names = AttackerOptions(attack="autoleak").names
+    return attack_traces({"type-1": point}, folder, names, "test", reporter=report)["type-1"], report.stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (lambda path: path.unlink(), "is missing; it is made again"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "is not what the run wrote; it is made again"),
+        (None, "has other arrays than an attack saves; it is made again"),
+    ],
+)
+def test_damaged_reconstructions_are_made_again_and_reported(tmp_path: Path, wrong: Any, line: str) -> None:
+    point = seen_and_attacker(attack="inverting_gradients")
+    wanted = attacked(point, tmp_path / "one")
+    path = tmp_path / "one" / "answers.type-1.safetensors"
+    if wrong is None:  # With the right checksum.
+        with finished_run(tmp_path / "one") as run:
+            tensors = run.read_tensors(path.name)
+            del tensors["words"]
+            run.write_tensors(path.name, tensors)
+    else:
+        wrong(path)
+    found, printed = said(point, tmp_path / "one")
+    assert_same(found, wanted)
+    assert f"{path}: {line}\n" in printed
+    assert line not in said(point, tmp_path / "one")[1]
+
+
+def test_a_search_that_is_repeated_in_a_complete_folder_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its budget starts again, and the reconstructions are those of an uninterrupted attack."""
+    point = seen_and_attacker(attack="inverting_gradients")
+    wanted = attacked(point, tmp_path / "one")
+    (tmp_path / "one" / "answers.type-1.safetensors").unlink()
+    write, spent = SavedSearches.write, []
+
+    def interrupted(self: SavedSearches, name: str, tensors: dict[str, Tensor]) -> None:
+        spent.append(self.spent)
+        write(self, name, tensors)
+        if len(spent) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(SavedSearches, "write", interrupted)
+        attacked(point, tmp_path / "one")
+    assert spent[0] == 0 and list((tmp_path / "one" / "parts").iterdir())
+    resumed = Reporter(stream=io.StringIO())
+    names = AttackerOptions(attack="autoleak").names
+    found = attack_traces({"type-1": point}, tmp_path / "one", names, "test", reporter=resumed)["type-1"]
+    assert_same(found, wanted)
+    assert "resumed at" in resumed.stream.getvalue()
+    assert not (tmp_path / "one" / "parts").exists()
 
 
 def test_a_truth_among_the_public_examples_is_another_attack(tmp_path: Path) -> None:

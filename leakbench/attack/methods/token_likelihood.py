@@ -101,6 +101,7 @@ class TokenLikelihood:
             if not (rows.places.any() and rows.places.isfinite().all() and rows.words.isfinite().all()):
                 continue  # Nothing leaks through an update of zeros, and nothing is compared with one that is not finite.
             if view.examples == 1:
+                view.tick(f"search of sentence {victim + 1} of {view.victims}")  # Each gradient also ticks.
                 found = self._searched(one, rows, prior, length)
                 inputs[victim, 0], labels[victim, 0], gradients[victim] = found.sentence, found.label, found.gradients
             else:
