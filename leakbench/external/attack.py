@@ -20,6 +20,7 @@ from leakbench.attack.methods.autoleak import CHECK, AutoLeak
 from leakbench.attack.public import FEW
 from leakbench.attack.slots.stop import searches_of
 from leakbench.core.answers import Reconstruction
+from leakbench.core.behaviour import SHARED, raised
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter, minutes
 from leakbench.core.provenance import versions
@@ -60,6 +61,9 @@ QUICK = 5.0
 
 COUNTED = 0.02
 """Largest share of a budget for one pass over the public examples, which count labels and whiten images."""
+
+OF_RECONSTRUCTIONS = ("batches", "engine", "leakage", "local steps")
+"""The shared pieces on which reconstructions depend, apart from their scores."""
 
 LEAST_PUBLIC = 16
 """Number of public examples that a budget leaves at least."""
@@ -127,6 +131,8 @@ def _identity(points: Points, names: Mapping[str, str], command: str) -> dict[st
         "data": None if attacker.data is None else attacker.data.content,
         "settings": settings,
         "shown": [_hashes(trace, attacker) for trace, attacker in points.values()],
+        # Those of the parts are in the recipes.
+        "behaviours": raised({name: SHARED[name] for name in OF_RECONSTRUCTIONS}),
     }
     return {
         "kind": OWN,
@@ -219,9 +225,11 @@ def attack_trace(
         earlier = None  # Without the truth, the check decides what a failure means.
     answer, view = _answered(view, attacker, rngs, report, store, left, later is None, earlier)
     if earlier is not None:
-        later = None if earlier.checked else later
+        spent, later = max(spent, earlier.seconds), None if earlier.checked else later
     elif saved is not None and view.searches is not None:
-        saved.write(Searched(answer, later is None, view.searches.begun, states_of(rngs)))
+        saved.write(
+            Searched(answer, later is None, view.searches.begun, states_of(rngs), spent + time.monotonic() - began)
+        )
     stopped = None
     if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
         stopped = attacker.budget

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -63,16 +63,21 @@ class Searched:
         checked: Whether the attack has already tried its searches on public examples, if it does so.
         begun: Number of searches.
         states: States (V, bytes) of the random generators after the searches.
+        seconds: Duration of the preparation and the searches.
     """
 
     answer: Reconstruction
     checked: bool
     begun: int
     states: Tensor
+    seconds: float
 
 
-WORDS = "words"
+REST = "rest"
 """Name of the tensor with everything that is not a tensor, as JSON."""
+
+PLAIN = ("checked", "begun", "seconds")
+"""Fields of a `Searched` that are no tensors."""
 
 LISTS = ("snapshots", "stages", "not_begun")
 """Fields of a `Reconstruction` that are tuples."""
@@ -108,12 +113,12 @@ class SavedAnswer:
     def _read(self) -> Searched:
         # Copies have the alignment of every other tensor. The last digits of a sum can depend on it.
         tensors = {name: tensor.clone() for name, tensor in self.run.read_tensors(self._path).items()}
-        told = json.loads(bytes(tensors.pop(WORDS).tolist()))
-        checked, begun, states = told.pop("checked"), told.pop("begun"), tensors.pop("states")
+        told = json.loads(bytes(tensors.pop(REST).tolist()))
+        states, plain = tensors.pop("states"), {name: told[name] for name in PLAIN}
         doubts = {n.removeprefix(DOUBT): tensors.pop(n) for n in list(tensors) if n.startswith(DOUBT)}
         fit = None if told["fit"] is None else Fit(**told["fit"])
         whole: dict[str, Any] = tensors | {name: tuple(told[name]) for name in LISTS}
-        return Searched(Reconstruction(**whole, fit=fit, doubts=doubts), checked, begun, states)
+        return Searched(Reconstruction(**whole, fit=fit, doubts=doubts), states=states, **plain)
 
     def write(self, searched: Searched) -> None:
         """Save the reconstructions in place of earlier ones."""
@@ -121,10 +126,10 @@ class SavedAnswer:
         values = {each.name: getattr(answer, each.name) for each in fields(answer)}
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         tensors |= {f"{DOUBT}{name}": value for name, value in answer.doubts.items()}
-        fit = None if answer.fit is None else {"seconds": answer.fit.seconds, "public": answer.fit.public}
+        fit = None if answer.fit is None else asdict(answer.fit)
         told = {name: list(values[name]) for name in LISTS}
-        text = json.dumps(told | {"fit": fit, "checked": searched.checked, "begun": searched.begun})
-        tensors |= {"states": searched.states, WORDS: torch.tensor(list(text.encode()), dtype=torch.uint8)}
+        text = json.dumps(told | {"fit": fit} | {name: getattr(searched, name) for name in PLAIN})
+        tensors |= {"states": searched.states, REST: torch.tensor(list(text.encode()), dtype=torch.uint8)}
         self.run.write_tensors(self._path, tensors)
 
 

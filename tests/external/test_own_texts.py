@@ -70,6 +70,13 @@ def test_the_worst_case_of_several_attacks_is_the_one_for_texts(recorded):
     assert set(attacked(recorded, attack="autoleak").searches) == {"dager"}
 
 
+@pytest.mark.parametrize("attack", ["tag", "lamp", "lamp_l1_l2", "dager", "bag_of_words", "token_likelihood"])
+def test_every_attack_of_texts_takes_an_update_of_ones_own(recorded, attack):
+    """With the progress of searches, which a run does not have."""
+    steps = {"iterations": 3} if attack in ("tag", "lamp", "lamp_l1_l2") else {}
+    assert attacked(recorded, attack=attack, **steps).answer.inputs.shape == (1, 1, LENGTH)
+
+
 def test_only_a_sentence_with_the_gradient_of_the_update_is_certified(recorded):
     assert attacked(recorded, truth=None).certified.tolist() == [True]
     model, update, _ = recorded

@@ -71,6 +71,21 @@ def test_sentences_that_come_closer_fail(run: Path, monkeypatch: Any, capsys: An
     assert "| **failed** | client update (type-1) exact_match | 0.00 before, 1.00 now" in Path(f"{run}.md").read_text()
 
 
+def test_victims_that_broke_are_closer_than_before_alone(run: Path) -> None:
+    """One victim is equally close; one had no reconstruction, which counts as 0, and one has none before and now."""
+    kept = written(run, rouge_1=[1.0, None, *[0.4] * 7, None], null_rouge_1=0.25)
+    scores = [1.0] * 9 + [float("nan")]
+    before = read_rows(run / "rows.parquet")["rouge_1"]
+    with_scores(run, rouge_1=scores)
+    try:
+        (check,) = [c for c in gate(run, kept, GateLimits()) if "rouge_1" in c.name]
+    finally:
+        with_scores(run, rouge_1=before)
+    assert check.victims == (1, 2, 3, 4, 5, 6, 7, 8)
+    guess = read_rows(run / "rows.parquet")["null_rouge_1"].mean()
+    assert f"baseline guess {guess:.2f}" in check.said and "baseline guess 0.25" not in check.said
+
+
 def test_worse_sentences_pass(run: Path) -> None:
     checks = gate(run, written(run, edit_distance=0.0, exact_match=1.0, rouge_1=1.0), GateLimits())
     assert all(check.holds for check in checks) and {c.name.partition(" ")[2] for c in checks} >= set(MEASURES)
