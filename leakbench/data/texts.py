@@ -85,7 +85,10 @@ class TextTsv:
 
     def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
         """Read the set; raises InputError for a file that is missing, damaged or in another form, or a line that is wrong."""
-        words = embedded_words() if self.vocabulary is None else _lines(folder, self.vocabulary)
+        words, named = embedded_words(), "vocabulary"
+        if self.vocabulary is not None:
+            words = _lines(folder, self.vocabulary)
+            named = f"vocabulary: {within(folder) / self.vocabulary.file}"
         rows = self._rows(folder, self.train)
         tested = [] if self.test is None else self._rows(folder, self.test)
         names = tuple(sorted({row.label for row in (*rows, *tested)}))
@@ -97,7 +100,7 @@ class TextTsv:
             parts = (torch.arange(len(rows)), torch.arange(len(rows), len(everything)))
         else:
             parts = split(targets, self.test_share, self.seed)
-        vocabulary = Vocabulary.of_word_pieces(words, self.lower)
+        vocabulary = Vocabulary.of_word_pieces(words, self.lower, named)
         texts, places = [row.text for row in everything], [row.place for row in everything]
         inputs = vocabulary.encode(texts, self.length)
         check_tokens(inputs, texts, places, vocabulary)

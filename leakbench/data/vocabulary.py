@@ -71,13 +71,26 @@ class Vocabulary:
     json: str
 
     @classmethod
-    def of_word_pieces(cls, tokens: Sequence[str], lower: bool = True) -> Vocabulary:
-        """Return the vocabulary of BERT's WordPiece with these tokens; a sentence is between [CLS] and [SEP]."""
+    def of_word_pieces(cls, tokens: Sequence[str], lower: bool = True, where: str = "vocabulary") -> Vocabulary:
+        """Return the vocabulary of BERT's WordPiece with these tokens; a sentence is between [CLS] and [SEP].
+
+        Args:
+            tokens: The word pieces, in the order of the lines of a file.
+            lower: Whether letters become lower case.
+            where: The field and the file, for messages.
+
+        Raises:
+            InputError: If a special token is missing, or a word piece is there twice.
+        """
         library = need("tokenizers", "dataset")
         if lacking := [name for name in SPECIAL if name not in tokens]:
-            raise InputError(f"vocabulary: lacks {', '.join(lacking)}, expected word pieces with {', '.join(SPECIAL)}")
-        if len(set(tokens)) < len(tokens):
-            raise InputError("vocabulary: has a word piece twice, expected each once")
+            raise InputError(f"{where}: lacks {', '.join(lacking)}, expected word pieces with {', '.join(SPECIAL)}")
+        lines: dict[str, int] = {}
+        for line, token in enumerate(tokens, 1):
+            if (first := lines.setdefault(token, line)) < line:
+                raise InputError(
+                    f"{where}: has the word piece {token!r} in lines {first} and {line}, expected each once"
+                )
         found = library.BertWordPieceTokenizer({token: i for i, token in enumerate(tokens)}, lowercase=lower)
         return cls(found.to_str())
 
@@ -122,7 +135,8 @@ class Vocabulary:
             words = pieces(path.read_bytes())
         except Exception as error:  # The library raises plain exceptions.
             raise InputError(f"{field}: {path}: cannot be read: {error}") from None
-        return cls.of_word_pieces(words, _lower_case(path.with_name("tokenizer_config.json"), field))
+        lower = _lower_case(path.with_name("tokenizer_config.json"), field)
+        return cls.of_word_pieces(words, lower, f"{field}: {path}")
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -183,6 +197,12 @@ class Vocabulary:
         """Return the texts of tokens (n, T) without special tokens; numbers outside the vocabulary, and NaN, are no tokens."""
         kept = [[int(i) for i in row if 0 <= i < self.size] for row in ids.tolist()]
         return [str(text) for text in self.tokenizer.decode_batch(kept, skip_special_tokens=True)]
+
+    def first_other(self, other: Vocabulary) -> tuple[int, str, str] | None:
+        """Return the first number at which two vocabularies differ with the token of each; None if all tokens are equal."""
+        every = range(max(self.size, other.size))
+        pairs = zip(every, self.names(every), other.names(every), strict=True)
+        return next((found for found in pairs if found[1] != found[2]), None)
 
     def names(self, ids: Sequence[int]) -> list[str]:
         """Return the tokens with these numbers, as the vocabulary writes them; empty for numbers outside the vocabulary."""

@@ -20,6 +20,7 @@ from leakbench.attack.methods.autoleak import CHECK, AutoLeak
 from leakbench.attack.public import FEW
 from leakbench.attack.slots.stop import searches_of
 from leakbench.core.answers import Reconstruction
+from leakbench.core.behaviour import SHARED, raised
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter, minutes
 from leakbench.core.provenance import versions
@@ -61,6 +62,9 @@ QUICK = 5.0
 COUNTED = 0.02
 """Largest share of a budget for one pass over the public examples, which count labels and whiten images."""
 
+OF_RECONSTRUCTIONS = ("batches", "engine", "leakage", "local steps")
+"""The shared pieces on which reconstructions depend, apart from their scores."""
+
 LEAST_PUBLIC = 16
 """Number of public examples that a budget leaves at least."""
 
@@ -94,13 +98,12 @@ def attack_traces(
             tap: with_notes(attack_trace(trace, attacker, reporter, began=began), trace, attacker)
             for tap, (trace, attacker) in points.items()
         }
-    with open_run(folder, _identity(points, names or {}, command)) as run:
+    say = (Reporter() if reporter is None else reporter).say
+    with open_run(folder, _identity(points, names or {}, command), say=say) as run:
         found = {}
         for tap, (trace, attacker) in points.items():
-            # A finished attack has no searches.
-            store = None if run.manifest["complete"] else SavedSearches(run, tap)
-            spent = 0.0 if store is None else store.spent
-            outcome = attack_trace(trace, attacker, reporter, store, spent, began, SavedAnswer(run, tap))
+            store = SavedSearches(run, tap)
+            outcome = attack_trace(trace, attacker, reporter, store, store.spent, began, SavedAnswer(run, tap))
             found[tap] = with_notes(outcome, trace, attacker)
         data = next(attacker.data for _, attacker in points.values())
         words = None if data is None else data.vocabulary
@@ -128,6 +131,8 @@ def _identity(points: Points, names: Mapping[str, str], command: str) -> dict[st
         "data": None if attacker.data is None else attacker.data.content,
         "settings": settings,
         "shown": [_hashes(trace, attacker) for trace, attacker in points.values()],
+        # Those of the parts are in the recipes.
+        "behaviours": raised({name: SHARED[name] for name in OF_RECONSTRUCTIONS}),
     }
     return {
         "kind": OWN,
@@ -220,9 +225,11 @@ def attack_trace(
         earlier = None  # Without the truth, the check decides what a failure means.
     answer, view = _answered(view, attacker, rngs, report, store, left, later is None, earlier)
     if earlier is not None:
-        later = None if earlier.checked else later
+        spent, later = max(spent, earlier.seconds), None if earlier.checked else later
     elif saved is not None and view.searches is not None:
-        saved.write(Searched(answer, later is None, view.searches.begun, states_of(rngs)))
+        saved.write(
+            Searched(answer, later is None, view.searches.begun, states_of(rngs), spent + time.monotonic() - began)
+        )
     stopped = None
     if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
         stopped = attacker.budget

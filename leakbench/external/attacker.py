@@ -133,17 +133,21 @@ class Attacker:
         known = dataclasses.replace(view.knowledge, defense=True)
         return dataclasses.replace(view, stations=self.defense.stations, noise=noise, unknown=unknown, knowledge=known)
 
-    def for_network(self, trace: Trace) -> Attacker:
+    def for_network(self, trace: Trace, vocabulary: Path | None = None) -> Attacker:
         """Return the attacker for the network of a trace: `autoleak` determines labels as the network allows it.
 
         If `evaluations` is given, the searches also share that number on this network. Other attacks than `autoleak` are
         published ones and keep their labels.
 
+        Args:
+            trace: What was recorded.
+            vocabulary: The user's file with the tokens, for messages; None for none.
+
         Raises:
             InputError: For too few evaluations.
         """
         view, found = trace.view, self
-        self._check_kind(trace)
+        self._check_kind(trace, vocabulary)
         if isinstance(self.attack.method, AutoLeak) and trace.texts is None:
             matrices = [p for p in view.update.values() if p.dim() > 2]
             x = torch.rand(4, *view.shape, generator=torch.Generator().manual_seed(0))
@@ -157,7 +161,7 @@ class Attacker:
         method = with_evaluations(found.attack.method, self.evaluations, view.network.model, view.shape)
         return found._with_method(method, found.adapted)
 
-    def _check_kind(self, trace: Trace) -> None:
+    def _check_kind(self, trace: Trace, vocabulary: Path | None) -> None:
         """Raise InputError if the network, the dataset and the attack do not read the same kind of data."""
         data, model = self.data, trace.texts
         decides, examples = (RMSE, "pictures or tables") if model is None else (EDIT_DISTANCE, "texts")
@@ -167,6 +171,15 @@ class Attacker:
         if model is None:
             return
         data = checked_texts(data)
+        if vocabulary is not None and data.tokens > model.tokens:
+            raise InputError(
+                f"vocabulary: {vocabulary}: has {data.tokens} tokens, the network only {model.tokens}; give the network's own"
+            )
+        if vocabulary is not None and data.padding != model.padding:
+            raise InputError(
+                f"vocabulary: {vocabulary}: fills up sentences with token {data.padding}, the network with {model.padding}; give"
+                f" the network's own, or build LanguageModel(..., padding={data.padding})"
+            )
         if data.tokens > model.tokens:
             raise InputError(
                 f"dataset: {data.name!r} has {data.tokens} tokens, the network only {model.tokens}; --vocabulary gives its own"

@@ -331,7 +331,8 @@ def _unscored(row: Row) -> Iterator[str]:
 def _found(row: Row) -> Iterator[str]:
     """Yield the first reconstructed sentences."""
     sentences = row.sentences if isinstance(row, Outcome) else ()
-    yield from (f"found: {sentence}" for sentence in sentences[:SHOWN])
+    # A sentence of special tokens alone has no word.
+    yield from (f"found: {sentence or '(no word)'}" for sentence in sentences[:SHOWN])
     if len(sentences) > SHOWN:
         yield f"{len(sentences) - SHOWN} more sentences are in the files"
 

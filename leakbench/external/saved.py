@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from leakbench.core.answers import Fit, Reconstruction
@@ -30,7 +31,9 @@ class SavedSearches:
 
     @property
     def spent(self) -> float:
-        """Seconds until the last save, of this process and of earlier ones."""
+        """Seconds until the last save, of this process and of earlier ones; 0 for a complete attack, which starts again."""
+        if self.run.manifest["complete"]:
+            return 0.0
         return float(self.run.manifest["phases"].get(LeakagePoint(self.tap).phase, 0.0))
 
     def read(self, name: str) -> dict[str, Tensor] | None:
@@ -43,6 +46,9 @@ class SavedSearches:
         """Save tensors in place of earlier ones of the same name; searches on several threads wait for each other."""
         with self._lock:
             now = time.perf_counter()
+            if self.run.manifest["complete"]:  # Parts of a complete run would be removed by the next process.
+                self.run.manifest["complete"] = False
+                self.run.manifest["phases"].clear()
             self.run.add_seconds(LeakagePoint(self.tap).phase, now - self._since)
             self._since = now
             self.run.write_tensors(f"parts/{self.tap}.{name}.safetensors", tensors)
@@ -57,16 +63,21 @@ class Searched:
         checked: Whether the attack has already tried its searches on public examples, if it does so.
         begun: Number of searches.
         states: States (V, bytes) of the random generators after the searches.
+        seconds: Duration of the preparation and the searches.
     """
 
     answer: Reconstruction
     checked: bool
     begun: int
     states: Tensor
+    seconds: float
 
 
-WORDS = "words"
+REST = "rest"
 """Name of the tensor with everything that is not a tensor, as JSON."""
+
+PLAIN = ("checked", "begun", "seconds")
+"""Fields of a `Searched` that are no tensors."""
 
 LISTS = ("snapshots", "stages", "not_begun")
 """Fields of a `Reconstruction` that are tuples."""
@@ -90,17 +101,24 @@ class SavedAnswer:
         return f"answers.{self.tap}.safetensors"
 
     def read(self) -> Searched | None:
-        """Return the reconstructions; None if they are missing or damaged."""
+        """Return the reconstructions; None if they are missing or damaged, which the run says."""
         if not self.run.has(self._path):
             return None
+        try:
+            return self._read()
+        except (AttributeError, KeyError, TypeError, ValueError, SafetensorError):
+            self.run.say(f"{self.run.folder / self._path}: has other arrays than an attack saves; it is made again")
+            return None
+
+    def _read(self) -> Searched:
         # Copies have the alignment of every other tensor. The last digits of a sum can depend on it.
         tensors = {name: tensor.clone() for name, tensor in self.run.read_tensors(self._path).items()}
-        told = json.loads(bytes(tensors.pop(WORDS).tolist()))
-        checked, begun, states = told.pop("checked"), told.pop("begun"), tensors.pop("states")
+        told = json.loads(bytes(tensors.pop(REST).tolist()))
+        states, plain = tensors.pop("states"), {name: told[name] for name in PLAIN}
         doubts = {n.removeprefix(DOUBT): tensors.pop(n) for n in list(tensors) if n.startswith(DOUBT)}
         fit = None if told["fit"] is None else Fit(**told["fit"])
         whole: dict[str, Any] = tensors | {name: tuple(told[name]) for name in LISTS}
-        return Searched(Reconstruction(**whole, fit=fit, doubts=doubts), checked, begun, states)
+        return Searched(Reconstruction(**whole, fit=fit, doubts=doubts), states=states, **plain)
 
     def write(self, searched: Searched) -> None:
         """Save the reconstructions in place of earlier ones."""
@@ -108,10 +126,10 @@ class SavedAnswer:
         values = {each.name: getattr(answer, each.name) for each in fields(answer)}
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         tensors |= {f"{DOUBT}{name}": value for name, value in answer.doubts.items()}
-        fit = None if answer.fit is None else {"seconds": answer.fit.seconds, "public": answer.fit.public}
+        fit = None if answer.fit is None else asdict(answer.fit)
         told = {name: list(values[name]) for name in LISTS}
-        text = json.dumps(told | {"fit": fit, "checked": searched.checked, "begun": searched.begun})
-        tensors |= {"states": searched.states, WORDS: torch.tensor(list(text.encode()), dtype=torch.uint8)}
+        text = json.dumps(told | {"fit": fit} | {name: getattr(searched, name) for name in PLAIN})
+        tensors |= {"states": searched.states, REST: torch.tensor(list(text.encode()), dtype=torch.uint8)}
         self.run.write_tensors(self._path, tensors)
 
 

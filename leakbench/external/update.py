@@ -29,7 +29,8 @@ from leakbench.external.network import Numbers, normal_of
 from leakbench.external.outcome import Outcome
 from leakbench.external.trace import Trace, Training
 from leakbench.models import MODELS, architecture, build
-from leakbench.models.folder import NetworkFolder
+from leakbench.models.folder import TOKENS, NetworkFolder
+from leakbench.models.language import LanguageModel
 from leakbench.storage.store import check_out
 
 __all__ = ["UpdateFiles", "attack_update", "build_model", "warn"]
@@ -136,11 +137,12 @@ def attack_update(
     _ = trace.inputs  # A truth that does not fit is reported first.
     limit = seconds("budget", budget)
     options = AttackerOptions(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, limit)
-    attacker = options()
+    attacker, path = options(), None if vocabulary is None else Path(vocabulary)
+    _check_reads_words(path, trace.texts is not None, type(model).__name__)
     _ = trace.view  # An update that does not fit is reported before the dataset is read.
-    attacker = options.with_public(attacker, None if vocabulary is None else Vocabulary.of_file(Path(vocabulary)))
+    attacker = options.with_public(attacker, None if path is None else Vocabulary.of_file(path))
     warn(trace, attacker, stacklevel=3)
-    points = {tap: (trace, attacker.for_network(trace))}
+    points = {tap: (trace, attacker.for_network(trace, path))}
     folder = None if out is None else Path(out)
     return attack_traces(points, folder, options.names, "leakbench.attack_update", began=began)[tap]
 
@@ -214,8 +216,11 @@ class UpdateFiles:
             raise InputError("update: expected either --update, or --before and --after")
         if self.afters and (not self.befores or self.learning_rate is None):
             raise InputError("after: expected --before and --learning-rate too")
+        named = MODELS.get(self.builder)
+        _check_reads_words(self.vocabulary, named is None or named.texts, self.builder)
         words = self._words
         model = self._model(options, words)
+        _check_reads_words(self.vocabulary, isinstance(model, LanguageModel), self.builder)
         check_shapes(model, self.builder)
         befores = _read("before", self.befores)
         updates = _read("update", self.updates)
@@ -228,15 +233,31 @@ class UpdateFiles:
         normal = normal_of(self.normalise, self.shape)
         trace = Trace(model, updates, self.shape, self.classes, how, befores or None, self.tap, arrays, normal)
         _ = trace.inputs, trace.view  # Files that do not fit are reported before the dataset is read.
-        return trace, options.with_public(attacker, words).for_network(trace)
+        return trace, options.with_public(attacker, words).for_network(trace, self.vocabulary)
 
     @property
     def _words(self) -> Vocabulary | None:
-        """The tokens of the file, else of the network's folder; None for those of the dataset."""
-        if self.vocabulary is not None:
-            return Vocabulary.of_file(self.vocabulary)
+        """The tokens of the network's folder, else of the file; None for those of the dataset.
+
+        Raises:
+            InputError: For a broken file, and for one with other tokens than the folder, which are the network's.
+        """
         folder = NetworkFolder.of(self.builder)
-        return None if folder is None else Vocabulary.of_folder(folder.path)
+        if self.vocabulary is None:
+            return None if folder is None else Vocabulary.of_folder(folder.path)
+        given = Vocabulary.of_file(self.vocabulary)
+        # Of a folder with a tokenizer in another format, the file says the tokens.
+        if folder is None or not any((folder.path / name).is_file() for name in TOKENS):
+            return given
+        own = Vocabulary.of_folder(folder.path)
+        other = None if own is None else given.first_other(own)
+        if other is not None:
+            number, mine, theirs = other
+            raise InputError(
+                f"vocabulary: {self.vocabulary}: token {number} is {_token(mine)}, in {str(folder)!r} {_token(theirs)}; leave out"
+                " --vocabulary, since the tokens are the folder's"
+            )
+        return own
 
     def _model(self, options: AttackerOptions, words: Vocabulary | None) -> nn.Module:
         """Return the user's network, or one of the catalog or of a folder at weights that are not those that were sent."""
@@ -254,6 +275,16 @@ class UpdateFiles:
             tokens, padding = options.known_tokens(words)
             shape = (*shape, tokens)
         return build(name, shape, self.classes, generator(options.seed, "network"), padding=padding)
+
+
+def _check_reads_words(vocabulary: Path | None, texts: bool, name: str) -> None:
+    """Raise InputError if a file of tokens is given for a network that reads none."""
+    if vocabulary is not None and not texts:
+        raise InputError(f"vocabulary: only for language models, got {name}")
+
+
+def _token(name: str) -> str:
+    return repr(name) if name else "missing"
 
 
 def _changes(model: nn.Module, befores: Sequence[Named], afters: Sequence[Named]) -> list[Named]:

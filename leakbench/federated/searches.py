@@ -200,10 +200,10 @@ def _patience(method: Any) -> tuple[int, int]:
 
     The learning rate of Adam follows a schedule. The value can stay level at the first rate and fall again at the next one.
     """
-    descent, limit = method.descent, method.stop.limit
-    if hasattr(descent, "inner"):
+    after, limit = getattr(method.descent, "settles", 1.0), method.stop.limit
+    if after == 0:
         return 0, WINDOW
-    return int(min(descent.milestones, default=1.0) * limit), max(WINDOW, limit // PATIENT)
+    return int(after * limit), max(WINDOW, limit // PATIENT)
 
 
 def search_name(method: Any) -> str:

@@ -24,6 +24,9 @@ __all__ = ["GateCheck", "GateLimits", "gate", "junit", "lines", "markdown"]
 OF_TEXTS = {each.name: each.baseline for each in (EDIT_DISTANCE, EXACT, ROUGE_1)}
 """{measure of texts: its column for the baseline guess}."""
 
+SHARES = {EXACT.name: "exact sentences", ROUGE_1.name: "ROUGE-1"}
+"""{share of texts: its name in a sentence}."""
+
 LEAKS = {rate.name: rate.column for rate in (ASR, IDENTIFIED)} | {name: name for name in OF_TEXTS}
 """{measure of a comparison: its column}; more is a worse defense, and a lower edit distance."""
 
@@ -94,7 +97,13 @@ def gate(run: Path, baseline: Path, limits: GateLimits) -> list[GateCheck]:
     found = differences((rows, data), (before, before_data), (str(run), str(baseline)))
     leaks = [d for d in found if d.measure in LEAKS]
     checks = [_risen(d, rows, before, LEVEL / max(1, len(leaks))) for d in leaks]
-    return [*checks, *_alone(rows, before), *_within(rows, told, limits), *_other(others, once["settings"])]
+    return [
+        *checks,
+        *_unkept(rows, before),
+        *_alone(rows, before),
+        *_within(rows, told, limits),
+        *_other(others, once["settings"]),
+    ]
 
 
 def _other(others: dict[str, str], then: dict[str, Any] | None) -> list[GateCheck]:
@@ -106,6 +115,15 @@ def _other(others: dict[str, str], then: dict[str, Any] | None) -> list[GateChec
             )
         ]
     return [GateCheck(name, True, f"{what}: not the same system") for name, what in others.items()]
+
+
+def _unkept(rows: pd.DataFrame, before: pd.DataFrame) -> list[GateCheck]:
+    """Return a passed check that names the shares of texts that a baseline of an earlier version does not have."""
+    lacking = [words for name, words in SHARES.items() if name in rows and name not in before]
+    if not lacking:
+        return []
+    why = "the baseline is of an earlier version; write it again by leakbench baseline RUN"
+    return [GateCheck("not compared", True, f"{', '.join(lacking)} ({why})")]
 
 
 def _alone(rows: pd.DataFrame, before: pd.DataFrame) -> list[GateCheck]:

@@ -4,6 +4,7 @@ manifest.json                 the request, its recipes and settings, versions, s
 rows.parquet                  one row per attacked example and leakage point
 rounds.parquet                one row per round of training
 reconstructions.safetensors   the attacker's reconstructions and the truth
+answers.*.safetensors         of `leakbench attack`: the reconstructions of a leakage point, before they are scored
 report.html                   the report for readers
 audit.json                    the audit of its defense, if there is one
 parts/                        the finished parts of an interrupted run; removed when the run is complete

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.embeddings import Embedded, embedded, fitted_lengths, lengths, noise_on_words
+from leakbench.attack.methods.gradient_matching import Points
 from leakbench.attack.methods.lamp import KINDS, _Candidates
 from leakbench.attack.spans import NOISY_MARGIN, Span, span_of
 from leakbench.attack.text import Bigrams, WordEmbeddings
 from leakbench.core.rng import generator
 from leakbench.federated.view import Public, View
-from tests.attack.test_attack_texts import LENGTH, WIDTH, lamp, view
+from leakbench.models import one_hot
+from tests.attack.test_attack_texts import LABELS, LENGTH, SENTENCES, WIDTH, lamp, view
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -253,7 +255,7 @@ def test_the_perplexity_counts_relative_to_the_present_distance(monkeypatch, per
     assert gain > 0
     same, swapped = torch.tensor([[0, 1]]), torch.tensor([[1, 0]])
     orders = torch.stack([same, swapped, swapped])
-    distances = {(5, (1, 2)): 5.0, (5, (2, 1)): 5.0 * (1 + gain), (9, (2, 1)): 500.0, (9, (1, 2)): 400.0}
+    distances = {(4, (1, 2)): 5.0, (4, (2, 1)): 5.0 * (1 + gain), (9, (1, 2)): 500.0, (9, (2, 1)): 400.0}
     tries: list[list[int]] = []
 
     def value(z: Tensor, _: Tensor, lanes: Tensor) -> Tensor:
@@ -261,24 +263,70 @@ def test_the_perplexity_counts_relative_to_the_present_distance(monkeypatch, per
         tokens = [tuple(z.reshape(2, 4).argmax(1).tolist()) for z in z]
         return torch.tensor([distances[lane, each] for lane, each in zip(lanes.tolist(), tokens, strict=True)])
 
-    points = SimpleNamespace(
-        shape=torch.Size((1, 8)), inputs=lambda z: z.reshape(-1, 1, 2, 4), split=lambda z, lanes: (z, lanes)
-    )
+    # The victim of the second lane received other embeddings, in which the same point is the tokens in the other order.
+    weight = torch.stack([torch.eye(4), torch.eye(4)[[0, 2, 1, 3]]])
     chosen = candidates(
         (False, False),
-        points=points,
+        points=SimpleNamespace(
+            shape=torch.Size((1, 8)), inputs=lambda z: z.reshape(-1, 1, 2, 4), split=lambda z, lanes: (z, lanes)
+        ),
         value=value,
         lamp=lamp(2, perplexity=perplexity),
-        words=WordEmbeddings("w", torch.eye(4)[None], 0),
+        words=WordEmbeddings("w", weight, 0),
         model=model,
         seeds=tuple(range(10)),
+        victims=2,
     )
     monkeypatch.setattr(_Candidates, "_orders", lambda *_: orders)
-    both = torch.eye(4)[torch.tensor([[1, 2], [2, 1]])].reshape(2, 8)
-    found = chosen(both, torch.tensor([5, 9]), 2)
+    both = torch.eye(4)[torch.tensor([[1, 2], [1, 2]])].reshape(2, 8)
+    found = chosen(both, torch.tensor([4, 9]), 2)
     better = perplexity * gain < (500.0 - 400.0) / 500.0
     assert found.tolist() == [[[0, 1]] if first == 1 else [[1, 0]], [[1, 0]] if better else [[0, 1]]]
-    assert tries == [[5, 5], [5, 9], [9, 9]]  # Two at once, in the order of the lanes.
+    assert tries == [[4, 4], [4, 9], [9, 9]]  # Two at once, in the order of the lanes.
+
+
+@pytest.mark.parametrize(("share", "swaps"), [(0.45, True), (0.55, False)])
+def test_the_perplexity_is_the_mean_over_the_sentences_of_a_batch(monkeypatch, share: float, swaps: bool) -> None:
+    """A swap in one of two sentences makes their mean likelier by half of the gain."""
+    model = Bigrams.of(torch.tensor([[2.0, 1], [2, 1], [1, 3]]), 4, 0)
+    gain = float(model.surprise(torch.tensor([1, 2])) - model.surprise(torch.tensor([2, 1])))
+    chosen = candidates(
+        (False, False),
+        points=SimpleNamespace(
+            shape=torch.Size((2, 8)), inputs=lambda z: z.reshape(-1, 2, 2, 4), split=lambda z, lanes: (z, lanes)
+        ),
+        value=lambda z, targets, lanes: torch.tensor([1.0, 1.0 + share * gain]),
+        lamp=lamp(2, perplexity=1.0),
+        words=WordEmbeddings("w", torch.eye(4)[None], 0),
+        model=model,
+        seeds=(0,),
+    )
+    same, swapped = [[0, 1], [0, 1]], [[1, 0], [0, 1]]
+    monkeypatch.setattr(_Candidates, "_orders", lambda *_: torch.tensor([same, swapped]))
+    point = torch.eye(4)[torch.tensor([[1, 2], [1, 2]])].reshape(1, 16)
+    assert chosen(point, torch.tensor([0]), 2).tolist() == [swapped if swaps else same]
+
+
+def test_rearrangements_of_some_lanes_are_judged_by_their_own_victims() -> None:
+    """The second and the first victim, from the right embeddings in a wrong order, with labels of their own."""
+    of, method = view("gpt"), lamp(4, candidates=60, perplexity=0.0, distance="tag")
+    space = method.space(of)
+    wrong = torch.stack([SENTENCES[0][[0, 2, 1, 3, 4, 5]], SENTENCES[1][[0, 3, 2, 1, 4, 5]], SENTENCES[2]]).long()
+    z = space.encode((WordEmbeddings.of(of, "test").weight[0][wrong] * (wrong != 0)[..., None])[:, None])
+    points = Points(space, z.shape[1:], one_hot(LABELS, 2).float()[:, None], joint=False)
+
+    def value(z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
+        return method._value((of,), space, z, targets, lanes)
+
+    chosen = _Candidates.of(of, points, value, method, (3, 4, 5))
+    for together in (1, 7, chosen.together):
+        orders = dataclasses.replace(chosen, together=together)(points.joined(z)[[1, 0]], torch.tensor([1, 0]), 2)
+        assert torch.equal(wrong[[1, 0]].gather(1, orders[:, 0]), SENTENCES[[1, 0]].long())
+
+
+def test_fewer_candidates_of_batches_are_judged_at_once() -> None:
+    one, three = (_Candidates.of(view("gpt", batch=batch), None, None, lamp(2), (0,)).together for batch in (1, 3))
+    assert three == one // 3
 
 
 def test_a_distance_that_is_not_finite_is_never_chosen(monkeypatch) -> None:

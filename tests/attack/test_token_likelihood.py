@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from leakbench.attack.embeddings import fitted_lengths
+from leakbench.attack.methods.dager import Dager
 from leakbench.attack.methods.token_likelihood import TokenLikelihood, exchanged
 from leakbench.attack.methods.token_likelihood import _Rows as Rows
 from leakbench.core.errors import InputError
@@ -42,6 +43,15 @@ def test_moves_and_swaps_find_the_owners_with_the_least_cost_of_all():
 @pytest.fixture(scope="module")
 def reviews():
     return load_dataset("reviews")[2]
+
+
+@pytest.mark.parametrize("method", [TokenLikelihood(gradients=10), Dager()])
+def test_a_search_names_its_sentence_and_shows_that_it_goes_on(reviews, method):
+    steps = []
+    view = dataclasses.replace(view_of(reviews, 0.0)[0], tick=lambda step="", share=None: steps.append(step))
+    method((view,), (torch.Generator().manual_seed(0),))
+    assert [step for step in steps if step] == ["search of sentence 1 of 1"]
+    assert steps.count("") > 2 and steps[-1] == ""
 
 
 def view_of(data, std, model="gpt_tiny", batch=1):

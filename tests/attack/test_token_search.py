@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -250,7 +251,7 @@ def test_the_changes_are_all_exchanges_moves_and_swaps_the_likeliest_first(token
 class Steps:
     """Rows whose evidence, at the places of the n-th sentence, names the n-th of some sentences."""
 
-    padding = 0
+    padding, std = 0, 1.0
 
     def __init__(self, guesses: list[list[int]], calls: list[tuple[list[int], int]]) -> None:
         self.guesses, self.calls = guesses, calls
@@ -310,6 +311,10 @@ def test_the_start_is_read_again_at_its_own_places_while_that_is_better(monkeypa
     assert search(monkeypatch, value, [], [A, B, C], label=0)[:2] == (B, 0)
     # The same value again is not better.
     assert search(monkeypatch, {**value, tuple(B): 1.0}, [], [A, B, C]) == (A, 1, 6, [(A, 1)])
+
+
+def test_nothing_is_searched_without_a_finite_start(monkeypatch) -> None:
+    assert search(monkeypatch, {tuple(A): math.nan}, [C], [A])[1:] == (-1, 3, [])
 
 
 def test_the_tokens_to_choose_from_are_the_likeliest_of_evidence_and_frequency(monkeypatch) -> None:
@@ -397,7 +402,7 @@ def test_the_value_of_a_sentence_is_its_log_posterior() -> None:
     rows = dataclasses.replace(Rows.of(of, of.network.model), std=std)
     prior = Bigrams.of(SENTENCES, TOKENS, 0)
     labels = torch.tensor([0, 1, 0])
-    found = TokenLikelihood()._values(of, rows, prior, SENTENCES, labels)
+    found = TokenLikelihood()._values(of, rows.std, prior, SENTENCES, labels)
     for number, (sentence, label) in enumerate(zip(SENTENCES, labels, strict=True)):
         response = of.respond(sentence[None, None], one_hot(label[None, None], 2).float())
         distance = sum(float((u - response[n]).double().square().sum()) for n, u in of.update.items())

@@ -146,8 +146,32 @@ def test_public_sentences_are_chosen_again_by_other_tokens(tmp_path):
 def test_a_vocabulary_needs_its_special_tokens_once():
     with pytest.raises(InputError, match=r"lacks \[SEP\]"):
         Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "a"])
-    with pytest.raises(InputError, match="has a word piece twice"):
-        Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "a"])
+    with pytest.raises(InputError, match=r"^vocabulary: has the word piece 'a' in lines 5 and 7, expected each once"):
+        Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "a"])
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("", r"lacks \[PAD\], \[UNK\]"), ("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\na\n", "'a' in lines 5 and 6")],
+)
+def test_a_wrong_vocabulary_is_named_by_its_file(tmp_path, content, says):
+    path = tmp_path / "words.txt"
+    path.write_text(content)
+    own = File("words.txt", hashlib.sha256(content.encode()).hexdigest())
+    message = f"^vocabulary: {re.escape(str(path))}: .*{says}"
+    with pytest.raises(InputError, match=message):
+        Vocabulary.of_file(path)
+    with pytest.raises(InputError, match=message):
+        TextTsv(text_of(tmp_path), vocabulary=own, length=8, test_share=0.5)(tmp_path)
+
+
+def test_the_first_token_that_differs_is_named():
+    one = Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b"])
+    other = Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "c", "d"])
+    more = Vocabulary.of_word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "d"], lower=False)
+    assert one.first_other(one) is None
+    assert one.first_other(other) == (5, "b", "c") and other.first_other(one) == (5, "c", "b")
+    assert one.first_other(more) == (6, "", "d") and more.first_other(one) == (6, "d", "")
 
 
 def test_a_long_sentence_keeps_its_end():

@@ -21,17 +21,22 @@ from torch import Tensor
 
 import leakbench
 from leakbench.attack.clock import search_costs
+from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.slots.descent import AdamDescent, LbfgsDescent, Terms, descend
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli.external import attack as command
+from leakbench.core.answers import Fit
+from leakbench.core.behaviour import SHARED
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
 from leakbench.core.words import seconds
 from leakbench.external.attack import attack_trace, attack_traces
 from leakbench.external.attacker import Attacker, AttackerOptions
+from leakbench.external.saved import SavedAnswer, SavedSearches
 from leakbench.external.scoring import Scorer
 from leakbench.external.trace import Trace, Training
 from leakbench.federated.searches import EXACT, IMPROVES, WINDOW, Searches, search_name, usual_share
+from leakbench.storage.store import finished_run
 from tests.offline import python_path
 from tests.own_network import CLASSES, SHAPE, batch, build, gradient
 
@@ -234,6 +239,130 @@ def test_another_truth_is_scored_without_a_search(tmp_path: Path, without_search
     other = dataclasses.replace(attacker, seed=7)
     with pytest.raises(InputError, match="one' contains another attack"):
         attacked((trace, other), tmp_path / "one")
+
+
+def test_the_check_of_saved_searches_draws_as_after_the_searches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `autoleak`, whose failure with a wrong truth is checked on public examples, once after the searches and once later."""
+    trace, attacker = seen_and_attacker()
+    assert trace.truth is not None
+    points = [
+        (dataclasses.replace(trace, truth=(truth, trace.truth[1])), attacker)
+        for truth in (1 - trace.truth[0], trace.truth[0] * 0.3)
+    ]
+    seen = []
+    check = AutoLeak.checked
+
+    def checked(self: AutoLeak, answer: Any, view: Any, rng: torch.Generator) -> Any:
+        seen.append((rng.get_state(), view.searches.begun))
+        return check(self, answer, view, rng)
+
+    monkeypatch.setattr(AutoLeak, "checked", checked)
+    first, second = (attacked(point, tmp_path / "one") for point in points)
+    (state, begun), (later, again) = seen
+    assert torch.equal(state, later)
+    assert begun == again > 0
+    assert second.seconds > first.seconds * 0.2  # The searches' time counts, though they did not run.
+
+
+def test_saved_reconstructions_are_read_as_they_were(tmp_path: Path) -> None:
+    point = seen_and_attacker(attack="inverting_gradients")
+    attacked(point, tmp_path / "one")
+    with finished_run(tmp_path / "one") as run:
+        saved = SavedAnswer(run, "type-1")
+        found = saved.read()
+        assert found is not None
+        answer = dataclasses.replace(
+            found.answer, fit=Fit(seconds=3.5, public=40), stages=("a", "b"), doubts={"x": torch.ones(2)}
+        )
+        changed = dataclasses.replace(found, answer=answer, begun=7, checked=not found.checked, seconds=12.5)
+        saved.write(changed)
+        again = saved.read()
+    assert again is not None
+    assert (again.answer.fit, again.answer.stages) == (answer.fit, answer.stages)
+    assert torch.equal(again.answer.doubts["x"], torch.ones(2))
+    assert (again.begun, again.checked, again.seconds) == (7, changed.checked, 12.5)
+    assert torch.equal(again.states, found.states)
+    for each in dataclasses.fields(answer):
+        mine, theirs = getattr(again.answer, each.name), getattr(answer, each.name)
+        assert not isinstance(theirs, Tensor) or torch.equal(mine.nan_to_num(), theirs.nan_to_num())
+
+
+def test_another_engine_makes_other_reconstructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = seen_and_attacker(attack="inverting_gradients")
+    attacked(point, tmp_path / "one")
+    for name in ("engine", "batches", "leakage", "local steps"):
+        with monkeypatch.context() as patched, pytest.raises(InputError, match="one' contains another attack"):
+            patched.setitem(SHARED, name, 9)
+            attacked(point, tmp_path / "one")
+
+
+def test_the_command_of_a_folder_is_the_last_one(tmp_path: Path) -> None:
+    point = seen_and_attacker(attack="inverting_gradients")
+    for words in ("first", "second"):
+        attack_traces({"type-1": point}, tmp_path / "one", {}, words, reporter=Reporter(quiet=True))
+    with finished_run(tmp_path / "one") as run:
+        assert run.manifest["command"] == "second"
+
+
+def said(point: tuple[Trace, Attacker], folder: Path) -> tuple[Any, str]:
+    """Attack, and return the outcome with what was printed."""
+    report = Reporter(quiet=True, stream=io.StringIO())
+    names = AttackerOptions(attack="autoleak").names
+    return attack_traces({"type-1": point}, folder, names, "test", reporter=report)["type-1"], report.stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (lambda path: path.unlink(), "is missing; it is made again"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "is not what the run wrote; it is made again"),
+        (None, "has other arrays than an attack saves; it is made again"),
+    ],
+)
+def test_damaged_reconstructions_are_made_again_and_reported(tmp_path: Path, wrong: Any, line: str) -> None:
+    point = seen_and_attacker(attack="inverting_gradients")
+    wanted = attacked(point, tmp_path / "one")
+    path = tmp_path / "one" / "answers.type-1.safetensors"
+    if wrong is None:  # With the right checksum.
+        with finished_run(tmp_path / "one") as run:
+            tensors = run.read_tensors(path.name)
+            del tensors["rest"]
+            run.write_tensors(path.name, tensors)
+    else:
+        wrong(path)
+    found, printed = said(point, tmp_path / "one")
+    assert_same(found, wanted)
+    assert f"{path}: {line}\n" in printed
+    assert line not in said(point, tmp_path / "one")[1]
+
+
+def test_a_search_that_is_repeated_in_a_complete_folder_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its budget starts again, and the reconstructions are those of an uninterrupted attack."""
+    point = seen_and_attacker(attack="inverting_gradients")
+    wanted = attacked(point, tmp_path / "one")
+    (tmp_path / "one" / "answers.type-1.safetensors").unlink()
+    write, spent = SavedSearches.write, []
+
+    def interrupted(self: SavedSearches, name: str, tensors: dict[str, Tensor]) -> None:
+        spent.append(self.spent)
+        write(self, name, tensors)
+        if len(spent) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(SavedSearches, "write", interrupted)
+        attacked(point, tmp_path / "one")
+    assert spent[0] == 0 and list((tmp_path / "one" / "parts").iterdir())
+    resumed = Reporter(stream=io.StringIO())
+    names = AttackerOptions(attack="autoleak").names
+    found = attack_traces({"type-1": point}, tmp_path / "one", names, "test", reporter=resumed)["type-1"]
+    assert_same(found, wanted)
+    assert "resumed at" in resumed.stream.getvalue()
+    assert not (tmp_path / "one" / "parts").exists()
 
 
 def test_a_truth_among_the_public_examples_is_another_attack(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`leakbench attack --tokens` reads an update of one's own language model."""
 
+import dataclasses
 import io
 import json
 from types import SimpleNamespace
@@ -67,6 +68,13 @@ def test_an_update_of_zeros_has_no_sentence(recorded, attack):
 
 def test_the_worst_case_of_several_attacks_is_the_one_for_texts(recorded):
     assert set(attacked(recorded, attack="autoleak").searches) == {"dager"}
+
+
+@pytest.mark.parametrize("attack", ["tag", "lamp", "lamp_l1_l2", "dager", "bag_of_words", "token_likelihood"])
+def test_every_attack_of_texts_takes_an_update_of_ones_own(recorded, attack):
+    """With the progress of searches, which a run does not have."""
+    steps = {"iterations": 3} if attack in ("tag", "lamp", "lamp_l1_l2") else {}
+    assert attacked(recorded, attack=attack, **steps).answer.inputs.shape == (1, 1, LENGTH)
 
 
 def test_only_a_sentence_with_the_gradient_of_the_update_is_certified(recorded):
@@ -226,6 +234,32 @@ def test_a_network_of_a_folder_is_attacked_in_the_folders_tokens(folder, monkeyp
     assert said.endswith("before: got none, expected the weights of 'hf:" + f"{folder}' that the client received\n")
 
 
+def test_a_vocabulary_of_other_tokens_than_the_folders_is_refused(folder, monkeypatch, capsys):
+    words = Vocabulary.of_folder(folder)
+    model = models.build(f"hf:{folder}", (LENGTH, 600), 2, torch.Generator().manual_seed(5), padding=words.padding)
+    options = [*written("client", model, words), "--model", f"hf:{folder}", "--vocabulary", "mine.json"]
+    text = (folder / "tokenizer.json").read_text()
+    (folder.parent / "mine.json").write_text(text)
+    code, printed, said = called(monkeypatch, capsys, *options)
+    assert code == 0 and f"found: {SENTENCE}\n" in printed, said
+    assert words.names([7]) == ["'"]
+    changed = json.loads(text)
+    numbers = changed["model"]["vocab"]
+    numbers["'"], numbers["("] = numbers["("], numbers["'"]
+    (folder.parent / "mine.json").write_text(json.dumps(changed))
+    code, _, said = called(monkeypatch, capsys, *options)
+    assert code == 2 and said.count("\n") == 1
+    assert f"vocabulary: mine.json: token 7 is '(', in 'hf:{folder}' \"'\"; leave out --vocabulary" in said
+    (folder / "tokenizer.json").rename(folder / "other.model")
+    code, _, said = called(monkeypatch, capsys, *options)
+    assert code == 0, said
+
+
+def test_a_sentence_without_a_word_is_printed_as_such(recorded):
+    found = dataclasses.replace(attacked(recorded, truth=None), sentences=("",))
+    assert "\nfound: (no word)" in str(found)
+
+
 def test_a_network_of_the_catalog_is_built_by_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     model = models.build("gpt_tiny", (LENGTH, 4096), 2, torch.Generator().manual_seed(5))
@@ -268,10 +302,29 @@ def test_tokens_are_shown_in_ones_own_vocabulary(tmp_path, monkeypatch, capsys):
     known = {"shape": (LENGTH,), "classes": 2, "before": before, "dataset": "reviews", "attack": "dager"}
     assert leakbench.attack_update(model, update, **known, vocabulary="mine.txt").sentences == (SENTENCE,)
     (tmp_path / "more.txt").write_text((tmp_path / "mine.txt").read_text() + "another piece\n")
+    first, second, *others = (tmp_path / "mine.txt").read_text().splitlines()
+    (tmp_path / "other.txt").write_text("\n".join([second, first, *others]))
+    with pytest.raises(InputError, match=r"^vocabulary: only for language models, got Sequential"):
+        leakbench.attack_update(nn.Sequential(nn.Linear(2, 2)), {}, shape=(2,), classes=2, vocabulary="mine.txt")
     for wrong, says in (
         (["--vocabulary", "none.txt"], "vocabulary: no file 'none.txt'"),
         (["--vocabulary", "client_update.safetensors"], "vocabulary: client_update.safetensors: cannot be read"),
-        (["--vocabulary", "more.txt"], "has 4097 tokens, the network only 4096; --vocabulary gives its own"),
+        (
+            ["--vocabulary", "more.txt"],
+            "vocabulary: more.txt: has 4097 tokens, the network only 4096; give the network's own",
+        ),
+        (
+            ["--vocabulary", "other.txt"],
+            "vocabulary: other.txt: fills up sentences with token 1, the network with 0; give",
+        ),
+        (
+            ["--model", "mlp_sigmoid", "--vocabulary", "none.txt"],
+            "vocabulary: only for language models, got mlp_sigmoid",
+        ),
+        (
+            ["--model", "tests.own_network:build", "--vocabulary", "mine.txt"],
+            "vocabulary: only for language models, got tests",
+        ),
         (["--vocabulary", "mine.txt", "--dataset", "digits"], "dataset: got 'digits', expected texts"),
         (["--model", "gpt_tinny"], "model: got 'gpt_tinny'; did you mean 'gpt_tiny'?"),
         (["--model", "gpt_tiny", "--dataset", "digits"], "dataset: got 'digits', expected texts"),

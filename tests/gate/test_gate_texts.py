@@ -13,7 +13,7 @@ from transformers import GPT2Config
 import leakbench
 from leakbench.core.errors import InputError
 from leakbench.gate.baseline import baseline_of, kept_of
-from leakbench.gate.gate import GateLimits, gate
+from leakbench.gate.gate import GateLimits, gate, lines
 from leakbench.storage.rows_file import read_rows
 from leakbench.storage.store import finished_run
 
@@ -71,6 +71,21 @@ def test_sentences_that_come_closer_fail(run: Path, monkeypatch: Any, capsys: An
     assert "| **failed** | client update (type-1) exact_match | 0.00 before, 1.00 now" in Path(f"{run}.md").read_text()
 
 
+def test_victims_that_broke_are_closer_than_before_alone(run: Path) -> None:
+    """One victim is equally close; one had no reconstruction, which counts as 0, and one has none before and now."""
+    kept = written(run, rouge_1=[1.0, None, *[0.4] * 7, None], null_rouge_1=0.25)
+    scores = [1.0] * 9 + [float("nan")]
+    before = read_rows(run / "rows.parquet")["rouge_1"]
+    with_scores(run, rouge_1=scores)
+    try:
+        (check,) = [c for c in gate(run, kept, GateLimits()) if "rouge_1" in c.name]
+    finally:
+        with_scores(run, rouge_1=before)
+    assert check.victims == (1, 2, 3, 4, 5, 6, 7, 8)
+    guess = read_rows(run / "rows.parquet")["null_rouge_1"].mean()
+    assert f"baseline guess {guess:.2f}" in check.said and "baseline guess 0.25" not in check.said
+
+
 def test_worse_sentences_pass(run: Path) -> None:
     checks = gate(run, written(run, edit_distance=0.0, exact_match=1.0, rouge_1=1.0), GateLimits())
     assert all(check.holds for check in checks) and {c.name.partition(" ")[2] for c in checks} >= set(MEASURES)
@@ -80,6 +95,9 @@ def test_a_baseline_of_before_there_were_shares_is_compared_without_them(run: Pa
     kept = written(run, **dict.fromkeys((name for name in KEPT if "edit" not in name), None))
     checks = {check.name: check for check in gate(run, kept, GateLimits())}
     assert "type-1 edit_distance" in checks and not {"type-1 exact_match", "type-1 rouge_1"} & checks.keys()
+    why = "the baseline is of an earlier version; write it again by leakbench baseline RUN"
+    assert f"ok      not compared: exact sentences, ROUGE-1 ({why})" in lines(list(checks.values()))
+    assert "not compared" not in {check.name for check in gate(run, written(run), GateLimits())}
 
 
 @pytest.mark.parametrize(("name", "value"), [("rouge_1", 1.5), ("exact_match", "x"), ("null_rouge_1", [1])])

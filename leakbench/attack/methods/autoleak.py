@@ -206,6 +206,8 @@ class AutoLeak:
             work = most_work(self, (undefended,))
             quiet = watched(self, lambda share: view.tick(CHECK, share), work)
             view.tick(CHECK, 0.0)
+            # The steps inside are those of the check.
+            undefended = dataclasses.replace(undefended, tick=lambda *_: view.tick(CHECK))
         else:
             # An example that is close enough for the check needs no further search.
             quiet = dataclasses.replace(quiet, broken=max(self.broken, self.converged))

@@ -110,6 +110,8 @@ class Dager:
         labels = torch.full((view.victims, view.examples), -1, dtype=torch.int64, device=like.device)
         for victim, rng in enumerate(rngs):
             one = view.of(torch.tensor([victim], device=like.device))
+            what = "sentence" if view.examples == 1 else "batch"
+            view.tick(f"search of {what} {victim + 1} of {view.victims}")
             sentences = self._sentences(one, model, rng)
             if len(sentences):
                 rows, classes = chosen_of(one, model, sentences)
@@ -235,6 +237,7 @@ class _Search:
     run: int = 0
 
     def _spend(self, tokens: Tensor) -> None:
+        self.view.tick()
         self.run += tokens.shape[0] * tokens.shape[1]
         if self.run > self.settings.effort * self.view.examples:
             raise _Spent

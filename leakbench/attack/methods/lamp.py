@@ -14,6 +14,7 @@ from leakbench.attack.looks import cut_of
 from leakbench.attack.methods.gradient_matching import GradientMatching, Points, Value, searched
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.public import public_of
+from leakbench.attack.public_gradients import fitting
 from leakbench.attack.search.adam import AdamState
 from leakbench.attack.search.lbfgs import Objective
 from leakbench.attack.slots.descent import Descended, Search, Terms
@@ -22,13 +23,9 @@ from leakbench.attack.text import Bigrams, WordEmbeddings
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Fraction, NonNegative, part
 from leakbench.core.types import Generators
-from leakbench.engine.budget import lanes_within, memory_budget
 from leakbench.federated.view import View
 
 __all__ = ["Lamp", "Rearranged", "rearrangement"]
-
-COPIES = 4
-"""Number of gradients whose memory the evaluation of a sentence takes; measured on `gpt_tiny`: 2.3 for one, 2.8 each of eight."""
 
 KINDS = 4
 """Number of kinds of rearrangements."""
@@ -218,8 +215,7 @@ class _Candidates:
         lasts = (sentences != words.padding).sum(1).clamp_min(1) - 1
         ends = (sentences[:, 0], sentences.gather(1, lasts[:, None])[:, 0])
         same = (bool((ends[0] == ends[0][0]).all()), bool((ends[1] == ends[1][0]).all()))
-        each = COPIES * 4 * view.examples * sum(u[0].numel() for u in view.update.values())
-        together = lanes_within(memory_budget(words.weight.device), each)
+        together = max(1, fitting(view, 64_000_000) // view.examples)  # More at once are not faster.
         return cls(points, value, lamp, words, model, same, seeds, view.victims, together)
 
     def __call__(self, points: Tensor, lanes: Tensor, step: int) -> Tensor:

@@ -101,6 +101,7 @@ class TokenLikelihood:
             if not (rows.places.any() and rows.places.isfinite().all() and rows.words.isfinite().all()):
                 continue  # Nothing leaks through an update of zeros, and nothing is compared with one that is not finite.
             if view.examples == 1:
+                view.tick(f"search of sentence {victim + 1} of {view.victims}")  # Each gradient also ticks.
                 found = self._searched(one, rows, prior, length)
                 inputs[victim, 0], labels[victim, 0], gradients[victim] = found.sentence, found.label, found.gradients
             else:
@@ -121,7 +122,7 @@ class TokenLikelihood:
             guess = torch.full((view.shape[0],), float(rows.padding), dtype=torch.float32)
             options = (evidence + prior.alone).topk(min(self.tokens, evidence.shape[1] - 1), dim=1).indices
             guess[:length] = prior.likeliest(evidence[:length], options[:length]).float()
-            values = self._values(view, rows, prior, guess.repeat(view.classes, 1), torch.arange(view.classes))
+            values = self._values(view, rows.std, prior, guess.repeat(view.classes, 1), torch.arange(view.classes))
             gradients = found.gradients + len(values) + 1
             if not float(values.max()) > found.value:
                 return dataclasses.replace(found, gradients=gradients)
@@ -137,7 +138,7 @@ class TokenLikelihood:
         expected, slack = -many / 2, 2 * math.sqrt(2 * many)
         tried, made, changed = 0, 0, self._changed(sentence, length, rows, prior)
         while gradients < self.gradients and len(some := changed[tried : tried + self.changes]):
-            values = self._values(view, rows, prior, some, torch.full((len(some),), label))
+            values = self._values(view, rows.std, prior, some, torch.full((len(some),), label))
             gradients, tried = gradients + len(some), tried + len(some)
             better = [k for k in values.argsort(descending=True).tolist() if float(values[k]) > value]
             if not better:
@@ -153,7 +154,7 @@ class TokenLikelihood:
                 there = some[k] != sentence
                 if not (there & touched).any():
                     both[there], touched = some[k][there], touched | there
-            together = float(self._values(view, rows, prior, both[None], torch.tensor([label]))[0])
+            together = float(self._values(view, rows.std, prior, both[None], torch.tensor([label]))[0])
             gradients, best = gradients + 1, float(values[better[0]])
             sentence, value = (both, together) if together >= best else (some[better[0]], best)
             rows, made = rows.at(view, sentence, label), made + 1
@@ -192,13 +193,13 @@ class TokenLikelihood:
         ordered: Tensor = every[likely.argsort(descending=True, stable=True)]
         return ordered
 
-    def _values(self, view: View, rows: _Rows, prior: Bigrams, sentences: Tensor, labels: Tensor) -> Tensor:
+    def _values(self, view: View, std: float, prior: Bigrams, sentences: Tensor, labels: Tensor) -> Tensor:
         """Return the log-posteriors (n,) of sentences (n, T) with labels (n,), up to a constant."""
         observed = flat(view.update)
         scores = []
         for g in gradients_alone(view, Public(sentences, labels)):
             # The difference first: products of large gradients would lose the small distance between them.
-            scores.append(-(observed - g).double().square().sum(1) / (2 * rows.std**2))
+            scores.append(-(observed - g).double().square().sum(1) / (2 * std**2))
         return torch.cat(scores).cpu() + prior.log_probability(sentences)
 
 
@@ -249,7 +250,8 @@ class _Rows:
         targets = one_hot(torch.tensor([[label]], device=like.device), view.classes).to(like)
         with torch.no_grad():
             given = _placed(model, view.respond(sentence[None, None].to(like), targets))
-        return self if given is None else dataclasses.replace(self, places=given[: view.shape[0]], known=True)
+        assert given is not None  # noqa: S101 - for mypy: `of` refuses a network without trained positions
+        return dataclasses.replace(self, places=given[: view.shape[0]], known=True)
 
     def evidence(self) -> Tensor:
         """Return the evidence (T, tokens) for each token at each place, in nats, up to a constant of the place.

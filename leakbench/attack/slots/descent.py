@@ -72,7 +72,11 @@ class Search(Protocol):
 
 @runtime_checkable
 class Descent(Protocol):
-    """Starts searches at V points."""
+    """Starts searches at V points.
+
+    A part may say in an attribute `settles` after which share of the stop's iterations a level value means that a search has
+    converged: 0 for a descent whose steps do not follow a schedule; 1, the default, for never.
+    """
 
     def __call__(self, start: Tensor, terms: Terms) -> Search:
         """Return the searches from `start` (V, d), before their first iteration."""
@@ -278,6 +282,11 @@ class LbfgsDescent:
         NonNegative, Field(description="Smallest change of the point and of the value at which an iteration continues.")
     ] = 1e-9
 
+    @property
+    def settles(self) -> float:
+        """See `Descent`."""
+        return 0.0
+
     def __call__(self, start: Tensor, terms: Terms) -> Search:
         """Return the searches; the limit and the projection are not used."""
         return Lbfgs(
@@ -324,6 +333,11 @@ class AdamDescent:
         Field(description="Decay rates of the running means of the gradient and of its square."),
     ] = (0.9, 0.999)
     epsilon: Annotated[Positive, Field(description="Added to the root of the mean square.")] = 1e-8
+
+    @property
+    def settles(self) -> float:
+        """See `Descent`: before the first milestone the value may stay level, and fall again at the next rate."""
+        return min(self.milestones, default=1.0)
 
     def __call__(self, start: Tensor, terms: Terms) -> Search:
         """Return the searches."""
