@@ -2,8 +2,8 @@
 
 A random direction that was not part of the training has a cosine of about N(0, 1/d) with anything that the training released. The
 estimate is the epsilon between this distribution and a Gaussian fitted to the cosines of the included canaries (Andrew, Kairouz,
-Oh, Oprea, McMahan and Suriyakumar, ICLR 2024, arXiv:2302.03098). It is not a bound: the true epsilon may be larger or smaller. With few canaries it is mostly too large,
-since the standard deviation of the fit differs from that of the null by chance.
+Oh, Oprea, McMahan and Suriyakumar, ICLR 2024, arXiv:2302.03098). It is not a bound: the true epsilon may be larger or smaller.
+With few canaries it is mostly too large, since the standard deviation of the fit differs from that of the null by chance.
 """
 
 from __future__ import annotations

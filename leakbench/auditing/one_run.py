@@ -92,7 +92,7 @@ class OneRun:
         unit: What a canary is, `client` or `example`.
         canaries: Number of canaries.
         included: Number of canaries that the training included.
-        guesses: Number of guesses behind the larger bound.
+        guesses: Number of guesses behind the bound without assumptions.
         correct: Number of correct ones among them.
         choices: Number of numbers of guesses that the confidence covers.
         limits: What the audit does not show.
@@ -243,13 +243,16 @@ def gaussian_lower_bound(guesses: Guesses, delta: float, alpha: float) -> float:
     return gaussian_epsilon(shift, delta)
 
 
-def family_lower_bound(guesses: Guesses, mechanism: Mechanism | Mixture, delta: float, alpha: float) -> float | None:
-    """Return the largest epsilon at `delta` that the guesses reject in a family of mechanisms with unknown noise.
+def family_lower_bound(
+    several: Sequence[Guesses], mechanism: Mechanism | Mixture, delta: float, alpha: float
+) -> float | None:
+    """Return the largest epsilon at `delta` that some of the guesses reject in a family of mechanisms with unknown noise.
 
     Args:
+        several: Guesses about the same canaries with different numbers of guesses.
         mechanism: The family's sampling, rate and steps; its noise is the start of the search.
         delta: In (0, 1).
-        alpha: In (0, 1/8].
+        alpha: Probability of a wrong bound for each of the guesses, in (0, 1/8].
 
     Returns:
         The bound, from a noise multiplier to 1 %; None if the computation fails.
@@ -259,14 +262,14 @@ def family_lower_bound(guesses: Guesses, mechanism: Mechanism | Mixture, delta: 
     """
     _check(delta, alpha, positive=True)
     if isinstance(mechanism, Mechanism) and mechanism.sampling_rate == 1:
-        return gaussian_lower_bound(guesses, delta, alpha)
+        return max(gaussian_lower_bound(guesses, delta, alpha) for guesses in several)
     # A curve from points on the privacy curve, or above it, is at most the true one: rejecting it rejects the mechanism.
-    deltas = [float(d) for d in np.geomspace(1e-5, 0.5, 24)]
+    deltas = [float(d) for d in np.geomspace(1e-4, 0.5, 12)]
 
     def rejected(noise: float) -> bool:
         member = mechanism.with_noise(noise)
-        points = privacy_curve(member, deltas, max(1e-3, 1e-3 * rdp((member,), 1e-5)))
-        return curve_rejected(guesses, points_curve(*points), alpha)
+        curve = points_curve(*privacy_curve(member, deltas, max(1e-3, 1e-3 * rdp((member,), 1e-5))))
+        return any(curve_rejected(guesses, curve, alpha) for guesses in several)
 
     try:
         noise = _least_rejected(rejected, mechanism.noise_multiplier)
@@ -331,13 +334,12 @@ def audit_one_run(
         raise InputError("choices: got none, expected the numbers of guesses that were chosen before the training")
     alpha = (1 - confidence) / (len(choices) * (1 if family is None else 2))
     made = [guess(scores, included, choice) for choice in choices]
-    bounds = [epsilon_lower_bound(g, delta, alpha) for g in made]
-    within = None if family is None else [family_lower_bound(g, family, delta, alpha) for g in made]
-    known = None if within is None else [b for b in within if b is not None]
-    telling = made[int(np.argmax([max(b, (within[i] or 0.0) if within else 0.0) for i, b in enumerate(bounds)]))]
+    bounds = [epsilon_lower_bound(guesses, delta, alpha) for guesses in made]
+    within = None if family is None else family_lower_bound(made, family, delta, alpha)
+    telling = min(made, key=lambda guesses: p_value(guesses, max(bounds), delta))
     return OneRun(
         lower_bound=max(bounds),
-        lower_bound_family=max(known) if known else None,
+        lower_bound_family=within,
         delta=delta,
         confidence=confidence,
         unit=unit,

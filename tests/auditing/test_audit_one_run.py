@@ -129,8 +129,8 @@ def test_a_family_of_one_release_is_gaussian_and_a_sampled_one_agrees_with_its_l
     """At q close to 1 the curve from points gives nearly the bound of the closed form."""
     guesses = Guesses(1000, 100, 90)
     closed = gaussian_lower_bound(guesses, DELTA, 0.05)
-    assert family_lower_bound(guesses, Mechanism(1.0, 1.0, 5), DELTA, 0.05) == closed
-    sampled = family_lower_bound(guesses, Mechanism(1.0, 0.999, 1), DELTA, 0.05)
+    assert family_lower_bound([guesses], Mechanism(1.0, 1.0, 5), DELTA, 0.05) == closed
+    sampled = family_lower_bound([guesses], Mechanism(1.0, 0.999, 1), DELTA, 0.05)
     assert sampled == pytest.approx(closed, rel=0.03)
 
 
