@@ -127,7 +127,7 @@ class OneRun:
         yield f"         {self.limits}"
 
 
-LIMITS = "a lower bound of this training with these canaries: a larger epsilon is possible, and a small bound is no guarantee"
+LIMITS = "a lower bound for these canaries: the epsilon may be larger, and a small bound does not guarantee privacy"
 
 
 def guess(scores: Reals, included: Any, choice: Choice) -> Guesses:

@@ -199,12 +199,12 @@ def test_more_canaries_give_larger_bounds_in_the_family() -> None:
 
 
 def test_the_result_says_what_it_is() -> None:
-    """Its text names the bound, the unit, the confidence, and that a small bound is no guarantee."""
+    """Its text names the bound, the unit, the confidence, and that a small bound does not guarantee privacy."""
     audit = audit_one_run(*scored(np.random.default_rng(0), 200, 0.5), DELTA, "client", default_choices(200))
     assert audit.lower_bound_family is None
     assert "at least" in str(audit)
     assert "one client" in str(audit)
-    assert "no guarantee" in str(audit)
+    assert "does not guarantee" in str(audit)
     assert audit.as_dict()["canaries"] == 200
 
 

@@ -179,7 +179,7 @@ def test_a_run_prints_the_bound_next_to_the_valid_epsilon(
     assert code == 0
     assert "audited at least" in out
     assert "in this training (not more than the valid one)" in " ".join(out.split())
-    assert "a small bound is no guarantee" in " ".join(out.split())
+    assert "a small bound does not guarantee privacy" in " ".join(out.split())
     code, out, _ = called(monkeypatch, capsys, *options, "--json")
     summary = json.loads(out)
     assert summary["audited"]["canaries"] == 300
