@@ -33,6 +33,8 @@ SMALL = Request(
     candidates=2,
     taps=("type-2",),
     train_rounds=4,
+    clients=20,
+    clients_per_round=5,
     local_iterations=1,
     canaries=200,
 )
