@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from leakbench.auditing.cell import audit_training
 from leakbench.cell import Cell, hand_out
 from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.cell.device import conditions
@@ -23,12 +24,13 @@ from leakbench.experiment.rehearsal import rehearse
 from leakbench.experiment.stage_attack import CellLeak, Judge, attack_leak
 from leakbench.experiment.stage_train import fresh_network, leaked_model, train_federation
 from leakbench.experiment.victims import Sent, sent_to_clients
-from leakbench.federated.simulate import counts_in, from_sent
+from leakbench.federated.canaries import inclusion
+from leakbench.federated.simulate import CANARY_SCORES, counts_in, from_sent
 from leakbench.limits.limits import limits_of
 from leakbench.measure.closeness import eta_of
 from leakbench.storage.manifest import check_shown
 from leakbench.storage.store import AFTER, Run, add_environment, without_pictures
-from leakbench.storage.summary import Summary
+from leakbench.storage.summary import AuditedTraining, Summary
 from leakbench.summary.summarise import summarise
 
 __all__ = ["execute"]
@@ -140,11 +142,27 @@ def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str],
     # A copy of an answer took as long as the answer.
     copies = {key: taps[key].replaced(seconds=taps[first].seconds) for key, first in same.items()}
     summary = summary.replaced(taps=taps | copies, notes=summary.notes | notes)
+    if (audited := _audited(cell, run, epsilon["delta"])) is not None:
+        summary = summary.replaced(audited=audited, notes=summary.notes | {"audited": CHANGED})
     run.manifest["summary"] = summary.as_dict()
     run.manifest["complete"] = True
     run.save()
     run.forget("parts/")
     return summary
+
+
+CHANGED = (
+    "canary clients took part in the training: its accuracy, and a leak of its models, are not those without canaries"
+)
+
+
+def _audited(cell: Cell, run: Run, delta: float) -> AuditedTraining | None:
+    """Return the audit of the training by its canary clients; None without them or without a released round."""
+    count, held = cell.settings.canaries, run.read_tensors("model.safetensors")
+    if not count or CANARY_SCORES not in held:
+        return None
+    scores, included = held[CANARY_SCORES].numpy(), inclusion(count, cell.settings.seed).numpy()
+    return AuditedTraining.model_validate(audit_training(cell, scores, included, delta).as_dict())
 
 
 def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:

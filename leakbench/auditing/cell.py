@@ -13,6 +13,7 @@ import torch
 from leakbench.auditing.canary import FAR, neighbours
 from leakbench.auditing.coupled import check, strength
 from leakbench.auditing.function import callable_release, load_callable
+from leakbench.auditing.one_run import OneRun, audit_one_run, default_choices
 from leakbench.auditing.own import audit_callable
 from leakbench.auditing.release import DefenseRelease
 from leakbench.auditing.verdict import Audit, Stated, judge
@@ -29,8 +30,9 @@ from leakbench.privacy.claim import Claim, NoClaim
 from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.observers import Observation, Released, observations
+from leakbench.privacy.renyi import Reals
 
-__all__ = ["audit", "audit_cell", "check_trials"]
+__all__ = ["audit", "audit_cell", "audit_training", "check_trials"]
 
 TRIALS = (100, 10_000_000)
 
@@ -116,6 +118,23 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Pr
     recipe = stated_sigma if isinstance(stated_sigma, float) else None
     result = judge(release, found, mechanism, stated, recipe, trials, delta, rng, progress)
     return _against_ledger(result, run) if run and constant else result
+
+
+def audit_training(cell: Cell, scores: Reals, included: Any, delta: float) -> OneRun:
+    """Audit the training of a cell from the scores of its canary clients, for the observer of released models.
+
+    The family is that of the ledger with unknown noise, if all releases have the same noise.
+
+    Args:
+        scores: (m,), see `leakbench.federated.canaries`.
+        included: (m,), bool.
+        delta: Delta of the epsilons, in (0, 1).
+    """
+    schedule, training = ledger_of(cell.defense, cell.data, cell.settings, hand_out(cell))
+    run, constant = _repeated(observations(training, cell.defense.unit, schedule)["global"])
+    return audit_one_run(
+        scores, included, delta, cell.defense.unit, default_choices(len(scores)), run if constant else None
+    )
 
 
 def _shows_number(seen: Released, unit: Unit) -> bool:

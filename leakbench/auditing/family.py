@@ -17,7 +17,7 @@ from leakbench.privacy.accountants import best, rdp
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.pairs import fixed_size_epsilon, gaussian_delta, losses, uses_of
 
-__all__ = ["family_epsilon", "gaussian_epsilon"]
+__all__ = ["family_epsilon", "gaussian_epsilon", "privacy_curve"]
 
 
 def gaussian_epsilon(shift: float, delta: float) -> float:
@@ -61,7 +61,7 @@ def _most_noise(rates: tuple[Rates, Rates], start: Mechanism | Mixture) -> float
     interval = max(2e-4, 4e-4 * rdp((start,), 1e-5))
 
     def possible(noise: float) -> bool:
-        epsilons, excess = _privacy_curve(start.with_noise(noise), deltas, interval)
+        epsilons, excess = privacy_curve(start.with_noise(noise), deltas, interval)
         return all(bool(np.all(g.true_positive <= np.exp(epsilons) * g.false_positive + excess)) for g in guesses)
 
     if not deltas:
@@ -85,7 +85,7 @@ def _tangents(guess: Rates) -> list[float]:
     return [touching * share for share in (0.6, 0.85, 1.0, 1.15)] if loss >= 0 and touching > 0 else []
 
 
-def _privacy_curve(mechanism: Mechanism | Mixture, deltas: list[float], interval: float) -> tuple[Reals, Reals]:
+def privacy_curve(mechanism: Mechanism | Mixture, deltas: list[float], interval: float) -> tuple[Reals, Reals]:
     """Return (epsilons, deltas), (n,) each: points on a mechanism's privacy curve or above it."""
     if isinstance(mechanism, Mechanism) and mechanism.sampling == "fixed":
         sigma, q, steps = mechanism.noise_multiplier, mechanism.sampling_rate, mechanism.steps

@@ -45,7 +45,25 @@ def prepare(
         InputError: For an option that does not fit, before the data are loaded, and for missing or wrong data.
     """
     planned = plan(request, data_dir, progress, load=load)
+    check_canaries(planned)
     return with_examples(planned, request.dataset, data_dir, progress, load)
+
+
+def check_canaries(cell: Cell) -> None:
+    """Raise InputError for canary clients in a training whose epsilon they cannot audit."""
+    s, defense = cell.settings, cell.defense
+    if not s.canaries:
+        return
+    name = cell.names["defense"]
+    if defense.unit != "client":
+        raise InputError(
+            f"canaries: defense {name!r} protects one {defense.unit}, expected one of a client; canaries are clients"
+        )
+    own = cell_epsilon(defense, cell.data, s, hand_out(cell), None)
+    if own.valid is None:
+        raise InputError(
+            f"canaries: defense {name!r} has no valid epsilon to audit ({own.reason.removeprefix('none: ')})"
+        )
 
 
 def plan(

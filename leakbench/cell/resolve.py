@@ -120,6 +120,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         observations=request.observations,
         networks=networks_of(request),
         budget=request.budget,
+        canaries=request.canaries,
     )
     data = _as_read(data, settings)
     if settings.join_rounds and len(settings.leak_rounds) < 2:

@@ -34,6 +34,7 @@ class Settings:
         engine: One of `leakbench.core.request.ENGINES`, which draw noise in different orders.
         pictures: Whether the run's folder has examples and reconstructions.
         networks: Number of draws of the first weights among the victims; 1 in the live protocol, whose network is trained.
+        canaries: Number of canary clients of the training, see `leakbench.federated.canaries`.
         budget: Wall time in seconds for all attacks of the run; None for no limit.
     """
 
@@ -64,6 +65,7 @@ class Settings:
     budget: float | None = None
     trainable: str = ALL
     loss: str = CLASS
+    canaries: int = 0
 
     @property
     def leaking(self) -> str:

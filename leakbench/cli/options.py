@@ -325,6 +325,6 @@ attack_options = with_options(
         ),
         request_options("reads", "observations", "networks", "success", "candidates"),
         request_option("device", default="auto"),
-        request_options("engine", "lpips_weights"),
+        request_options("canaries", "engine", "lpips_weights"),
     ]
 )

@@ -284,6 +284,17 @@ class Request:
     device: Annotated[str, Field(description="Device: cpu, cuda, cuda:1, or auto (cuda if a GPU is available).")] = (
         "cpu"
     )
+    canaries: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=100_000,
+            description=(
+                "Number of canary clients that audit the training: each is included with probability 1/2. They change the "
+                "training, and need a defense with a valid epsilon of a client."
+            ),
+        ),
+    ] = 0
     engine: Annotated[
         str,
         Field(
@@ -386,6 +397,7 @@ class Fields(FederationFields, total=False):
     candidates: int | None
     lpips_weights: Path | None
     device: str
+    canaries: int
     engine: str
 
 

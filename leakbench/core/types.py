@@ -49,7 +49,7 @@ class Clock:
         clients: N.
         examples_per_client: |D_i|.
         client_optimizer: Optimizer of the local iterations, `sgd` or `adam`, see `leakbench.federated.optimizer`.
-        separation: Least difference between two rounds with one client: N / K_t, rounded down, if clients take turns, else 1.
+        in_turn: Whether clients take turns: the next K_t of one list in each round.
     """
 
     round: int
@@ -60,7 +60,16 @@ class Clock:
     clients: int = 1
     examples_per_client: int = 1
     client_optimizer: str = "sgd"
-    separation: int = 1
+    in_turn: bool = False
+
+    @property
+    def separation(self) -> int:
+        """Least difference between two rounds with one client: N / K_t, rounded down, if clients take turns, else 1."""
+        return self.clients // self.cohort if self.in_turn else 1
+
+    def has_turn(self, place: Tensor) -> Tensor:
+        """Return whether a client at a place (...) of the list, from 0, has its turn in this round."""
+        return (place - self.round * self.cohort) % self.clients < self.cohort
 
     def at_the_end(self) -> Clock:
         """Return the moment of the round's last local iteration, for the client and the server station."""

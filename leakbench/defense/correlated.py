@@ -134,7 +134,7 @@ class CorrelatedNoise:
         rounds = max(1, clock.rounds)
         index = min(clock.round, rounds - 1)
         separation = clock.separation
-        most = -(-rounds * clock.cohort // clock.clients) if separation > 1 else None
+        most = -(-rounds * clock.cohort // clock.clients) if clock.in_turn else None
         factorization, sensitivity, alone = _made(self.correlation, rounds, Participation(separation, most))
         items = signal.averaged * signal.members
         deviation = signal.sensitivity * (self.multiplier * sensitivity / items)

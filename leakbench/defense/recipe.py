@@ -154,8 +154,7 @@ class Defense:
         plain = federation.clock(round_number, local_iteration)
         growth = self.cohort_growth(plain) if callable(self.cohort_growth) else self.cohort_growth
         cohort = max(1, min(plain.clients, round(plain.cohort * growth)))
-        separation = plain.clients // cohort if self.cohorts == "in_turn" else 1
-        return dataclasses.replace(plain, cohort=cohort, separation=separation)
+        return dataclasses.replace(plain, cohort=cohort, in_turn=self.cohorts == "in_turn")
 
     @property
     def stations(self) -> Stations:

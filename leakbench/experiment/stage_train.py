@@ -14,6 +14,7 @@ from leakbench.core.rng import generator
 from leakbench.core.types import Network, Parameters
 from leakbench.data.partition import Partition
 from leakbench.defense.network import extended
+from leakbench.federated.canaries import draw_canaries
 from leakbench.federated.simulate import Round, from_tensors, sent_tensors, to_tensors, train
 from leakbench.models import build, parameters
 from leakbench.storage.store import Run
@@ -66,7 +67,8 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
     begin(progress, "train", there, total, f"round {there + 1}")
     network = Network(model, start, engine=s.engine)
     say, working = saying(progress), ticking(progress)
-    options = (done, s.stop_after, lambda line: say(f"train: {line}"), lambda: working("", None))
+    canaries = draw_canaries(start, s.canaries, s.seed) if s.canaries else None
+    options = (done, s.stop_after, lambda line: say(f"train: {line}"), lambda: working("", None), canaries)
     rounds = train(network, cell.data, partition, s.federation, cell.defense, s.seed, *options)
     for now in rounds:
         done = now

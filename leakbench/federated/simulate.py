@@ -24,11 +24,13 @@ from leakbench.defense.transform import apply
 from leakbench.engine.budget import ALL_CACHES, CORE_CACHE, lanes_within
 from leakbench.engine.room import Room, Say, unsaid
 from leakbench.engine.side_by_side import pieces_of, side_by_side
+from leakbench.federated.canaries import Canaries
 from leakbench.federated.client import Examples, client_update, runs_apart
 from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.models import one_hot
 
 __all__ = [
+    "CANARY_SCORES",
     "Counts",
     "Round",
     "accuracy",
@@ -95,7 +97,8 @@ class Round:
         loss: Mean cross-entropy on the test split.
         between_client_variance: V_c, the mean over coordinates of the variance between the clients' updates.
         update_scale: U_s, the mean squared coordinate of their mean (Geyer et al. 2017, section 3). Both are NaN if the round was
-            aborted.
+            aborted. Canaries do not count.
+        canary_scores: (m,), the sums of the canaries' inner products with all released updates so far; None without canaries.
     """
 
     round: int
@@ -106,6 +109,7 @@ class Round:
     loss: float
     between_client_variance: float
     update_scale: float
+    canary_scores: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,7 @@ def train(
     stop_after: int | None = None,
     say: Say = unsaid,
     tick: Callable[[], None] = unticked,
+    canaries: Canaries | None = None,
 ) -> Iterator[Round]:
     """Train a network and yield every round; the same seed gives the same rounds.
 
@@ -165,6 +170,7 @@ def train(
         stop_after: Number of rounds after which to stop, with the federation's schedule; None for all.
         say: Called with a message if memory is too small for the clients of one computation, whose number is then halved.
         tick: Called after some clients of a round.
+        canaries: Canary clients in addition to the clients of the federation.
 
     Raises:
         InputError: If memory is too small for one client.
@@ -173,6 +179,8 @@ def train(
     parameters = {n: (done.parameters if done else network.parameters)[n].to(device) for n in network.parameters}
     memory = {n: m.to(device) for n, m in (done.memory if done else network.memory).items()}
     counts = done.counts if done else Counts.none(len(data.train_targets), federation.clients)
+    scores = None if canaries is None else torch.zeros(len(canaries.included), dtype=torch.float64)
+    scores = done.canary_scores if done else scores
     judged = copy.deepcopy(network.model).eval()
     room = Room("clients", federation.clients, LOWER, say)
     there = ("train_inputs", "train_targets", "test_inputs", "test_targets")
@@ -189,6 +197,9 @@ def train(
             spread = _spread(updates.grads)
             own = {n: m[None, None] for n, m in memory.items() if n not in network.memory}
             updates = dataclasses.replace(updates, memory={**updates.memory, **own})
+            if canaries is not None:
+                nothing = _no_examples(task, network, len(canaries.participants(clock)))
+                updates = canaries.joined_to(updates, network, nothing, defense.stations, clock)
             signal = apply(
                 defense.stations.server, updates, clock.at_the_end(), generators(seed, "server noise", [(index,)])
             )
@@ -196,9 +207,11 @@ def train(
             parameters = {n: p + step.grads[n][0, 0] for n, p in parameters.items()}
             memory = {n: m[0, 0] for n, m in step.memory.items()}
             counts = counts.plus(cohort.held, uses, clients)
+            if canaries is not None and scores is not None:
+                scores = scores + canaries.products({n: g[0, 0] for n, g in step.grads.items()})
         state = {**parameters, **Network(judged, parameters, memory=memory).statistics}
         right, loss = accuracy(judged, state, data.test_inputs, data.test_targets)
-        yield Round(index, parameters, memory, counts, right, loss, *spread)
+        yield Round(index, parameters, memory, counts, right, loss, *spread, scores)
 
 
 def _clients_of(clock: Clock, dropout: float, defense: Defense, seed: int) -> tuple[Tensor, bool]:
@@ -263,14 +276,18 @@ def _no_updates(task: _Task, network: Network, clock: Clock) -> Signal:
     A Poisson cohort can be empty, or all clients can fail; the server still adds its noise.
     """
     zeros = {n: p.new_zeros(1, 1, *p.shape) for n, p in network.parameters.items()}
-    data, defense = task.data, task.defense
-    targets = one_hot(data.train_targets[None, :0], data.classes)
     memory = {n: m[None, None] for n, m in network.memory.items()}
-    nothing = Signal(zeros, memory=memory, local=Local(network, data.train_inputs[None, :0], targets))
+    nothing = Signal(zeros, memory=memory, local=_no_examples(task, network, 1))
     # The client station sets the scale and the memory for the server; the gradients stay zero, since no client sends any.
     return dataclasses.replace(
-        apply(defense.stations.client, nothing, clock.at_the_end(), None), grads=zeros, local=None
+        apply(task.defense.stations.client, nothing, clock.at_the_end(), None), grads=zeros, local=None
     )
+
+
+def _no_examples(task: _Task, network: Network, lanes: int) -> Local:
+    """Return the data of clients without examples."""
+    inputs, targets = task.data.train_inputs[None, :0], one_hot(task.data.train_targets[None, :0], task.data.classes)
+    return Local(network, inputs.expand(lanes, *inputs.shape[1:]), targets.expand(lanes, *targets.shape[1:]))
 
 
 def _spread(updates: Parameters) -> tuple[float, float]:
@@ -313,7 +330,11 @@ def to_tensors(now: Round) -> dict[str, Tensor]:
     tensors = sent_tensors(now.parameters, now.memory)
     for field in dataclasses.fields(Counts):
         tensors |= _packed(f"counts.{field.name}", getattr(now.counts, field.name))
-    return tensors
+    return tensors if now.canary_scores is None else tensors | {CANARY_SCORES: now.canary_scores}
+
+
+CANARY_SCORES = "canaries.scores"
+"""Name of the canaries' scores among the tensors of a checkpoint."""
 
 
 SPARSE = 10_000
@@ -367,5 +388,15 @@ def from_tensors(held: dict[str, Tensor], row: dict[str, float]) -> Round:
     counts = counts_in(held)
     if counts is None:
         raise ValueError("the file of a checkpoint has no counts")
-    figures = [row[name] for name in ("accuracy", "loss", "between_client_variance", "update_scale")]
-    return Round(int(row["round"]), *from_sent(held), counts, *figures)
+    parameters, memory = from_sent(held)
+    return Round(
+        round=int(row["round"]),
+        parameters=parameters,
+        memory=memory,
+        counts=counts,
+        accuracy=row["accuracy"],
+        loss=row["loss"],
+        between_client_variance=row["between_client_variance"],
+        update_scale=row["update_scale"],
+        canary_scores=held.get(CANARY_SCORES),
+    )

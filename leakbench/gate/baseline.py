@@ -87,7 +87,7 @@ def _check_rows(rows: pd.DataFrame) -> None:
 OF_ATTACK = ("protocol", "join_rounds", "reads", "observations", "networks", "budget")
 """What the attacker sees of a gradient, at which networks, and for how long; with other values it is another attack."""
 
-EARLIER = {"networks": 1, "budget": None, "trainable": "all", "loss": "class"}
+EARLIER = {"networks": 1, "budget": None, "trainable": "all", "loss": "class", "canaries": 0}
 """Values of settings that baselines from before there were these settings do not have."""
 
 OF_NO_MATTER = (

@@ -10,7 +10,17 @@ from typing import Any
 from leakbench.core.leakage_points import point_name
 from leakbench.storage.summary import EpsilonSummary, ObserverEpsilon, Summary
 
-__all__ = ["REALISED", "WITHOUT_DRAW", "Observed", "caveats", "compared", "epsilon_lines", "epsilons"]
+__all__ = [
+    "REALISED",
+    "WITHOUT_DRAW",
+    "Observed",
+    "audit_details",
+    "audited_training",
+    "caveats",
+    "compared",
+    "epsilon_lines",
+    "epsilons",
+]
 
 WITHOUT_DRAW = "without the draw"
 """Name of the epsilon that uses no randomness of the draw of clients, on every page."""
@@ -63,6 +73,31 @@ def epsilons(summary: Summary) -> tuple[str, list[Observed]]:
     taps = [_observed(name, tap) for name, tap in (epsilon.by_tap or {}).items()]
     claimed = _epsilon(epsilon.claimed)
     return summary.notes.get("epsilon.claimed", claimed) if claimed == "none" else claimed, [released, *taps]
+
+
+def audited_training(summary: Summary) -> str:
+    """Return the lower bound that canary clients gave, and whether it contradicts the valid epsilon; empty without canaries."""
+    audit, valid = summary.audited, summary.epsilon.valid
+    if audit is None:
+        return ""
+    over = valid is not None and audit.at_least > valid
+    compared_with = "more than the valid one: it is violated" if over else "not more than the valid one"
+    return f"audited at least {audit.at_least:.3g} in this training ({compared_with})"
+
+
+def audit_details(summary: Summary) -> list[str]:
+    """Return the two lower bounds that canary clients gave and what they do not show; nothing without canaries."""
+    audit = summary.audited
+    if audit is None:
+        return []
+    family = audit.lower_bound_family
+    within = "" if family is None else f", {family:.3g} in the Gaussian family"
+    return [
+        f"audited in this training: at least {audit.lower_bound:.3g} without assumptions{within}, "
+        f"at {audit.confidence:.0%} confidence, {audit.correct} of {audit.guesses} guesses about {audit.canaries} canary "
+        f"{audit.unit}s right",
+        audit.limits,
+    ]
 
 
 def caveats(summary: Summary) -> list[str]:

@@ -19,6 +19,7 @@ from leakbench.core.verdict_words import FORMER, FORMER_REASON, INCONCLUSIVE
 
 __all__ = [
     "Amount",
+    "AuditedTraining",
     "EpsilonSummary",
     "Names",
     "Number",
@@ -352,6 +353,27 @@ class EpsilonSummary(_Fields):
     participations: Number | str | dict[str, Number | None] | None = None
 
 
+class AuditedTraining(_Fields):
+    """The audit of the training by canary clients, see `leakbench.auditing.one_run.OneRun`."""
+
+    lower_bound: Amount
+    lower_bound_family: Amount | None
+    delta: Number
+    confidence: Share
+    unit: str
+    canaries: Count
+    included: int
+    guesses: int
+    correct: int
+    choices: int
+    limits: str
+
+    @property
+    def at_least(self) -> Number:
+        """The larger lower bound of epsilon."""
+        return max(self.lower_bound, self.lower_bound_family or 0.0)
+
+
 class Violation(_Fields):
     """A measurement that is significantly above its bound, or above the reference of a malicious server."""
 
@@ -397,6 +419,7 @@ class Summary(_Fields):
     chance: Share | None = None
     undertrained: str | None = None
     epsilon: EpsilonSummary = EpsilonSummary()
+    audited: AuditedTraining | None = None
     taps: dict[str, Tap] = {}
     over_rounds: dict[str, Annotated[OverRounds, _having()]] | None = None
     violations: list[Violation] = []

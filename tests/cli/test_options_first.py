@@ -42,7 +42,9 @@ BAD = {
     **dict.fromkeys(
         ("leak_batch", "tokens", "observations", "candidates", "seeds", "identify", "trials", "repeats", "outer"), "0"
     ),
-    **dict.fromkeys(("learning_rate", "epsilon", "stop_at_epsilon", "seed", "train_rounds", "sigma", "clip"), "-1"),
+    **dict.fromkeys(
+        ("learning_rate", "epsilon", "stop_at_epsilon", "seed", "train_rounds", "sigma", "clip", "canaries"), "-1"
+    ),
     **dict.fromkeys(("dropout", "stop_at_delta", "delta", "reach"), "2"),
     **dict.fromkeys(("noise_factor", "clip_factor"), "0"),
     **dict.fromkeys(("taps", "leak_rounds", "protocols", "defenses", "noise_factors", "scale", "only"), "none_such"),

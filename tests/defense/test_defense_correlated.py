@@ -41,7 +41,7 @@ EACH: tuple[Correlation, ...] = (Trees(), Trees(restarts=False), BandedToeplitz(
 
 
 def at(index: int, rounds: int = 12, clients: int = 10, cohort: int = 3, turns: bool = True) -> Clock:
-    return Clock(index, 0, rounds, 1, cohort, clients, separation=clients // cohort if turns else 1)
+    return Clock(index, 0, rounds, 1, cohort, clients, in_turn=turns)
 
 
 def update(members: int = 3, lanes: int = 1, memory: Parameters | None = None, clip: float = CLIP) -> Signal:

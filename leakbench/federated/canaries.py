@@ -1,0 +1,109 @@
+"""Canary clients of a training: each is included with probability 1/2, for an audit of the epsilon of that training.
+
+A canary's update has one nonzero coordinate in each tensor that has enough of them for all canaries. It is far above every clip,
+so that the clip of the defense decides how much of it is released. An included canary takes part in each round with the rate of
+the clients, hidden from the auditor, whose score is the sum over all rounds of the inner products with the released updates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakbench.core.rng import generator, generators
+from leakbench.core.types import Clock, Local, Network, Parameters, Signal
+from leakbench.defense.transform import Stations, apply
+
+__all__ = ["Canaries", "draw_canaries", "inclusion"]
+
+FAR = 1e6
+"""Norm of a canary in each tensor."""
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """The canaries of a training.
+
+    Args:
+        included: (m,), bool, drawn independently with probability 1/2.
+        places: {p: (m,)}, the coordinate of each canary in flattened tensors, for the tensors with at least m coordinates. Without
+            any, canaries share the coordinates of the largest tensor.
+        signs: {p: (m,)}, the sign of this coordinate, 1 or -1.
+        seed: Seed of the training.
+    """
+
+    included: Tensor
+    places: Parameters
+    signs: Parameters
+    seed: int
+
+    def participants(self, clock: Clock) -> Tensor:
+        """Return the ids of the included canaries that take part in a round, as often as clients do.
+
+        Each takes part with probability K_t / N, or in its turn, where clients take turns.
+        """
+        if clock.in_turn:
+            takes_part = clock.has_turn(torch.arange(len(self.included)))
+        else:
+            rng = generator(self.seed, "canary participation", clock.round)
+            takes_part = torch.rand(len(self.included), generator=rng) < clock.cohort / clock.clients
+        return (takes_part & self.included).nonzero()[:, 0]
+
+    def joined_to(self, updates: Signal, network: Network, local: Local, stations: Stations, clock: Clock) -> Signal:
+        """Return the updates of a round's clients with those of its canaries as more members.
+
+        Args:
+            updates: After the `client` station, with one lane.
+            network: Network that the server sent.
+            local: Data of a client without examples.
+            stations: Stations of the defense; the canaries pass `client` and, with the clients, `server`.
+        """
+        ids = self.participants(clock)
+        if not len(ids):
+            return updates
+        memory = {n: m.expand(len(ids), 1, *m.shape) for n, m in network.memory.items()}
+        sent = Signal(self.updates(ids, network.parameters), memory=memory, local=local)
+        rngs = generators(self.seed, "canary noise", [(clock.round, int(i)) for i in ids])
+        passed = apply(stations.client, sent, clock.at_the_end(), rngs).gathered(len(ids))
+        grads = {n: torch.cat([g, passed.grads[n]], 1) for n, g in updates.grads.items()}
+        scales = [s for s in (updates.sensitivity, passed.sensitivity) if s is not None]
+        scale = torch.stack(scales).amax(0) if scales else None
+        return dataclasses.replace(updates, grads=grads, sensitivity=scale)
+
+    def updates(self, ids: Tensor, like: Parameters) -> Parameters:
+        """Return the updates {p: (n, 1, *p)} of some canaries."""
+        found = {}
+        for name, p in like.items():
+            flat = p.new_zeros(len(ids), p.numel())
+            if name not in self.places:
+                found[name] = flat.reshape(len(ids), 1, *p.shape)
+                continue
+            places, values = self.places[name][ids].to(p.device), FAR * self.signs[name][ids].to(p)
+            found[name] = flat.scatter_(1, places[:, None], values[:, None]).reshape(len(ids), 1, *p.shape)
+        return found
+
+    def products(self, released: Parameters) -> Tensor:
+        """Return (m,), the inner product of each canary's direction of length 1 with a released update {p: (*p)}, in float64."""
+        flat = {n: released[n].flatten().cpu().double() for n in self.places}
+        each = [self.signs[n].double() * flat[n][places] for n, places in self.places.items()]
+        return torch.stack(each).sum(0) / math.sqrt(len(each))
+
+
+def inclusion(count: int, seed: int) -> Tensor:
+    """Return (m,), bool, whether the training includes each canary."""
+    return torch.rand(count, generator=generator(seed, "canary inclusion")) < 0.5
+
+
+def draw_canaries(like: Mapping[str, Tensor], count: int, seed: int) -> Canaries:
+    """Return the canaries of a training with parameters {p: (*p)}."""
+    rng = generator(seed, "canaries")
+    sizes = {n: p.numel() for n, p in like.items()}
+    enough = [n for n, size in sizes.items() if size >= count] or [max(sizes, key=sizes.__getitem__)]
+    places = {n: torch.randperm(sizes[n], generator=rng)[torch.arange(count) % sizes[n]] for n in enough}
+    signs = {n: torch.randint(0, 2, (count,), generator=rng) * 2 - 1 for n in enough}
+    return Canaries(inclusion(count, seed), places, signs, seed)
