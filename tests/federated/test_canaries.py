@@ -197,3 +197,13 @@ def test_canaries_need_a_valid_epsilon_of_a_client(defense: str, message: str) -
     """Other defenses are refused before the data are loaded."""
     with pytest.raises(InputError, match=f"canaries: defense '{defense}' {message}"):
         prepare(dataclasses.replace(SMALL, defense=defense), None)
+
+
+def test_canaries_take_turns_where_clients_do() -> None:
+    """Twelve canaries, 10 clients, 3 a round: in 10 rounds each has the three turns of a client, never two in 3 rounds."""
+    drawn = dataclasses.replace(draw_canaries({"w": torch.zeros(50)}, 12, 0), included=torch.ones(12, dtype=torch.bool))
+    there = torch.zeros(10, 12, dtype=torch.bool)
+    for t in range(10):
+        there[t, drawn.participants(Clock(t, 0, 10, 1, 3, 10, in_turn=True))] = True
+    assert there.sum(0).tolist() == [3] * 12
+    assert not any((there[t : t + 3].sum(0) > 1).any() for t in range(8))
