@@ -137,18 +137,19 @@ class CorrelatedNoise:
         most = -(-rounds * clock.cohort // clock.clients) if clock.in_turn else None
         factorization, sensitivity, alone = _made(self.correlation, rounds, Participation(separation, most))
         items = signal.averaged * signal.members
-        deviation = signal.sensitivity * (self.multiplier * sensitivity / items)
+        # The noise that is remembered is that of the sum, since the number of members may differ from round to round.
+        deviation = signal.sensitivity * (self.multiplier * sensitivity)
         remembered = index == 0 or all(STATE + name in signal.memory for name in signal.grads)
         grads, memory = {}, dict(signal.memory)
         for name, g in signal.grads.items():
             noise = normal(g, rngs, 1) * deviation.to(g).reshape(-1, *[1] * (g.dim() - 1))
             if not remembered:
-                grads[name] = g + noise * alone[index]
+                grads[name] = g + noise * (alone[index] / items)
                 continue
             state = signal.memory.get(STATE + name)
             before = factorization.start(noise) if state is None else state.movedim(2, 0)
             noise, after = factorization.correlate(noise, before, index)
-            grads[name] = g + noise
+            grads[name] = g + noise / items
             memory[STATE + name] = after.movedim(0, 2)
         scale = self.multiplier * float(signal.sensitivity[0])
         fact = Fact("noise", std=scale * sensitivity * alone[index], training=scale, separation=separation)

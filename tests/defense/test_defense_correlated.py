@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.part import part
@@ -107,6 +108,22 @@ def test_the_noise_of_a_round_is_that_of_the_matrix(correlation: Correlation) ->
         (fact,) = after.facts
         assert (fact.kind, fact.each, fact.training, fact.separation) == ("noise", False, SIGMA * CLIP, 3)
         assert fact.std == pytest.approx(np.linalg.norm(row), rel=1e-6)
+
+
+@pytest.mark.parametrize("correlation", EACH)
+def test_the_noise_of_the_sums_does_not_depend_on_the_numbers_of_members(correlation: Correlation) -> None:
+    """Clients drop out, cohorts are random, and canaries join: the sum of m updates is m times the mean."""
+    part, counts = CorrelatedNoise(SIGMA, correlation), (3, 1, 5, 2, 4, 1)
+    sums: list[list[Tensor]] = []
+    for members in ((3,) * len(counts), counts):
+        memory: Parameters = {}
+        sums.append([])
+        for t, m in enumerate(members):
+            after = part(update(m, memory=memory), at(t, 6), generators(5, "server noise", [(t,)]))
+            memory = {name: kept[0, 0][None, None] for name, kept in after.mean(3).memory.items()}
+            sums[-1].append(torch.cat([m * g.mean(1).flatten() for g in after.grads.values()]))
+    for same, changed in zip(*sums, strict=True):
+        torch.testing.assert_close(changed, same, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("correlation", EACH)
