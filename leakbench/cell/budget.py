@@ -49,12 +49,20 @@ def prepare(
     return with_examples(planned, request.dataset, data_dir, progress, load)
 
 
+LEAST_CANARIES = 10
+"""With fewer, not even right guesses of all are unlikely enough, since several numbers of guesses are tried."""
+
+
 def check_canaries(cell: Cell) -> None:
     """Raise InputError for canary clients in a training whose epsilon they cannot audit."""
     s, defense = cell.settings, cell.defense
     if not s.canaries:
         return
     name = cell.names["defense"]
+    if s.canaries < LEAST_CANARIES:
+        raise InputError(
+            f"canaries: got {s.canaries}, expected at least {LEAST_CANARIES}: fewer can give no bound above 0"
+        )
     if defense.unit != "client":
         raise InputError(
             f"canaries: defense {name!r} protects one {defense.unit}, expected one of a client; canaries are clients"

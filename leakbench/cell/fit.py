@@ -14,7 +14,7 @@ from leakbench.core.request import NEXT_TOKEN
 from leakbench.core.types import Network
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
-from leakbench.defense.transform import RunsNetwork
+from leakbench.defense.transform import RunsNetwork, name_of
 from leakbench.models.folder import shown
 from leakbench.models.language import LanguageModel
 
@@ -43,6 +43,12 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
     if f.clients * f.examples_per_client > MOST_INDICES:
         raise InputError(
             f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"
+        )
+    kept = [name_of(t) for t in defense.server if getattr(t, "over_rounds", False)]
+    if s.join_rounds and kept and {"type-0", "global"} & set(s.taps):
+        raise InputError(
+            f"join-rounds: {kept[0]} correlates the noise of all rounds, and the noise of each leak is drawn by itself; leave it"
+            " out, or --taps type-1"
         )
     networks = {shown(name): probe(defense, data, s, name) for name in (s.model, s.leaking)}
     check_mode(s.victim_mode, {n: p.network.model for n, p in networks.items()}, shown(s.leaking), s.taps, defense)

@@ -59,7 +59,8 @@ class Defense:
         Field(
             description=(
                 "How the server draws its clients: `fixed` (K_t of N), `poisson` (each with probability K_t / N) or `in_turn` (the "
-                "next K_t of one shuffled list, over and over, so that a client takes part in at most one of any N / K_t rounds)."
+                "next K_t of one shuffled list, over and over, so that a client takes part in at most one of any N / K_t "
+                "consecutive rounds, rounded down)."
             )
         ),
     ] = "fixed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pandas as pd
@@ -11,7 +12,7 @@ from torch import nn
 from leakbench.cell import Cell
 from leakbench.core.progress import Progress, begin, saying, ticking
 from leakbench.core.rng import generator
-from leakbench.core.types import Network, Parameters
+from leakbench.core.types import Network, Parameters, sent_memory
 from leakbench.data.partition import Partition
 from leakbench.defense.network import extended
 from leakbench.federated.canaries import draw_canaries
@@ -74,11 +75,13 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
         done = now
         rows = [*rows, {name: float(getattr(now, name)) for name in ROUND_COLUMNS}]
         if now.round + 1 in leaks:
-            run.write_tensors(leaked_model(now.round + 1), sent_tensors(now.parameters, now.memory))
+            run.write_tensors(leaked_model(now.round + 1), sent_tensors(now.parameters, sent_memory(now.memory)))
         run.add_seconds("train", time.perf_counter() - began)
         began = time.perf_counter()
         _write_checkpoint(run, now, rows)
         progress("train", now.round + 1, total)
+    # Without what the server keeps to itself: noise that can be subtracted from the model.
+    done = done and dataclasses.replace(done, memory=sent_memory(done.memory))
     run.write_tensors("model.safetensors", to_tensors(done) if done else sent_tensors(start, {}))
     run.write_rows("rounds.parquet", pd.DataFrame(rows, columns=list(ROUND_COLUMNS)).astype({"round": int}))
 

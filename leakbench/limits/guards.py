@@ -101,7 +101,7 @@ def _leak(cell: Cell, tensors: int) -> Schedule:
         examples_per_client=max(batch, f.examples_per_client),
         copies=1.0,
         most_copies=1,
-        client_sampling="fixed",
+        client_sampling="in_turn" if cell.defense.cohorts == "in_turn" else "fixed",
         batch_sampling="fixed",
         tensors=tensors,
     )

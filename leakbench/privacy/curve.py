@@ -37,9 +37,20 @@ def spent(phases: Sequence[Phase], unit: Unit, schedule: Schedule, orders: Seque
     if isinstance(seen, str):
         raise InputError(f"defense: no epsilon after any round: {seen} (choose a defense with a guarantee)")
     found, before = list[Reals](), np.zeros(len(orders))
+    released: Mechanisms
     for part in seen.parts:
-        total = np.array([m.steps for m in part.drawn]) @ divergences(part.drawn, orders)
-        found.append(before + np.arange(1, part.rounds + 1)[:, None] / part.rounds * total)
+        each = np.arange(1, part.rounds + 1)
+        if (
+            part.most < part.rounds
+        ):  # Turns, or rounds that are one release together: the first one may be in the first round.
+            uses = [
+                min(part.most, schedule.most_participations(unit, schedule.clients_per_round, r)) for r in each.tolist()
+            ]
+            released, share = part.one, np.array(uses, dtype=np.float64)
+        else:
+            released, share = part.drawn, each / part.rounds
+        total = np.array([m.steps for m in released]) @ divergences(released, orders)
+        found.append(before + share[:, None] * total)
         before = found[-1][-1]
     return np.concatenate(found)
 

@@ -60,15 +60,17 @@ def _correlated(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
     elif len(found) > 1:
         why = "the scale of noise that is correlated over the rounds changes, so that rounds do not take back what was added"
     elif separation > schedule.separation:
-        why = f"its noise is for clients that take part at most once in {separation} rounds, and these may take part more often"
-    trusts: Observation = "none: trusts the server"
+        why = f"its noise is for clients that take part once in {separation} consecutive rounds, and these may take part more often"
+    trusts: Observation = "none: trusts the server, whose correlated noise is the only one that counts"
     if why:
         return {**dict.fromkeys(("global", "type-0"), f"none: {why}"), "type-2": trusts, "type-1": trusts}
     sigma, _ = found.pop()
     one = (Mechanism(sigma, 1.0, 1),)
     rounds = schedule.rounds
     often = (
-        f"a client that takes part at most once in {separation} rounds" if separation > 1 else "a client in any rounds"
+        f"a client that takes part at most once in any {separation} consecutive rounds"
+        if separation > 1
+        else "a client in any rounds"
     )
     sentence = (
         f"noise that is correlated over the rounds: all {rounds} releases together are one with noise of {sigma:.4g} times one"
