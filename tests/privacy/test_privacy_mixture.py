@@ -115,7 +115,10 @@ def test_real_draws_of_the_example_with_the_most_copies(name: str, trials: int) 
     worst = int(partition.copies.argmax())
     holds = (partition.indices == worst).any(1)
     assert int(holds.sum()) == partition.most_copies == COPIES[name]
-    draws = [sum(int(holds[draw_clients(1000, 100, "fixed", rng)].sum()) for _ in range(rounds)) for _ in range(trials)]
+    draws = [
+        sum(int(holds[draw_clients(1000, 100, "fixed", seed, t)].sum()) for t in range(rounds))
+        for seed in range(trials)
+    ]
     drawn_counts = np.array(draws)
     assert drawn_counts.mean() == pytest.approx(
         rounds * COPIES[name] / 10, abs=4 * drawn_counts.std() / math.sqrt(trials)

@@ -41,6 +41,12 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "gaussian_noise": tuple(
         {"multiplier": m, "to": to, "uncalibrated": True} for m in (0.0, 1.0, 1e9) for to in ("each", "sum", "mean")
     ),
+    "correlated_noise": (
+        *({"multiplier": m} for m in (0.0, 1.0, 1e9)),
+        *({"multiplier": 1.0, "correlation": {"banded": {"bands": b}}} for b in (1, 1000)),
+        {"multiplier": 1.0, "correlation": {"buffered": {"buffers": 1}}},
+        {"multiplier": 1.0, "correlation": "independent"},
+    ),
     "share_of_noise": tuple({"multiplier": m} for m in (0.0, 1.0, 1e9)),
     "clip_quantile": tuple({"initial": n} for n in (1e-15, 1.0, 1e30)),
     "quantile_noise": ({"multiplier": 0.0, "to": "sum"}, {"multiplier": 1.0, "to": "sum", "count_std": 1e9}),
@@ -67,6 +73,7 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
 
 BEFORE: dict[str, tuple[dict[str, Any], ...]] = {
     "l2_max": ({"clip_whole": {"norm": 1.0}},),
+    "correlated_noise": ({"clip_whole": {"norm": 1.0}},),
     "share_of_noise": ({"clip_whole": {"norm": 1.0}},),
     "quantile_noise": ({"clip_quantile": {"initial": 1.0}},),
     "quantile_noise_released": ({"clip_quantile": {"initial": 1.0}},),
