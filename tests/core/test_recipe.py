@@ -25,6 +25,7 @@ from leakbench.data.formats import FORMAT
 from leakbench.data.partition import PARTITION
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipLayers
+from leakbench.defense.correlated import CORRELATION
 from leakbench.defense.importance import IMPORTANCE
 from leakbench.defense.network import NETWORK
 from leakbench.defense.recipe import TRANSFORM
@@ -32,7 +33,7 @@ from leakbench.privacy.claim import CLAIM
 from leakbench.privacy.decay import DECAY
 
 SLOTS = (
-    *(TRANSFORM, NETWORK, IMPORTANCE, CLAIM, DECAY, FORMAT, PARTITION, METHOD, SERVER),
+    *(TRANSFORM, NETWORK, IMPORTANCE, CORRELATION, CLAIM, DECAY, FORMAT, PARTITION, METHOD, SERVER),
     *(descent.DESCENT, distance.DISTANCE, labels.LABELS, pooling.POOLING),
     *(priors.PRIOR, space.SPACE, start.START, stop.STOP),
 )

@@ -237,12 +237,6 @@ def test_external_updates_and_probes_work_as_written(leakbench):
     assert len(follow("probe.md", leakbench)) == 1
 
 
-@pytest.mark.docs
-def test_an_update_of_a_language_model_works_as_written(leakbench):
-    sys.modules.pop("mine", None)
-    assert len(follow("texts.md", leakbench)) == 6
-
-
 def test_the_page_gives_the_size_of_the_malformed_corpus():
     from tests.bad.corpus import KINDS  # noqa: PLC0415
     from tests.reliability.readers import READERS  # noqa: PLC0415
