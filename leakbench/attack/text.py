@@ -93,12 +93,12 @@ def language_model_of(view: View, who: str) -> tuple[str, LanguageModel]:
 
 
 def answer_of(view: View, inputs: Tensor, labels: Tensor, gradients: Tensor | None = None) -> Reconstruction:
-    """Return sentences (V, M, T), NaN where there are none, as a reconstruction after one step.
+    """Return sentences (V, M, T), NaN for a missing one, as a reconstruction after one step.
 
     Args:
         view: The view of V victims.
         inputs: The sentences.
-        labels: Their labels (V, M); -1 where there are none.
+        labels: Their labels (V, M); -1 for a missing one.
         gradients: Numbers (V,) of gradients that were computed for them; none without it. That of the answer itself is added.
     """
     there = inputs.isfinite().all(-1)

@@ -206,7 +206,7 @@ def estimate_epsilon(
         dimension: d, the number of coordinates; for cosines with one release, the null distribution is N(0, 1/d).
         left_out: (l,), cosines of directions that did not take part, to which the null distribution is fitted instead. The largest
             cosine over several rounds needs it, since its distribution is not N(0, 1/d).
-        confidence: Of the limits `low` and `high`, in (0, 1).
+        confidence: Confidence of the limits `low` and `high`, in (0, 1).
 
     Raises:
         InputError: For too few cosines, cosines without spread, or unless exactly one of `dimension` and `left_out` is given.

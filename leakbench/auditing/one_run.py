@@ -48,7 +48,7 @@ Choice: TypeAlias = tuple[int, int]
 """Numbers of guesses `included`, for the highest scores, and `left out`, for the lowest scores."""
 
 LARGEST_ALPHA = 1 / 8
-"""Largest probability of a wrong bound. Up to it, `p_value` increases with epsilon wherever it is at most alpha."""
+"""Largest probability of a wrong bound. Up to it, `p_value` increases with epsilon as long as it is at most alpha."""
 
 MOST = 1e3
 """Largest epsilon or shift of a search."""

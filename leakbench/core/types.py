@@ -230,7 +230,7 @@ class Signal:
         memory: {name: (lanes, holders, *m)}, data of a transform for its next use: from one local iteration to the next, then
             to the server (with the K clients as holders), and as their mean to every client of the next round. The running
             statistics of batch normalisation use it too. What is named `server.*` goes from the server's station to that of the
-            next round alone; nobody else sees it.
+            next round alone; neither a client nor an attacker gets it.
         local: The client's network and examples; None at the server.
     """
 

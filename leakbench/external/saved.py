@@ -77,7 +77,7 @@ REST = "rest"
 """Name of the tensor with everything that is not a tensor, as JSON."""
 
 PLAIN = ("checked", "begun", "seconds")
-"""Fields of a `Searched` that are no tensors."""
+"""Fields of a `Searched` that are numbers or flags."""
 
 LISTS = ("snapshots", "stages", "not_begun")
 """Fields of a `Reconstruction` that are tuples."""

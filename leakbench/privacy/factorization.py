@@ -72,7 +72,7 @@ class Factorization(Protocol):
         """Return ((C^-1 z)_t, the next state); the given state does not change.
 
         Args:
-            noise: z_t, of any shape; every element is a stream of its own.
+            noise: z_t, of any shape; every element is a separate stream.
             state: State after the rounds before t.
             index: t, from 0.
         """

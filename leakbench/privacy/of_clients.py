@@ -48,7 +48,7 @@ def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
 def _correlated(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
     """Return the releases behind the server's correlated noise: all of a training together are one Gaussian mechanism.
 
-    Other noise is not counted. Whoever sees the sums of all rounds sees no more than this mechanism, also type-0.
+    Other noise is not counted. The sums of all rounds, and so the updates at type-0, show no more than this mechanism.
     """
     noises = [[n for n in g.noises[-1] if n.training] for g in guarded]
     found = {(n.training / n.bound, n.training) for each in noises for n in each}

@@ -1,4 +1,4 @@
-"""`leakbench attack --tokens` reads an update of one's own language model."""
+"""`leakbench attack --tokens` reads an update of your own language model."""
 
 import dataclasses
 import io

@@ -38,8 +38,8 @@ Rearrange: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
 class Lamp(GradientMatching):
     """Alternate gradient matching with rearrangements of tokens (LAMP: Balunovic et al., NeurIPS 2022, Algorithm 1).
 
-    A rearrangement swaps two tokens of a sentence, moves one, moves several neighbours, or puts its beginning at its end. Of all
-    candidates, the search goes on with the one of the least distance plus perplexity. The language model counts the pairs of
+    A rearrangement swaps two tokens of a sentence, moves one, moves several neighbours, or puts its beginning at its end. The
+    search continues with the candidate of the least distance plus perplexity. The language model counts the pairs of
     neighbouring tokens in public sentences. First and last tokens that all public sentences share stay in their places.
     """
 

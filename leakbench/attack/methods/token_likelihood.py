@@ -230,7 +230,7 @@ class _Rows:
                 "token_likelihood: reads the gradients of word and position embeddings, which this network does not train"
                 " (try dager, or --trainable all)"
             )
-        rows = words[0].double().cpu()  # Small problems, of which some have no method on a GPU.
+        rows = words[0].double().cpu()  # These problems are small, and some have no method on a GPU.
         rounding = float(rows.abs().max()) * 1e-6
         std = max(float(noise_on_words(view, model.word_weights)[0]), rounding, torch.finfo(torch.float32).tiny)
         return cls(rows, places[: view.shape[0]], std, model.padding)
