@@ -157,9 +157,11 @@ CHANGED = (
 
 
 def _audited(cell: Cell, run: Run, delta: float) -> AuditedTraining | None:
-    """Return the audit of the training by its canary clients; None without them or without a released round."""
+    """Return the audit of the training by its canary clients; None without them, a released round, or finite scores."""
     count, held = cell.settings.canaries, run.read_tensors("model.safetensors")
     if not count or CANARY_SCORES not in held:
+        return None
+    if not held[CANARY_SCORES].isfinite().all():
         return None
     scores, included = held[CANARY_SCORES].numpy(), inclusion(count, cell.settings.seed).numpy()
     return AuditedTraining.model_validate(audit_training(cell, scores, included, delta).as_dict())

@@ -79,7 +79,7 @@ def audited_training(summary: Summary) -> str:
     """Return the lower bound that canary clients gave, and whether it contradicts the valid epsilon; empty without canaries."""
     audit, valid = summary.audited, summary.epsilon.valid
     if audit is None:
-        return ""
+        return summary.notes.get("audited", "")
     over = valid is not None and audit.at_least > valid
     compared_with = "more than the valid one: it is violated" if over else "not more than the valid one"
     return f"audited at least {audit.at_least:.3g} in this training ({compared_with})"

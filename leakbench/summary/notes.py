@@ -78,6 +78,8 @@ def training_notes(cell: Cell, rounds: pd.DataFrame) -> dict[str, str]:
     if not finite.all():
         first = int(rounds.loc[~finite, "round"].iloc[0])
         notes["training"] = f"diverged in round {first + 1}: from then on the model gives no finite answer"
+        if cell.settings.canaries:
+            notes["audited"] = "not audited: the training diverged, so that its canaries have no finite scores"
     said = []
     if cell.settings.stop_after is not None:
         said.append(

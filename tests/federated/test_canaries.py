@@ -207,3 +207,24 @@ def test_canaries_take_turns_where_clients_do() -> None:
         there[t, drawn.participants(Clock(t, 0, 10, 1, 3, 10, in_turn=True))] = True
     assert there.sum(0).tolist() == [3] * 12
     assert not any((there[t : t + 3].sum(0) > 1).any() for t in range(8))
+
+
+def test_a_diverged_training_is_finished_and_said_not_to_be_audited(monkeypatch, capsys, tmp_path) -> None:
+    federation = ("--train-rounds", "4", "--clients", "10", "--clients-per-round", "2", "--local-iterations", "2")
+    huge = ("--clip-factor", "1e6", "--noise-factor", "1e6", "--canaries", "50", "--out", str(tmp_path / "run"))
+    small = (
+        "--dataset",
+        "digits",
+        "--attack",
+        "identification",
+        "--victims",
+        "2",
+        "--candidates",
+        "5",
+        "--taps",
+        "type-2",
+    )
+    code, out, _ = called(monkeypatch, capsys, "run", "--defense", "fed_sdp_valid", *small, *federation, *huge)
+    assert code == 0
+    assert "not audited: the training diverged" in " ".join(out.split())
+    assert (tmp_path / "run" / "rows.parquet").exists() and not (tmp_path / "run" / "parts").exists()
