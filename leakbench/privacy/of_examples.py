@@ -9,12 +9,13 @@ from typing import Literal
 
 from leakbench.privacy.calibration import CHANGES, Noise
 from leakbench.privacy.ledger import Schedule, Stretch
-from leakbench.privacy.mechanism import Mechanism, Plain
+from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.release import (
     GROWING,
     Guarded,
     Observation,
     Part,
+    Participation,
     Released,
     drawn,
     multiplier,
@@ -111,7 +112,7 @@ def _part(guarded: Guarded, schedule: Schedule, visible: bool, summed: bool) -> 
     return _of_stretch(one, stretch, schedule)
 
 
-def _of_stretch(one: Plain, stretch: Stretch, schedule: Schedule) -> Part:
+def _of_stretch(one: Participation, stretch: Stretch, schedule: Schedule) -> Part:
     most = stretch.rounds * schedule.most_participations("example", stretch.clients_per_round)
     return Part(stretch.rounds, drawn(one, "example", stretch, schedule), repeated(one, most), one, most)
 
