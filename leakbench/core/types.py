@@ -17,6 +17,7 @@ __all__ = [
     "Clock",
     "Fact",
     "Generators",
+    "IntegerNoise",
     "Local",
     "Network",
     "OwnLoss",
@@ -64,6 +65,25 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class IntegerNoise:
+    """Integer noise on updates that are rounded to a grid, in steps of the grid; see `leakbench.privacy.discrete`.
+
+    Args:
+        family: Distribution of the noise of one member.
+        variance: Its variance in each coordinate; for a discrete Gaussian, its parameter sigma^2.
+        l2: Largest L2 norm of a member after rounding.
+        l1: Largest L1 norm of a member after rounding.
+        dimension: Number of coordinates, with padding.
+    """
+
+    family: Literal["discrete_gaussian", "skellam"]
+    variance: float
+    l2: float
+    l1: float
+    dimension: int
+
+
+@dataclass(frozen=True)
 class Fact:
     """A statement of a transform about its effect on a signal, for the privacy ledger.
 
@@ -80,6 +100,7 @@ class Fact:
             counts.
         raw: Whether private data decide here without noise, so that earlier noise does not protect them.
         only: For `noise`: whether it protects a separate release (a count, a quantile), so that other noise does not add to it.
+        integer: For `noise` with integer values: its distribution; `std` is the same noise in units of the update.
     """
 
     kind: Literal["clip", "scale", "noise", "uncalibrated_noise", "other"]
@@ -90,6 +111,7 @@ class Fact:
     rescales: bool = False
     raw: bool = False
     only: bool = False
+    integer: IntegerNoise | None = None
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from leakbench.core.types import Fact
+from leakbench.core.types import Fact, IntegerNoise
 from leakbench.privacy.ledger import OWN_NOISE, Unit
 
 __all__ = ["CHANGES", "Noise", "calibrated", "remarks"]
@@ -23,7 +23,7 @@ MIXED = "something acts on the mean of a batch before its noise, so that one exa
 
 @dataclass(frozen=True)
 class Noise:
-    """One Gaussian noise that is calibrated to the unit.
+    """One Gaussian or integer noise that is calibrated to the unit.
 
     Args:
         station: Station that adds it.
@@ -34,6 +34,7 @@ class Noise:
         alone: Whether the noise of other members does not add to it, because a transform changes the members after this noise and
             before they are merged, or takes the scale of a later noise from them.
         only: As in `Fact`.
+        integer: As in `Fact`; None for Gaussian noise.
     """
 
     station: str
@@ -43,6 +44,7 @@ class Noise:
     part: int
     alone: bool
     only: bool = False
+    integer: IntegerNoise | None = None
 
 
 def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) -> tuple[tuple[Noise, ...], str]:
@@ -144,9 +146,11 @@ class _Found:
         why = self.failure or self.scaled or self.mixed or _unbounded(fact, self.bound, later)
         if alone and not fact.each and station in ("example", "server"):
             why = why or "one noise for the sum, changed for each member by what follows it"
+        if fact.integer and station in STATIONS["example"]:
+            why = why or "integer noise is accounted for the update of a whole client only"
         if why:
             return found if self.noises else replace(found, failure=why)
-        noise = Noise(station, fact.std, fact.each, self.bound, self.part, alone, fact.only)
+        noise = Noise(station, fact.std, fact.each, self.bound, self.part, alone, fact.only, fact.integer)
         return found if self.closed else replace(found, noises=(*self.noises, noise))
 
 

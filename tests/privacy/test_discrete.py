@@ -12,8 +12,10 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from leakbench.core.errors import InputError
+from leakbench.core.types import Fact, IntegerNoise
 from leakbench.privacy.accountants import best, moments_2017, pld, rdp
 from leakbench.privacy.bounds import reconstruction_robustness
+from leakbench.privacy.claim import NoClaim
 from leakbench.privacy.compositions import zcdp
 from leakbench.privacy.discrete import (
     DiscreteMechanism,
@@ -22,6 +24,7 @@ from leakbench.privacy.discrete import (
     gaussian_divergences,
     skellam_divergences,
 )
+from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Phase, Schedule, Stretch
 from leakbench.privacy.mechanism import Mechanism, gathered, merged
 from leakbench.privacy.release import Part, Released, drawn, repeated
@@ -420,3 +423,59 @@ def test_releases_carry_integer_noise() -> None:
     assert drawn(one, "client", stretch(100), schedule()) == (mechanism(shares=10, steps=20),)
     with pytest.raises(ValueError, match="got integer noise with others or for an example"):
         drawn((one[0], Mechanism(1.0, 1.0, 1)), "client", stretch(10), schedule())
+
+
+ROUNDING = Rounding(clip=1.0, step=0.05, dimension=64)
+NOISE = IntegerNoise("skellam", 16.0, ROUNDING.l2, ROUNDING.l1, 64)
+BOUND = Fact("clip", norm=ROUNDING.l2 * ROUNDING.step)
+SHARE = Fact("noise", std=4.0 * ROUNDING.step, each=True, integer=NOISE)
+
+
+def ledger(facts: tuple[Fact, ...], unit: Any = "client", station: str = "client", **changes: Any) -> Epsilon:
+    phase = Phase({station: facts}, 20, 1, True, changes.get("clients_per_round", 10))
+    return epsilon((phase,), unit, NoClaim(reason="not asked"), schedule(**changes), DELTA)
+
+
+def of_shares(shares: int, q: float, sampling: Any, **changes: Any) -> float:
+    one = DiscreteMechanism("skellam", 16.0, shares, ROUNDING.l2, ROUNDING.l1, 64, q, 20, sampling)
+    return rdp((dataclasses.replace(one, **changes),), DELTA)
+
+
+def test_the_ledger_counts_the_shares_that_each_observer_sees() -> None:
+    found = ledger((BOUND, SHARE))
+    assert found.accountant == "rdp"
+    assert found.valid == pytest.approx(of_shares(10, 0.1, "fixed"))
+    # Without secure aggregation, a client's own update has one share, and the server sees which clients take part.
+    assert found.by_tap["type-1"].valid == pytest.approx(of_shares(1, 0.1, "visible"))
+    assert found.by_tap["type-0"].valid == found.by_tap["type-1"].valid
+    assert found.by_tap["type-2"].valid is None
+    assert found.sigma_effective == pytest.approx(math.sqrt(160) / ROUNDING.l2)
+    assert found.by_tap["type-1"].sigma_effective == pytest.approx(4 / ROUNDING.l2)
+    assert found.without_draw == pytest.approx(of_shares(10, 1.0, "poisson"))
+    summed = ledger((BOUND, SHARE), secure_aggregation=True)
+    assert summed.by_tap["type-0"].valid == pytest.approx(of_shares(10, 0.1, "visible"))
+    assert summed.by_tap["type-1"].valid == found.by_tap["type-1"].valid
+
+
+@pytest.mark.parametrize("changes", [{"client_sampling": "poisson"}, {"dropout": 0.1}])
+def test_the_ledger_counts_one_share_if_others_may_be_missing(changes: dict[str, Any]) -> None:
+    assert ledger((BOUND, SHARE), **changes).valid == pytest.approx(of_shares(1, 0.1, "visible"))
+
+
+def test_the_ledger_counts_the_strongest_of_several_noises() -> None:
+    gaussian = Fact("noise", std=0.1, each=True)
+    weaker = ledger((BOUND, SHARE, gaussian))
+    assert weaker.valid == ledger((BOUND, SHARE)).valid
+    strong = dataclasses.replace(gaussian, std=10.0)
+    assert ledger((BOUND, SHARE, strong)).valid == ledger((BOUND, strong)).valid
+    assert ledger((BOUND, SHARE, strong)).accountant == "pld"
+
+
+def test_a_change_after_the_noise_leaves_one_share() -> None:
+    assert ledger((BOUND, SHARE, Fact("other", reason="changed"))).valid == pytest.approx(of_shares(1, 0.1, "fixed"))
+
+
+def test_integer_noise_does_not_protect_examples() -> None:
+    found = ledger((BOUND, SHARE), "example", "example")
+    assert found.valid is None
+    assert found.reason.startswith("none: integer noise is accounted for the update of a whole client only")
