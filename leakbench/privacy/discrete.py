@@ -211,22 +211,32 @@ class DiscreteMechanism:
     def divergences(self, orders: Sequence[float]) -> Reals:
         """Return (A,), upper bounds of the Rényi divergences of *one* release at orders > 1.
 
-        Where a bound holds for integer orders only, an order is rounded up, since divergences increase with the order.
+        Where bounds are proven for integer orders only, the log moments (order - 1) * divergence between them are interpolated,
+        since they are convex (Wang, Balle and Kasiviswanathan, AISTATS 2019, Corollary 10).
         """
-        q = self.sampling_rate
+        a, q = np.asarray(orders, dtype=np.float64), self.sampling_rate
         if q == 0:
-            return np.zeros(len(orders))
-        if self.variance == 0:
-            return np.full(len(orders), math.inf)
-        whole = np.ceil(np.maximum(orders, 2.0))
-        if q == 1 or self.sampling == "visible":
-            a = whole if self.family == "skellam" else np.asarray(orders, dtype=np.float64)
-            always = self._unsampled(a)
-            if q == 1:
-                return always
-            return np.asarray(np.logaddexp(math.log1p(-q), math.log(q) + (a - 1) * always) / (a - 1))
-        sampled = self._poisson(whole) if self.sampling == "poisson" else self._fixed(whole)
-        return np.minimum(np.maximum(sampled, 0.0), self._unsampled(whole))
+            return np.zeros(a.size)
+        if self.variance == 0 or (self.family != "skellam" and closeness(self.variance, self.shares) == math.inf):
+            return np.full(a.size, math.inf)
+        if self.family != "skellam" and (q == 1 or self.sampling == "visible"):
+            return self._one_release(a)
+        low, high = np.floor(a), np.ceil(a)
+        below, above = (self._one_release(np.maximum(whole, 2.0)) for whole in (low, high))
+        between = ((high - a) * (low - 1) * below + (a - low) * (high - 1) * above) / (a - 1)
+        return np.where(low == high, above, between)
+
+    def _one_release(self, orders: Reals) -> Reals:
+        """Return (A,), the bounds at orders at which they are proven."""
+        q, always = self.sampling_rate, self._unsampled(orders)
+        if q == 1:
+            return always
+        # Another bound for hidden draws, since an observer that sees the draw knows more.
+        visible = np.logaddexp(math.log1p(-q), math.log(q) + (orders - 1) * always) / (orders - 1)
+        if self.sampling == "visible":
+            return np.asarray(visible)
+        sampled = self._poisson(orders) if self.sampling == "poisson" else self._fixed(orders)
+        return np.asarray(np.minimum(np.maximum(sampled, 0.0), visible))
 
     def _unsampled(self, orders: Reals, times: float = 1.0) -> Reals:
         """Return (A,), the bounds for a contribution that is certainly in the sum and `times` as long."""

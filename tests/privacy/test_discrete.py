@@ -193,23 +193,24 @@ def test_one_share_has_the_divergences_of_gaussian_noise(sampling: Any, q: float
     np.testing.assert_allclose(divergences((one,)), divergences((gaussian,)), rtol=1e-9)
 
 
-def test_samples_of_fixed_size_are_covered() -> None:
+@pytest.mark.parametrize("q", [0.02, 0.2])
+def test_samples_of_fixed_size_are_covered(q: float) -> None:
     # The sample contains the unit (shift 1 or 0), or instead another contribution y of any sign.
-    one, q = mechanism(variance=2.0, shares=3, l2=1.0, l1=1.0, sampling="fixed", sampling_rate=0.2), 0.2
+    one = mechanism(variance=2.0, shares=3, l2=1.0, l1=1.0, sampling="fixed", sampling_rate=q)
     logs = log_gaussian_sum(2.0, 3)
     for other, order in itertools.product((-1, 0, 1), (2, 3, 8)):
         instead = shifted(logs, other)
         present, absent = mixed(q, instead, shifted(logs, 1)), mixed(q, instead, logs)
         worst = max(divergence(present, absent, order), divergence(absent, present, order))
         assert worst <= one.divergences([order])[0] * (1 + 1e-9)
-    assert one.divergences([2])[0] < 0.9 * mechanism(variance=2.0, shares=3, l2=1.0, l1=1.0).divergences([2])[0]
+    assert one.divergences([2])[0] < 1.1 * q * mechanism(variance=2.0, shares=3, l2=1.0, l1=1.0).divergences([2])[0]
 
 
 def test_fixed_sampling_is_the_theorem_of_wang_balle_and_kasiviswanathan() -> None:
-    one = mechanism(shares=1, variance=900.0, sampling="fixed", sampling_rate=0.1)
+    one = mechanism(shares=1, variance=900.0, sampling="fixed", sampling_rate=0.01)
     moved = [j * 4 * 9 / 1800 for j in (2, 3)]
-    second = 3 * 0.01 * min(4 * math.expm1(moved[0]), 2 * math.exp(moved[0]))
-    third = 0.001 * 2 * math.exp(2 * moved[1])
+    second = 3 * 0.01**2 * min(4 * math.expm1(moved[0]), 2 * math.exp(moved[0]))
+    third = 0.01**3 * 2 * math.exp(2 * moved[1])
     assert one.divergences([3])[0] == pytest.approx(math.log1p(second + third) / 2, rel=1e-12)
 
 
@@ -223,12 +224,36 @@ def test_the_modulus_costs_no_privacy() -> None:
     assert small[0] > 0
 
 
-def test_orders_are_rounded_up_where_only_integers_are_proven() -> None:
-    skellam = mechanism(family="skellam")
-    assert skellam.divergences([1.5, 2.4]).tolist() == skellam.divergences([2, 3]).tolist()
-    sampled = mechanism(sampling_rate=0.1)
-    assert sampled.divergences([2.4]) == sampled.divergences([3])
+@pytest.mark.parametrize("changes", [{"family": "skellam"}, {"sampling_rate": 0.1}])
+def test_log_moments_are_interpolated_where_only_integer_orders_are_proven(changes: dict[str, Any]) -> None:
+    one = mechanism(**changes)
+    second, third, fourth = one.divergences([2, 3, 4])
+    found = one.divergences([1.5, 2.25, 3.0, 3.5])
+    np.testing.assert_allclose(
+        found * [0.5, 1.25, 2, 2.5],
+        [0.5 * second, 0.75 * second + 0.25 * 2 * third, 2 * third, (2 * third + 3 * fourth) / 2],
+        rtol=1e-12,
+    )
+
+
+def test_interpolated_bounds_hold() -> None:
+    logs = log_skellam(10.0)
+    one = mechanism(family="skellam", variance=10.0, shares=1, l2=2.0, l1=2.0)
+    for order in (1.1, 1.7, 2.5, 5.3):
+        assert divergence(shifted(logs, 2), logs, order) < one.divergences([order])[0]
+
+
+def test_one_share_is_proven_at_every_order() -> None:
     assert mechanism(shares=1).divergences([1.5])[0] == pytest.approx(1.5 * 9 / 8)
+    seen = mechanism(shares=1, sampling_rate=0.5, sampling="visible").divergences([1.5])[0]
+    assert seen == pytest.approx(2 * math.log(0.5 + 0.5 * math.exp(0.5 * 1.5 * 9 / 8)))
+
+
+def test_a_hidden_draw_is_at_most_as_costly_as_a_visible_one() -> None:
+    for q, sampling in itertools.product((0.05, 0.5), ("poisson", "fixed")):
+        hidden, seen = (mechanism(variance=0.5, sampling_rate=q, sampling=s) for s in (sampling, "visible"))
+        assert (hidden.divergences((2, 8, 64)) <= seen.divergences((2, 8, 64))).all()
+    assert hidden.divergences([64])[0] == seen.divergences([64])[0]
 
 
 @pytest.mark.parametrize("step", [1.0, 0.05])
