@@ -13,6 +13,8 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from leakbench.core.errors import InputError
+
 __all__ = [
     "Clock",
     "Fact",
@@ -74,6 +76,9 @@ class IntegerNoise:
         l2: Largest L2 norm of a member after rounding.
         l1: Largest L1 norm of a member after rounding.
         dimension: Number of coordinates, with padding.
+
+    Raises:
+        InputError: For a field outside its range.
     """
 
     family: Literal["discrete_gaussian", "skellam"]
@@ -81,6 +86,17 @@ class IntegerNoise:
     l2: float
     l1: float
     dimension: int
+
+    def __post_init__(self) -> None:
+        if self.family not in ("discrete_gaussian", "skellam"):
+            raise InputError(f"family: got {self.family!r}, expected 'discrete_gaussian' or 'skellam'")
+        if not self.variance >= 0:
+            raise InputError(f"variance: got {self.variance}, expected a number >= 0")
+        for name in ("l2", "l1"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name}: got {getattr(self, name)}, expected a number > 0")
+        if self.dimension < 1:
+            raise InputError(f"dimension: got {self.dimension}, expected a whole number >= 1")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def composition_costs(mechanisms: Sequence[AnyMechanism], delta: float, digits: 
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
     for mechanism in mechanisms:
         if isinstance(mechanism, DiscreteMechanism):
-            raise InputError(f"composition: got noise {mechanism.family!r}, expected Gaussian noise")
+            raise InputError(f"composition: got noise {mechanism.noise.family!r}, expected Gaussian noise")
         if mechanism.sampling != "poisson":
             raise InputError(f"composition: got sampling {mechanism.sampling!r}, expected 'poisson'")
     sigma = np.maximum([m.noise_multiplier for m in mechanisms], LEAST_NOISE)

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from leakbench.core.errors import InputError
+from leakbench.core.types import IntegerNoise
 
-__all__ = ["DiscreteMechanism", "Family", "Rounding", "closeness", "gaussian_divergences", "skellam_divergences"]
+__all__ = ["DiscreteMechanism", "Rounding", "closeness", "gaussian_divergences", "skellam_divergences"]
 
 Reals: TypeAlias = NDArray[np.float64]
-
-Family: TypeAlias = Literal["discrete_gaussian", "skellam"]
-"""The distribution of one share of noise."""
 
 LEAST_VARIANCE = 0.25
 """Least variance of a share for which the bound of a sum of discrete Gaussians is proven."""
@@ -76,6 +74,10 @@ class Rounding:
     def l1(self) -> float:
         """The largest L1 norm after rounding, in steps: at most sqrt(d) times the L2 norm, and for integers at most its square."""
         return self.l2 * min(math.sqrt(self.dimension), self.l2)
+
+    def noise(self, family: Literal["discrete_gaussian", "skellam"], variance: float) -> IntegerNoise:
+        """Return integer noise, of a variance in squared steps, on vectors that are rounded in this way."""
+        return IntegerNoise(family, variance, self.l2, self.l1, self.dimension)
 
 
 def closeness(variance: float, shares: int) -> float:
@@ -142,16 +144,12 @@ def skellam_divergences(orders: Sequence[float] | Reals, variance: float, l2: fl
 class DiscreteMechanism:
     """A sum of integer vectors with shares of integer noise, released `steps` times.
 
-    `Rounding` gives `l2` and `l1`. A server under secure aggregation sees the shares of all clients together; without it, an
-    observer of one client's message sees a sum with one share.
+    A server under secure aggregation sees the shares of all clients together; without it, an observer of one client's message sees
+    a sum with one share.
 
     Args:
-        family: The distribution of one share.
-        variance: Variance of each coordinate of one share, >= 0; for discrete Gaussians, their parameter sigma^2.
+        noise: One share, and the largest norms of one unit's contribution.
         shares: Number of shares in the sum, >= 1, which does not depend on the draw of the units.
-        l2: Largest L2 norm of one unit's contribution, > 0.
-        l1: Largest L1 norm of one unit's contribution, > 0.
-        dimension: Number of coordinates, >= 1.
         sampling_rate: Probability, in [0, 1], that the unit is in one sum.
         steps: Number of releases, >= 0.
         sampling: As in `leakbench.privacy.mechanism.Mechanism`.
@@ -160,40 +158,29 @@ class DiscreteMechanism:
         InputError: For a number outside its range.
     """
 
-    family: Family
-    variance: float
+    noise: IntegerNoise
     shares: int
-    l2: float
-    l1: float
-    dimension: int
     sampling_rate: float
     steps: int
     sampling: Literal["poisson", "fixed", "visible"] = "poisson"
 
     def __post_init__(self) -> None:
-        if self.family not in ("discrete_gaussian", "skellam"):
-            raise InputError(f"family: got {self.family!r}, expected 'discrete_gaussian' or 'skellam'")
-        for name in ("shares", "dimension"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}: got {getattr(self, name)}, expected a whole number >= 1")
-        for name in ("variance", "steps"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name}: got {getattr(self, name)}, expected a number >= 0")
-        for name in ("l2", "l1"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name}: got {getattr(self, name)}, expected a number > 0")
+        if self.shares < 1:
+            raise InputError(f"shares: got {self.shares}, expected a whole number >= 1")
         if not 0 <= self.sampling_rate <= 1:
             raise InputError(f"sampling_rate: got {self.sampling_rate}, expected a number in [0, 1]")
+        if self.steps < 0:
+            raise InputError(f"steps: got {self.steps}, expected a whole number >= 0")
 
     @property
     def noise_multiplier(self) -> float:
         """Standard deviation of all shares together divided by the L2 norm."""
-        return math.sqrt(self.shares * self.variance) / self.l2
+        return math.sqrt(self.shares * self.noise.variance) / self.noise.l2
 
     @property
     def idle(self) -> bool:
         """Whether it releases nothing about a unit."""
-        return self.sampling_rate == 0 or self.steps == 0 or self.variance == math.inf
+        return self.sampling_rate == 0 or self.steps == 0 or self.noise.variance == math.inf
 
     @property
     def releases(self) -> int:
@@ -202,7 +189,8 @@ class DiscreteMechanism:
 
     def with_noise(self, noise_multiplier: float) -> DiscreteMechanism:
         """Return the same mechanism with another noise multiplier."""
-        return dataclasses.replace(self, variance=(noise_multiplier * self.l2) ** 2 / self.shares)
+        variance = (noise_multiplier * self.noise.l2) ** 2 / self.shares
+        return dataclasses.replace(self, noise=dataclasses.replace(self.noise, variance=variance))
 
     def with_shares(self, shares: int) -> DiscreteMechanism:
         """Return the same mechanism with another number of shares: 1 for one client's message."""
@@ -217,9 +205,10 @@ class DiscreteMechanism:
         a, q = np.asarray(orders, dtype=np.float64), self.sampling_rate
         if q == 0:
             return np.zeros(a.size)
-        if self.variance == 0 or (self.family != "skellam" and closeness(self.variance, self.shares) == math.inf):
+        gaussian = self.noise.family == "discrete_gaussian"
+        if self.noise.variance == 0 or (gaussian and closeness(self.noise.variance, self.shares) == math.inf):
             return np.full(a.size, math.inf)
-        if self.family != "skellam" and (q == 1 or self.sampling == "visible"):
+        if gaussian and (q == 1 or self.sampling == "visible"):
             return self._one_release(a)
         low, high = np.floor(a), np.ceil(a)
         below, above = (self._one_release(np.maximum(whole, 2.0)) for whole in (low, high))
@@ -240,10 +229,10 @@ class DiscreteMechanism:
 
     def _unsampled(self, orders: Reals, times: float = 1.0) -> Reals:
         """Return (A,), the bounds for a contribution that is certainly in the sum and `times` as long."""
-        l2, l1 = times * self.l2, times * self.l1
-        if self.family == "skellam":
-            return skellam_divergences(orders, self.shares * self.variance, l2, l1)
-        return gaussian_divergences(orders, self.variance, self.shares, l2, l1, self.dimension)
+        one, l2, l1 = self.noise, times * self.noise.l2, times * self.noise.l1
+        if one.family == "skellam":
+            return skellam_divergences(orders, self.shares * one.variance, l2, l1)
+        return gaussian_divergences(orders, one.variance, self.shares, l2, l1, one.dimension)
 
     def _poisson(self, orders: Reals) -> Reals:
         """Return (A,), the bounds of Poisson sampling at integer orders.

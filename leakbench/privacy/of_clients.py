@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from leakbench.core.types import IntegerNoise
 from leakbench.privacy.calibration import Noise
 from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule
@@ -71,18 +70,12 @@ def _release(noises: tuple[Noise, ...], shares: Shares) -> Mechanism | DiscreteM
     """Return one release with these noises: Gaussian noises together, or one integer noise, to which any other only adds."""
     gaussian = tuple(n for n in noises if n.integer is None)
     found: list[Mechanism | DiscreteMechanism] = [
-        DiscreteMechanism(n.integer.family, n.integer.variance, shares(n), *_norms(n.integer), 1.0, 1)
-        for n in noises
-        if n.integer
+        DiscreteMechanism(n.integer, shares(n), 1.0, 1) for n in noises if n.integer
     ]
     if gaussian:
         sigma = multiplier(gaussian, lambda noise: noise.std * math.sqrt(shares(noise)))
         found.append(Mechanism(sigma, 1.0, 1))
     return max(found, key=lambda mechanism: mechanism.noise_multiplier)
-
-
-def _norms(noise: IntegerNoise) -> tuple[float, float, int]:
-    return noise.l2, noise.l1, noise.dimension
 
 
 def _own(guarded: tuple[Guarded, ...]) -> bool:

@@ -72,17 +72,10 @@ def mixed(q: float, absent: np.ndarray, present: np.ndarray) -> np.ndarray:
 
 
 def mechanism(**changes: Any) -> DiscreteMechanism:
-    fields: dict[str, Any] = {
-        "family": "discrete_gaussian",
-        "variance": 4.0,
-        "shares": 5,
-        "l2": 3.0,
-        "l1": 3.0,
-        "dimension": 1,
-        "sampling_rate": 1.0,
-        "steps": 1,
-    }
-    return DiscreteMechanism(**fields | changes)
+    noise: dict[str, Any] = {"family": "discrete_gaussian", "variance": 4.0, "l2": 3.0, "l1": 3.0, "dimension": 1}
+    fields: dict[str, Any] = {"shares": 5, "sampling_rate": 1.0, "steps": 1}
+    changed = IntegerNoise(**{name: changes.get(name, value) for name, value in noise.items()})
+    return DiscreteMechanism(changed, **fields | {n: v for n, v in changes.items() if n not in noise})
 
 
 @pytest.mark.parametrize("variance", [0.25, 0.3, 0.5, 1.0, 4.0])
@@ -266,6 +259,11 @@ def test_rounding_increases_the_norm_as_in_the_paper(step: float) -> None:
     assert dataclasses.replace(rounding, beta=0.0).l2 == pytest.approx(c + 8)
 
 
+def test_noise_on_rounded_vectors_has_their_norms() -> None:
+    rounding = Rounding(clip=2.0, step=0.5, dimension=64)
+    assert rounding.noise("skellam", 3.0) == IntegerNoise("skellam", 3.0, rounding.l2, rounding.l1, 64)
+
+
 def test_rounding_of_short_vectors_has_the_bound_that_always_holds() -> None:
     assert Rounding(clip=0.01, step=1.0, dimension=1, beta=1e-30).l2 == pytest.approx(1.01)
     short = Rounding(clip=0.1, step=1.0, dimension=4, beta=0.9)
@@ -293,7 +291,7 @@ def test_wrong_roundings_are_refused(changes: dict[str, Any], message: str) -> N
         ({"shares": 0}, "shares: got 0, expected a whole number >= 1"),
         ({"dimension": 0}, "dimension: got 0, expected a whole number >= 1"),
         ({"variance": -1.0}, "variance: got -1.0, expected a number >= 0"),
-        ({"steps": -1}, "steps: got -1, expected a number >= 0"),
+        ({"steps": -1}, "steps: got -1, expected a whole number >= 0"),
         ({"l2": 0.0}, "l2: got 0.0, expected a number > 0"),
         ({"l1": math.nan}, "l1: got nan, expected a number > 0"),
         ({"sampling_rate": 1.1}, "sampling_rate: got 1.1, expected a number in"),
@@ -330,7 +328,7 @@ def test_the_epsilon_of_one_dimension_is_above_that_of_dp_accounting() -> None:
 
 @pytest.mark.parametrize("family", ["discrete_gaussian", "skellam"])
 @pytest.mark.parametrize(("q", "sampling"), [(1.0, "poisson"), (0.05, "poisson"), (0.05, "visible")])
-def test_a_fine_grid_has_the_epsilon_of_gaussian_noise(family: str, q: float, sampling: Any) -> None:
+def test_a_fine_grid_has_the_epsilon_of_gaussian_noise(family: Any, q: float, sampling: Any) -> None:
     clip, std, shares, dimension, steps = 1.0, 0.2, 100, 256, 20
     orders = np.array(INTEGER_ORDERS)
     total = steps * divergences((Mechanism(2.0, q, 1, sampling),))[0]
@@ -338,17 +336,8 @@ def test_a_fine_grid_has_the_epsilon_of_gaussian_noise(family: str, q: float, sa
     epsilons = []
     for step in (0.3, 0.01, 0.0003):
         rounding = Rounding(clip, step, dimension)
-        one = mechanism(
-            family=family,
-            variance=(std / step) ** 2,
-            shares=shares,
-            l2=rounding.l2,
-            l1=rounding.l1,
-            dimension=dimension,
-            sampling_rate=q,
-            steps=steps,
-            sampling=sampling,
-        )
+        noise = rounding.noise(family, (std / step) ** 2)
+        one = DiscreteMechanism(noise, shares, q, steps, sampling)
         epsilons.append(float(epsilon_at(orders, steps * one.divergences(orders), DELTA, "tight")))
         assert rdp((one,), DELTA) <= epsilons[-1]
     # A coarse grid increases the norm, and the limit is Gaussian noise of std sqrt(shares) / clip.
@@ -370,7 +359,7 @@ def test_another_noise_multiplier() -> None:
     for multiplier in (0.3, 7.0):
         changed = mechanism().with_noise(multiplier)
         assert changed.noise_multiplier == pytest.approx(multiplier)
-        assert dataclasses.replace(changed, variance=4.0) == mechanism()
+        assert dataclasses.replace(changed, noise=mechanism().noise) == mechanism()
     assert mechanism(steps=7).releases == 7
 
 
@@ -451,7 +440,7 @@ def test_releases_carry_integer_noise() -> None:
 
 
 ROUNDING = Rounding(clip=1.0, step=0.05, dimension=64)
-NOISE = IntegerNoise("skellam", 16.0, ROUNDING.l2, ROUNDING.l1, 64)
+NOISE = ROUNDING.noise("skellam", 16.0)
 BOUND = Fact("clip", norm=ROUNDING.l2 * ROUNDING.step)
 SHARE = Fact("noise", std=4.0 * ROUNDING.step, each=True, integer=NOISE)
 
@@ -461,9 +450,8 @@ def ledger(facts: tuple[Fact, ...], unit: Any = "client", station: str = "client
     return epsilon((phase,), unit, NoClaim(reason="not asked"), schedule(**changes), DELTA)
 
 
-def of_shares(shares: int, q: float, sampling: Any, **changes: Any) -> float:
-    one = DiscreteMechanism("skellam", 16.0, shares, ROUNDING.l2, ROUNDING.l1, 64, q, 20, sampling)
-    return rdp((dataclasses.replace(one, **changes),), DELTA)
+def of_shares(shares: int, q: float, sampling: Any) -> float:
+    return rdp((DiscreteMechanism(NOISE, shares, q, 20, sampling),), DELTA)
 
 
 def test_the_ledger_counts_the_shares_that_each_observer_sees() -> None:
