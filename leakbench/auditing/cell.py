@@ -27,6 +27,7 @@ from leakbench.core.rng import generator
 from leakbench.defense import FactProbe
 from leakbench.privacy.accountants import best
 from leakbench.privacy.claim import Claim, NoClaim
+from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.observers import Observation, Released, observations
@@ -154,10 +155,12 @@ def _repeated(seen: Observation) -> tuple[Mechanism | Mixture | None, bool]:
     """Return (the mechanism of a training, True), or (one release with the least noise, False) if its releases differ."""
     if not isinstance(seen, Released):
         return None, False
+    several = [m for part in seen.parts for m in part.one if isinstance(m, Mechanism)]
     whole = seen.mechanisms[0]
+    if isinstance(whole, DiscreteMechanism) or not several:  # The audit's family of curves has Gaussian noise.
+        return None, False
     if len(seen.mechanisms) == 1 and (isinstance(whole, Mechanism) or len(whole.mechanisms) == 1):
         return whole, True
-    several = [m for part in seen.parts for m in part.one]
     return dataclasses.replace(min(several, key=lambda m: m.noise_multiplier), steps=1), False
 
 

@@ -13,11 +13,14 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from leakbench.core.errors import InputError
+
 __all__ = [
     "AT_SERVER",
     "Clock",
     "Fact",
     "Generators",
+    "IntegerNoise",
     "Local",
     "Network",
     "OwnLoss",
@@ -77,6 +80,39 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class IntegerNoise:
+    """Integer noise on updates that are rounded to a grid, in steps of the grid; see `leakbench.privacy.discrete`.
+
+    Args:
+        family: Distribution of the noise of one member.
+        variance: Its variance in each coordinate; for a discrete Gaussian, its parameter sigma^2.
+        l2: Largest L2 norm of a member after rounding.
+        l1: Largest L1 norm of a member after rounding.
+        dimension: Number of coordinates, with padding.
+
+    Raises:
+        InputError: For a field outside its range.
+    """
+
+    family: Literal["discrete_gaussian", "skellam"]
+    variance: float
+    l2: float
+    l1: float
+    dimension: int
+
+    def __post_init__(self) -> None:
+        if self.family not in ("discrete_gaussian", "skellam"):
+            raise InputError(f"family: got {self.family!r}, expected 'discrete_gaussian' or 'skellam'")
+        if not self.variance >= 0:
+            raise InputError(f"variance: got {self.variance}, expected a number >= 0")
+        for name in ("l2", "l1"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name}: got {getattr(self, name)}, expected a number > 0")
+        if self.dimension < 1:
+            raise InputError(f"dimension: got {self.dimension}, expected a whole number >= 1")
+
+
+@dataclass(frozen=True)
 class Fact:
     """A statement of a transform about its effect on a signal, for the privacy ledger.
 
@@ -97,6 +133,7 @@ class Fact:
             this one protects everything that one unit contributes to the whole training. 0 for other noise.
         separation: For `noise` that is correlated over the rounds: least difference between two rounds with one unit for which
             this holds.
+        integer: For `noise` with integer values: its distribution; `std` is the same noise in units of the update.
     """
 
     kind: Literal["clip", "scale", "noise", "uncalibrated_noise", "other"]
@@ -109,6 +146,7 @@ class Fact:
     only: bool = False
     training: float = 0.0
     separation: int = 1
+    integer: IntegerNoise | None = None
 
 
 @runtime_checkable

@@ -19,6 +19,7 @@ from leakbench.core.types import Network
 from leakbench.data.partition import Iid, Partition
 from leakbench.defense import phases
 from leakbench.experiment.leak_noise import leak_facts
+from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanisms
 from leakbench.privacy.observers import observations
@@ -63,6 +64,8 @@ def guards(cell: Cell, network: Network, rounds: int, partition: Partition) -> d
     by_tap = {}
     for tap, seen in observations((phase,), cell.defense.unit, leak).items():
         sigma, reason = (None, seen) if isinstance(seen, str) else (seen.parts[0].one[0].noise_multiplier, "")
+        if not isinstance(seen, str) and isinstance(seen.parts[0].one[0], DiscreteMechanism):
+            sigma, reason = None, "none: the bound of a leak assumes Gaussian noise"
         if sigma is not None and sigma < LEAST_NOISE:
             sigma, reason = None, "none: no finite epsilon"
         if isinstance(before, str):

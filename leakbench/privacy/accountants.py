@@ -15,7 +15,17 @@ import numpy as np
 
 from leakbench.core.errors import InputError
 from leakbench.privacy.compositions import advanced, basic, zcdp
-from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, Mixture, gathered
+from leakbench.privacy.discrete import DiscreteMechanism
+from leakbench.privacy.mechanism import (
+    LEAST_NOISE,
+    AnyMechanism,
+    Gaussians,
+    Mechanism,
+    Mechanisms,
+    Mixture,
+    gathered,
+    gaussians,
+)
 from leakbench.privacy.pairs import coarsest_needed, composed_epsilon, fixed_size_epsilon, uses_of, visible_epsilon
 from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, by_quadrature, divergences, epsilon_at, of_mixture
 
@@ -61,11 +71,17 @@ def _renyi(mechanisms: Mechanisms, orders: Sequence[float]) -> tuple[tuple[float
     return (*rest, *whole), np.array([*sums, *total])
 
 
-def _divergence(mechanism: Mechanism | Mixture, order: float) -> float:
+def _divergence(mechanism: AnyMechanism, order: float) -> float:
     """Return the Rényi divergence of one step at any order above 1."""
+    if isinstance(mechanism, DiscreteMechanism):
+        return float(mechanism.divergences([order])[0])
     if isinstance(mechanism, Mixture):
         inner = sum(m.steps * _divergence(m, order) for m in mechanism.mechanisms)
         return float(of_mixture(mechanism, [order], np.array([inner]))[0])
+    return _gaussian_divergence(mechanism, order)
+
+
+def _gaussian_divergence(mechanism: Mechanism, order: float) -> float:
     q, sigma = mechanism.sampling_rate, mechanism.noise_multiplier
     if q == 0:
         return 0.0
@@ -130,13 +146,14 @@ def pld(mechanisms: Mechanisms, delta: float) -> float:
     Raises:
         InputError: For a delta outside (0, 1).
         MemoryError: If the range of losses does not fit into memory; also ValueError.
+        ValueError: For a `DiscreteMechanism`, of which only Rényi divergences are known.
     """
     settled = _settled(mechanisms, delta)
     if settled is not None:
         return settled
-    kinds = gathered(mechanisms)
+    kinds = gaussians(gathered(mechanisms))
     if sum(len(m.mechanisms) if isinstance(m, Mixture) else 1 for m in kinds) > MANY:
-        kinds = gathered(kinds, RATIO)
+        kinds = gaussians(gathered(kinds, RATIO))
     interval = _interval(kinds, delta)
     with np.errstate(all="ignore"):
         visible = uses_of(kinds[0]) if len(kinds) == 1 else None
@@ -152,7 +169,7 @@ def pld(mechanisms: Mechanisms, delta: float) -> float:
         return composed_epsilon(kinds, delta, interval)
 
 
-def _interval(kinds: Mechanisms, delta: float) -> float:
+def _interval(kinds: Gaussians, delta: float) -> float:
     """Return the step of the grid of losses: 1e-4, or a coarser one for large losses, which still gives an upper bound."""
     total = np.array([m.steps for m in kinds]) @ divergences(kinds)  # More orders can only decrease the epsilon.
     small = bool(epsilon_at(INTEGER_ORDERS, total, delta, "tight") <= 5)

@@ -19,8 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
 from leakbench.core.errors import InputError
-from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, Mixture, gathered
+from leakbench.privacy.discrete import DiscreteMechanism
+from leakbench.privacy.mechanism import LEAST_NOISE, Gaussians, Mechanism, Mechanisms, Mixture, gathered, gaussians
 from leakbench.privacy.pairs import TAIL, coarsest_needed, gaussian_delta, largest_loss, losses, uses_of
+from leakbench.privacy.renyi import INTEGER_ORDERS, divergences
 
 __all__ = ["Seen", "gaussian_robustness", "reconstruction_robustness"]
 
@@ -90,11 +92,14 @@ def reconstruction_robustness(kappas: ArrayLike, mechanisms: Mechanisms) -> Real
     levels, telling = _checked(kappas), [m for m in mechanisms if not m.idle]
     if any(m.noise_multiplier < LEAST_NOISE for m in telling):
         return np.ones_like(levels)
-    certain = [m for m in telling if isinstance(m, Mechanism) and m.sampling_rate == 1]
+    if any(isinstance(m, DiscreteMechanism) for m in telling):
+        return _by_divergences(levels, gathered(telling))
+    known = gaussians(tuple(telling))
+    certain = [m for m in known if isinstance(m, Mechanism) and m.sampling_rate == 1]
     shift = math.sqrt(sum(_most_shift(m) for m in certain))
     if shift > SURE:  # These releases alone reveal the unit. Composing the others with them would take hours.
         return np.where(levels > 0, 1.0, 0.0)
-    sampled = gathered(m for m in telling if m not in certain)
+    sampled = gaussians(gathered(m for m in known if m not in certain))
     whole = math.hypot(shift, math.sqrt(sum(_most_shift(m) for m in sampled)))
     if not sampled or whole < SILENT:  # This bounds an attacker that also knows the draws.
         return gaussian_robustness(levels, whole)
@@ -103,12 +108,25 @@ def reconstruction_robustness(kappas: ArrayLike, mechanisms: Mechanisms) -> Real
         if visible is not None:
             epsilons, deltas = _visible(*visible, shift)
         else:
-            epsilons, deltas = _sampled(gathered(sampled, GRAIN if len(sampled) > 1 else None), shift)
+            kinds = gathered(sampled, GRAIN if len(sampled) > 1 else None)
+            epsilons, deltas = _sampled(gaussians(kinds), shift)
         # P(E) <= delta(epsilon) + exp(epsilon) Q(E) for every epsilon, and the least of these is attained.
         rates = np.array([np.min(deltas + np.exp(epsilons) * kappa) for kappa in levels.flat])
     # An output of Gaussian noise that is possible with the unit is possible without it, so gamma(0) = 0 despite the grid.
     rates[levels.ravel() == 0] = 0.0
     return np.asarray(np.clip(rates, levels.ravel(), 1.0).reshape(levels.shape), dtype=np.float64)
+
+
+def _by_divergences(levels: Reals, mechanisms: Mechanisms) -> Reals:
+    """Return upper bounds of gamma from Rényi divergences: P(E) <= (exp(D) Q(E))^((a - 1) / a) at every order a.
+
+    Mironov, CSF 2017, Proposition 10.
+    """
+    total = np.array([m.steps for m in mechanisms]) @ divergences(mechanisms)
+    share = 1 - 1 / np.array(INTEGER_ORDERS)
+    logs = np.log(np.where(levels > 0, levels, 1.0))[..., None]
+    rates = np.exp(np.minimum(((logs + total) * share).min(-1), 0.0))
+    return np.where(levels > 0, np.clip(rates, levels, 1.0), 0.0)
 
 
 def _most_shift(mechanism: Mechanism | Mixture) -> float:
@@ -126,7 +144,7 @@ def _checked(kappas: ArrayLike) -> Reals:
     return levels
 
 
-def _sampled(mechanisms: Mechanisms, shift: float) -> tuple[Reals, Reals]:
+def _sampled(mechanisms: Gaussians, shift: float) -> tuple[Reals, Reals]:
     """Return (epsilons, deltas) from the discrete privacy losses of dp_accounting, rounded upwards."""
     beside = (Mechanism(1 / shift, 1.0, 1),) if shift > 0 else ()
     total = losses((*mechanisms, *beside), max(_interval(m) for m in mechanisms))

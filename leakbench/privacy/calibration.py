@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from leakbench.core.types import Fact
+from leakbench.core.types import Fact, IntegerNoise
 from leakbench.privacy.ledger import OWN_NOISE, Unit
 
 __all__ = ["CHANGES", "Noise", "calibrated", "remarks"]
@@ -23,7 +23,7 @@ MIXED = "something acts on the mean of a batch before its noise, so that one exa
 
 @dataclass(frozen=True)
 class Noise:
-    """One Gaussian noise that is calibrated to the unit.
+    """One Gaussian or integer noise that is calibrated to the unit.
 
     Args:
         station: Station that adds it.
@@ -36,6 +36,7 @@ class Noise:
         only: As in `Fact`.
         training: As in `Fact`.
         separation: As in `Fact`.
+        integer: As in `Fact`; None for Gaussian noise.
     """
 
     station: str
@@ -47,6 +48,7 @@ class Noise:
     only: bool = False
     training: float = 0.0
     separation: int = 1
+    integer: IntegerNoise | None = None
 
 
 def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) -> tuple[tuple[Noise, ...], str]:
@@ -148,10 +150,12 @@ class _Found:
         why = self.failure or self.scaled or self.mixed or _unbounded(fact, self.bound, later)
         if alone and not fact.each and station in ("example", "server"):
             why = why or "one noise for the sum, changed for each member by what follows it"
+        if fact.integer and station in STATIONS["example"]:
+            why = why or "integer noise is accounted for the update of a whole client only"
         if why:
             return found if self.noises else replace(found, failure=why)
         where = (station, fact.std, fact.each, self.bound, self.part, alone)
-        noise = Noise(*where, fact.only, fact.training, fact.separation)
+        noise = Noise(*where, fact.only, fact.training, fact.separation, fact.integer)
         return found if self.closed else replace(found, noises=(*self.noises, noise))
 
 

@@ -15,13 +15,14 @@ import numpy as np
 
 from leakbench.core.errors import InputError
 from leakbench.privacy.decay import least_constant
-from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, Mixture
+from leakbench.privacy.discrete import DiscreteMechanism
+from leakbench.privacy.mechanism import LEAST_NOISE, AnyMechanism, Mechanisms
 from leakbench.privacy.renyi import Reals
 
 __all__ = ["COMPOSITIONS", "Composition", "advanced", "basic", "composition_costs", "zcdp"]
 
 
-def composition_costs(mechanisms: Sequence[Mechanism | Mixture], delta: float, digits: int | None = None) -> Reals:
+def composition_costs(mechanisms: Sequence[AnyMechanism], delta: float, digits: int | None = None) -> Reals:
     """Return the costs of one step of each of S mechanisms; each composition uses some of the columns.
 
     Args:
@@ -33,11 +34,13 @@ def composition_costs(mechanisms: Sequence[Mechanism | Mixture], delta: float, d
         (S, 5), with columns e, e^2, e (exp(e) - 1), e (exp(e) - 1) / (exp(e) + 1), q^2 / sigma^2.
 
     Raises:
-        InputError: For a sampling other than `poisson` or a delta outside (0, 1).
+        InputError: For integer noise, a sampling other than `poisson`, or a delta outside (0, 1).
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
     for mechanism in mechanisms:
+        if isinstance(mechanism, DiscreteMechanism):
+            raise InputError(f"composition: got noise {mechanism.noise.family!r}, expected Gaussian noise")
         if mechanism.sampling != "poisson":
             raise InputError(f"composition: got sampling {mechanism.sampling!r}, expected 'poisson'")
     sigma = np.maximum([m.noise_multiplier for m in mechanisms], LEAST_NOISE)

@@ -1,4 +1,7 @@
-"""Mechanisms: sums with Gaussian noise, each released a number of times, and mixtures of them over a draw of clients."""
+"""Mechanisms: sums with Gaussian noise, each released a number of times, and mixtures of them over a draw of clients.
+
+`leakbench.privacy.discrete` has sums with integer noise.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakbench.core.errors import InputError
+from leakbench.privacy.discrete import DiscreteMechanism
 
-__all__ = ["LEAST_NOISE", "Mechanism", "Mechanisms", "Mixture", "Plain", "gathered", "merged", "participations"]
+__all__ = [
+    "LEAST_NOISE",
+    "AnyMechanism",
+    "Gaussians",
+    "Mechanism",
+    "Mechanisms",
+    "Mixture",
+    "Plain",
+    "gathered",
+    "gaussians",
+    "merged",
+    "participations",
+]
 
 LEAST_NOISE = 1e-6
 """Noise multiplier below which an epsilon, then at least 1e11, counts as infinite."""
@@ -165,11 +181,16 @@ def participations(
 Plain: TypeAlias = tuple[Mechanism, ...]
 """Mechanisms without a mixture, as papers account for them."""
 
-Mechanisms: TypeAlias = tuple[Mechanism | Mixture, ...]
+Gaussians: TypeAlias = tuple[Mechanism | Mixture, ...]
+"""Mechanisms with Gaussian noise, for which the whole distribution of the privacy loss is known."""
+
+AnyMechanism: TypeAlias = Mechanism | Mixture | DiscreteMechanism
+
+Mechanisms: TypeAlias = tuple[AnyMechanism, ...]
 """One after the other, each with its parameters fixed beforehand."""
 
 
-Kind = TypeVar("Kind", Mechanism, Mechanism | Mixture)
+Kind = TypeVar("Kind", Mechanism, AnyMechanism)
 
 
 def merged(mechanisms: Iterable[Kind]) -> tuple[Kind, ...]:
@@ -182,27 +203,37 @@ def merged(mechanisms: Iterable[Kind]) -> tuple[Kind, ...]:
     return tuple(found)
 
 
-def gathered(mechanisms: Iterable[Mechanism | Mixture], ratio: float | None = None) -> Mechanisms:
+def gathered(mechanisms: Iterable[AnyMechanism], ratio: float | None = None) -> Mechanisms:
     """Return every kind of mechanism once, with all its steps, and without idle mechanisms.
 
     The composition does not depend on the order.
 
     Args:
-        ratio: Ratio of the geometric grid to which noise multipliers are rounded *down*, which gives an upper bound of the epsilon;
-            None does not round.
+        ratio: Ratio of the geometric grid to which noise multipliers of Gaussian noise are rounded *down*, which gives an upper
+            bound of the epsilon; None does not round.
     """
-    steps: dict[Mechanism | Mixture, int] = {}
+    steps: dict[AnyMechanism, int] = {}
     for mechanism in mechanisms:
         if mechanism.idle:
             continue
-        kind: Mechanism | Mixture
+        kind: AnyMechanism
         if isinstance(mechanism, Mixture):
             inner = tuple(m for m in gathered(mechanism.mechanisms, ratio) if isinstance(m, Mechanism))
             kind = dataclasses.replace(mechanism, mechanisms=inner, steps=0)
+        elif isinstance(mechanism, DiscreteMechanism):
+            kind = dataclasses.replace(mechanism, steps=0)
         else:
             kind = dataclasses.replace(mechanism, noise_multiplier=_rounded(mechanism.noise_multiplier, ratio), steps=0)
         steps[kind] = steps.get(kind, 0) + mechanism.steps
     return tuple(dataclasses.replace(kind, steps=n) for kind, n in steps.items())
+
+
+def gaussians(mechanisms: Mechanisms) -> Gaussians:
+    """Return the same mechanisms; raise ValueError for integer noise, of which only Rényi divergences are known."""
+    found = tuple(m for m in mechanisms if not isinstance(m, DiscreteMechanism))
+    if len(found) < len(mechanisms):
+        raise ValueError("mechanisms: got integer noise, expected Gaussian noise")
+    return found
 
 
 def _rounded(sigma: float, ratio: float | None) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from leakbench.privacy.calibration import Noise
+from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Released, drawn, multiplier, repeated, span
@@ -16,6 +18,8 @@ __all__ = ["of_a_client"]
 Draw: TypeAlias = Literal["poisson", "fixed", "visible"]
 """How a cohort is drawn; `visible`: the observer sees which clients take part, so sampling does not amplify."""
 
+Shares: TypeAlias = Callable[[Noise], int]
+"""Noise -> the number of clients whose noise of this kind is in the sum for certain."""
 
 OWN = "; counts the client's own noise only, and trusts neither the server nor other clients"
 
@@ -90,15 +94,30 @@ def _trusting(at_client: list[bool], guarded: tuple[Guarded, ...]) -> str:
     return f"none: trusts the server, from round {first} on"
 
 
-def _on_the_sum(schedule: Schedule, cohort: int) -> Callable[[Noise], float]:
+def _on_the_sum(schedule: Schedule, cohort: int) -> Shares:
     # If the size of the cohort is random or clients fail, only the client's own noise is certain.
     certain = schedule.complete
 
-    def std(noise: Noise) -> float:
-        several = (noise.station == "client" or noise.each) and not noise.alone and certain
-        return noise.std * (math.sqrt(cohort) if several else 1.0)
+    def shares(noise: Noise) -> int:
+        return cohort if (noise.station == "client" or noise.each) and not noise.alone and certain else 1
 
-    return std
+    return shares
+
+
+def _alone(noise: Noise) -> int:
+    return 1
+
+
+def _release(noises: tuple[Noise, ...], shares: Shares) -> Mechanism | DiscreteMechanism:
+    """Return one release with these noises: Gaussian noises together, or one integer noise, to which any other only adds."""
+    gaussian = tuple(n for n in noises if n.integer is None)
+    found: list[Mechanism | DiscreteMechanism] = [
+        DiscreteMechanism(n.integer, shares(n), 1.0, 1) for n in noises if n.integer
+    ]
+    if gaussian:
+        sigma = multiplier(gaussian, lambda noise: noise.std * math.sqrt(shares(noise)))
+        found.append(Mechanism(sigma, 1.0, 1))
+    return max(found, key=lambda mechanism: mechanism.noise_multiplier)
 
 
 def _own(guarded: tuple[Guarded, ...]) -> bool:
@@ -114,16 +133,16 @@ def _parts(guarded: tuple[Guarded, ...], schedule: Schedule, draw: Draw) -> tupl
     """Return the releases of the sum of each round."""
     parts = []
     for g in guarded:
-        cohort = g.stretch.clients_per_round
-        sigma = multiplier(g.noises[-1], _on_the_sum(schedule, cohort))
-        parts.append(_part(sigma, g, schedule, draw))
+        one = _release(g.noises[-1], _on_the_sum(schedule, g.stretch.clients_per_round))
+        parts.append(_part(one, g, schedule, draw))
     return tuple(parts)
 
 
-def _part(sigma: float, guarded: Guarded, schedule: Schedule, draw: Draw) -> Part:
-    one, stretch = (Mechanism(sigma, 1.0, 1),), guarded.stretch
+def _part(release: Mechanism | DiscreteMechanism, guarded: Guarded, schedule: Schedule, draw: Draw) -> Part:
+    one, stretch = (release,), guarded.stretch
     rounds, rate = stretch.rounds, stretch.clients_per_round / schedule.clients
-    hidden = (Mechanism(sigma, rate, rounds, draw),) if draw != "visible" else ()
+    sampled = dataclasses.replace(release, sampling_rate=rate, steps=rounds, sampling=draw)
+    hidden = (sampled,) if draw != "visible" else ()
     most = schedule.most_participations("client", stretch.clients_per_round, rounds)
     return Part(rounds, hidden or drawn(one, "client", stretch, schedule), repeated(one, most), one, most)
 
@@ -206,7 +225,7 @@ def _update(guarded: tuple[Guarded, ...], schedule: Schedule, stations: set[str]
     parts = []
     for g in guarded:
         seen = tuple(n for n in g.noises[-1] if n.station in stations)
-        parts.append(_part(multiplier(seen, lambda noise: noise.std), g, schedule, "visible"))
+        parts.append(_part(_release(seen, _alone), g, schedule, "visible"))
     how = f"{_seen_rounds(guarded, schedule)}; zero-out adjacency"
     sentence = f"noise of {span(parts)} times the bound on one client's update, {how}"
     trusted = _at_the_server(guarded, "update") if "server" in stations else ""

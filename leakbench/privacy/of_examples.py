@@ -9,13 +9,14 @@ from typing import Literal
 
 from leakbench.privacy.calibration import CHANGES, Noise
 from leakbench.privacy.ledger import Schedule, Stretch
-from leakbench.privacy.mechanism import Mechanism, Plain
+from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.release import (
     GROWING,
     Guarded,
     Observation,
     Part,
     Released,
+    Releases,
     drawn,
     multiplier,
     repeated,
@@ -114,7 +115,7 @@ def _part(guarded: Guarded, schedule: Schedule, visible: bool, summed: bool) -> 
     return _of_stretch(one, stretch, schedule)
 
 
-def _of_stretch(one: Plain, stretch: Stretch, schedule: Schedule) -> Part:
+def _of_stretch(one: Releases, stretch: Stretch, schedule: Schedule) -> Part:
     most = schedule.most_participations("example", stretch.clients_per_round, stretch.rounds)
     return Part(stretch.rounds, drawn(one, "example", stretch, schedule), repeated(one, most), one, most)
 

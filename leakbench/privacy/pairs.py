@@ -14,7 +14,7 @@ import numpy as np
 from scipy import optimize, stats
 from scipy.special import log_ndtr, ndtr
 
-from leakbench.privacy.mechanism import Mechanism, Mechanisms, Mixture
+from leakbench.privacy.mechanism import Gaussians, Mechanism, Mixture
 from leakbench.privacy.renyi import Reals
 
 __all__ = [
@@ -160,7 +160,7 @@ def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, inte
     return float(single.self_compose(steps).get_epsilon_for_delta(delta))
 
 
-def composed_epsilon(mechanisms: Mechanisms, delta: float, interval: float) -> float:
+def composed_epsilon(mechanisms: Gaussians, delta: float, interval: float) -> float:
     """Return the epsilon of different mechanisms together; adjacency: zero-out, for which every pair is known.
 
     Args:
@@ -169,7 +169,7 @@ def composed_epsilon(mechanisms: Mechanisms, delta: float, interval: float) -> f
     return float(losses(mechanisms, interval).get_epsilon_for_delta(delta))
 
 
-def losses(mechanisms: Mechanisms, interval: float) -> Any:
+def losses(mechanisms: Gaussians, interval: float) -> Any:
     """Return dp_accounting's privacy losses of all steps together, rounded upwards.
 
     Args:

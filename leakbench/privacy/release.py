@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from leakbench.privacy.calibration import Noise
+from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule, Stretch, Unit
-from leakbench.privacy.mechanism import Mechanism, Mechanisms, Mixture, Plain, merged
+from leakbench.privacy.mechanism import Mechanism, Mechanisms, Mixture, merged
 
 __all__ = [
     "GROWING",
@@ -19,6 +20,7 @@ __all__ = [
     "Observation",
     "Part",
     "Released",
+    "Releases",
     "drawn",
     "multiplier",
     "repeated",
@@ -26,6 +28,10 @@ __all__ = [
 ]
 
 GROWING = "the noise grows with the number drawn and shows how many were drawn: sampling (q) does not amplify privacy"
+
+
+Releases: TypeAlias = tuple[Mechanism | DiscreteMechanism, ...]
+"""The releases of one participation."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Part:
     rounds: int
     drawn: Mechanisms
     every: Mechanisms
-    one: Plain
+    one: Releases
     most: int
 
 
@@ -80,7 +86,7 @@ class Released:
 
     def realised(self, count: int) -> Mechanisms:
         """Return the releases of `count` counted events in the rounds with the least noise, since a run does not count by round."""
-        releases, left = list[Mechanism](), count
+        releases, left = list[Mechanism | DiscreteMechanism](), count
         for part in sorted(self.parts, key=lambda part: min(m.noise_multiplier for m in part.one)):
             times = min(left, part.most)
             releases += repeated(part.one, times)
@@ -88,16 +94,16 @@ class Released:
         return merged(releases)
 
 
-def repeated(mechanisms: Plain, times: int) -> Plain:
+def repeated(mechanisms: Releases, times: int) -> Releases:
     """Return the releases of `times` participations."""
     return tuple(dataclasses.replace(m, steps=m.steps * times) for m in mechanisms)
 
 
-def drawn(one: Plain, unit: Unit, stretch: Stretch, schedule: Schedule) -> Mechanisms:
+def drawn(one: Releases, unit: Unit, stretch: Stretch, schedule: Schedule) -> Mechanisms:
     """Return the releases of a stretch to an observer that sees which clients take part.
 
     Args:
-        one: The releases of one participation.
+        one: The releases of one participation; integer noise only alone, for a client.
         unit: `example` is the example with the most copies.
     """
     cohort, holders = stretch.clients_per_round, schedule.most_copies if unit == "example" else 1
@@ -107,8 +113,12 @@ def drawn(one: Plain, unit: Unit, stretch: Stretch, schedule: Schedule) -> Mecha
         return repeated(one, holders * stretch.rounds)
     single = holders == 1 and len(one) == 1 and (one[0].sampling_rate, one[0].steps) == (1.0, 1)
     if single:
-        return (Mechanism(one[0].noise_multiplier, cohort / schedule.clients, stretch.rounds, "visible"),)
-    return (Mixture(one, schedule.clients, holders, cohort, schedule.client_sampling, stretch.rounds),)
+        rate = cohort / schedule.clients
+        return (dataclasses.replace(one[0], sampling_rate=rate, steps=stretch.rounds, sampling="visible"),)
+    inner = tuple(m for m in one if isinstance(m, Mechanism))
+    if len(inner) < len(one):
+        raise ValueError("releases: got integer noise with others or for an example, expected one release of a client")
+    return (Mixture(inner, schedule.clients, holders, cohort, schedule.client_sampling, stretch.rounds),)
 
 
 Observation: TypeAlias = Released | str

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from leakbench.core.errors import InputError
-from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mixture
+from leakbench.privacy.discrete import DiscreteMechanism
+from leakbench.privacy.mechanism import LEAST_NOISE, AnyMechanism, Mixture
 
 __all__ = [
     "INTEGER_ORDERS",
@@ -44,12 +45,12 @@ WIDE = 12.0
 """Half the range of integration, in standard deviations of a Gaussian."""
 
 
-def divergences(mechanisms: Sequence[Mechanism | Mixture], orders: Sequence[int] = INTEGER_ORDERS) -> Reals:
+def divergences(mechanisms: Sequence[AnyMechanism], orders: Sequence[int] = INTEGER_ORDERS) -> Reals:
     """Return (S, A), the Rényi divergence of *one* step (for a mixture, one round) of each mechanism at integer orders >= 2.
 
     The Poisson-subsampled Gaussian follows Mironov, Talwar and Zhang 2019, section 3.3. `Mechanism.event` explains how a sample of
     fixed size is covered; its divergence is at most that of a unit in every sample, as divergences are quasi-convex. For a visible
-    use, the moment is that of the Gaussian with probability q.
+    use, the moment is that of the Gaussian with probability q. `DiscreteMechanism` has its own bounds.
 
     Raises:
         InputError: For an order that is not an integer >= 2.
@@ -62,6 +63,9 @@ def divergences(mechanisms: Sequence[Mechanism | Mixture], orders: Sequence[int]
         if isinstance(mechanism, Mixture):
             inner = np.array([m.steps for m in mechanism.mechanisms]) @ divergences(mechanism.mechanisms, orders)
             found[row] = of_mixture(mechanism, orders, inner)
+            continue
+        if isinstance(mechanism, DiscreteMechanism):
+            found[row] = mechanism.divergences(orders)
             continue
         rows.setdefault((mechanism.sampling_rate, mechanism.sampling), []).append(row)
     for (q, sampling), kind in rows.items():

@@ -14,6 +14,7 @@ from scipy.stats import binomtest
 from leakbench.catalog import list_kind
 from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.cell.cell import hand_out
+from leakbench.core.types import Fact, IntegerNoise
 from leakbench.data.partition import Shards
 from leakbench.execute import execute
 from leakbench.experiment.leak_noise import leak_facts, noise_std
@@ -57,6 +58,15 @@ def test_the_noise_is_that_of_the_leaking_network() -> None:
     assert found["type-1"].sigma == pytest.approx(6 * (5 / 10) ** 0.5)
     assert of(cell(defense="fed_cdp", leak_batch=2))["type-1"].sigma == pytest.approx(6 * (2 / 10) ** 0.5)
     assert found["type-1"].before == ()
+
+
+def test_integer_noise_has_an_epsilon_but_no_bound_of_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    some, noise = cell(defense="fed_sdp_client"), IntegerNoise("skellam", 16.0, 20.0, 160.0, 64)
+    facts = (Fact("clip", norm=1.0), Fact("noise", std=0.2, each=True, integer=noise))
+    monkeypatch.setattr("leakbench.limits.guards.leak_facts", lambda *_: {"client": facts})
+    found = of(some)
+    assert found["type-1"].sigma is None
+    assert found["type-1"].reason == "none: the bound of a leak assumes Gaussian noise"
 
 
 def test_the_commonest_label_is_from_public_examples_or_possible_victims() -> None:
