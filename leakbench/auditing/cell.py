@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ from leakbench.privacy.accountants import best
 from leakbench.privacy.claim import Claim, NoClaim
 from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule, Unit
-from leakbench.privacy.mechanism import Mechanism, Mixture
+from leakbench.privacy.mechanism import AnyMechanism, Mechanism, Mixture
 from leakbench.privacy.observers import Observation, Released, observations
 from leakbench.privacy.renyi import Reals
 
@@ -105,15 +106,18 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Pr
     schedule, training = ledger_of(defense, cell.data, cell.settings, partition)
     seen = observations(training, defense.unit, schedule)["global"]
     run, constant = _repeated(seen)
+    one = _integer(seen) or run
     # If a release shows the number of drawn units, the worst case is a release of this unit alone, with only its own noise.
     alone = isinstance(seen, Released) and _shows_number(seen, defense.unit)
     members = 1 if alone else f.batch if defense.unit == "example" else f.clients_per_round
     clock = dataclasses.replace(defense.clock(f, 0), rounds=max(1, f.rounds))
+    # Two updates of one client differ by up to a step in each coordinate because of the grid, and again with another seed.
+    grid = 2 * one.noise.step * math.sqrt(one.noise.dimension) if isinstance(one, DiscreteMechanism) else 0.0
     release = DefenseRelease(defense.stations, defense.unit, members, clock, cell.settings.seed, probe)
     release, steady = _weakest(release, cell, rng)
-    found = check(release, shapes(probe), rng)
+    found = check(release, shapes(probe), rng, grid)
     whole = constant and steady and found.gaussian and found.clip_holds
-    stated = _stated(cell, schedule, run, whole, delta)
+    stated = _stated(cell, schedule, run, one, whole, delta)
     mechanism = run if run and whole else Mechanism(1.0, 1.0, 1)
     stated_sigma = getattr(defense.claim, "noise_multiplier", None)
     recipe = stated_sigma if isinstance(stated_sigma, float) else None
@@ -155,13 +159,23 @@ def _repeated(seen: Observation) -> tuple[Mechanism | Mixture | None, bool]:
     """Return (the mechanism of a training, True), or (one release with the least noise, False) if its releases differ."""
     if not isinstance(seen, Released):
         return None, False
-    several = [m for part in seen.parts for m in part.one if isinstance(m, Mechanism)]
-    whole = seen.mechanisms[0]
-    if isinstance(whole, DiscreteMechanism) or not several:  # The audit's family of curves has Gaussian noise.
-        return None, False
-    if len(seen.mechanisms) == 1 and (isinstance(whole, Mechanism) or len(whole.mechanisms) == 1):
+    whole, several = seen.mechanisms[0], [m for part in seen.parts for m in part.one]
+    same = len(seen.mechanisms) == 1 and (not isinstance(whole, Mixture) or len(whole.mechanisms) == 1)
+    if same and not isinstance(whole, DiscreteMechanism):
         return whole, True
-    return dataclasses.replace(min(several, key=lambda m: m.noise_multiplier), steps=1), False
+    least = min(several, key=lambda m: m.noise_multiplier)
+    # The audit's curves are those of Gaussian noise, from which a sum of integers with the same noise hardly differs.
+    if isinstance(least, DiscreteMechanism):
+        return Mechanism(least.noise_multiplier, 1.0, 1), False
+    return dataclasses.replace(least, steps=1), False
+
+
+def _integer(seen: Observation) -> DiscreteMechanism | None:
+    """Return one release with integer noise that certainly uses the unit, the one with the least noise; None without any."""
+    if not isinstance(seen, Released):
+        return None
+    several = [m for part in seen.parts for m in part.one if isinstance(m, DiscreteMechanism)]
+    return dataclasses.replace(min(several, key=lambda m: m.noise_multiplier), steps=1) if several else None
 
 
 def _weakest(release: DefenseRelease, cell: Cell, rng: torch.Generator) -> tuple[DefenseRelease, bool]:
@@ -179,13 +193,15 @@ def _weakest(release: DefenseRelease, cell: Cell, rng: torch.Generator) -> tuple
     return moments[least], max(strengths) <= 1.001 * min(strengths)
 
 
-def _stated(cell: Cell, schedule: Schedule, run: Mechanism | Mixture | None, whole: bool, delta: float) -> Stated:
+def _stated(
+    cell: Cell, schedule: Schedule, run: Mechanism | Mixture | None, one: AnyMechanism | None, whole: bool, delta: float
+) -> Stated:
     epsilon = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None, delta)
     if run is not None and whole:
-        one = run.mechanisms[0] if isinstance(run, Mixture) else run
-        q = "" if one.sampling_rate == 1 else f" at q={one.sampling_rate:.4g} ({one.sampling})"
+        each = run.mechanisms[0] if isinstance(run, Mixture) else run
+        q = "" if each.sampling_rate == 1 else f" at q={each.sampling_rate:.4g} ({each.sampling})"
         claimed = _claimed(cell.defense.claim, schedule, {"delta": delta})
-        adjacency = "add-or-remove" if one.sampling == "poisson" and one.sampling_rate < 1 else "zero-out"
+        adjacency = "add-or-remove" if each.sampling == "poisson" and each.sampling_rate < 1 else "zero-out"
         mean = " on average over the draw of clients" if isinstance(run, Mixture) else ""
         scope = f"all values are for the whole run, {run.releases} releases{mean}{q}, {adjacency} adjacency"
         return Stated(claimed, epsilon.valid, epsilon.reason, scope)
@@ -202,8 +218,9 @@ def _stated(cell: Cell, schedule: Schedule, run: Mechanism | Mixture | None, who
     changes = run is not None and run.releases == 1 and schedule.rounds * schedule.local_iterations > 1
     claimed = None if changes else _claimed(cell.defense.claim, once, {"delta": delta, "extra_rounds": 0})
     valid = None
-    if epsilon.valid is not None and run is not None:
-        valid = best((Mechanism(run.noise_multiplier, 1.0, 1),), delta)[0]
+    if epsilon.valid is not None and one is not None:
+        certain = one if isinstance(one, DiscreteMechanism) else Mechanism(one.noise_multiplier, 1.0, 1)
+        valid = best((certain,), delta)[0]
     scope = f"all values are for one release with the unit in it (q=1), zero-out adjacency, not of the {schedule.rounds} rounds"
     return Stated(claimed, valid, epsilon.reason, scope)
 

@@ -56,20 +56,21 @@ class Coupled:
         return self.independent and (self.noise.gaussian or bool((self.noise.std == 0).all()))
 
 
-def check(release: Release, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator) -> Coupled:
+def check(release: Release, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator, grid: float = 0.0) -> Coupled:
     """Check a release on pairs of neighbouring inputs.
 
     Args:
         shapes: {parameter: shape}.
+        grid: L2 norm by which two releases may differ because updates are rounded to a grid; 0 without a grid.
     """
     pairs = [neighbours(shapes, release.members, SCALES, rng), opposed(shapes, release.members, FAR, rng)]
-    found = check_pairs(release, joined(pairs))
+    found = check_pairs(release, joined(pairs), grid)
     if found.noise.even or not found.independent:
         return found
-    return check_pairs(release, joined([*pairs, focused(shapes, release.members, FAR, rng)]))
+    return check_pairs(release, joined([*pairs, focused(shapes, release.members, FAR, rng)]), grid)
 
 
-def check_pairs(release: Release, pairs: Neighbours) -> Coupled:
+def check_pairs(release: Release, pairs: Neighbours, grid: float = 0.0) -> Coupled:
     """Check a release on given pairs; the third has the canary at FAR and the fourth has the same canary at BOUNDLESS."""
     quiet = pairs.at(0).absent
     coordinates = sum(g[0, 0].numel() for g in quiet.values())
@@ -77,11 +78,12 @@ def check_pairs(release: Release, pairs: Neighbours) -> Coupled:
     present, absent = ([_lanes(release, side, seed) for seed in (0, 1)] for side in (pairs.present, pairs.absent))
     differences = [p - a for p, a in zip(present, absent, strict=True)]
     size = torch.stack([r.norm(dim=1) for r in (*present, *absent)]).amax(0)
-    independent = bool(((differences[0] - differences[1]).norm(dim=1) <= ROUNDING * size).all())
+    near = ROUNDING * size + grid
+    independent = bool(((differences[0] - differences[1]).norm(dim=1) <= near).all())
     distance = differences[0].norm(dim=1)
     energy = [(one - two).norm(dim=1) for one, two in (present, absent)]
     change = (energy[0].clamp_min(1e-30) / energy[1].clamp_min(1e-30)).log().abs()
-    holds = bool(distance[3] <= 1.01 * distance[2] + ROUNDING * size[2])
+    holds = bool(distance[3] <= 1.01 * distance[2] + near[2])
     moved, sigma = _strength(differences[0], noise, holds) if independent else (None, None)
     telling = change if change.max() > 5 / math.sqrt(coordinates) else distance.index_fill(0, torch.tensor([3]), -1.0)
     return Coupled(independent, holds, moved, sigma, noise.error, noise, pairs.at(int(telling.argmax())))

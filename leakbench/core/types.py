@@ -89,6 +89,7 @@ class IntegerNoise:
         l2: Largest L2 norm of a member after rounding.
         l1: Largest L1 norm of a member after rounding.
         dimension: Number of coordinates, with padding.
+        step: Distance between points of the grid, in units of the update.
 
     Raises:
         InputError: For a field outside its range.
@@ -99,13 +100,14 @@ class IntegerNoise:
     l2: float
     l1: float
     dimension: int
+    step: float
 
     def __post_init__(self) -> None:
         if self.family not in ("discrete_gaussian", "skellam"):
             raise InputError(f"family: got {self.family!r}, expected 'discrete_gaussian' or 'skellam'")
         if not self.variance >= 0:
             raise InputError(f"variance: got {self.variance}, expected a number >= 0")
-        for name in ("l2", "l1"):
+        for name in ("l2", "l1", "step"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name}: got {getattr(self, name)}, expected a number > 0")
         if self.dimension < 1:
@@ -134,6 +136,8 @@ class Fact:
         separation: For `noise` that is correlated over the rounds: least difference between two rounds with one unit for which
             this holds.
         integer: For `noise` with integer values: its distribution; `std` is the same noise in units of the update.
+        keeps_noise: For `other`: whether it acts on the sum of the members alone and leaves the noise before it as it is, as a sum
+            modulo m that does not wrap around.
     """
 
     kind: Literal["clip", "scale", "noise", "uncalibrated_noise", "other"]
@@ -147,6 +151,7 @@ class Fact:
     training: float = 0.0
     separation: int = 1
     integer: IntegerNoise | None = None
+    keeps_noise: bool = False
 
 
 @runtime_checkable

@@ -6,17 +6,27 @@ noise, and `leakbench.privacy.discrete` computes its privacy.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.core.errors import InputError
+from leakbench.core.part import NonNegative, part
+from leakbench.core.rng import generator
+from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.by_norm import clip_factor
+from leakbench.defense.integer_noise import discrete_gaussian, skellam
 from leakbench.engine.rows import length
 from leakbench.privacy.discrete import Rounding
 
 __all__ = [
+    "IntegerShares",
+    "ModularSum",
     "decode",
     "encode",
     "finest_step",
@@ -191,3 +201,133 @@ def mean_squared_error(rounding: Rounding, variance: float, clients: int) -> flo
         clients: Number of clients in the mean (n).
     """
     return rounding.step**2 * (0.25 + variance) / clients
+
+
+MOST_BITS = 22
+"""Largest modulus as a power of two: a message is a vector in single precision, which must show every whole number of steps."""
+
+
+@part("transform.integer_shares")
+class IntegerShares:
+    """Round each client's update to a grid, and add its share of integer noise, modulo 2^bits.
+
+    The distributed discrete Gaussian mechanism (Kairouz, Liu and Steinke, ICML 2021, Algorithm 2) or the Skellam mechanism
+    (Agarwal, Kairouz and Liu, NeurIPS 2021): clients rotate their updates at random, in the same way in each round, and round them
+    at random until they are not too long. The step of the grid is the least for which the sum of K_t messages seldom wraps around.
+    Secure aggregation adds the messages modulo 2^bits, and the server rotates their sum back (`ModularSum`). A message travels
+    here as the vector that it stands for, rotated back.
+    """
+
+    stations: ClassVar[tuple[str, ...]] = ("client",)
+
+    multiplier: Annotated[
+        NonNegative,
+        Field(
+            description="Standard deviation of the noise of all K_t clients together, divided by the bound of one update."
+        ),
+    ]
+    noise: Annotated[
+        Literal["discrete_gaussian", "skellam"], Field(description="Distribution of the integer noise.")
+    ] = "discrete_gaussian"
+    bits: Annotated[
+        int,
+        Field(ge=2, le=MOST_BITS, description="Bits of one coordinate of a message, and of the sum."),
+    ] = 18
+    beta: Annotated[
+        float, Field(ge=0, lt=1, description="Probability with which a client may have to round again, in [0, 1).")
+    ] = math.exp(-0.5)
+
+    @property
+    def at_server(self) -> ModularSum:
+        """What the server does with the sum of the messages, see `leakbench.defense.transform.Transform`."""
+        return ModularSum(self)
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Round and add noise; without generators the update stays as it is.
+
+        Raises:
+            InputError: If no clip came before, if the clip differs between clients, or if there are too few bits.
+        """
+        rounding = self.rounding(signal, clock)
+        variance = (self.multiplier * rounding.clip / rounding.step) ** 2 / clock.cohort
+        grads = signal.grads
+        if rngs is not None:
+            signs, draw = (
+                _public_signs(rounding, clock),
+                discrete_gaussian if self.noise == "discrete_gaussian" else skellam,
+            )
+            sent = []
+            for lane, rng in zip(_flat(grads), rngs, strict=True):
+                finite = lane.isfinite().all(-1, keepdim=True)  # A diverged update stays one.
+                # The noise is drawn first, so that it is the same for two updates with the same seed.
+                noise = draw((len(lane), rounding.dimension), variance, rng).to(lane.device)
+                whole = encode(lane.where(finite, 0.0), rounding, signs, rng) + noise
+                read = decode(wrap(whole, 2**self.bits), rounding, signs, 1, lane.shape[-1])
+                sent.append(read.where(finite, torch.nan))
+            grads = _shaped(torch.stack(sent), grads)
+        facts = (
+            Fact("clip", norm=rounding.l2 * rounding.step, rescales=True),
+            Fact(
+                "noise",
+                std=math.sqrt(variance) * rounding.step,
+                each=True,
+                integer=rounding.noise(self.noise, variance),
+            ),
+        )
+        return dataclasses.replace(signal, grads=grads, facts=(*signal.facts, *facts))
+
+    def rounding(self, signal: Signal, clock: Clock) -> Rounding:
+        """Return the grid for updates of this shape and a sum of the clock's cohort."""
+        scale = signal.sensitivity
+        if scale is None:
+            raise InputError("integer_shares: no clip before it, so its grid means nothing; put a clip first")
+        clip = float(scale[0])
+        if not bool((scale == clip).all()):
+            raise InputError("integer_shares: the clip before it differs between clients; expected one for all")
+        dimension = padded(sum(g[0, 0].numel() for g in signal.grads.values()))
+        std = self.multiplier * clip / math.sqrt(clock.cohort)
+        step = finest_step(clip, std, dimension, self.bits, clock.cohort)
+        return Rounding(clip, step, dimension, self.beta)
+
+
+@dataclass(frozen=True)
+class ModularSum:
+    """Read the sum of integer messages modulo 2^bits.
+
+    Args:
+        shares: What the clients did.
+    """
+
+    shares: IntegerShares
+    acts_on: ClassVar[str] = "sum"
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Replace every member by an equal part of the sum; without generators the signal stays as it is."""
+        grads = signal.grads
+        if rngs is not None:
+            rounding = self.shares.rounding(signal, clock)
+            signs = _public_signs(rounding, clock)
+            total = rotate(_flat(grads).sum(1) * (signal.averaged / rounding.step), signs).round()
+            finite = total.isfinite().all(-1, keepdim=True)
+            whole = wrap(total.where(finite, 0.0).long(), 2**self.shares.bits)
+            size = sum(g[0, 0].numel() for g in grads.values())
+            read = decode(whole, rounding, signs, signal.averaged * signal.members, size).where(finite, torch.nan)
+            grads = _shaped(read[:, None].expand(-1, signal.members, -1), grads)
+        return signal.replace(grads, signal.sensitivity, Fact("other", keeps_noise=True))
+
+
+def _public_signs(rounding: Rounding, clock: Clock) -> Tensor:
+    """Return the signs of a round's rotation, which everybody knows."""
+    return random_signs(rounding.dimension, generator(0, "rotation", clock.round))
+
+
+def _flat(grads: Parameters) -> Tensor:
+    """Return (lanes, members, d), float64, all parameters of each member."""
+    return torch.cat([g.flatten(2).double() for g in grads.values()], -1)
+
+
+def _shaped(flat: Tensor, like: Parameters) -> Parameters:
+    """Return the inverse of `_flat`, in the shapes and types of `like`."""
+    sizes = [g[0, 0].numel() for g in like.values()]
+    pieces = torch.split(flat, sizes, -1)
+    return {n: piece.reshape(g.shape).to(g) for (n, g), piece in zip(like.items(), pieces, strict=True)}

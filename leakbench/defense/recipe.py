@@ -129,6 +129,14 @@ class Defense:
         if self.aggregation == "secure" and not all(acts_on(t) == "sum" for t in self.server):
             text = "server: under `aggregation: secure` it sees no single update; expected nothing there but noise `to: sum`"
             raise PydanticCustomError("slot", "{text}", {"text": text})
+        sums = [name_of(t) for t in self.client if hasattr(t, "at_server")]
+        if sums and self.aggregation != "secure":
+            text = f"aggregation: the messages of {sums[0]} are read as their sum modulo m alone; expected secure"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+        if sums and not hasattr(self.client[-1], "at_server"):
+            after = name_of(self.client[-1])
+            text = f"client: {after} comes after {sums[0]}, whose messages are integers; expected nothing after it"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
         if self.on_dropout == "abort" and any(getattr(t, "over_rounds", False) for t in self.server):
             text = "on_dropout: a round that is aborted takes its correlated noise along; expected continue"
             raise PydanticCustomError("slot", "{text}", {"text": text})
@@ -160,7 +168,8 @@ class Defense:
     @property
     def stations(self) -> Stations:
         """The transforms of all stations, without the rest of the recipe."""
-        return Stations(self.example, self.batch, self.client, self.server)
+        reading = tuple(t.at_server for t in self.client if hasattr(t, "at_server"))
+        return Stations(self.example, self.batch, self.client, (*reading, *self.server))
 
     def shows_sum(self, tap: str) -> bool:
         """Return whether an attacker at the tap sees only the sum (or mean) of a round's updates, not a single one."""

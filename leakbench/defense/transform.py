@@ -46,6 +46,8 @@ class Transform(Protocol):
     - `by_example`: whether it computes something of each example alone, also at the batch station.
     - `over_rounds`: whether what it does in one round counts on what it does in all others.
     - `stateful`: whether it keeps a state between uses, so that a defense has one of it at most.
+    - `at_server`, of a part of the client station: the transform with which the server reads the sum of what clients sent. It runs
+      before the transforms of the server station, under `aggregation: secure` alone.
     - `reads_network`: whether it reads the network; `runs_network`: whether it runs it.
     """
 

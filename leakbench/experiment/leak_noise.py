@@ -59,7 +59,7 @@ def noise_std(
                         "none: the noise of one local iteration moves the model of the next, so it does not just add up"
                     )
                 variance += (fact.std * _share(station, fact.each, tap, batch, cohort, steps * rate)) ** 2
-            elif variance:
+            elif variance and not fact.keeps_noise:
                 return f"none: something acts at the {station} station on what is noisy already"
             elif fact.kind == "scale" or (fact.kind == "other" and fact.reason):
                 return f"none: {fact.reason or 'the noise depends on the data'}"

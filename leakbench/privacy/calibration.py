@@ -146,7 +146,7 @@ class _Found:
         self, fact: Fact, station: str, later: tuple[Fact, ...], before_merging: tuple[Fact, ...]
     ) -> _Found:
         found = self if not fact.only else replace(self, bare="")
-        alone = any(each.kind in CHANGES for each in before_merging)
+        alone = any(each.kind in CHANGES and not each.keeps_noise for each in before_merging)
         why = self.failure or self.scaled or self.mixed or _unbounded(fact, self.bound, later)
         if alone and not fact.each and station in ("example", "server"):
             why = why or "one noise for the sum, changed for each member by what follows it"

@@ -77,7 +77,7 @@ class Rounding:
 
     def noise(self, family: Literal["discrete_gaussian", "skellam"], variance: float) -> IntegerNoise:
         """Return integer noise, of a variance in squared steps, on vectors that are rounded in this way."""
-        return IntegerNoise(family, variance, self.l2, self.l1, self.dimension)
+        return IntegerNoise(family, variance, self.l2, self.l1, self.dimension, self.step)
 
 
 def closeness(variance: float, shares: int) -> float:

@@ -61,7 +61,7 @@ def test_the_noise_is_that_of_the_leaking_network() -> None:
 
 
 def test_integer_noise_has_an_epsilon_but_no_bound_of_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    some, noise = cell(defense="fed_sdp_client"), IntegerNoise("skellam", 16.0, 20.0, 160.0, 64)
+    some, noise = cell(defense="fed_sdp_client"), IntegerNoise("skellam", 16.0, 20.0, 160.0, 64, 0.1)
     facts = (Fact("clip", norm=1.0), Fact("noise", std=0.2, each=True, integer=noise))
     monkeypatch.setattr("leakbench.limits.guards.leak_facts", lambda *_: {"client": facts})
     found = of(some)
@@ -249,7 +249,8 @@ def test_the_exact_limit_is_clopper_and_pearsons(successes: int, trials: int) ->
     assert exact_low([], []) == 0
 
 
-NOISY = [(name, tap) for name in ("fed_cdp", "fed_cdp_algorithm1", "fed_cdp_valid", "fed_sdp_client", "fed_sdp_server")
+NOISY = [(name, tap) for name in ("fed_cdp", "fed_cdp_algorithm1", "fed_cdp_valid", "fed_sdp_client", "fed_sdp_server",
+                                       "distributed_skellam", "distributed_discrete_gaussian")
          for tap in ("type-2", "type-1", "type-0", "global")]  # fmt: skip
 
 

@@ -72,7 +72,14 @@ def mixed(q: float, absent: np.ndarray, present: np.ndarray) -> np.ndarray:
 
 
 def mechanism(**changes: Any) -> DiscreteMechanism:
-    noise: dict[str, Any] = {"family": "discrete_gaussian", "variance": 4.0, "l2": 3.0, "l1": 3.0, "dimension": 1}
+    noise: dict[str, Any] = {
+        "family": "discrete_gaussian",
+        "variance": 4.0,
+        "l2": 3.0,
+        "l1": 3.0,
+        "dimension": 1,
+        "step": 1.0,
+    }
     fields: dict[str, Any] = {"shares": 5, "sampling_rate": 1.0, "steps": 1}
     changed = IntegerNoise(**{name: changes.get(name, value) for name, value in noise.items()})
     return DiscreteMechanism(changed, **fields | {n: v for n, v in changes.items() if n not in noise})
@@ -261,7 +268,7 @@ def test_rounding_increases_the_norm_as_in_the_paper(step: float) -> None:
 
 def test_noise_on_rounded_vectors_has_their_norms() -> None:
     rounding = Rounding(clip=2.0, step=0.5, dimension=64)
-    assert rounding.noise("skellam", 3.0) == IntegerNoise("skellam", 3.0, rounding.l2, rounding.l1, 64)
+    assert rounding.noise("skellam", 3.0) == IntegerNoise("skellam", 3.0, rounding.l2, rounding.l1, 64, rounding.step)
 
 
 def test_rounding_of_short_vectors_has_the_bound_that_always_holds() -> None:
