@@ -86,6 +86,7 @@ def schedule_of(
         tensors=len(probe.network.parameters),
         largest=largest,
         secure_aggregation=defense.aggregation == "secure",
+        shuffled=defense.aggregation == "shuffled",
         dropout=f.dropout if defense.on_dropout == "continue" else 0.0,
         client_optimizer=f.client_optimizer,
     )

@@ -78,9 +78,12 @@ class Defense:
         ),
     ] = "continue"
     aggregation: Annotated[
-        Literal["plain", "secure"],
+        Literal["plain", "secure", "shuffled"],
         Field(
-            description="What the server receives: every update (`plain`) or only the sum of a round's updates (`secure`)."
+            description=(
+                "What the server receives: every update (`plain`), only the sum of a round's updates (`secure`), or every update "
+                "in a random order and without the client's name (`shuffled`)."
+            )
         ),
     ] = "plain"
     model: Annotated[

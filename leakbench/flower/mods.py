@@ -186,6 +186,8 @@ def check_stations(defense: Defense, name: str, without: tuple[str, ...]) -> Non
         raise InputError(
             f"recipe: {name!r} aggregates securely, which no client does alone; use Flower's secaggplus_mod"
         )
+    if defense.aggregation == "shuffled":
+        raise InputError(f"recipe: {name!r} shuffles the updates, which no client does alone; expected plain")
     for station in ("example", "batch", "client"):
         for transform in getattr(defense, station):
             if getattr(transform, "stateful", False):

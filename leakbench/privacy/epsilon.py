@@ -140,15 +140,23 @@ def _tap(
         return PointEpsilon(None, seen, None, None, None, taken), None
     mechanisms, count = seen.mechanisms, schedule.counted(seen.counted)
     value, accountant = best(mechanisms, delta)
+    sentence, without_draw = seen.sentence, best(seen.without_draw, delta)[0]
+    if seen.shuffled is not None:
+        hidden = seen.shuffled.epsilon(delta)
+        proved = "makes the epsilon smaller if whoever shuffles them and the other clients are honest"
+        proved = proved if hidden < value else "proves no smaller epsilon"
+        sentence += f"; {seen.shuffled.clients} reports a round arrive in a random order, which {proved}"
+        value, accountant = min((value, accountant), (hidden, "shuffling"))
+        without_draw = min(without_draw, hidden)
     finite = math.isfinite(value)
     tap = PointEpsilon(
         valid=value if finite else None,
-        reason=seen.sentence if finite else f"none: no finite epsilon: {seen.sentence}",
+        reason=sentence if finite else f"none: no finite epsilon: {sentence}",
         q=max(m.sampling_rate for m in mechanisms),
         steps=sum(m.releases for m in mechanisms),
         sigma_effective=min(m.noise_multiplier for m in mechanisms),
         participations=taken,
-        without_draw=_finite(best(seen.without_draw, delta)[0]),
+        without_draw=_finite(without_draw),
         realised=None if count is None else _finite(best(seen.realised(count), delta)[0]),
         realised_count=count,
     )

@@ -39,6 +39,7 @@ class Schedule:
         largest: Largest counts of a finished run, None before it. `example`: clients' updates with one example; `client`: rounds of
             one client; `uses`: batches with one example. Only the realised figure uses them, never a valid epsilon.
         secure_aggregation: Whether the server sees only the sum of the updates of a round.
+        shuffled: Whether the server sees the updates of a round in a random order, without the clients' names.
         dropout: Probability that a drawn client fails. The round continues without it, and so without its noise.
         client_optimizer: `sgd`, whose update is a sum of the noisy gradients, or `adam`, whose update is another function of them.
 
@@ -59,6 +60,7 @@ class Schedule:
     tensors: int
     largest: dict[str, int] | None = None
     secure_aggregation: bool = False
+    shuffled: bool = False
     dropout: float = 0.0
     client_optimizer: str = "sgd"
 

@@ -12,6 +12,7 @@ from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Released, drawn, multiplier, repeated, span
+from leakbench.privacy.shuffle import Shuffled
 
 __all__ = ["of_a_client"]
 
@@ -41,12 +42,28 @@ def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
         trusts = "none: trusts the server"
         return {"global": released, "type-2": trusts, "type-1": trusts, "type-0": arriving}
     update: Observation = _update(guarded, schedule, {"client"}) if all(at_client) else _trusting(at_client, guarded)
+    if schedule.shuffled and all(at_client):
+        arriving = _shuffled(arriving, guarded, schedule)
     return {
         "global": released,
         "type-2": "none: noise is added after this leakage point, to the client's whole update",
         "type-1": update,
         "type-0": arriving,
     }
+
+
+def _shuffled(arriving: Released, guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
+    """Return the releases of updates that arrive in a random order, if each client has noise of its own.
+
+    Noise at the server comes later, and integer noise has a bound of its own: then shuffling changes nothing here.
+    """
+    noises = [n for g in guarded for n in g.noises[-1]]
+    if any(n.station != "client" or n.integer for n in noises):
+        return arriving
+    least = min(multiplier(g.noises[-1], lambda noise: noise.std) for g in guarded)
+    # Of a cohort of random size, or with clients that fail, only the client's own report is certain.
+    reports = min(g.stretch.clients_per_round for g in guarded) if schedule.complete else 1
+    return dataclasses.replace(arriving, shuffled=Shuffled(least, reports, _turns(guarded, schedule)))
 
 
 def _correlated(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:

@@ -13,6 +13,7 @@ from leakbench.privacy.calibration import Noise
 from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule, Stretch, Unit
 from leakbench.privacy.mechanism import Mechanism, Mechanisms, Mixture, merged
+from leakbench.privacy.shuffle import Shuffled
 
 __all__ = [
     "GROWING",
@@ -68,11 +69,13 @@ class Released:
     Args:
         sentence: The releases in one sentence, with their numbers and adjacency.
         counted: Name of the run's count (`Schedule.largest`) that the realised figure uses.
+        shuffled: The same releases to an observer that does not see which client sent what; None if it does.
     """
 
     parts: tuple[Part, ...]
     sentence: str
     counted: str
+    shuffled: Shuffled | None = None
 
     @property
     def mechanisms(self) -> Mechanisms:

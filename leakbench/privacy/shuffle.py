@@ -8,14 +8,17 @@ which by its errata do not hold for every report, so they are not used here.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
+from dp_accounting.pld import common, privacy_loss_distribution
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from leakbench.core.errors import InputError
+from leakbench.privacy.pairs import gaussian_delta
 
-__all__ = ["largest_local_epsilon", "shuffled_delta", "shuffled_epsilon", "shuffled_epsilon_closed"]
+__all__ = ["Shuffled", "largest_local_epsilon", "shuffled_delta", "shuffled_epsilon", "shuffled_epsilon_closed"]
 
 MOST = 700.0
 """Local epsilon above which no clones are counted, since its exponential is near the largest number in double precision."""
@@ -125,6 +128,63 @@ def shuffled_epsilon(local_epsilon: float, clients: int, delta: float) -> float:
         return local_epsilon
     found = float(optimize.brentq(excess, 0.0, local_epsilon * (1 - 1e-9), xtol=1e-12))
     return min(local_epsilon, found + 1e-9)
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Reports with Gaussian noise of n clients in each of several rounds, each round in a random order.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise of one report, divided by the L2 bound of one update, > 0.
+        clients: Number of reports in a round (n), each from another client.
+        rounds: Number of rounds with the client's report (T).
+    """
+
+    noise_multiplier: float
+    clients: int
+    rounds: int
+
+    def epsilon(self, delta: float) -> float:
+        """Return an upper bound of the epsilon at `delta` of all rounds, for another update of one client in every round.
+
+        A report is (epsilon_0, delta_0)-differentially private for every epsilon_0, since its two updates differ by at most twice
+        the bound. A round is then (epsilon, delta + n (exp(epsilon) + 1) (1 + exp(-epsilon_0) / 2) delta_0)-differentially private
+        (Feldman, McMillan and Talwar 2021, Theorem 3.8), and rounds compose as in Kairouz, Oh and Viswanath, ICML 2015. The best
+        of some epsilon_0 counts. Infinite if none gives a finite one.
+
+        Args:
+            delta: In (0, 1).
+        """
+        if not 0 < delta < 1:
+            raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
+        if self.rounds == 0:
+            return 0.0
+        # Half of the delta is left for the composition of several rounds.
+        each = delta if self.rounds == 1 else delta / (2 * self.rounds)
+        tried = np.geomspace(0.01, 10.0, 31)
+        for _ in range(2):  # The least is narrow: below it, the local delta is too large.
+            found = [self._of_one_round(local, each) for local in tried]
+            best = int(np.argmin(found))
+            tried = np.geomspace(tried[max(0, best - 1)], tried[min(len(tried) - 1, best + 1)], 31)
+        one = min(found)
+        if self.rounds == 1 or one == math.inf:
+            return one
+        parameters = common.DifferentialPrivacyParameters(one, each)
+        grid = max(1e-4, one / 50)
+        losses = privacy_loss_distribution.from_privacy_parameters(parameters, value_discretization_interval=grid)
+        return min(self.rounds * one, float(losses.self_compose(self.rounds).get_epsilon_for_delta(delta)))
+
+    def _of_one_round(self, local: float, delta: float) -> float:
+        rest = float(gaussian_delta(local, np.array(2 / self.noise_multiplier)))
+        weight = self.clients * (1 + math.exp(-local) / 2) * rest
+
+        def excess(epsilon: float) -> float:
+            more = weight * (math.exp(epsilon) + 1)
+            return shuffled_delta(epsilon, local, self.clients, UNLIKELY * delta) + more - delta
+
+        if excess(local) > 0:
+            return math.inf
+        return 0.0 if excess(0.0) <= 0 else float(optimize.brentq(excess, 0.0, local, xtol=1e-12)) + 1e-9
 
 
 def _check(local_epsilon: float, clients: int, delta: float) -> None:

@@ -6,9 +6,15 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.optimize import brentq
 
+import leakbench
 from leakbench.core.errors import InputError
+from leakbench.privacy.accountants import best
+from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.pairs import gaussian_delta
 from leakbench.privacy.shuffle import (
+    Shuffled,
     largest_local_epsilon,
     shuffled_delta,
     shuffled_epsilon,
@@ -135,3 +141,61 @@ def test_wrong_numbers_are_refused(local: float, clients: int, delta: float, mes
             function(local, clients, delta)
     with pytest.raises(InputError, match="epsilon: got nan, expected a number >= 0"):
         shuffled_delta(math.nan, 1.0, 10)
+
+
+def test_reports_with_gaussian_noise_are_hidden_only_by_many_others() -> None:
+    """One round of 1,000 reports proves less than the report alone; the bound is that of the best local epsilon."""
+    found = Shuffled(6.0, 1000, 1).epsilon(1e-5)
+    alone = best((Mechanism(6.0, 1.0, 1),), 1e-5)[0]
+    assert 0.4 < found < alone
+    assert Shuffled(6.0, 100, 1).epsilon(1e-5) > alone
+
+
+@pytest.mark.parametrize(("multiplier", "clients"), [(6.0, 1000), (4.0, 10_000)])
+def test_the_bound_is_that_of_a_local_epsilon_with_its_own_delta(multiplier: float, clients: int) -> None:
+    delta, found = 1e-5, Shuffled(multiplier, clients, 1).epsilon(1e-5)
+
+    def spent(local: float) -> float:
+        rest = float(gaussian_delta(local, np.array(2 / multiplier)))
+        return (
+            shuffled_delta(found, local, clients) + clients * (math.exp(found) + 1) * (1 + math.exp(-local) / 2) * rest
+        )
+
+    # Some local epsilon proves the printed one, and none proves much less.
+    assert min(spent(local) for local in np.geomspace(0.01, 10, 200)) <= delta
+    assert found == pytest.approx(_least(multiplier, clients, delta), rel=0.1)
+
+
+def _least(multiplier: float, clients: int, delta: float) -> float:
+    found = []
+    for local in np.geomspace(0.05, 10, 120):
+        rest = float(gaussian_delta(local, np.array(2 / multiplier)))
+
+        def excess(epsilon: float, local: float = local, rest: float = rest) -> float:
+            more = clients * (math.exp(epsilon) + 1) * (1 + math.exp(-local) / 2) * rest
+            return shuffled_delta(epsilon, local, clients) + more - delta
+
+        if excess(0.0) > 0 > excess(local):
+            found.append(float(brentq(excess, 0.0, local)))
+    return min(found)
+
+
+def test_rounds_compose_to_at_most_their_sum_and_to_more_than_one() -> None:
+    one, several = Shuffled(6.0, 1000, 1), Shuffled(6.0, 1000, 20)
+    assert one.epsilon(1e-6) < several.epsilon(1e-5) <= 20 * one.epsilon(1e-5 / 80)
+    assert Shuffled(6.0, 1000, 0).epsilon(1e-5) == 0.0
+    assert Shuffled(0.1, 10, 1).epsilon(1e-5) == math.inf
+
+
+@pytest.mark.parametrize(("clients", "smaller"), [(1000, True), (100, False)])
+def test_the_ledger_says_whether_shuffling_proves_more(clients: int, smaller: bool) -> None:
+    given = {"clients": clients, "clients_per_round": clients, "train_rounds": 1, "dataset": "mnist"}
+    plain = leakbench.epsilon("fed_sdp_client_valid", **given).epsilon  # type: ignore[arg-type]
+    shuffled = leakbench.epsilon("shuffled_gaussian", **given).epsilon  # type: ignore[arg-type]
+    assert shuffled.valid == plain.valid
+    assert shuffled.by_tap["type-1"] == plain.by_tap["type-1"]
+    before, after = plain.by_tap["type-0"].valid, shuffled.by_tap["type-0"].valid
+    assert before is not None
+    assert after is not None
+    assert (after < before) == smaller
+    assert ("makes the epsilon smaller" in shuffled.by_tap["type-0"].reason) == smaller
