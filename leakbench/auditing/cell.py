@@ -221,6 +221,12 @@ def _stated(
     if epsilon.valid is not None and one is not None:
         certain = one if isinstance(one, DiscreteMechanism) else Mechanism(one.noise_multiplier, 1.0, 1)
         valid = best((certain,), delta)[0]
+    if any(getattr(t, "over_rounds", False) for t in cell.defense.server):
+        scope = (
+            f"what is audited is one round by itself; the valid epsilon is for all {schedule.rounds} rounds together, whose noise"
+            " is correlated (`leakbench run --canaries` audits a whole training)"
+        )
+        return Stated(claimed, valid, epsilon.reason, scope)
     scope = f"all values are for one release with the unit in it (q=1), zero-out adjacency, not of the {schedule.rounds} rounds"
     return Stated(claimed, valid, epsilon.reason, scope)
 

@@ -350,3 +350,14 @@ def test_leaks_of_several_rounds_are_not_joined() -> None:
     )
     with pytest.raises(InputError, match="join-rounds: correlated_noise correlates"):
         plan(asked, None)
+
+
+def test_an_audit_of_one_round_says_that_the_valid_epsilon_is_that_of_all() -> None:
+    found = leakbench.audit("dp_ftrl", dataset="digits", trials=100_000)
+    assert found.verdict == "holds"
+    assert found.valid == pytest.approx(epsilon_of_one(6.0), rel=1e-3)
+    assert "one round by itself; the valid epsilon is for all 10 rounds together" in found.reason
+
+
+def epsilon_of_one(sigma: float) -> float:
+    return pld((Mechanism(sigma, 1.0, 1),), 1e-5)
