@@ -48,7 +48,7 @@ def _seeded(seed: int) -> Iterator[None]:
     with GLOBAL_STATE, torch.random.fork_rng(devices=[]):
         before = np.random.get_state()
         np.random.seed(seed % 2**32)
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         try:
             yield
         finally:
