@@ -307,6 +307,8 @@ class PflMechanism:
     def _noised_sum(self, signal: Signal, rngs: Generators | None) -> Signal:
         items = signal.averaged * signal.members
         total = {n: g.detach().sum(1, keepdim=True) * signal.averaged for n, g in signal.grads.items()}
+        if rngs is None:  # The noise is only measured, and would vanish in the rounding of a large sum.
+            total = {n: torch.zeros_like(g) for n, g in total.items()}
         noisy = _each(Signal(total), self._run("add_noise", items), rngs)
         noise = {n: noisy[n] - total[n] for n in noisy}
         # Every member gets its share, so that the sum gets the whole noise.

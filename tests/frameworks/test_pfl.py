@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Signal
 from leakbench.defense.frameworks import PflMechanism, processed
 from leakbench.defense.recipe import Defense
+from leakbench.privacy.factorization_search import Dense
+from leakbench.privacy.participation import Participation
 
 pfl = pytest.importorskip("pfl.privacy", reason="no pfl; docs/frameworks.md has the command")
 pytestmark = [pytest.mark.pfl, pytest.mark.filterwarnings("ignore")]
@@ -85,8 +89,10 @@ def test_central_noise_is_one_noise_on_the_sum():
         flat(part(averaged, CLOCK, lanes(1)).grads), flat(after.mean().grads), rtol=1e-4, atol=1e-6
     )
     assert torch.equal(flat(part(before, CLOCK, None).grads), flat(before.grads))
-    [fact] = after.facts
-    assert not fact.each and fact.std == pytest.approx(NOISE * BOUND, rel=0.08)
+    large = Signal({n: 1e6 + g for n, g in before.grads.items()})
+    for signal in (after, part(large, CLOCK, None)):
+        [fact] = signal.facts
+        assert not fact.each and fact.std == pytest.approx(NOISE * BOUND, rel=0.08)
 
 
 def test_a_class_method_builds_a_mechanism():
@@ -135,3 +141,50 @@ def test_a_defense_of_both_halves_is_accepted():
         title="t", cite="c", unit="client", aggregation="secure", **{k: tuple(v) for k, v in steps.items()}
     )
     assert defense.server[0].acts_on == "sum"
+
+
+BANDED = """
+import json, sys
+import numpy as np, torch
+from pfl.internal.ops import pytorch_ops
+from pfl.internal.ops.selector import set_framework_module
+set_framework_module(pytorch_ops)
+from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
+from pfl.stats import MappedVectorStatistics
+from types import SimpleNamespace
+rounds, separation, size = map(int, sys.argv[1:])
+mechanism = BandedMatrixFactorizationMechanism(1.0, rounds, separation, lambda count: SimpleNamespace(cohort_noise_parameter=1.0))
+nothing = MappedVectorStatistics({"w": torch.zeros(size)})
+noise = [mechanism.add_noise(nothing, 1, seed=1 + t)[0]["w"].double().numpy() for t in range(rounds)]
+print(json.dumps([mechanism.query_matrix.tolist(), (np.array(noise) @ np.array(noise).T / size).tolist()]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("rounds", "separation", "counted", "true"), [(16, 5, 4, 2.154), (32, 9, 4, 2.415), (128, 33, 4, 3.464)]
+)
+def test_banded_noise_of_pfl_is_less_than_its_accountant_assumes(tmp_path, rounds, separation, counted, true):
+    """pfl 0.6.0 decomposes the Gram matrix X of the columns of C as C C^T, and so normalises its rows instead.
+
+    Its accountant counts the participations of a client, each of sensitivity 1. The framework can be chosen once in a process.
+    """
+    asked = [sys.executable, "-W", "ignore", "-c", BANDED, *map(str, (rounds, separation, 20_000))]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    query, covariance = (np.array(one) for one in json.loads(done.stdout))
+    inverse = np.linalg.inv(query)
+    # The noise is that of the matrix: 20 000 samples of each entry.
+    apart = np.abs(covariance - inverse @ inverse.T)
+    assert apart.max() < 6 * np.diag(inverse @ inverse.T).max() / math.sqrt(20_000)
+    np.testing.assert_allclose(np.linalg.norm(query, axis=1), 1.0, atol=1e-5)
+    part = Participation(separation)
+    assert part.count(rounds) == counted
+    assert Dense(query).sensitivity(part).value == pytest.approx(true, abs=2e-3)
+    # The other order of the factors, C^T C = X, has the sensitivity that is assumed, and less error at the same privacy.
+    other = np.flip(np.linalg.cholesky(np.flip(query @ query.T)).T)
+    assert Dense(other).sensitivity(part).value == pytest.approx(math.sqrt(counted), abs=1e-3)
+    errors = [
+        float((one.prefix_deviations() ** 2).mean()) * one.sensitivity(part).value ** 2
+        for one in (Dense(other), Dense(query))
+    ]
+    assert errors[0] < errors[1]
