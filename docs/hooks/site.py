@@ -52,6 +52,7 @@ WRITTEN: list[tuple[str, list[tuple[str, str]]]] = [
             ("An external update", "own_updates.md"),
             ("A probe in a training loop", "probe.md"),
             ("Flower apps", "flower.md"),
+            ("NVFlare and pfl", "frameworks.md"),
         ],
     ),
     (

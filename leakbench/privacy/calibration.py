@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from leakbench.core.types import Fact, IntegerNoise
-from leakbench.privacy.ledger import OWN_NOISE, Unit
+from leakbench.privacy.ledger import OWN_NOISE, UNREAD, Unit
 
 __all__ = ["CHANGES", "Noise", "calibrated", "remarks"]
 
@@ -180,6 +180,8 @@ def _unbounded(fact: Fact, bound: float, later: tuple[Fact, ...]) -> str:
     """Return why a noise has no bound, or an empty text if it has one."""
     if fact.kind == "noise" and bound < math.inf:
         return ""
+    if fact.reason.startswith(UNREAD):
+        return fact.reason
     clips = [f.norm for f in later if f.kind == "clip" and f.norm < math.inf]
     if clips:
         return f"noise of {fact.std:.4g} before the clip at {clips[0]:.4g}, which bounds nothing that the noise covers"
@@ -190,7 +192,7 @@ def _nothing(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, failure: str) ->
     """Return why no noise protects a unit, in the words after `none: `."""
     noisy = [s for s, done in facts.items() if any(f.kind == "uncalibrated_noise" or f.std > 0 for f in done)]
     if failure and (set(noisy) & set(STATIONS[unit]) or not noisy):
-        return failure if noisy or failure.startswith(OWN_NOISE) else f"no noise; {failure}"
+        return failure if noisy or failure.startswith((OWN_NOISE, UNREAD)) else f"no noise; {failure}"
     if not noisy:
         zero = [s for s, done in facts.items() if any(f.kind == "noise" for f in done)]
         return f"no noise: at the {' and '.join(zero)} station it is multiplied by zero" if zero else "no noise"

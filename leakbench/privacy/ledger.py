@@ -9,12 +9,15 @@ from typing import Literal, TypeAlias
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.types import Fact
 
-__all__ = ["OWN_NOISE", "Phase", "Schedule", "Stretch", "Unit", "first_rounds", "stretches"]
+__all__ = ["OWN_NOISE", "UNREAD", "Phase", "Schedule", "Stretch", "Unit", "first_rounds", "stretches"]
 
 Unit: TypeAlias = Literal["example", "client"]
 
 OWN_NOISE = "noise of its own, not accounted"
 """Start of the reason in the fact of a part that draws random numbers and states no fact about them."""
+
+UNREAD = "no epsilon follows from code that is not read"
+"""Start of the reason in the fact of a part that runs the code of another framework."""
 
 COUNTS = ("example", "client", "uses")
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import typing
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -28,6 +29,11 @@ SHAPE, CLASSES = (1, 4, 4), 3
 CLOCK = Clock(0, 0, 1, 1, cohort=LANES, clients=LANES, examples_per_client=MEMBERS)
 
 CALIBRATION = {"norm": 1.0, "epsilon": 1.0}
+PERCENTILE = "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy"
+GAUSSIAN = {
+    "mechanism": "pfl.privacy.gaussian_mechanism.GaussianMechanism",
+    "arguments": {"clipping_bound": 1.0, "relative_noise_stddev": 1.0},
+}
 PRIORITY = {"which": "least", "calibration": CALIBRATION, "epsilon_selected": 0.5}
 
 FORMS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -72,6 +78,10 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
         for i in ("variance", "sensitivity", "central")
         for s in (0.0, 0.5, 1.0)
     ),
+    "nvflare_filter": ({"filter": PERCENTILE},) if find_spec("nvflare") else (),
+    "pfl_mechanism": (GAUSSIAN, {**GAUSSIAN, "step": "constrain_sensitivity"}, {**GAUSSIAN, "step": "add_noise"})
+    if find_spec("pfl") and find_spec("multiprocess")
+    else (),
     "refuse_conspicuous": ({}, {"rows_alike": None, "d_snr": None, "lit_alone": None}),
 }
 """{transform: its numbers at the ends of their ranges, and between}."""
@@ -165,7 +175,8 @@ def _finite(name: str, form: dict[str, Any], station: str, kind: str, before: Si
             raise AssertionError("is no longer finite")
         if held:
             return
-    defined = name == "sign" and kind == "infinite"  # An infinite coordinate has a sign.
+    # An infinite coordinate has a sign, and is clipped by NVFlare.
+    defined = name in ("sign", "nvflare_filter") and kind == "infinite"
     pruned = name.startswith(("prune", "soteria")) and kind == "one coordinate nan"
     if bool(whole["after"][0]) and not (defined or pruned):
         raise AssertionError("has become finite: what is not a number goes on quietly")
