@@ -67,6 +67,9 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
         for i in ("variance", "sensitivity", "central")
         for s in (0.0, 0.5, 1.0)
     ),
+    "percentile_filter": ({}, *({"share": s, "gamma": n} for s, n in ((0.0, 1e-30), (1.0, 1e30)))),
+    "sparse_vector": ({}, {"fraction": 1e-9, "epsilon": 1e-9}, {"fraction": 1.0, "epsilon": 1e9, "replace": False}),
+    "percentile_noise": tuple({"sigma0": s} for s in (0.0, 1.0, 1e9)),
     "refuse_conspicuous": ({}, {"rows_alike": None, "d_snr": None, "lit_alone": None}),
 }
 """{transform: its numbers at the ends of their ranges, and between}."""
@@ -159,8 +162,9 @@ def _finite(name: str, form: dict[str, Any], station: str, kind: str, before: Si
             raise AssertionError("is no longer finite")
         if held:
             return
-    defined = name == "sign" and kind == "infinite"  # An infinite coordinate has a sign.
-    pruned = name.startswith(("prune", "soteria")) and kind == "one coordinate nan"
+    # An infinite coordinate has a sign, and it can be clamped.
+    defined = name in ("sign", "percentile_filter", "sparse_vector") and kind == "infinite"
+    pruned = name.startswith(("prune", "soteria", "sparse_vector")) and kind == "one coordinate nan"
     if bool(whole["after"][0]) and not (defined or pruned):
         raise AssertionError("has become finite: what is not a number goes on quietly")
     if before.lanes > 1 and not bool(whole["after"][1]):
@@ -169,7 +173,7 @@ def _finite(name: str, form: dict[str, Any], station: str, kind: str, before: Si
 
 def _of_zero(name: str, form: dict[str, Any], after: Signal) -> None:
     """Raise if zeros changed although no noise was drawn."""
-    quiet = ("clip_", "l2_max", "prune", "sign", "soteria", "refuse", "adapt")
+    quiet = ("clip_", "l2_max", "percentile", "prune", "sign", "soteria", "refuse", "adapt")
     silent = name.startswith(quiet) or (form.get("multiplier") == 0.0 and name in ("gaussian_noise", "share_of_noise"))
     if silent and name != "clip_inverted" and any(bool((g != 0).any()) for g in after.grads.values()):
         raise AssertionError("zeros are no longer zero")
@@ -206,6 +210,7 @@ def _wrong_numbers(full: bool) -> Iterator[tuple[str, dict[str, Any], str, float
             for value in (math.nan, math.inf, -math.inf, -1.0, 1e31, 1e-31, True) if full else (math.nan, -1.0):
                 if value == 1e-31 and field in (
                     "share",
+                    "fraction",
                     "rows_alike",
                     "lit_alone",
                     "beta1",
