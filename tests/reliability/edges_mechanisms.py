@@ -70,6 +70,11 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "percentile_filter": ({}, *({"share": s, "gamma": n} for s, n in ((0.0, 1e-30), (1.0, 1e30)))),
     "sparse_vector": ({}, {"fraction": 1e-9, "epsilon": 1e-9}, {"fraction": 1.0, "epsilon": 1e9, "replace": False}),
     "percentile_noise": tuple({"sigma0": s} for s in (0.0, 1.0, 1e9)),
+    "qsgd": tuple(
+        {"levels": n, "bucket": b, "scale": s} for n, b in ((1, 1), (16, 512)) for s in ("length", "largest")
+    ),
+    "top_k_feedback": tuple({"share": s} for s in (1e-9, 0.5, 1.0)),
+    "random_rate": tuple({"spread": s} for s in (0.0, 0.5, 1.0)),
     "refuse_conspicuous": ({}, {"rows_alike": None, "d_snr": None, "lit_alone": None}),
 }
 """{transform: its numbers at the ends of their ranges, and between}."""
@@ -164,7 +169,7 @@ def _finite(name: str, form: dict[str, Any], station: str, kind: str, before: Si
             return
     # An infinite coordinate has a sign, and it can be clamped.
     defined = name in ("sign", "percentile_filter", "sparse_vector") and kind == "infinite"
-    pruned = name.startswith(("prune", "soteria", "sparse_vector")) and kind == "one coordinate nan"
+    pruned = name.startswith(("prune", "soteria", "sparse_vector", "top_k")) and kind == "one coordinate nan"
     if bool(whole["after"][0]) and not (defined or pruned):
         raise AssertionError("has become finite: what is not a number goes on quietly")
     if before.lanes > 1 and not bool(whole["after"][1]):
@@ -173,7 +178,19 @@ def _finite(name: str, form: dict[str, Any], station: str, kind: str, before: Si
 
 def _of_zero(name: str, form: dict[str, Any], after: Signal) -> None:
     """Raise if zeros changed although no noise was drawn."""
-    quiet = ("clip_", "l2_max", "percentile", "prune", "sign", "soteria", "refuse", "adapt")
+    quiet = (
+        "clip_",
+        "l2_max",
+        "percentile",
+        "prune",
+        "qsgd",
+        "random_rate",
+        "sign",
+        "top_k",
+        "soteria",
+        "refuse",
+        "adapt",
+    )
     silent = name.startswith(quiet) or (form.get("multiplier") == 0.0 and name in ("gaussian_noise", "share_of_noise"))
     if silent and name != "clip_inverted" and any(bool((g != 0).any()) for g in after.grads.values()):
         raise AssertionError("zeros are no longer zero")
@@ -211,6 +228,7 @@ def _wrong_numbers(full: bool) -> Iterator[tuple[str, dict[str, Any], str, float
                 if value == 1e-31 and field in (
                     "share",
                     "fraction",
+                    "spread",
                     "rows_alike",
                     "lit_alone",
                     "beta1",
