@@ -59,10 +59,12 @@ class Qsgd:
         return signal.replace(grads, signal.sensitivity, fact)
 
     def unlikelihood(self, guess: Parameters, seen: Parameters) -> Tensor | None:
-        """Return (lanes,), the sum over the coordinates of (guess - seen)^2 / (2 u^2 / 6), with the distance u of two levels.
+        """Return (lanes,), the sum over the coordinates of (guess - seen)^2 / (2 w u^2), with the distance u of two levels.
 
-        A rounding has a variance of at most u^2 / 4, and of u^2 / 6 on average. A bucket shows u as its smallest magnitude that is
-        not zero. Buckets of zeros count nothing. Returns None if `seen` is not one member's levels.
+        The variance of a rounding is f (1 - f) u^2 for a fraction f. Its mean w u^2 over a bucket is estimated by w = 1/6, or by
+        the mean level if this is smaller: most coordinates are then far below the first level, where f (1 - f) is about the
+        level. A bucket shows u as its smallest magnitude that is not zero. Buckets of zeros count nothing. Returns None if
+        `seen` is not one member's levels.
         """
         values = self._buckets(torch.cat([u.flatten(1) for u in seen.values()], 1))
         sizes = values.abs()
@@ -72,7 +74,8 @@ class Qsgd:
         if bool(((level - level.round()).abs() > 1e-4 * (1 + level)).any()):
             return None
         rest = self._buckets(torch.cat([g.flatten(1) for g in guess.values()], 1)) - values
-        return (rest / unit).square().flatten(1).sum(1) / (2 * ROUNDING)
+        variance = level.mean(-1, keepdim=True).clamp_max(ROUNDING).where(unit.isfinite(), 1.0)
+        return ((rest / unit).square() / (2 * variance)).flatten(1).sum(1)
 
     def _buckets(self, values: Tensor) -> Tensor:
         """Return values (..., d) as (..., buckets, bucket), the last bucket filled with zeros."""
