@@ -9,13 +9,18 @@ import torch
 from dp_accounting import pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probes import facts_of
 
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Fact, Local, Signal
+from leakbench.data.recipe import Federation
+from leakbench.defense import Defense
+from leakbench.defense.clip import ClipWhole
 from leakbench.defense.guess import on_a_guess, unlikelihood
-from leakbench.defense.noise import laplace
+from leakbench.defense.noise import GaussianNoise, laplace
 from leakbench.defense.nvflare import PercentileFilter, PercentileNoise, Saturated, SparseVector, percentile
 from leakbench.defense.transform import Stations
+from leakbench.privacy.calibration import calibrated
 
 NOW = Clock(0, 0, 1, 1)
 BESIDE = Local(None, torch.zeros(2, 1, 1), torch.zeros(2, 1, 1))  # type: ignore[arg-type]
@@ -72,6 +77,20 @@ def test_the_filter_bounds_each_member_and_adds_no_noise():
     assert after.facts == (Fact("clip", norm=0.5 * math.sqrt(20)),)
     torch.testing.assert_close(after.sensitivity, torch.full((2,), 0.5 * math.sqrt(20)))
     assert (flat(after).norm(dim=2) <= 0.5 * math.sqrt(20) * (1 + 1e-6)).all()
+
+
+def test_noise_over_the_bound_of_the_clamp_has_the_epsilon_of_a_clip():
+    """The filter is a clip for a later noise, and gives nothing alone."""
+    federation = Federation(rounds=2, batch=5, examples_per_client=20, clients=30, clients_per_round=10)
+    found = {}
+    for name, first in (("clamp", PercentileFilter()), ("clip", ClipWhole(3.0))):
+        for noise in ((), (GaussianNoise(2.0, "each"),)):
+            defense = Defense(title="t", cite="c", unit="client", client=(first, *noise))
+            noises, why = calibrated(facts_of(defense, federation), "client", federation.batch)
+            found[name, len(noise)] = ([n.std / n.bound for n in noises], why)
+    assert found["clamp", 0] == found["clip", 0] == ([], "no noise")
+    assert found["clamp", 1] == (pytest.approx(found["clip", 1][0]), "")
+    assert found["clip", 1][0] == pytest.approx([2.0])
 
 
 def test_the_clamp_has_no_bound_at_the_server():
