@@ -5,6 +5,10 @@ noise              nothing; the likelihood uses the deviation of Gaussian noise 
 pruning, Soteria   the zeros of the observed gradient, as a constant (`Surviving`). If later noise hides the zeros: the part's
                    own rule; for a random choice, all coordinates that it could have chosen
 a sign             a soft sign, and a logistic likelihood of the observed signs (`leakbench.defense.sign`)
+a clamp            the zeros of the observed update; a clamped coordinate may have any value beyond the bound (`Saturated`)
+random rounding    nothing; the likelihood weighs each bucket by the distance of its levels
+percentile noise   nothing; the likelihood uses the deviation that the observed update shows
+a random rate      the factor that fits the observed update best
 PRECODE            nothing: the bottleneck is in the network, which every attacker knows. It runs at its mean, since the
                    attacker does not know the draws
 refusal            nothing: a gradient that is not zero was not refused (`leakbench.defense.refuse`)

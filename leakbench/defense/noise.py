@@ -14,7 +14,7 @@ from leakbench.core.rng import normal
 from leakbench.core.types import Clock, Fact, Generators, Signal
 from leakbench.privacy.decay import Multiplier
 
-__all__ = ["GaussianNoise", "LaplaceNoise"]
+__all__ = ["GaussianNoise", "LaplaceNoise", "laplace"]
 
 
 @part("transform.gaussian_noise")
@@ -75,6 +75,13 @@ class GaussianNoise:
         return Fact("noise", std=std * items if self.to == "mean" else std, each=self.to == "each")
 
 
+def laplace(like: Tensor, rngs: Generators | None, members: int) -> Tensor:
+    """Return Laplace noise of scale 1, (lanes, members, *p); the arguments are those of `leakbench.core.rng.normal`."""
+    # The length of a 2-vector of normals times a normal is Laplace distributed, a normal of exponential variance.
+    x, y, z = (normal(like, rngs, members) for _ in range(3))
+    return torch.hypot(x, y) * z
+
+
 @part("transform.laplace_noise")
 class LaplaceNoise:
     """Add Laplace noise of scale b, and so of standard deviation sqrt(2) b, to every coordinate of each member.
@@ -88,9 +95,7 @@ class LaplaceNoise:
         """Add the noise; `sensitivity` stays."""
         grads = {}
         for name, g in signal.grads.items():
-            # The length of a 2-vector of normals times a normal is Laplace distributed, a normal of exponential variance.
-            x, y, z = (normal(g, rngs, signal.members) for _ in range(3))
-            grads[name] = g + self.scale * torch.hypot(x, y) * z
+            grads[name] = g + self.scale * laplace(g, rngs, signal.members)
         fact = Fact(
             "uncalibrated_noise", std=2**0.5 * self.scale, each=True, reason="Laplace noise, and no bound of an L1 norm"
         )

@@ -82,6 +82,14 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "pfl_mechanism": (GAUSSIAN, {**GAUSSIAN, "step": "constrain_sensitivity"}, {**GAUSSIAN, "step": "add_noise"})
     if find_spec("pfl") and find_spec("multiprocess")
     else (),
+    "percentile_filter": ({}, *({"share": s, "gamma": n} for s, n in ((0.0, 1e-30), (1.0, 1e30)))),
+    "sparse_vector": ({}, {"fraction": 1e-9, "epsilon": 1e-9}, {"fraction": 1.0, "epsilon": 1e9, "replace": False}),
+    "percentile_noise": tuple({"sigma0": s} for s in (0.0, 1.0, 1e9)),
+    "qsgd": tuple(
+        {"levels": n, "bucket": b, "scale": s} for n, b in ((1, 1), (16, 512)) for s in ("length", "largest")
+    ),
+    "top_k_feedback": tuple({"share": s} for s in (1e-9, 0.5, 1.0)),
+    "random_rate": tuple({"spread": s} for s in (0.0, 0.5, 1.0)),
     "refuse_conspicuous": ({}, {"rows_alike": None, "d_snr": None, "lit_alone": None}),
 }
 """{transform: its numbers at the ends of their ranges, and between}."""
@@ -175,9 +183,9 @@ def _finite(name: str, form: dict[str, Any], station: str, kind: str, before: Si
             raise AssertionError("is no longer finite")
         if held:
             return
-    # An infinite coordinate has a sign, and is clipped by NVFlare.
-    defined = name in ("sign", "nvflare_filter") and kind == "infinite"
-    pruned = name.startswith(("prune", "soteria")) and kind == "one coordinate nan"
+    # An infinite coordinate has a sign, and it can be clamped.
+    defined = name in ("sign", "percentile_filter", "sparse_vector", "nvflare_filter") and kind == "infinite"
+    pruned = name.startswith(("prune", "soteria", "sparse_vector", "top_k")) and kind == "one coordinate nan"
     if bool(whole["after"][0]) and not (defined or pruned):
         raise AssertionError("has become finite: what is not a number goes on quietly")
     if before.lanes > 1 and not bool(whole["after"][1]):
@@ -186,7 +194,19 @@ def _finite(name: str, form: dict[str, Any], station: str, kind: str, before: Si
 
 def _of_zero(name: str, form: dict[str, Any], after: Signal) -> None:
     """Raise if zeros changed although no noise was drawn."""
-    quiet = ("clip_", "l2_max", "prune", "sign", "soteria", "refuse", "adapt")
+    quiet = (
+        "clip_",
+        "l2_max",
+        "percentile",
+        "prune",
+        "qsgd",
+        "random_rate",
+        "sign",
+        "top_k",
+        "soteria",
+        "refuse",
+        "adapt",
+    )
     silent = name.startswith(quiet) or (form.get("multiplier") == 0.0 and name in ("gaussian_noise", "share_of_noise"))
     if silent and name != "clip_inverted" and any(bool((g != 0).any()) for g in after.grads.values()):
         raise AssertionError("zeros are no longer zero")
@@ -223,6 +243,8 @@ def _wrong_numbers(full: bool) -> Iterator[tuple[str, dict[str, Any], str, float
             for value in (math.nan, math.inf, -math.inf, -1.0, 1e31, 1e-31, True) if full else (math.nan, -1.0):
                 if value == 1e-31 and field in (
                     "share",
+                    "fraction",
+                    "spread",
                     "rows_alike",
                     "lit_alone",
                     "beta1",
