@@ -60,6 +60,7 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "prune_random": tuple({"share": s} for s in (1e-9, 0.5, 1.0)),
     "sign": tuple({"size": s} for s in (1e-30, 1.0, 1e30)),
     "soteria": tuple({"share": s} for s in (0.0, 0.5, 1.0)),
+    "outpost": ({}, {"noise": 1e9, "share": 1.0}, {"pruned": 1.0, "decay": 1e9}, {"discarded": True}),
     "nbafl_uplink": tuple({"calibration": {**CALIBRATION, "epsilon": e}} for e in (1e-9, 1.0, 1e30)),
     "nbafl_downlink": tuple({"calibration": {**CALIBRATION, "epsilon": e}} for e in (1e-9, 1.0, 1e30)),
     "priority_noise": tuple(
@@ -206,6 +207,7 @@ def _wrong_numbers(full: bool) -> Iterator[tuple[str, dict[str, Any], str, float
             for value in (math.nan, math.inf, -math.inf, -1.0, 1e31, 1e-31, True) if full else (math.nan, -1.0):
                 if value == 1e-31 and field in (
                     "share",
+                    "pruned",
                     "rows_alike",
                     "lit_alone",
                     "beta1",
