@@ -67,6 +67,7 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
         {"trials": 2, "projection": "released"},
         {"trials": 2, "rounds": 1},
     ),
+    "graddefense": ({"noise": 1.0}, {"noise": 1e9, "clip": True}, {"noise": 1e-9, "slices": 1, "perturbed": 1}),
     "nbafl_uplink": tuple({"calibration": {**CALIBRATION, "epsilon": e}} for e in (1e-9, 1.0, 1e30)),
     "nbafl_downlink": tuple({"calibration": {**CALIBRATION, "epsilon": e}} for e in (1e-9, 1.0, 1e30)),
     "priority_noise": tuple(
