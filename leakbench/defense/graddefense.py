@@ -24,12 +24,19 @@ from leakbench.defense.by_norm import clip_factor
 from leakbench.engine.rows import length
 from leakbench.models.batch_norm import mixes_examples
 
-__all__ = ["GradDefense", "sensitivities", "slice_numbers"]
+__all__ = ["GradDefense", "noise_alone", "sensitivities", "slice_numbers"]
 
 PARTIAL = "noise on some slices of the gradient only: the other slices are sent as they are"
 
 FLOOR = 1e-3
 """Deviation of a coordinate without noise in the attacker's likelihood, as in `leakbench.attack.slots.distance`."""
+
+
+RUN = 50
+"""Number of consecutive coordinates that an attacker tests together for being noise alone."""
+
+DEVIANCE = 6.0
+"""Largest deviance of noise; half of a chi-square of one degree of freedom is above it in 5 of 10,000 runs."""
 
 
 @part("transform.graddefense")
@@ -93,21 +100,47 @@ class GradDefense:
         parts = torch.split(flat, sizes, 2)
         return {n: p.reshape(g.shape) for (n, g), p in zip(signal.grads.items(), parts, strict=True)}
 
-    def unlikelihood(self, guess: Parameters, seen: Parameters) -> Tensor | None:
-        """Return (lanes,), minus the log-likelihood if each coordinate has noise with the probability perturbed / slices.
+    @property
+    def ranks(self) -> Literal[True]:
+        """See `leakbench.defense.guess.Ranks`."""
+        return True
 
-        A coordinate u with noise is N(g, noise^2), or N(0, noise^2) if it was clipped, which leaves next to nothing of g.
+    def unlikelihood(self, guess: Parameters, seen: Parameters) -> Tensor | None:
+        """Return (lanes,), minus the log-likelihood of the leaked gradient.
+
+        Without the clip, each coordinate has noise with the probability perturbed / slices. With it, next to nothing is left of
+        the slices with noise: they do not count (`noise_alone`), and all other coordinates are exact.
         """
         share = self.perturbed / self.slices
         wide = math.hypot(FLOOR, self.noise)
+        ignored = noise_alone(seen, self.noise) if self.clip else None
         each = []
         for name, u in seen.items():
-            apart = guess[name] - u
-            plain = math.log(1 - share) - (apart / FLOOR).square() / 2 if share < 1 else torch.full_like(u, -torch.inf)
-            rest = u if self.clip else apart
-            noisy = math.log(share) - (rest / wide).square() / 2 - math.log(wide / FLOOR)
+            exact = ((guess[name] - u) / FLOOR).square() / 2
+            if ignored is not None:
+                each.append(exact.masked_fill(ignored[name], 0).flatten(1).sum(1))
+                continue
+            plain = math.log(1 - share) - exact if share < 1 else torch.full_like(u, -torch.inf)
+            noisy = math.log(share) - exact * (FLOOR / wide) ** 2 - math.log(wide / FLOOR)
             each.append(-torch.logaddexp(plain, noisy).flatten(1).sum(1))
         return torch.stack(each).sum(0)
+
+
+def noise_alone(seen: Parameters, noise: float) -> dict[str, Tensor]:
+    """Return {p: (lanes, *p)} bool, which coordinates of a leaked gradient look like noise and nothing else.
+
+    Slices are runs of consecutive coordinates. A run of `RUN` of them has the deviance n / 2 (q - 1 - log q) from N(0, noise^2),
+    where q is its mean square over the variance. Below `DEVIANCE` it counts as noise, and so do its neighbours, which may contain
+    an end of a slice.
+    """
+    sizes = [u[0].numel() for u in seen.values()]
+    flat = torch.cat([u.flatten(1) for u in seen.values()], 1)
+    padded = torch.nn.functional.pad(flat, (0, -flat.shape[1] % RUN))
+    quotient = padded.reshape(len(flat), -1, RUN).square().mean(2) / noise**2
+    deviance = RUN / 2 * (quotient - 1 - quotient.clamp_min(torch.finfo(flat.dtype).tiny).log())
+    near = torch.nn.functional.max_pool1d((deviance < DEVIANCE).to(flat)[:, None], 3, 1, 1)[:, 0] > 0
+    parts = torch.split(near.repeat_interleave(RUN, 1)[:, : flat.shape[1]], sizes, 1)
+    return {n: p.reshape(u.shape) for (n, u), p in zip(seen.items(), parts, strict=True)}
 
 
 def sensitivities(local: Local) -> Tensor:

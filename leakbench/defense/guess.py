@@ -10,7 +10,7 @@ a sign             a soft sign, and a logistic likelihood of the observed signs 
 PRECODE            nothing: the bottleneck is in the network, which every attacker knows. It runs at its mean, since the
                    attacker does not know the draws
 CENSOR             nothing; a likelihood of the lengths and the angles (`leakbench.defense.censor`)
-GradDefense        nothing; a likelihood in which each coordinate may have noise (`leakbench.defense.graddefense`)
+GradDefense        nothing; a likelihood in which each coordinate may have noise, or in which clipped slices do not count
 refusal            nothing: a gradient that is not zero was not refused (`leakbench.defense.refuse`)
 everything else    its deterministic part
 """

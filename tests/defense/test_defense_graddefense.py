@@ -15,7 +15,7 @@ from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Local, Network, Signal
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
-from leakbench.defense.graddefense import FLOOR, GradDefense, sensitivities, slice_numbers
+from leakbench.defense.graddefense import FLOOR, GradDefense, noise_alone, sensitivities, slice_numbers
 from leakbench.models import build, parameters
 
 NOW = Clock(0, 0, 1, 1)
@@ -108,15 +108,28 @@ def test_all_slices_and_no_draws():
 def test_the_likelihood_by_hand():
     """Two coordinates, each with noise half of the time."""
     guess, seen = {"a": torch.tensor([[0.2, 0.5]])}, {"a": torch.tensor([[0.2, 0.501]])}
-    for clip, away in ((False, (0.0, 0.001)), (True, (0.2, 0.501))):
-        wide = math.hypot(FLOOR, 0.1)
-        plain = [0.5, 0.5 * math.exp(-0.5)]
-        noisy = [0.5 * FLOOR / wide * math.exp(-((a / wide) ** 2) / 2) for a in away]
-        wanted = -sum(math.log(p + q) for p, q in zip(plain, noisy, strict=True))
-        found = GradDefense(noise=0.1, clip=clip).unlikelihood(guess, seen)
-        torch.testing.assert_close(found, torch.tensor([wanted]), rtol=1e-3, atol=1e-4)
+    wide = math.hypot(FLOOR, 0.1)
+    plain = [0.5, 0.5 * math.exp(-0.5)]
+    noisy = [0.5 * FLOOR / wide * math.exp(-((a / wide) ** 2) / 2) for a in (0.0, 0.001)]
+    wanted = -sum(math.log(p + q) for p, q in zip(plain, noisy, strict=True))
+    found = GradDefense(noise=0.1).unlikelihood(guess, seen)
+    torch.testing.assert_close(found, torch.tensor([wanted]), rtol=1e-3, atol=1e-4)
     everywhere = GradDefense(noise=0.1, slices=2, perturbed=2).unlikelihood(guess, seen)
     assert everywhere.isfinite().all()
+
+
+def test_an_attacker_ignores_what_looks_like_noise():
+    """Runs of 50: only the third is noise of that size, and its neighbours may hold an end of the slice."""
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.randn(1, 6, 50, generator=rng) * torch.tensor([0.3, 0.03, 0.1, 0.3, 0.3, 0.03])[:, None]
+    seen = {"a": rows[:, :3].flatten(1), "b": rows[:, 3:].reshape(1, 15, 10)}
+    alone = noise_alone(seen, 0.1)
+    found = torch.cat([alone["a"], alone["b"].flatten(1)], 1).reshape(6, 50)
+    assert found.all(1).tolist() == [False, True, True, True, False, False]
+    assert torch.equal(found.all(1), found.any(1))
+    guess = {n: u + 0.002 for n, u in seen.items()}
+    unlikelihood = GradDefense(noise=0.1, clip=True).unlikelihood(guess, seen)
+    torch.testing.assert_close(unlikelihood, torch.tensor([150 * 2.0]), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("clip", [False, True])
