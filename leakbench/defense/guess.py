@@ -4,6 +4,8 @@ a clip             the clip itself: a guess above the bound is scaled to it as w
 noise              nothing; the likelihood uses the deviation of Gaussian noise (`View.noise`) and ignores other noise
 pruning, Soteria   the zeros of the observed gradient, as a constant (`Surviving`). If later noise hides the zeros: the part's
                    own rule; for a random choice, all coordinates that it could have chosen
+Outpost            the zeros where no noise was added, its own rule elsewhere, and a likelihood of both
+                   (`leakbench.defense.outpost`)
 a sign             a soft sign, and a logistic likelihood of the observed signs (`leakbench.defense.sign`)
 a clamp            the zeros of the observed update; a clamped coordinate may have any value beyond the bound (`Saturated`)
 random rounding    nothing; the likelihood weighs each bucket by the distance of its levels
@@ -11,6 +13,8 @@ percentile noise   nothing; the likelihood uses the deviation that the observed 
 a random rate      the factor that fits the observed update best
 PRECODE            nothing: the bottleneck is in the network, which every attacker knows. It runs at its mean, since the
                    attacker does not know the draws
+CENSOR             nothing; a likelihood of the lengths and the angles (`leakbench.defense.censor`)
+GradDefense        nothing; a likelihood in which each coordinate may have noise, or in which clipped slices do not count
 refusal            nothing: a gradient that is not zero was not refused (`leakbench.defense.refuse`)
 everything else    its deterministic part
 """
@@ -18,14 +22,14 @@ everything else    its deterministic part
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.transform import STATIONS, Stations, Transform
 
-__all__ = ["Chooses", "Explains", "Surviving", "on_a_guess", "surviving", "unlikelihood"]
+__all__ = ["Chooses", "Explains", "Ranks", "Surviving", "on_a_guess", "ranks", "surviving", "unlikelihood"]
 
 
 @runtime_checkable
@@ -55,6 +59,13 @@ class Explains(Protocol):
             (lanes,), differentiable in `guess`. None if this transform did not send `seen`: a mean of several members leaked, or
             noise was added later.
         """
+
+
+@runtime_checkable
+class Ranks(Explains, Protocol):
+    """A transform whose own likelihood ranks candidates too: what it sends does not resemble their gradients."""
+
+    ranks: Literal[True]
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,11 @@ def unlikelihood(stations: Stations, guess: Parameters, seen: Parameters) -> Ten
     several = (t for t in stations.transforms if isinstance(t, Explains))
     values = (transform.unlikelihood(guess, seen) for transform in several)
     return next((value for value in values if value is not None), None)
+
+
+def ranks(stations: Stations) -> bool:
+    """Return whether candidates are ranked by `unlikelihood`."""
+    return any(isinstance(t, Ranks) for t in stations.transforms)
 
 
 def _guessed(transform: Transform, seen: Parameters) -> Transform:

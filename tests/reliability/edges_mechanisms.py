@@ -71,6 +71,14 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "prune_random": tuple({"share": s} for s in (1e-9, 0.5, 1.0)),
     "sign": tuple({"size": s} for s in (1e-30, 1.0, 1e30)),
     "soteria": tuple({"share": s} for s in (0.0, 0.5, 1.0)),
+    "outpost": ({}, {"noise": 1e9, "share": 1.0}, {"pruned": 1.0, "decay": 1e9}, {"discarded": True}),
+    "censor": (
+        {"trials": 2},
+        {"trials": 2, "step": 1e9},
+        {"trials": 2, "projection": "released"},
+        {"trials": 2, "rounds": 1},
+    ),
+    "graddefense": ({"noise": 1.0}, {"noise": 1e9, "clip": True}, {"noise": 1e-9, "slices": 1, "perturbed": 1}),
     "nbafl_uplink": tuple({"calibration": {**CALIBRATION, "epsilon": e}} for e in (1e-9, 1.0, 1e30)),
     "nbafl_downlink": tuple({"calibration": {**CALIBRATION, "epsilon": e}} for e in (1e-9, 1.0, 1e30)),
     "priority_noise": tuple(
@@ -137,7 +145,7 @@ def _tried(name: str, form: dict[str, Any], station: str, kind: str) -> None:
     except InputError as error:
         if "\n" in str(error) or not str(error):
             raise AssertionError(f"refused in {str(error)!r}, expected one line") from None
-        if station not in WITHOUT and name not in ("nbafl_uplink", "nbafl_downlink"):
+        if station not in WITHOUT and name not in ("nbafl_uplink", "nbafl_downlink", "censor"):
             raise AssertionError(f"refused at a station where it can stand: {error}") from None
         return
     for n, g in before.grads.items():
@@ -245,6 +253,7 @@ def _wrong_numbers(full: bool) -> Iterator[tuple[str, dict[str, Any], str, float
                     "share",
                     "fraction",
                     "spread",
+                    "pruned",
                     "rows_alike",
                     "lit_alone",
                     "beta1",

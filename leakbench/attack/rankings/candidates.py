@@ -27,6 +27,7 @@ from leakbench.core.answers import Ranking
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, part
 from leakbench.core.types import Generators
+from leakbench.defense.guess import ranks, unlikelihood
 from leakbench.engine.rows import gram_of
 from leakbench.federated.view import Public, View
 
@@ -46,6 +47,8 @@ class Candidates:
     g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S + s^2, where s is the standard deviation of a known noise, else 0.
     All gradients are computed at the sent model. S is the covariance of the public sample plus, in every direction, the energy of
     one half of the sample that the other half does not explain.
+
+    If a defense sends something that does not resemble a gradient, its own likelihood ranks (`leakbench.defense.guess.Ranks`).
 
     If the update shows the span of the features of the batch, and a candidate is clearly in it, the span decides
     (`leakbench.attack.batch_features`). With an imprint and M > 1, only the bin of the candidate counts (`in_bins`). If a defense
@@ -70,8 +73,8 @@ class Candidates:
         Raises:
             InputError: If a view contains no candidates, or no public examples for a batch.
         """
-        # Each release selects its own coordinates, so that releases with a visible selection are not averaged.
-        apart = any(selects(view) for view in views)
+        # Each release selects its own coordinates or direction, so that such releases are not averaged.
+        apart = any(selects(view) or ranks(view.stations.before(view.tap)) for view in views)
         observations = ((view, 1) for view in views) if apart else averaged(views)
         return Ranking(torch.stack([self._scores(view, n) for view, n in observations]).sum(0))
 
@@ -100,6 +103,8 @@ class Candidates:
             hypotheses = gradients_alone(bare, candidates, self.chunk)
             return torch.cat([_closeness_where_sent(observed, g) for g in hypotheses], 1)
         hypotheses = gradients_alone(view, candidates, self.chunk)
+        if view.examples == 1 and ranks(view.stations.before(view.tap)):
+            return torch.cat([_explained(view, g) for g in hypotheses], 1)
         if view.examples == 1:
             return _alone(observed, hypotheses)
         return self._in_batch(view, observed, self._others(view), hypotheses)
@@ -161,6 +166,19 @@ class Candidates:
 def _alone(observed: Tensor, hypotheses: Iterator[Tensor]) -> Tensor:
     """Return the scores (V, k) of hypotheses about the single example of each gradient (V, p)."""
     return torch.cat([_closeness(observed, g) for g in hypotheses], 1)
+
+
+def _explained(view: View, guesses: Tensor) -> Tensor:
+    """Return (V, k): the log-likelihood of each update by the defense's own law, for hypotheses (k, p) about its single example."""
+    names, shapes = zip(*((n, u.shape[1:]) for n, u in view.update.items()), strict=True)
+    parts = torch.split(guesses, [shape.numel() for shape in shapes], 1)
+    guess = {n: g.reshape(-1, *shape) for n, g, shape in zip(names, parts, shapes, strict=True)}
+    scores = []
+    for victim in range(view.victims):
+        seen = {n: u[victim].expand_as(guess[n]) for n, u in view.update.items()}
+        value = unlikelihood(view.stations.before(view.tap), guess, seen)
+        scores.append(guesses.new_zeros(len(guesses)) if value is None else -value)
+    return torch.stack(scores)
 
 
 def _closeness(observed: Tensor, guesses: Tensor) -> Tensor:
