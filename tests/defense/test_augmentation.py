@@ -16,6 +16,7 @@ from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.cell import hand_out
 from leakbench.cell.fit import check_inputs
 from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
 from leakbench.core.recipe import acting, construct, describe, resolve
 from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, Generators, Network
@@ -24,12 +25,15 @@ from leakbench.defense import Defense
 from leakbench.defense.ats import Ats, contrast, shifted
 from leakbench.defense.augmentation import Batch, applied, drawn
 from leakbench.defense.transform import Stations
+from leakbench.execute import execute
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.client import Examples, augmented, client_update, example_signal, mean_update
 from leakbench.federated.leakage import leak
 from leakbench.federated.simulate import train
 from leakbench.federated.view import Public
 from leakbench.models import build, one_hot, parameters
+from leakbench.storage.rows_file import read_rows
+from leakbench.storage.store import open_run
 
 CLOCK = Clock(0, 0, 1, 1)
 CLASSES = 3
@@ -328,3 +332,28 @@ def test_a_missing_reconstruction_stays_missing() -> None:
     back = undo((ats,), Public(data.test_inputs, data.test_targets), data.classes, CLOCK, generator(0, "undo"))
     some = torch.stack([data.train_inputs[0], torch.full_like(data.train_inputs[0], math.nan)])
     assert back(some)[0].isfinite().all() and back(some)[1].isnan().all()
+
+
+def test_a_run_undoes_the_augmentation_only_for_an_attacker_that_knows_it(tmp_path: Path) -> None:
+    """The rows compare with the originals: the adaptive attacker is closer to them than the oblivious one."""
+    medians = {}
+    for knows in ("oblivious", "defense"):
+        cell = resolve_cell(
+            Request(
+                defense="ats",
+                attack="whitened_public",
+                dataset="digits",
+                iterations=15,
+                victims=6,
+                networks=1,
+                candidates=10,
+                taps=("type-2",),
+                train_rounds=0,
+                knows=knows,
+            ),
+            None,
+        )
+        with open_run(tmp_path / knows, {"hash": cell.hash, "cell": cell.names, "command": "test"}) as run:
+            execute(cell, run, Reporter(quiet=True))
+        medians[knows] = read_rows(tmp_path / knows / "rows.parquet")["rmse"].median()
+    assert medians["defense"] < 0.7 * medians["oblivious"]
