@@ -14,17 +14,21 @@ from torch import Tensor
 
 from leakbench.core.answers import Reconstruction
 from leakbench.core.types import Clock
-from leakbench.defense.augmentation import Augmentation, Batch, ShowsLess, applied
+from leakbench.defense.augmentation import Augmentation, Batch, Copies, ShowsLess, applied
 from leakbench.federated.view import Public
 from leakbench.models import one_hot
 
-__all__ = ["PUBLIC", "augmented_public", "undo", "undone"]
+__all__ = ["PUBLIC", "augmented_public", "one_of_each", "undo", "undone"]
 
 PUBLIC = 3000
 """Number of public examples from which the attacker learns to undo an augmentation."""
 
 ERROR = 1e-3
 """Variance of the error of a reconstructed augmented example, which also represents what a sample of examples leaves open."""
+
+
+SAME = 0.05
+"""Largest root mean squared difference of two reconstructions of one original."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,11 @@ def _fitted(
 ) -> _Outcome:
     inputs = public.inputs.flatten(1).double()
     after = _augmented(outcome, public, classes, clock, rng).inputs[0, : len(inputs)]
-    shown = _shown(augmentations, after).flatten(1).double()
+    return _fit(_shown(augmentations, after).flatten(1).double(), inputs)
+
+
+def _fit(shown: Tensor, inputs: Tensor) -> _Outcome:
+    """Return the Gaussian of pairs of what augmented examples show (n, d) and their originals (n, d)."""
     mean, original = shown.mean(0), inputs.mean(0)
     apart = shown - mean
     covariance = apart.T @ apart / len(apart)
@@ -122,6 +130,45 @@ def _fitted(
     root = torch.linalg.cholesky(covariance)
     slope = torch.cholesky_solve(apart.T @ (inputs - original) / len(apart), root)
     return _Outcome(mean, root, slope, original)
+
+
+def one_of_each(
+    augmentations: tuple[Augmentation, ...], inputs: Tensor, certainty: Tensor, count: int, public: Public
+) -> tuple[Tensor, Tensor]:
+    """Return one original for the copies of each example among reconstructed members of a batch, the most certain ones first.
+
+    A member shows its example up to the transformation that made it. The most likely of the possible originals counts, by a
+    Gaussian of public examples, so that the copies of an example have the same original.
+
+    Args:
+        augmentations: Augmentations, of which those with `originals` are undone.
+        inputs: (V, n, d), NaN without a reconstruction.
+        certainty: (V, n), minus infinity without a reconstruction.
+        count: M, the largest number of originals.
+        public: Public examples (P, *s).
+
+    Returns:
+        The same for M originals.
+    """
+    known = public.inputs.flatten(1).double()
+    prior = _fit(known, known)
+    found = inputs.new_full((len(inputs), count, inputs.shape[2]), torch.nan)
+    sure = certainty.new_full((len(inputs), count), -torch.inf)
+    for victim in range(len(inputs)):
+        kept = list[Tensor]()
+        for place in certainty[victim].argsort(descending=True).tolist():
+            if len(kept) == count or not bool(inputs[victim, place].isfinite().all()):
+                break
+            options = inputs[victim, place].reshape(1, *public.inputs.shape[1:])
+            for augmentation in augmentations:
+                if isinstance(augmentation, Copies):
+                    options = augmentation.originals(options)
+            flat = options.flatten(1)
+            best = flat[int(prior.likelihood(flat.double()).argmax())]
+            if all(float((best - other).square().mean()) > SAME**2 for other in kept):
+                found[victim, len(kept)], sure[victim, len(kept)] = best, certainty[victim, place]
+                kept.append(best)
+    return found, sure
 
 
 def _augmented(

@@ -21,6 +21,7 @@ __all__ = [
     "AUGMENTATION",
     "Augmentation",
     "Batch",
+    "Copies",
     "ShowsLess",
     "applied",
     "check_pictures",
@@ -76,6 +77,14 @@ class ShowsLess(Protocol):
 
     def shown(self, inputs: Tensor) -> Tensor:
         """Return what inputs (n, *s) show whatever was drawn, of the same shape."""
+
+
+@runtime_checkable
+class Copies(Protocol):
+    """An augmentation that adds transformed copies, each of which shows its example."""
+
+    def originals(self, members: Tensor) -> Tensor:
+        """Return the possible originals (n k, *s) of members (n, *s) of an augmented batch, one for each of the k copies."""
 
 
 def applied(augmentations: tuple[Augmentation, ...], batch: Batch, clock: Clock, rngs: Generators | None) -> Batch:

@@ -16,6 +16,7 @@ from leakbench.defense.augmentation import Batch, check_pictures
 __all__ = ["Oasis"]
 
 TURNS = {"rotate_90": 1, "rotate_180": 2, "rotate_270": 3}
+BACK = {"rotate_90": "rotate_270", "rotate_270": "rotate_90"}
 FLIPS = {"flip_horizontal": -1, "flip_vertical": -2}
 
 
@@ -47,6 +48,11 @@ class Oasis:
         check_pictures(batch.inputs, "oasis")
         inputs = torch.cat([batch.inputs, *(_transformed(batch.inputs, name) for name in self.added)], 1)
         return Batch(inputs, batch.targets.repeat(1, self.copies, 1), batch.weights.repeat(1, self.copies))
+
+    def originals(self, members: Tensor) -> Tensor:
+        """Return each member (n, *s), and it after the inverse of each transformation, as (n k, *s)."""
+        several = [members, *(_transformed(members, BACK.get(name, name)) for name in self.added)]
+        return torch.stack(several, 1).flatten(0, 1)
 
 
 def _transformed(inputs: Tensor, name: str) -> Tensor:

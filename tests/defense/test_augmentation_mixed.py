@@ -8,11 +8,15 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from leakbench.attack.methods.rows import Rows
+from leakbench.attack.servers.imprint import Imprint
 from leakbench.attack.slots.labels import LastLayer, LastLayerSoft
+from leakbench.attack.undo import one_of_each
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import construct
 from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, Network
+from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import FactProbe, facts_at
 from leakbench.defense.augmentation import Batch
@@ -21,7 +25,7 @@ from leakbench.defense.oasis import Oasis
 from leakbench.defense.transform import Stations
 from leakbench.federated.client import Examples, mean_update
 from leakbench.federated.leakage import leak
-from leakbench.federated.view import Public, View
+from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import build, one_hot, parameters
 from tests.defense.test_augmentation import CLASSES, CLOCK, batch_of, epsilon_of, network, with_inputs
 
@@ -215,3 +219,53 @@ def test_soft_labels_need_one_example() -> None:
     view, _ = soft_view(one_hot(torch.tensor([0, 1]), CLASSES))
     with pytest.raises(InputError, match="last_layer_soft reads one example"):
         LastLayerSoft()(dataclasses.replace(view, tap="type-1", batch=2), generators(0, "x", [(0,), (1,)]))
+
+
+# One original for the copies of each image
+
+
+def test_the_possible_originals_of_every_copy_include_the_original() -> None:
+    batch = batch_of(1, 5)
+    for oasis in (Oasis(), Oasis(("rotate_90", "flip_vertical"))):
+        copies = oasis(batch, CLOCK, None).inputs[0].unflatten(0, (oasis.copies, 5))
+        for members in copies:
+            options = oasis.originals(members).unflatten(0, (5, oasis.copies))
+            assert (options == batch.inputs[0][:, None]).flatten(2).all(2).any(1).all()
+
+
+def test_one_upright_image_stays_of_four_copies() -> None:
+    """The most certain ones first; a missing reconstruction ends the list."""
+    data = load_dataset("digits", None)[2]
+    real, public = data.train_inputs[:6], Public(data.test_inputs, data.test_targets)
+    batch = Batch(real[None], torch.zeros(1, 6, 10), torch.ones(1, 6))
+    members = Oasis()(batch, CLOCK, None).inputs.flatten(2)
+    order = torch.randperm(24, generator=generator(0, "order"))
+    contents = torch.cat([members[:, order], members[:, :1] * torch.nan], 1)
+    certainty = torch.cat([-torch.arange(24.0), torch.tensor([-math.inf])])[None]
+    found, sure = one_of_each((Oasis(),), contents, certainty, 8, public)
+    given = sure[0].isfinite()
+    assert (found[0].isfinite().all(1) == given).all()
+    assert (sure[0, given].diff() < 0).all()
+    nearest = (real.flatten(1)[:, None] - found[0, given]).square().mean(2).amin(1)
+    assert (nearest < 1e-10).sum() >= 5  # A Gaussian prior may take one image for upside down.
+
+
+def test_an_attacker_that_knows_of_copies_reads_all_their_rows() -> None:
+    """An imprint along a random direction: the oblivious attacker returns rotated copies, the adaptive one most originals."""
+    server = Imprint(bins=512, functional="random")
+    data = load_dataset("digits", None)[2]
+    public = Public(data.test_inputs, data.test_targets)
+    model = build("mlp", data.shape, data.classes, generator(0, "model"))
+    sent, bins = server(Network(model, parameters(model)), public, Knowledge(), generator(0, "server"))
+    x, y = data.train_inputs[:4], one_hot(data.train_targets[:4], data.classes)
+    stations = Stations(inputs=(Oasis(),))
+    update = leak("type-1", sent, x[None, None, None], y[None, None, None], 0.1, stations, CLOCK, None)
+    view = View("type-1", sent, update, 4, data.shape, data.classes, 0.1, public=public, secret=bins)
+    told = dataclasses.replace(view, stations=stations, knowledge=Knowledge(defense=True))
+
+    def right(some: View) -> int:
+        answer = Rows()((some,), generators(0, "attack", [(0,)])).inputs[0]
+        return int(((answer[:, None] - x).flatten(2).square().mean(2).sqrt() < 0.01).any(0).sum())
+
+    assert right(told) >= 3
+    assert right(view) < right(told)
