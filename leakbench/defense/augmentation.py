@@ -56,7 +56,8 @@ class Augmentation(Protocol):
       no epsilon of one example follows (`leakbench.defense.facts` also measures it).
     - `copies`: number of members of the result for each example, 1 without it. The first B members belong to the B examples.
     - `random`: whether the result depends on random draws; true without it.
-    - `outcomes()`: returns an augmentation without random draws for each possible draw of one example, if there are few.
+    - `outcomes()`: returns an augmentation for each possible draw of one example, if there are few, or for each draw of what
+      matters most. An attacker that undoes the augmentation determines which of them it was.
     """
 
     def __call__(self, batch: Batch, clock: Clock, rngs: Generators | None) -> Batch:

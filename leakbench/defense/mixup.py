@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from leakbench.core.part import Fraction, Positive, part
 from leakbench.core.types import Clock, Generators
-from leakbench.defense.augmentation import Batch, drawn
+from leakbench.defense.augmentation import Augmentation, Batch, drawn
 
 __all__ = ["InstaHide", "Mixup", "mixed"]
 
@@ -31,6 +32,10 @@ class Mixup:
         Positive, Field(description="Both parameters of the Beta distribution; 1 draws all weights equally.")
     ] = 1.0
 
+    def outcomes(self) -> tuple[Augmentation, ...]:
+        """Return mixes of known weights from 1/2 to 1: the example with the larger weight is the one that a mix shows."""
+        return tuple(_Weighted(0.5 + step / 20) for step in range(11))
+
     def __call__(self, batch: Batch, clock: Clock, rngs: Generators | None) -> Batch:
         """Mix; without generators nothing is mixed."""
         if rngs is None:
@@ -42,6 +47,20 @@ class Mixup:
             return torch.stack([own, 1 - own], 1)
 
         return mixed(batch, drawn(batch, rngs, weights), _partners(batch, rngs, 1))
+
+
+@dataclass(frozen=True)
+class _Weighted:
+    """Mix each example, with a known weight, with another one of its batch."""
+
+    own: float
+
+    def __call__(self, batch: Batch, clock: Clock, rngs: Generators | None) -> Batch:
+        """Mix; without generators nothing is mixed."""
+        if rngs is None:
+            return batch
+        weights = batch.weights.new_tensor([self.own, 1 - self.own]).expand(*batch.weights.shape, 2)
+        return mixed(batch, weights, _partners(batch, rngs, 1))
 
 
 @part("augmentation.instahide")

@@ -11,7 +11,7 @@ from torch import Tensor
 from leakbench.attack.methods.rows import Rows
 from leakbench.attack.servers.imprint import Imprint
 from leakbench.attack.slots.labels import LastLayer, LastLayerSoft
-from leakbench.attack.undo import one_of_each
+from leakbench.attack.undo import one_of_each, undo
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import construct
 from leakbench.core.rng import generator, generators
@@ -19,7 +19,8 @@ from leakbench.core.types import Clock, Network
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import FactProbe, facts_at
-from leakbench.defense.augmentation import Batch
+from leakbench.defense.ats import Ats
+from leakbench.defense.augmentation import Augmentation, Batch, copies_of
 from leakbench.defense.mixup import InstaHide, Mixup, mixed
 from leakbench.defense.oasis import Oasis
 from leakbench.defense.transform import Stations
@@ -269,3 +270,62 @@ def test_an_attacker_that_knows_of_copies_reads_all_their_rows() -> None:
 
     assert right(told) >= 3
     assert right(view) < right(told)
+
+
+# The attacker that undoes a mix
+
+
+def test_a_mix_with_a_large_weight_is_undone_by_its_own_weight() -> None:
+    """The likely weight follows from the mix itself, so that nothing is taken from a mix that shows its example."""
+    data = load_dataset("digits", None)[2]
+    public = Public(data.test_inputs, data.test_targets)
+    back = undo((Mixup(),), public, data.classes, CLOCK, generator(0, "undo"))
+    real, others = data.train_inputs[:60], data.train_inputs[60:120]
+
+    def rmse(own: float, undoing: bool = True) -> float:
+        mix = own * real + (1 - own) * others
+        guess = back(mix) if undoing else mix
+        return float((guess - real).flatten(1).square().mean(1).sqrt().median())
+
+    assert rmse(1.0) < 0.03
+    for own in (0.7, 0.8):
+        assert rmse(own) < 0.97 * rmse(own, undoing=False)
+
+
+# Edges
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Ats(((("translate_x", 0.99), ("contrast", 0.0), ("translate_y", 0.0)),)),
+        Mixup(1e-3),
+        Mixup(1e3),
+        InstaHide(2, 0.6),
+        Oasis(),
+    ],
+)
+def test_clients_without_examples_and_batches_of_one(change: Augmentation) -> None:
+    """Empty Poisson batches, one example, and images of one pixel: finite results of the right shape."""
+    for members, shape in ((1, (1, 1, 1)), (3, (3, 4, 4))):
+        for real in (0, 1, members):
+            batch = batch_of(2, members, shape, (torch.arange(members) < real).float().expand(2, members))
+            for rngs in (generators(0, "noise", [(0,), (1,)]), None):
+                after = change(batch, CLOCK, rngs)
+                copies = copies_of((change,))
+                assert after.inputs.shape == (2, copies * members, *shape)
+                assert after.targets.shape == (2, copies * members, CLASSES)
+                assert after.inputs.isfinite().all() and after.targets.isfinite().all()
+                assert torch.equal(after.weights, batch.weights.repeat(1, copies))
+    alone = batch_of(1, 1)
+    if isinstance(change, Mixup):
+        torch.testing.assert_close(change(alone, CLOCK, generators(0, "noise", [(0,)])).inputs, alone.inputs)
+
+
+@pytest.mark.parametrize("change", [Ats(((("translate_y", 0.2), ("contrast", 0.4)),)), Mixup(), InstaHide(), Oasis()])
+def test_a_guess_can_be_differentiated_through_every_change(change: Augmentation) -> None:
+    batch = batch_of(1, 3)
+    inputs = batch.inputs.clone().requires_grad_()
+    after = change(dataclasses.replace(batch, inputs=inputs), CLOCK, generators(0, "noise", [(0,)]))
+    (back,) = torch.autograd.grad(after.inputs.square().sum(), inputs)
+    assert back.isfinite().all() and back.any()
