@@ -115,7 +115,7 @@ def measured(name: str, defense: Defense) -> Row:
 
 
 def _stations(defense: Defense) -> str:
-    acts = [name for name in STATIONS if getattr(defense, name)]
+    acts = [*["inputs"] * bool(defense.inputs), *(name for name in STATIONS if getattr(defense, name))]
     acts += ["model"] * bool(defense.network) + ["aggregation"] * (defense.aggregation == "secure")
     return ", ".join(acts) or "nowhere"
 

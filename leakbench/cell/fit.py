@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from leakbench.attack import Attack
 from leakbench.attack.needs import IMAGE, TABULAR, TEXT, ReadsParameters
 from leakbench.attack.servers.fishing import fished
@@ -11,9 +13,10 @@ from leakbench.cell.settings import Settings
 from leakbench.cell.victim_mode import check_mode
 from leakbench.core.errors import InputError
 from leakbench.core.request import NEXT_TOKEN
-from leakbench.core.types import Network
+from leakbench.core.types import Clock, Network
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
+from leakbench.defense.augmentation import Batch, applied
 from leakbench.defense.transform import RunsNetwork, name_of
 from leakbench.models.folder import shown
 from leakbench.models.language import LanguageModel
@@ -52,6 +55,7 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
         )
     networks = {shown(name): probe(defense, data, s, name) for name in (s.model, s.leaking)}
     check_mode(s.victim_mode, {n: p.network.model for n, p in networks.items()}, shown(s.leaking), s.taps, defense)
+    check_inputs(defense, data)
     for seen in networks.values():
         facts_at(defense, seen, defense.clock(f, 0))
     if s.protocol == "live":
@@ -66,6 +70,13 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
             raise InputError(
                 f"leak-batch: got {s.leak_batch}, more than the {f.examples_per_client} examples that a client holds"
             )
+
+
+def check_inputs(defense: Defense, data: Dataset) -> None:
+    """Raise InputError if the defense changes inputs and cannot change those of the data."""
+    tokens = data.kind == TEXT
+    inputs = torch.zeros(1, 2, *data.shape, dtype=torch.int64 if tokens else torch.float32)
+    applied(defense.inputs, Batch(inputs, torch.zeros(1, 2, data.classes), torch.ones(1, 2)), Clock(0, 0, 1, 1), None)
 
 
 def check_kind(attack: Attack, data: Dataset, names: tuple[str, str]) -> None:
@@ -112,7 +123,7 @@ def check_loss(s: Settings, attack: Attack, defense: Defense, names: dict[str, s
     if s.loss != NEXT_TOKEN:
         return
     runs = any(isinstance(t, RunsNetwork) for t in (*defense.example, *defense.batch, *defense.client))
-    if runs or defense.network:
+    if runs or defense.network or defense.inputs:
         raise InputError(
             f"loss: next_token has no classes, which the defense {names['defense']!r} reads; try --loss class"
         )

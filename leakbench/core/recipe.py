@@ -298,6 +298,9 @@ def _is_file(path: Path) -> bool:
 PROSE = ("title", "cite", "note", "printed", "printed_by")
 """Fields of a recipe that change no result and no identity: texts, and a paper's printed numbers."""
 
+LATER = ("inputs",)
+"""Fields of a recipe that came after results were published: a recipe without them keeps its identity."""
+
 
 def describe(value: Any) -> Any:
     """Return a part or recipe as plain data for hashes and manifests: its name, its fields, its version if above 1.
@@ -325,8 +328,8 @@ def content_of(recipe: Mapping[str, Any]) -> str:
 
 
 def acting(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a described recipe without the fields that change no result."""
-    return {name: value for name, value in recipe.items() if name not in PROSE}
+    """Return a described recipe without the fields that change no result, and without `LATER` ones that are empty."""
+    return {n: value for n, value in recipe.items() if n not in PROSE and not (n in LATER and value in ([], ()))}
 
 
 def nested(cls: type[Any]) -> BeforeValidator:

@@ -11,15 +11,17 @@ from typing import Any, TypeAlias
 import torch
 
 from leakbench.core.errors import InputError
+from leakbench.core.recipe import recipe_name
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Fact, Local, Network, Parameters, Signal, sent_memory
 from leakbench.data.recipe import Federation
+from leakbench.defense.augmentation import Augmentation, Batch, applied, copies_of
 from leakbench.defense.recipe import Defense
 from leakbench.defense.transform import SILENT, Transform, apply
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.privacy.ledger import OWN_NOISE, Phase
 
-__all__ = ["FactProbe", "facts_at", "phases"]
+__all__ = ["FactProbe", "doubts_of_inputs", "facts_at", "phases"]
 
 Facts: TypeAlias = dict[str, tuple[Fact, ...]]
 """{station: facts of its transforms, oldest first}."""
@@ -42,6 +44,9 @@ class FactProbe:
     classes: int
     federation: Federation
 
+
+DRAWS = 8
+"""Number of draws with which an augmentation is checked."""
 
 LOUDEST = 1e31
 """Largest standard deviation at which every draw of noise is finite in single precision."""
@@ -71,7 +76,7 @@ def phases(defense: Defense, probe: FactProbe) -> tuple[Phase, ...]:
     f = probe.federation
     watched = _Watched(**vars(defense.clock(f, 0)))
     first, memory = _run(defense, probe, watched)
-    doubts = (*_of_statistics(probe), *_of_memory(defense, probe, first, memory))
+    doubts = (*doubts_of_inputs(defense, probe), *_of_statistics(probe), *_of_memory(defense, probe, first, memory))
     read = vars(watched).get("read", set()) | ({"round"} if callable(defense.cohort_growth) else set())
     # If the facts are the same for one element of each tensor, neither shapes nor examples matter. There may be thousands of
     # moments, so the small probe is used for the others.
@@ -149,8 +154,9 @@ def _run(defense: Defense, probe: FactProbe, clock: Clock) -> tuple[Facts, Param
 
     f = probe.federation
     found: Facts = {}
-    inside = through("batch", through("example", _large(probe, f.batch)).mean())
-    sent = dataclasses.replace(_large(probe, 1), memory=inside.memory)
+    copies = copies_of(defense.inputs)
+    inside = through("batch", through("example", _large(probe, f.batch * copies, copies)).mean())
+    sent = dataclasses.replace(_large(probe, 1, copies), memory=inside.memory)
     after = through("server", _repeated(through("client", sent), clock.cohort))
     return found, {n: m[0, 0] for n, m in after.mean().memory.items()}
 
@@ -168,6 +174,41 @@ def _with_own_noise(transform: Transform, before: Signal, after: Signal, clock: 
         return after
     doubt = Fact("other", reason=f"{OWN_NOISE}: {type(transform).__name__} states no `noise` fact")
     return dataclasses.replace(after, facts=(*before.facts, doubt))
+
+
+def doubts_of_inputs(defense: Defense, probe: FactProbe) -> tuple[Fact, ...]:
+    """Return a fact against the epsilon of one example if the changes of inputs put it into several members of a batch.
+
+    A clip then bounds one member, not what one example changes. For a whole client, the clip of its update bounds all of it.
+    """
+    if not defense.inputs or defense.unit == "client":
+        return ()
+    for augmentation in defense.inputs:
+        alone = bool(getattr(augmentation, "by_example", False)) and _changes_one(augmentation, probe)
+        if not alone:
+            name = recipe_name(type(augmentation)) or type(augmentation).__name__
+            reason = f"{name} puts one example into several members of a batch, and a clip bounds each member alone"
+            return (Fact("other", reason=reason, raw=True),)
+    return ()
+
+
+def _changes_one(augmentation: Augmentation, probe: FactProbe) -> bool:
+    """Return whether another first example, or none, changes the first member of an augmented batch alone, in several draws."""
+    rng = torch.Generator().manual_seed(0)
+    inputs = torch.rand(1, 3, *probe.shape, generator=rng)
+    targets = torch.softmax(torch.randn(1, 3, probe.classes, generator=rng), 2)
+    weights, clock = torch.ones(1, 3), probe.federation.clock(0)
+    other = Batch(torch.cat([1 - inputs[:, :1], inputs[:, 1:]], 1), targets.roll(1, 2), weights)
+    other = dataclasses.replace(other, targets=torch.cat([other.targets[:, :1], targets[:, 1:]], 1))
+    for seed in range(DRAWS):
+        one, two = (
+            applied((augmentation,), batch, clock, generators(seed, "changes one", [(0,)]))
+            for batch in (Batch(inputs, targets, weights), other)
+        )
+        same = [torch.equal(getattr(one, name)[:, 1:], getattr(two, name)[:, 1:]) for name in ("inputs", "targets")]
+        if one.weights.shape != weights.shape or not torch.equal(one.weights, weights) or not all(same):
+            return False
+    return True
 
 
 def _of_statistics(probe: FactProbe) -> tuple[Fact, ...]:
@@ -216,11 +257,11 @@ def _ratios(facts: Facts) -> list[float]:
     return found
 
 
-def _large(probe: FactProbe, members: int) -> Signal:
+def _large(probe: FactProbe, members: int, copies: int = 1) -> Signal:
     grads = {n: p.new_full((1, members, *p.shape), LARGE) for n, p in probe.network.parameters.items()}
-    device = next(iter(grads.values())).device
-    inputs = torch.full((1, probe.federation.batch, *probe.shape), 0.5, device=device)
-    targets = torch.full((1, probe.federation.batch, probe.classes), 1 / probe.classes, device=device)
+    device, batch = next(iter(grads.values())).device, probe.federation.batch * copies
+    inputs = torch.full((1, batch, *probe.shape), 0.5, device=device)
+    targets = torch.full((1, batch, probe.classes), 1 / probe.classes, device=device)
     memory = {n: m[None, None] for n, m in probe.network.memory.items()}
     return Signal(grads, memory=memory, local=Local(probe.network, inputs, targets))
 

@@ -96,7 +96,8 @@ def on_a_guess(stations: Stations, seen: Parameters) -> Stations:
     Args:
         seen: {p: (lanes, *p)}, the leaked gradient.
     """
-    return Stations(*(tuple(_guessed(t, seen) for t in getattr(stations, name)) for name in STATIONS))
+    guessed = {name: tuple(_guessed(t, seen) for t in getattr(stations, name)) for name in STATIONS}
+    return Stations(**guessed, inputs=stations.inputs)
 
 
 def unlikelihood(stations: Stations, guess: Parameters, seen: Parameters) -> Tensor | None:

@@ -13,6 +13,7 @@ from leakbench.core.part import Text, part
 from leakbench.core.recipe import Slot, nested
 from leakbench.core.types import Clock
 from leakbench.data.recipe import Federation
+from leakbench.defense.augmentation import AUGMENTATION, Augmentation
 from leakbench.defense.network import NETWORK, Extension
 from leakbench.defense.transform import STATIONS, Stations, Transform, acts_on, name_of
 from leakbench.privacy.budget import Budget
@@ -31,7 +32,8 @@ class Defense:
     """The recipe of a defense.
 
     Each of `example`, `batch`, `client` and `server` holds the transforms of one station, in order (see `leakbench.federated`).
-    `network` holds changes of the network itself, in order (`leakbench.defense.network`).
+    `network` holds changes of the network itself, in order (`leakbench.defense.network`), and `inputs` changes of a client's batch
+    before its gradients are computed (`leakbench.defense.augmentation`).
     """
 
     title: Annotated[Text, Field(description="Short name for tables and pages.")]
@@ -41,6 +43,7 @@ class Defense:
     ]
     note: Annotated[str, Field(description="Remarks for the reader of the recipe.")] = ""
     network: tuple[Annotated[Extension, NETWORK], ...] = ()
+    inputs: tuple[Annotated[Augmentation, AUGMENTATION], ...] = ()
     example: tuple[Step, ...] = ()
     batch: tuple[Step, ...] = ()
     client: tuple[Step, ...] = ()
@@ -170,9 +173,9 @@ class Defense:
 
     @property
     def stations(self) -> Stations:
-        """The transforms of all stations, without the rest of the recipe."""
+        """The transforms of all stations and the changes of inputs, without the rest of the recipe."""
         reading = tuple(t.at_server for t in self.client if hasattr(t, "at_server"))
-        return Stations(self.example, self.batch, self.client, (*reading, *self.server))
+        return Stations(self.example, self.batch, self.client, (*reading, *self.server), self.inputs)
 
     def shows_sum(self, tap: str) -> bool:
         """Return whether an attacker at the tap sees only the sum (or mean) of a round's updates, not a single one."""

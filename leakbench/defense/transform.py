@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakbench.core.behaviour import part_name
 from leakbench.core.types import Clock, Fact, Generators, Signal
+from leakbench.defense.augmentation import Augmentation
 
 __all__ = [
     "SILENT",
@@ -91,12 +92,16 @@ def name_of(transform: Transform) -> str:
 
 @dataclass(frozen=True)
 class Stations:
-    """The transforms of an example's gradient, of the mean over a batch, of a client's update, and of updates at the server."""
+    """The transforms of an example's gradient, of the mean over a batch, of a client's update, and of updates at the server.
+
+    `inputs` are the changes of a client's batch before its gradients are computed.
+    """
 
     example: tuple[Transform, ...] = ()
     batch: tuple[Transform, ...] = ()
     client: tuple[Transform, ...] = ()
     server: tuple[Transform, ...] = ()
+    inputs: tuple[Augmentation, ...] = ()
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
@@ -105,7 +110,7 @@ class Stations:
 
     def before(self, tap: str) -> Stations:
         """Return the stations before a leakage point; the stations after it are empty."""
-        return Stations(**{name: getattr(self, name) for name in stations_before(tap)})
+        return Stations(**{name: getattr(self, name) for name in stations_before(tap)}, inputs=self.inputs)
 
 
 def apply(station: tuple[Transform, ...], signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:

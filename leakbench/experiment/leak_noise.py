@@ -6,9 +6,12 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
+from leakbench.attack.undo import augmented_public
 from leakbench.cell import Cell, leak_clock, leak_federation, random_at
+from leakbench.core.rng import generator
 from leakbench.core.types import Fact, Network
 from leakbench.defense import FactProbe, facts_at
+from leakbench.defense.augmentation import copies_of, is_random
 from leakbench.defense.transform import stations_before
 from leakbench.federated.view import View
 
@@ -78,12 +81,22 @@ def _share(station: str, each: bool, tap: str, batch: int, cohort: int, length: 
 
 
 def aware(view: View, cell: Cell) -> View:
-    """Return the view of an adaptive attacker, which runs the defense's deterministic part on a guess and knows the noise."""
+    """Return the view of an adaptive attacker, which runs the defense's deterministic part on a guess and knows the noise.
+
+    Behind augmentations with random draws, the attacker reconstructs augmented examples, with augmented public examples as its
+    prior, and then undoes the augmentations (`leakbench.attack.undo`).
+    """
     knowledge = dataclasses.replace(view.knowledge, defense=True)
     done = leak_facts(cell, view.network, view.clock.round)
-    grid = (view.batch, view.cohort, view.local_steps)
+    inputs = cell.defense.inputs
+    grid = (view.batch * copies_of(inputs), view.cohort, view.local_steps)
     std = noise_std(done, view.tap, *grid, view.learning_rate, view.clock.client_optimizer)
     noise, unknown = (None, std) if isinstance(std, str) else (std, "")
     if unknown == NO_NOISE or (unknown and not random_at(cell, view.tap)):
         unknown = ""
-    return dataclasses.replace(view, stations=cell.defense.stations, noise=noise, unknown=unknown, knowledge=knowledge)
+    stations = dataclasses.replace(cell.defense.stations, inputs=tuple(a for a in inputs if not is_random(a)))
+    if view.public is not None and any(map(is_random, inputs)):
+        rng = generator(cell.settings.seed, "augmented public")
+        public = augmented_public(tuple(filter(is_random, inputs)), view.public, view.classes, view.clock, rng)
+        view = dataclasses.replace(view, public=public)
+    return dataclasses.replace(view, stations=stations, noise=noise, unknown=unknown, knowledge=knowledge)

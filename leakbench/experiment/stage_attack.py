@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -21,13 +21,15 @@ from leakbench.attack.null.texts import null_texts
 from leakbench.attack.recipe import Method
 from leakbench.attack.servers.fishing import fished
 from leakbench.attack.slots.stop import searches_of, watched
-from leakbench.cell import Cell, looks_at
+from leakbench.attack.undo import PUBLIC, undo, undone
+from leakbench.cell import Cell, leak_clock, looks_at
 from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Progress, begin, saying, ticking
 from leakbench.core.rng import generator, generators
 from leakbench.data.attributes import attributes_of, commonest
 from leakbench.data.partition import Partition
+from leakbench.defense.augmentation import is_random
 from leakbench.defense.refuse import RefuseConspicuous
 from leakbench.engine.budget import lanes_within, memory_budget
 from leakbench.engine.room import Room
@@ -39,6 +41,7 @@ from leakbench.experiment.victims import (
     candidate_examples,
     candidates,
     draw_victims,
+    public_examples,
     truth,
     views_of,
 )
@@ -128,7 +131,7 @@ def attack_leak(leak: CellLeak, run: Run, judge: Judge, progress: Progress, cloc
     total = len(victims.indices)
     before = sum(len(dataclasses.replace(leak, network=n).lanes) for n in range(leak.network))
     null = cache(partial(_null, leak, victims, judge.eta))
-    gallery = cache(partial(gallery_of, leak.cell.data, leak.cell.settings.seed))
+    back, gallery = (cache(partial(_undo, leak)), cache(partial(gallery_of, leak.cell.data, leak.cell.settings.seed)))
     phase = leak.point.phase
     fits = FitStore(fit_folder())
     say, working = saying(progress), ticking(progress)
@@ -180,7 +183,7 @@ def attack_leak(leak: CellLeak, run: Run, judge: Judge, progress: Progress, cloc
                 ready = _ranked(leak, victims, lanes, views)
                 ranked = clock.now() - began
             method = clock.within(method, len(lanes), pending, since, estimated, ranked)
-            return _attack_chunk(leak, judge, *null(), gallery(), victims, lanes, views, method, ready)
+            return _attack_chunk(leak, judge, *null(), gallery(), victims, lanes, views, method, ready, back())
 
     for gap in missing:
         for where, (rows, tensors) in room(gap, attacked):
@@ -253,12 +256,15 @@ def _attack_chunk(
     views: tuple[View, ...],
     method: Method,
     ready: Mapping[str, Ranking],
+    back: Callable[[Tensor], Tensor] | None,
 ) -> tuple[pd.DataFrame, dict[str, Tensor]]:
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     shown, own = candidates(cell, victims)
     granted = tuple(dataclasses.replace(v, candidates=shown if cell.attack.needs.candidates else None) for v in views)
     answer = answered(method, granted, rngs)
+    if back is not None and isinstance(answer, Reconstruction):
+        answer = undone(answer, back)
     features = attributes_of(cell.data, cell.recipe.sensitive)
     views[0].tick("identification of the victims")
     ranked = rankings(cell, views, shown, features, answer, rngs, ready)
@@ -293,6 +299,15 @@ def _attack_chunk(
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))
     tensors = {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
     return rows, tensors if cell.settings.pictures else without_pictures(tensors)
+
+
+def _undo(leak: CellLeak) -> Callable[[Tensor], Tensor] | None:
+    """Return the map from augmented examples to originals; None if nothing is random or the attacker does not know the defense."""
+    cell, random = leak.cell, tuple(filter(is_random, leak.cell.defense.inputs))
+    if not random or cell.attack.knows == "oblivious":
+        return None
+    rng = generator(cell.settings.seed, "undo")
+    return undo(random, public_examples(cell, PUBLIC), cell.data.classes, leak_clock(cell, leak.round), rng)
 
 
 def _silent(views: tuple[View, ...]) -> Tensor:

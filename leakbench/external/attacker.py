@@ -29,6 +29,7 @@ from leakbench.data.find import load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense, FactProbe
+from leakbench.defense.augmentation import copies_of
 from leakbench.defense.facts import facts_at
 from leakbench.experiment.leak_noise import noise_std
 from leakbench.external.network import forward_pass, in_mode
@@ -127,7 +128,8 @@ class Attacker:
             learning_rate=how.rate,
         )
         facts = facts_at(self.defense, FactProbe(view.network, view.shape, view.classes, federation), view.clock)
-        std = noise_std(facts, view.tap, how.batch, 1, how.steps, how.rate, how.optimizer)
+        members = how.batch * copies_of(self.defense.inputs)
+        std = noise_std(facts, view.tap, members, 1, how.steps, how.rate, how.optimizer)
         drawn = any("noise" in fact.kind for station in facts.values() for fact in station)
         noise, unknown = (None, std if drawn else "") if isinstance(std, str) else (std, "")
         known = dataclasses.replace(view.knowledge, defense=True)

@@ -20,6 +20,7 @@ from torch.func import functional_call, grad, vmap
 from leakbench.core.errors import InputError
 from leakbench.core.rng import together
 from leakbench.core.types import Clock, Generators, Local, Network, OwnLoss, Parameters, Signal
+from leakbench.defense.augmentation import Augmentation, Batch, applied
 from leakbench.defense.transform import RunsNetwork, Stations, Transform, apply
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.engine.once import gradients
@@ -30,6 +31,7 @@ from leakbench.models.batch_norm import mixes_examples
 __all__ = [
     "Examples",
     "LocalIteration",
+    "augmented",
     "client_update",
     "example_signal",
     "local_iterations",
@@ -159,11 +161,11 @@ def runs_apart(network: Network, stations: Stations, shape: tuple[int, ...]) -> 
     on_cpu = all(p.device.type == "cpu" for p in network.parameters.values())
     transforms = (*stations.example, *stations.batch, *stations.client, *stations.server)
     alone = not any(isinstance(t, RunsNetwork) for t in transforms)
-    return on_cpu and alone and _ours(transforms) and _chain(network, shape) is not None
+    return on_cpu and alone and _ours((*transforms, *stations.inputs)) and _chain(network, shape) is not None
 
 
-def _ours(transforms: Iterable[Transform]) -> bool:
-    """Return whether no transform is from outside leakbench."""
+def _ours(transforms: Iterable[Transform | Augmentation]) -> bool:
+    """Return whether no transform or augmentation is from outside leakbench."""
     return all(type(t).__module__.startswith("leakbench.") for t in transforms)
 
 
@@ -226,6 +228,34 @@ def _like(weights: Tensor, grad: Tensor) -> Tensor:
     return weights.reshape(*weights.shape, *[1] * (grad.dim() - 2))
 
 
+def augmented(
+    examples: Examples, stations: Stations, clock: Clock, rngs: Generators | None
+) -> tuple[Examples, Stations]:
+    """Return the examples after the defense's changes of inputs, and the stations without these, so that they run once.
+
+    Every local iteration has its own draws. With n members for each example, the divisor of sums is n B.
+
+    Raises:
+        InputError: For inputs that the changes do not accept, and if examples are copied after a network drew its numbers.
+    """
+    if not stations.inputs:
+        return examples, stations
+    steps = examples.inputs.shape[1]
+    batches = []
+    for step in range(steps):
+        now = replace(clock, local_iteration=step, local_iterations=steps)
+        plain = Batch(examples.inputs[:, step], examples.targets[:, step], examples.weights[:, step])
+        batches.append(applied(stations.inputs, plain, now, rngs))
+    inputs, targets, weights = (
+        torch.stack([getattr(batch, name) for batch in batches], 1) for name in ("inputs", "targets", "weights")
+    )
+    copies = weights.shape[2] // examples.weights.shape[2]
+    if copies > 1 and examples.draws is not None:
+        raise InputError("inputs: examples are copied, and the network draws its numbers for each example once")
+    changed = replace(examples, inputs=inputs, targets=targets, weights=weights, batch=copies * examples.batch)
+    return changed, replace(stations, inputs=())
+
+
 def local_iterations(
     network: Network,
     examples: Examples,
@@ -238,6 +268,7 @@ def local_iterations(
 
     The result is differentiable with respect to the examples' inputs and targets.
     """
+    examples, stations = augmented(examples, stations, clock, rngs)
     optimizer, chain = OPTIMIZERS[clock.client_optimizer], _chain(network, examples.inputs.shape[3:])
     if chain is not None:
         network = replace(network, parameters=chain.laid_out(network.parameters))
@@ -290,6 +321,7 @@ def client_update(
     rngs: Generators | None,
 ) -> Signal:
     """Return the clients' updates W_L - W_0 after the `client` station, as K lanes of one member."""
+    examples, stations = augmented(examples, stations, clock, rngs)
     mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
     length = -learning_rate * examples.inputs.shape[1]
     update = Signal(

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from leakbench.core.errors import InputError
 from leakbench.core.types import Clock, Generators, Network, Parameters, Signal
 from leakbench.defense.transform import Stations, acts_on, apply
-from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
+from leakbench.federated.client import Examples, augmented, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import drawn
 
 __all__ = ["leak", "logits_of", "rounded"]
@@ -37,7 +37,7 @@ def leak(
 ) -> Parameters:
     """Return the update of each of V victims that an attacker at a leakage point observes, in units of a gradient.
 
-    - `type-2` is the gradient of the first example after the `example` station.
+    - `type-2` is the gradient of the first example, as the defense changed it, after the `example` station.
     - `type-1` and `type-0` are the client's update after the `client` and after the `server` station. A single update carries the
       whole noise of a sum.
     - `global` is the mean update of the clients, and so is `type-0` of several clients.
@@ -59,8 +59,10 @@ def leak(
     stations = stations.before(tap)
     victims, cohort, steps, batch = inputs.shape[:4]
     weights = inputs.new_ones(victims * cohort, steps, batch)
-    numbers = draws if isinstance(draws, Tensor) else drawn(network, weights, draws)
-    examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch, numbers, padded=False)
+    examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch, padded=False)
+    examples, stations = augmented(examples, stations, clock, rngs)
+    numbers = draws if isinstance(draws, Tensor) else drawn(network, examples.weights, draws)
+    examples = replace(examples, draws=numbers)
     own, network = network, network.of_client(0)
     if tap == "type-2":
         if not stations.example:  # No station mixes the batch, so only the victim's own gradient is computed.

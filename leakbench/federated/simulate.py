@@ -25,7 +25,7 @@ from leakbench.engine.budget import ALL_CACHES, CORE_CACHE, lanes_within
 from leakbench.engine.room import Room, Say, unsaid
 from leakbench.engine.side_by_side import pieces_of, side_by_side
 from leakbench.federated.canaries import Canaries
-from leakbench.federated.client import Examples, client_update, runs_apart
+from leakbench.federated.client import Examples, augmented, client_update, runs_apart
 from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.models import one_hot
 
@@ -264,10 +264,12 @@ def _some_updates(task: _Task, network: Network, cohort: _Cohort) -> tuple[Signa
     chosen = chosen.to(data.train_targets.device)
     targets = one_hot(data.train_targets[chosen], data.classes)
     weights = batches.weights.to(targets)
-    draws = drawn(network, weights, generators(seed, "draws", lanes))
-    examples = Examples(data.train_inputs[chosen], targets, weights, f.batch, draws, alone=False)
     rngs = generators(seed, "noise", lanes)
-    return client_update(network, examples, f.learning_rate, defense.stations, cohort.clock, rngs), uses
+    examples = Examples(data.train_inputs[chosen], targets, weights, f.batch, alone=False)
+    examples, stations = augmented(examples, defense.stations, cohort.clock, rngs)
+    draws = drawn(network, examples.weights, generators(seed, "draws", lanes))
+    examples = dataclasses.replace(examples, draws=draws)
+    return client_update(network, examples, f.learning_rate, stations, cohort.clock, rngs), uses
 
 
 def _no_updates(task: _Task, network: Network, clock: Clock) -> Signal:

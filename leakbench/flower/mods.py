@@ -182,6 +182,10 @@ def check_stations(defense: Defense, name: str, without: tuple[str, ...]) -> Non
             raise InputError(f"recipe: {name!r} acts at the {station} station ({parts}), {ALTERNATIVES[station]}")
     if defense.network:
         raise InputError(f"recipe: {name!r} changes the network, which is the app's own; build it into the app's model")
+    if defense.inputs:
+        raise InputError(
+            f"recipe: {name!r} changes inputs, which a Flower app reads itself; build it into the app's data loader"
+        )
     if defense.aggregation == "secure":
         raise InputError(
             f"recipe: {name!r} aggregates securely, which no client does alone; use Flower's secaggplus_mod"

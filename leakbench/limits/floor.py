@@ -11,6 +11,7 @@ import torch
 from leakbench.cell import Cell, looks_at
 from leakbench.core.rng import generator
 from leakbench.data.partition import Partition
+from leakbench.defense.augmentation import copies_of, is_random
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.limits.fisher import fisher_information, rmse_floor
@@ -48,11 +49,14 @@ def floor(cell: Cell, sent: Callable[[int], Sent], tap: str, round_number: int, 
         return Floor(
             None, None, "none: tokens have no distances, so that a gradient has no information about a small change"
         )
+    if any(map(is_random, cell.defense.inputs)):
+        return Floor(None, None, "none: examples are changed at random before their gradient is computed")
     victims = draw_victims(cell, tap, round_number, partition)
     cohort, steps, batch = victims.indices.shape[1:]
     done = leak_facts(cell, sent(0).network, round_number)
     f = cell.settings.federation
-    std = noise_std(done, tap, batch, cohort, steps, f.learning_rate, f.client_optimizer)
+    members = batch * copies_of(cell.defense.inputs)
+    std = noise_std(done, tap, members, cohort, steps, f.learning_rate, f.client_optimizer)
     if isinstance(std, str):
         return Floor(None, None, std)
     std /= math.sqrt(looks_at(cell, tap))  # Several observations have the information of their mean.

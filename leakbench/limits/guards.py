@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import torch
 
-from leakbench.cell import Cell, probe_of
+from leakbench.cell import Cell, leak_federation, probe_of
 from leakbench.cell.accounting import schedule_of
 from leakbench.core.types import Network
 from leakbench.data.partition import Iid, Partition
-from leakbench.defense import phases
+from leakbench.defense import FactProbe, phases
+from leakbench.defense.facts import doubts_of_inputs
 from leakbench.experiment.leak_noise import leak_facts
 from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
@@ -58,7 +59,11 @@ def guards(cell: Cell, network: Network, rounds: int, partition: Partition) -> d
     """
     before = _training(cell, rounds, partition) if rounds else ()
     leak = _leak(cell, len(network.parameters))
-    phase = Phase(leak_facts(cell, network, rounds), 1, 1, True, leak.clients_per_round)
+    doubts = doubts_of_inputs(
+        cell.defense, FactProbe(network, cell.data.shape, cell.data.classes, leak_federation(cell))
+    )
+    facts = {name: (*doubts, *done) if done else done for name, done in leak_facts(cell, network, rounds).items()}
+    phase = Phase(facts, 1, 1, True, leak.clients_per_round)
     public, pool = cell.data.test_targets, cell.data.train_targets[cell.data.victims]
     commonest = max(float(torch.bincount(labels).max()) / len(labels) for labels in (public, pool))
     by_tap = {}

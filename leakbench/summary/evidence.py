@@ -15,6 +15,7 @@ from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.core.request import run_words
+from leakbench.defense.augmentation import is_random
 from leakbench.measure.measures import RMSE, deciding
 from leakbench.measure.rates import ASR, IDENTIFIED, RECOGNISED
 from leakbench.measure.rates import EXACT as EXACT_MATCH
@@ -70,7 +71,7 @@ def setup_of(cell: Cell, batch: int) -> Setup:
         gaps.append("another tampered model may show more")
     if (pool := len(cell.data.victims)) < LEAST_VICTIMS:
         gaps.append(f"{cell.names['dataset']} holds {pool} victims, fewer than {LEAST_VICTIMS}: {LARGER}")
-    undefended = not (cell.defense.network or cell.defense.stations.transforms)
+    undefended = not (cell.defense.network or cell.defense.inputs or cell.defense.stations.transforms)
     setup = Setup(
         attack=cell.names["attack"],
         strongest=is_strongest(cell.attack),
@@ -88,6 +89,8 @@ def _doubt(cell: Cell, batch: int) -> str:
     if cell.defense.network:
         # A ranking by the mean of a random network may miss leaks in its random part.
         return "the ranking goes by the mean path of a network that draws at random"
+    if any(map(is_random, cell.defense.inputs)):
+        return "the ranking compares the gradients of originals, and examples are changed at random before theirs is computed"
     if batch > 1 and s.federation.client_optimizer == "adam":
         return "the ranking treats the leak as a mean over examples, but the clients' Adam sends a quotient"
     if batch > 1 and leaks_by_batch(s.victim_mode, s.leaking, cell.data.layout, cell.data.classes):

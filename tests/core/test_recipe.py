@@ -24,6 +24,7 @@ from leakbench.core.untrusted import parse_yaml
 from leakbench.data.formats import FORMAT
 from leakbench.data.partition import PARTITION
 from leakbench.defense import Defense
+from leakbench.defense.augmentation import AUGMENTATION
 from leakbench.defense.clip import ClipLayers
 from leakbench.defense.correlated import CORRELATION
 from leakbench.defense.importance import IMPORTANCE
@@ -33,7 +34,7 @@ from leakbench.privacy.claim import CLAIM
 from leakbench.privacy.decay import DECAY
 
 SLOTS = (
-    *(TRANSFORM, NETWORK, IMPORTANCE, CORRELATION, CLAIM, DECAY, FORMAT, PARTITION, METHOD, SERVER),
+    *(TRANSFORM, NETWORK, AUGMENTATION, IMPORTANCE, CORRELATION, CLAIM, DECAY, FORMAT, PARTITION, METHOD, SERVER),
     *(descent.DESCENT, distance.DISTANCE, labels.LABELS, pooling.POOLING),
     *(priors.PRIOR, space.SPACE, start.START, stop.STOP),
 )

@@ -19,11 +19,12 @@ from leakbench.attack.public import public_of
 from leakbench.attack.search.independent import independent
 from leakbench.attack.search.shrinkage import shrinkage_of
 from leakbench.attack.servers.imprint import Bins
+from leakbench.attack.undo import one_of_each
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, NonNegative, part
 from leakbench.core.types import Generators
-from leakbench.defense.transform import Stations
+from leakbench.defense.augmentation import copies_of
 from leakbench.federated.view import View
 from leakbench.models.layers import first_layer
 
@@ -50,7 +51,8 @@ class Rows:
     """Compute x = dW_j / db_j of a bin j that contains one example (Fowl et al., ICLR 2022).
 
     For cumulative rows, differences of neighbours are used. An attacker that knows the standard deviation of the noise
-    reconstructs the posterior mean under the Gaussian of public examples.
+    reconstructs the posterior mean under the Gaussian of public examples. If it knows that the batch contains copies of each
+    example, it reads the rows of all copies and returns one of each (`leakbench.attack.undo`).
     """
 
     needs: ClassVar[Needs] = Needs(kinds=PLAIN)
@@ -102,14 +104,18 @@ class Rows:
 
     def _answer(self, view: View, rngs: Generators) -> Reconstruction:
         read = self._bins(view, view.secret) if isinstance(view.secret, Bins) else self._first(view)
-        many = min(view.examples, read.certainty.shape[1])
+        copies = copies_of(view.stations.inputs)
+        many = min(copies * view.examples, read.certainty.shape[1])
         best, row = read.certainty.topk(many, dim=1)
         chosen = read.contents.gather(1, row[..., None].expand(-1, -1, read.contents.shape[2]))
-        inputs = chosen.new_full((view.victims, view.examples, chosen.shape[2]), torch.nan)
+        inputs = chosen.new_full((view.victims, copies * view.examples, chosen.shape[2]), torch.nan)
         inputs[:, :many] = self._denoised(view, chosen, read.noise.gather(1, row)).clamp(0, 1)
         sure = inputs.new_full(inputs.shape[:2], -torch.inf)
         sure[:, :many] = best
         inputs = inputs.where(sure.isfinite()[..., None], torch.nan)
+        if copies > 1:
+            public = public_of(view, "rows", self.public)
+            inputs, sure = one_of_each(view.stations.inputs, inputs, sure, view.examples, public)
         answer = answered_at_once((view,), inputs.reshape(*sure.shape, *view.shape), rngs)
         return dataclasses.replace(answer, certainty=sure)
 
@@ -123,7 +129,7 @@ class Rows:
     def _bins(self, view: View, bins: Bins) -> _Read:
         """Return the contents of the bins."""
         weight, bias = gradients_of(view, bins)
-        spoilt = view.knowledge.reads == "weights" or view.stations.before(view.tap) != Stations()
+        spoilt = view.knowledge.reads == "weights" or bool(view.stations.before(view.tap).transforms)
         by_bin = bias is None or self.scale == "bin" or (self.scale == "told" and spoilt)
         scale = (bins.upper + bins.lower) / 2 / (weight @ bins.functional) if by_bin or bias is None else 1 / bias
         contents, size = weight * scale[..., None], weight.norm(dim=2)

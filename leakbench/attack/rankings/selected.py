@@ -6,6 +6,8 @@ candidates with the shortest gradients, since most of every gradient is missing 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -36,7 +38,7 @@ def without_selection(view: View) -> Stations:
         )
         for name in STATIONS
     }
-    return Stations(**others)
+    return replace(view.stations, **others)
 
 
 def mask_likelihood(sent: Tensor, could: Tensor) -> Tensor:

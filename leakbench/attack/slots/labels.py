@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.needs import Needs
+from leakbench.attack.public import FEW, public_of
 from leakbench.attack.search.label_counts import label_counts
 from leakbench.core.errors import InputError
 from leakbench.core.part import part
 from leakbench.core.recipe import Slot
 from leakbench.core.types import Generators
+from leakbench.federated.leakage import logits_of
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 
-__all__ = ["LABELS", "Given", "Joint", "LabelGuess", "Labels", "LastLayer", "LastLayerCounts"]
+__all__ = ["LABELS", "Given", "Joint", "LabelGuess", "Labels", "LastLayer", "LastLayerCounts", "LastLayerSoft"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,34 @@ class LastLayerCounts:
         classes = torch.arange(view.classes, device=counts.device).expand_as(counts)
         labels = classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples)
         return LabelGuess(one_hot(labels, view.classes).to(view.like), joint=False)
+
+
+@part("labels.last_layer_soft")
+class LastLayerSoft:
+    """Read the soft label of one example from the gradient p - y of the last layer's bias (iDLG: Zhao et al., 2020, eq. 3).
+
+    The network's probabilities p are taken as their mean over public examples, so that mixed labels are read too.
+    """
+
+    needs: ClassVar[Needs] = Needs(classes=True, alone=True, public=FEW)
+
+    def __call__(self, view: View, rngs: Generators) -> LabelGuess:
+        """Return labels (V, 1, classes) that are not negative and add up to 1.
+
+        Raises:
+            InputError: For several examples, networks that differ between victims, and a last layer without bias.
+        """
+        biases = [u for u in view.update.values() if u.dim() == 2]
+        last = list(view.update.values())[-1]
+        if view.examples > 1 or not view.network.shared or not biases or last is not biases[-1]:
+            raise InputError(
+                "labels: last_layer_soft reads one example's gradient of the last layer's bias at one network, which this view"
+                " does not show; try labels: last_layer"
+            )
+        public = public_of(view, "last_layer_soft").inputs.to(last)
+        probabilities = logits_of(view.network, public[None])[0].softmax(1).mean(0)
+        found = (probabilities - last).clamp_min(0)
+        return LabelGuess((found / found.sum(1, keepdim=True).clamp_min(1e-12))[:, None], joint=False)
 
 
 @part("labels.given")
