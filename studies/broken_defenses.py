@@ -89,9 +89,9 @@ TEXT = """# Broken defenses
 
 {box}
 What each defense claims, and what one search gets behind it from MNIST: without knowledge of the defense (*oblivious*), and with
-its recipe (*adaptive*). Both know the network, its weights, the batch size and public examples; the update is that of one example.
-The shares are of images that are reconstructed to an RMSE of at most eta. *Identified* is the share of victims that an adaptive ranking
-picks among the candidates. {networks} [The rows](attacks/broken_defenses.md) have every other measure.
+its recipe (*adaptive*). Both know the network, its weights, the batch size and public examples; the update is that of one
+example. The shares are of images that are reconstructed to an RMSE of at most eta. *Identified* is the share of victims that an
+adaptive ranking picks among the candidates. {networks} [The rows](attacks/broken_defenses.md) have every other measure.
 
 {caution}{table}
 

@@ -38,6 +38,9 @@ __all__ = ["audit", "audit_cell", "audit_training", "check_trials"]
 
 TRIALS = (100, 10_000_000)
 
+COARSE = 0.3
+"""Share of an update's bound above which the differences that come from a grid could hide others."""
+
 MEASURED_TO = 0.02
 """Relative tolerance of a measured noise multiplier."""
 
@@ -118,6 +121,9 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Pr
     found = check(release, shapes(probe), rng, grid)
     whole = constant and steady and found.gaussian and found.clip_holds
     stated = _stated(cell, schedule, run, one, whole, delta)
+    if isinstance(one, DiscreteMechanism) and grid > COARSE * one.noise.l2 * one.noise.step:
+        coarse = "the grid is too coarse to tell whether the noise depends on the data and whether the clip holds"
+        stated = dataclasses.replace(stated, scope=f"{coarse}; {stated.scope}")
     mechanism = run if run and whole else Mechanism(1.0, 1.0, 1)
     stated_sigma = getattr(defense.claim, "noise_multiplier", None)
     recipe = stated_sigma if isinstance(stated_sigma, float) else None

@@ -137,7 +137,7 @@ class Fact:
             this holds.
         integer: For `noise` with integer values: its distribution; `std` is the same noise in units of the update.
         keeps_noise: For `other`: whether it acts on the sum of the members alone and leaves the noise before it as it is, as a sum
-            modulo m that does not wrap around.
+            modulo m does unless it wraps around. It bounds nothing for a noise after it.
     """
 
     kind: Literal["clip", "scale", "noise", "uncalibrated_noise", "other"]

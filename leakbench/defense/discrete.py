@@ -6,7 +6,6 @@ noise, and `leakbench.privacy.discrete` computes its privacy.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -212,7 +211,7 @@ class IntegerShares:
     """Round each client's update to a grid, and add its share of integer noise, modulo 2^bits.
 
     The distributed discrete Gaussian mechanism (Kairouz, Liu and Steinke, ICML 2021, Algorithm 2) or the Skellam mechanism
-    (Agarwal, Kairouz and Liu, NeurIPS 2021): clients rotate their updates at random, in the same way in each round, and round them
+    (Agarwal, Kairouz and Liu, NeurIPS 2021): in each round all clients rotate their updates in the same random way, and round them
     at random until they are not too long. The step of the grid is the least for which the sum of K_t messages seldom wraps around.
     Secure aggregation adds the messages modulo 2^bits, and the server rotates their sum back (`ModularSum`). A message travels
     here as the vector that it stands for, rotated back.
@@ -265,16 +264,10 @@ class IntegerShares:
                 read = decode(wrap(whole, 2**self.bits), rounding, signs, 1, lane.shape[-1])
                 sent.append(read.where(finite, torch.nan))
             grads = _shaped(torch.stack(sent), grads)
-        facts = (
-            Fact("clip", norm=rounding.l2 * rounding.step, rescales=True),
-            Fact(
-                "noise",
-                std=math.sqrt(variance) * rounding.step,
-                each=True,
-                integer=rounding.noise(self.noise, variance),
-            ),
-        )
-        return dataclasses.replace(signal, grads=grads, facts=(*signal.facts, *facts))
+        std = math.sqrt(variance) * rounding.step
+        # Rounding makes an update longer than the clip before it, which the integer noise states.
+        fact = Fact("noise", std=std, each=True, integer=rounding.noise(self.noise, variance))
+        return signal.replace(grads, signal.sensitivity, fact)
 
     def rounding(self, signal: Signal, clock: Clock) -> Rounding:
         """Return the grid for updates of this shape and a sum of the clock's cohort."""

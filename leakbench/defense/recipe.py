@@ -139,6 +139,9 @@ class Defense:
         if sums and self.aggregation != "secure":
             text = f"aggregation: the messages of {sums[0]} are read as their sum modulo m alone; expected secure"
             raise PydanticCustomError("slot", "{text}", {"text": text})
+        if len(sums) > 1:
+            text = f"client: got {' and '.join(sums)}, whose messages are integers of different grids; expected one of them"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
         if sums and not hasattr(self.client[-1], "at_server"):
             after = name_of(self.client[-1])
             text = f"client: {after} comes after {sums[0]}, whose messages are integers; expected nothing after it"

@@ -133,9 +133,11 @@ class _Found:
         return replace(begun, bound=norm if fact.rescales else min(begun.bound, norm), scaled="")
 
     def _after_other(self, fact: Fact, station: str) -> _Found:
-        # Nothing bounds one unit's share of its result, so a later noise does not protect the unit by itself.
+        # Nothing bounds one unit's share of its result, so a later noise does not protect the unit by itself. A sum modulo m may
+        # wrap around, and one unit then moves it by any distance.
+        begun = self._with_new_bound()
         return replace(
-            self._with_new_bound(),
+            replace(begun, bound=math.inf) if fact.keeps_noise else begun,
             failure=self.failure or ("" if self.noises else fact.reason),
             # A transform that mixes several members may follow a noise, as post-processing, but no later noise counts after it.
             closed=self.closed or bool(fact.reason and self.noises),

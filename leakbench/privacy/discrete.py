@@ -213,7 +213,9 @@ class DiscreteMechanism:
         low, high = np.floor(a), np.ceil(a)
         below, above = (self._one_release(np.maximum(whole, 2.0)) for whole in (low, high))
         between = ((high - a) * (low - 1) * below + (a - low) * (high - 1) * above) / (a - 1)
-        return np.where(low == high, above, between)
+        found = np.where(low == high, above, between)
+        # An observer that sees the draw knows more, and its bound for discrete Gaussians holds at every order.
+        return np.asarray(np.minimum(found, self._seen_draw(a))) if gaussian else found
 
     def _one_release(self, orders: Reals) -> Reals:
         """Return (A,), the bounds at orders at which they are proven."""
@@ -221,11 +223,17 @@ class DiscreteMechanism:
         if q == 1:
             return always
         # Another bound for hidden draws, since an observer that sees the draw knows more.
-        visible = np.logaddexp(math.log1p(-q), math.log(q) + (orders - 1) * always) / (orders - 1)
+        visible = self._seen_draw(orders)
         if self.sampling == "visible":
             return np.asarray(visible)
         sampled = self._poisson(orders) if self.sampling == "poisson" else self._fixed(orders)
         return np.asarray(np.minimum(np.maximum(sampled, 0.0), visible))
+
+    def _seen_draw(self, orders: Reals) -> Reals:
+        """Return (A,), the bounds for an observer that sees whether the unit is in the sum, at orders at which they are proven."""
+        q = self.sampling_rate
+        seen = np.logaddexp(math.log1p(-q), math.log(q) + (orders - 1) * self._unsampled(orders)) / (orders - 1)
+        return np.asarray(seen)
 
     def _unsampled(self, orders: Reals, times: float = 1.0) -> Reals:
         """Return (A,), the bounds for a contribution that is certainly in the sum and `times` as long."""

@@ -140,14 +140,18 @@ def _tap(
         return PointEpsilon(None, seen, None, None, None, taken), None
     mechanisms, count = seen.mechanisms, schedule.counted(seen.counted)
     value, accountant = best(mechanisms, delta)
-    sentence, without_draw = seen.sentence, best(seen.without_draw, delta)[0]
+    least, sentence = math.inf, seen.sentence
     if seen.shuffled is not None:
-        hidden = seen.shuffled.epsilon(delta)
-        proved = "makes the epsilon smaller if whoever shuffles them and the other clients are honest"
-        proved = proved if hidden < value else "proves no smaller epsilon"
-        sentence += f"; {seen.shuffled.clients} reports a round arrive in a random order, which {proved}"
-        value, accountant = min((value, accountant), (hidden, "shuffling"))
-        without_draw = min(without_draw, hidden)
+        least, reports = seen.shuffled.epsilon(delta), seen.shuffled.clients
+        if least < value:
+            sentence = (
+                f"noise of {seen.shuffled.noise_multiplier:.4g} times the bound on one client's update, in {seen.shuffled.rounds}"
+                f" rounds of {reports} reports in a random order; replacement adjacency; trusts whoever shuffles them, and the"
+                " other clients"
+            )
+        else:
+            sentence += f"; {reports} reports a round arrive in a random order, which proves no smaller epsilon"
+    value, accountant = min((value, accountant), (least, "shuffling"))
     finite = math.isfinite(value)
     tap = PointEpsilon(
         valid=value if finite else None,
@@ -156,8 +160,8 @@ def _tap(
         steps=sum(m.releases for m in mechanisms),
         sigma_effective=min(m.noise_multiplier for m in mechanisms),
         participations=taken,
-        without_draw=_finite(without_draw),
-        realised=None if count is None else _finite(best(seen.realised(count), delta)[0]),
+        without_draw=_finite(min(least, best(seen.without_draw, delta)[0])),
+        realised=None if count is None else _finite(min(least, best(seen.realised(count), delta)[0])),
         realised_count=count,
     )
     return tap, accountant if finite else None

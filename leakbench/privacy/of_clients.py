@@ -60,9 +60,11 @@ def _shuffled(arriving: Released, guarded: tuple[Guarded, ...], schedule: Schedu
     noises = [n for g in guarded for n in g.noises[-1]]
     if any(n.station != "client" or n.integer for n in noises):
         return arriving
+    if not schedule.complete:
+        text = f"{arriving.sentence}; the number of reports in a round is random, so that shuffling proves nothing"
+        return dataclasses.replace(arriving, sentence=text)
     least = min(multiplier(g.noises[-1], lambda noise: noise.std) for g in guarded)
-    # Of a cohort of random size, or with clients that fail, only the client's own report is certain.
-    reports = min(g.stretch.clients_per_round for g in guarded) if schedule.complete else 1
+    reports = min(g.stretch.clients_per_round for g in guarded)
     return dataclasses.replace(arriving, shuffled=Shuffled(least, reports, _turns(guarded, schedule)))
 
 

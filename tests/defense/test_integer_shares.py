@@ -12,17 +12,22 @@ from torch import Tensor
 
 import leakbench
 from leakbench.cell import Request, probe_of
+from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import plan
+from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Signal
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
+from leakbench.defense.correlated import CorrelatedNoise
 from leakbench.defense.discrete import IntegerShares, least_bits
 from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.sensitivity import L2Max
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.privacy.accountants import best
 from leakbench.privacy.discrete import DiscreteMechanism
+from leakbench.privacy.epsilon import Epsilon
 from leakbench.privacy.mechanism import Mechanism
 
 CLIP = 2.0
@@ -142,6 +147,8 @@ def test_messages_are_read_under_secure_aggregation_alone_and_by_nothing_before(
     late = (*recipe().client, GaussianNoise(multiplier=1.0, to="each"))
     with pytest.raises(ValueError, match=r"client: gaussian_noise comes after integer_shares"):
         recipe(client=late)
+    with pytest.raises(ValueError, match=r"client: got integer_shares and integer_shares"):
+        recipe(client=(*recipe().client, IntegerShares(multiplier=1.0)))
     assert [type(t).__name__ for t in recipe().stations.server] == ["ModularSum"]
 
 
@@ -163,6 +170,44 @@ def test_the_epsilon_counts_one_share_at_the_client_and_all_in_the_sum(noise: An
     gaussian = best((Mechanism(6.0, 1.0, rounds),), found.delta)[0]
     assert found.without_draw is not None
     assert gaussian < found.without_draw < 1.3 * gaussian
+
+
+def test_noise_after_the_modular_sum_is_not_calibrated_to_the_clip() -> None:
+    """Five updates in a modulus that they overflow: without one of them the decoded sum moves by more than the clip."""
+    silent, now = IntegerShares(multiplier=0.0, bits=6, noise="skellam"), clock(5)
+    one = torch.randn(1, 1, 4096, generator=generators(0, "update", [(0,)])[0])
+    five, four = (Signal({"w": one * kept.reshape(-1, 1, 1)}) for kept in (torch.ones(5), torch.arange(5).clamp(max=1)))
+    moved = (read(silent, sent(silent, five, now), now) - read(silent, sent(silent, four, now), now)).norm()
+    assert moved > 1.5 * CLIP
+    for noise in (GaussianNoise(multiplier=6.0, to="sum"), CorrelatedNoise(multiplier=6.0)):
+        some = recipe(client=(ClipWhole(norm=CLIP), silent), server=(noise,))
+        assert accounted(some).valid is None
+        assert accounted(some).by_tap["type-0"].valid is None
+    # Noise at the server adds nothing to the epsilon of the clients' noise, and takes nothing from it.
+    loud = recipe(server=(GaussianNoise(multiplier=60.0, to="sum"),))
+    assert accounted(loud).valid == accounted(recipe()).valid
+
+
+def test_a_scale_that_follows_the_data_has_no_epsilon_behind_integers_either() -> None:
+    some = recipe(client=(ClipWhole(norm=CLIP), L2Max(), IntegerShares(multiplier=6.0)))
+    found = accounted(some)
+    assert found.valid is None
+    assert "data-dependent sensitivity" in found.reason
+
+
+def accounted(defense: Defense) -> Epsilon:
+    cell = plan(Request(dataset="digits"), None)
+    return cell_epsilon(defense, cell.data, cell.settings, hand_out(cell), None, 1e-5)
+
+
+def test_the_released_sum_has_no_larger_epsilon_than_the_sum_that_shows_who_took_part() -> None:
+    found = leakbench.epsilon("distributed_discrete_gaussian", dataset="mnist", noise_factor=0.1).epsilon
+    seen = found.by_tap["type-0"].valid
+    assert found.valid is not None
+    assert seen is not None
+    assert found.valid <= seen * (1 + 1e-9)
+    assert found.without_draw is not None
+    assert found.valid <= found.without_draw
 
 
 def test_an_attacker_that_knows_the_defense_knows_the_noise_at_both_points() -> None:

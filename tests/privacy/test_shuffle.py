@@ -1,5 +1,6 @@
 """Amplification by shuffling: slow sums over all outcomes, the authors' figures, and shuffled reports that are enumerated."""
 
+import dataclasses
 import itertools
 import math
 
@@ -9,8 +10,13 @@ from scipy import stats
 from scipy.optimize import brentq
 
 import leakbench
+from leakbench.cell import Request
+from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.budget import plan
+from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.privacy.accountants import best
+from leakbench.privacy.epsilon import PointEpsilon
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.pairs import gaussian_delta
 from leakbench.privacy.shuffle import (
@@ -198,4 +204,37 @@ def test_the_ledger_says_whether_shuffling_proves_more(clients: int, smaller: bo
     assert before is not None
     assert after is not None
     assert (after < before) == smaller
-    assert ("makes the epsilon smaller" in shuffled.by_tap["type-0"].reason) == smaller
+    assert ("trusts whoever shuffles them" in shuffled.by_tap["type-0"].reason) == smaller
+
+
+def test_the_ledger_counts_all_rounds_with_a_turn_of_the_client() -> None:
+    given = {"clients": 2000, "clients_per_round": 2000, "train_rounds": 2, "dataset": "mnist"}
+    found = leakbench.epsilon("shuffled_gaussian", **given).epsilon.by_tap["type-0"]  # type: ignore[arg-type]
+    expected = Shuffled(6.0, 2000, 2).epsilon(1e-5)
+    assert found.valid == found.without_draw == pytest.approx(expected, rel=1e-9)
+    assert Shuffled(6.0, 2000, 1).epsilon(1e-5) < expected
+    assert expected == pytest.approx(0.724754, rel=1e-4)
+    assert Shuffled(6.0, 20_000, 20).epsilon(1e-5) == pytest.approx(
+        2.53331, rel=1e-3
+    )  # Less than 20 times that of one round.
+
+
+def test_a_random_number_of_reports_and_noise_at_the_server_prove_nothing_more() -> None:
+    cell = plan(
+        Request(dataset="digits", defense="shuffled_gaussian", clients=1000, clients_per_round=1000, train_rounds=1),
+        None,
+    )
+
+    def server_side(**changes: object) -> PointEpsilon:
+        defense = dataclasses.replace(cell.defense, **changes)  # type: ignore[arg-type]
+        return cell_epsilon(defense, cell.data, cell.settings, hand_out(cell), None, 1e-5).by_tap["type-0"]
+
+    plain, shuffled = server_side(aggregation="plain").valid, server_side().valid
+    assert plain is not None
+    assert shuffled is not None
+    assert shuffled < plain
+    random_size = server_side(cohorts="poisson")
+    assert random_size.valid == server_side(cohorts="poisson", aggregation="plain").valid
+    assert "the number of reports in a round is random" in random_size.reason
+    later = {"client": cell.defense.client[:1], "server": cell.defense.client[1:]}
+    assert server_side(**later).valid == server_side(**later, aggregation="plain").valid
