@@ -35,12 +35,14 @@ class Canaries:
             any, canaries share the coordinates of the largest tensor.
         signs: {p: (m,)}, the sign of this coordinate, 1 or -1.
         seed: Seed of the training.
+        norm: Norm of a canary's update in each of these tensors.
     """
 
     included: Tensor
     places: Parameters
     signs: Parameters
     seed: int
+    norm: float = FAR
 
     def participants(self, clock: Clock) -> Tensor:
         """Return the ids of the included canaries that take part in a round, as often as clients do.
@@ -83,7 +85,7 @@ class Canaries:
             if name not in self.places:
                 found[name] = flat.reshape(len(ids), 1, *p.shape)
                 continue
-            places, values = self.places[name][ids].to(p.device), FAR * self.signs[name][ids].to(p)
+            places, values = self.places[name][ids].to(p.device), self.norm * self.signs[name][ids].to(p)
             found[name] = flat.scatter_(1, places[:, None], values[:, None]).reshape(len(ids), 1, *p.shape)
         return found
 
