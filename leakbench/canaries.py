@@ -209,18 +209,24 @@ class GradientCanaries:
         """Return the gradients {p: (n, *p)} of some canaries, with the types and devices of {p: (*p)}."""
         return {n: g[:, 0] for n, g in self.directions.updates(ids, dict(like)).items()}
 
-    def score(self, released: Mapping[str, Tensor]) -> None:
+    def score(self, released: Mapping[str, Tensor], known: Mapping[str, Tensor] | None = None) -> None:
         """Add a release to the scores.
 
         Args:
             released: {p: (*p)}, the noisy sum or mean of a step's gradients. For an observer of models, the weights before minus
                 the weights after a step, or after the whole training.
+            known: {p: (*p)}, the part of it that the clipped gradients of the examples are, without canaries and noise, for a
+                larger bound: an epsilon also holds against an attacker that knows all other examples. None for an attacker
+                that does not; in small networks, the examples hide most canaries from it.
 
         Raises:
             InputError: For other parameters than those of the canaries.
         """
         self._check(released)
         products = self.directions.products({n: r.detach() for n, r in released.items()})
+        if known is not None:
+            self._check(known)
+            products -= self.directions.products({n: r.detach() for n, r in known.items()})
         # A training without a clip diverges. Its last releases say nothing, and the ones before show the canaries.
         self.scores += torch.nan_to_num(products, nan=0.0).clamp(-LARGEST, LARGEST)
         self.releases += 1
