@@ -217,7 +217,8 @@ class GradientCanaries:
                 the weights after a step, or after the whole training.
             known: {p: (*p)}, the part of it that the clipped gradients of the examples are, without canaries and noise, for a
                 larger bound: an epsilon also holds against an attacker that knows all other examples. None for an attacker
-                that does not; in small networks, the examples hide most canaries from it.
+                that does not; in small networks, the examples hide most canaries from it. It may not depend on the canaries
+                of the step: a clip that adapts to them shows them.
 
         Raises:
             InputError: For other parameters than those of the canaries.

@@ -124,8 +124,8 @@ class Canaries:
 
     def products(self, released: Parameters) -> Tensor:
         """Return (m,), the inner product of each canary's direction of length 1 with a released update {p: (*p)}, in float64."""
-        flat = {n: released[n].flatten().cpu().double() for n in self.places}
-        each = [self.signs[n].double() * flat[n][places] for n, places in self.places.items()]
+        found = {n: released[n].flatten()[p.to(released[n].device)] for n, p in self.places.items()}
+        each = [self.signs[n].double() * values.cpu().double() for n, values in found.items()]
         return torch.stack(each).sum(0) / math.sqrt(len(each))
 
 

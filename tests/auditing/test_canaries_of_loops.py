@@ -181,6 +181,32 @@ def test_a_diverged_loop_is_audited_from_its_finite_releases() -> None:
     assert clean.audit.canaries == 1000
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+def test_canaries_in_opacus_are_clipped_and_get_its_noise() -> None:
+    """As the page shows: joined after the backward pass; the step releases each as clip / expected batch size."""
+    pytest.importorskip("opacus")
+    from opacus import GradSampleModule  # noqa: PLC0415
+    from opacus.optimizers import DPOptimizer  # noqa: PLC0415
+
+    torch.manual_seed(0)
+    model = GradSampleModule(nn.Linear(40, 10))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = DPOptimizer(sgd, noise_multiplier=0.0, max_grad_norm=1.0, expected_batch_size=4)
+    found = canaries.gradients(model, 200, rate=0.5, seed=0)
+    optimizer.zero_grad()
+    x = torch.zeros(4, 40)  # Only the bias gets a gradient, which has no canary.
+    nn.functional.cross_entropy(model(x), torch.zeros(4, dtype=torch.int64)).backward()
+    joined = found.join({n: p.grad_sample for n, p in model.named_parameters()})
+    for n, p in model.named_parameters():
+        p.grad_sample = joined[n]
+    optimizer.step()
+    found.score({n: p.grad for n, p in model.named_parameters()})
+    used = len(joined["_module.weight"]) - 4
+    assert used > 20
+    assert torch.allclose(found.scores.sort().values[-used:], torch.tensor(0.25, dtype=torch.float64), atol=1e-4)
+    assert (found.scores.sort().values[:-used] == 0).all()
+
+
 def test_example_canaries_that_a_model_memorises_are_found() -> None:
     """A model that is fitted to the included canaries violates epsilon 1; one that is not holds."""
     torch.manual_seed(0)
