@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from leakbench import canaries
     from leakbench.api import audit, compare, epsilon, run, sweep
     from leakbench.external.training_probe import probe
     from leakbench.external.update import attack_update
@@ -17,6 +18,7 @@ __all__ = [
     "__version__",
     "attack_update",
     "audit",
+    "canaries",
     "compare",
     "epsilon",
     "probe",
@@ -31,6 +33,7 @@ WHERE = {
     "Result": "leakbench.report.result",
     "attack_update": "leakbench.external.update",
     "audit": "leakbench.api",
+    "canaries": "leakbench.canaries",
     "compare": "leakbench.api",
     "epsilon": "leakbench.api",
     "probe": "leakbench.external.training_probe",
@@ -38,14 +41,15 @@ WHERE = {
     "run": "leakbench.api",
     "sweep": "leakbench.api",
 }
-"""{public name: the module that defines it, which imports torch or pandas}."""
+"""{public name: the module that defines it, or that it is, which imports torch or pandas}."""
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs torch or pandas when it is first used."""
     if name not in WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(WHERE[name]), name)
+    module = import_module(WHERE[name])
+    return getattr(module, name, module)
 
 
 def __dir__() -> list[str]:

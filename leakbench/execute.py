@@ -143,7 +143,9 @@ def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str],
     copies = {key: taps[key].replaced(seconds=taps[first].seconds) for key, first in same.items()}
     summary = summary.replaced(taps=taps | copies, notes=summary.notes | notes)
     if (audited := _audited(cell, run, epsilon["delta"])) is not None:
-        summary = summary.replaced(audited=audited, notes=summary.notes | {"audited": CHANGED})
+        summary = summary.replaced(
+            audited=audited, notes=summary.notes | {"audited": CHANGED.format(cell.defense.unit)}
+        )
     run.manifest["summary"] = summary.as_dict()
     run.manifest["complete"] = True
     run.save()
@@ -151,13 +153,11 @@ def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str],
     return summary
 
 
-CHANGED = (
-    "canary clients took part in the training: its accuracy, and a leak of its models, are not those without canaries"
-)
+CHANGED = "canary {}s took part in the training: its accuracy, and a leak of its models, are not those without canaries"
 
 
 def _audited(cell: Cell, run: Run, delta: float) -> AuditedTraining | None:
-    """Return the audit of the training by its canary clients; None without them, a released round, or finite scores."""
+    """Return the audit of the training by its canaries; None without them, a released round, or finite scores."""
     count, held = cell.settings.canaries, run.read_tensors("model.safetensors")
     if not count or CANARY_SCORES not in held:
         return None

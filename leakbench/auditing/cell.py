@@ -132,7 +132,7 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Pr
 
 
 def audit_training(cell: Cell, scores: Reals, included: Any, delta: float) -> OneRun:
-    """Audit the training of a cell from the scores of its canary clients, for the observer of released models.
+    """Audit the training of a cell from the scores of its canaries, for the observer of released models.
 
     The family is that of the ledger with unknown noise, if all releases have the same noise.
 

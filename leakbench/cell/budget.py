@@ -54,7 +54,7 @@ LEAST_CANARIES = 10
 
 
 def check_canaries(cell: Cell) -> None:
-    """Raise InputError for canary clients in a training whose epsilon they cannot audit."""
+    """Raise InputError for canaries in a training whose epsilon they cannot audit."""
     s, defense = cell.settings, cell.defense
     if not s.canaries:
         return
@@ -63,9 +63,10 @@ def check_canaries(cell: Cell) -> None:
         raise InputError(
             f"canaries: got {s.canaries}, expected at least {LEAST_CANARIES}: fewer can give no bound above 0"
         )
-    if defense.unit != "client":
+    if defense.unit == "example" and (defense.batches != "poisson" or not defense.example):
         raise InputError(
-            f"canaries: defense {name!r} protects one {defense.unit}, expected one of a client; canaries are clients"
+            f"canaries: defense {name!r} draws {defense.batches} batches, expected Poisson batches and a clip of each example;"
+            " canary examples are drawn for each batch on their own"
         )
     own = cell_epsilon(defense, cell.data, s, hand_out(cell), None)
     if own.valid is None:

@@ -34,7 +34,7 @@ class Settings:
         engine: One of `leakbench.core.request.ENGINES`, which draw noise in different orders.
         pictures: Whether the run's folder has examples and reconstructions.
         networks: Number of draws of the first weights among the victims; 1 in the live protocol, whose network is trained.
-        canaries: Number of canary clients of the training, see `leakbench.federated.canaries`.
+        canaries: Number of canaries of the training, see `leakbench.federated.canaries`.
         budget: Wall time in seconds for all attacks of the run; None for no limit.
     """
 

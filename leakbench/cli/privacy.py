@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from leakbench.cli.options import FOLDER, check_names, federation_options, quiet_option
+from leakbench.core.errors import InputError
 from leakbench.core.request import Request, check_request
 
 __all__ = ["audit", "epsilon"]
@@ -46,16 +48,30 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
 )
 @click.option("--sigma", type=float, help="Noise multiplier that the function of --callable claims.")
 @click.option("--clip", type=float, help="L2 bound of an update that the function of --callable claims.")
+@click.option(
+    "--scores", help="Audit a training by this CSV file of its canaries, with the columns score and included."
+)
+@click.option("--claimed", type=float, help="Epsilon that the training of --scores claims, at --delta.")
 @click.option("--into", type=FOLDER, help="Save the audit in this run folder, so that its report shows it.")
 @quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def audit(into: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
+def audit(
+    into: Path | None, as_json: bool, quiet: bool, scores: str | None, claimed: float | None, **given: Any
+) -> None:
     """Audit a defense by running its code.
 
     Checks that its noise is as large as claimed, and computes a lower bound of its epsilon. A function of --callable
     takes {parameter: float32 array} and returns a dict with the same keys. Its second argument, `seed` (int) or `rng`
     (NumPy Generator), is the source of its noise. Modules in the current folder can be imported.
+
+    With --scores, nothing is run: the scores of the canaries of a training, each included with probability 1/2, give a
+    lower bound of its epsilon. The exit code is 1 if it is more than --claimed.
     """
+    if scores is not None:
+        _audit_scores(Path(scores), claimed, given["delta"], as_json)
+        return
+    if claimed is not None:
+        raise InputError(f"claimed: got {claimed:g}, expected only with --scores; a recipe states it")
     check_names(given)
     own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}
     check_request(Request(**given))
@@ -70,10 +86,29 @@ def audit(into: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
         click.echo(f"kept: {keep_audit(into, manifest, found)}; leakbench report {into} shows it", err=True)
 
 
+WITH_SCORES = ("scores", "claimed", "delta", "as_json", "quiet")
+"""The parameters that an audit of scores uses."""
+
+
+def _audit_scores(path: Path, claimed: float | None, delta: float, as_json: bool) -> None:
+    """Print the audit of a file of scores, and end with exit code 1 if it violates the claim."""
+    context = click.get_current_context()
+    others = [n for n in context.params if n not in WITH_SCORES]
+    for name in others:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            option = "callable" if name == "function" else name.replace("_", "-")
+            raise InputError(f"scores: got --{option} as well, expected only --claimed, --delta and --json with it")
+    from leakbench import canaries  # noqa: PLC0415
+
+    found = canaries.audit(*canaries.read_scores(path), claimed=claimed, delta=delta, unit="canary")
+    click.echo(json.dumps(found.as_dict(), indent=1) if as_json else str(found))
+    if found.verdict == "violated":
+        context.exit(1)
+
+
 def _run_of(folder: Path, given: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of the run that an audit is for; raises InputError where it is of another defense or federation."""
     from leakbench.cell.budget import plan  # noqa: PLC0415
-    from leakbench.core.errors import InputError  # noqa: PLC0415
     from leakbench.core.recipe import describe  # noqa: PLC0415
     from leakbench.report.audited import check_audited  # noqa: PLC0415
     from leakbench.storage.store import read_manifest  # noqa: PLC0415

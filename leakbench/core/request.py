@@ -290,8 +290,8 @@ class Request:
             ge=0,
             le=100_000,
             description=(
-                "Number of canary clients that audit the training: each is included with probability 1/2. They change the "
-                "training, and need a defense with a valid epsilon of a client."
+                "Number of canary clients or examples that audit the training: each is included with probability 1/2. They "
+                "change the training, and need a defense with a valid epsilon."
             ),
         ),
     ] = 0

@@ -1,8 +1,10 @@
-"""Canary clients of a training: each is included with probability 1/2, for an audit of the epsilon of that training.
+"""Canaries of a training: each is included with probability 1/2, for an audit of the epsilon of that training.
 
-A canary's update has one nonzero coordinate in each tensor that has enough of them for all canaries. It is far above every clip,
-so that the clip of the defense decides how much of it is released. An included canary takes part in each round with the rate of
-the clients, hidden from the auditor, whose score is the sum over all rounds of the inner products with the released updates.
+Canaries are clients where the defense protects a client, and else examples. A canary's update, or an example's gradient, has one
+nonzero coordinate in each tensor that has enough of them for all canaries. It is far above every clip, so that the clip of the
+defense decides how much of it is released. An included canary client takes part in each round with the rate of the clients. A
+canary example belongs to one client, and each of its batches uses it with the rate of the client's examples. Both are hidden
+from the auditor, whose score is the sum over all rounds of the inner products with the released updates.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, Local, Network, Parameters, Signal
 from leakbench.defense.transform import Stations, apply
 
-__all__ = ["Canaries", "draw_canaries", "inclusion"]
+__all__ = ["Canaries", "CanaryExamples", "draw_canaries", "inclusion"]
 
 FAR = 1e6
 """Norm of a canary in each tensor."""
@@ -27,7 +29,7 @@ FAR = 1e6
 
 @dataclass(frozen=True)
 class Canaries:
-    """The canaries of a training.
+    """The canaries of a training, clients or examples.
 
     Args:
         included: (m,), bool, drawn independently with probability 1/2.
@@ -35,12 +37,14 @@ class Canaries:
             any, canaries share the coordinates of the largest tensor.
         signs: {p: (m,)}, the sign of this coordinate, 1 or -1.
         seed: Seed of the training.
+        norm: Norm of a canary's update in each of these tensors.
     """
 
     included: Tensor
     places: Parameters
     signs: Parameters
     seed: int
+    norm: float = FAR
 
     def participants(self, clock: Clock) -> Tensor:
         """Return the ids of the included canaries that take part in a round, as often as clients do.
@@ -53,6 +57,37 @@ class Canaries:
             rng = generator(self.seed, "canary participation", clock.round)
             takes_part = torch.rand(len(self.included), generator=rng) < clock.cohort / clock.clients
         return (takes_part & self.included).nonzero()[:, 0]
+
+    def examples(self, clients: Tensor, clock: Clock, iterations: int, rate: float) -> CanaryExamples:
+        """Return the canary examples in the batches of some clients in a round.
+
+        Canary i belongs to client i modulo N.
+
+        Args:
+            clients: (K,), their ids.
+            clock: Round and number N of clients.
+            iterations: L, the number of local iterations.
+            rate: Probability that a batch has a certain example of its client.
+        """
+        ids = torch.arange(len(self.included))
+        owned = [ids[(ids % clock.clients == client) & self.included] for client in clients.cpu()]
+        some = max(1, max(map(len, owned), default=1))
+        padded, uses = torch.full((len(owned), some), -1), torch.zeros(len(owned), iterations, some, dtype=torch.bool)
+        rngs = generators(self.seed, "canary batches", [(clock.round, int(client)) for client in clients])
+        for lane, own in enumerate(owned):
+            padded[lane, : len(own)] = own
+            uses[lane, :, : len(own)] = torch.rand(iterations, len(own), generator=rngs[lane]) < rate
+        return CanaryExamples(self, padded.clamp_min(0), uses)
+
+    def contrasts(self, clients: Tensor, clock: Clock) -> Tensor:
+        """Return (m,), the weights of a round in the scores of canary examples: whether the canary's client takes part.
+
+        The observer sees the drawn clients. Minus their expected share, what all rounds have in common cancels, which is most of
+        what the other examples add.
+        """
+        takes_part = torch.isin(torch.arange(len(self.included)) % clock.clients, clients.cpu()).double()
+        share = clock.cohort / clock.clients
+        return takes_part - share if share < 1 else takes_part
 
     def joined_to(self, updates: Signal, network: Network, local: Local, stations: Stations, clock: Clock) -> Signal:
         """Return the updates of a round's clients with those of its canaries as more members.
@@ -83,15 +118,51 @@ class Canaries:
             if name not in self.places:
                 found[name] = flat.reshape(len(ids), 1, *p.shape)
                 continue
-            places, values = self.places[name][ids].to(p.device), FAR * self.signs[name][ids].to(p)
+            places, values = self.places[name][ids].to(p.device), self.norm * self.signs[name][ids].to(p)
             found[name] = flat.scatter_(1, places[:, None], values[:, None]).reshape(len(ids), 1, *p.shape)
         return found
 
     def products(self, released: Parameters) -> Tensor:
         """Return (m,), the inner product of each canary's direction of length 1 with a released update {p: (*p)}, in float64."""
-        flat = {n: released[n].flatten().cpu().double() for n in self.places}
-        each = [self.signs[n].double() * flat[n][places] for n, places in self.places.items()]
+        found = {n: released[n].flatten()[p.to(released[n].device)] for n, p in self.places.items()}
+        each = [self.signs[n].double() * values.cpu().double() for n, values in found.items()]
         return torch.stack(each).sum(0) / math.sqrt(len(each))
+
+
+@dataclass(frozen=True)
+class CanaryExamples:
+    """The canary examples in the batches of K clients.
+
+    Args:
+        canaries: All canaries.
+        ids: (K, c), those of each client.
+        uses: (K, L, c), bool, whether a batch has one.
+    """
+
+    canaries: Canaries
+    ids: Tensor
+    uses: Tensor
+
+    def of_lanes(self, lanes: slice) -> CanaryExamples:
+        """Return those of some clients."""
+        return CanaryExamples(self.canaries, self.ids[lanes], self.uses[lanes])
+
+    def joined_to(self, examples: Signal, weights: Tensor, step: int) -> tuple[Signal, Tensor]:
+        """Return the gradients of a local iteration's examples with those of the canaries as more members, and their weights.
+
+        Args:
+            examples: The gradients (K, B, *p) before the `example` station.
+            weights: (K, B); 0 marks padding.
+            step: Index of the local iteration.
+        """
+        like = {n: g[0, 0] for n, g in examples.grads.items()}
+        uses = self.uses[:, step].to(weights)
+        own = self.canaries.updates(self.ids.flatten(), like)
+        grads = {}
+        for n, g in examples.grads.items():
+            far = own[n].reshape(*self.ids.shape, *g.shape[2:])
+            grads[n] = torch.cat([g, far * uses.reshape(*uses.shape, *[1] * (g.dim() - 2))], 1)
+        return dataclasses.replace(examples, grads=grads), torch.cat([weights, uses], 1)
 
 
 def inclusion(count: int, seed: int) -> Tensor:

@@ -24,6 +24,7 @@ from leakbench.defense.augmentation import Augmentation, Batch, applied
 from leakbench.defense.transform import RunsNetwork, Stations, Transform, apply
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.engine.once import gradients
+from leakbench.federated.canaries import CanaryExamples
 from leakbench.federated.merged import merged_signal, merges
 from leakbench.federated.optimizer import OPTIMIZERS
 from leakbench.models.batch_norm import mixes_examples
@@ -55,6 +56,7 @@ class Examples:
         padded: Whether some weights may be 0. If false, the weights are not read, which saves a wait for the GPU.
         alone: Whether a single example's signal after the `example` station is read. If false, the station's noise may be drawn
             once for all examples (`leakbench.federated.merged`), and on a GPU once for all clients.
+        canaries: Canary examples in the batches; None for none.
     """
 
     inputs: Tensor
@@ -64,6 +66,7 @@ class Examples:
     draws: Tensor | None = None
     padded: bool = True
     alone: bool = True
+    canaries: CanaryExamples | None = None
 
     def at(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs (K, B', *s), targets (K, B', classes) and weights (K, B') of one local iteration.
@@ -85,9 +88,9 @@ class Examples:
     def of_lanes(self, lanes: slice) -> Examples:
         """Return the examples of some clients."""
         draws = None if self.draws is None else self.draws[lanes]
-        return replace(
-            self, inputs=self.inputs[lanes], targets=self.targets[lanes], weights=self.weights[lanes], draws=draws
-        )
+        canaries = None if self.canaries is None else self.canaries.of_lanes(lanes)
+        inputs, targets, weights = self.inputs[lanes], self.targets[lanes], self.weights[lanes]
+        return replace(self, inputs=inputs, targets=targets, weights=weights, draws=draws, canaries=canaries)
 
     def draws_at(self, step: int, count: int) -> Tensor:
         """Return the draws (K, B, count) of one local iteration."""
@@ -211,10 +214,13 @@ def _iteration(
 ) -> tuple[Signal, Signal]:
     inputs, targets, weights = examples.at(step)
     local = Local(network, inputs, targets, weights)
-    if chain is not None and not examples.alone and merges(stations.example):
+    canaries = examples.canaries
+    if chain is not None and not examples.alone and canaries is None and merges(stations.example):
         each = mean = merged_signal(chain, stations.example, local, examples.batch, memory, clock, rngs)
     elif stations.example:
         plain = replace(example_signal(network, examples, step), memory=memory, local=local)
+        if canaries is not None:
+            plain, weights = canaries.joined_to(plain, weights, step)
         each = apply(stations.example, plain, clock, rngs)
         # The station may have added noise to padding, which must not enter the mean.
         weighted = {n: g * _like(weights, g) for n, g in each.grads.items()}

@@ -114,12 +114,13 @@ class Round:
 
 @dataclass(frozen=True)
 class _Task:
-    """What is the same in every round of a training: the data, the federation, its defense, and the seed."""
+    """What is the same in every round of a training: the data, the federation, its defense, the seed, and canaries."""
 
     data: Dataset
     federation: Federation
     defense: Defense
     seed: int
+    canaries: Canaries | None = None
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def train(
         stop_after: Number of rounds after which to stop, with the federation's schedule; None for all.
         say: Called with a message if memory is too small for the clients of one computation, whose number is then halved.
         tick: Called after some clients of a round.
-        canaries: Canary clients in addition to the clients of the federation.
+        canaries: Canaries in addition to the clients of the federation, or to their examples, as the defense's unit is.
 
     Raises:
         InputError: If memory is too small for one client.
@@ -185,7 +186,8 @@ def train(
     room = Room("clients", federation.clients, LOWER, say)
     there = ("train_inputs", "train_targets", "test_inputs", "test_targets")
     data = dataclasses.replace(data, **{name: getattr(data, name).to(device) for name in there})
-    task = _Task(data, federation, defense, seed)
+    task = _Task(data, federation, defense, seed, canaries)
+    of_clients = defense.unit == "client"
     for index in range(done.round + 1 if done else 0, federation.rounds if stop_after is None else stop_after):
         clock = defense.clock(federation, index)
         clients, complete = _clients_of(clock, federation.dropout, defense, seed)
@@ -197,7 +199,7 @@ def train(
             spread = _spread(updates.grads)
             own = {n: m[None, None] for n, m in memory.items() if n not in network.memory}
             updates = dataclasses.replace(updates, memory={**updates.memory, **own})
-            if canaries is not None:
+            if canaries is not None and of_clients:
                 nothing = _no_examples(task, network, len(canaries.participants(clock)))
                 updates = canaries.joined_to(updates, network, nothing, defense.stations, clock)
             signal = apply(
@@ -208,7 +210,9 @@ def train(
             memory = {n: m[0, 0] for n, m in step.memory.items()}
             counts = counts.plus(cohort.held, uses, clients)
             if canaries is not None and scores is not None:
-                scores = scores + canaries.products({n: g[0, 0] for n, g in step.grads.items()})
+                # An example moves the model against its gradient.
+                weights = 1.0 if of_clients else -canaries.contrasts(clients, clock)
+                scores = scores + weights * canaries.products({n: g[0, 0] for n, g in step.grads.items()})
         state = {**parameters, **Network(judged, parameters, memory=memory).statistics}
         right, loss = accuracy(judged, state, data.test_inputs, data.test_targets)
         yield Round(index, parameters, memory, counts, right, loss, *spread, scores)
@@ -264,11 +268,15 @@ def _some_updates(task: _Task, network: Network, cohort: _Cohort) -> tuple[Signa
     chosen = chosen.to(data.train_targets.device)
     targets = one_hot(data.train_targets[chosen], data.classes)
     weights = batches.weights.to(targets)
+    extra = None
+    if task.canaries is not None and defense.unit == "example":
+        rate = f.batch / held.shape[1]
+        extra = task.canaries.examples(cohort.clients, cohort.clock, f.local_iterations, rate)
     rngs = generators(seed, "noise", lanes)
     examples = Examples(data.train_inputs[chosen], targets, weights, f.batch, alone=False)
     examples, stations = augmented(examples, defense.stations, cohort.clock, rngs)
     draws = drawn(network, examples.weights, generators(seed, "draws", lanes))
-    examples = dataclasses.replace(examples, draws=draws)
+    examples = dataclasses.replace(examples, draws=draws, canaries=extra)
     return client_update(network, examples, f.learning_rate, stations, cohort.clock, rngs), uses
 
 

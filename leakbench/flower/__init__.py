@@ -14,9 +14,10 @@ from leakbench.external.observation import observe
 
 if TYPE_CHECKING:
     from leakbench.flower.grids import InProcessGrid, ProbeStrategy, TapGrid, VectorisedGrid
-    from leakbench.flower.mods import DefenseMod, StepProbeMod, UpdateTapMod, attach
+    from leakbench.flower.mods import CanaryMod, DefenseMod, StepProbeMod, UpdateTapMod, attach
 
 __all__ = [
+    "CanaryMod",
     "DefenseMod",
     "InProcessGrid",
     "ProbeStrategy",
@@ -28,7 +29,7 @@ __all__ = [
     "observe",
 ]
 
-MODS = ("DefenseMod", "StepProbeMod", "UpdateTapMod", "attach")
+MODS = ("CanaryMod", "DefenseMod", "StepProbeMod", "UpdateTapMod", "attach")
 """The public names in `leakbench.flower.mods`; the others that need flwr are in `leakbench.flower.grids`."""
 
 INSTALL = "pip install 'leakbench[flower]'"

@@ -1,4 +1,4 @@
-"""Mods of a Flower client: the client station of a defense, and the taps at type-1 and type-2."""
+"""Mods of a Flower client: the client station of a defense, the taps at type-1 and type-2, and canary clients."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from leakbench.canaries import GradientCanaries
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import resolve
 from leakbench.core.rng import generator
@@ -46,7 +47,7 @@ from leakbench.flower.messages import (
     with_arrays,
 )
 
-__all__ = ["DefenseMod", "StepProbeMod", "UpdateTapMod", "attach", "check_stations", "resolve_defense"]
+__all__ = ["CanaryMod", "DefenseMod", "StepProbeMod", "UpdateTapMod", "attach", "check_stations", "resolve_defense"]
 
 ALTERNATIVES = {
     "example": "inside local steps; train with Opacus in the app, or simulate it with leakbench.flower.VectorisedGrid",
@@ -55,6 +56,10 @@ ALTERNATIVES = {
     " the client station alone",
 }
 """{station that no Mod reaches: where it is, and what to use instead}."""
+
+LEFT_OUT = 1e-5
+"""Share of a canary's update that one that is left out sends: after a clip, the two differ by less than the bound. Not 0, since
+Flower's mods divide by the norm of an update."""
 
 SETTINGS = {"lr": "learning-rate", "momentum": "momentum", "weight_decay": "weight-decay"}
 """{setting in an optimizer's group of parameters: its name in a leak}."""
@@ -205,6 +210,62 @@ def check_stations(defense: Defense, name: str, without: tuple[str, ...]) -> Non
 def resolve_defense(name: str) -> Defense:
     """Return the recipe of a name, read once."""
     return resolve("defenses", Defense, name)[1]
+
+
+@dataclass(frozen=True)
+class CanaryMod:
+    """Replace the updates of canary clients, for an audit of the whole training.
+
+    The canaries are the clients from partition `first` on, one for each canary. In each round that samples it, an included one
+    sends a far update in its own direction, and a canary that is left out nearly zero. Put this mod last in the list of mods, so
+    that those that clip or add noise act on what a canary sends.
+
+    Args:
+        canaries: Of `leakbench.canaries.gradients`, drawn with a fixed seed for the names of the arrays that the app sends, so that
+            every process of the app has the same ones.
+        first: Partition-id of the first canary.
+        buffers: Names of further floating-point arrays that are not parameters.
+    """
+
+    canaries: GradientCanaries
+    first: int
+    buffers: tuple[str, ...] = ()
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Let the client train, and return its reply, or the one of a canary.
+
+        Raises:
+            InputError: For a client without a partition-id, or other arrays than those of the canaries.
+        """
+        if not is_train(message):
+            return call_next(message, context)
+        partition = partition_of(context)
+        if partition is None:
+            raise InputError("canaries: a client has no partition-id, expected one in the config of each node")
+        reply, number = call_next(message, context), partition - self.first
+        if reply.has_error() or not 0 <= number < len(self.canaries.included):
+            return reply
+        received = arrays_of(message, "message")
+        check_same_names(received, arrays_of(reply, "reply"))
+        return with_arrays(reply, self.sent(received, number))
+
+    def sent(self, received: Arrays, number: int) -> Arrays:
+        """Return what one canary sends."""
+        names = [n for n, array in received.items() if is_parameter(n, array, self.buffers)]
+        like = {n: torch.from_numpy(received[n]) for n in names}
+        far = self.canaries.updates(torch.tensor([number]), like)
+        share = 1.0 if self.canaries.included[number] else LEFT_OUT
+        return {**received, **{n: (like[n] + share * far[n][0]).numpy() for n in names}}
+
+    def score(self, initial: ArrayRecord, released: ArrayRecord) -> None:
+        """Add to the canaries' scores what the server released, over one round or the whole training.
+
+        Args:
+            initial: The arrays before.
+            released: The arrays after; the sum over rounds of the updates is their difference.
+        """
+        before, after = initial.to_torch_state_dict(), released.to_torch_state_dict()
+        self.canaries.score({n: after[n].double() - before[n].double() for n in self.canaries.directions.places})
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def epsilons(summary: Summary) -> tuple[str, list[Observed]]:
 
 
 def audited_training(summary: Summary) -> str:
-    """Return the lower bound that canary clients gave, and whether it contradicts the valid epsilon; empty without canaries."""
+    """Return the lower bound that canaries gave, and whether it contradicts the valid epsilon; empty without canaries."""
     audit, valid = summary.audited, summary.epsilon.valid
     if audit is None:
         return summary.notes.get("audited", "")
@@ -86,7 +86,7 @@ def audited_training(summary: Summary) -> str:
 
 
 def audit_details(summary: Summary) -> list[str]:
-    """Return the two lower bounds that canary clients gave and what they do not show; nothing without canaries."""
+    """Return the two lower bounds that canaries gave and what they do not show; nothing without canaries."""
     audit = summary.audited
     if audit is None:
         return []

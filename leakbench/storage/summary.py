@@ -354,7 +354,7 @@ class EpsilonSummary(_Fields):
 
 
 class AuditedTraining(_Fields):
-    """The audit of the training by canary clients, see `leakbench.auditing.one_run.OneRun`."""
+    """The audit of the training by canaries, see `leakbench.auditing.one_run.OneRun`."""
 
     lower_bound: Amount
     lower_bound_family: Amount | None

@@ -16,12 +16,12 @@ from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import plan
 from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
-from leakbench.core.rng import generators
+from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, Signal
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.correlated import CorrelatedNoise
-from leakbench.defense.discrete import IntegerShares, least_bits
+from leakbench.defense.discrete import IntegerShares, least_bits, random_signs, rotate_back
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max
 from leakbench.experiment.leak_noise import leak_facts, noise_std
@@ -173,11 +173,14 @@ def test_the_epsilon_counts_one_share_at_the_client_and_all_in_the_sum(noise: An
 
 
 def test_noise_after_the_modular_sum_is_not_calibrated_to_the_clip() -> None:
-    """Five updates in a modulus that they overflow: without one of them the decoded sum moves by more than the clip."""
+    """Updates along one coordinate of the rotated sum: a third one makes it wrap around, and it moves by more than the clip."""
     silent, now = IntegerShares(multiplier=0.0, bits=6, noise="skellam"), clock(5)
-    one = torch.randn(1, 1, 4096, generator=generators(0, "update", [(0,)])[0])
-    five, four = (Signal({"w": one * kept.reshape(-1, 1, 1)}) for kept in (torch.ones(5), torch.arange(5).clamp(max=1)))
-    moved = (read(silent, sent(silent, five, now), now) - read(silent, sent(silent, four, now), now)).norm()
+    along = rotate_back(torch.eye(64, dtype=torch.float64)[0], random_signs(64, generator(0, "rotation", 0)), 64)
+    several = [
+        Signal({"w": CLIP * along.float().expand(5, 1, 64) * (torch.arange(5) < n).reshape(5, 1, 1)}) for n in (2, 3)
+    ]
+    two, three = (read(silent, sent(silent, signal, now), now) for signal in several)
+    moved = (three - two).norm()
     assert moved > 1.5 * CLIP
     for noise in (GaussianNoise(multiplier=6.0, to="sum"), CorrelatedNoise(multiplier=6.0)):
         some = recipe(client=(ClipWhole(norm=CLIP), silent), server=(noise,))

@@ -16,9 +16,10 @@ from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
-from leakbench.core.types import Clock, Network
+from leakbench.core.types import Clock, Network, Signal
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.canaries import FAR, Canaries, draw_canaries
+from leakbench.federated.sampling import draw_clients
 from leakbench.federated.simulate import Round, from_tensors, to_tensors, train
 
 DELTA = 1e-5
@@ -191,9 +192,10 @@ def test_a_run_prints_the_bound_next_to_the_valid_epsilon(
 
 
 @pytest.mark.parametrize(
-    ("defense", "message"), [("fed_cdp_valid", "protects one example"), ("sign_client", "has no valid epsilon")]
+    ("defense", "message"),
+    [("fed_cdp", "draws fixed batches, expected Poisson"), ("sign_client", "has no valid epsilon")],
 )
-def test_canaries_need_a_valid_epsilon_of_a_client(defense: str, message: str) -> None:
+def test_canaries_need_a_valid_epsilon_and_examples_poisson_batches(defense: str, message: str) -> None:
     """Other defenses are refused before the data are loaded."""
     with pytest.raises(InputError, match=f"canaries: defense '{defense}' {message}"):
         prepare(dataclasses.replace(SMALL, defense=defense), None)
@@ -228,3 +230,74 @@ def test_a_diverged_training_is_finished_and_said_not_to_be_audited(monkeypatch,
     assert code == 0
     assert "not audited: the training diverged" in " ".join(out.split())
     assert (tmp_path / "run" / "rows.parquet").exists() and not (tmp_path / "run" / "parts").exists()
+
+
+EXAMPLES = dataclasses.replace(SMALL, defense="fed_cdp_valid", local_iterations=5, batch=100)
+
+
+def test_canary_examples_are_used_at_the_rate_of_their_client_s_examples() -> None:
+    """Canary i belongs to client i modulo N; one that is left out is never used, and other lanes do not change the draws."""
+    canaries = draw_canaries({"w": torch.zeros(3000)}, 3000, seed=1)
+    clock, clients = Clock(3, 0, 10, 1, cohort=5, clients=20), torch.tensor([4, 7, 19])
+    drawn_for = canaries.examples(clients, clock, 40, 0.25)
+    used = torch.zeros(3000)
+    for lane, client in enumerate(clients):
+        used.index_add_(0, drawn_for.ids[lane], drawn_for.uses[lane].sum(0).float())
+        alone = canaries.examples(clients[lane : lane + 1], clock, 40, 0.25)
+        assert torch.equal(alone.uses[0], drawn_for.uses[lane][:, : alone.uses.shape[2]])
+        assert not drawn_for.uses[lane][:, alone.uses.shape[2] :].any()
+        assert set((alone.ids[0] % 20).tolist()) == {int(client)}
+    theirs = torch.isin(torch.arange(3000) % 20, clients) & canaries.included
+    assert (used[~theirs] == 0).all()
+    assert float(used[theirs].mean()) == pytest.approx(10, rel=0.05)
+
+
+def test_canary_examples_join_a_batch_as_members_with_a_weight() -> None:
+    """A canary that a batch does not use has weight 0 and a gradient of zero."""
+    canaries = draw_canaries({"w": torch.zeros(50)}, 40, seed=0)
+    extra = canaries.examples(torch.tensor([0, 1]), Clock(0, 0, 1, 1, 2, 2), 1, 0.5)
+    count = extra.ids.shape[1]
+    signal, weights = extra.joined_to(Signal({"w": torch.ones(2, 3, 50)}), torch.ones(2, 3), 0)
+    assert signal.grads["w"].shape == (2, 3 + count, 50)
+    assert torch.equal(weights[:, 3:], extra.uses[:, 0].float())
+    assert torch.equal(signal.grads["w"][:, 3:].abs().amax(2), FAR * weights[:, 3:])
+    assert (signal.grads["w"][:, :3] == 1).all()
+
+
+def test_scores_of_canary_examples_are_their_clipped_gradients() -> None:
+    """With nearly no noise: each use adds rate C / (B K_t), in contrast to the rounds without the canary's client."""
+    cell = prepare(dataclasses.replace(EXAMPLES, noise_factor=1e-6, train_rounds=8), None)
+    (_, canaries), f = drawn(cell), cell.settings.federation
+    scores, expected = trained(cell)[-1].canary_scores, torch.zeros(200, dtype=torch.float64)
+    assert scores is not None
+    for t in range(8):
+        clients = draw_clients(f.clients, f.clients_per_round, cell.defense.cohorts, cell.settings.seed, t)
+        extra = canaries.examples(clients, cell.defense.clock(f, t), 5, 100 / 400)
+        expected.index_add_(0, extra.ids.flatten(), extra.uses.sum(1).flatten().double())
+    norm = cell.defense.example[0].norm  # type: ignore[attr-defined]
+    expected *= 0.75 * f.learning_rate * norm / (100 * f.clients_per_round)
+    assert np.corrcoef(scores, expected)[0, 1] > 0.6
+    assert float((scores / expected)[expected > 0].median()) == pytest.approx(1, rel=0.2)
+
+
+def test_trainings_with_canary_examples_are_audited() -> None:
+    """With the ledger's noise the bound is below the valid epsilon, and with a thousandth of it above."""
+    request = dataclasses.replace(EXAMPLES, canaries=1000, noise_factor=2.0, train_rounds=10)
+    ledger = prepare(request, None)
+    assert 0.5 < valid(ledger) < 2
+    sound = audited(ledger, ledger)
+    assert sound.unit == "example"
+    assert max(sound.lower_bound, sound.lower_bound_family or 0.0) <= valid(ledger)
+    broken = audited(ledger, prepare(dataclasses.replace(request, noise_factor=0.002), None))
+    assert max(broken.lower_bound, broken.lower_bound_family or 0.0) > valid(ledger)
+
+
+@pytest.mark.statistics
+def test_audits_by_canary_examples_are_wrong_in_at_most_five_of_a_hundred() -> None:
+    """40 trainings at the ledger's noise: at most 5 bounds are above the valid epsilon."""
+    over = []
+    for seed in range(40):
+        cell = prepare(dataclasses.replace(EXAMPLES, seed=seed, canaries=400, train_rounds=3), None)
+        audit = audited(cell, cell)
+        over.append(max(audit.lower_bound, audit.lower_bound_family or 0.0) > valid(cell))
+    assert sum(over) <= 5

@@ -1,0 +1,449 @@
+"""The audit of any training loop with canaries: each is included with probability 1/2, and its score guesses whether it was.
+
+The bounds are those of `leakbench.auditing.one_run` (Steinke, Nasr and Jagielski, NeurIPS 2023, arXiv:2305.08846). The canaries are
+gradients, which the loop clips and sums with those of its examples, or examples, which the loop trains on. In both cases the loop
+must give a unit that is left out the same treatment as one that was never there.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from leakbench.auditing.bounds import CONFIDENCE, Reals
+from leakbench.auditing.one_run import OneRun, audit_one_run, default_choices
+from leakbench.core.errors import InputError, check_file
+from leakbench.core.rng import generator
+from leakbench.core.types import Parameters
+from leakbench.core.untrusted import bounded_text, said
+from leakbench.federated.canaries import Canaries, draw_canaries, inclusion
+from leakbench.privacy.mechanism import Mechanism
+
+__all__ = [
+    "ExampleCanaries",
+    "GradientCanaries",
+    "TrainingAudit",
+    "audit",
+    "examples",
+    "gradients",
+    "read_scores",
+]
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(outputs (B, ...), labels (B,)) -> losses (B,)."""
+
+CROSS_ENTROPY: Loss = partial(nn.functional.cross_entropy, reduction="none")
+
+FEWEST = 10
+"""Least number of canaries."""
+
+UNLIKELY = 1e-9
+"""Probability of a number of included canaries below which they were not included with probability 1/2."""
+
+NORM = 100.0
+"""Default norm of a canary's gradient in each tensor."""
+
+LARGEST = 1e30
+"""Largest score of one release. A diverged training has infinite ones."""
+
+MOST_BYTES = 200_000_000
+"""Largest file of scores."""
+
+
+@dataclass(frozen=True)
+class TrainingAudit:
+    """The audit of a training, compared with a claimed epsilon.
+
+    Args:
+        audit: The lower bounds of the training's epsilon.
+        claimed: The claimed epsilon at the same delta; None without a claim.
+    """
+
+    audit: OneRun
+    claimed: float | None
+
+    @property
+    def lower_bound(self) -> float:
+        """The larger of the two lower bounds; both hold together at the audit's confidence."""
+        return max(self.audit.lower_bound, self.audit.lower_bound_family or 0.0)
+
+    @property
+    def verdict(self) -> Literal["holds", "violated", "no claim"]:
+        """Whether the lower bound exceeds the claimed epsilon."""
+        if self.claimed is None:
+            return "no claim"
+        return "violated" if self.lower_bound > self.claimed else "holds"
+
+    @property
+    def reason(self) -> str:
+        """The reason of the verdict."""
+        if self.claimed is None:
+            return "no epsilon to compare with was given"
+        how = "more" if self.verdict == "violated" else "not more"
+        return f"the audited lower bound {self.lower_bound:.4g} is {how} than the claimed {self.claimed:.4g}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {**self.audit.as_dict(), "claimed": self.claimed, "verdict": self.verdict, "reason": self.reason}
+
+    def __str__(self) -> str:
+        """Return the text that `leakbench audit --scores` prints."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the text."""
+        yield f"verdict: {self.verdict}: {self.reason}"
+        yield from (f"  {line}" for line in self.audit.lines())
+
+
+def audit(
+    scores: Reals | Tensor,
+    included: Any,
+    *,
+    claimed: float | None = None,
+    delta: float = 1e-5,
+    unit: str = "example",
+    family: Mechanism | None = None,
+    confidence: float = CONFIDENCE,
+) -> TrainingAudit:
+    """Audit a training from the scores of its canaries.
+
+    Equal scores are ranked at random, since the order of the canaries may depend on their inclusion.
+
+    Args:
+        scores: (m,), the score of each canary; high scores suggest its inclusion.
+        included: (m,), bool, drawn independently with probability 1/2.
+        claimed: Epsilon to compare with, at `delta`, for a unit that is added or removed.
+        delta: Delta of the epsilons, in (0, 1).
+        unit: What a canary is, such as `example` or `client`.
+        family: The training as Gaussian noise on a sum, with its rate and steps, for a second bound in this family. The noise is
+            unknown; the multiplier is where the search starts. None for the bound without assumptions only.
+        confidence: In [0.875, 1).
+
+    Returns:
+        The lower bounds and the verdict.
+
+    Raises:
+        InputError: For a value outside its range, too few canaries, or a number of included ones that is not possible for draws
+            with probability 1/2.
+    """
+    scores, included = np.asarray(scores, dtype=np.float64), np.asarray(included, dtype=bool)
+    count = len(included) if included.ndim == 1 else 0
+    if count < FEWEST:
+        raise InputError(f"canaries: got shape {included.shape}, expected at least {FEWEST}; 1000 find more")
+    if claimed is not None and not 0 <= claimed < math.inf:
+        raise InputError(f"claimed: got {claimed}, expected a finite epsilon of at least 0")
+    if stats.binomtest(int(included.sum()), count, 0.5).pvalue < UNLIKELY:
+        raise InputError(
+            f"included: got {int(included.sum())} of {count} canaries, expected about half; include each with probability 1/2"
+        )
+    if scores.shape != included.shape:
+        raise InputError(f"scores: got shape {scores.shape}, expected {included.shape}, a score for each canary")
+    order = np.random.default_rng(0).permutation(count)
+    found = audit_one_run(scores[order], included[order], delta, unit, default_choices(count), family, confidence)
+    return TrainingAudit(found, claimed)
+
+
+@dataclass
+class GradientCanaries:
+    """Canary gradients of a training, and their scores so far.
+
+    Call `join` once in each step, on the gradients of single examples before the clip, and `score` on what the step released.
+
+    Args:
+        directions: The canaries, with one coordinate of each tensor.
+        rate: Probability, in (0, 1], that a step uses an included canary; that of the examples.
+        steps: Number of steps so far.
+        scores: (m,), the sums over the releases so far of the inner products with the canaries' directions of length 1.
+        releases: Number of releases so far.
+    """
+
+    directions: Canaries
+    rate: float
+    steps: int = 0
+    scores: Tensor = field(default_factory=lambda: torch.zeros(0))
+    releases: int = 0
+
+    def __post_init__(self) -> None:
+        self.scores = torch.zeros(len(self.directions.included), dtype=torch.float64)
+
+    @property
+    def included(self) -> Tensor:
+        """(m,), bool, whether the training includes each canary."""
+        return self.directions.included
+
+    def join(self, grads: Mapping[str, Tensor]) -> Parameters:
+        """Return the gradients of a step's examples and, after them, of the canaries that the step uses.
+
+        Args:
+            grads: {p: (B, *p)}, the gradient of each example before the clip; B may be 0.
+
+        Returns:
+            {p: (B + c, *p)}. Clip each of the B + c, sum them, add the noise, and divide by the same number as before.
+
+        Raises:
+            InputError: For other parameters than those of the canaries.
+        """
+        self._check(grads)
+        rng = generator(self.directions.seed, "canary participation", self.steps)
+        uses = torch.rand(len(self.included), generator=rng) < self.rate
+        self.steps += 1
+        own = self.updates(
+            (uses & self.included).nonzero()[:, 0], {n: g.new_zeros(g.shape[1:]) for n, g in grads.items()}
+        )
+        return {n: torch.cat([g, own[n]]) for n, g in grads.items()}
+
+    def updates(self, ids: Tensor, like: Mapping[str, Tensor]) -> Parameters:
+        """Return the gradients {p: (n, *p)} of some canaries, with the types and devices of {p: (*p)}."""
+        return {n: g[:, 0] for n, g in self.directions.updates(ids, dict(like)).items()}
+
+    def score(self, released: Mapping[str, Tensor], known: Mapping[str, Tensor] | None = None) -> None:
+        """Add a release to the scores.
+
+        Args:
+            released: {p: (*p)}, the noisy sum or mean of a step's gradients. For an observer of models, the weights before minus
+                the weights after a step, or after the whole training.
+            known: {p: (*p)}, the part of it that the clipped gradients of the examples are, without canaries and noise, for a
+                larger bound: an epsilon also holds against an attacker that knows all other examples. None for an attacker
+                that does not; in small networks, the examples hide most canaries from it. It may not depend on the canaries
+                of the step: a clip that adapts to them shows them.
+
+        Raises:
+            InputError: For other parameters than those of the canaries.
+        """
+        self._check(released)
+        products = self.directions.products({n: r.detach() for n, r in released.items()})
+        if known is not None:
+            self._check(known)
+            products -= self.directions.products({n: r.detach() for n, r in known.items()})
+        # A training without a clip diverges. Its last releases say nothing, and the ones before show the canaries.
+        self.scores += torch.nan_to_num(products, nan=0.0).clamp(-LARGEST, LARGEST)
+        self.releases += 1
+
+    def audit(
+        self,
+        claimed: float | None = None,
+        *,
+        delta: float = 1e-5,
+        unit: str = "example",
+        gaussian: bool = False,
+        confidence: float = CONFIDENCE,
+    ) -> TrainingAudit:
+        """Audit the training so far.
+
+        Args:
+            claimed: Epsilon to compare with, at `delta`, for a unit that is added or removed.
+            delta: Delta of the epsilons, in (0, 1).
+            unit: What a canary is.
+            gaussian: Whether to assume Gaussian noise on the sum of each step, for a second, larger bound.
+            confidence: In [0.875, 1).
+
+        Raises:
+            InputError: Before the first release, and for a value outside its range.
+        """
+        if not self.releases:
+            raise InputError("canaries: got no release, expected score(released) in each step")
+        family = Mechanism(1.0, self.rate, max(1, self.steps)) if gaussian else None
+        return audit(
+            self.scores.numpy(),
+            self.included.numpy(),
+            claimed=claimed,
+            delta=delta,
+            unit=unit,
+            family=family,
+            confidence=confidence,
+        )
+
+    def _check(self, given: Mapping[str, Tensor]) -> None:
+        missing = [n for n in self.directions.places if n not in given]
+        if missing:
+            raise InputError(
+                f"canaries: got {list(given)[:3]} without {missing[0]!r}, expected the names that the canaries were drawn for"
+            )
+
+
+def gradients(
+    model: nn.Module | Mapping[str, Tensor],
+    count: int = 1000,
+    *,
+    rate: float = 1.0,
+    norm: float = NORM,
+    seed: int | None = None,
+) -> GradientCanaries:
+    """Draw canary gradients for a training, each with one large coordinate in each tensor (Dirac canaries).
+
+    Two canaries share no coordinate of a tensor that has enough of them.
+
+    Args:
+        model: The model, whose trained parameters have the names of the gradients; or {p: (*p)}.
+        count: m, the number of canaries.
+        rate: Probability, in (0, 1], that a step uses an example, at which the steps use the included canaries.
+        norm: Norm of a canary's gradient in each tensor; above the loop's clip.
+        seed: Seed of the inclusion and the coordinates, not to be used for the training's noise; None for a new one from the
+            system.
+
+    Raises:
+        InputError: For a value outside its range.
+    """
+    if count < FEWEST:
+        raise InputError(f"count: got {count}, expected at least {FEWEST} canaries")
+    if not 0 < rate <= 1:
+        raise InputError(f"rate: got {rate}, expected a probability in (0, 1]")
+    if not 0 < norm < LARGEST:
+        raise InputError(f"norm: got {norm}, expected a positive number above the clip of the loop")
+    like = {n: p for n, p in model.named_parameters() if p.requires_grad} if isinstance(model, nn.Module) else model
+    if not like:
+        raise InputError("model: got no trained parameter, expected at least one")
+    drawn = draw_canaries(like, count, _seed(seed))
+    return GradientCanaries(dataclasses.replace(drawn, norm=norm), rate)
+
+
+@dataclass
+class ExampleCanaries:
+    """Canary examples of a training, and their losses.
+
+    Add `added` to the training examples, call `score` after the training, and before it if you can.
+
+    Args:
+        inputs: (m, *s), of all canaries.
+        labels: (m,), of all canaries.
+        included: (m,), bool, whether the training includes each canary.
+        losses: (m,) of each call of `score`.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    included: Tensor
+    losses: list[Tensor] = field(default_factory=list)
+
+    @property
+    def added(self) -> tuple[Tensor, Tensor]:
+        """Inputs (k, *s) and labels (k,) of the included canaries."""
+        return self.inputs[self.included], self.labels[self.included]
+
+    @property
+    def scores(self) -> Tensor:
+        """(m,), minus the last losses; after several calls, the first losses minus the last."""
+        if not self.losses:
+            raise InputError("canaries: got no losses, expected score(model) after the training")
+        return (self.losses[0] if len(self.losses) > 1 else 0.0) - self.losses[-1]
+
+    @torch.no_grad()
+    def score(self, model: nn.Module, loss: Loss = CROSS_ENTROPY) -> None:
+        """Compute the loss of each canary, included or not, with the model in eval mode.
+
+        Args:
+            model: The model.
+            loss: (outputs, labels) -> the loss of each example (B,).
+
+        Raises:
+            InputError: For a loss that returns one number for a batch.
+        """
+        modes = {name: module.training for name, module in model.named_modules()}
+        device = next(model.parameters()).device
+        found = []
+        try:
+            model.eval()
+            for x, y in zip(torch.split(self.inputs, 256), torch.split(self.labels, 256), strict=True):
+                each = loss(model(x.to(device)), y.to(device))
+                if each.shape != (len(y),):
+                    raise InputError(f"loss: got shape {tuple(each.shape)}, expected ({len(y)},), one for each example")
+                found.append(each.double().cpu())
+        finally:
+            for name, module in model.named_modules():
+                module.training = modes[name]
+        self.losses.append(torch.nan_to_num(torch.cat(found), nan=0.0).clamp(-LARGEST, LARGEST))
+
+    def audit(
+        self,
+        claimed: float | None = None,
+        *,
+        delta: float = 1e-5,
+        unit: str = "example",
+        confidence: float = CONFIDENCE,
+    ) -> TrainingAudit:
+        """Audit the training from the losses.
+
+        Args:
+            claimed: Epsilon to compare with, at `delta`, for an example that is added or removed.
+            delta: Delta of the epsilons, in (0, 1).
+            unit: What a canary is.
+            confidence: In [0.875, 1).
+
+        Raises:
+            InputError: Before the first call of `score`, and for a value outside its range.
+        """
+        scores, included = self.scores.numpy(), self.included.numpy()
+        return audit(scores, included, claimed=claimed, delta=delta, unit=unit, confidence=confidence)
+
+
+def examples(
+    inputs: Tensor, *, classes: int | None = None, labels: Tensor | None = None, seed: int | None = None
+) -> ExampleCanaries:
+    """Draw which canary examples a training includes.
+
+    Args:
+        inputs: (m, *s), examples that are not in the training set.
+        classes: Number of classes, for random labels, which a model can only memorise.
+        labels: (m,), labels to use instead.
+        seed: Seed of the inclusion and the labels; None for a new one from the system.
+
+    Raises:
+        InputError: For too few examples, or unless exactly one of `classes` and `labels` is given.
+    """
+    if len(inputs) < FEWEST:
+        raise InputError(f"inputs: got {len(inputs)}, expected at least {FEWEST} canaries")
+    if (classes is None) == (labels is None):
+        raise InputError("classes: expected either the number of classes or labels")
+    seed = _seed(seed)
+    if labels is None:
+        labels = torch.randint(0, int(classes or 0), (len(inputs),), generator=generator(seed, "canary labels"))
+    if len(labels) != len(inputs):
+        raise InputError(f"labels: got {len(labels)}, expected {len(inputs)}, one for each canary")
+    return ExampleCanaries(inputs, labels, inclusion(len(inputs), seed))
+
+
+def _seed(given: int | None) -> int:
+    return secrets.randbits(63) if given is None else given
+
+
+WORDS = {"1": True, "true": True, "0": False, "false": False}
+"""{word of the column `included`: its value}."""
+
+
+def read_scores(path: Path) -> tuple[Reals, Any]:
+    """Return the scores (m,) and the inclusions (m,) from a CSV file with the columns `score` and `included`.
+
+    Raises:
+        InputError: For a file that is not such a table, with the line.
+    """
+    check_file("scores", path)
+    try:
+        rows = list(csv.DictReader(bounded_text(path, MOST_BYTES).splitlines()))
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"scores: {path}: {said(error)}") from None
+    if not rows or not {"score", "included"} <= set(rows[0]):
+        raise InputError(f"scores: {path}: expected lines under the header score,included")
+    scores, included = np.zeros(len(rows)), np.zeros(len(rows), dtype=bool)
+    for line, row in enumerate(rows):
+        word = (row["included"] or "").strip().lower()
+        try:
+            scores[line], included[line] = float(row["score"] or "nothing"), WORDS[word]
+        except (KeyError, ValueError):
+            got = said(f"{row['score']},{row['included']}")
+            raise InputError(
+                f"scores: {path}, line {line + 2}: got {got}, expected a number, and 1 or 0 for included"
+            ) from None
+    return scores, included

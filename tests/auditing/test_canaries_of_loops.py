@@ -1,0 +1,340 @@
+"""Canaries of any training loop: coverage over sound loops, broken loops, hidden inclusion, and scores from a file."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command_line import called
+from torch import nn
+
+import leakbench
+from leakbench import canaries
+from leakbench.core.errors import InputError
+from leakbench.core.types import Parameters
+from leakbench.privacy.accountants import best
+from leakbench.privacy.mechanism import Mechanism
+
+DELTA = 1e-5
+LIKE = {"w": torch.zeros(150, 10), "b": torch.zeros(10)}
+LAYERS = {str(layer): torch.zeros(1000) for layer in range(9)}
+NOISE, RATE, STEPS, BATCH = 3.0, 0.25, 20, 8
+
+
+def claim(noise: float = NOISE, steps: int = STEPS) -> float:
+    return best((Mechanism(noise, RATE, steps),), DELTA)[0]
+
+
+def clipped(grads: Parameters, norm: float) -> Parameters:
+    """Return the gradients {p: (B, *p)}, each with a norm of at most `norm` over all tensors."""
+    norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads.values()]).norm(dim=0)
+    factors = (norm / norms.clamp_min(1e-12)).clamp(max=1.0)
+    return {n: g * factors.reshape(-1, *[1] * (g.dim() - 1)) for n, g in grads.items()}
+
+
+def trained(
+    seed: int, noise: float = NOISE, clips: bool = True, by_layer: bool = False, steps: int = STEPS
+) -> canaries.GradientCanaries:
+    """Return the canaries of a hand-written DP-SGD loop on the loss of a quadratic with noisy examples, clip 1."""
+    like = LAYERS if by_layer else LIKE
+    found = canaries.gradients(like, 1000, rate=RATE, seed=seed)
+    rng, weights = torch.Generator().manual_seed(seed), dict(like)
+    for _ in range(steps):
+        grads = {n: w + 0.1 * torch.randn(BATCH, *w.shape, generator=rng) for n, w in weights.items()}
+        grads = found.join(grads)
+        if by_layer:
+            grads = {n: clipped({n: g}, 1.0)[n] for n, g in grads.items()}
+        elif clips:
+            grads = clipped(grads, 1.0)
+        sums = {n: g.sum(0) + noise * torch.randn(g.shape[1:], generator=rng) for n, g in grads.items()}
+        found.score(sums)
+        weights = {n: w - 0.1 * sums[n] / BATCH for n, w in weights.items()}
+    return found
+
+
+def test_gradient_canaries_are_far_and_join_after_the_examples() -> None:
+    """At rate 1 every included canary joins, each with one coordinate of its own in each tensor with enough of them."""
+    found = canaries.gradients(LIKE, 100, norm=7.0, seed=0)
+    joined = found.join({n: torch.ones(3, *p.shape) for n, p in LIKE.items()})
+    count = int(found.included.sum())
+    assert joined["w"].shape == (3 + count, 150, 10) and joined["b"].shape == (3 + count, 10)
+    assert (joined["w"][:3] == 1).all()
+    far = joined["w"][3:].flatten(1)
+    assert ((far != 0).sum(1) == 1).all() and (far.abs().sum(1) == 7).all()
+    assert len(far.abs().argmax(1).unique()) == count
+
+
+def test_an_empty_batch_gets_canaries_too() -> None:
+    """A Poisson batch can be empty."""
+    found = canaries.gradients(LIKE, 100, seed=0)
+    assert len(found.join({n: torch.zeros(0, *p.shape) for n, p in LIKE.items()})["w"]) == int(found.included.sum())
+
+
+def test_each_included_canary_is_drawn_at_the_rate_and_the_others_never() -> None:
+    """The score without noise and examples is the number of a canary's steps, for a clip of 1."""
+    found = canaries.gradients(LIKE, 1000, rate=RATE, seed=1)
+    for _ in range(200):
+        grads = found.join({n: torch.zeros(0, *p.shape) for n, p in LIKE.items()})
+        found.score({n: g.sum(0) for n, g in clipped(grads, 1.0).items()})
+    shares = found.scores / 200
+    assert 440 < int(found.included.sum()) < 560
+    assert (shares[~found.included] == 0).all()
+    assert float(shares[found.included].mean()) == pytest.approx(RATE, rel=0.02)
+    spread = math.sqrt(RATE * (1 - RATE) / 200)
+    assert float(shares[found.included].std()) == pytest.approx(spread, rel=0.15)
+
+
+def test_the_inclusion_is_independent_of_the_coordinates_and_of_other_seeds() -> None:
+    """Its correlations with places, signs, its neighbours and another seed are those of coins."""
+    one, other = (canaries.gradients({"w": torch.zeros(5000)}, 4000, seed=s) for s in (1, 2))
+    coins = one.included.double()
+    for series in (one.directions.places["w"], one.directions.signs["w"], coins.roll(1), other.included):
+        assert abs(np.corrcoef(coins, series.double())[0, 1]) < 4 / 4000**0.5
+
+
+def test_scores_do_not_read_the_inclusion() -> None:
+    """The same releases give the same scores, whichever canaries were included."""
+    one, other = (canaries.gradients(LIKE, 100, seed=3) for _ in range(2))
+    object.__setattr__(other.directions, "included", ~other.directions.included)
+    released = {n: torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) for n, p in LIKE.items()}
+    for found in (one, other):
+        found.score(released)
+    assert torch.equal(one.scores, other.scores)
+    assert not torch.equal(one.included, other.included)
+    inputs = torch.randn(50, 4)
+    model = nn.Linear(4, 3)
+    first, second = (canaries.examples(inputs, labels=torch.zeros(50, dtype=torch.int64), seed=s) for s in (0, 1))
+    for examples in (first, second):
+        examples.score(model)
+    assert torch.equal(first.scores, second.scores) and not torch.equal(first.included, second.included)
+
+
+def test_sound_loops_are_accused_in_at_most_five_of_a_hundred() -> None:
+    """200 trainings of one step at rate 1 whose noise is exactly the claimed one: both bounds together, at 95 %."""
+    truth, wrong, bounds = best((Mechanism(NOISE, 1.0, 1),), DELTA)[0], 0, []
+    for seed in range(200):
+        found = canaries.gradients({"w": torch.zeros(600)}, 400, seed=seed)
+        rng = torch.Generator().manual_seed(seed)
+        grads = clipped(found.join({"w": torch.randn(4, 600, generator=rng)}), 1.0)
+        found.score({"w": grads["w"].sum(0) + NOISE * torch.randn(600, generator=rng)})
+        audit = found.audit(truth, gaussian=True)
+        wrong += audit.verdict == "violated"
+        bounds.append(audit.lower_bound)
+    assert wrong <= 10
+    assert np.mean(bounds) > 0.1 * truth
+
+
+@pytest.mark.statistics
+def test_sound_loops_with_sampling_are_accused_in_at_most_five_of_a_hundred() -> None:
+    """200 trainings of 20 steps at a quarter of the examples."""
+    audits = [trained(seed).audit(claim(), gaussian=True) for seed in range(200)]
+    assert sum(audit.verdict == "violated" for audit in audits) <= 10
+    assert np.mean([audit.lower_bound for audit in audits]) > 0.2 * claim()
+
+
+def test_chance_is_accused_in_at_most_five_of_a_hundred() -> None:
+    """Scores without any relation to the inclusion, and a claim of 0, where each bound above 0 is wrong."""
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(200):
+        scores, included = rng.standard_normal(300), rng.random(300) < 0.5
+        wrong += canaries.audit(scores, included, claimed=0.0).verdict == "violated"
+    assert 0 < wrong <= 10
+
+
+def test_equal_scores_in_the_order_of_the_inclusion_show_nothing() -> None:
+    """A file that is sorted by inclusion must not make ties right guesses."""
+    included = np.arange(1000) >= 500
+    assert canaries.audit(np.zeros(1000), included).lower_bound < 0.3
+
+
+@pytest.mark.parametrize("broken", [{"noise": 0.0}, {"clips": False}, {"noise": NOISE / 3}, {"by_layer": True}])
+def test_broken_loops_are_found(broken: dict[str, float]) -> None:
+    """Noise forgotten, clip forgotten, a third of the noise, and a clip of each of nine tensors with the noise of one."""
+    assert trained(0).audit(claim(), gaussian=True).verdict == "holds"
+    assert trained(0, **broken).audit(claim(), gaussian=True).verdict == "violated"
+
+
+def test_what_the_examples_add_is_subtracted_from_a_score() -> None:
+    """Large gradients of examples hide a canary from an attacker that does not know them, and not from one that does."""
+    rng, verdicts = torch.Generator().manual_seed(0), []
+    blind, knowing = (canaries.gradients({"w": torch.zeros(1000)}, 1000, seed=0) for _ in range(2))
+    for _ in range(5):
+        examples = clipped({"w": 30 * torch.randn(900, 1000, generator=rng)}, 30.0)
+        known = {"w": examples["w"].sum(0)}
+        own = clipped(knowing.join({"w": torch.zeros(0, 1000)}), 1.0)["w"].sum(0)
+        released = {"w": known["w"] + own + 0.5 * torch.randn(1000, generator=rng)}
+        blind.score(released)
+        knowing.score(released, known)
+    verdicts = [found.audit(1.0).verdict for found in (blind, knowing)]
+    assert verdicts == ["holds", "violated"]
+
+
+def test_a_diverged_loop_is_audited_from_its_finite_releases() -> None:
+    """Without a clip the weights become NaN; the releases before show the canaries."""
+    found = trained(0, clips=False, noise=0.1, steps=5)
+    found.score({n: torch.full(p.shape, math.nan) for n, p in LIKE.items()})
+    found.score({n: torch.full(p.shape, math.inf) for n, p in LIKE.items()})
+    assert bool(found.scores.isfinite().all())
+    clean = found.audit(claim(steps=5), gaussian=True)
+    assert clean.audit.canaries == 1000
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+def test_canaries_in_opacus_are_clipped_and_get_its_noise() -> None:
+    """As the page shows: joined after the backward pass; the step releases each as clip / expected batch size."""
+    pytest.importorskip("opacus")
+    from opacus import GradSampleModule  # noqa: PLC0415
+    from opacus.optimizers import DPOptimizer  # noqa: PLC0415
+
+    torch.manual_seed(0)
+    model = GradSampleModule(nn.Linear(40, 10))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = DPOptimizer(sgd, noise_multiplier=0.0, max_grad_norm=1.0, expected_batch_size=4)
+    found = canaries.gradients(model, 200, rate=0.5, seed=0)
+    optimizer.zero_grad()
+    x = torch.zeros(4, 40)  # Only the bias gets a gradient, which has no canary.
+    nn.functional.cross_entropy(model(x), torch.zeros(4, dtype=torch.int64)).backward()
+    joined = found.join({n: p.grad_sample for n, p in model.named_parameters()})
+    for n, p in model.named_parameters():
+        p.grad_sample = joined[n]
+    optimizer.step()
+    found.score({n: p.grad for n, p in model.named_parameters()})
+    used = len(joined["_module.weight"]) - 4
+    assert used > 20
+    assert torch.allclose(found.scores.sort().values[-used:], torch.tensor(0.25, dtype=torch.float64), atol=1e-4)
+    assert (found.scores.sort().values[:-used] == 0).all()
+
+
+def test_example_canaries_that_a_model_memorises_are_found() -> None:
+    """A model that is fitted to the included canaries violates epsilon 1; one that is not holds."""
+    torch.manual_seed(0)
+    inputs = torch.randn(200, 400)
+    memorised = canaries.examples(inputs, classes=10, seed=5)
+    x, y = memorised.added
+    assert len(x) == int(memorised.included.sum()) and torch.equal(y, memorised.labels[memorised.included])
+    model = nn.Linear(400, 10)
+    model.train()
+    memorised.score(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    memorised.score(model)
+    assert model.training
+    assert torch.allclose(memorised.scores, memorised.losses[0] - memorised.losses[1])
+    assert memorised.audit(1.0).verdict == "violated"
+    others = canaries.examples(inputs, classes=10, seed=5)
+    others.included = torch.rand(200, generator=torch.Generator().manual_seed(9)) < 0.5
+    others.score(model)
+    assert torch.equal(others.scores, -others.losses[0])
+    assert others.audit(1.0).verdict == "holds"
+
+
+def test_the_result_has_the_claim_and_the_verdict() -> None:
+    """Also as JSON; without a claim there is none."""
+    rng = np.random.default_rng(0)
+    included = rng.random(500) < 0.5
+    found = leakbench.canaries.audit(included + 0.1 * rng.standard_normal(500), included, claimed=1.0, unit="client")
+    assert found.verdict == "violated"
+    assert str(found).startswith("verdict: violated: the audited lower bound")
+    assert "unit: one client" in str(found) and "not guarantee privacy" in str(found)
+    assert {"lower_bound", "claimed", "verdict", "canaries"} <= json.loads(json.dumps(found.as_dict())).keys()
+    assert canaries.audit(included, included).verdict == "no claim"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: canaries.gradients(LIKE, 3), "count: got 3"),
+        (lambda: canaries.gradients(LIKE, 50, rate=0), "rate: got 0"),
+        (lambda: canaries.gradients(LIKE, 50, norm=-1), "norm: got -1"),
+        (lambda: canaries.gradients({}, 50), "model: got no trained parameter"),
+        (lambda: canaries.gradients(LIKE, 50).join({"b": torch.zeros(1, 10)}), "canaries: got .'b'. without 'w'"),
+        (lambda: canaries.gradients(LIKE, 50).audit(1.0), "canaries: got no release"),
+        (lambda: canaries.examples(torch.zeros(20, 2)), "classes: expected either"),
+        (lambda: canaries.examples(torch.zeros(5, 2), classes=2), "inputs: got 5"),
+        (lambda: canaries.examples(torch.zeros(20, 2), labels=torch.zeros(3)), "labels: got 3"),
+        (lambda: canaries.examples(torch.zeros(20, 2), classes=2).audit(), "canaries: got no losses"),
+        (lambda: canaries.audit(np.zeros(100), np.ones(100)), "included: got 100 of 100"),
+        (lambda: canaries.audit(np.zeros(99), np.arange(100) % 2), "scores: got shape"),
+        (lambda: canaries.audit(np.zeros(100), np.arange(100) % 2, claimed=math.inf), "claimed: got inf"),
+        (lambda: canaries.audit(np.zeros(3), np.zeros(3)), "canaries: got shape"),
+    ],
+)
+def test_wrong_input_is_refused(wrong, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        wrong()
+
+
+def test_a_loss_of_the_whole_batch_is_refused_and_the_mode_stays() -> None:
+    model = nn.Linear(2, 3).train()
+    with pytest.raises(InputError, match="loss: got shape"):
+        canaries.examples(torch.zeros(20, 2), classes=3).score(model, nn.functional.cross_entropy)
+    assert model.training
+
+
+def written(path: Path, noise: float) -> str:
+    """Write the scores of 1,000 canaries, and return the name of the file."""
+    rng = np.random.default_rng(0)
+    included = rng.random(1000) < 0.5
+    scores = included + noise * rng.standard_normal(1000)
+    lines = [f"{i},{s},{int(b)}" for i, (s, b) in enumerate(zip(scores, included, strict=True))]
+    path.write_text("\n".join(["canary,score,included", *lines, ""]), encoding="utf-8")
+    return str(path)
+
+
+def test_the_command_compares_the_scores_of_a_file_with_a_claim(monkeypatch, capsys, tmp_path: Path) -> None:
+    """The exit code is 1 if the bound is more than the claim."""
+    loud, quiet = written(tmp_path / "loud.csv", 0.3), written(tmp_path / "quiet.csv", 30.0)
+    code, out, _ = called(monkeypatch, capsys, "audit", "--scores", loud, "--claimed", "2", "--delta", "1e-6")
+    assert code == 1 and out.startswith("verdict: violated") and "delta 1e-06" in out
+    code, out, _ = called(monkeypatch, capsys, "audit", "--scores", quiet, "--claimed", "2", "--json")
+    assert code == 0 and json.loads(out)["verdict"] == "holds"
+    code, out, _ = called(monkeypatch, capsys, "audit", "--scores", quiet)
+    assert code == 0 and out.startswith("verdict: no claim")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--dataset", "mnist"), "scores: got --dataset as well"),
+        (("--callable", "a:b"), "scores: got --callable as well"),
+        (("--sigma", "1"), "scores: got --sigma as well"),
+        (("--into", "."), "scores: got --into as well"),
+        (("--claimed", "-1"), "claimed: got -1.0"),
+        (("--delta", "1"), "delta: got 1.0"),
+    ],
+)
+def test_scores_take_only_a_claim_and_delta(monkeypatch, capsys, tmp_path, options, message) -> None:
+    code, _, err = called(monkeypatch, capsys, "audit", "--scores", written(tmp_path / "s.csv", 1.0), *options)
+    assert code == 2 and message in err
+
+
+def test_a_claim_without_scores_is_refused(monkeypatch, capsys) -> None:
+    code, _, err = called(monkeypatch, capsys, "audit", "--claimed", "1")
+    assert code == 2 and "claimed: got 1, expected only with --scores" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected lines under the header"),
+        ("a,b\n1,1\n", "expected lines under the header"),
+        ("score,included\n", "expected lines under the header"),
+        ("score,included\n1,1\nx,1\n", "line 3: got 'x,1'"),
+        ("score,included\n1,maybe\n", "line 2: got '1,maybe'"),
+        ("score,included\n1\n", "line 2: got '1,None'"),
+        ("score,included\nnan,1\n" * 1 + "1,0\n" * 20 + "1,1\n" * 20, "expected a finite score"),
+        ("score,included\n1,1\n", "expected at least 10"),
+    ],
+)
+def test_a_damaged_file_of_scores_is_refused(monkeypatch, capsys, tmp_path, text, message) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(text, encoding="utf-8")
+    code, _, err = called(monkeypatch, capsys, "audit", "--scores", str(path))
+    assert code == 2 and message in err and len(err.splitlines()) == 1
+    path.write_bytes(b"\xff\xfe\x00score")
+    assert called(monkeypatch, capsys, "audit", "--scores", str(path))[0] == 2
