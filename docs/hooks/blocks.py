@@ -84,7 +84,7 @@ def _stations() -> str:
     """Return how many of the catalog's defenses act where."""
     acts = {row.name: row.acts_at.split(", ") for row in recorded()}
     lines = ["| station | defenses that act there | for example |", "| --- | --- | --- |"]
-    for station in (*STATIONS, "model", "aggregation", "nowhere"):
+    for station in ("inputs", *STATIONS, "model", "aggregation", "nowhere"):
         there = [name for name, stations in acts.items() if station in stations]
         if there:
             first = min(there, key=lambda name: (len(acts[name]), len(name)))
