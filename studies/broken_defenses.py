@@ -2,7 +2,7 @@
 
     python studies/broken_defenses.py
 
-The numbers are the rows of attacks/broken_defenses.csv; `leakbench reproduce broken_defenses` measures them.
+The numbers are the rows of attacks/adaptive_attacks.csv; `leakbench reproduce adaptive_attacks` measures them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from leakbench.storage.atomic import write_atomically
 from leakbench.study.rows import RowStore
 from leakbench.study.stale import stale_lines, stale_names
 
-TABLE = "broken_defenses"
+TABLE = "adaptive_attacks"
 RESULTS = results_folder()
 
 
@@ -83,6 +83,76 @@ DEFENSES: Mapping[str, Claimed] = {
         "Random numbers in a bottleneck make the gradient useless for matching (Scheliga et al. 2022).",
         "The gradient of the bottleneck shows the random numbers exactly, by a quotient.",
     ),
+    "nvflare_percentile": Claimed(
+        "A privacy filter of NVIDIA FLARE: the smallest 10 % of an update become zero, and the others are clamped.",
+        "No coordinate is noisy, and most are not clamped.",
+    ),
+    "nvflare_svt": Claimed(
+        "A privacy filter of NVIDIA FLARE, by the sparse vector technique.",
+        "The clamp is a twentieth of the noise, so that little of the update is left, for the model as well. Its pure epsilon of "
+        "one update is still about 350.",
+    ),
+    "rdlv_filter": Claimed(
+        "Noise in units of a percentile of the update limits what can be reconstructed (Hatamizadeh et al. 2023).",
+        "The default is a tenth of the percentile: large coordinates are far above it.",
+    ),
+    "qsgd": Claimed(
+        "None: it compresses updates (Alistarh et al. 2017). Compression is often named as a defense.",
+        "The attacker uses the largest and the mean error of each coordinate's rounding.",
+    ),
+    "top_k_error_feedback": Claimed(
+        "None: it compresses updates (Stich et al. 2018). The update has 1 % of the coordinates.",
+        "As for pruning: the coordinates that are sent are exact.",
+    ),
+    "lr_perturbation": Claimed(
+        "A random learning rate of each client makes reconstruction fail (Wan et al. 2023).",
+        "One unknown factor: the attacker fits it.",
+    ),
+    "outpost": Claimed(
+        "Noise where the Fisher information is large, less in later iterations, stops reconstruction (Wang et al. 2023).",
+        "In the first iteration one tensor's gradient in nine is sent bare, and elsewhere zeros show what was pruned.",
+    ),
+    "outpost_as_released": Claimed(
+        "As outpost, as its code runs since September 2024.",
+        "The code computes the noisy gradients and discards them: what is sent is the gradient itself.",
+    ),
+    "censor": Claimed(
+        "A random direction orthogonal to the gradient hides the example and trains as well (Zhang et al. 2025).",
+        "One release is not reconstructed here. The lengths of the tensors are exact and identify the victim, and the model does "
+        "not learn from a direction orthogonal to its gradient.",
+    ),
+    "censor_as_released": Claimed(
+        "As censor, as its code projects.",
+        "The projection divides by the norm and not by its square, so that the sent direction is not orthogonal.",
+    ),
+    "graddefense": Claimed(
+        "Noise on the slices of a gradient with the largest sensitivity stops reconstruction (Wang et al. 2022).",
+        "The noise of the released code is smaller than a search tolerates.",
+    ),
+    "graddefense_clip": Claimed(
+        "As graddefense, with its clip and larger noise.",
+        "Half of the slices are sent as they are.",
+    ),
+    "ats": Claimed(
+        "Transformed images cannot be reconstructed from their gradients (Gao et al. 2021).",
+        "The transformed image is reconstructed, and a policy has a few outcomes, which are undone.",
+    ),
+    "mixup": Claimed(
+        "Mixed examples hide each other (Huang et al. 2021 tests this).",
+        "A weight near 1 shows its example; other mixes were not separated here.",
+    ),
+    "mixup_capped": Claimed(
+        "As mixup, with four examples and no weight above 0.65 (Huang et al. 2021).",
+        "One mix was not separated here.",
+    ),
+    "instahide": Claimed(
+        "Mixed examples with random signs cannot be reconstructed (Huang et al. 2020).",
+        "One mix was not separated here. Carlini et al. (2021) separate many mixes of the same examples, which is not built.",
+    ),
+    "oasis": Claimed(
+        "Rotated copies in the batch hide an image (Jeter et al. 2024, against servers that read rows).",
+        "An honest server's search finds the image together with its copies.",
+    ),
 }
 
 TEXT = """# Broken defenses
@@ -91,7 +161,7 @@ TEXT = """# Broken defenses
 What each defense claims, and what one search gets behind it from MNIST: without knowledge of the defense (*oblivious*), and with
 its recipe (*adaptive*). Both know the network, its weights, the batch size and public examples; the update is that of one
 example. The shares are of images that are reconstructed to an RMSE of at most eta. *Identified* is the share of victims that an
-adaptive ranking picks among the candidates. {networks} [The rows](attacks/broken_defenses.md) have every other measure.
+adaptive ranking picks among the candidates. {networks} [The rows](attacks/adaptive_attacks.md) have every other measure.
 
 {caution}{table}
 
@@ -101,7 +171,7 @@ broken one may still work where a batch is larger, the network is trained or the
 
 
 def page(rows: pd.DataFrame, caution: Sequence[str] = (), stale: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Return the page for the rows of broken_defenses.csv.
+    """Return the page for the rows of adaptive_attacks.csv.
 
     Args:
         rows: The rows.
@@ -166,7 +236,7 @@ def read() -> tuple[pd.DataFrame, list[str], Mapping[str, Sequence[str]]]:
 def main() -> None:
     """Write the page."""
     text = page(*read())
-    write_atomically(RESULTS / f"{TABLE}.md", lambda file: file.write_text(text, encoding="utf-8"))
+    write_atomically(RESULTS / "broken_defenses.md", lambda file: file.write_text(text, encoding="utf-8"))
     write_index(RESULTS)
 
 

@@ -39,6 +39,8 @@ BAD = {
         "0",
     ),
     "budget": "-1",
+    "scores": "none_such.csv",
+    "claimed": "-1",
     **dict.fromkeys(
         ("leak_batch", "tokens", "observations", "candidates", "seeds", "identify", "trials", "repeats", "outer"), "0"
     ),

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 TESTED = {
     "README": "test_reproduce.py",
     "bench": "test_results_pages.py",
+    "broken_defenses": "test_results_broken_defenses.py",
     "bounds_hold": "test_results_pages.py",
     "conspicuous": "test_results_conspicuous.py",
     "defenses": "test_results_pages.py",
