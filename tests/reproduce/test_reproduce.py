@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import correlated_noise
 import numpy as np
 import pandas as pd
 import pytest
@@ -1344,3 +1345,34 @@ def test_every_table_states_its_claim_and_its_verdict_without_numbers() -> None:
         assert table.question.strip().endswith((".", "?")), table.name
         assert table.answer.strip().endswith("."), table.name
         assert not re.search(r"(?<![\w.])\.\d|\d\.\d", table.answer), table.name
+
+
+def test_the_published_figure_of_correlated_noise_is_that_of_its_rows() -> None:
+    figure = correlated_noise.drawn(*(correlated_noise.read(n) for n in ("correlated_noise", "correlated_noise_leak")))
+    figure.set_dpi(correlated_noise.DPI)
+    figure.canvas.draw()
+    now = np.asarray(figure.canvas.buffer_rgba()) / 255  # type: ignore[attr-defined]
+    published = imread(published_file("correlated_noise.png"))
+    assert published.shape == now.shape
+    assert (np.abs(published - now).max(axis=2) > 0.1).mean() < 0.005
+
+
+def test_the_figure_of_correlated_noise_has_a_line_for_each_defense_at_its_epsilons() -> None:
+    ends = {"trained_accuracy_low": 0.1, "trained_accuracy_high": 0.9}
+    accuracies = pd.DataFrame(
+        [{"cell": "none", "trained_accuracy": 0.95} | ends]
+        + [{"cell": f"{d}, epsilon {e}", "trained_accuracy": e / 40} | ends for d in ("a", "b") for e in (32, 2)]
+    )
+    leaks = pd.DataFrame(
+        [
+            {"cell": f"{d}, epsilon {e}", "point": point, "identified": share}
+            | {"identified_low": 0.0, "identified_high": 1.0}
+            for d, share in (("a", 1.0), ("b", 0.25))
+            for e in (2, 32)
+            for point in ("type-1", "type-0")
+        ]
+    )
+    left, right = correlated_noise.drawn(accuracies, leaks).axes
+    assert [list(line.get_ydata()) for line in left.lines[:2]] == [[2 / 40, 32 / 40]] * 2
+    assert left.lines[-1].get_label() == "no defense"
+    assert [list(line.get_ydata()) for line in right.lines[:2]] == [[1.0, 1.0], [0.25, 0.25]]
