@@ -255,6 +255,8 @@ class GradientCanaries:
         """
         if not self.releases:
             raise InputError("canaries: got no release, expected score(released) in each step")
+        if gaussian and not self.steps and self.rate < 1:
+            raise InputError("gaussian: got True, but the number of steps is not known without `join`; expected False")
         family = Mechanism(1.0, self.rate, max(1, self.steps)) if gaussian else None
         return audit(
             self.scores.numpy(),
@@ -431,7 +433,8 @@ def read_scores(path: Path) -> tuple[Reals, Any]:
     """
     check_file("scores", path)
     try:
-        rows = list(csv.DictReader(bounded_text(path, MOST_BYTES).splitlines()))
+        text = bounded_text(path, MOST_BYTES).removeprefix("\ufeff")
+        rows = list(csv.DictReader(text.splitlines(), skipinitialspace=True))
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"scores: {path}: {said(error)}") from None
     if not rows or not {"score", "included"} <= set(rows[0]):
@@ -440,10 +443,12 @@ def read_scores(path: Path) -> tuple[Reals, Any]:
     for line, row in enumerate(rows):
         word = (row["included"] or "").strip().lower()
         try:
-            scores[line], included[line] = float(row["score"] or "nothing"), WORDS[word]
+            scores[line], included[line] = float(row["score"] or "nothing"), WORDS[word.removesuffix(".0")]
+            if not math.isfinite(scores[line]):
+                raise ValueError
         except (KeyError, ValueError):
             got = said(f"{row['score']},{row['included']}")
             raise InputError(
-                f"scores: {path}, line {line + 2}: got {got}, expected a number, and 1 or 0 for included"
+                f"scores: {path}, line {line + 2}: got {got}, expected a finite number, and 1 or 0 for included"
             ) from None
     return scores, included

@@ -63,15 +63,15 @@ def check_canaries(cell: Cell) -> None:
         raise InputError(
             f"canaries: got {s.canaries}, expected at least {LEAST_CANARIES}: fewer can give no bound above 0"
         )
-    if defense.unit == "example" and (defense.batches != "poisson" or not defense.example):
-        raise InputError(
-            f"canaries: defense {name!r} draws {defense.batches} batches, expected Poisson batches and a clip of each example;"
-            " canary examples are drawn for each batch on their own"
-        )
     own = cell_epsilon(defense, cell.data, s, hand_out(cell), None)
     if own.valid is None:
         raise InputError(
             f"canaries: defense {name!r} has no valid epsilon to audit ({own.reason.removeprefix('none: ')})"
+        )
+    if defense.unit == "example" and (defense.batches != "poisson" or not defense.example):
+        raise InputError(
+            f"canaries: defense {name!r} draws {defense.batches} batches, expected Poisson batches and a clip of each example;"
+            " canary examples are drawn for each batch on their own"
         )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakbench.core.types import Generators
 
-__all__ = ["generator", "generators", "normal", "together"]
+__all__ = ["generator", "generators", "normal", "together", "uniform"]
 
 
 def generator(seed: int, purpose: str, *indices: int) -> torch.Generator:
@@ -44,6 +44,13 @@ def together(rngs: Generators, device: torch.device) -> Generators:
     if device.type != "cuda":
         return rngs
     return (torch.Generator(device).manual_seed(rngs[0].initial_seed()),) * len(rngs)
+
+
+def uniform(like: Tensor, rngs: Generators | None, members: int) -> Tensor:
+    """Return uniform numbers in [0, 1], (lanes, members, *p), from the draws of `normal`; 1/2 without generators."""
+    # The normal distribution function makes a uniform number of a normal one.
+    found: Tensor = torch.special.ndtr(normal(like, rngs, members))
+    return found
 
 
 def normal(like: Tensor, rngs: Generators | None, members: int) -> Tensor:

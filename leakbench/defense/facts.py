@@ -221,6 +221,14 @@ def _of_statistics(probe: FactProbe) -> tuple[Fact, ...]:
     return (Fact("other", reason=reason, raw=True),)
 
 
+def _sent_of_examples(defense: Defense, probe: FactProbe, clock: Clock) -> bool:
+    """Return whether something is remembered of examples after the last local iteration, which goes to the server."""
+    of_examples = dataclasses.replace(defense, client=(), server=())
+    begun = _run(of_examples, probe, clock)[1]
+    later = dataclasses.replace(probe, network=dataclasses.replace(probe.network, memory=begun))
+    return bool(begun and _run(of_examples, later, clock.at_the_end())[1])
+
+
 def _of_memory(defense: Defense, probe: FactProbe, facts: Facts, memory: Parameters) -> tuple[Fact, ...]:
     """Return a fact against the epsilon if the ratio of noise to bound depends on the memory, which cannot be predicted.
 
@@ -232,7 +240,7 @@ def _of_memory(defense: Defense, probe: FactProbe, facts: Facts, memory: Paramet
     if not memory:
         return ()
     clock = defense.clock(probe.federation, 0)
-    if defense.unit == "client" and _run(dataclasses.replace(defense, client=(), server=()), probe, clock)[1]:
+    if defense.unit == "client" and _sent_of_examples(defense, probe, clock):
         return (
             Fact(
                 "other", reason="what is remembered of single examples passes the noise on a whole client by", raw=True

@@ -19,7 +19,7 @@ HELD = "held_back."
 """Start of the names of what is remembered."""
 
 SENT_LATER = (
-    "what one local iteration holds back of an example is sent with a later one, so that no bound of one counts"
+    "a later local iteration sends what an earlier one held back of an example, so that the bound of one does not hold"
 )
 
 

@@ -11,7 +11,6 @@ import pkgutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -22,10 +21,11 @@ from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.extras import need
+from leakbench.core.imported import said
 from leakbench.core.part import part
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.guess import surviving
-from leakbench.defense.transform import Transform
+from leakbench.defense.transform import InOrder, Transform
 from leakbench.privacy.ledger import UNREAD
 
 __all__ = ["NVFlareFilter", "PflMechanism", "filtered", "processed"]
@@ -55,6 +55,17 @@ def _seeded(seed: int) -> Iterator[None]:
             np.random.set_state(before)
 
 
+@contextmanager
+def _named(part: str) -> Iterator[None]:
+    """Turn an error of foreign code into an InputError that names the part."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{part}: its code raised {said(error)}; check its arguments") from None
+
+
 def filtered(build: Callable[[], Any], update: Arrays, seed: int, steps: int = 1) -> Arrays:
     """Return what an NVFlare filter sends of one client's update.
 
@@ -75,7 +86,7 @@ def filtered(build: Callable[[], Any], update: Arrays, seed: int, steps: int = 1
 
     data = {name: np.array(array) for name, array in update.items()}
     sent = DXO(DataKind.WEIGHT_DIFF, data, {MetaKey.NUM_STEPS_CURRENT_ROUND: steps}).to_shareable()
-    with _seeded(seed):
+    with _seeded(seed), _named("nvflare_filter"):
         result = from_shareable(build().process(sent, FLContext()))
     return _checked("nvflare_filter", {n: np.zeros_like(a) for n, a in update.items()} | dict(result.data), update)
 
@@ -98,7 +109,7 @@ def processed(
     _pfl("pfl")
     from pfl.stats import MappedVectorStatistics  # noqa: PLC0415
 
-    with _seeded(seed):
+    with _seeded(seed), _named("pfl_mechanism"):
         act = getattr(build(), step, None)
         if act is None:
             raise InputError(
@@ -245,20 +256,7 @@ class NVFlareFilter:
     def on_a_guess(self, seen: Parameters) -> Transform:
         """Return what the attacker runs on a guess: the zeros of the leaked update, then the filter."""
         mask = surviving(self, seen)
-        return self if mask is self else InTurn((mask, self))
-
-
-@dataclass(frozen=True)
-class InTurn:
-    """Run several transforms one after another."""
-
-    transforms: tuple[Transform, ...]
-
-    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Run them in order."""
-        for transform in self.transforms:
-            signal = transform(signal, clock, rngs)
-        return signal
+        return self if mask is self else InOrder((mask, self))
 
 
 @part("transform.pfl_mechanism")
@@ -299,7 +297,9 @@ class PflMechanism:
     def _processed(self, signal: Signal, rngs: Generators | None) -> Signal:
         bounded = _each(signal, self._run("constrain_sensitivity"), None)
         if self.step == "constrain_sensitivity":
-            return signal.replace(_followed(signal.grads, bounded) if rngs is None else bounded, None, Fact("other"))
+            sent = _followed(signal.grads, bounded) if rngs is None else bounded
+            # A bound from before does not hold after code that is not read; a clip after it counts.
+            return signal.replace(sent, None, Fact("clip", norm=math.inf, reason=f"{UNREAD}: {self._name} of pfl"))
         noisy = _each(signal, self._run("privatize"), rngs)
         fact = self._fact({n: noisy[n] - bounded[n] for n in noisy}, each=True)
         return signal.replace(_followed(signal.grads, bounded) if rngs is None else noisy, None, fact)
@@ -320,8 +320,12 @@ class PflMechanism:
 
     def _fact(self, noise: Parameters, each: bool) -> Fact:
         flat = torch.cat([g.flatten() for g in noise.values()])
-        name = ".".join(word for word in self.mechanism.split(".") if word[:1].isupper()) or self.mechanism
-        return Fact("uncalibrated_noise", std=_root_mean_square(flat), each=each, reason=f"{UNREAD}: {name} of pfl")
+        reason = f"{UNREAD}: {self._name} of pfl"
+        return Fact("uncalibrated_noise", std=_root_mean_square(flat), each=each, reason=reason)
+
+    @property
+    def _name(self) -> str:
+        return ".".join(word for word in self.mechanism.split(".") if word[:1].isupper()) or self.mechanism
 
     def build(self) -> Any:
         """Return a new mechanism."""

@@ -17,11 +17,11 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.core.part import Fraction, NonNegative, Positive, part
-from leakbench.core.rng import normal
+from leakbench.core.rng import normal, uniform
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.guess import surviving
 from leakbench.defense.noise import laplace
-from leakbench.defense.transform import Transform, apply
+from leakbench.defense.transform import InOrder, Transform
 
 __all__ = ["PercentileFilter", "PercentileNoise", "Saturated", "SparseVector", "percentile"]
 
@@ -227,7 +227,7 @@ class SparseVector:
             return lots >= lots.kthvalue(values.shape[2] - count + 1, dim=2, keepdim=True).values
         # The accepted coordinates first, then one draw of a place among them for each of the c.
         order = accepted.to(torch.int8).argsort(dim=2, descending=True, stable=True)
-        places = _uniform(values[:, :, :count], rngs, members) * accepted.sum(2, keepdim=True)
+        places = uniform(values[:, :, :count], rngs, members) * accepted.sum(2, keepdim=True)
         return torch.zeros_like(accepted).scatter(
             2, order.gather(2, places.long().clamp_max(values.shape[2] - 1)), True
         )
@@ -243,26 +243,9 @@ class SparseVector:
         missing = (at - values.abs()) / (2 * count * self.gamma / query)
         # The probability of Laplace noise above what is missing.
         chance = torch.where(missing > 0, 0.5 * (-missing.abs()).exp(), 1 - 0.5 * (-missing.abs()).exp())
-        passes = (torch.log1p(-_uniform(values, rngs, members)) / torch.log1p(-chance)).ceil()
+        passes = (torch.log1p(-uniform(values, rngs, members)) / torch.log1p(-chance)).ceil()
         # NaN has to be visible in what is sent.
         return passes.nan_to_num(1.0, torch.inf).clamp_min(1)
-
-
-def _uniform(like: Tensor, rngs: Generators, members: int) -> Tensor:
-    """Return uniform numbers in [0, 1] with the shape of `like` (lanes, *, *p)."""
-    uniform: Tensor = torch.special.ndtr(normal(like, rngs, members))
-    return uniform
-
-
-@dataclass(frozen=True)
-class InOrder:
-    """Run several transforms one after another."""
-
-    parts: tuple[Transform, ...]
-
-    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Run them."""
-        return apply(self.parts, signal, clock, rngs)
 
 
 @part("transform.percentile_noise")

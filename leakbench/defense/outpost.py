@@ -17,7 +17,7 @@ from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.part import Fraction, NonNegative, part
-from leakbench.core.rng import normal
+from leakbench.core.rng import normal, uniform
 from leakbench.core.types import Clock, Fact, Generators, Network, Parameters, Signal
 from leakbench.defense.transform import Transform
 
@@ -92,8 +92,7 @@ class Outpost:
         probability = 1 / (1 + self.decay * (clock.local_iteration + 1))
         if rngs is None:
             return torch.ones_like(like, dtype=torch.bool)
-        uniform: Tensor = torch.special.ndtr(normal(like, rngs, signal.members))
-        return uniform < probability
+        return uniform(like, rngs, signal.members) < probability
 
     def on_a_guess(self, seen: Parameters) -> Transform:
         """Return the transform that the attacker runs on a guess."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.core.part import Count, part
-from leakbench.core.rng import normal
+from leakbench.core.rng import uniform
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.engine.rows import length
 
@@ -50,8 +50,7 @@ class Qsgd:
         unit = (length(values, -1) if self.scale == "length" else values.abs().amax(-1)).unsqueeze(-1) / self.levels
         level = values.abs() / torch.where(unit == 0, 1.0, unit)
         lower = level.floor()
-        # The normal distribution function makes a uniform number of a normal one.
-        up = torch.special.ndtr(normal(values, rngs, signal.members)) < level - lower
+        up = uniform(values, rngs, signal.members) < level - lower
         rounded = (values.sign() * (lower + up) * unit).flatten(2)
         sizes = [g[0, 0].numel() for g in signal.grads.values()]
         pieces = torch.split(rounded[:, :, : sum(sizes)], sizes, 2)

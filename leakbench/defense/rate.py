@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.core.part import Fraction, part
-from leakbench.core.rng import normal
+from leakbench.core.rng import uniform
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.transform import Transform
 
@@ -41,9 +41,8 @@ class RandomRate:
         factor = signal.memory.get(RATE) if clock.local_iteration else None
         if factor is None:
             first = next(iter(signal.grads.values()))
-            drawn = normal(first.new_zeros(signal.lanes, 1), rngs, 1)[:, 0]
-            # The normal distribution function makes a uniform number of a normal one, and 1/2 of zero.
-            factor = (1 + self.spread * (2 * torch.special.ndtr(drawn) - 1)).reshape(-1, 1)
+            drawn = uniform(first.new_zeros(signal.lanes, 1), rngs, 1)[:, 0]
+            factor = (1 + self.spread * (2 * drawn - 1)).reshape(-1, 1)
         grads = {n: g * factor.reshape(-1, *[1] * (g.dim() - 1)) for n, g in signal.grads.items()}
         after = signal.replace(grads, signal.sensitivity, Fact("other", reason=ONE_NUMBER))
         last = clock.local_iteration + 1 >= clock.local_iterations

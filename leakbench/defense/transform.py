@@ -16,6 +16,7 @@ __all__ = [
     "SILENT",
     "STATIONS",
     "AddsNoise",
+    "InOrder",
     "RunsNetwork",
     "Stations",
     "Transform",
@@ -111,6 +112,17 @@ class Stations:
     def before(self, tap: str) -> Stations:
         """Return the stations before a leakage point; the stations after it are empty."""
         return Stations(**{name: getattr(self, name) for name in stations_before(tap)}, inputs=self.inputs)
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Several transforms, one after another, as one."""
+
+    transforms: tuple[Transform, ...]
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Run them."""
+        return apply(self.transforms, signal, clock, rngs)
 
 
 def apply(station: tuple[Transform, ...], signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:

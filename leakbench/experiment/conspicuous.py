@@ -163,11 +163,11 @@ def _other_batches(cell: Cell, victims: Tensor, many: int, partition: Partition)
     """Return batches (n, B) without victims; in the live protocol, each of one client, if possible without a victim."""
     s, rng = cell.settings, generator(cell.settings.seed, "honest batches")
     if s.protocol == "paper":
-        pool = cell.data.victims[~torch.isin(cell.data.victims, victims)]
+        pool = cell.data.victims[~torch.isin(cell.data.victims, victims.contiguous())]
         pool = pool if len(pool) >= s.leak_batch else cell.data.victims
         return torch.stack([pool[torch.randperm(len(pool), generator=rng)[: s.leak_batch]] for _ in range(many)])
     held = partition.of(torch.arange(min(partition.clients, MANY)))
-    free = held[~torch.isin(held, victims).any(1)]
+    free = held[~torch.isin(held, victims.contiguous()).any(1)]
     held = free if len(free) else held
     drawn = []
     for _ in range(many):

@@ -29,7 +29,7 @@ from leakbench.data.find import load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense, FactProbe
-from leakbench.defense.augmentation import copies_of
+from leakbench.defense.augmentation import copies_of, is_random
 from leakbench.defense.facts import facts_at
 from leakbench.experiment.leak_noise import noise_std
 from leakbench.external.network import forward_pass, in_mode
@@ -118,6 +118,12 @@ class Attacker:
         view, how = trace.view, trace.training
         if self.defense is None:
             return view
+        random = [type(a).__name__.lower() for a in self.defense.inputs if is_random(a)]
+        if random:
+            raise InputError(
+                f"defense: {', '.join(random)} changes examples at random, which is not undone for an own update; leave out"
+                " --defense, and compare with the changed examples"
+            )
         federation = Federation(
             rounds=view.clock.round + 1,
             batch=how.batch,

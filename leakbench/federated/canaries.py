@@ -162,7 +162,15 @@ class CanaryExamples:
         for n, g in examples.grads.items():
             far = own[n].reshape(*self.ids.shape, *g.shape[2:])
             grads[n] = torch.cat([g, far * uses.reshape(*uses.shape, *[1] * (g.dim() - 2))], 1)
-        return dataclasses.replace(examples, grads=grads), torch.cat([weights, uses], 1)
+        local = examples.local
+        if local is not None:  # Without data for each member, a part would take the members for those of a whole batch.
+            count = self.ids.shape[1]
+            inputs, targets = (
+                torch.cat([t, t.new_zeros(len(t), count, *t.shape[2:])], 1) for t in (local.inputs, local.targets)
+            )
+            kept = torch.ones_like(weights) if local.weights is None else local.weights
+            local = dataclasses.replace(local, inputs=inputs, targets=targets, weights=torch.cat([kept, uses], 1))
+        return dataclasses.replace(examples, grads=grads, local=local), torch.cat([weights, uses], 1)
 
 
 def inclusion(count: int, seed: int) -> Tensor:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import leakbench
 from leakbench.attack import Attack
 from leakbench.cell import KNOWS, Request, identity, resolve_cell
 from leakbench.cli import commands
@@ -71,3 +72,17 @@ def test_the_table_shows_what_the_attacker_knows(tmp_path: Path):
     assert json.loads(found.stdout)["knowledge"]["defense"] is True
     assert json.loads((tmp_path / "manifest.json").read_text())["recipes"]["attack"]["knows"] == "defense"
     assert "--knows" in CliRunner().invoke(commands, ["run", "--help"]).stdout
+
+
+@pytest.mark.parametrize("defense", ["outpost", "nvflare_svt", "graddefense", "sign_client"])
+def test_a_defense_after_the_leakage_point_changes_nothing_for_an_attacker_that_knows_it(
+    defense: str, tmp_path: Path
+) -> None:
+    """The gradient of an example leaks before stations of the batch and of the client, so that it is that of no defense."""
+    asked = {"dataset": "digits", "attack": "whitened", "victims": 2, "candidates": 10, "iterations": 3}
+    more = {"taps": ["type-2"], "train_rounds": 0, "knows": "defense", "pictures": False}
+    found = [
+        leakbench.run(defense=name, out=tmp_path / name, **asked, **more).rows["rmse"].tolist()
+        for name in (defense, "none")
+    ]
+    assert found[0] == found[1]

@@ -327,7 +327,8 @@ def test_a_claim_without_scores_is_refused(monkeypatch, capsys) -> None:
         ("score,included\n1,1\nx,1\n", "line 3: got 'x,1'"),
         ("score,included\n1,maybe\n", "line 2: got '1,maybe'"),
         ("score,included\n1\n", "line 2: got '1,None'"),
-        ("score,included\nnan,1\n" * 1 + "1,0\n" * 20 + "1,1\n" * 20, "expected a finite score"),
+        ("score,included\nnan,1\n" + "1,0\n" * 20 + "1,1\n" * 20, "line 2: got 'nan,1', expected a finite number"),
+        ("score,included\n1,1\n1e400,0\n", "line 3: got '1e400,0', expected a finite number"),
         ("score,included\n1,1\n", "expected at least 10"),
     ],
 )
@@ -338,3 +339,19 @@ def test_a_damaged_file_of_scores_is_refused(monkeypatch, capsys, tmp_path, text
     assert code == 2 and message in err and len(err.splitlines()) == 1
     path.write_bytes(b"\xff\xfe\x00score")
     assert called(monkeypatch, capsys, "audit", "--scores", str(path))[0] == 2
+
+
+def test_a_file_of_scores_may_be_written_by_a_spreadsheet_or_pandas(monkeypatch, capsys, tmp_path) -> None:
+    plain, other = tmp_path / "plain.csv", tmp_path / "other.csv"
+    rows = [(0.1 * n, n % 2) for n in range(40)]
+    plain.write_text("score,included\n" + "".join(f"{s},{i}\n" for s, i in rows), encoding="utf-8")
+    other.write_text("\ufeffscore, included\n" + "".join(f"{s}, {float(i)}\n" for s, i in rows), encoding="utf-8")
+    printed = [called(monkeypatch, capsys, "audit", "--scores", str(path)) for path in (plain, other)]
+    assert printed[0][:2] == printed[1][:2] and printed[0][0] == 0
+
+
+def test_the_family_needs_the_number_of_steps() -> None:
+    own = canaries.gradients({"w": torch.zeros(500)}, 20, rate=0.5)
+    own.score({"w": torch.zeros(500)})
+    with pytest.raises(InputError, match=r"gaussian: got True, but the number of steps is not known"):
+        own.audit(gaussian=True)

@@ -27,6 +27,8 @@ from leakbench.defense.augmentation import Batch, applied, drawn
 from leakbench.defense.transform import Stations
 from leakbench.execute import execute
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
+from leakbench.external.attacker import AttackerOptions
+from leakbench.external.trace import Trace, Training
 from leakbench.federated.client import Examples, augmented, client_update, example_signal, mean_update
 from leakbench.federated.leakage import leak
 from leakbench.federated.simulate import train
@@ -357,3 +359,11 @@ def test_a_run_undoes_the_augmentation_only_for_an_attacker_that_knows_it(tmp_pa
             execute(cell, run, Reporter(quiet=True))
         medians[knows] = read_rows(tmp_path / knows / "rows.parquet")["rmse"].median()
     assert medians["defense"] < 0.7 * medians["oblivious"]
+
+
+def test_an_update_of_ones_own_behind_random_changes_is_refused() -> None:
+    attacker = AttackerOptions("cpl", defense="ats", knows="defense")()
+    model = build("mlp", (1, 8, 8), 10, torch.Generator().manual_seed(0))
+    sent = {n: torch.ones_like(p) for n, p in model.named_parameters()}
+    with pytest.raises(InputError, match=r"defense: ats changes examples at random, which is not undone"):
+        attacker.view(Trace(model, [sent], (1, 8, 8), 10, Training(), None, "type-1", None))

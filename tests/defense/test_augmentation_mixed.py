@@ -2,12 +2,15 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
+import leakbench
+from leakbench.attack.methods import rows
 from leakbench.attack.methods.rows import Rows
 from leakbench.attack.servers.imprint import Imprint
 from leakbench.attack.slots.labels import LastLayer, LastLayerSoft
@@ -329,3 +332,28 @@ def test_a_guess_can_be_differentiated_through_every_change(change: Augmentation
     after = change(dataclasses.replace(batch, inputs=inputs), CLOCK, generators(0, "noise", [(0,)]))
     (back,) = torch.autograd.grad(after.inputs.square().sum(), inputs)
     assert back.isfinite().all() and back.any()
+
+
+def test_at_type_2_no_copy_is_in_the_gradient_that_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There the original leaks alone, so that the attacker that knows of copies reads it as it is."""
+
+    def chosen(*given: object) -> None:
+        raise AssertionError("one of several copies was chosen")
+
+    monkeypatch.setattr(rows, "one_of_each", chosen)
+    asked = {
+        "dataset": "digits",
+        "attack": "imprint",
+        "victims": 3,
+        "candidates": 10,
+        "train_rounds": 0,
+        "leak_model": "mlp",
+    }
+    found = [
+        leakbench.run(
+            defense=name, knows="defense", taps=["type-2"], pictures=False, out=tmp_path / name, quiet=True, **asked
+        )
+        for name in ("oasis", "none")
+    ]
+    shown = [result.summary["taps"]["type-2"]["rmse"] for result in found]
+    assert shown[0] == shown[1]

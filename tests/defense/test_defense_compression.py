@@ -8,16 +8,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakbench.cell import Request
+from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.budget import plan
+from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import construct
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Network, Signal
+from leakbench.defense import Defense
+from leakbench.defense.clip import ClipWhole
 from leakbench.defense.feedback import TopKFeedback
 from leakbench.defense.guess import on_a_guess, unlikelihood
+from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.prune import PruneThreshold
 from leakbench.defense.quantize import Qsgd
 from leakbench.defense.rate import FittedRate, RandomRate
-from leakbench.defense.transform import Stations
+from leakbench.defense.transform import Stations, Transform
 from leakbench.federated.leakage import leak
 from leakbench.models import build, parameters
 
@@ -222,3 +229,17 @@ def test_a_fitted_factor_stays_within_the_spread():
 def test_wrong_numbers_are_refused(part, fields, name):
     with pytest.raises(InputError, match=f"^{name}: [^\n]*$"):
         construct(part, fields)
+
+
+@pytest.mark.parametrize("part", [TopKFeedback(share=0.1), RandomRate(spread=1.0)])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_what_is_forgotten_before_the_update_is_sent_costs_a_client_no_epsilon(part: Transform, steps: int) -> None:
+    """The memory of one local iteration reaches the next one, and not the server."""
+    noise = (ClipWhole(norm=1.0), GaussianNoise(multiplier=2.0, to="each"))
+    cell = plan(Request(dataset="digits", local_iterations=steps), None)
+
+    def valid(*batch: Transform) -> float | None:
+        defense = Defense(title="t", cite="c", unit="client", batch=batch, client=noise)
+        return cell_epsilon(defense, cell.data, cell.settings, hand_out(cell), None, 1e-5).valid
+
+    assert valid(part) == valid() is not None

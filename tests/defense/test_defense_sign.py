@@ -133,12 +133,22 @@ class Laplace:
         return sum(((seen[n] - g).abs() / self.scale).flatten(1).sum(1) for n, g in guess.items())
 
 
-@pytest.mark.parametrize("before", [(), (Sign(),)])
+class Silent:
+    """A part that cannot say how likely this gradient is."""
+
+    def __call__(self, signal, clock, rngs):
+        return signal
+
+    def unlikelihood(self, guess, seen):
+        return None
+
+
+@pytest.mark.parametrize("before", [(), (Silent(),)])
 def test_a_transform_is_judged_by_its_own_law(before):
     """In the search and in the posterior, with a likelihood that neither knows; parts without one are skipped."""
     view, inputs, targets = seen_by("oblivious", "type-2")
     view = dataclasses.replace(
-        view, stations=Stations(client=(*before, Laplace(0.5))), update=view.respond(inputs, targets)
+        view, stations=Stations(example=(*before, Laplace(0.5))), update=view.respond(inputs, targets)
     )
     grey = torch.full_like(inputs, 0.5)
     guess = view.respond(grey, targets)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+import leakbench
 import leakbench.experiment.conspicuous as stage
 from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
 from leakbench.attack.servers.imprint import Imprint
@@ -296,3 +297,10 @@ def test_after_training_the_honest_model_is_the_trained_one(monkeypatch, capsys,
 
 def test_an_honest_server_has_no_statistics_in_the_summary():
     assert conspicuous(Summary()) == conspicuous(Summary(conspicuous=None)) == []
+
+
+def test_a_lying_server_of_a_live_training_with_several_local_iterations_is_judged(tmp_path) -> None:
+    """The victims of L local iterations are a view of their table, which `torch.isin` takes only as a copy."""
+    asked = {"dataset": "digits", "attack": "imprint", "protocol": "live", "local_iterations": 2, "victims": 2}
+    found = leakbench.run(**asked, train_rounds=1, taps=["type-1"], candidates=10, pictures=False, out=tmp_path / "run")
+    assert found.summary["taps"]["type-1@0"]["victims"] == 2

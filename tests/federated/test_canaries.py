@@ -16,7 +16,7 @@ from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
-from leakbench.core.types import Clock, Network, Signal
+from leakbench.core.types import Clock, Local, Network, Signal
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.canaries import FAR, Canaries, draw_canaries
 from leakbench.federated.sampling import draw_clients
@@ -301,3 +301,24 @@ def test_audits_by_canary_examples_are_wrong_in_at_most_five_of_a_hundred() -> N
         audit = audited(cell, cell)
         over.append(max(audit.lower_bound, audit.lower_bound_family or 0.0) > valid(cell))
     assert sum(over) <= 5
+
+
+def test_canary_examples_bring_data_of_their_own() -> None:
+    """A part that compares the members with the examples must still see one example for each member."""
+    canaries = draw_canaries({"w": torch.zeros(50)}, 40, seed=0)
+    extra = canaries.examples(torch.tensor([0, 1]), Clock(0, 0, 1, 1, 2, 2), 1, 0.5)
+    network = Network(torch.nn.Linear(5, 3), {})
+    local = Local(network, torch.ones(2, 3, 5), torch.ones(2, 3, 3))
+    signal, weights = extra.joined_to(Signal({"w": torch.ones(2, 3, 50)}, local=local), torch.ones(2, 3), 0)
+    assert signal.local is not None
+    assert signal.local.inputs.shape[1] == signal.local.targets.shape[1] == signal.members
+    assert torch.equal(signal.local.inputs[:, :3], local.inputs)
+    assert not signal.local.inputs[:, 3:].any()
+    assert signal.local.weights is not None
+    assert torch.equal(signal.local.weights, weights)
+
+
+@pytest.mark.parametrize("defense", ["none", "mixup"])
+def test_a_defense_without_an_epsilon_is_refused_for_that_reason(defense: str) -> None:
+    with pytest.raises(InputError, match=r"has no valid epsilon to audit"):
+        prepare(Request(dataset="digits", defense=defense, canaries=50), None)

@@ -172,3 +172,10 @@ def test_a_site_s_name_is_not_a_path(tmp_path):
     tapped(tmp_path / "leaks", "WEIGHT_DIFF", {"w": np.ones(1, np.float32)}, site="../../etc/x y")
     assert [p.name for p in (tmp_path / "leaks" / "round2" / "update").iterdir()] == ["______etc_x_y.safetensors"]
     assert [p.name for p in tmp_path.iterdir()] == ["leaks"]
+
+
+def test_an_error_of_the_filter_is_one_line():
+    part = NVFlareFilter(filter=PERCENTILE, arguments={"percentile": "abc", "gamma": 0.1})
+    with pytest.raises(InputError, match=r"nvflare_filter: its code raised .*; check its arguments") as raised:
+        part(updates(), CLOCK, None)
+    assert "\n" not in str(raised.value)

@@ -10,10 +10,17 @@ import pytest
 import torch
 from command_line import called
 
+from leakbench.cell import Request
+from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.budget import plan
+from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Signal
+from leakbench.defense.clip import ClipWhole
 from leakbench.defense.frameworks import PflMechanism, processed
+from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.recipe import Defense
 from leakbench.privacy.factorization_search import Dense
 from leakbench.privacy.participation import Participation
@@ -188,3 +195,26 @@ def test_banded_noise_of_pfl_is_less_than_its_accountant_assumes(tmp_path, round
         for one in (Dense(other), Dense(query))
     ]
     assert errors[0] < errors[1]
+
+
+def test_a_bound_from_before_does_not_hold_after_code_that_is_not_read():
+    """pfl accepts a negative bound, which makes an update a thousand times longer; only the clip after it counts."""
+    step = {"mechanism": "pfl.privacy.privacy_mechanism.NormClippingOnly", "step": "constrain_sensitivity"}
+    wild = construct(PflMechanism, {**step, "arguments": {"order": 2, "clipping_bound": -1000.0}})
+    noise = GaussianNoise(multiplier=2.0, to="each")
+
+    def valid(*client):
+        defense = Defense(title="t", cite="c", unit="client", client=client)
+        cell = plan(Request(dataset="digits"), None)
+        return cell_epsilon(defense, cell.data, cell.settings, hand_out(cell), None, 1e-5).valid
+
+    after = valid(ClipWhole(norm=100.0), noise)
+    assert after is not None
+    assert valid(ClipWhole(norm=1.0), wild, ClipWhole(norm=100.0), noise) == after
+
+
+def test_an_error_of_the_mechanism_is_one_line():
+    part = PflMechanism(mechanism=GAUSSIAN, arguments={"clipping_bound": 1.0, "relative_noise_stddev": -0.5})
+    with pytest.raises(InputError, match=r"pfl_mechanism: its code raised .*; check its arguments") as raised:
+        part(updates(), CLOCK, lanes(2))
+    assert "\n" not in str(raised.value)

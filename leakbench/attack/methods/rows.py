@@ -104,7 +104,8 @@ class Rows:
 
     def _answer(self, view: View, rngs: Generators) -> Reconstruction:
         read = self._bins(view, view.secret) if isinstance(view.secret, Bins) else self._first(view)
-        copies = copies_of(view.stations.inputs)
+        # The one gradient at type-2 is that of an original; its copies are in the update of a batch.
+        copies = 1 if view.tap == "type-2" else copies_of(view.stations.inputs)
         many = min(copies * view.examples, read.certainty.shape[1])
         best, row = read.certainty.topk(many, dim=1)
         chosen = read.contents.gather(1, row[..., None].expand(-1, -1, read.contents.shape[2]))
