@@ -28,6 +28,9 @@ from leakbench.study.stale import stale_lines, stale_names
 TABLE = "adaptive_attacks"
 RESULTS = results_folder()
 
+KNOWS = ("oblivious", "defense")
+"""The two attackers of each defense; one without both rows is not on the page yet."""
+
 
 @dataclass(frozen=True)
 class Claimed:
@@ -186,9 +189,11 @@ def page(rows: pd.DataFrame, caution: Sequence[str] = (), stale: Mapping[str, Se
     missing = [name for name in names if name not in DEFENSES]
     if missing:
         raise ValueError(f"DEFENSES: no claim of {', '.join(missing)}")
+    names = [name for name in names if all((name, knows) in rows.index for knows in KNOWS)]
+    rows = rows[rows.index.isin([(name, knows) for name in names for knows in KNOWS])]
     lines = []
     for name in names:
-        oblivious, adaptive = (rows.loc[[(name, knows)]].iloc[0].to_dict() for knows in ("oblivious", "defense"))
+        oblivious, adaptive = (rows.loc[[(name, knows)]].iloc[0].to_dict() for knows in KNOWS)
         lines.append(
             [
                 f"`{name}`",

@@ -20,7 +20,7 @@ def test_the_page_equals_the_output_of_the_script() -> None:
 
 def test_each_defense_of_the_rows_has_a_claim_and_is_in_the_catalog() -> None:
     measured = set(ROWS["cell"].str.rsplit(", ", n=1).str[0])
-    assert measured == set(DEFENSES)
+    assert measured <= set(DEFENSES)
     known = {path.stem for path in catalog_folder("defenses").iterdir()} | {"prune_90"}
     assert measured <= known
 
@@ -33,7 +33,8 @@ def test_a_row_without_a_claim_is_an_error() -> None:
 
 def test_the_verdict_counts_the_rows() -> None:
     changed = ROWS.assign(verdict="inconclusive")
-    assert f"0 of {len(DEFENSES)} defenses are broken" in page(changed)
-    text = page(ROWS)
-    broken = ROWS[ROWS["cell"].str.endswith(", defense") & (ROWS["verdict"] == "reconstructs")]
-    assert f"{len(broken)} of {len(DEFENSES)} defenses are broken" in text
+    names = ROWS["cell"].str.rsplit(", ", n=1).str[0]
+    both = names[names.duplicated()]
+    assert f"0 of {len(both)} defenses are broken" in page(changed)
+    broken = ROWS["cell"].str.endswith(", defense") & (ROWS["verdict"] == "reconstructs") & names.isin(both)
+    assert f"{broken.sum()} of {len(both)} defenses are broken" in page(ROWS)
