@@ -204,10 +204,22 @@ def page(rows: pd.DataFrame, caution: Sequence[str] = (), stale: Mapping[str, Se
                 f"{adaptive['null_asr']:.2f}",
                 f"{adaptive['identified']:.2f} of {adaptive['candidates']:,.0f}",
                 str(adaptive["verdict"]),
+                " and ".join(dict.fromkeys(f"{row['victims']:.0f}" for row in (oblivious, adaptive))),
                 DEFENSES[name].why,
             ]
         )
-    heads = ["defense", "point", "claim", "oblivious", "adaptive", "baseline guess", "identified", "verdict", "why"]
+    heads = [
+        "defense",
+        "point",
+        "claim",
+        "oblivious",
+        "adaptive",
+        "baseline guess",
+        "identified",
+        "verdict",
+        "victims",
+        "why",
+    ]
     aware = rows.xs("defense", level="knows")
     broken = int((aware["verdict"] == "reconstructs").sum())
     stopped = int((rows.xs("oblivious", level="knows")["verdict"] != "reconstructs").sum())
@@ -219,9 +231,7 @@ def page(rows: pd.DataFrame, caution: Sequence[str] = (), stale: Mapping[str, Se
     box = box_of(
         claim, verdict, evidence_of(rows), " ".join(caveats_of(stale or {}, rows)), f"leakbench reproduce {TABLE}"
     )
-    networks = (
-        f"Victims: {int(rows['victims'].min())} a row, over {int(rows['networks'].min())} networks at random weights."
-    )
+    networks = f"Victims are spread over {int(rows['networks'].min())} networks at random weights."
     return TEXT.format(
         box="\n".join(box),
         caution="".join(f"{line}\n" for line in caution),
