@@ -202,6 +202,9 @@ def mean_squared_error(rounding: Rounding, variance: float, clients: int) -> flo
     return rounding.step**2 * (0.25 + variance) / clients
 
 
+LONGER = 1.1
+"""Factor on the norm of an update by rounding, above which the epsilon says so."""
+
 MOST_BITS = 22
 """Largest modulus as a power of two: a message is a vector in single precision, which must show every whole number of steps."""
 
@@ -266,7 +269,16 @@ class IntegerShares:
             grads = _shaped(torch.stack(sent), grads)
         std = math.sqrt(variance) * rounding.step
         # Rounding makes an update longer than the clip before it, which the integer noise states.
-        fact = Fact("noise", std=std, each=True, integer=rounding.noise(self.noise, variance))
+        longer = rounding.l2 * rounding.step / rounding.clip
+        coarse = f"{self.bits} bits are few for {clock.cohort} clients and this noise: rounding makes an update"
+        coarse += f" {longer:.3g} times longer"
+        fact = Fact(
+            "noise",
+            std=std,
+            each=True,
+            integer=rounding.noise(self.noise, variance),
+            reason=coarse if longer > LONGER else "",
+        )
         return signal.replace(grads, signal.sensitivity, fact)
 
     def rounding(self, signal: Signal, clock: Clock) -> Rounding:
@@ -279,7 +291,10 @@ class IntegerShares:
             raise InputError("integer_shares: the clip before it differs between clients; expected one for all")
         dimension = padded(sum(g[0, 0].numel() for g in signal.grads.values()))
         std = self.multiplier * clip / math.sqrt(clock.cohort)
-        step = finest_step(clip, std, dimension, self.bits, clock.cohort)
+        try:
+            step = finest_step(clip, std, dimension, self.bits, clock.cohort)
+        except InputError as error:
+            raise InputError(f"integer_shares: {error}") from None
         return Rounding(clip, step, dimension, self.beta)
 
 

@@ -118,7 +118,7 @@ def test_the_rotation_is_another_one_in_each_round_and_the_server_knows_it() -> 
 
 
 def test_bits_that_cannot_hold_the_sum_and_clips_that_differ_are_refused() -> None:
-    with pytest.raises(InputError, match=r"bits: got 2, expected at least 6 for 100 clients"):
+    with pytest.raises(InputError, match=r"integer_shares: bits: got 2, expected at least 6 for 100 clients"):
         sent(IntegerShares(multiplier=1.0, bits=2), updates(100), clock(100))
     with pytest.raises(InputError, match=r"no clip before it"):
         IntegerShares(multiplier=1.0)(updates(2), clock(2), None)
@@ -220,3 +220,9 @@ def test_an_attacker_that_knows_the_defense_knows_the_noise_at_both_points() -> 
     share = 6.0 * 4.0 / math.sqrt(cohort)
     assert noise_std(facts, "type-1", 5, 1, 1, 0.1) == pytest.approx(share / 0.1)
     assert noise_std(facts, "type-0", 5, cohort, 1, 0.1) == pytest.approx(share / math.sqrt(cohort) / 0.1)
+
+
+def test_the_epsilon_says_where_rounding_makes_updates_longer() -> None:
+    some = recipe(client=(ClipWhole(norm=CLIP), IntegerShares(multiplier=3.0, bits=6)))
+    assert "6 bits are few for 10 clients and this noise: rounding makes an update" in accounted(some).reason
+    assert "bits" not in accounted(recipe()).reason
