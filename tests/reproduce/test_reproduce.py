@@ -1360,8 +1360,8 @@ def test_the_published_figure_of_correlated_noise_is_that_of_its_rows() -> None:
 def test_the_figure_of_correlated_noise_has_a_line_for_each_defense_at_its_epsilons() -> None:
     ends = {"trained_accuracy_low": 0.1, "trained_accuracy_high": 0.9}
     accuracies = pd.DataFrame(
-        [{"cell": "none", "trained_accuracy": 0.95} | ends]
-        + [{"cell": f"{d}, epsilon {e}", "trained_accuracy": e / 40} | ends for d in ("a", "b") for e in (32, 2)]
+        [{"cell": "none", "trained_accuracy": 0.85} | ends]
+        + [{"cell": f"{d}, epsilon {e}", "trained_accuracy": (e + 10) / 50} | ends for d in ("a", "b") for e in (32, 2)]
     )
     leaks = pd.DataFrame(
         [
@@ -1373,6 +1373,6 @@ def test_the_figure_of_correlated_noise_has_a_line_for_each_defense_at_its_epsil
         ]
     )
     left, right = correlated_noise.drawn(accuracies, leaks).axes
-    assert [list(line.get_ydata()) for line in left.lines[:2]] == [[2 / 40, 32 / 40]] * 2
+    assert [list(line.get_ydata()) for line in left.lines[:2]] == [[12 / 50, 42 / 50]] * 2
     assert left.lines[-1].get_label() == "no defense"
     assert [list(line.get_ydata()) for line in right.lines[:2]] == [[1.0, 1.0], [0.25, 0.25]]
