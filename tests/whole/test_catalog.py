@@ -261,10 +261,17 @@ ATTACKS = {"cancer": "inverting_gradients_table", "digits": "inverting_gradients
 ON_DIGITS = {"none", "fed_cdp", "precode"}  # Pictures through an MLP; the other operations also run on tables.
 
 
+PICTURES = {"ats", "oasis"}
+"""Defenses that move or rotate pictures, and refuse tables."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dataset"),
-    [*((n, "cancer") for n in names("defenses")), *((n, "digits") for n in names("defenses") if n in DEAR | ON_DIGITS)],
+    [
+        *((n, "cancer") for n in names("defenses") if n not in PICTURES),
+        *((n, "digits") for n in names("defenses") if n in DEAR | ON_DIGITS | PICTURES),
+    ],
 )
 def test_a_defense_runs_on_small_pictures_and_tables(name, dataset, tmp_path):
     less = {"victims": 1, "candidates": 10, "taps": ("type-1",), "leak_batch": 1, "iterations": 1}

@@ -123,7 +123,9 @@ class LastLayerSoft:
         public = public_of(view, "last_layer_soft").inputs.to(last)
         probabilities = logits_of(view.network, public[None])[0].softmax(1).mean(0)
         found = (probabilities - last).clamp_min(0)
-        return LabelGuess((found / found.sum(1, keepdim=True).clamp_min(1e-12))[:, None], joint=False)
+        # A leak that no label explains says nothing beyond the network's own probabilities.
+        found = found.where(found.sum(1, keepdim=True) > 0, probabilities)
+        return LabelGuess((found / found.sum(1, keepdim=True))[:, None], joint=False)
 
 
 @part("labels.given")
