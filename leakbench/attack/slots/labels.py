@@ -124,7 +124,7 @@ class LastLayerSoft:
         probabilities = logits_of(view.network, public[None])[0].softmax(1).mean(0)
         found = (probabilities - last).clamp_min(0)
         # A leak that no label explains says nothing beyond the network's own probabilities.
-        found = found.where(found.sum(1, keepdim=True) > 0, probabilities)
+        found = found.where(found.sum(1, keepdim=True) != 0, probabilities)
         return LabelGuess((found / found.sum(1, keepdim=True))[:, None], joint=False)
 
 
