@@ -163,10 +163,12 @@ TEXT = """# Broken defenses
 {box}
 What each defense claims, and what one search gets behind it from MNIST: without knowledge of the defense (*oblivious*), and with
 its recipe (*adaptive*). Both know the network, its weights, the batch size and public examples; the update is that of one
-example. The shares are of images that are reconstructed to an RMSE of at most eta. *Identified* is the share of victims that an
-adaptive ranking picks among the candidates. {networks} [The rows](attacks/adaptive_attacks.md) have every other measure.
+example. The shares are of images that are reconstructed to an RMSE of at most eta. *Identified* is the share of victims
+that an adaptive ranking picks among the candidates. {networks} [The rows](attacks/adaptive_attacks.md) have every other measure.
 
 {caution}{table}
+
+A verdict of `reconstructs` next to an ASR near 0 rests on images that are recognised, not on images within eta.
 
 A defense that is not broken here is not shown to be safe: other attacks, other networks and longer searches were not tried. A
 broken one may still work where a batch is larger, the network is trained or the attacker knows less than assumed here.

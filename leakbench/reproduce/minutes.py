@@ -66,7 +66,8 @@ def minutes_left(table: Table, rows: pd.DataFrame) -> dict[str, float]:
         return _work(plan(request))
 
     def undefended(name: str) -> Request:  # The work hardly depends on the defense, and so fewer cells are planned.
-        return replace(lines[name].requests("full", {}, 1)[0], defense="none", noise_factor=None, clip_factor=None)
+        asked = lines[name].requests("full", {}, 1)[0]
+        return replace(asked, defense="none", noise_factor=None, clip_factor=None, epsilon=None)
 
     def longer(name: str, than: str) -> float:
         ratios = zip(work(undefended(than)), work(undefended(name)), strict=True)

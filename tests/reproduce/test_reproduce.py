@@ -35,7 +35,7 @@ from leakbench.reproduce.agreement import Agreement
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.columns import without_an_answer
 from leakbench.reproduce.curves import Rounds
-from leakbench.reproduce.file import table_names
+from leakbench.reproduce.file import body_of, table_names
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, trainings_of
 from leakbench.reproduce.minutes import minutes_at_full, minutes_left
 from leakbench.reproduce.page import claims_of, page_of
@@ -1376,3 +1376,12 @@ def test_the_figure_of_correlated_noise_has_a_line_for_each_defense_at_its_epsil
     assert [list(line.get_ydata()) for line in left.lines[:2]] == [[12 / 50, 42 / 50]] * 2
     assert left.lines[-1].get_label() == "no defense"
     assert [list(line.get_ydata()) for line in right.lines[:2]] == [[1.0, 1.0], [0.25, 0.25]]
+
+
+def test_time_left_is_estimated_for_cells_that_are_given_an_epsilon() -> None:
+    """Their undefended counterparts, by which the work is compared, have none."""
+    table = table_of(*body_of("correlated_noise"))
+    cells = [line.name for line in table.lines if line.name.endswith("epsilon 8")]
+    rows = pd.DataFrame({"cell": cells, "scale": "full", "seeds": 1, "wall_minutes": 3.0, "minutes": 3.0})
+    left = minutes_left(table, rows)
+    assert left["Fed-SDP, epsilon 2"] == pytest.approx(3.0)
