@@ -61,7 +61,7 @@ def check(release: Release, shapes: Mapping[str, tuple[int, ...]], rng: torch.Ge
 
     Args:
         shapes: {parameter: shape}.
-        grid: L2 norm by which two releases may differ because updates are rounded to a grid; 0 without a grid.
+        grid: Largest L2 distance of two releases that rounding to a grid causes; 0 without a grid.
     """
     pairs = [neighbours(shapes, release.members, SCALES, rng), opposed(shapes, release.members, FAR, rng)]
     found = check_pairs(release, joined(pairs), grid)

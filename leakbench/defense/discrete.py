@@ -216,8 +216,8 @@ class IntegerShares:
     The distributed discrete Gaussian mechanism (Kairouz, Liu and Steinke, ICML 2021, Algorithm 2) or the Skellam mechanism
     (Agarwal, Kairouz and Liu, NeurIPS 2021): in each round all clients rotate their updates in the same random way, and round them
     at random until they are not too long. The step of the grid is the least for which the sum of K_t messages seldom wraps around.
-    Secure aggregation adds the messages modulo 2^bits, and the server rotates their sum back (`ModularSum`). A message travels
-    here as the vector that it stands for, rotated back.
+    Secure aggregation adds the messages modulo 2^bits, and the server rotates their sum back (`ModularSum`). Here a message
+    is sent as the vector that it encodes, rotated back.
     """
 
     stations: ClassVar[tuple[str, ...]] = ("client",)

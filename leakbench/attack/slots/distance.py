@@ -158,7 +158,7 @@ class Likelihood:
 
     def told(self, guess: Parameters, observed: Parameters, view: View) -> Tensor | None:
         """Return distances (V,) with the defense as the attacker knows it; None if it does not give a likelihood."""
-        # Transforms after this leakage point did not act on what leaked.
+        # Transforms after this leakage point have not acted on the update.
         value = unlikelihood(view.stations.before(view.tap), guess, observed)
         if value is None and view.noise:
             value = SquaredL2()(guess, observed, view) / (2 * max(self.floor, view.noise) ** 2)
