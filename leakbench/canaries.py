@@ -232,6 +232,17 @@ class GradientCanaries:
         self.scores += torch.nan_to_num(products, nan=0.0).clamp(-LARGEST, LARGEST)
         self.releases += 1
 
+    def started(self, model: nn.Module) -> None:
+        """Check the names of a model's parameters, for `leakbench.probe`."""
+        self._check(dict(model.named_parameters()))
+
+    def stepped(self, model: nn.Module) -> None:
+        """Add a step of a probed training to the scores: the gradients that its optimizer used."""
+        self.score({n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()})
+
+    def ended(self, model: nn.Module) -> None:
+        """Do nothing: the last step is scored."""
+
     def audit(
         self,
         claimed: float | None = None,
@@ -367,6 +378,17 @@ class ExampleCanaries:
             for name, module in model.named_modules():
                 module.training = modes[name]
         self.losses.append(torch.nan_to_num(torch.cat(found), nan=0.0).clamp(-LARGEST, LARGEST))
+
+    def started(self, model: nn.Module) -> None:
+        """Compute the losses before a probed training."""
+        self.score(model)
+
+    def stepped(self, model: nn.Module) -> None:
+        """Do nothing: the losses before and after the training count."""
+
+    def ended(self, model: nn.Module) -> None:
+        """Compute the losses after a probed training."""
+        self.score(model)
 
     def audit(
         self,

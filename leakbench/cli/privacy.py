@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -12,6 +12,10 @@ from click.core import ParameterSource
 from leakbench.cli.options import FOLDER, check_names, federation_options, quiet_option
 from leakbench.core.errors import InputError
 from leakbench.core.request import Request, check_request
+from leakbench.core.untrusted import said
+
+if TYPE_CHECKING:
+    from leakbench.privacy.mechanism import Mechanism
 
 __all__ = ["audit", "epsilon"]
 
@@ -52,11 +56,22 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     "--scores", help="Audit a training by this CSV file of its canaries, with the columns score and included."
 )
 @click.option("--claimed", type=float, help="Epsilon that the training of --scores claims, at --delta.")
+@click.option(
+    "--gaussian",
+    metavar="RATE,STEPS",
+    help="Also bound the epsilon of --scores in the family of Gaussian noise on sums of Poisson batches, as in 0.01,500.",
+)
 @click.option("--into", type=FOLDER, help="Save the audit in this run folder, so that its report shows it.")
 @quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def audit(
-    into: Path | None, as_json: bool, quiet: bool, scores: str | None, claimed: float | None, **given: Any
+    into: Path | None,
+    as_json: bool,
+    quiet: bool,
+    scores: str | None,
+    claimed: float | None,
+    gaussian: str | None,
+    **given: Any,
 ) -> None:
     """Audit a defense by running its code.
 
@@ -68,10 +83,12 @@ def audit(
     lower bound of its epsilon. The exit code is 1 if it is more than --claimed.
     """
     if scores is not None:
-        _audit_scores(Path(scores), claimed, given["delta"], as_json)
+        _audit_scores(Path(scores), claimed, given["delta"], gaussian, as_json)
         return
     if claimed is not None:
         raise InputError(f"claimed: got {claimed:g}, expected only with --scores; a recipe states it")
+    if gaussian is not None:
+        raise InputError(f"gaussian: got {said(gaussian)}, expected only with --scores; a recipe states it")
     check_names(given)
     own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}
     check_request(Request(**given))
@@ -86,24 +103,46 @@ def audit(
         click.echo(f"kept: {keep_audit(into, manifest, found)}; leakbench report {into} shows it", err=True)
 
 
-WITH_SCORES = ("scores", "claimed", "delta", "as_json", "quiet")
+WITH_SCORES = ("scores", "claimed", "delta", "gaussian", "as_json", "quiet")
 """The parameters that an audit of scores uses."""
 
 
-def _audit_scores(path: Path, claimed: float | None, delta: float, as_json: bool) -> None:
+def _audit_scores(path: Path, claimed: float | None, delta: float, gaussian: str | None, as_json: bool) -> None:
     """Print the audit of a file of scores, and end with exit code 1 if it violates the claim."""
     context = click.get_current_context()
     others = [n for n in context.params if n not in WITH_SCORES]
     for name in others:
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             option = "callable" if name == "function" else name.replace("_", "-")
-            raise InputError(f"scores: got --{option} as well, expected only --claimed, --delta and --json with it")
+            raise InputError(
+                f"scores: got --{option} as well, expected only --claimed, --delta, --gaussian and --json with it"
+            )
     from leakbench import canaries  # noqa: PLC0415
 
-    found = canaries.audit(*canaries.read_scores(path), claimed=claimed, delta=delta, unit="canary")
+    family = None if gaussian is None else _gaussian(gaussian)
+    found = canaries.audit(*canaries.read_scores(path), claimed=claimed, delta=delta, unit="canary", family=family)
     click.echo(json.dumps(found.as_dict(), indent=1) if as_json else str(found))
     if found.verdict == "violated":
         context.exit(1)
+
+
+MOST_STEPS = 1_000_000
+"""Largest number of steps of a Gaussian family; its epsilon takes time."""
+
+
+def _gaussian(given: str) -> Mechanism:
+    """Return the mechanism of `RATE,STEPS`, with a noise multiplier at which the search of its family starts."""
+    from leakbench.privacy.mechanism import Mechanism  # noqa: PLC0415
+
+    try:
+        rate, steps = (read(text) for read, text in zip((float, int), given.split(","), strict=True))
+    except ValueError:
+        rate, steps = 0.0, 0
+    if not (0 < rate <= 1 and 1 <= steps <= MOST_STEPS):
+        raise InputError(
+            f"gaussian: got {said(given)}, expected RATE,STEPS with a rate in (0, 1] and 1 to {MOST_STEPS} steps, as in 0.01,500"
+        )
+    return Mechanism(1.0, rate, int(steps))
 
 
 def _run_of(folder: Path, given: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

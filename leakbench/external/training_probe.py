@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -51,6 +51,19 @@ FILES = ("truth.safetensors", "update.safetensors", "before.safetensors")
 
 MARK = {"written_by": "leakbench.probe"}
 """Metadata of each file; a later save recognises the file from it."""
+
+
+class Canaries(Protocol):
+    """Canaries of the training, see `leakbench.canaries`."""
+
+    def started(self, model: nn.Module) -> None:
+        """Score the model before the first step."""
+
+    def stepped(self, model: nn.Module) -> None:
+        """Score what a step released."""
+
+    def ended(self, model: nn.Module) -> None:
+        """Score the trained model."""
 
 
 @dataclass
@@ -492,7 +505,7 @@ class Probe:
 
 
 @contextmanager
-def probe(model: nn.Module, steps: int | None = None) -> Iterator[Probe]:
+def probe(model: nn.Module, steps: int | None = None, canaries: Canaries | None = None) -> Iterator[Probe]:
     """Record the steps of every PyTorch optimizer on a model's parameters within this block.
 
     The record starts from the weights that the first step finds, even if they were loaded within the block. Call `leak`
@@ -502,23 +515,41 @@ def probe(model: nn.Module, steps: int | None = None) -> Iterator[Probe]:
     Args:
         model: The model, with or without a wrapper.
         steps: Number of steps to record; None for all.
+        canaries: Of `leakbench.canaries`, to score in all steps of the block; call their `audit` after it. The training must use
+            them: gradient canaries through `join`, example canaries as more examples. None for no audit.
 
     Yields:
         The record.
 
     Raises:
-        InputError: For fewer than one step.
+        InputError: For fewer than one step, and for canaries of another model.
     """
     if steps is not None and steps < 1:
         raise InputError(f"steps: got {steps}, expected 1 or more")
     found = Probe(model, most=steps)
     before_step, after_step = _hooks(unwrapped_model(model), found.heard, found.observed, steps)
-    handles = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
+    handles = [register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)]
+    if canaries is not None:
+        canaries.started(model)
+        handles.append(register_optimizer_step_post_hook(_scoring(model, canaries)))
     try:
         yield found
     finally:
         for handle in handles:
             handle.remove()
+    if canaries is not None:
+        canaries.ended(model)
+
+
+def _scoring(model: nn.Module, canaries: Canaries) -> Callable[..., None]:
+    """Return a post-hook of optimizers that lets canaries score each step on a model's parameters."""
+    own = {id(p) for p in model.parameters()}
+
+    def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+            canaries.stepped(model)
+
+    return after_step
 
 
 def save_files(folder: Path, files: Mapping[str, Named]) -> None:

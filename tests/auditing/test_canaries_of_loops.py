@@ -182,7 +182,8 @@ def test_a_diverged_loop_is_audited_from_its_finite_releases() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook")
-def test_canaries_in_opacus_are_clipped_and_get_its_noise() -> None:
+@pytest.mark.parametrize("probed", [False, True])
+def test_canaries_in_opacus_are_clipped_and_get_its_noise(probed: bool) -> None:
     """As the page shows: joined after the backward pass; the step releases each as clip / expected batch size."""
     pytest.importorskip("opacus")
     from opacus import GradSampleModule  # noqa: PLC0415
@@ -199,8 +200,12 @@ def test_canaries_in_opacus_are_clipped_and_get_its_noise() -> None:
     joined = found.join({n: p.grad_sample for n, p in model.named_parameters()})
     for n, p in model.named_parameters():
         p.grad_sample = joined[n]
-    optimizer.step()
-    found.score({n: p.grad for n, p in model.named_parameters()})
+    if probed:
+        with leakbench.probe(model, canaries=found):
+            optimizer.step()
+    else:
+        optimizer.step()
+        found.score({n: p.grad for n, p in model.named_parameters()})
     used = len(joined["_module.weight"]) - 4
     assert used > 20
     assert torch.allclose(found.scores.sort().values[-used:], torch.tensor(0.25, dtype=torch.float64), atol=1e-4)
@@ -297,6 +302,66 @@ def test_the_command_compares_the_scores_of_a_file_with_a_claim(monkeypatch, cap
     assert code == 0 and out.startswith("verdict: no claim")
 
 
+def test_the_command_adds_the_bound_of_the_gaussian_family(monkeypatch, capsys, tmp_path: Path) -> None:
+    """It equals the function's with the same family, and needs scores."""
+    path = written(tmp_path / "loud.csv", 0.5)
+    code, out, _ = called(monkeypatch, capsys, "audit", "--scores", path, "--gaussian", "0.5, 4", "--json")
+    family = Mechanism(1.0, 0.5, 4)
+    expected = canaries.audit(*canaries.read_scores(Path(path)), family=family).as_dict()
+    found = json.loads(out)
+    assert code == 0 and found["lower_bound_family"] == pytest.approx(expected["lower_bound_family"])
+    assert found["lower_bound_family"] > found["lower_bound"]
+    code, _, err = called(monkeypatch, capsys, "audit", "--gaussian", "0.5,4")
+    assert code == 2 and "gaussian: got '0.5,4', expected only with --scores" in err
+
+
+def test_a_probe_scores_gradient_canaries_in_every_step_also_those_it_does_not_record() -> None:
+    """The scores equal those of a loop that calls `score` itself; a step of another model counts not."""
+    scores = []
+    for probed in (False, True):
+        torch.manual_seed(0)
+        model, other = nn.Linear(150, 10), nn.Linear(2, 1)
+        optimizer, second = torch.optim.SGD(model.parameters(), 0.1), torch.optim.SGD(other.parameters(), 0.1)
+        found = canaries.gradients(model, 100, seed=0)
+        with leakbench.probe(model, steps=1, canaries=found if probed else None):
+            for _ in range(3):
+                other(torch.ones(1, 2)).sum().backward()
+                second.step()
+                grads = found.join({n: torch.zeros(0, *p.shape) for n, p in model.named_parameters()})
+                for n, p in model.named_parameters():
+                    p.grad = grads[n].sum(0) + torch.randn(p.shape)
+                optimizer.step()
+                if not probed:
+                    found.score({n: p.grad for n, p in model.named_parameters()})
+        assert found.releases == 3
+        scores.append(found.scores)
+    assert torch.equal(*scores)
+    assert found.audit(1.0, gaussian=True).verdict in {"holds", "violated"}
+
+
+def test_a_probe_scores_example_canaries_before_and_after_the_training() -> None:
+    """And not after a training that failed."""
+    model, found = nn.Linear(4, 3), canaries.examples(torch.randn(20, 4), classes=3, seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with leakbench.probe(model, canaries=found):
+        for _ in range(2):
+            nn.functional.cross_entropy(model(found.added[0]), found.added[1]).backward()
+            optimizer.step()
+    assert len(found.losses) == 2 and (found.scores[found.included].mean() > 0)
+    again = canaries.examples(torch.randn(20, 4), classes=3, seed=0)
+    with pytest.raises(RuntimeError, match="stopped"), leakbench.probe(model, canaries=again):
+        raise RuntimeError("stopped")
+    assert len(again.losses) == 1
+
+
+def test_canaries_of_another_model_are_refused_before_the_training() -> None:
+    with (
+        pytest.raises(InputError, match="expected the names that the canaries were drawn for"),
+        leakbench.probe(nn.Linear(2, 1), canaries=canaries.gradients(LIKE, 100, seed=0)),
+    ):
+        pytest.fail("the block began")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -306,9 +371,13 @@ def test_the_command_compares_the_scores_of_a_file_with_a_claim(monkeypatch, cap
         (("--into", "."), "scores: got --into as well"),
         (("--claimed", "-1"), "claimed: got -1.0"),
         (("--delta", "1"), "delta: got 1.0"),
+        *(
+            (("--gaussian", wrong), f"gaussian: got '{wrong}'")
+            for wrong in ("0,5", "1.5,5", ".5,0", ".5", "a,b", ".5,1.5", "nan,5", ".5,1e9")
+        ),
     ],
 )
-def test_scores_take_only_a_claim_and_delta(monkeypatch, capsys, tmp_path, options, message) -> None:
+def test_scores_take_only_a_claim_and_delta_and_a_family(monkeypatch, capsys, tmp_path, options, message) -> None:
     code, _, err = called(monkeypatch, capsys, "audit", "--scores", written(tmp_path / "s.csv", 1.0), *options)
     assert code == 2 and message in err
 

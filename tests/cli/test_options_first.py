@@ -41,6 +41,7 @@ BAD = {
     "budget": "-1",
     "scores": "none_such.csv",
     "claimed": "-1",
+    "gaussian": "2,1",
     **dict.fromkeys(
         ("leak_batch", "tokens", "observations", "candidates", "seeds", "identify", "trials", "repeats", "outer"), "0"
     ),
