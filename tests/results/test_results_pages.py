@@ -39,6 +39,7 @@ TESTED = {
     "geyer_figures": "test_results_geyer_figures.py",
     "ideal_server": "test_results_servers.py",
     "leaderboard": "test_leaderboard_page.py",
+    "mechanisms": "test_results_mechanisms.py",
     "noise_bounds": "test_results_noise_bounds.py",
     "priority_importance": "test_results_pages.py",
     "tableak": "test_results_tableak.py",
