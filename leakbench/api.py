@@ -15,6 +15,7 @@ import torch
 
 from leakbench.auditing.cell import audit as audited
 from leakbench.auditing.verdict import Audit
+from leakbench.box import count_of
 from leakbench.cell import Request, identity
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import plan, prepare
@@ -171,7 +172,7 @@ class Epsilons:
     def __str__(self) -> str:
         """Return what `leakbench epsilon` prints."""
         e = self.epsilon
-        head = f"{self.defense} on {self.dataset}, {self.rounds} rounds, unit: one {e.unit}, delta {e.delta:g}"
+        head = f"{self.defense} on {self.dataset}, {count_of(self.rounds, 'round')}, unit: one {e.unit}, delta {e.delta:g}"
         return "\n".join([head, *epsilon_lines(self.as_dict())])
 
 
