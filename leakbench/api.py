@@ -172,7 +172,9 @@ class Epsilons:
     def __str__(self) -> str:
         """Return what `leakbench epsilon` prints."""
         e = self.epsilon
-        head = f"{self.defense} on {self.dataset}, {count_of(self.rounds, 'round')}, unit: one {e.unit}, delta {e.delta:g}"
+        head = (
+            f"{self.defense} on {self.dataset}, {count_of(self.rounds, 'round')}, unit: one {e.unit}, delta {e.delta:g}"
+        )
         return "\n".join([head, *epsilon_lines(self.as_dict())])
 
 

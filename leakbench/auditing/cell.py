@@ -233,8 +233,8 @@ def _stated(
             " is correlated (`leakbench run --canaries` audits a whole training)"
         )
         return Stated(claimed, valid, epsilon.reason, scope)
-    whole = "" if schedule.rounds == 1 else f", not of the {schedule.rounds} rounds"
-    scope = f"all values are for one release with the unit in it (q=1), zero-out adjacency{whole}"
+    others = "" if schedule.rounds == 1 else f", not of the {schedule.rounds} rounds"
+    scope = f"all values are for one release with the unit in it (q=1), zero-out adjacency{others}"
     return Stated(claimed, valid, epsilon.reason, scope)
 
 

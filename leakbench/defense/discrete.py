@@ -20,6 +20,7 @@ from leakbench.core.rng import generator
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.by_norm import clip_factor
 from leakbench.defense.integer_noise import discrete_gaussian, skellam
+from leakbench.defense.transform import apart, together
 from leakbench.engine.rows import length
 from leakbench.privacy.discrete import Rounding
 
@@ -331,11 +332,9 @@ def _public_signs(rounding: Rounding, clock: Clock) -> Tensor:
 
 def _flat(grads: Parameters) -> Tensor:
     """Return (lanes, members, d), float64, all parameters of each member."""
-    return torch.cat([g.flatten(2).double() for g in grads.values()], -1)
+    return together(grads).double()
 
 
 def _shaped(flat: Tensor, like: Parameters) -> Parameters:
     """Return the inverse of `_flat`, in the shapes and types of `like`."""
-    sizes = [g[0, 0].numel() for g in like.values()]
-    pieces = torch.split(flat, sizes, -1)
-    return {n: piece.reshape(g.shape).to(g) for (n, g), piece in zip(like.items(), pieces, strict=True)}
+    return {n: piece.to(like[n]) for n, piece in apart(flat, like).items()}

@@ -21,6 +21,7 @@ from leakbench.core.part import Count, Positive, part
 from leakbench.core.rng import normal
 from leakbench.core.types import Clock, Fact, Generators, Local, OwnLoss, Parameters, Signal
 from leakbench.defense.by_norm import clip_factor
+from leakbench.defense.transform import apart, together
 from leakbench.engine.rows import length
 from leakbench.models.batch_norm import mixes_examples
 
@@ -86,7 +87,7 @@ class GradDefense:
 
     def _perturbed(self, signal: Signal, local: Local, rngs: Generators) -> Parameters:
         sizes = [g[0, 0].numel() for g in signal.grads.values()]
-        flat = torch.cat([g.flatten(2) for g in signal.grads.values()], 2)
+        flat = together(signal.grads)
         numbers = slice_numbers(sensitivities(local), sizes, self.slices)
         lots = normal(flat.new_empty(signal.lanes, 1, self.slices), rngs, 1)[:, 0]
         chosen = torch.zeros_like(lots, dtype=torch.bool).scatter_(1, lots.topk(self.perturbed, 1).indices, True)
@@ -97,8 +98,7 @@ class GradDefense:
                 flat = torch.where(inside, flat * factor[..., None], flat)
         noisy = chosen.gather(1, numbers)[:, None]
         flat = flat + self.noise * normal(flat, rngs, signal.members) * noisy
-        parts = torch.split(flat, sizes, 2)
-        return {n: p.reshape(g.shape) for (n, g), p in zip(signal.grads.items(), parts, strict=True)}
+        return apart(flat, signal.grads)
 
     @property
     def ranks(self) -> Literal[True]:
@@ -133,14 +133,12 @@ def noise_alone(seen: Parameters, noise: float) -> dict[str, Tensor]:
     where q is its mean square over the variance. Below `DEVIANCE` it counts as noise, and so do its neighbours, which may contain
     an end of a slice.
     """
-    sizes = [u[0].numel() for u in seen.values()]
-    flat = torch.cat([u.flatten(1) for u in seen.values()], 1)
+    flat = together(seen, 1)
     padded = torch.nn.functional.pad(flat, (0, -flat.shape[1] % RUN))
     quotient = padded.reshape(len(flat), -1, RUN).square().mean(2) / noise**2
     deviance = RUN / 2 * (quotient - 1 - quotient.clamp_min(torch.finfo(flat.dtype).tiny).log())
     near = torch.nn.functional.max_pool1d((deviance < DEVIANCE).to(flat)[:, None], 3, 1, 1)[:, 0] > 0
-    parts = torch.split(near.repeat_interleave(RUN, 1)[:, : flat.shape[1]], sizes, 1)
-    return {n: p.reshape(u.shape) for (n, u), p in zip(seen.items(), parts, strict=True)}
+    return apart(near.repeat_interleave(RUN, 1)[:, : flat.shape[1]], seen)
 
 
 def sensitivities(local: Local) -> Tensor:

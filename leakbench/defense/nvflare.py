@@ -21,7 +21,7 @@ from leakbench.core.rng import normal, uniform
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.guess import surviving
 from leakbench.defense.noise import laplace
-from leakbench.defense.transform import InOrder, Transform
+from leakbench.defense.transform import InOrder, Transform, apart, together
 
 __all__ = ["PercentileFilter", "PercentileNoise", "Saturated", "SparseVector", "percentile"]
 
@@ -57,17 +57,6 @@ def percentile(sizes: Tensor, share: float, above_zero: bool = False) -> Tensor:
     return torch.where(below == above, below, below + (above - below) * (place - low).to(below))
 
 
-def _flat(grads: Parameters) -> Tensor:
-    """Return all tensors together, (lanes, members, coordinates)."""
-    return torch.cat([g.flatten(2) for g in grads.values()], 2)
-
-
-def _unflat(flat: Tensor, like: Parameters) -> Parameters:
-    """Return the tensors of `flat` (lanes, members, coordinates)."""
-    pieces = torch.split(flat, [g[0, 0].numel() for g in like.values()], 2)
-    return {name: piece.reshape(g.shape).to(g) for (name, g), piece in zip(like.items(), pieces, strict=True)}
-
-
 def _without_guarantee(signal: Signal, grads: Parameters, std: float, reason: str) -> Signal:
     """Return the signal with noise of standard deviation `std` (0 if unknown) that gives no epsilon for this reason."""
     after = signal.replace(grads, signal.sensitivity, Fact("other", reason=reason))
@@ -94,7 +83,7 @@ class PercentileFilter:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Filter; `sensitivity` becomes the bound in every lane."""
-        cutoff = percentile(_flat(signal.grads).abs(), self.share)
+        cutoff = percentile(together(signal.grads).abs(), self.share)
         largest = self.gamma * (clock.local_iterations if self.per_step else 1)
         grads = {}
         for name, g in signal.grads.items():
@@ -128,7 +117,7 @@ class Saturated:
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Mask and clamp every member alike; nothing is drawn."""
         bound = self.gamma * (clock.local_iterations if self.per_step else 1)
-        sizes = torch.cat([u.flatten(1).abs() for u in self.seen.values()], 1)
+        sizes = together(self.seen, 1).abs()
         # The leaked update was multiplied and divided by the learning rate.
         most = (1 - 1e-5) * sizes.amax(1, keepdim=True)
         limit = torch.where((sizes >= most).sum(1) > 1, most[:, 0], torch.inf)
@@ -174,12 +163,13 @@ class SparseVector:
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Select and add noise. Without `rngs` all coordinates are sent, since each could be selected."""
         length = clock.local_iterations if self.per_step else 1
-        values = (_flat(signal.grads).double() / length).clamp(-self.gamma, self.gamma)
+        values = (together(signal.grads).double() / length).clamp(-self.gamma, self.gamma)
         if rngs is not None:
             noise = 2 * self.gamma / self.noise_var * laplace(values, rngs, signal.members)
             values = torch.where(self._selected(values, rngs), values + noise, 0.0)
         std = 2**1.5 * self.gamma / self.noise_var * length
-        return _without_guarantee(signal, _unflat(length * values, signal.grads), std, SPENT_BY_EACH)
+        sent = {n: v.to(signal.grads[n]) for n, v in apart(length * values, signal.grads).items()}
+        return _without_guarantee(signal, sent, std, SPENT_BY_EACH)
 
     def selected(self, coordinates: int) -> int:
         """Return c, the number of coordinates to select of `coordinates`."""
@@ -207,7 +197,7 @@ class SparseVector:
 
         Its scale is the mean magnitude of these coordinates, since the values before the noise are far smaller.
         """
-        sizes = torch.cat([u.flatten(1).abs() for u in seen.values()], 1)
+        sizes = together(seen, 1).abs()
         scale = (sizes.sum(1) / (sizes > 0).sum(1).clamp_min(1)).clamp_min(torch.finfo(sizes.dtype).tiny)
         each = [((seen[n] - g).abs() * (seen[n] != 0)).flatten(1).sum(1) for n, g in guess.items()]
         return torch.stack(each).sum(0) / scale
@@ -263,7 +253,7 @@ class PercentileNoise:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Add the noise; `sensitivity` stays."""
-        deviation = self.sigma0 * percentile(_flat(signal.grads).abs(), self.share, above_zero=True)
+        deviation = self.sigma0 * percentile(together(signal.grads).abs(), self.share, above_zero=True)
         grads = {}
         for name, g in signal.grads.items():
             scale = deviation.reshape(*deviation.shape[:2], *[1] * (g.dim() - 2))
@@ -279,7 +269,7 @@ class PercentileNoise:
         """
         if not self.sigma0:
             return None
-        sizes = torch.cat([u.flatten(1).abs() for u in seen.values()], 1)
+        sizes = together(seen, 1).abs()
         tail = math.sqrt(2) * float(torch.erfinv(torch.tensor(min(self.share, 1 - 1e-6), dtype=torch.float64)))
         sum_of_both = percentile(sizes, self.share, above_zero=True)[:, 0].clamp_min(torch.finfo(sizes.dtype).tiny)
         deviation = self.sigma0 * sum_of_both / math.sqrt(1 + (tail * self.sigma0) ** 2)

@@ -19,7 +19,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.part import Fraction, NonNegative, part
 from leakbench.core.rng import normal, uniform
 from leakbench.core.types import Clock, Fact, Generators, Network, Parameters, Signal
-from leakbench.defense.transform import Transform
+from leakbench.defense.transform import Transform, together
 
 __all__ = ["Outpost", "OutpostGuess", "at_quantile", "noisy_columns", "weight_risks"]
 
@@ -82,7 +82,7 @@ class Outpost:
     def _noisy(self, grads: Parameters) -> Parameters:
         """Return {p: (lanes, members, 1, *rest of p)}, 1 for the columns that get noise, else 0."""
         information = {n: g.detach().square().mean(2, keepdim=True) for n, g in grads.items()}
-        whole = torch.cat([i.flatten(2) for i in information.values()], 2)
+        whole = together(information)
         least = at_quantile(whole, 1 - self.share)
         return {n: (i >= _beside(least, i)).to(i) for n, i in information.items()}
 

@@ -17,7 +17,7 @@ from leakbench.core.part import NonNegative, part
 from leakbench.core.rng import normal
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.guess import surviving
-from leakbench.defense.transform import Transform
+from leakbench.defense.transform import Transform, apart, together
 
 __all__ = ["PruneRandom", "PruneThreshold", "PruneThresholdReleased"]
 
@@ -33,7 +33,7 @@ UNNOISED_CHOICE = (
 
 def _magnitudes(signal: Signal) -> Tensor:
     """Return |g| over all tensors together, (lanes, members, coordinates)."""
-    return torch.cat([g.detach().flatten(2) for g in signal.grads.values()], dim=2).abs()
+    return together(signal.grads).detach().abs()
 
 
 def _count(share: float, coordinates: int) -> int:
@@ -43,8 +43,8 @@ def _count(share: float, coordinates: int) -> int:
 
 def _masked(grads: Parameters, keep: Tensor) -> Parameters:
     """Return the gradients with zeros where `keep` (lanes, members, coordinates) is false; NaN stays NaN."""
-    masks = torch.split(keep, [g[0, 0].numel() for g in grads.values()], dim=2)
-    return {name: g * m.reshape(g.shape) for (name, g), m in zip(grads.items(), masks, strict=True)}
+    masks = apart(keep, grads)
+    return {name: g * masks[name] for name, g in grads.items()}
 
 
 @part("transform.prune_threshold")

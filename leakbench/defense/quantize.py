@@ -11,6 +11,7 @@ from torch import Tensor
 from leakbench.core.part import Count, part
 from leakbench.core.rng import uniform
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
+from leakbench.defense.transform import apart, together
 from leakbench.engine.rows import length
 
 __all__ = ["Qsgd"]
@@ -46,16 +47,15 @@ class Qsgd:
         fact = Fact("other", reason=ROUNDED)
         if rngs is None:
             return signal.replace(dict(signal.grads), signal.sensitivity, fact)
-        values = self._buckets(torch.cat([g.flatten(2) for g in signal.grads.values()], 2))
+        flat = together(signal.grads)
+        values = self._buckets(flat)
         unit = (length(values, -1) if self.scale == "length" else values.abs().amax(-1)).unsqueeze(-1) / self.levels
         level = values.abs() / torch.where(unit == 0, 1.0, unit)
         lower = level.floor()
         up = uniform(values, rngs, signal.members) < level - lower
         rounded = (values.sign() * (lower + up) * unit).flatten(2)
-        sizes = [g[0, 0].numel() for g in signal.grads.values()]
-        pieces = torch.split(rounded[:, :, : sum(sizes)], sizes, 2)
-        grads = {name: piece.reshape(g.shape) for (name, g), piece in zip(signal.grads.items(), pieces, strict=True)}
-        return signal.replace(grads, signal.sensitivity, fact)
+        whole = rounded[:, :, : flat.shape[2]]
+        return signal.replace(apart(whole, signal.grads), signal.sensitivity, fact)
 
     def unlikelihood(self, guess: Parameters, seen: Parameters) -> Tensor | None:
         """Return (lanes,), the sum over the coordinates of (guess - seen)^2 / (2 w u^2), with the distance u of two levels.
@@ -65,14 +65,14 @@ class Qsgd:
         level. A bucket shows u as its smallest magnitude that is not zero. Buckets of zeros count nothing. Returns None if
         `seen` is not one member's levels.
         """
-        values = self._buckets(torch.cat([u.flatten(1) for u in seen.values()], 1))
+        values = self._buckets(together(seen, 1))
         sizes = values.abs()
         unit = sizes.masked_fill(sizes == 0, torch.inf).amin(-1, keepdim=True)
         level = sizes / unit
         # Rounding errors of the division by the learning rate are relative to the level.
         if bool(((level - level.round()).abs() > 1e-4 * (1 + level)).any()):
             return None
-        rest = self._buckets(torch.cat([g.flatten(1) for g in guess.values()], 1)) - values
+        rest = self._buckets(together(guess, 1)) - values
         variance = level.mean(-1, keepdim=True).clamp_max(ROUNDING).where(unit.isfinite(), 1.0)
         return ((rest / unit).square() / (2 * variance)).flatten(1).sum(1)
 

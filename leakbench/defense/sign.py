@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 
 from leakbench.core.part import Positive, part
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
-from leakbench.defense.transform import Transform
+from leakbench.defense.transform import Transform, together
 
 __all__ = ["Sign", "SoftSign", "margins"]
 
@@ -83,7 +83,7 @@ class SoftSign:
 
 def _signs(seen: Parameters) -> bool:
     """Return whether the size of every coordinate of {p: (lanes, *p)} is zero or its lane's largest one."""
-    flat = torch.cat([u.flatten(1).abs() for u in seen.values()], 1)
+    flat = together(seen, 1).abs()
     return bool(((flat == 0) | (flat == flat.amax(1, keepdim=True))).all())
 
 

@@ -6,10 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from leakbench.core.behaviour import part_name
-from leakbench.core.types import Clock, Fact, Generators, Signal
+from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.augmentation import Augmentation
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "Stations",
     "Transform",
     "acts_on",
+    "apart",
     "apply",
     "name_of",
     "stations_before",
+    "together",
 ]
 
 STATIONS = ("example", "batch", "client", "server")
@@ -60,6 +63,18 @@ class Transform(Protocol):
             rngs: One generator per lane, the only source of randomness; draw with `leakbench.core.rng.normal`. None runs only the
                 deterministic part, as the attacker does on a guess: all draws are then zero.
         """
+
+
+def together(tensors: Parameters, axes: int = 2) -> Tensor:
+    """Return all tensors side by side, (*a, coordinates), where a are the first `axes` axes of each."""
+    return torch.cat([t.flatten(axes) for t in tensors.values()], axes)
+
+
+def apart(flat: Tensor, like: Parameters) -> Parameters:
+    """Return the inverse of `together`: tensors with the names and shapes of `like`."""
+    axes = flat.dim() - 1
+    pieces = torch.split(flat, [t.shape[axes:].numel() for t in like.values()], axes)
+    return {name: piece.reshape(t.shape) for (name, t), piece in zip(like.items(), pieces, strict=True)}
 
 
 SILENT = "changes the gradients and does not say how"
