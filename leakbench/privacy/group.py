@@ -1,10 +1,10 @@
 """Sums with Gaussian noise that contain a random number of one person's K examples.
 
-Removing a person removes all K examples at once. Each of them moves a sum by at most the bound C of one example, so J drawn ones move
-it by at most J * C. The privacy loss is that of a mixture of Gaussians over J (Ganesh, "Tight Group-Level DP Guarantees for DP-SGD with
-Sampling via Mixture of Gaussians Mechanisms", arXiv 2401.10294). A mixture of Gaussians with vectors as means is dominated by the one
-with their lengths on a line, also if the lengths are only upper bounds (Choquette-Choo, Ganesh, Steinke and Thakurta, ICLR 2024, arXiv
-2310.15526, Corollary 4.7).
+Removing a person removes all K examples at once. Each of them moves a sum by at most the bound C of one example, so J drawn ones
+move it by at most J * C. The privacy loss is that of a mixture of Gaussians over J (Ganesh, "Tight Group-Level DP Guarantees for
+DP-SGD with Sampling via Mixture of Gaussians Mechanisms", arXiv 2401.10294). A mixture of Gaussians with vectors as means is
+dominated by the one with their lengths on a line, also if the lengths are only upper bounds (Choquette-Choo, Ganesh, Steinke and
+Thakurta, ICLR 2024, arXiv 2310.15526, Corollary 4.7).
 
 Letters: E epsilons; H is the hockey-stick divergence at exp(epsilon), sup over events S of P(S) - exp(epsilon) Q(S).
 """
@@ -15,7 +15,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -35,7 +35,7 @@ UNLIKELY = 1e-21
 """Probability of numbers of drawn examples that count as full disclosure of the person."""
 
 HIGHEST = 64.0
-"""Highest order for which the Rényi divergence of a hidden draw is computed; above it, the person counts as always drawn in full."""
+"""Highest order for which the Rényi divergence of a hidden draw is computed; above it, the person counts as always drawn."""
 
 WIDE = 12.0
 """Half the range of integration, in standard deviations of a Gaussian."""
@@ -53,9 +53,7 @@ CLOSE, RATIO = 5000, 1.001
 """Number of epsilons at which H is computed one by one, and the ratio between the numbers of later ones."""
 
 
-def drawn_examples(
-    members: int, batch: int, examples: int, sampling: Literal["poisson", "fixed"]
-) -> tuple[float, ...]:
+def drawn_examples(members: int, batch: int, examples: int, sampling: Literal["poisson", "fixed"]) -> tuple[float, ...]:
     """Return the probabilities that a batch has 0, 1, ..., K examples of a person.
 
     Args:
@@ -79,7 +77,7 @@ class Group:
     """A sum with Gaussian noise that contains a random number of a person's K examples, released `steps` times.
 
     Args:
-        noise_multiplier: Standard deviation of the noise divided by the largest L2 norm of the contribution of all K examples, >= 0.
+        noise_multiplier: Standard deviation of the noise divided by the largest L2 norm of all K examples' contribution, >= 0.
         weights: Probabilities, (K + 1,), that the sum contains 0, 1, ..., K of the examples.
         steps: Number of releases, >= 0.
         sampling: `poisson`: each example is drawn independently, and the draw is hidden (adjacency: add or remove the person);
@@ -98,7 +96,7 @@ class Group:
     def __post_init__(self) -> None:
         if not self.noise_multiplier >= 0:
             raise InputError(f"noise_multiplier: got {self.noise_multiplier}, expected a number >= 0")
-        if len(self.weights) < 2 or min(self.weights) < 0 or not math.isclose(sum(self.weights), 1.0, rel_tol=1e-9):  # noqa: PLR2004
+        if len(self.weights) < 2 or min(self.weights) < 0 or not math.isclose(sum(self.weights), 1.0, rel_tol=1e-9):
             raise InputError(f"weights: got {self.weights}, expected two or more probabilities with the sum 1")
         if self.steps < 0:
             raise InputError(f"steps: got {self.steps}, expected a whole number >= 0")
@@ -129,7 +127,7 @@ class Group:
 
     @property
     def of_one_use(self) -> float:
-        """Noise multiplier of each release of a single example, for `visible` sampling: K of them together have `noise_multiplier`."""
+        """Noise multiplier of one example's release for `visible` sampling; K of them together have `noise_multiplier`."""
         return self.noise_multiplier * math.sqrt(self.members)
 
     def _likely(self) -> tuple[Reals, float]:
@@ -146,7 +144,7 @@ class Group:
 
     @property
     def least_noise(self) -> float:
-        """Noise divided by the largest contribution of a likely number of drawn examples; it bounds the losses that are not rare."""
+        """Noise divided by the largest contribution of a likely number of examples; it bounds the losses that are not rare."""
         return float(1 / self._shifts(self._likely()[0].size)[-1])
 
     @property
@@ -155,28 +153,27 @@ class Group:
 
         The bounds are convex in exp(epsilon), so a line between two points of a curve is an upper bound too.
         """
+        removed: Profile
+        added: Profile
         weights, rest = self._likely()
         shifts = self._shifts(weights.size)
         with np.errstate(divide="ignore"):
             logs = np.log(weights)
-        removed: Profile
-        added: Profile
         if self.sampling == "visible":
-            removed = added = lambda epsilons: _of_visible(epsilons, weights, shifts)  # noqa: E731
+            removed = added = partial(_of_visible, weights=weights, shifts=shifts)
         elif self.sampling == "poisson":
-            removed = lambda epsilons: _of_mixture(epsilons, logs, shifts)  # noqa: E731
-            added = lambda epsilons: _against_mixture(epsilons + logs[:, None], shifts)  # noqa: E731
+            removed = partial(_of_mixture, logs=logs, shifts=shifts)
+            added = partial(_to_mixture, logs=logs, shifts=shifts)
         else:
-            removed = lambda epsilons: _of_fixed(epsilons, weights, shifts, 2)  # noqa: E731
-            added = lambda epsilons: _of_fixed(epsilons, weights, shifts, 1)  # noqa: E731
+            removed, added = (partial(_of_fixed, weights=weights, shifts=shifts, own=own) for own in (2, 1))
         return _on_few(removed, rest), _on_few(added, rest)
 
     def divergences(self, orders: Sequence[float]) -> Reals:
         """Return (A,), upper bounds of the Rényi divergences of *one* release at orders > 1.
 
-        At most, they are those of a person that is always drawn in full, since divergences are quasi-convex. For integer orders and a
-        hidden Poisson draw they are exact, up to the order `HIGHEST` or less for many examples. For batches of fixed size the observer
-        counts as one that sees the draw.
+        At most, they are those of a person whose examples are all always drawn, since divergences are quasi-convex. For integer
+        orders and a hidden Poisson draw they are exact, up to the order `HIGHEST` or less for many examples. For batches of fixed
+        size, the observer counts as one that sees the draw.
         """
         a = np.asarray(orders, dtype=np.float64)
         always = a / (2 * self.noise_multiplier**2)
@@ -191,8 +188,8 @@ class Group:
     def similar(self) -> Group:
         """Return a mechanism with a similar epsilon and useful Rényi divergences, to choose a grid by; it bounds nothing.
 
-        Rare draws of many examples decide Rényi divergences, but not an epsilon. The draw of a batch of fixed size is nearly that of a
-        Poisson batch with half the noise.
+        Rare draws of many examples decide Rényi divergences, but not an epsilon. The draw of a batch of fixed size is nearly that
+        of a Poisson batch with half the noise.
         """
         if self.sampling == "visible":
             return self
@@ -231,7 +228,7 @@ def _crossing(logs: Reals, shifts: Reals, target: Reals) -> Reals:
     """
     d = shifts[:, None]
     # Each term alone gives an upper bound. The logarithm of the sum is convex, so Newton's steps stay above the root.
-    x = np.min((target - logs) / d + d / 2, axis=0)
+    x: Reals = np.min((target - logs) / d + d / 2, axis=0)
     for _ in range(200):
         terms = logs + d * x - d**2 / 2
         largest = terms.max(axis=0)
@@ -239,7 +236,7 @@ def _crossing(logs: Reals, shifts: Reals, target: Reals) -> Reals:
         total = shares.sum(axis=0)
         step = (largest + np.log(total) - target) * total / (d * shares).sum(axis=0)
         x = x - step
-        if float(np.max(np.abs(step))) < 1e-11:  # noqa: PLR2004
+        if float(np.max(np.abs(step))) < 1e-11:
             break
     return x
 
@@ -273,6 +270,11 @@ def _against_mixture(logs: Reals, shifts: Reals) -> Reals:
     return np.maximum(found, 0.0)
 
 
+def _to_mixture(epsilons: Reals, logs: Reals, shifts: Reals) -> Reals:
+    """Return (E,), H of N(0) against the mixture of N(d_i)."""
+    return _against_mixture(epsilons + logs[:, None], shifts)
+
+
 def _of_visible(epsilons: Reals, weights: Reals, shifts: Reals) -> Reals:
     """Return (E,), the mean over the visible number of drawn examples of H of N(d_j) against N(0)."""
     found = np.zeros(epsilons.size)
@@ -285,16 +287,17 @@ def _of_fixed(epsilons: Reals, weights: Reals, shifts: Reals, own: int) -> Reals
     """Return (E,), an upper bound of H for a sum over a fixed number of examples without replacement, zero-out adjacency.
 
     The batch is B other examples in random order, in which the first J are replaced by J examples of the person. Let y_l be the
-    replaced contributions and x_l those of the person, each at most 1 long. Relative to the sum without the person, the mean is
-    a_J + s_J with the person and a_J without the contributions, where a_j = -(y_1 + ... + y_j) and s_j = x_1 + ... + x_j. The draw of
+    replaced contributions and x_l those of the person, each at most 1 long. Relative to the sum of the B others, the mean is
+    a_J + s_J with the person and a_J with zeros instead, where a_j = -(y_1 + ... + y_j) and s_j = x_1 + ... + x_j. The draw of
     J = 0 is common to both. By advanced joint convexity (Balle, Barthe and Gaboardi, NeurIPS 2018, Theorem 2), with the rate
     r = P(J > 0), weights w_i = P(J = i) / r and g = exp(epsilon),
 
         H <= sum over j > 0 of P(J = j) sup over S of N(m_j)(S) - (g - 1) (1 - r) / r N(0)(S) - g sum over i > 0 of w_i N(m'_i)(S).
 
-    With the person's outputs against the others, m_j = a_j + s_j and m'_i = a_i; the other way round, m_j = a_j and m'_i = a_i + s_i.
-    Relative to m_j, N(0) is at most 2j or j away. N(m'_i) is at most max(i, 2j - i) away in both cases, since the common contributions
-    cancel. With one example, this is the exact divergence of `leakbench.privacy.pairs`.
+    With the person's outputs first, m_j = a_j + s_j and m'_i = a_i; the other way round, m_j = a_j and m'_i = a_i + s_i. Relative
+    to m_j, N(0) is at most 2j or j away. N(m'_i) is at most max(i, 2j - i) away in both cases, since the common contributions
+    cancel. With one example, this is the exact divergence of `leakbench.privacy.pairs`. If fewer than B others exist, some J > 0 is
+    certain, and the first sum is the mean over a visible J.
 
     Args:
         weights: P(J = 0), P(J = 1), ...
@@ -320,8 +323,8 @@ def _of_fixed(epsilons: Reals, weights: Reals, shifts: Reals, own: int) -> Reals
 def _by_quadrature(group: Group, orders: tuple[float, ...]) -> Reals:
     """Return (A,), the Rényi divergences of one release with a hidden Poisson draw, the larger of both directions.
 
-    With r the ratio of the densities with and without the person, the moments are E[r^a] and E[r^(1 - a)] over N(0). They are infinite
-    for orders that are not whole numbers or above the largest order that is computed.
+    With r the ratio of the densities with and without the person, the moments are E[r^a] and E[r^(1 - a)] over N(0). They are
+    infinite for orders that are not whole numbers or above the largest order that is computed.
     """
     weights, shifts = np.array(group.weights), group._shifts(group.members + 1)
     widest = MOST_TERMS / weights.size

@@ -78,41 +78,38 @@ def uses_of(mechanism: Mechanism | Mixture | Group) -> tuple[float, Reals] | Non
     Then only the number of uses is random, and sampling does not amplify. A mixture qualifies if one participation has one kind of
     release.
     """
-    if isinstance(mechanism, Mechanism):
-        if mechanism.sampling != "visible" or mechanism.sampling_rate == 1:
-            return None
-        counts = np.arange(mechanism.steps + 1)
-        return mechanism.noise_multiplier, stats.binom(mechanism.steps, mechanism.sampling_rate).pmf(counts)
+    if isinstance(mechanism, Mixture):
+        return _uses_in_rounds(mechanism)
+    if mechanism.sampling != "visible" or (isinstance(mechanism, Mechanism) and mechanism.sampling_rate == 1):
+        return None
     if isinstance(mechanism, Group):
-        if mechanism.sampling != "visible":
-            return None
         return mechanism.of_one_use, sum_of(np.array(mechanism.weights), mechanism.steps)
-    if len(mechanism.mechanisms) > 1:
+    counts = np.arange(mechanism.steps + 1)
+    return mechanism.noise_multiplier, stats.binom(mechanism.steps, mechanism.sampling_rate).pmf(counts)
+
+
+def _uses_in_rounds(mixture: Mixture) -> tuple[float, Reals] | None:
+    if len(mixture.mechanisms) > 1:
         return None
-    (one,) = mechanism.mechanisms
+    (one,), weights = mixture.mechanisms, mixture.weights
+    if (isinstance(one, Group) or one.sampling_rate < 1) and one.sampling != "visible":
+        return None
+    each = one.members if isinstance(one, Group) else 1
+    inside = np.zeros((weights.size - 1) * one.steps * each + 1)
+    for count in np.flatnonzero(weights):
+        low, several = _uses_of_one(one, int(count) * one.steps)
+        inside[low : low + several.size] += weights[count] * several
+    return one.of_one_use if isinstance(one, Group) else one.noise_multiplier, sum_of(inside, mixture.steps)
+
+
+def _uses_of_one(one: Mechanism | Group, steps: int) -> tuple[int, Reals]:
+    """Return (the first number of uses in so many steps, the probabilities of it and the next numbers)."""
     if isinstance(one, Group):
-        return _uses_of_a_person(mechanism, one)
-    if one.sampling_rate < 1 and one.sampling != "visible":
-        return None
-    weights = mechanism.weights
-    inside = np.zeros((weights.size - 1) * one.steps + 1)
-    for count in np.flatnonzero(weights):
-        uses = stats.binom(int(count) * one.steps, one.sampling_rate)
-        low, high = (int(uses.ppf(1e-17)), int(uses.isf(1e-17))) if one.sampling_rate < 1 else (count * one.steps,) * 2
-        counts = np.arange(max(low, 0), high + 1)
-        inside[counts] += weights[count] * uses.pmf(counts)
-    return one.noise_multiplier, sum_of(inside, mechanism.steps)
-
-
-def _uses_of_a_person(mixture: Mixture, one: Group) -> tuple[float, Reals] | None:
-    if one.sampling != "visible":
-        return None
-    each, weights = np.array(one.weights), mixture.weights
-    inside = np.zeros((weights.size - 1) * one.steps * one.members + 1)
-    for count in np.flatnonzero(weights):
-        uses = sum_of(each, int(count) * one.steps)
-        inside[: uses.size] += weights[count] * uses
-    return one.of_one_use, sum_of(inside, mixture.steps)
+        return 0, sum_of(np.array(one.weights), steps)
+    uses = stats.binom(steps, one.sampling_rate)
+    low, high = (int(uses.ppf(1e-17)), int(uses.isf(1e-17))) if one.sampling_rate < 1 else (steps,) * 2
+    counts = np.arange(max(low, 0), high + 1)
+    return max(low, 0), np.asarray(uses.pmf(counts))
 
 
 def sum_of(weights: Reals, times: int) -> Reals:
