@@ -37,7 +37,8 @@ Divergence: TypeAlias = Callable[[Reals], Reals]
 TAIL = 9.0
 """Number of standard deviations beyond which a Gaussian has a probability below 1e-18."""
 
-NEGLIGIBLE = 1e-20
+NEGLIGIBLE, SUDDEN = 1e-20, 1e-16
+"""Divergence that counts as zero, and the least one that matters if it is the last above zero."""
 
 UNLIKELY = 1e-15
 """Probability below which a number of participations in one round counts as full disclosure of the unit."""
@@ -303,4 +304,7 @@ def _loss_mass(above: Divergence, below: Divergence, sigma: float, interval: flo
 
 
 def _kept(divergences: Reals) -> int:
-    return max(2, int(np.count_nonzero(divergences > NEGLIGIBLE)))
+    kept = int(np.count_nonzero(divergences > NEGLIGIBLE))
+    # A divergence with a last loss falls to 0 at once, and the mass behind the last kept epsilon would count as infinite loss.
+    sudden = 0 < kept < divergences.size and divergences[kept - 1] > SUDDEN
+    return max(2, kept + sudden)
