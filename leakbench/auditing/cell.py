@@ -105,7 +105,7 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Pr
     The audit covers the whole run if the ledger describes it as repeated Gaussian sums and the check agrees, else one release. Its
     canary is one example or one client, also if the cell's epsilon is for a person with several examples.
     """
-    members = cell.settings.examples_per_person
+    of_a_person = cell.settings.examples_per_person
     cell = _of_one(cell)
     defense, f, rng = cell.defense, cell.settings.federation, generator(cell.settings.seed, "audit")
     probe, partition = probe_of(defense, cell.data, cell.settings), hand_out(cell)
@@ -124,8 +124,8 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Pr
     found = check(release, shapes(probe), rng, grid)
     whole = constant and steady and found.gaussian and found.clip_holds
     stated = _stated(cell, schedule, run, one, whole, delta)
-    if members > 1 and defense.unit == "example":
-        of_one = f"the audit and its epsilons are for one example, not for a person with {members}"
+    if of_a_person > 1 and defense.unit == "example":
+        of_one = f"the audit and its epsilons are for one example, not for a person with {of_a_person}"
         stated = dataclasses.replace(stated, scope=f"{of_one}; {stated.scope}")
     if isinstance(one, DiscreteMechanism) and grid > COARSE * one.noise.l2 * one.noise.step:
         coarse = "the grid is too coarse to tell whether the noise depends on the data and whether the clip holds"
