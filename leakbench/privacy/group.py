@@ -296,8 +296,8 @@ def _of_fixed(epsilons: Reals, weights: Reals, shifts: Reals, own: int) -> Reals
 
     With the person's outputs first, m_j = a_j + s_j and m'_i = a_i; the other way round, m_j = a_j and m'_i = a_i + s_i. Relative
     to m_j, N(0) is at most 2j or j away. N(m'_i) is at most max(i, 2j - i) away in both cases, since the common contributions
-    cancel. With one example, this is the exact divergence of `leakbench.privacy.pairs`. If fewer than B others exist, some J > 0 is
-    certain, and the first sum is the mean over a visible J.
+    cancel. With one example, this is the exact divergence of `leakbench.privacy.pairs`. If fewer than B others exist, the first
+    contributions are the person's for certain: a_j has fewer terms, and the same distances hold.
 
     Args:
         weights: P(J = 0), P(J = 1), ...

@@ -287,7 +287,7 @@ def test_a_batch_of_fixed_size_costs_at_least_a_poisson_batch() -> None:
         assert pld((hidden,), DELTA) < pld((fixed,), DELTA) < 4 * pld((hidden,), DELTA)
 
 
-def test_a_person_that_is_certainly_drawn_in_part_has_its_count_shown() -> None:
+def test_the_bound_of_a_person_that_is_certainly_drawn_in_part_is_above_that_of_a_visible_count() -> None:
     weights = drawn_examples(8, 95, 100, "fixed")
     assert weights[:3] == (0.0, 0.0, 0.0)
     removed, _ = Group(3.0 / 8, weights, 1, "fixed").profiles
