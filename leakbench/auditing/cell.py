@@ -102,8 +102,11 @@ def shapes(probe: FactProbe) -> dict[str, tuple[int, ...]]:
 def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Progress = unreported) -> Audit:
     """Audit the defense of a cell for the observer of released models, at `delta`.
 
-    The audit covers the whole run if the ledger describes it as repeated Gaussian sums and the check agrees, else one release.
+    The audit covers the whole run if the ledger describes it as repeated Gaussian sums and the check agrees, else one release. Its
+    canary is one example or one client, also if the cell's epsilon is for a person with several examples.
     """
+    of_a_person = cell.settings.examples_per_person
+    cell = _of_one(cell)
     defense, f, rng = cell.defense, cell.settings.federation, generator(cell.settings.seed, "audit")
     probe, partition = probe_of(defense, cell.data, cell.settings), hand_out(cell)
     schedule, training = ledger_of(defense, cell.data, cell.settings, partition)
@@ -121,6 +124,9 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Pr
     found = check(release, shapes(probe), rng, grid)
     whole = constant and steady and found.gaussian and found.clip_holds
     stated = _stated(cell, schedule, run, one, whole, delta)
+    if of_a_person > 1 and defense.unit == "example":
+        of_one = f"the audit and its epsilons are for one example, not for a person with {of_a_person}"
+        stated = dataclasses.replace(stated, scope=f"{of_one}; {stated.scope}")
     if isinstance(one, DiscreteMechanism) and grid > COARSE * one.noise.l2 * one.noise.step:
         coarse = "the grid is too coarse to tell whether the noise depends on the data and whether the clip holds"
         stated = dataclasses.replace(stated, scope=f"{coarse}; {stated.scope}")
@@ -141,11 +147,17 @@ def audit_training(cell: Cell, scores: Reals, included: Any, delta: float) -> On
         included: (m,), bool.
         delta: Delta of the epsilons, in (0, 1).
     """
+    cell = _of_one(cell)
     schedule, training = ledger_of(cell.defense, cell.data, cell.settings, hand_out(cell))
     run, constant = _repeated(observations(training, cell.defense.unit, schedule)["global"])
     return audit_one_run(
         scores, included, delta, cell.defense.unit, default_choices(len(scores)), run if constant else None
     )
+
+
+def _of_one(cell: Cell) -> Cell:
+    """Return the cell with epsilons of one example or one client."""
+    return dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, examples_per_person=1))
 
 
 def _shows_number(seen: Released, unit: Unit) -> bool:
@@ -167,11 +179,11 @@ def _repeated(seen: Observation) -> tuple[Mechanism | Mixture | None, bool]:
         return None, False
     whole, several = seen.mechanisms[0], [m for part in seen.parts for m in part.one]
     same = len(seen.mechanisms) == 1 and (not isinstance(whole, Mixture) or len(whole.mechanisms) == 1)
-    if same and not isinstance(whole, DiscreteMechanism):
+    if same and isinstance(whole, Mechanism | Mixture):
         return whole, True
     least = min(several, key=lambda m: m.noise_multiplier)
     # The audit's curves are those of Gaussian noise, from which a sum of integers with the same noise hardly differs.
-    if isinstance(least, DiscreteMechanism):
+    if not isinstance(least, Mechanism):
         return Mechanism(least.noise_multiplier, 1.0, 1), False
     return dataclasses.replace(least, steps=1), False
 

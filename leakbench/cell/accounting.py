@@ -39,19 +39,26 @@ def cell_epsilon(
 def ledger_of(
     defense: Defense, data: Dataset, settings: Settings, partition: Partition, largest: dict[str, int] | None = None
 ) -> tuple[Schedule, tuple[Phase, ...]]:
-    """Return the schedule of a cell's federation and the phases of its defense, for the rounds that are trained."""
+    """Return the schedule of a cell's federation and the phases of its defense, for the rounds that are trained.
+
+    The schedule has the cell's number of examples of one person.
+    """
     probe = probe_of(defense, data, settings)
     schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies, largest)
     rounds = schedule.rounds if settings.stop_after is None else settings.stop_after
+    schedule = dataclasses.replace(schedule, examples_per_person=settings.examples_per_person)
     return dataclasses.replace(schedule, rounds=rounds), first_rounds(phases(defense, probe), rounds)
 
 
 def cell_curve(defense: Defense, data: Dataset, settings: Settings, partition: Partition) -> list[float]:
     """Return the valid epsilon at delta 1e-5 of released models after each round, by Rényi divergences of integer orders.
 
-    The list is empty without a guarantee or if an epsilon is infinite.
+    The list is empty without a guarantee or if an epsilon is infinite, and for a person with several examples, for whom Rényi
+    divergences are far above the valid epsilon: rare draws of many examples decide them.
     """
     schedule, training = ledger_of(defense, data, settings, partition)
+    if schedule.examples_per_person > 1 and defense.unit == "example":
+        return []
     try:
         curve = epsilon_curve(training, defense.unit, schedule)
     except InputError:

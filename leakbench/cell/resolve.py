@@ -121,6 +121,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         networks=networks_of(request),
         budget=request.budget,
         canaries=request.canaries,
+        examples_per_person=request.examples_per_person,
     )
     data = _as_read(data, settings)
     if settings.join_rounds and len(settings.leak_rounds) < 2:
@@ -174,6 +175,11 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
     if numbers["batch"] > plain.examples_per_client:
         raise InputError(
             f"batch: got {numbers['batch']}, more than the {plain.examples_per_client} examples that a client holds"
+        )
+    if request.examples_per_person > plain.examples_per_client:
+        raise InputError(
+            f"examples-per-person: got {request.examples_per_person}, more than the {plain.examples_per_client} examples that a"
+            " client holds"
         )
     return dataclasses.replace(
         plain,

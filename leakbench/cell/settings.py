@@ -35,6 +35,7 @@ class Settings:
         pictures: Whether the run's folder has examples and reconstructions.
         networks: Number of draws of the first weights among the victims; 1 in the live protocol, whose network is trained.
         canaries: Number of canaries of the training, see `leakbench.federated.canaries`.
+        examples_per_person: Largest number of examples of one person in a client's data, for the epsilons only.
         budget: Wall time in seconds for all attacks of the run; None for no limit.
     """
 
@@ -66,6 +67,7 @@ class Settings:
     trainable: str = ALL
     loss: str = CLASS
     canaries: int = 0
+    examples_per_person: int = 1
 
     @property
     def leaking(self) -> str:

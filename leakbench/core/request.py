@@ -279,6 +279,16 @@ class Request:
         float | None, Field(description="Stop training before the valid epsilon exceeds this value.")
     ] = None
     stop_at_delta: Annotated[float | None, Field(description="Delta of --stop-at-epsilon."), Unset("1e-5")] = None
+    examples_per_person: Annotated[
+        int,
+        Field(
+            ge=1,
+            description=(
+                "Largest number of examples of one person in a client's data. An epsilon of one example becomes one of a person "
+                "with so many; an epsilon of one client covers all its examples and does not change."
+            ),
+        ),
+    ] = 1
     seed: Annotated[int, Field(ge=0, description="Seed of every random draw.")] = 0
     # The command line takes a GPU where there is one. Scripts take the CPU, on which published numbers were measured.
     device: Annotated[str, Field(description="Device: cpu, cuda, cuda:1, or auto (cuda if a GPU is available).")] = (
@@ -370,6 +380,7 @@ class FederationFields(TypedDict, total=False):
     epsilon: float | None
     stop_at_epsilon: float | None
     stop_at_delta: float | None
+    examples_per_person: int
     seed: int
 
 

@@ -6,6 +6,7 @@ parameters of each mechanism are fixed before the training, so the order of the 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -16,6 +17,7 @@ import numpy as np
 from leakbench.core.errors import InputError
 from leakbench.privacy.compositions import advanced, basic, zcdp
 from leakbench.privacy.discrete import DiscreteMechanism
+from leakbench.privacy.group import Group
 from leakbench.privacy.mechanism import (
     LEAST_NOISE,
     AnyMechanism,
@@ -73,7 +75,7 @@ def _renyi(mechanisms: Mechanisms, orders: Sequence[float]) -> tuple[tuple[float
 
 def _divergence(mechanism: AnyMechanism, order: float) -> float:
     """Return the Rényi divergence of one step at any order above 1."""
-    if isinstance(mechanism, DiscreteMechanism):
+    if isinstance(mechanism, DiscreteMechanism | Group):
         return float(mechanism.divergences([order])[0])
     if isinstance(mechanism, Mixture):
         inner = sum(m.steps * _divergence(m, order) for m in mechanism.mechanisms)
@@ -105,6 +107,8 @@ def moments_2017(mechanisms: Mechanisms, delta: float) -> float:
         InputError: For a sampling other than `poisson` or a delta outside (0, 1).
     """
     for mechanism in mechanisms:
+        if isinstance(mechanism, Group):
+            raise InputError("moments_2017: got several examples of one person, expected one example")
         if mechanism.sampling != "poisson":
             raise InputError(f"moments_2017: got sampling {mechanism.sampling!r}, expected 'poisson'")
     settled = _settled(mechanisms, delta)
@@ -128,7 +132,7 @@ def rdp(mechanisms: Mechanisms, delta: float) -> float:
     if settled is not None:
         return settled
     kinds = gathered(mechanisms)
-    if len(kinds) > FEW:
+    if len(kinds) > FEW or any(map(_whole_orders, kinds)):
         return float(epsilon_at(*_renyi(kinds, INTEGER_ORDERS), delta, "tight"))
     from dp_accounting.rdp import rdp_privacy_accountant  # noqa: PLC0415
 
@@ -159,10 +163,9 @@ def pld(mechanisms: Mechanisms, delta: float) -> float:
         visible = uses_of(kinds[0]) if len(kinds) == 1 else None
         if visible is not None:
             return visible_epsilon(*visible, delta)
-        if len(kinds) == 1 and kinds[0].sampling == "fixed" and kinds[0].sampling_rate < 1:
-            return fixed_size_epsilon(
-                kinds[0].noise_multiplier, kinds[0].sampling_rate, kinds[0].steps, delta, interval
-            )
+        first = kinds[0]
+        if len(kinds) == 1 and isinstance(first, Mechanism) and first.sampling == "fixed" and first.sampling_rate < 1:
+            return fixed_size_epsilon(first.noise_multiplier, first.sampling_rate, first.steps, delta, interval)
         plain = [m for m in kinds if isinstance(m, Mechanism) and (m.sampling == "poisson" or m.sampling_rate == 1)]
         if len(plain) == len(kinds):
             return _poisson_pld(plain, delta, interval)
@@ -171,9 +174,24 @@ def pld(mechanisms: Mechanisms, delta: float) -> float:
 
 def _interval(kinds: Gaussians, delta: float) -> float:
     """Return the step of the grid of losses: 1e-4, or a coarser one for large losses, which still gives an upper bound."""
-    total = np.array([m.steps for m in kinds]) @ divergences(kinds)  # More orders can only decrease the epsilon.
+    similar = gaussians(tuple(map(_similar, kinds)))
+    total = np.array([m.steps for m in similar]) @ divergences(similar)  # More orders can only decrease the epsilon.
     small = bool(epsilon_at(INTEGER_ORDERS, total, delta, "tight") <= 5)
-    return max(1e-4, *map(coarsest_needed, kinds), 0.0 if small else 2e-5 * rdp(kinds, delta))
+    return max(1e-4, *map(coarsest_needed, kinds), 0.0 if small else 2e-5 * rdp(similar, delta))
+
+
+def _similar(mechanism: AnyMechanism) -> AnyMechanism:
+    """Return a mechanism with a similar epsilon for which Rényi divergences are useful; any but a person's is returned as it is."""
+    if isinstance(mechanism, Mixture):
+        inner = tuple(m.similar() if isinstance(m, Group) else m for m in mechanism.mechanisms)
+        return dataclasses.replace(mechanism, mechanisms=inner)
+    return mechanism.similar() if isinstance(mechanism, Group) else mechanism
+
+
+def _whole_orders(mechanism: AnyMechanism) -> bool:
+    """Return whether the Rényi divergences of a mechanism are computed for integer orders only."""
+    several = mechanism.mechanisms if isinstance(mechanism, Mixture) else (mechanism,)
+    return any(isinstance(m, Group) for m in several)
 
 
 def _poisson_pld(kinds: Sequence[Mechanism], delta: float, interval: float) -> float:

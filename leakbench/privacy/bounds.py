@@ -20,6 +20,7 @@ from scipy.special import ndtr, ndtri
 
 from leakbench.core.errors import InputError
 from leakbench.privacy.discrete import DiscreteMechanism
+from leakbench.privacy.group import Group
 from leakbench.privacy.mechanism import LEAST_NOISE, Gaussians, Mechanism, Mechanisms, Mixture, gathered, gaussians
 from leakbench.privacy.pairs import TAIL, coarsest_needed, gaussian_delta, largest_loss, losses, uses_of
 from leakbench.privacy.renyi import INTEGER_ORDERS, divergences
@@ -129,7 +130,7 @@ def _by_divergences(levels: Reals, mechanisms: Mechanisms) -> Reals:
     return np.where(levels > 0, np.clip(rates, levels, 1.0), 0.0)
 
 
-def _most_shift(mechanism: Mechanism | Mixture) -> float:
+def _most_shift(mechanism: Mechanism | Mixture | Group) -> float:
     """Return the square of the shift if every release used the unit as often as possible."""
     if isinstance(mechanism, Mixture):
         most = (mechanism.weights.size - 1) * mechanism.steps
@@ -160,7 +161,7 @@ def _grid(largest: float) -> Reals:
     return np.linspace(-end, end, GRID)
 
 
-def _interval(mechanism: Mechanism | Mixture) -> float:
+def _interval(mechanism: Mechanism | Mixture | Group) -> float:
     """Return the step of the grid of losses: a twentieth of the standard deviation of one step's loss.
 
     Rounding adds up to a quarter of the step squared to a variance, here 0.06 %. The grid is coarser if one mechanism step spans

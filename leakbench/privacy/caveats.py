@@ -37,6 +37,9 @@ def caveats(
         *_sampling(assumed, actual, unit, schedule),
         *_steps(assumed, seen, unit, schedule),
     )
+    members = schedule.examples_per_person
+    if members > 1 and unit == "example":
+        differences = (*differences, f"the claim is for one example, here a person has at most {members}")
     return (*about_clips, *differences)
 
 

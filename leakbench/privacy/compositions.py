@@ -16,6 +16,7 @@ import numpy as np
 from leakbench.core.errors import InputError
 from leakbench.privacy.decay import least_constant
 from leakbench.privacy.discrete import DiscreteMechanism
+from leakbench.privacy.group import Group
 from leakbench.privacy.mechanism import LEAST_NOISE, AnyMechanism, Mechanisms
 from leakbench.privacy.renyi import Reals
 
@@ -41,6 +42,8 @@ def composition_costs(mechanisms: Sequence[AnyMechanism], delta: float, digits: 
     for mechanism in mechanisms:
         if isinstance(mechanism, DiscreteMechanism):
             raise InputError(f"composition: got noise {mechanism.noise.family!r}, expected Gaussian noise")
+        if isinstance(mechanism, Group):
+            raise InputError("composition: got several examples of one person, expected one example")
         if mechanism.sampling != "poisson":
             raise InputError(f"composition: got sampling {mechanism.sampling!r}, expected 'poisson'")
     sigma = np.maximum([m.noise_multiplier for m in mechanisms], LEAST_NOISE)

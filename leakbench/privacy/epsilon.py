@@ -12,7 +12,7 @@ from leakbench.core.errors import InputError
 from leakbench.privacy.accountants import best
 from leakbench.privacy.caveats import caveats
 from leakbench.privacy.claimed import Claim
-from leakbench.privacy.ledger import Phase, Schedule, Unit
+from leakbench.privacy.ledger import Phase, Schedule, Unit, unit_name
 from leakbench.privacy.observers import Observation, observations
 
 __all__ = ["Epsilon", "PointEpsilon", "epsilon"]
@@ -62,7 +62,8 @@ class Epsilon:
         claimed: Epsilon of the paper; None without a claim, for the reason in `claimed_formula`.
         accountant: Accountant of `valid`.
         valid: Epsilon at `delta` against the observer of released models (`observer` is `global`); None if no guarantee follows.
-        unit: What the epsilons protect, an `example` or a `client`.
+        unit: What the valid epsilons protect: `example`, `client` or `person with at most K examples`. A claim is for one example
+            or one client.
         by_tap: {`type-2` | `type-1` | `type-0`: Tap}.
         caveats: One sentence with a number for each difference between the training and the claim's assumptions.
     """
@@ -72,7 +73,7 @@ class Epsilon:
     accountant: str | None
     valid: float | None
     reason: str
-    unit: Unit
+    unit: str
     delta: float
     observer: str
     steps: int | None
@@ -94,7 +95,8 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
 
     Args:
         phases: The whole training, in order; the releases of all phases are composed, each with its own noise and draw.
-        unit: What the epsilon protects: an `example` with all its copies, or all data of a `client`.
+        unit: What the epsilon protects: an `example` with all its copies, or all data of a `client`. With
+            `schedule.examples_per_person` above 1, the first one is a person with so many examples in a client's data.
         delta: Delta of the valid epsilon; the claim has its own.
 
     Raises:
@@ -110,6 +112,11 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
     drawn = sum(phase.rounds * phase.clients_per_round for phase in phases if phase.ends)
     taken = {"expected": schedule.expected_participations(unit, drawn), "largest": schedule.counted(unit)}
     seen = observations(phases, unit, schedule)
+    several = schedule.examples_per_person > 1
+    if several and unit == "client":
+        seen = {name: _with_persons(observation) for name, observation in seen.items()}
+    # A claim is for one example, so its differences to the training are those of one example.
+    single = observations(phases, unit, dataclasses.replace(schedule, examples_per_person=1)) if several else seen
     taps = {name: _tap(observation, delta, taken, schedule) for name, observation in seen.items()}
     (headline, accountant) = taps.pop("global")
     return Epsilon(
@@ -118,14 +125,14 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
         accountant=accountant,
         valid=headline.valid,
         reason=headline.reason,
-        unit=unit,
+        unit=unit_name(unit, schedule.examples_per_person),
         delta=delta,
         observer="global",
         steps=headline.steps,
         q=headline.q,
         sigma_effective=headline.sigma_effective,
         by_tap={name: tap for name, (tap, _) in taps.items()},
-        caveats=caveats(phases, unit, claimed, seen["global"], schedule),
+        caveats=caveats(phases, unit, claimed, single["global"], schedule),
         without_draw=headline.without_draw,
         realised=headline.realised,
         realised_count=headline.realised_count,
@@ -165,6 +172,13 @@ def _tap(
         realised_count=count,
     )
     return tap, accountant if finite else None
+
+
+def _with_persons(seen: Observation) -> Observation:
+    if isinstance(seen, str):
+        return seen
+    text = f"{seen.sentence}; covers all examples of a client, and so each person in its data"
+    return dataclasses.replace(seen, sentence=text)
 
 
 def _finite(value: float) -> float | None:

@@ -9,9 +9,17 @@ from typing import Literal, TypeAlias
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.types import Fact
 
-__all__ = ["OWN_NOISE", "UNREAD", "Phase", "Schedule", "Stretch", "Unit", "first_rounds", "stretches"]
+__all__ = ["OWN_NOISE", "UNREAD", "Phase", "Schedule", "Stretch", "Unit", "first_rounds", "stretches", "unit_name"]
 
 Unit: TypeAlias = Literal["example", "client"]
+
+
+def unit_name(unit: Unit, examples_per_person: int = 1) -> str:
+    """Return what an epsilon protects, as it follows the word `one` on every page."""
+    if unit == "example" and examples_per_person > 1:
+        return f"person with at most {examples_per_person} examples"
+    return unit
+
 
 OWN_NOISE = "noise of its own, not accounted"
 """Start of the reason in the fact of a part that draws random numbers and states no fact about them."""
@@ -45,6 +53,8 @@ class Schedule:
         shuffled: Whether the server sees the updates of a round in a random order, without the clients' names.
         dropout: Probability that a drawn client fails. The round continues without it, and so without its noise.
         client_optimizer: `sgd`, whose update is a sum of the noisy gradients, or `adam`, whose update is another function of them.
+        examples_per_person: K, the largest number of examples of one person in the data of a client. With more than 1, the unit
+            `example` is a person: all K examples in each of at most `most_copies` clients.
 
     Raises:
         InputError: For a field outside its range.
@@ -66,9 +76,11 @@ class Schedule:
     shuffled: bool = False
     dropout: float = 0.0
     client_optimizer: str = "sgd"
+    examples_per_person: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("clients", "clients_per_round", "local_iterations", "batch", "examples_per_client", "tensors"):
+        counts = ("clients", "clients_per_round", "local_iterations", "batch", "examples_per_client", "tensors")
+        for name in (*counts, "examples_per_person"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: got {getattr(self, name)}, expected at least 1")
         if self.rounds < 0:
@@ -80,6 +92,11 @@ class Schedule:
         if self.batch > self.examples_per_client:
             raise InputError(
                 f"batch: got {self.batch}, expected at most the {self.examples_per_client} examples of a client"
+            )
+        if self.examples_per_person > self.examples_per_client:
+            raise InputError(
+                f"examples_per_person: got {self.examples_per_person}, expected at most the {self.examples_per_client} examples"
+                " of a client"
             )
         if not 0 < self.copies <= self.most_copies <= self.clients:
             raise InputError(

@@ -1,6 +1,6 @@
 """Mechanisms: sums with Gaussian noise, each released a number of times, and mixtures of them over a draw of clients.
 
-`leakbench.privacy.discrete` has sums with integer noise.
+`leakbench.privacy.discrete` has sums with integer noise, `leakbench.privacy.group` those with several examples of one person.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from leakbench.core.errors import InputError
 from leakbench.privacy.discrete import DiscreteMechanism
+from leakbench.privacy.group import Group
 
 __all__ = [
     "LEAST_NOISE",
@@ -117,7 +118,7 @@ class Mixture:
         steps: Number of rounds.
     """
 
-    mechanisms: tuple[Mechanism, ...]
+    mechanisms: tuple[Mechanism | Group, ...]
     clients: int
     holders: int
     per_round: int
@@ -181,10 +182,10 @@ def participations(
 Plain: TypeAlias = tuple[Mechanism, ...]
 """Mechanisms without a mixture, as papers account for them."""
 
-Gaussians: TypeAlias = tuple[Mechanism | Mixture, ...]
+Gaussians: TypeAlias = tuple[Mechanism | Mixture | Group, ...]
 """Mechanisms with Gaussian noise, for which the whole distribution of the privacy loss is known."""
 
-AnyMechanism: TypeAlias = Mechanism | Mixture | DiscreteMechanism
+AnyMechanism: TypeAlias = Mechanism | Mixture | Group | DiscreteMechanism
 
 Mechanisms: TypeAlias = tuple[AnyMechanism, ...]
 """One after the other, each with its parameters fixed beforehand."""
@@ -218,7 +219,7 @@ def gathered(mechanisms: Iterable[AnyMechanism], ratio: float | None = None) -> 
             continue
         kind: AnyMechanism
         if isinstance(mechanism, Mixture):
-            inner = tuple(m for m in gathered(mechanism.mechanisms, ratio) if isinstance(m, Mechanism))
+            inner = tuple(m for m in gathered(mechanism.mechanisms, ratio) if isinstance(m, Mechanism | Group))
             kind = dataclasses.replace(mechanism, mechanisms=inner, steps=0)
         elif isinstance(mechanism, DiscreteMechanism):
             kind = dataclasses.replace(mechanism, steps=0)

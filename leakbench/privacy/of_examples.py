@@ -1,4 +1,8 @@
-"""Releases of one example to each observer: the noisy sum of every batch, or the example's gradient."""
+"""Releases of one example to each observer: the noisy sum of every batch, or the example's gradient.
+
+With `Schedule.examples_per_person` K > 1, they are the releases of a person with K examples in the data of each client that has any
+of them. A sum of a batch with j of these examples moves by at most j times the bound of one example.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from leakbench.privacy.calibration import CHANGES, Noise
+from leakbench.privacy.group import Group, drawn_examples
 from leakbench.privacy.ledger import Schedule, Stretch
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.release import (
@@ -27,7 +32,7 @@ __all__ = ["of_an_example"]
 
 
 def of_an_example(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
-    """Return {observer: the releases of one example}.
+    """Return {observer: the releases of one example, or of one person}.
 
     Every observer is assumed to see which clients take part, and each of their updates. The released model is a function of the
     updates, so their epsilon is valid for it.
@@ -48,6 +53,8 @@ def _participations(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
     mean, most = f"{schedule.copies:.4g}", f"{schedule.most_copies}"
     held = f"the worst example, which {most} of {schedule.clients} clients hold{'s' * (schedule.most_copies == 1)}"
     held += f" ({mean} on average)" * (mean != most)
+    if schedule.examples_per_person > 1:
+        held = f"the worst person, whose examples {most} of {schedule.clients} clients hold{'s' * (schedule.most_copies == 1)}"
     if schedule.in_turn:
         turns = sum(schedule.most_participations("example", s.clients_per_round, s.rounds) for s in stretches)
         return f"{held}, takes part at most {_times(turns, 6)}: clients take turns"
@@ -68,10 +75,15 @@ def _visible(guarded: tuple[Guarded, ...], schedule: Schedule) -> bool:
 
 
 def _on_the_sum(schedule: Schedule, visible: bool) -> Callable[[Noise], float]:
+    # If each drawn example of a person brings its own noise, they share the noise that the sum has once.
+    shared = math.sqrt(schedule.examples_per_person) if visible else 1.0
+
     def std(noise: Noise) -> float:
         if noise.station == "batch":
-            return noise.std * (schedule.batch if noise.each else 1)
+            return noise.std * (schedule.batch if noise.each else 1) / shared
         several = noise.each and not noise.alone and not visible
+        if visible and not noise.each:
+            return noise.std / shared
         return noise.std * (math.sqrt(schedule.batch) if several else 1.0)
 
     return std
@@ -85,11 +97,13 @@ def _batches(guarded: tuple[Guarded, ...], schedule: Schedule, summed: bool = Fa
     """
     visible = _visible(guarded, schedule)
     parts = tuple(_part(g, schedule, visible, summed) for g in guarded)
-    what = f"noise of {span(parts)} times one example's bound on the sum of a batch"
+    single = dataclasses.replace(schedule, examples_per_person=1)
+    least = span([_part(g, single, visible, summed) for g in guarded])
+    what = f"noise of {least} times one example's bound on the sum of a batch{_of_a_person(schedule, visible)}"
     times = _participations(guarded, schedule)
     q, iterations = schedule.example_rate, f"each is {schedule.local_iterations} local iterations"
     if schedule.batch_sampling == "split":
-        how = f"each uses it {schedule.passes()} time(s) from a fixed split (q=1)"
+        how = f"each uses {_it(schedule)} {schedule.passes()} time(s) from a fixed split (q=1)"
         if any(len(g.noises) > 1 for g in guarded):
             how += " at the least noise of its round"
         how += "; zero-out adjacency"
@@ -107,12 +121,49 @@ def _part(guarded: Guarded, schedule: Schedule, visible: bool, summed: bool) -> 
     gain = math.sqrt(stretch.clients_per_round) if summed else 1.0
     sigmas = [gain * multiplier(noises, _on_the_sum(schedule, visible)) for noises in guarded.noises]
     if schedule.batch_sampling == "split":
-        # The example is in a random batch of the round, so all batches count with the least noise.
-        return _of_stretch((Mechanism(min(sigmas), 1.0, schedule.passes()),), stretch, schedule)
+        # The example is in a random batch of the round, so all batches count with the least noise. In the worst split, a person's
+        # examples fill whole batches.
+        whole, rest = divmod(schedule.examples_per_person, schedule.batch)
+        most = math.sqrt(whole * schedule.batch**2 + rest**2)
+        return _of_stretch((Mechanism(min(sigmas) / most, 1.0, schedule.passes()),), stretch, schedule)
     sampling: Literal["poisson", "fixed", "visible"] = "visible" if visible else schedule.batch_sampling
     several = zip(stretch.phases, sigmas, strict=True)
-    one = tuple(Mechanism(s, schedule.example_rate, phase.local_iterations, sampling) for phase, s in several)
+    one = tuple(_mechanism(s, phase.local_iterations, sampling, schedule) for phase, s in several)
     return _of_stretch(one, stretch, schedule)
+
+
+def _mechanism(
+    sigma: float, steps: int, sampling: Literal["poisson", "fixed", "visible"], schedule: Schedule
+) -> Mechanism | Group:
+    """Return `steps` releases of the sum of a batch, for the examples of one person.
+
+    Args:
+        sigma: Noise divided by the bound of one example.
+        sampling: As in `Mechanism`.
+    """
+    members, rate = schedule.examples_per_person, schedule.example_rate
+    if sampling == "visible":  # Each example of a Poisson batch is drawn on its own, with its own noise.
+        return Mechanism(sigma, rate, members * steps, "visible")
+    if members == 1 or rate == 1:
+        return Mechanism(sigma / members, rate, steps, sampling)
+    weights = drawn_examples(members, schedule.batch, schedule.examples_per_client, sampling)
+    return Group(sigma / members, weights, steps, sampling)
+
+
+def _of_a_person(schedule: Schedule, visible: bool) -> str:
+    """Return what the sentence adds for a person with several examples; nothing for one example."""
+    members = schedule.examples_per_person
+    if members == 1:
+        return ""
+    if visible:
+        return f"; a person with at most {members} examples in a client's data, each with its own noise"
+    return (
+        f"; a person with at most {members} examples in a client's data moves it by that many bounds if all are drawn"
+    )
+
+
+def _it(schedule: Schedule) -> str:
+    return "it" if schedule.examples_per_person == 1 else "each example"
 
 
 def _of_stretch(one: Releases, stretch: Stretch, schedule: Schedule) -> Part:
@@ -163,24 +214,32 @@ def _one_gradient(guarded: tuple[Guarded, ...], schedule: Schedule) -> Observati
     if bare:
         why = "none: noise is added after this leakage point, to the sum over a batch, not to one example's gradient"
         return why if len(bare) == len(guarded) else f"{why}, from round {bare[0]} of {schedule.rounds} on"
-    parts = []
+    parts, levels, members = list[Part](), list[Part](), schedule.examples_per_person
     for g, noises in zip(guarded, own, strict=True):
         least = min(multiplier(several, lambda noise: noise.std) for several in noises)
+        one: Mechanism | Group
         if schedule.batch_sampling == "split":
-            uses, one = schedule.passes(), Mechanism(least, 1.0, schedule.passes())
+            uses, one = schedule.passes(), Mechanism(least, 1.0, members * schedule.passes())
+        elif schedule.batch_sampling == "fixed" and members > 1:
+            uses = schedule.local_iterations
+            weights = drawn_examples(members, schedule.batch, schedule.examples_per_client, "fixed")
+            one = Group(least / math.sqrt(members), weights, uses, "visible")
         else:
             uses = schedule.local_iterations
-            one = Mechanism(least, schedule.example_rate, uses, "visible")
+            one = _mechanism(least, uses, "visible", schedule)
         part = _of_stretch((one,), g.stretch, schedule)
-        # A run counts the uses of an example, not only the updates with it.
-        parts.append(dataclasses.replace(part, one=(Mechanism(least, 1.0, 1),), most=part.most * uses))
+        # A run counts the uses of an example, not only the updates with it. A person has at most K times as many.
+        parts.append(dataclasses.replace(part, one=(Mechanism(least, 1.0, members),), most=part.most * uses))
+        levels.append(dataclasses.replace(part, every=(Mechanism(least, 1.0, 1),)))
+    it = _it(schedule)
     how = (
-        f"each uses it {schedule.passes()} time(s) from a fixed split"
+        f"each uses {it} {schedule.passes()} time(s) from a fixed split"
         if schedule.batch_sampling == "split"
-        else f"each draws it with q={schedule.example_rate:.4g} in {schedule.local_iterations} local iterations"
+        else f"each draws {it} with q={schedule.example_rate:.4g} in {schedule.local_iterations} local iterations"
     )
     sentence = (
-        f"noise of {span(parts)} times the bound on the one example's gradient; {_participations(guarded, schedule)}; {how}; "
+        f"noise of {span(levels)} times the bound on the one example's gradient{_of_a_person(schedule, True)}; "
+        f"{_participations(guarded, schedule)}; {how}; "
         "every use is visible, so that nothing amplifies; zero-out adjacency"
     )
     return Released(tuple(parts), sentence, "uses")

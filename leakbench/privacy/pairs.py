@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import optimize, stats
 from scipy.special import log_ndtr, ndtr
 
+from leakbench.privacy.group import Group
 from leakbench.privacy.mechanism import Gaussians, Mechanism, Mixture
 from leakbench.privacy.renyi import Reals
 
@@ -29,13 +31,14 @@ __all__ = [
     "visible_epsilon",
 ]
 
-Divergence: TypeAlias = Callable[[Reals, float, float], Reals]
-"""(epsilons >= 0, sigma, rate) -> H."""
+Divergence: TypeAlias = Callable[[Reals], Reals]
+"""epsilons >= 0 -> H."""
 
 TAIL = 9.0
 """Number of standard deviations beyond which a Gaussian has a probability below 1e-18."""
 
-NEGLIGIBLE = 1e-20
+NEGLIGIBLE, SUDDEN = 1e-20, 1e-16
+"""Divergence that counts as zero, and the least one that matters if it is the last above zero."""
 
 UNLIKELY = 1e-15
 """Probability below which a number of participations in one round counts as full disclosure of the unit."""
@@ -49,9 +52,12 @@ def largest_loss(sigma: float) -> float:
     return 0.5 / sigma**2 + TAIL / sigma
 
 
-def coarsest_needed(mechanism: Mechanism | Mixture) -> float:
+def coarsest_needed(mechanism: Mechanism | Mixture | Group) -> float:
     """Return the least grid step for which the losses of one step fit into memory; a coarser grid gives an upper bound too."""
-    return largest_loss(mechanism.noise_multiplier) / MOST_LOSSES
+    if isinstance(mechanism, Mixture):
+        return max(map(coarsest_needed, mechanism.mechanisms))
+    least = mechanism.least_noise if isinstance(mechanism, Group) else mechanism.noise_multiplier
+    return largest_loss(least) / MOST_LOSSES
 
 
 def gaussian_delta(epsilon: float | Reals, shift: float | Reals) -> Reals:
@@ -67,30 +73,44 @@ def gaussian_delta(epsilon: float | Reals, shift: float | Reals) -> Reals:
     return np.where(np.asarray(shift) > 0, np.clip(delta, 0.0, 1.0), 0.0)
 
 
-def uses_of(mechanism: Mechanism | Mixture) -> tuple[float, Reals] | None:
+def uses_of(mechanism: Mechanism | Mixture | Group) -> tuple[float, Reals] | None:
     """Return (noise multiplier, probabilities of 0, 1, 2, ... uses) if every use is visible, else None.
 
     Then only the number of uses is random, and sampling does not amplify. A mixture qualifies if one participation has one kind of
     release.
     """
-    if isinstance(mechanism, Mechanism):
-        if mechanism.sampling != "visible" or mechanism.sampling_rate == 1:
-            return None
-        counts = np.arange(mechanism.steps + 1)
-        return mechanism.noise_multiplier, stats.binom(mechanism.steps, mechanism.sampling_rate).pmf(counts)
-    if len(mechanism.mechanisms) > 1:
+    if isinstance(mechanism, Mixture):
+        return _uses_in_rounds(mechanism)
+    if mechanism.sampling != "visible" or (isinstance(mechanism, Mechanism) and mechanism.sampling_rate == 1):
         return None
-    (one,) = mechanism.mechanisms
-    if one.sampling_rate < 1 and one.sampling != "visible":
+    if isinstance(mechanism, Group):
+        return mechanism.of_one_use, sum_of(np.array(mechanism.weights), mechanism.steps)
+    counts = np.arange(mechanism.steps + 1)
+    return mechanism.noise_multiplier, stats.binom(mechanism.steps, mechanism.sampling_rate).pmf(counts)
+
+
+def _uses_in_rounds(mixture: Mixture) -> tuple[float, Reals] | None:
+    if len(mixture.mechanisms) > 1:
         return None
-    weights = mechanism.weights
-    inside = np.zeros((weights.size - 1) * one.steps + 1)
+    (one,), weights = mixture.mechanisms, mixture.weights
+    if (isinstance(one, Group) or one.sampling_rate < 1) and one.sampling != "visible":
+        return None
+    each = one.members if isinstance(one, Group) else 1
+    inside = np.zeros((weights.size - 1) * one.steps * each + 1)
     for count in np.flatnonzero(weights):
-        uses = stats.binom(int(count) * one.steps, one.sampling_rate)
-        low, high = (int(uses.ppf(1e-17)), int(uses.isf(1e-17))) if one.sampling_rate < 1 else (count * one.steps,) * 2
-        counts = np.arange(max(low, 0), high + 1)
-        inside[counts] += weights[count] * uses.pmf(counts)
-    return one.noise_multiplier, sum_of(inside, mechanism.steps)
+        low, several = _uses_of_one(one, int(count) * one.steps)
+        inside[low : low + several.size] += weights[count] * several
+    return one.of_one_use if isinstance(one, Group) else one.noise_multiplier, sum_of(inside, mixture.steps)
+
+
+def _uses_of_one(one: Mechanism | Group, steps: int) -> tuple[int, Reals]:
+    """Return (the first number of uses in so many steps, the probabilities of it and the next numbers)."""
+    if isinstance(one, Group):
+        return 0, sum_of(np.array(one.weights), steps)
+    uses = stats.binom(steps, one.sampling_rate)
+    low, high = (int(uses.ppf(1e-17)), int(uses.isf(1e-17))) if one.sampling_rate < 1 else (steps,) * 2
+    counts = np.arange(max(low, 0), high + 1)
+    return max(low, 0), np.asarray(uses.pmf(counts))
 
 
 def sum_of(weights: Reals, times: int) -> Reals:
@@ -156,7 +176,7 @@ def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, inte
     Args:
         interval: Step of the grid of losses, which are rounded upwards.
     """
-    single = _asymmetric(_removed, _added, sigma, rate, interval)
+    single = _of_fixed_size(sigma, rate, interval)
     return float(single.self_compose(steps).get_epsilon_for_delta(delta))
 
 
@@ -187,15 +207,18 @@ def _repeated(loss: Any, steps: int) -> Any:
     return loss if steps == 1 else loss.self_compose(steps)
 
 
-def _loss(mechanism: Mechanism | Mixture, interval: float) -> Any:
+def _loss(mechanism: Mechanism | Mixture | Group, interval: float) -> Any:
     """Return the privacy loss of one step; for a mixture, of one round."""
     if isinstance(mechanism, Mixture):
         return _mixed(mechanism, interval)
+    if isinstance(mechanism, Group):
+        return _asymmetric(*mechanism.profiles, mechanism.least_noise, interval)
     sigma, rate = mechanism.noise_multiplier, mechanism.sampling_rate
     if mechanism.sampling == "visible" and rate < 1:
-        return _asymmetric(_seen, _seen, sigma, rate, interval)
+        seen = partial(_seen, sigma=sigma, rate=rate)
+        return _asymmetric(seen, seen, sigma, interval)
     if mechanism.sampling == "fixed" and rate < 1:
-        return _asymmetric(_removed, _added, sigma, rate, interval)
+        return _of_fixed_size(sigma, rate, interval)
     from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415
 
     return privacy_loss_distribution.from_gaussian_mechanism(
@@ -251,22 +274,27 @@ def _seen(epsilon: Reals, sigma: float, rate: float) -> Reals:
     return np.asarray(rate * (ndtr(s / 2 - epsilon / s) - np.exp(epsilon + log_ndtr(-s / 2 - epsilon / s))))
 
 
-def _asymmetric(removing: Divergence, adding: Divergence, sigma: float, rate: float, interval: float) -> Any:
+def _of_fixed_size(sigma: float, rate: float, interval: float) -> Any:
+    removing, adding = (partial(divergence, sigma=sigma, rate=rate) for divergence in (_removed, _added))
+    return _asymmetric(removing, adding, sigma, interval)
+
+
+def _asymmetric(removing: Divergence, adding: Divergence, sigma: float, interval: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415  (takes a second)
 
-    removed = _loss_mass(removing, adding, sigma, rate, interval)
-    added = _loss_mass(adding, removing, sigma, rate, interval)
+    removed = _loss_mass(removing, adding, sigma, interval)
+    added = _loss_mass(adding, removing, sigma, interval)
     return privacy_loss_distribution.PrivacyLossDistribution(removed, added)
 
 
-def _loss_mass(above: Divergence, below: Divergence, sigma: float, rate: float, interval: float) -> Any:
+def _loss_mass(above: Divergence, below: Divergence, sigma: float, interval: float) -> Any:
     """Return a discrete privacy loss whose H is `above` for epsilon >= 0 and follows from `below` by symmetry for epsilon < 0."""
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415
 
     # Both ratios of densities stay below max(1, N(s) / N(0)), which bounds the loss up to the tail.
     count = math.ceil(largest_loss(sigma) / interval) + 1
     grid = interval * np.arange(count + 1, dtype=np.float64)
-    upper, lower = above(grid, sigma, rate), below(grid, sigma, rate)
+    upper, lower = above(grid), below(grid)
     # The upper tail counts as infinite loss, and the lower tail as the smallest loss on the grid.
     upper, lower = upper[: _kept(upper)], lower[1 : _kept(lower)]
     losses = grid[1 : lower.size + 1]
@@ -276,4 +304,7 @@ def _loss_mass(above: Divergence, below: Divergence, sigma: float, rate: float, 
 
 
 def _kept(divergences: Reals) -> int:
-    return max(2, int(np.count_nonzero(divergences > NEGLIGIBLE)))
+    kept = int(np.count_nonzero(divergences > NEGLIGIBLE))
+    # A divergence with a last loss falls to 0 at once, and the mass behind the last kept epsilon would count as infinite loss.
+    sudden = 0 < kept < divergences.size and divergences[kept - 1] > SUDDEN
+    return max(2, kept + sudden)

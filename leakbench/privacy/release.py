@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from leakbench.privacy.calibration import Noise
 from leakbench.privacy.discrete import DiscreteMechanism
+from leakbench.privacy.group import Group
 from leakbench.privacy.ledger import Schedule, Stretch, Unit
 from leakbench.privacy.mechanism import Mechanism, Mechanisms, Mixture, merged
 from leakbench.privacy.shuffle import Shuffled
@@ -31,7 +32,7 @@ __all__ = [
 GROWING = "the noise grows with the number drawn and shows how many were drawn: sampling (q) does not amplify privacy"
 
 
-Releases: TypeAlias = tuple[Mechanism | DiscreteMechanism, ...]
+Releases: TypeAlias = tuple[Mechanism | Group | DiscreteMechanism, ...]
 """The releases of one participation."""
 
 
@@ -89,7 +90,7 @@ class Released:
 
     def realised(self, count: int) -> Mechanisms:
         """Return the releases of `count` counted events in the rounds with the least noise, since a run does not count by round."""
-        releases, left = list[Mechanism | DiscreteMechanism](), count
+        releases, left = list[Mechanism | Group | DiscreteMechanism](), count
         for part in sorted(self.parts, key=lambda part: min(m.noise_multiplier for m in part.one)):
             times = min(left, part.most)
             releases += repeated(part.one, times)
@@ -114,11 +115,12 @@ def drawn(one: Releases, unit: Unit, stretch: Stretch, schedule: Schedule) -> Me
         return repeated(one, schedule.most_participations(unit, cohort, stretch.rounds))
     if cohort == schedule.clients:
         return repeated(one, holders * stretch.rounds)
-    single = holders == 1 and len(one) == 1 and (one[0].sampling_rate, one[0].steps) == (1.0, 1)
-    if single:
+    first = one[0]
+    single = holders == 1 and len(one) == 1 and (first.sampling_rate, first.steps) == (1.0, 1)
+    if single and not isinstance(first, Group):
         rate = cohort / schedule.clients
-        return (dataclasses.replace(one[0], sampling_rate=rate, steps=stretch.rounds, sampling="visible"),)
-    inner = tuple(m for m in one if isinstance(m, Mechanism))
+        return (dataclasses.replace(first, sampling_rate=rate, steps=stretch.rounds, sampling="visible"),)
+    inner = tuple(m for m in one if isinstance(m, Mechanism | Group))
     if len(inner) < len(one):
         raise ValueError("releases: got integer noise with others or for an example, expected one release of a client")
     return (Mixture(inner, schedule.clients, holders, cohort, schedule.client_sampling, stretch.rounds),)

@@ -15,6 +15,7 @@ from scipy.special import gammaln, logsumexp
 
 from leakbench.core.errors import InputError
 from leakbench.privacy.discrete import DiscreteMechanism
+from leakbench.privacy.group import Group
 from leakbench.privacy.mechanism import LEAST_NOISE, AnyMechanism, Mixture
 
 __all__ = [
@@ -50,7 +51,7 @@ def divergences(mechanisms: Sequence[AnyMechanism], orders: Sequence[int] = INTE
 
     The Poisson-subsampled Gaussian follows Mironov, Talwar and Zhang 2019, section 3.3. `Mechanism.event` explains how a sample of
     fixed size is covered; its divergence is at most that of a unit in every sample, as divergences are quasi-convex. For a visible
-    use, the moment is that of the Gaussian with probability q. `DiscreteMechanism` has its own bounds.
+    use, the moment is that of the Gaussian with probability q. `DiscreteMechanism` and `Group` have their own bounds.
 
     Raises:
         InputError: For an order that is not an integer >= 2.
@@ -64,7 +65,7 @@ def divergences(mechanisms: Sequence[AnyMechanism], orders: Sequence[int] = INTE
             inner = np.array([m.steps for m in mechanism.mechanisms]) @ divergences(mechanism.mechanisms, orders)
             found[row] = of_mixture(mechanism, orders, inner)
             continue
-        if isinstance(mechanism, DiscreteMechanism):
+        if isinstance(mechanism, DiscreteMechanism | Group):
             found[row] = mechanism.divergences(orders)
             continue
         rows.setdefault((mechanism.sampling_rate, mechanism.sampling), []).append(row)

@@ -106,7 +106,7 @@ def test_the_first_run_prints_the_output_of_the_first_page(monkeypatch, capsys, 
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize(("page", "number"), [("auditing.md", 9), ("servers.md", 2), ("texts.md", 6)])
+@pytest.mark.parametrize(("page", "number"), [("auditing.md", 10), ("servers.md", 2), ("texts.md", 6)])
 def test_the_commands_of_a_page_print_its_output(page, number, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")

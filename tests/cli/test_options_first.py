@@ -49,7 +49,7 @@ BAD = {
         ("learning_rate", "epsilon", "stop_at_epsilon", "seed", "train_rounds", "sigma", "clip", "canaries"), "-1"
     ),
     **dict.fromkeys(("dropout", "stop_at_delta", "delta", "reach"), "2"),
-    **dict.fromkeys(("noise_factor", "clip_factor"), "0"),
+    **dict.fromkeys(("noise_factor", "clip_factor", "examples_per_person"), "0"),
     **dict.fromkeys(("taps", "leak_rounds", "protocols", "defenses", "noise_factors", "scale", "only"), "none_such"),
     **dict.fromkeys(
         ("lpips_weights", "into", "data_dir", "page", "updates", "befores", "truth", "vocabulary"), "none_such"
