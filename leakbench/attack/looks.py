@@ -75,7 +75,7 @@ def cut_of(views: tuple[View, ...]) -> Pieces:
 
 
 def responses(
-    views: tuple[View, ...], inputs: Tensor, targets: Tensor, victims: Tensor
+    views: tuple[View, ...], inputs: Tensor, targets: Tensor, victims: Tensor, hidden: Tensor | None = None
 ) -> Iterator[tuple[Parameters, View]]:
     """Yield each view with the update of a guess (`View.respond`), which is computed once per release.
 
@@ -84,11 +84,12 @@ def responses(
         inputs: Guessed inputs (n, M, *s).
         targets: Guessed labels (n, M, classes).
         victims: Positions (n,) of the victims in the views.
+        hidden: Guessed private numbers (n, h) of the defense, for one observation; None for none.
     """
     for observations in releases(views):
         alike = not chooses(observations[0].stations)
         guess: Parameters | None = None
         for view in observations:
             if guess is None or not alike:
-                guess = view.respond(inputs, targets, victims, by_what_leaked=True)
+                guess = view.respond(inputs, targets, victims, by_what_leaked=True, hidden=hidden)
             yield guess, view

@@ -20,6 +20,7 @@ __all__ = [
     "Clock",
     "Fact",
     "Generators",
+    "HidesDraws",
     "IntegerNoise",
     "Local",
     "Network",
@@ -174,6 +175,20 @@ class ShowsDraws(Sampling, Protocol):
 
     def drawn_for(self, parameters: Parameters, gradient: Parameters) -> Tensor:
         """Return the random numbers (k,) of one example from its gradient {p: (*p)} at these parameters."""
+
+
+@runtime_checkable
+class HidesDraws(Sampling, Protocol):
+    """A sampling network whose random numbers are the key of a client: the same for all its examples in a round.
+
+    Args:
+        usual: (k,), random numbers with the mean effect, with which an attacker runs the network if it does not search them.
+    """
+
+    usual: Tensor
+
+    def searched_from(self, gradient: Parameters) -> Tensor:
+        """Return where a search of the random numbers starts, (k,), given a gradient {p: (*p)}."""
 
 
 @runtime_checkable

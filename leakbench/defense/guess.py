@@ -13,6 +13,8 @@ percentile noise   nothing; the likelihood uses the deviation that the observed 
 a random rate      the factor that fits the observed update best
 PRECODE            nothing: the bottleneck is in the network, which every attacker knows. It runs at its mean, since the
                    attacker does not know the draws
+DCS-2              the gradient of concealed examples, which a search adds to its unknowns (`Hides`)
+the key of FedKL   nothing: the network's scales and shifts, which a search adds to its unknowns (`HidesDraws`)
 CENSOR             nothing; a likelihood of the lengths and the angles (`leakbench.defense.censor`)
 GradDefense        nothing; a likelihood in which each coordinate may have noise, or in which clipped slices do not count
 refusal            nothing: a gradient that is not zero was not refused (`leakbench.defense.refuse`)
@@ -29,7 +31,7 @@ from torch import Tensor
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.transform import STATIONS, Stations, Transform
 
-__all__ = ["Chooses", "Explains", "Ranks", "Surviving", "on_a_guess", "ranks", "surviving", "unlikelihood"]
+__all__ = ["Chooses", "Explains", "Hides", "Ranks", "Surviving", "on_a_guess", "ranks", "surviving", "unlikelihood"]
 
 
 @runtime_checkable
@@ -68,6 +70,24 @@ class Ranks(Explains, Protocol):
     ranks: Literal[True]
 
 
+@runtime_checkable
+class Hides(Protocol):
+    """A transform with private numbers that an attacker can search together with the inputs."""
+
+    def hidden(self, seen: Parameters, examples: int, shape: tuple[int, ...], classes: int) -> Tensor:
+        """Return where a search of the private numbers starts, (lanes, h). Their prior is standard normal.
+
+        Args:
+            seen: {p: (lanes, *p)}, the leaked gradient of each lane.
+            examples: Number of examples behind it.
+            shape: (*s) of one input.
+            classes: Number of classes.
+        """
+
+    def revealed(self, numbers: Tensor) -> Transform:
+        """Return the transform that does to a guess what this one does with private numbers (lanes, h); differentiable in them."""
+
+
 @dataclass(frozen=True)
 class Surviving:
     """Set the coordinates to zero that no member sent: those that are zero in `seen` {p: (lanes, *p)}.
@@ -90,13 +110,14 @@ def surviving(transform: Transform, seen: Parameters) -> Transform:
     return transform if hidden else Surviving(seen)
 
 
-def on_a_guess(stations: Stations, seen: Parameters) -> Stations:
+def on_a_guess(stations: Stations, seen: Parameters, hidden: Tensor | None = None) -> Stations:
     """Return the stations as the attacker runs them on a guess.
 
     Args:
         seen: {p: (lanes, *p)}, the leaked gradient.
+        hidden: (lanes, h), guessed private numbers of the part that `Hides` them; None to leave it as it is.
     """
-    guessed = {name: tuple(_guessed(t, seen) for t in getattr(stations, name)) for name in STATIONS}
+    guessed = {name: tuple(_guessed(t, seen, hidden) for t in getattr(stations, name)) for name in STATIONS}
     return Stations(**guessed, inputs=stations.inputs)
 
 
@@ -112,5 +133,7 @@ def ranks(stations: Stations) -> bool:
     return any(isinstance(t, Ranks) for t in stations.transforms)
 
 
-def _guessed(transform: Transform, seen: Parameters) -> Transform:
+def _guessed(transform: Transform, seen: Parameters, hidden: Tensor | None) -> Transform:
+    if hidden is not None and isinstance(transform, Hides):
+        return transform.revealed(hidden)
     return transform.on_a_guess(seen) if isinstance(transform, Chooses) else transform

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakbench.core.rng import generator
-from leakbench.core.types import Generators, Network
+from leakbench.core.types import Generators, HidesDraws, Network
 
 __all__ = ["Batches", "draw_batches", "draw_clients", "drawn", "drop_out"]
 
@@ -83,15 +83,20 @@ def _poisson(examples: int, iterations: int, batch: int, rngs: Generators) -> Ba
 def drawn(network: Network, weights: Tensor, rngs: Generators | None) -> Tensor | None:
     """Draw the standard normal numbers of a sampling network, (K, L, B, k).
 
-    Each lane draws from its own generator, and only for its own largest batch, so its numbers do not depend on other lanes.
+    Each lane draws from its own generator, and only for its own largest batch, so its numbers do not depend on other lanes. The
+    numbers of a network that `HidesDraws` are the same for all examples of a lane.
 
     Args:
         weights: (K, L, B), the weights of the examples.
-        rngs: One generator per lane; None for the mean of the network, as an attacker runs it on a guess.
+        rngs: One generator per lane; None for the mean (or usual) network, as an attacker runs it on a guess.
 
     Returns:
         None if the network does not sample, or without `rngs`.
     """
+    model = network.model
+    if isinstance(model, HidesDraws):
+        key = model.usual if rngs is None else torch.stack([torch.randn(network.draws, generator=rng) for rng in rngs])
+        return key.to(weights).reshape(-1, 1, 1, network.draws).expand(*weights.shape, network.draws)
     if rngs is None or network.draws == 0:
         return None
     draws = weights.new_zeros(*weights.shape, network.draws)

@@ -13,10 +13,10 @@ from torch.func import vmap
 from leakbench.core.errors import InputError
 from leakbench.core.fitted import Fits, fitted_anew
 from leakbench.core.progress import Tick, unticked
-from leakbench.core.types import Clock, Network, Parameters, ShowsDraws
+from leakbench.core.types import Clock, HidesDraws, Network, Parameters, ShowsDraws
 from leakbench.data.columns import Columns
 from leakbench.data.vocabulary import Vocabulary
-from leakbench.defense.guess import on_a_guess
+from leakbench.defense.guess import Hides, on_a_guess
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.searches import Searches
@@ -135,7 +135,12 @@ class View:
         return 1 if self.tap == "type-2" else self.cohort * self.local_steps * self.batch
 
     def respond(
-        self, inputs: Tensor, targets: Tensor, lanes: Tensor | None = None, by_what_leaked: bool = False
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        lanes: Tensor | None = None,
+        by_what_leaked: bool = False,
+        hidden: Tensor | None = None,
     ) -> Parameters:
         """Return the update {p: (V, *p)} that a guess would leak; differentiable.
 
@@ -145,6 +150,7 @@ class View:
             lanes: Indices of the victims in `inputs`; None for all.
             by_what_leaked: Whether to take the defense's choices (such as the coordinates to send) and random numbers from the
                 observed update. Otherwise the defense chooses on the guess, and random numbers are zero.
+            hidden: (V, h), guessed private numbers of the defense, see `hidden`; None to run it without them.
         """
         network = self.network
         if not network.shared and lanes is not None:
@@ -157,9 +163,27 @@ class View:
             seen = self.observed(lanes)
             if grid[0] > 1:
                 seen = {n: u.repeat_interleave(grid[0], 0) for n, u in seen.items()}
-            stations = on_a_guess(stations, seen)
+            stations = on_a_guess(stations, seen, hidden)
         draws = self.drawn(lanes)[:, None, None] if by_what_leaked and self.reads_draws else None
+        if hidden is not None and isinstance(network.model, HidesDraws):
+            draws = hidden[:, None, None].expand(-1, *grid[1:], -1)
         return leak(self.tap, network, x, y, self.learning_rate, stations, self.clock, None, draws)
+
+    def hidden(self) -> Tensor | None:
+        """Return where a search of the defense's private numbers starts, (V, h), with a standard normal prior.
+
+        The result is None if the attacker does not know the defense, if it has no such numbers (`Hides`, `HidesDraws`), and if
+        several local iterations or clients have numbers of their own.
+        """
+        model = self.network.model
+        several = self.tap != "type-2" and self.cohort * self.local_steps > 1
+        if not self.knowledge.defense or not self.of_gradients or several:
+            return None
+        if isinstance(model, HidesDraws):
+            drawn: Tensor = vmap(model.searched_from)(self.update)
+            return drawn
+        hiding = [t for t in self.stations.before(self.tap).transforms if isinstance(t, Hides)]
+        return hiding[0].hidden(self.update, self.examples, self.shape, self.classes) if hiding else None
 
     @property
     def of_gradients(self) -> bool:

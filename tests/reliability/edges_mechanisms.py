@@ -72,6 +72,11 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "sign": tuple({"size": s} for s in (1e-30, 1.0, 1e30)),
     "soteria": tuple({"share": s} for s in (0.0, 0.5, 1.0)),
     "outpost": ({}, {"noise": 1e9, "share": 1.0}, {"pruned": 1.0, "decay": 1e9}, {"discarded": True}),
+    "conceal": (
+        {"iterations": 3},
+        {"iterations": 3, "rate": 1e9, "weight": 1.0},
+        {"iterations": 3, "enough": 1e-30, "weight": 0.0, "projected": False},
+    ),
     "censor": (
         {"trials": 2},
         {"trials": 2, "step": 1e9},
@@ -145,7 +150,7 @@ def _tried(name: str, form: dict[str, Any], station: str, kind: str) -> None:
     except InputError as error:
         if "\n" in str(error) or not str(error):
             raise AssertionError(f"refused in {str(error)!r}, expected one line") from None
-        if station not in WITHOUT and name not in ("nbafl_uplink", "nbafl_downlink", "censor"):
+        if station not in WITHOUT and name not in ("nbafl_uplink", "nbafl_downlink", "censor", "conceal"):
             raise AssertionError(f"refused at a station where it can stand: {error}") from None
         return
     for n, g in before.grads.items():

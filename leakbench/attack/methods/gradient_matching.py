@@ -37,8 +37,8 @@ from leakbench.federated.view import View
 
 __all__ = ["GradientMatching", "Points", "Value", "searched"]
 
-Value: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(coordinates (v, M, d), targets (v, M, classes), lanes (v,)) -> values (v,) that a search minimises."""
+Value: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(coordinates (v, M, d), targets (v, M, classes), hidden (v, h), lanes (v,)) -> values (v,) that a search minimises."""
 
 
 @part("method.gradient_matching")
@@ -46,7 +46,8 @@ class GradientMatching:
     """Run one search for each victim, all victims at once.
 
     The distances of several views of the same victims are added. Start, labels and space use the first view, or the mean of the
-    observations of its release.
+    observations of its release. With one view, an attacker that knows the defense also searches for its private numbers
+    (`View.hidden`).
     """
 
     labels: Annotated[Labels, LABELS]
@@ -98,7 +99,8 @@ class GradientMatching:
         space = self.space(view)
         starts = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
         z, targets = torch.cat([z for _, z in starts]), torch.cat([guess.targets for guess, _ in starts])
-        points = Points(space, z.shape[1:], targets, starts[0][0].joint)
+        hidden = view.hidden() if len(views) == 1 else None
+        points = Points(space, z.shape[1:], targets, starts[0][0].joint, hidden)
         stop = begun(self.stop)
         results = self._searched(views, points, points.joined(z).detach(), stop, rngs)
         best, chosen = best_of(results, self.restarts)
@@ -112,19 +114,28 @@ class GradientMatching:
     def _searched(
         self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop, rngs: Generators
     ) -> Descended:
-        def value(z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
-            return self._value(views, points.space, z, targets, lanes % views[0].victims)
+        def value(z: Tensor, targets: Tensor, hidden: Tensor, lanes: Tensor) -> Tensor:
+            numbers = None if points.hidden is None else hidden
+            return self._value(views, points.space, z, targets, numbers, lanes % views[0].victims)
 
         searches = views[0].searches
         running = None if searches is None else searches.begin(self)
         return searched(points, start, value, self.descent, stop, cut_of(views), running, views[0].tick)
 
     def _value(
-        self, views: tuple[View, ...], space: Coordinates, z: Tensor, targets: Tensor, victims: Tensor
+        self,
+        views: tuple[View, ...],
+        space: Coordinates,
+        z: Tensor,
+        targets: Tensor,
+        hidden: Tensor | None,
+        victims: Tensor,
     ) -> Tensor:
         inputs = space.decode(z)
         value = space.energy(z, targets)
-        for guess, view in responses(views, inputs, targets, victims):
+        if hidden is not None:
+            value = value + hidden.square().sum(1) / 2
+        for guess, view in responses(views, inputs, targets, victims, hidden):
             reached = {name: g for name, g in guess.items() if name not in space.unreached}
             value = value + self.distance(reached, view.observed(victims), view)
         for prior in self.priors:
@@ -178,19 +189,21 @@ def searched(
 
 @dataclass(frozen=True)
 class Points:
-    """The meaning of a point (d,) of a search: coordinates of the inputs, then logits if labels are searched too.
+    """The meaning of a point (d,) of a search: coordinates of the inputs, logits if labels are searched too, hidden numbers.
 
     Args:
         space: The coordinates.
         shape: Their shape (M, d).
         targets: The labels (lanes, M, classes) of each search, or its first logits.
         joint: Whether labels are searched too.
+        hidden: Where the search of the defense's private numbers starts, (V, h); None for none. Lane n is that of victim n mod V.
     """
 
     space: Coordinates
     shape: torch.Size
     targets: Tensor
     joint: bool
+    hidden: Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -199,14 +212,18 @@ class Points:
 
     def joined(self, z: Tensor) -> Tensor:
         """Return the starting points (lanes, d) of all searches."""
-        return torch.cat([z.flatten(1), self.targets.flatten(1)], 1) if self.joint else z.flatten(1)
+        parts = [z.flatten(1), *([self.targets.flatten(1)] if self.joint else [])]
+        if self.hidden is not None:
+            parts.append(self.hidden.repeat(len(z) // len(self.hidden), 1))
+        return torch.cat(parts, 1)
 
-    def split(self, points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (coordinates of the inputs, targets) of points in the given lanes."""
+    def split(self, points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (coordinates of the inputs, targets, hidden numbers) of points in the given lanes."""
         z = points[:, : self.size].reshape(-1, *self.shape)
         if not self.joint:
-            return z, self.targets[lanes]
-        return z, points[:, self.size :].reshape(-1, *self.targets.shape[1:]).softmax(-1)
+            return z, self.targets[lanes], points[:, self.size :]
+        logits, hidden = points[:, self.size :].tensor_split([self.targets[0].numel()], 1)
+        return z, logits.reshape(-1, *self.targets.shape[1:]).softmax(-1), hidden
 
     def project(self, points: Tensor) -> Tensor:
         """Return the points with their inputs moved to possible ones, for most spaces into [0, 1]."""
