@@ -207,7 +207,11 @@ def _stated(
         each = run.mechanisms[0] if isinstance(run, Mixture) else run
         q = "" if each.sampling_rate == 1 else f" at q={each.sampling_rate:.4g} ({each.sampling})"
         claimed = _claimed(cell.defense.claim, schedule, {"delta": delta})
-        adjacency = "add-or-remove" if each.sampling == "poisson" and each.sampling_rate < 1 else "zero-out"
+        adjacency = (
+            "zero-out"
+            if each.sampling != "poisson" or each.sampling_rate == 1 or schedule.groups > 1
+            else "add-or-remove"
+        )
         mean = " on average over the draw of clients" if isinstance(run, Mixture) else ""
         scope = f"all values are for the whole run, {run.releases} releases{mean}{q}, {adjacency} adjacency"
         return Stated(claimed, epsilon.valid, epsilon.reason, scope)
@@ -218,6 +222,7 @@ def _stated(
         local_iterations=1,
         batch=schedule.examples_per_client,
         clients_per_round=schedule.clients,
+        groups=1,
         largest=None,
     )
     # If the noise changes over the run, the claim is for all releases together and gives nothing for one of them.

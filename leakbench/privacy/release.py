@@ -112,16 +112,18 @@ def drawn(one: Releases, unit: Unit, stretch: Stretch, schedule: Schedule) -> Me
     cohort, holders = stretch.clients_per_round, schedule.most_copies if unit == "example" else 1
     if schedule.client_sampling == "in_turn":
         return repeated(one, schedule.most_participations(unit, cohort, stretch.rounds))
-    if cohort == schedule.clients:
-        return repeated(one, holders * stretch.rounds)
+    rounds, rate = schedule.turns(stretch.rounds), schedule.rate(cohort)
+    if rate == 1:
+        return repeated(one, holders * rounds)
     single = holders == 1 and len(one) == 1 and (one[0].sampling_rate, one[0].steps) == (1.0, 1)
     if single:
-        rate = cohort / schedule.clients
-        return (dataclasses.replace(one[0], sampling_rate=rate, steps=stretch.rounds, sampling="visible"),)
+        return (dataclasses.replace(one[0], sampling_rate=rate, steps=rounds, sampling="visible"),)
     inner = tuple(m for m in one if isinstance(m, Mechanism))
     if len(inner) < len(one):
         raise ValueError("releases: got integer noise with others or for an example, expected one release of a client")
-    return (Mixture(inner, schedule.clients, holders, cohort, schedule.client_sampling, stretch.rounds),)
+    # Holders in several groups take part in other rounds than holders in one, but as often: each draw is independent.
+    drawn_of = (schedule.clients, holders, schedule.groups * cohort, schedule.client_sampling)
+    return (Mixture(inner, *drawn_of, rounds),)
 
 
 Observation: TypeAlias = Released | str
