@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import Field
+from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, NonNegative, part
@@ -139,9 +140,10 @@ class CorrelatedNoise:
         separation = clock.separation
         most = -(-max(1, clock.rounds) * clock.cohort // clock.clients) if clock.in_turn else None
         made = _made(self.correlation, max(1, clock.rounds), Participation(separation, most))
-        scale = _scale("correlated_noise", signal, self.multiplier)
-        fact = Fact("noise", std=scale * made[1] * made[2][_index(clock)], training=scale, separation=separation)
-        return _added(signal, clock, rngs, self.multiplier, made, fact)
+        bound = _bound("correlated_noise", signal)
+        one = self.multiplier * float(bound[0])
+        fact = Fact("noise", std=one * made[1] * made[2][_index(clock)], training=one, separation=separation)
+        return _added(signal, clock, rngs, bound * (self.multiplier * made[1]), made, fact)
 
 
 @part("transform.banded_noise")
@@ -170,9 +172,10 @@ class BandedNoise:
         rounds = max(1, clock.rounds)
         bands = min(clock.separation, rounds)
         made = _made(BandedToeplitz(bands), rounds, SINGLE)
-        scale = _scale("banded_noise", signal, self.multiplier)
-        fact = Fact("noise", std=scale * made[1] * made[2][_index(clock)], participation=scale, separation=bands)
-        return _added(signal, clock, rngs, self.multiplier, made, fact)
+        bound = _bound("banded_noise", signal)
+        one = self.multiplier * float(bound[0])
+        fact = Fact("noise", std=one * made[1] * made[2][_index(clock)], participation=one, separation=bands)
+        return _added(signal, clock, rngs, bound * (self.multiplier * made[1]), made, fact)
 
 
 def _index(clock: Clock) -> int:
@@ -180,20 +183,22 @@ def _index(clock: Clock) -> int:
     return min(clock.round, max(1, clock.rounds) - 1)
 
 
-def _scale(name: str, signal: Signal, multiplier: float) -> float:
-    """Return multiplier * S of the first lane, for the fact; raise InputError without S."""
+def _bound(name: str, signal: Signal) -> Tensor:
+    """Return S (lanes,); raise InputError if no clip came before."""
     if signal.sensitivity is None:
         raise InputError(f"{name}: no clip before it, so its scale means nothing; put a clip first")
-    return multiplier * float(signal.sensitivity[0])
+    return signal.sensitivity
 
 
-def _added(signal: Signal, clock: Clock, rngs: Generators | None, multiplier: float, made: Made, fact: Fact) -> Signal:
-    """Return the signal with the noise of this round, and with what later rounds need in its memory."""
-    factorization, sensitivity, alone = made
-    index, items = _index(clock), signal.averaged * signal.members
-    assert signal.sensitivity is not None
+def _added(signal: Signal, clock: Clock, rngs: Generators | None, deviation: Tensor, made: Made, fact: Fact) -> Signal:
+    """Return the signal with the noise of this round, and with what later rounds need in its memory.
+
+    Args:
+        deviation: (lanes,), the standard deviation of z.
+    """
+    factorization, _, alone = made
     # The noise that is remembered is that of the sum, since the number of members may differ from round to round.
-    deviation = signal.sensitivity * (multiplier * sensitivity)
+    index, items = _index(clock), signal.averaged * signal.members
     remembered = index == 0 or all(STATE + name in signal.memory for name in signal.grads)
     grads, memory = {}, dict(signal.memory)
     for name, g in signal.grads.items():

@@ -71,9 +71,8 @@ class Defense:
         Count,
         Field(
             description=(
-                "Number of groups, at most N / K_t, into which the clients are divided once; round t draws only from group t modulo "
-                "this number, each of its clients with probability K_t / N times the number (with `cohorts: poisson`). 1 for no "
-                "groups."
+                "Number G of groups, at most N / K_t, into which the clients are divided once; round t draws only from group t "
+                "modulo G, each client with probability G K_t / N (with `cohorts: poisson`). 1 for no groups."
             )
         ),
     ] = 1

@@ -92,8 +92,8 @@ class Schedule:
             self.client_sampling != "poisson" or self.groups * self.clients_per_round > self.clients
         ):
             raise InputError(
-                f"groups: got {self.groups} groups with {self.client_sampling} cohorts of {self.clients_per_round} of {self.clients} "
-                "clients, expected poisson cohorts, and in each group enough clients for one"
+                f"groups: got {self.groups} groups with {self.client_sampling} cohorts of {self.clients_per_round} of "
+                f"{self.clients} clients, expected poisson cohorts, and in each group enough clients for one"
             )
         if self.batch > self.examples_per_client:
             raise InputError(

@@ -121,7 +121,8 @@ def _broken(
     if scales > 1:
         return "the scale of noise that is correlated over the rounds changes, so that rounds do not take back what was added"
     if separation > schedule.separation:
-        return f"its noise is for clients that take part once in {separation} consecutive rounds, and these may take part more often"
+        once = f"its noise is for clients that take part once in {separation} consecutive rounds"
+        return f"{once}, and these may take part more often"
     return ""
 
 

@@ -410,11 +410,29 @@ def test_leaks_of_several_rounds_are_not_joined() -> None:
         plan(asked, None)
 
 
-def test_an_audit_of_one_round_says_that_the_valid_epsilon_is_that_of_all() -> None:
-    found = leakbench.audit("dp_ftrl", dataset="digits", trials=100_000)
-    assert found.verdict == "holds"
-    assert found.valid == pytest.approx(epsilon_of_one(6.0), rel=1e-3)
-    assert "one round by itself; the valid epsilon is for all 10 rounds together" in found.reason
+@pytest.mark.parametrize("name", ["dp_ftrl", "dp_ftrl_banded", "dp_ftrl_buffered", "dp_ftrl_banded_sampled"])
+def test_an_audit_plays_whole_trainings(name: str) -> None:
+    """Most of the valid epsilon is found, and not more."""
+    found = leakbench.audit(name, dataset="digits", clients_per_round=4, trials=100_000)
+    assert found.verdict == "holds" and found.valid is not None and found.lower_bound_family is not None
+    if name != "dp_ftrl_banded_sampled":
+        assert found.valid == pytest.approx(epsilon_of_one(6.0), rel=1e-3)
+    assert 0.7 * found.valid < found.lower_bound_family <= found.valid
+    assert "all values are for the whole run" in found.reason and "drew the noise of all rounds" in found.reason
+
+
+def test_an_audit_finds_rounds_that_share_noise_they_must_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten bands behind four groups: the ledger trusts the fact, the trials show more."""
+    monkeypatch.setattr(correlated, "BandedToeplitz", lambda bands: BandedToeplitz(10))
+    found = leakbench.audit("dp_ftrl_banded_sampled", dataset="digits", clients_per_round=5, trials=300_000)
+    assert found.verdict == "violated" and "more than the valid" in found.reason
+
+
+def test_an_audit_without_a_guarantee_is_one_of_one_round(tmp_path: Path) -> None:
+    recipe = "title: t\ncite: c\nunit: client\ncohorts: in_turn\nserver: [clip_median, {correlated_noise: {multiplier: 6.0}}]\n"
+    (tmp_path / "own.yaml").write_text(recipe, encoding="utf-8")
+    found = leakbench.audit(str(tmp_path / "own.yaml"), dataset="digits", trials=100)
+    assert found.verdict == "no guarantee" and "what is audited is one round by itself" in found.reason
 
 
 def epsilon_of_one(sigma: float) -> float:

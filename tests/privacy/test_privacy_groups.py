@@ -17,14 +17,13 @@ from leakbench.core.errors import InputError
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Fact, Signal
 from leakbench.defense import Defense
-from leakbench.defense.clip import ClipWhole
 from leakbench.defense.correlated import BandedNoise
 from leakbench.federated.sampling import draw_clients
 from leakbench.privacy.accountants import best, pld
 from leakbench.privacy.curve import epsilon_curve
+from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.factorization import amplified
 from leakbench.privacy.factorization_search import banded
-from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Phase
 from leakbench.privacy.mechanism import Mechanism
 from tests.privacy.test_privacy_epsilon import CLIP, FED_CDP, FED_SDP, MNIST, NOTHING, throughout, valid
