@@ -152,7 +152,7 @@ def _turns(schedule: Schedule, rate: float, length: float) -> Turns:
     """Return the rounds of the client that can take part the most often."""
     most = schedule.most_participations("client", schedule.clients_per_round, schedule.rounds)
     where = range(0, schedule.rounds, schedule.separation)
-    return Turns(tuple(where)[:most], rate, length)
+    return Turns(schedule.rounds, tuple(where)[:most], rate, length)
 
 
 def audit_training(cell: Cell, scores: Reals, included: Any, delta: float) -> OneRun:

@@ -21,8 +21,8 @@ __all__ = ["Turns", "played"]
 NUMBERS = 20_000_000
 """Approximate number of random numbers of all rounds that are in memory at once."""
 
-SAMPLE = 200_000
-"""Number of trainings from which the covariance of the noise is computed."""
+SAMPLE = 100
+"""Number of trainings for each round from which the covariance of the noise is computed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +30,13 @@ class Turns:
     """The rounds in which a client can take part, and how.
 
     Args:
+        rounds: Number of rounds that are trained.
         where: Indices of the rounds.
         rate: Probability that it takes part in each of them, independently.
         length: Length of its contribution to a round's sum.
     """
 
+    rounds: int
     where: tuple[int, ...]
     rate: float
     length: float
@@ -48,20 +50,20 @@ def played(release: DefenseRelease, turns: Turns, trials: int) -> Scores:
     one only lowers the audited epsilon. It takes the covariance of the noise from other trainings.
 
     Args:
-        release: The client and the server station; its clock gives the rounds.
+        release: The client and the server station, with the clock of the whole training.
         turns: Rounds in which the client can take part.
         trials: Number of trainings of each world.
     """
-    shape = torch.zeros(release.clock.rounds, release.clock.rounds, dtype=torch.float64)
-    for noise in _noise(release, min(trials, SAMPLE), 0):
+    shape, several = torch.zeros(turns.rounds, turns.rounds, dtype=torch.float64), 20_000 + SAMPLE * turns.rounds
+    for noise in _noise(release, turns.rounds, several, 0):
         shape += noise @ noise.T
     where = list(turns.where)
-    precision = torch.linalg.inv(shape / min(trials, SAMPLE))[where]
+    precision = torch.linalg.inv(shape / several)[where]
     own = turns.length**2 * precision[range(len(where)), where]
 
     def world(shift: float, kind: int) -> Reals:
         rng, pieces = generators(release.seed, "audit turns", [(kind,)])[0], []
-        for noise in _noise(release, trials, kind):
+        for noise in _noise(release, turns.rounds, trials, kind):
             there = torch.rand(len(where), noise.shape[1], generator=rng, dtype=torch.float64) < turns.rate
             noise[where] += shift * there
             each = turns.length * (precision @ noise) - own[:, None] / 2
@@ -79,9 +81,9 @@ def _mixed(ratios: Tensor, rate: float) -> Tensor:
     return torch.logaddexp(ratios + math.log(rate), torch.full_like(ratios, math.log1p(-rate)))
 
 
-def _noise(release: DefenseRelease, trials: int, kind: int) -> Iterator[Tensor]:
-    """Yield the noise (T, n) of all rounds in the sums of trainings, together for `trials` trainings."""
-    rounds, names = release.clock.rounds, list(release.probe.network.parameters)
+def _noise(release: DefenseRelease, rounds: int, trials: int, kind: int) -> Iterator[Tensor]:
+    """Yield the noise (rounds, n) in the sums of trainings, together for `trials` trainings."""
+    names = list(release.probe.network.parameters)
     most = max(len(names), NUMBERS // rounds)
     for start in range(0, trials, most):
         count = min(most, trials - start)

@@ -11,7 +11,18 @@ from leakbench.privacy.calibration import Noise
 from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Released, drawn, multiplier, repeated, span
+from leakbench.privacy.release import (
+    GROWING,
+    OBSERVERS,
+    Guarded,
+    Observation,
+    Part,
+    Released,
+    drawn,
+    multiplier,
+    repeated,
+    span,
+)
 from leakbench.privacy.shuffle import Shuffled
 
 __all__ = ["of_a_client"]
@@ -24,6 +35,14 @@ Shares: TypeAlias = Callable[[Noise], int]
 
 TRUSTED: Observation = "none: trusts the server, whose correlated noise is the only one that counts"
 
+OF_ONE_CLIENT = "noise of each client that is correlated over its own rounds is not accounted"
+"""Such noise would gain nothing against an observer of all updates of a client.
+
+Let A turn the client's updates into the sums whose error counts, with columns a_t, and let C^-1 z be the noise of the updates. With
+contributions along a_t (a model has coordinates enough), sens(C) is at least |C U| for the rows U_t = a_t / |a_t|. By Cauchy and Schwarz, |A C^-1| |C U| is at least
+tr(A U) = sum of |a_t|. A diagonal C with C_tt^2 = |a_t|, which is independent noise, has exactly this error.
+"""
+
 OWN = "; counts the client's own noise only, and trusts neither the server nor other clients"
 
 
@@ -34,6 +53,8 @@ def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
         guarded: The last phase of each round, with at least one noise.
     """
     noises = [n for g in guarded for n in g.noises[-1]]
+    if any((n.training or n.participation) and (n.station != "server" or n.each) for n in noises):
+        return dict.fromkeys(OBSERVERS, f"none: {OF_ONE_CLIENT}")
     if any(n.training for n in noises):
         return _correlated(guarded, schedule)
     if any(n.participation for n in noises):

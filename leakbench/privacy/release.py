@@ -17,6 +17,7 @@ from leakbench.privacy.shuffle import Shuffled
 
 __all__ = [
     "GROWING",
+    "OBSERVERS",
     "Guarded",
     "Observation",
     "Part",
@@ -30,6 +31,8 @@ __all__ = [
 
 GROWING = "the noise grows with the number drawn and shows how many were drawn: sampling (q) does not amplify privacy"
 
+
+OBSERVERS = ("global", "type-2", "type-1", "type-0")
 
 Releases: TypeAlias = tuple[Mechanism | DiscreteMechanism, ...]
 """The releases of one participation."""

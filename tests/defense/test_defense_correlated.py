@@ -421,6 +421,14 @@ def test_an_audit_plays_whole_trainings(name: str) -> None:
     assert "all values are for the whole run" in found.reason and "drew the noise of all rounds" in found.reason
 
 
+def test_an_audit_ends_with_the_training() -> None:
+    """A budget stops after some of ten rounds, of which five could have a client of the first of two groups."""
+    asked = {"dataset": "digits", "clients_per_round": 8, "trials": 50_000}
+    found = leakbench.audit("dp_ftrl_banded_sampled", stop_at_epsilon=1.0, **asked)  # type: ignore[arg-type]
+    assert found.verdict == "holds" and found.valid is not None and found.valid <= 1.0
+    assert "3 releases at q=0.8" in found.reason
+
+
 def test_an_audit_finds_rounds_that_share_noise_they_must_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten bands behind four groups: the ledger trusts the fact, the trials show more."""
     monkeypatch.setattr(correlated, "BandedToeplitz", lambda bands: BandedToeplitz(10))

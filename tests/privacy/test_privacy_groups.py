@@ -158,6 +158,16 @@ def test_noise_that_changes_or_stops_has_no_epsilon() -> None:
         assert found.valid is None and why in found.reason
 
 
+@pytest.mark.parametrize("field", ["training", "participation"])
+@pytest.mark.parametrize("station", ["client", "server"])
+def test_correlated_noise_of_each_client_is_not_accounted(field: str, station: str) -> None:
+    """A part of a user's own that states it gets no epsilon at any point, instead of that of the server's noise."""
+    fact = Fact("noise", std=24.0, each=True, separation=4, **{field: 24.0})  # type: ignore[arg-type]
+    found = valid({station: (CLIP, fact)}, "client", groups=4)
+    assert found.valid is None and "correlated over its own rounds is not accounted" in found.reason
+    assert all(tap.valid is None for tap in found.by_tap.values())
+
+
 def test_clients_that_take_turns_are_not_sampled() -> None:
     """Bands up to the distance of two turns: ten releases."""
     found = sampled(10, groups=1, client_sampling="in_turn")
