@@ -38,9 +38,10 @@ TRUSTED: Observation = "none: trusts the server, whose correlated noise is the o
 OF_ONE_CLIENT = "noise of each client that is correlated over its own rounds is not accounted"
 """Such noise would gain nothing against an observer of all updates of a client.
 
-Let A turn the client's updates into the sums whose error counts, with columns a_t, and let C^-1 z be the noise of the updates. With
-contributions along a_t (a model has coordinates enough), sens(C) is at least |C U| for the rows U_t = a_t / |a_t|. By Cauchy and Schwarz, |A C^-1| |C U| is at least
-tr(A U) = sum of |a_t|. A diagonal C with C_tt^2 = |a_t|, which is independent noise, has exactly this error.
+Let A turn the client's updates into the sums whose error counts, with columns a_t, and let C^-1 z be the noise of the updates. For
+contributions along a_t (a model has coordinates enough), sens(C) is at least |C U| for the rows U_t = a_t / |a_t|. By Cauchy and
+Schwarz, |A C^-1| |C U| is at least tr(A U) = sum of |a_t|. A diagonal C with C_tt^2 = |a_t|, which is independent noise, has
+exactly this error.
 """
 
 OWN = "; counts the client's own noise only, and trusts neither the server nor other clients"
