@@ -17,8 +17,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 import leakbench
-from leakbench.cell import Request
-from leakbench.cell.budget import plan
+from leakbench.cell import Request, probe_of
+from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.budget import plan, prepare
+from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.part import part
 from leakbench.core.recipe import catalog_folder, load
@@ -41,6 +43,7 @@ from leakbench.defense.correlated import (
 )
 from leakbench.federated.sampling import draw_clients
 from leakbench.federated.simulate import train
+from leakbench.limits.guards import guards
 from leakbench.models import build, parameters
 from leakbench.privacy.accountants import pld, rdp
 from leakbench.privacy.claim import NoClaim
@@ -419,6 +422,18 @@ def test_an_audit_plays_whole_trainings(name: str) -> None:
         assert found.valid == pytest.approx(epsilon_of_one(6.0), rel=1e-3)
     assert 0.7 * found.valid < found.lower_bound_family <= found.valid
     assert "all values are for the whole run" in found.reason and "drew the noise of all rounds" in found.reason
+
+
+def test_the_noise_of_groups_is_set_by_an_epsilon_and_bounds_a_leak() -> None:
+    """The multiplier for epsilon 2; a leak of one round is bounded by the noise of one round of a client."""
+    asked = Request(defense="dp_ftrl_banded_sampled", dataset="digits", clients_per_round=4, epsilon=2.0)
+    cell = prepare(asked, None)
+    found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None)
+    assert found.valid == pytest.approx(2.0, rel=2e-3) and found.valid <= 2.0
+    (_, noise) = cell.defense.server
+    bounds = guards(cell, probe_of(cell.defense, cell.data, cell.settings).network, 0, hand_out(cell))
+    assert isinstance(noise, BandedNoise) and bounds["type-0"].sigma == pytest.approx(noise.multiplier)
+    assert bounds["type-1"].sigma is None
 
 
 def test_an_audit_ends_with_the_training() -> None:

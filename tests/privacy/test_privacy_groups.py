@@ -98,8 +98,12 @@ def test_the_epsilon_is_that_of_sampled_releases_one_for_each_turn(groups: int, 
     assert found.valid == pytest.approx(best((mechanism,), 1e-5)[0], rel=1e-9)
 
 
-def test_one_band_is_dp_sgd() -> None:
-    alone, plain = sampled(1, groups=1), valid(FED_SDP, "client")
+@pytest.mark.parametrize("sampling", ["poisson", "fixed", "in_turn"])
+def test_one_band_is_dp_sgd(sampling: str) -> None:
+    alone, plain = (
+        sampled(1, groups=1, client_sampling=sampling),
+        valid(FED_SDP, "client", client_sampling=sampling),
+    )
     assert dataclasses.replace(alone, by_tap={}) == dataclasses.replace(plain, by_tap={})
     assert alone.by_tap["type-0"] == plain.by_tap["type-0"]
 
