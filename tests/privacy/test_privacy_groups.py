@@ -14,7 +14,7 @@ from dp_accounting.pld import PLDAccountant
 from torch import Tensor
 
 from leakbench.core.errors import InputError
-from leakbench.core.rng import generators
+from leakbench.core.rng import generators, normal
 from leakbench.core.types import Clock, Fact, Signal
 from leakbench.defense import Defense
 from leakbench.defense.correlated import BandedNoise
@@ -211,6 +211,16 @@ def released(sigma: float, rounds: int, bands: int, trials: int, seed: int) -> T
     return torch.stack(seen)
 
 
+def precision_of(sigma: float, rounds: int, bands: int) -> Tensor:
+    """Return the inverse of the covariance (T, T) of the noise: the part's noise is M z, with M by least squares from both."""
+    like = torch.zeros(1, 1, 200, dtype=torch.float64)
+    drawn = torch.stack([normal(like, generators(9, "game", [(t,)]), 1)[0, 0] for t in range(rounds)])
+    added = released(sigma, rounds, bands, 200, 9)
+    m = torch.linalg.lstsq(drawn.T, added.T).solution.T
+    torch.testing.assert_close(m @ drawn, added)
+    return torch.linalg.inv(m @ m.T)
+
+
 def contributions(y: Tensor, adaptive: bool) -> Tensor:
     """Return a client's updates (T, trials), of length 1: always 1, or with the sign of the sum of what was released before."""
     if not adaptive:
@@ -256,8 +266,7 @@ def played(
     drawn = torch.zeros(rounds, clients, dtype=torch.float64)
     for t in range(rounds):
         drawn[t, draw_clients(clients, round(rate * TRIALS), "poisson", 5, t, groups)] = 1.0
-    sample = released(sigma, rounds, bands, 400_000 // rounds, 9)
-    precision = torch.linalg.inv(sample @ sample.T / sample.shape[1])
+    precision = precision_of(sigma, rounds, bands)
     found = []
     for group in range(min(groups, rounds)):
         turns = list(range(group, rounds, groups))
@@ -275,7 +284,10 @@ def played(
 
 
 def spent(several: list[Tensor], at: float) -> tuple[float, float]:
-    """Return the largest delta at an epsilon over all groups and directions, and its standard error."""
+    """Return the largest delta at an epsilon over all groups and directions, and its standard error.
+
+    It is the mean of (1 - exp(epsilon - loss))+, which is the hockey-stick divergence, since the losses are exact.
+    """
     each = [torch.clamp(1 - torch.exp(at - loss), min=0) for loss in several]
     return max((float(e.mean()), float(e.std()) / math.sqrt(len(e))) for e in each)
 
