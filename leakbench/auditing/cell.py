@@ -15,6 +15,7 @@ from leakbench.auditing.canary import FAR, neighbours
 from leakbench.auditing.coupled import check, strength
 from leakbench.auditing.function import callable_release, load_callable
 from leakbench.auditing.one_run import OneRun, audit_one_run, default_choices
+from leakbench.auditing.over_rounds import Turns, played
 from leakbench.auditing.own import audit_callable
 from leakbench.auditing.release import DefenseRelease
 from leakbench.auditing.verdict import Audit, Stated, judge
@@ -40,6 +41,9 @@ TRIALS = (100, 10_000_000)
 
 COARSE = 0.3
 """Share of an update's bound above which the differences that come from a grid could hide others."""
+
+PLAYED = 200_000
+"""Default number of trainings of each world whose noise is correlated over the rounds."""
 
 MEASURED_TO = 0.02
 """Relative tolerance of a measured noise multiplier."""
@@ -122,19 +126,39 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Pr
     release = DefenseRelease(defense.stations, defense.unit, members, clock, cell.settings.seed, probe)
     release, steady = _weakest(release, cell, rng)
     found = check(release, shapes(probe), rng, grid)
-    whole = constant and steady and found.gaussian and found.clip_holds
+    sound = constant and found.gaussian and found.clip_holds
+    scores = None
+    # Replacement by another unit, as in cohorts without replacement, is another game.
+    if isinstance(run, Mechanism) and run.sampling == "poisson" and _over_rounds(cell) and sound and found.noise.even:
+        turns = _turns(schedule, run.sampling_rate, found.moved or 0.0)
+        scores = played(dataclasses.replace(release, clock=clock), turns, trials or PLAYED)
+    whole = sound and (steady or scores is not None)
     stated = _stated(cell, schedule, run, one, whole, delta)
     if of_a_person > 1 and defense.unit == "example":
         of_one = f"the audit and its epsilons are for one example, not for a person with {of_a_person}"
         stated = dataclasses.replace(stated, scope=f"{of_one}; {stated.scope}")
+    if scores is not None:
+        drawn = "the server's transforms drew the noise of all rounds of each trial"
+        stated = dataclasses.replace(stated, scope=f"{stated.scope}; {drawn}")
     if isinstance(one, DiscreteMechanism) and grid > COARSE * one.noise.l2 * one.noise.step:
         coarse = "the grid is too coarse to tell whether the noise depends on the data and whether the clip holds"
         stated = dataclasses.replace(stated, scope=f"{coarse}; {stated.scope}")
     mechanism = run if run and whole else Mechanism(1.0, 1.0, 1)
     stated_sigma = getattr(defense.claim, "noise_multiplier", None)
     recipe = stated_sigma if isinstance(stated_sigma, float) else None
-    result = judge(release, found, mechanism, stated, recipe, trials, delta, rng, progress)
+    result = judge(release, found, mechanism, stated, recipe, trials, delta, rng, progress, scores)
     return _against_ledger(result, run) if run and constant else result
+
+
+def _over_rounds(cell: Cell) -> bool:
+    return any(getattr(t, "over_rounds", False) for t in cell.defense.server)
+
+
+def _turns(schedule: Schedule, rate: float, length: float) -> Turns:
+    """Return the rounds of the client that can take part the most often."""
+    most = schedule.most_participations("client", schedule.clients_per_round, schedule.rounds)
+    where = range(0, schedule.rounds, schedule.separation)
+    return Turns(schedule.rounds, tuple(where)[:most], rate, length)
 
 
 def audit_training(cell: Cell, scores: Reals, included: Any, delta: float) -> OneRun:
@@ -219,7 +243,11 @@ def _stated(
         each = run.mechanisms[0] if isinstance(run, Mixture) else run
         q = "" if each.sampling_rate == 1 else f" at q={each.sampling_rate:.4g} ({each.sampling})"
         claimed = _claimed(cell.defense.claim, schedule, {"delta": delta})
-        adjacency = "add-or-remove" if each.sampling == "poisson" and each.sampling_rate < 1 else "zero-out"
+        adjacency = (
+            "zero-out"
+            if each.sampling != "poisson" or each.sampling_rate == 1 or schedule.groups > 1
+            else "add-or-remove"
+        )
         mean = " on average over the draw of clients" if isinstance(run, Mixture) else ""
         scope = f"all values are for the whole run, {run.releases} releases{mean}{q}, {adjacency} adjacency"
         return Stated(claimed, epsilon.valid, epsilon.reason, scope)
@@ -230,6 +258,7 @@ def _stated(
         local_iterations=1,
         batch=schedule.examples_per_client,
         clients_per_round=schedule.clients,
+        groups=1,
         largest=None,
     )
     # If the noise changes over the run, the claim is for all releases together and gives nothing for one of them.
@@ -239,7 +268,7 @@ def _stated(
     if epsilon.valid is not None and one is not None:
         certain = one if isinstance(one, DiscreteMechanism) else Mechanism(one.noise_multiplier, 1.0, 1)
         valid = best((certain,), delta)[0]
-    if any(getattr(t, "over_rounds", False) for t in cell.defense.server):
+    if _over_rounds(cell):
         scope = (
             f"what is audited is one round by itself; the valid epsilon is for all {schedule.rounds} rounds together, whose noise"
             " is correlated (`leakbench run --canaries` audits a whole training)"

@@ -89,6 +89,7 @@ def schedule_of(
         copies=copies,
         most_copies=most_copies,
         client_sampling=defense.cohorts,
+        groups=defense.clock(f, 0).groups,
         batch_sampling=defense.batches,
         tensors=len(probe.network.parameters),
         largest=largest,

@@ -298,8 +298,8 @@ def _is_file(path: Path) -> bool:
 PROSE = ("title", "cite", "note", "printed", "printed_by")
 """Fields of a recipe that change no result and no identity: texts, and a paper's printed numbers."""
 
-LATER = ("inputs",)
-"""Fields of a recipe that came after results were published: a recipe without them keeps its identity."""
+LATER: Mapping[str, tuple[Any, ...]] = {"inputs": ([], ()), "cohort_groups": (1,)}
+"""{field of a recipe that came after results were published: its values without effect}: with them it keeps its identity."""
 
 
 def describe(value: Any) -> Any:
@@ -328,8 +328,8 @@ def content_of(recipe: Mapping[str, Any]) -> str:
 
 
 def acting(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a described recipe without the fields that change no result, and without `LATER` ones that are empty."""
-    return {n: value for n, value in recipe.items() if n not in PROSE and not (n in LATER and value in ([], ()))}
+    """Return a described recipe without the fields that change no result, and without `LATER` ones that have no effect."""
+    return {n: value for n, value in recipe.items() if n not in PROSE and value not in LATER.get(n, ())}
 
 
 def nested(cls: type[Any]) -> BeforeValidator:

@@ -54,6 +54,7 @@ class Clock:
         examples_per_client: |D_i|.
         client_optimizer: Optimizer of the local iterations, `sgd` or `adam`, see `leakbench.federated.optimizer`.
         in_turn: Whether clients take turns: the next K_t of one list in each round.
+        groups: Number of groups of clients that take turns: round t draws from group t modulo this number. 1 without groups.
     """
 
     round: int
@@ -65,11 +66,12 @@ class Clock:
     examples_per_client: int = 1
     client_optimizer: str = "sgd"
     in_turn: bool = False
+    groups: int = 1
 
     @property
     def separation(self) -> int:
-        """Least difference between two rounds with one client: N / K_t, rounded down, if clients take turns, else 1."""
-        return self.clients // self.cohort if self.in_turn else 1
+        """Least difference between two rounds with one client: N / K_t, rounded down, if clients take turns, else of groups."""
+        return self.clients // self.cohort if self.in_turn else self.groups
 
     def has_turn(self, place: Tensor) -> Tensor:
         """Return whether a client at a place (...) of the list, from 0, has its turn in this round."""
@@ -134,8 +136,10 @@ class Fact:
         only: For `noise`: whether it protects a separate release (a count, a quantile), so that other noise does not add to it.
         training: For `noise` that is correlated over the rounds: standard deviation of noise that protects one release as much as
             this one protects everything that one unit contributes to the whole training. 0 for other noise.
+        participation: For `noise` that is correlated over the rounds: standard deviation of independent noise that protects one
+            round of a unit as much as this one does, if rounds of one unit share no noise. 0 for other noise.
         separation: For `noise` that is correlated over the rounds: least difference between two rounds with one unit for which
-            this holds.
+            `training` or `participation` holds.
         integer: For `noise` with integer values: its distribution; `std` is the same noise in units of the update.
         keeps_noise: For `other`: whether it acts on the sum of the members alone and leaves the noise before it as it is, as a sum
             modulo m does unless it wraps around. It bounds nothing for a noise after it.
@@ -150,6 +154,7 @@ class Fact:
     raw: bool = False
     only: bool = False
     training: float = 0.0
+    participation: float = 0.0
     separation: int = 1
     integer: IntegerNoise | None = None
     keeps_noise: bool = False

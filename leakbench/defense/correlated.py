@@ -1,7 +1,7 @@
 """Noise that is correlated over the rounds, at the server (DP-FTRL): later rounds take back a part of the noise of earlier ones.
 
-The released models are sums of all rounds so far, and these sums get less noise than with independent noise of the same epsilon,
-without any random draw of clients. One round by itself gets more.
+The released models are sums of all rounds so far, and these sums get less noise than with independent noise of the same epsilon.
+One round by itself gets more. `CorrelatedNoise` needs no random draw of clients; a hidden draw amplifies `BandedNoise`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import Field
+from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, NonNegative, part
@@ -19,9 +20,17 @@ from leakbench.core.rng import normal
 from leakbench.core.types import AT_SERVER, Clock, Fact, Generators, Signal
 from leakbench.privacy.factorization import Factorization, Tree
 from leakbench.privacy.factorization_search import banded, buffered, independent
-from leakbench.privacy.participation import Participation
+from leakbench.privacy.participation import SINGLE, Participation
 
-__all__ = ["BandedToeplitz", "BufferedToeplitz", "CorrelatedNoise", "Correlation", "Independent", "Trees"]
+__all__ = [
+    "BandedNoise",
+    "BandedToeplitz",
+    "BufferedToeplitz",
+    "CorrelatedNoise",
+    "Correlation",
+    "Independent",
+    "Trees",
+]
 
 STATE = f"{AT_SERVER}noise."
 """Start of the names of the noise of earlier rounds in the memory; the name of the parameter follows."""
@@ -128,29 +137,78 @@ class CorrelatedNoise:
 
         Without a memory of earlier rounds, as for a leak of one round, the noise of the round is drawn by itself.
         """
-        if signal.sensitivity is None:
-            raise InputError("correlated_noise: no clip before it, so its scale means nothing; put a clip first")
-        # A finished model can leak in one more round, which is as the last one.
-        rounds = max(1, clock.rounds)
-        index = min(clock.round, rounds - 1)
         separation = clock.separation
-        most = -(-rounds * clock.cohort // clock.clients) if clock.in_turn else None
-        factorization, sensitivity, alone = _made(self.correlation, rounds, Participation(separation, most))
-        items = signal.averaged * signal.members
-        # The noise that is remembered is that of the sum, since the number of members may differ from round to round.
-        deviation = signal.sensitivity * (self.multiplier * sensitivity)
-        remembered = index == 0 or all(STATE + name in signal.memory for name in signal.grads)
-        grads, memory = {}, dict(signal.memory)
-        for name, g in signal.grads.items():
-            noise = normal(g, rngs, 1) * deviation.to(g).reshape(-1, *[1] * (g.dim() - 1))
-            if not remembered:
-                grads[name] = g + noise * (alone[index] / items)
-                continue
-            state = signal.memory.get(STATE + name)
-            before = factorization.start(noise) if state is None else state.movedim(2, 0)
-            noise, after = factorization.correlate(noise, before, index)
-            grads[name] = g + noise / items
-            memory[STATE + name] = after.movedim(0, 2)
-        scale = self.multiplier * float(signal.sensitivity[0])
-        fact = Fact("noise", std=scale * sensitivity * alone[index], training=scale, separation=separation)
-        return dataclasses.replace(signal.replace(grads, signal.sensitivity, fact), memory=memory)
+        most = -(-max(1, clock.rounds) * clock.cohort // clock.clients) if clock.in_turn else None
+        made = _made(self.correlation, max(1, clock.rounds), Participation(separation, most))
+        bound = _bound("correlated_noise", signal)
+        one = self.multiplier * float(bound[0])
+        fact = Fact("noise", std=one * made[1] * made[2][_index(clock)], training=one, separation=separation)
+        return _added(signal, clock, rngs, bound * (self.multiplier * made[1]), made, fact)
+
+
+@part("transform.banded_noise")
+class BandedNoise:
+    """Add to the sum of a round its row of C^-1 z, where z has the deviation multiplier * S * the largest norm of a column of C.
+
+    S is the signal's sensitivity, the same in every round. C is the banded Toeplitz matrix of the least mean error, with as many
+    bands as there are rounds from one in which a client can take part to the next: the number of groups with `cohort_groups`. A
+    client's rounds then share no noise, and each of them is protected as by independent noise of this multiplier. A hidden draw
+    from the group whose turn it is amplifies it, as in DP-SGD (BandMF: Choquette-Choo et al., NeurIPS 2023, Theorem 4).
+    """
+
+    stateful: ClassVar[bool] = True
+    over_rounds: ClassVar[bool] = True
+    stations: ClassVar[tuple[str, ...]] = ("server",)
+
+    multiplier: Annotated[NonNegative, Field(description="Noise multiplier sigma of one round of a client.")]
+
+    @property
+    def acts_on(self) -> Literal["sum"]:
+        """See `leakbench.defense.transform.Transform`."""
+        return "sum"
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Add the noise of this round; memory and errors are those of `CorrelatedNoise`."""
+        rounds = max(1, clock.rounds)
+        bands = min(clock.separation, rounds)
+        made = _made(BandedToeplitz(bands), rounds, SINGLE)
+        bound = _bound("banded_noise", signal)
+        one = self.multiplier * float(bound[0])
+        fact = Fact("noise", std=one * made[1] * made[2][_index(clock)], participation=one, separation=bands)
+        return _added(signal, clock, rngs, bound * (self.multiplier * made[1]), made, fact)
+
+
+def _index(clock: Clock) -> int:
+    """Return the index of the round; a finished model can leak in one more round, which is as the last one."""
+    return min(clock.round, max(1, clock.rounds) - 1)
+
+
+def _bound(name: str, signal: Signal) -> Tensor:
+    """Return S (lanes,); raise InputError if no clip came before."""
+    if signal.sensitivity is None:
+        raise InputError(f"{name}: no clip before it, so its scale means nothing; put a clip first")
+    return signal.sensitivity
+
+
+def _added(signal: Signal, clock: Clock, rngs: Generators | None, deviation: Tensor, made: Made, fact: Fact) -> Signal:
+    """Return the signal with the noise of this round, and with what later rounds need in its memory.
+
+    Args:
+        deviation: (lanes,), the standard deviation of z.
+    """
+    factorization, _, alone = made
+    # The noise that is remembered is that of the sum, since the number of members may differ from round to round.
+    index, items = _index(clock), signal.averaged * signal.members
+    remembered = index == 0 or all(STATE + name in signal.memory for name in signal.grads)
+    grads, memory = {}, dict(signal.memory)
+    for name, g in signal.grads.items():
+        noise = normal(g, rngs, 1) * deviation.to(g).reshape(-1, *[1] * (g.dim() - 1))
+        if not remembered:
+            grads[name] = g + noise * (alone[index] / items)
+            continue
+        state = signal.memory.get(STATE + name)
+        before = factorization.start(noise) if state is None else state.movedim(2, 0)
+        noise, after = factorization.correlate(noise, before, index)
+        grads[name] = g + noise / items
+        memory[STATE + name] = after.movedim(0, 2)
+    return dataclasses.replace(signal.replace(grads, signal.sensitivity, fact), memory=memory)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
-from leakbench.core.part import Text, part
+from leakbench.core.part import Count, Text, part
 from leakbench.core.recipe import Slot, nested
 from leakbench.core.types import Clock
 from leakbench.data.recipe import Federation
@@ -67,6 +67,15 @@ class Defense:
             )
         ),
     ] = "fixed"
+    cohort_groups: Annotated[
+        Count,
+        Field(
+            description=(
+                "Number G of groups, at most N / K_t, into which the clients are divided once; round t draws only from group t "
+                "modulo G, each client with probability G K_t / N (with `cohorts: poisson`). 1 for no groups."
+            )
+        ),
+    ] = 1
     cohort_growth: Annotated[
         Multiplier,
         Field(description="Factor of K_t in a round, a number or a schedule, as m_t in Geyer et al. 2017, section 4."),
@@ -125,6 +134,9 @@ class Defense:
         if self.cohorts == "in_turn" and self.cohort_growth != 1:
             text = "cohort_growth: clients that take turns (cohorts: in_turn) need as many places in each round; expected 1"
             raise PydanticCustomError("slot", "{text}", {"text": text})
+        if self.cohort_groups > 1 and (self.cohorts != "poisson" or self.cohort_growth != 1):
+            text = "cohort_groups: groups take turns with Poisson cohorts that do not grow alone; expected cohorts: poisson"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
         claimed = getattr(self.claim, "unit", self.unit)
         if claimed != self.unit:
             text = f"claim: its unit is {claimed!r}, the defense's is {self.unit!r}; expected the same"
@@ -168,11 +180,12 @@ class Defense:
                     raise PydanticCustomError("slot", "{text}", {"text": text})
 
     def clock(self, federation: Federation, round_number: int, local_iteration: int = 0) -> Clock:
-        """Return the federation's clock with this defense's number of clients in the round, between 1 and all, and their turns."""
+        """Return the federation's clock with this defense's number of clients in the round, between 1 and all, and its turns."""
         plain = federation.clock(round_number, local_iteration)
         growth = self.cohort_growth(plain) if callable(self.cohort_growth) else self.cohort_growth
         cohort = max(1, min(plain.clients, round(plain.cohort * growth)))
-        return dataclasses.replace(plain, cohort=cohort, in_turn=self.cohorts == "in_turn")
+        groups = min(self.cohort_groups, plain.clients // cohort)
+        return dataclasses.replace(plain, cohort=cohort, in_turn=self.cohorts == "in_turn", groups=groups)
 
     @property
     def stations(self) -> Stations:

@@ -49,13 +49,15 @@ class Canaries:
     def participants(self, clock: Clock) -> Tensor:
         """Return the ids of the included canaries that take part in a round, as often as clients do.
 
-        Each takes part with probability K_t / N, or in its turn, where clients take turns.
+        Each takes part with probability K_t / N, or in its turn, where clients take turns. Groups that take turns have every so
+        many canaries.
         """
         if clock.in_turn:
             takes_part = clock.has_turn(torch.arange(len(self.included)))
         else:
-            rng = generator(self.seed, "canary participation", clock.round)
-            takes_part = torch.rand(len(self.included), generator=rng) < clock.cohort / clock.clients
+            rng, ids = generator(self.seed, "canary participation", clock.round), torch.arange(len(self.included))
+            takes_part = torch.rand(len(ids), generator=rng) < clock.groups * clock.cohort / clock.clients
+            takes_part &= ids % clock.groups == clock.round % clock.groups
         return (takes_part & self.included).nonzero()[:, 0]
 
     def examples(self, clients: Tensor, clock: Clock, iterations: int, rate: float) -> CanaryExamples:

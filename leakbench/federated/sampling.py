@@ -26,7 +26,7 @@ class Batches:
     weights: Tensor
 
 
-def draw_clients(clients: int, per_round: int, cohorts: str, seed: int, index: int) -> Tensor:
+def draw_clients(clients: int, per_round: int, cohorts: str, seed: int, index: int, groups: int = 1) -> Tensor:
     """Draw the sorted ids of a round's clients; see `Defense.cohorts` for the kinds.
 
     Args:
@@ -35,13 +35,17 @@ def draw_clients(clients: int, per_round: int, cohorts: str, seed: int, index: i
         cohorts: The kind.
         seed: Seed of the run.
         index: Index of the round, from 0.
+        groups: Number of groups that take turns, see `Defense.cohort_groups`; only with Poisson cohorts.
     """
     if cohorts == "in_turn":
         order = torch.randperm(clients, generator=generator(seed, "turns"))
         return order[(index * per_round + torch.arange(per_round)) % clients].sort().values
     rng = generator(seed, "clients", index)
     if cohorts == "poisson":
-        return torch.nonzero(torch.rand(clients, generator=rng) < per_round / clients).flatten()
+        takes_part = torch.rand(clients, generator=rng) < groups * per_round / clients
+        if groups > 1:
+            takes_part &= torch.randperm(clients, generator=generator(seed, "groups")) % groups == index % groups
+        return torch.nonzero(takes_part).flatten()
     return torch.randperm(clients, generator=rng)[:per_round].sort().values
 
 

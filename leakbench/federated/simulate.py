@@ -220,7 +220,7 @@ def train(
 
 def _clients_of(clock: Clock, dropout: float, defense: Defense, seed: int) -> tuple[Tensor, bool]:
     """Return the ids of a round's clients that did not fail, and whether none failed."""
-    drawn = draw_clients(clock.clients, clock.cohort, defense.cohorts, seed, clock.round)
+    drawn = draw_clients(clock.clients, clock.cohort, defense.cohorts, seed, clock.round, clock.groups)
     left = drop_out(drawn, dropout, generator(seed, "dropout", clock.round))
     return left, len(left) == len(drawn)
 

@@ -35,6 +35,7 @@ class Noise:
             before they are merged, or takes the scale of a later noise from them.
         only: As in `Fact`.
         training: As in `Fact`.
+        participation: As in `Fact`.
         separation: As in `Fact`.
         integer: As in `Fact`; None for Gaussian noise.
     """
@@ -47,6 +48,7 @@ class Noise:
     alone: bool
     only: bool = False
     training: float = 0.0
+    participation: float = 0.0
     separation: int = 1
     integer: IntegerNoise | None = None
 
@@ -157,7 +159,8 @@ class _Found:
         if why:
             return found if self.noises else replace(found, failure=why)
         where = (station, fact.std, fact.each, self.bound, self.part, alone)
-        noise = Noise(*where, fact.only, fact.training, fact.separation, fact.integer)
+        over_rounds = (fact.training, fact.participation, fact.separation)
+        noise = Noise(*where, fact.only, *over_rounds, fact.integer)
         return found if self.closed else replace(found, noises=(*self.noises, noise))
 
 

@@ -37,18 +37,16 @@ def spent(phases: Sequence[Phase], unit: Unit, schedule: Schedule, orders: Seque
     if isinstance(seen, str):
         raise InputError(f"defense: no epsilon after any round: {seen} (choose a defense with a guarantee)")
     found, before = list[Reals](), np.zeros(len(orders))
-    released: Mechanisms
     for part in seen.parts:
-        each = np.arange(1, part.rounds + 1)
-        if (
-            part.most < part.rounds
-        ):  # Turns, or rounds that are one release together: the first one may be in the first round.
-            uses = [
-                min(part.most, schedule.most_participations(unit, schedule.clients_per_round, r)) for r in each.tolist()
-            ]
-            released, share = part.one, np.array(uses, dtype=np.float64)
-        else:
-            released, share = part.drawn, each / part.rounds
+        # With turns, or rounds that are one release together, the first release may be in the first round.
+        uses = np.array(
+            [
+                min(part.most, schedule.most_participations(unit, schedule.clients_per_round, r))
+                for r in range(1, part.rounds + 1)
+            ],
+            dtype=np.float64,
+        )
+        released, share = part.drawn, uses / uses[-1]
         total = np.array([m.steps for m in released]) @ divergences(released, orders)
         found.append(before + share[:, None] * total)
         before = found[-1][-1]

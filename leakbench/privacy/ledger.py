@@ -44,6 +44,8 @@ class Schedule:
         copies: Average number of clients that hold one training example.
         most_copies: Largest number of clients that hold one training example.
         client_sampling: `poisson`, `fixed` (K_t without replacement) or `in_turn` (the next K_t of one shuffled list).
+        groups: Number of groups of clients that take turns with Poisson cohorts: a client can take part in each so many-th round
+            only, with as many times the probability K_t / N. 1 without groups.
         batch_sampling: `poisson`, `fixed` (B without replacement, drawn again in each local iteration) or `split` (passes over a
             shuffled list).
         tensors: Number of parameter tensors.
@@ -77,10 +79,11 @@ class Schedule:
     dropout: float = 0.0
     client_optimizer: str = "sgd"
     examples_per_person: int = 1
+    groups: int = 1
 
     def __post_init__(self) -> None:
-        counts = ("clients", "clients_per_round", "local_iterations", "batch", "examples_per_client", "tensors")
-        for name in (*counts, "examples_per_person"):
+        federation = ("clients", "clients_per_round", "local_iterations", "batch", "examples_per_client", "groups")
+        for name in (*federation, "tensors", "examples_per_person"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: got {getattr(self, name)}, expected at least 1")
         if self.rounds < 0:
@@ -89,15 +92,18 @@ class Schedule:
             raise InputError(
                 f"clients_per_round: got {self.clients_per_round}, expected at most the {self.clients} clients"
             )
-        if self.batch > self.examples_per_client:
+        if self.groups > 1 and (
+            self.client_sampling != "poisson" or self.groups * self.clients_per_round > self.clients
+        ):
             raise InputError(
-                f"batch: got {self.batch}, expected at most the {self.examples_per_client} examples of a client"
+                f"groups: got {self.groups} groups with {self.client_sampling} cohorts of {self.clients_per_round} of "
+                f"{self.clients} clients, expected poisson cohorts, and in each group enough clients for one"
             )
-        if self.examples_per_person > self.examples_per_client:
-            raise InputError(
-                f"examples_per_person: got {self.examples_per_person}, expected at most the {self.examples_per_client} examples"
-                " of a client"
-            )
+        for name in ("batch", "examples_per_person"):
+            if getattr(self, name) > self.examples_per_client:
+                raise InputError(
+                    f"{name}: got {getattr(self, name)}, expected at most the {self.examples_per_client} examples of a client"
+                )
         if not 0 < self.copies <= self.most_copies <= self.clients:
             raise InputError(
                 f"copies: got {self.copies} (most_copies {self.most_copies}), expected 0 < mean <= most <= clients"
@@ -150,12 +156,20 @@ class Schedule:
     @property
     def separation(self) -> int:
         """Least difference between two rounds with one client."""
-        return self.clients // self.clients_per_round if self.in_turn else 1
+        return self.clients // self.clients_per_round if self.in_turn else self.groups
+
+    def turns(self, rounds: int) -> int:
+        """Return the largest number of consecutive rounds in which one client's group has its turn; all without groups."""
+        return -(-rounds // self.groups)
+
+    def rate(self, cohort: int) -> float:
+        """Return the probability that a client takes part in a round of `cohort` clients in which its group has its turn."""
+        return self.groups * cohort / self.clients
 
     def most_participations(self, unit: Unit, cohort: int, rounds: int = 1) -> int:
         """Return the largest number of participations of a unit in rounds of `cohort` clients, over all draws of clients."""
         holders = self.most_copies if unit == "example" else 1
-        most = rounds * (min(holders, cohort) if self.client_sampling != "poisson" else holders)
+        most = self.turns(rounds) * (min(holders, cohort) if self.client_sampling != "poisson" else holders)
         return min(most, holders * -(-rounds * cohort // self.clients)) if self.in_turn else most
 
     def passes(self) -> int:

@@ -14,11 +14,9 @@ from leakbench.privacy.calibration import calibrated
 from leakbench.privacy.ledger import Phase, Schedule, Unit, stretches
 from leakbench.privacy.of_clients import of_a_client
 from leakbench.privacy.of_examples import of_an_example
-from leakbench.privacy.release import Guarded, Observation, Released
+from leakbench.privacy.release import OBSERVERS, Guarded, Observation, Released
 
 __all__ = ["OBSERVERS", "Observation", "Released", "observations"]
-
-OBSERVERS = ("global", "type-2", "type-1", "type-0")
 
 
 def observations(phases: Sequence[Phase], unit: Unit, schedule: Schedule) -> dict[str, Observation]:

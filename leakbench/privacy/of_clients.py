@@ -11,7 +11,18 @@ from leakbench.privacy.calibration import Noise
 from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Released, drawn, multiplier, repeated, span
+from leakbench.privacy.release import (
+    GROWING,
+    OBSERVERS,
+    Guarded,
+    Observation,
+    Part,
+    Released,
+    drawn,
+    multiplier,
+    repeated,
+    span,
+)
 from leakbench.privacy.shuffle import Shuffled
 
 __all__ = ["of_a_client"]
@@ -22,6 +33,17 @@ Draw: TypeAlias = Literal["poisson", "fixed", "visible"]
 Shares: TypeAlias = Callable[[Noise], int]
 """Noise -> the number of clients whose noise of this kind is in the sum for certain."""
 
+TRUSTED: Observation = "none: trusts the server, whose correlated noise is the only one that counts"
+
+OF_ONE_CLIENT = "noise of each client that is correlated over its own rounds is not accounted"
+"""Such noise would gain nothing against an observer of all updates of a client.
+
+Let A turn the client's updates into the sums whose error counts, with columns a_t, and let C^-1 z be the noise of the updates. For
+contributions along a_t (a model has coordinates enough), sens(C) is at least |C U| for the rows U_t = a_t / |a_t|. By Cauchy and
+Schwarz, |A C^-1| |C U| is at least tr(A U) = sum of |a_t|. A diagonal C with C_tt^2 = |a_t|, which is independent noise, has
+exactly this error.
+"""
+
 OWN = "; counts the client's own noise only, and trusts neither the server nor other clients"
 
 
@@ -31,8 +53,13 @@ def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
     Args:
         guarded: The last phase of each round, with at least one noise.
     """
-    if any(n.training for g in guarded for n in g.noises[-1]):
+    noises = [n for g in guarded for n in g.noises[-1]]
+    if any((n.training or n.participation) and (n.station != "server" or n.each) for n in noises):
+        return dict.fromkeys(OBSERVERS, f"none: {OF_ONE_CLIENT}")
+    if any(n.training for n in noises):
         return _correlated(guarded, schedule)
+    if any(n.participation for n in noises):
+        return _banded(guarded, schedule)
     released = _rounds(guarded, schedule)
     arriving = (
         _summed(guarded, schedule) if schedule.secure_aggregation else _update(guarded, schedule, {"client", "server"})
@@ -76,17 +103,9 @@ def _correlated(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
     noises = [[n for n in g.noises[-1] if n.training] for g in guarded]
     found = {(n.training / n.bound, n.training) for each in noises for n in each}
     separation = max(n.separation for each in noises for n in each)
-    why = ""
-    if not all(noises):
-        first = next(g.stretch.first for g, each in zip(guarded, noises, strict=True) if not each)
-        why = f"round {first + 1} has no noise that is correlated with that of the others"
-    elif len(found) > 1:
-        why = "the scale of noise that is correlated over the rounds changes, so that rounds do not take back what was added"
-    elif separation > schedule.separation:
-        why = f"its noise is for clients that take part once in {separation} consecutive rounds, and these may take part more often"
-    trusts: Observation = "none: trusts the server, whose correlated noise is the only one that counts"
+    why = _broken(noises, guarded, len(found), separation, schedule)
     if why:
-        return {**dict.fromkeys(("global", "type-0"), f"none: {why}"), "type-2": trusts, "type-1": trusts}
+        return {**dict.fromkeys(("global", "type-0"), f"none: {why}"), "type-2": TRUSTED, "type-1": TRUSTED}
     sigma, _ = found.pop()
     one = (Mechanism(sigma, 1.0, 1),)
     rounds = schedule.rounds
@@ -102,10 +121,67 @@ def _correlated(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
     arriving = Released((Part(rounds, one, one, one, 1),), sentence + _at_the_server(guarded, "sum"), "client")
     return {
         "global": Released(arriving.parts, sentence, "client"),
-        "type-2": trusts,
-        "type-1": trusts,
+        "type-2": TRUSTED,
+        "type-1": TRUSTED,
         "type-0": arriving,
     }
+
+
+def _broken(
+    noises: list[list[Noise]], guarded: tuple[Guarded, ...], scales: int, separation: int, schedule: Schedule
+) -> str:
+    """Return why noise that is correlated over the rounds proves nothing; empty if it does.
+
+    Args:
+        noises: The correlated noises of each stretch.
+        scales: Number of different scales.
+        separation: Least difference between two rounds of one client that the noise is for.
+    """
+    if not all(noises):
+        first = next(g.stretch.first for g, each in zip(guarded, noises, strict=True) if not each)
+        return f"round {first + 1} has no noise that is correlated with that of the others"
+    if scales > 1:
+        return "the scale of noise that is correlated over the rounds changes, so that rounds do not take back what was added"
+    if separation > schedule.separation:
+        once = f"its noise is for clients that take part once in {separation} consecutive rounds"
+        return f"{once}, and these may take part more often"
+    return ""
+
+
+def _banded(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
+    """Return the releases behind banded noise at the server: each round of a client as behind independent noise.
+
+    Let C have b bands, and two rounds of a client be at least b apart. Its update of round t then changes the rows t ... t + b - 1
+    of C x + z alone, by one column of C times the update, and no other of its updates changes them. Given all that was released
+    before and the other clients' draws, these rows are one release of a Gaussian mechanism; they are sampled if the draw is hidden
+    and independent of that of its other rounds (Choquette-Choo et al., NeurIPS 2023, Theorem 4). Other noise is not counted.
+    """
+    noises = [[n for n in g.noises[-1] if n.participation] for g in guarded]
+    found = {(n.participation / n.bound, n.participation) for each in noises for n in each}
+    # In one round by itself, no other round of the client shares its noise.
+    separation = min(schedule.rounds, max(n.separation for each in noises for n in each))
+    why = _broken(noises, guarded, len(found), separation, schedule)
+    if why:
+        return {**dict.fromkeys(("global", "type-0"), f"none: {why}"), "type-2": TRUSTED, "type-1": TRUSTED}
+    alone = list[Guarded]()
+    for g, each in zip(guarded, noises, strict=True):
+        one = tuple(dataclasses.replace(n, std=n.participation) for n in each)
+        first, rounds = g.stretch, g.stretch.rounds
+        # The deviation of the rounds differs, but not that of the independent noise. Turns are counted over all of them together.
+        if alone and (alone[-1].noises, alone[-1].stretch.clients_per_round) == ((one,), first.clients_per_round):
+            first = alone.pop().stretch
+            rounds += first.rounds
+        alone.append(Guarded(dataclasses.replace(first, rounds=rounds), (one,)))
+    released = _rounds(tuple(alone), schedule)
+    arriving = (
+        _summed(tuple(alone), schedule)
+        if schedule.secure_aggregation
+        else _update(tuple(alone), schedule, {"client", "server"})
+    )
+    if separation > 1:
+        shared = f"noise that is correlated over {separation} rounds, of which a client is in at most one: in each of its rounds "
+        released, arriving = (dataclasses.replace(s, sentence=shared + s.sentence) for s in (released, arriving))
+    return {"global": released, "type-2": TRUSTED, "type-1": TRUSTED, "type-0": arriving}
 
 
 def _trusting(at_client: list[bool], guarded: tuple[Guarded, ...]) -> str:
@@ -159,16 +235,23 @@ def _parts(guarded: tuple[Guarded, ...], schedule: Schedule, draw: Draw) -> tupl
 
 def _part(release: Mechanism | DiscreteMechanism, guarded: Guarded, schedule: Schedule, draw: Draw) -> Part:
     one, stretch = (release,), guarded.stretch
-    rounds, rate = stretch.rounds, stretch.clients_per_round / schedule.clients
-    sampled = dataclasses.replace(release, sampling_rate=rate, steps=rounds, sampling=draw)
+    rounds, rate = stretch.rounds, schedule.rate(stretch.clients_per_round)
+    sampled = dataclasses.replace(release, sampling_rate=rate, steps=schedule.turns(rounds), sampling=draw)
     hidden = (sampled,) if draw != "visible" else ()
     most = schedule.most_participations("client", stretch.clients_per_round, rounds)
     return Part(rounds, hidden or drawn(one, "client", stretch, schedule), repeated(one, most), one, most)
 
 
 def _rates(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
-    rates = [g.stretch.clients_per_round / schedule.clients for g in guarded]
+    rates = [schedule.rate(g.stretch.clients_per_round) for g in guarded]
     return f"q={max(rates):.4g}" if min(rates) == max(rates) else f"q={min(rates):.4g} to {max(rates):.4g}"
+
+
+def _of_groups(schedule: Schedule) -> str:
+    """Return as text that groups of clients take turns, empty without groups."""
+    if schedule.groups == 1:
+        return ""
+    return f" from {schedule.groups} groups in turn, each in at most {schedule.turns(schedule.rounds)} rounds,"
 
 
 def _seen_rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
@@ -176,10 +259,12 @@ def _seen_rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
     rates = _rates(guarded, schedule)
     if schedule.in_turn:
         return f"{schedule.rounds} rounds, in at most {_turns(guarded, schedule)} of which the client takes its turn"
+    turns = schedule.turns(schedule.rounds)
+    which = "each of which" if schedule.groups == 1 else f"at most {turns} of which the client's group has its turn and"
     if rates == "q=1":
-        return f"{schedule.rounds} rounds, in each of which every client takes part"
+        return f"{schedule.rounds} rounds, in {which} every client takes part"
     return (
-        f"{schedule.rounds} rounds, in each of which the client takes part with {rates}: the draw of clients is random, and "
+        f"{schedule.rounds} rounds, in {which} the client takes part with {rates}: the draw of clients is random, and "
         "the observer sees it"
     )
 
@@ -215,8 +300,10 @@ def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     if schedule.client_sampling == "fixed":
         how = f"cohorts drawn without replacement ({_rates(guarded, schedule)}), hidden from the observer"
         return Released(parts, f"{what}, {how}; zero-out adjacency{honest}", "client")
-    how = f"Poisson cohorts with {_rates(guarded, schedule)}, hidden from the observer"
-    return Released(parts, f"{what}, {how}; add-or-remove adjacency{honest}", "client")
+    # To add or remove a client would change the groups of the others.
+    adjacency = "add-or-remove" if schedule.groups == 1 else "zero-out"
+    how = f"Poisson cohorts{_of_groups(schedule)} with {_rates(guarded, schedule)}, hidden from the observer"
+    return Released(parts, f"{what}, {how}; {adjacency} adjacency{honest}", "client")
 
 
 def _summed(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:

@@ -18,6 +18,7 @@ from leakbench.privacy.shuffle import Shuffled
 
 __all__ = [
     "GROWING",
+    "OBSERVERS",
     "Guarded",
     "Observation",
     "Part",
@@ -31,6 +32,8 @@ __all__ = [
 
 GROWING = "the noise grows with the number drawn and shows how many were drawn: sampling (q) does not amplify privacy"
 
+
+OBSERVERS = ("global", "type-2", "type-1", "type-0")
 
 Releases: TypeAlias = tuple[Mechanism | Group | DiscreteMechanism, ...]
 """The releases of one participation."""
@@ -113,17 +116,19 @@ def drawn(one: Releases, unit: Unit, stretch: Stretch, schedule: Schedule) -> Me
     cohort, holders = stretch.clients_per_round, schedule.most_copies if unit == "example" else 1
     if schedule.client_sampling == "in_turn":
         return repeated(one, schedule.most_participations(unit, cohort, stretch.rounds))
-    if cohort == schedule.clients:
-        return repeated(one, holders * stretch.rounds)
+    rounds, rate = schedule.turns(stretch.rounds), schedule.rate(cohort)
+    if rate == 1:
+        return repeated(one, holders * rounds)
     first = one[0]
     single = holders == 1 and len(one) == 1 and (first.sampling_rate, first.steps) == (1.0, 1)
     if single and not isinstance(first, Group):
-        rate = cohort / schedule.clients
-        return (dataclasses.replace(first, sampling_rate=rate, steps=stretch.rounds, sampling="visible"),)
+        return (dataclasses.replace(first, sampling_rate=rate, steps=rounds, sampling="visible"),)
     inner = tuple(m for m in one if isinstance(m, Mechanism | Group))
     if len(inner) < len(one):
         raise ValueError("releases: got integer noise with others or for an example, expected one release of a client")
-    return (Mixture(inner, schedule.clients, holders, cohort, schedule.client_sampling, stretch.rounds),)
+    # Holders in several groups take part in other rounds than holders in one, but as often: each draw is independent.
+    drawn_of = (schedule.clients, holders, schedule.groups * cohort, schedule.client_sampling)
+    return (Mixture(inner, *drawn_of, rounds),)
 
 
 Observation: TypeAlias = Released | str

@@ -211,6 +211,17 @@ def test_canaries_take_turns_where_clients_do() -> None:
     assert not any((there[t : t + 3].sum(0) > 1).any() for t in range(8))
 
 
+def test_canaries_belong_to_groups_that_take_turns() -> None:
+    """3 of 10 clients from two groups: in the turns of its group, a canary takes part with probability .6."""
+    drawn = dataclasses.replace(draw_canaries({"w": torch.zeros(50)}, 40, 0), included=torch.ones(40, dtype=torch.bool))
+    there = torch.zeros(100, 40, dtype=torch.bool)
+    for t in range(100):
+        there[t, drawn.participants(Clock(t, 0, 100, 1, 3, 10, groups=2))] = True
+    assert not there[0::2, 1::2].any() and not there[1::2, 0::2].any()
+    assert float(there[0::2, 0::2].double().mean()) == pytest.approx(0.6, abs=0.04)
+    assert float(there[1::2, 1::2].double().mean()) == pytest.approx(0.6, abs=0.04)
+
+
 def test_a_diverged_training_is_finished_and_said_not_to_be_audited(monkeypatch, capsys, tmp_path) -> None:
     federation = ("--train-rounds", "4", "--clients", "10", "--clients-per-round", "2", "--local-iterations", "2")
     huge = ("--clip-factor", "1e6", "--noise-factor", "1e6", "--canaries", "50", "--out", str(tmp_path / "run"))

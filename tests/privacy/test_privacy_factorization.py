@@ -23,7 +23,7 @@ from leakbench.privacy.factorization import (
 )
 from leakbench.privacy.factorization_search import Dense, banded, buffered, dense, independent, square_root
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.privacy.participation import EVERY, SINGLE, Participation
+from leakbench.privacy.participation import EVERY, SINGLE, Participation, Reals, sensitivity
 
 DELTA = 1e-5
 
@@ -177,6 +177,26 @@ def test_full_groups_have_no_amplification() -> None:
     ratio = made.sensitivity(Participation(8)).value / made.sensitivity(SINGLE).value
     assert everyone == Mechanism(2.0, 1.0, 12) and ratio == pytest.approx(math.sqrt(12))
     assert pld((everyone,), DELTA) == pytest.approx(pld((unamplified(2.0 / ratio),), DELTA), rel=1e-6)
+
+
+@pytest.mark.parametrize("workload", [np.tri(6), np.tri(6)[-1:], np.random.default_rng(1).random((3, 6))])
+def test_no_correlation_helps_a_unit_that_takes_part_in_every_round(workload: Reals) -> None:
+    """|A C^-1| sens(C) >= the sum of the norms of A's columns, by contributions along these columns; a diagonal C attains it.
+
+    So noise that each client correlates over its own updates gains nothing against an observer of all of them. The last sum alone
+    has least error with independent noise of one scale.
+    """
+    norms = np.linalg.norm(workload, axis=0)
+    contributions = (workload / norms).T
+    best = np.diag(np.sqrt(norms))
+    scaled = sensitivity(best, EVERY)
+    assert scaled.exact and np.linalg.norm(workload @ np.linalg.inv(best)) * scaled.value == pytest.approx(norms.sum())
+    rng = np.random.default_rng(0)
+    for spread in (0.01, 0.3, 1.0) * 20:
+        c = best @ (np.eye(6) + spread * np.tril(rng.normal(size=(6, 6))))
+        least = np.linalg.norm(workload @ np.linalg.inv(c)) * np.linalg.norm(c @ contributions)
+        assert least >= norms.sum() * (1 - 1e-9)
+        assert np.linalg.norm(c @ contributions) <= sensitivity(c, EVERY).value * (1 + 1e-9)
 
 
 def test_independent_noise_has_the_error_of_dp_sgd() -> None:

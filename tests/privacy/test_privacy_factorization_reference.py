@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from leakbench.privacy.factorization import Banded, Buffered, squared_error
+from leakbench.privacy.accountants import pld
+from leakbench.privacy.factorization import Banded, Buffered, amplified, squared_error
 from leakbench.privacy.factorization_search import banded, buffered, dense, square_root
 from leakbench.privacy.participation import SINGLE, Participation, sensitivity, toeplitz, toeplitz_sensitivity
 
@@ -97,6 +98,17 @@ def test_streams_are_equal(mf: ModuleType, made: Any) -> None:
     theirs = np.asarray(stream.materialize(20))
     np.testing.assert_allclose(theirs, inverse, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(torch.stack(released).numpy(), theirs @ z.numpy(), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("rounds", "groups"), [(100, 1), (100, 4), (97, 8), (3, 10)])
+def test_sampled_groups_have_the_epsilon_of_jax_privacy(mf: ModuleType, rounds: int, groups: int) -> None:
+    accounting = pytest.importorskip("jax_privacy.accounting", reason="jax-privacy is not installed")
+    params = accounting.DpParams(
+        noise_multipliers=2.0, num_samples=1000, delta=1e-5, batch_size=50, cycle_length=groups
+    )
+    theirs = accounting.DpsgdTrainingAccountant(accounting.PldAccountantConfig()).compute_epsilon(rounds, params)
+    ours = pld((amplified(banded(rounds, min(rounds, groups)), 2.0, 0.05, groups),), 1e-5)
+    assert ours == pytest.approx(float(theirs), rel=2e-3)
 
 
 def test_the_dense_optimum_has_the_same_error(mf: ModuleType) -> None:

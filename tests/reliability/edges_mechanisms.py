@@ -53,6 +53,7 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
         {"multiplier": 1.0, "correlation": {"buffered": {"buffers": 1}}},
         {"multiplier": 1.0, "correlation": "independent"},
     ),
+    "banded_noise": tuple({"multiplier": m} for m in (0.0, 1.0, 1e9)),
     "share_of_noise": tuple({"multiplier": m} for m in (0.0, 1.0, 1e9)),
     "integer_shares": (
         *({"multiplier": m} for m in (0.0, 1.0, 1e9)),
@@ -110,6 +111,7 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
 BEFORE: dict[str, tuple[dict[str, Any], ...]] = {
     "l2_max": ({"clip_whole": {"norm": 1.0}},),
     "correlated_noise": ({"clip_whole": {"norm": 1.0}},),
+    "banded_noise": ({"clip_whole": {"norm": 1.0}},),
     "share_of_noise": ({"clip_whole": {"norm": 1.0}},),
     "integer_shares": ({"clip_whole": {"norm": 1.0}},),
     "quantile_noise": ({"clip_quantile": {"initial": 1.0}},),
