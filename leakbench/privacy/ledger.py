@@ -88,10 +88,13 @@ class Schedule:
                 raise InputError(f"{name}: got {getattr(self, name)}, expected at least 1")
         if self.rounds < 0:
             raise InputError(f"rounds: got {self.rounds}, expected at least 0")
-        if self.clients_per_round > self.clients:
-            raise InputError(
-                f"clients_per_round: got {self.clients_per_round}, expected at most the {self.clients} clients"
-            )
+        for name, most, what in (
+            ("clients_per_round", self.clients, "clients"),
+            ("batch", self.examples_per_client, "examples of a client"),
+            ("examples_per_person", self.examples_per_client, "examples of a client"),
+        ):
+            if getattr(self, name) > most:
+                raise InputError(f"{name}: got {getattr(self, name)}, expected at most the {most} {what}")
         if self.groups > 1 and (
             self.client_sampling != "poisson" or self.groups * self.clients_per_round > self.clients
         ):
@@ -99,11 +102,6 @@ class Schedule:
                 f"groups: got {self.groups} groups with {self.client_sampling} cohorts of {self.clients_per_round} of "
                 f"{self.clients} clients, expected poisson cohorts, and in each group enough clients for one"
             )
-        for name in ("batch", "examples_per_person"):
-            if getattr(self, name) > self.examples_per_client:
-                raise InputError(
-                    f"{name}: got {getattr(self, name)}, expected at most the {self.examples_per_client} examples of a client"
-                )
         if not 0 < self.copies <= self.most_copies <= self.clients:
             raise InputError(
                 f"copies: got {self.copies} (most_copies {self.most_copies}), expected 0 < mean <= most <= clients"
