@@ -156,6 +156,19 @@ DEFENSES: Mapping[str, Claimed] = {
         "Rotated copies in the batch hide an image (Jeter et al. 2024, against servers that read rows).",
         "An honest server's search finds the image together with its copies.",
     ),
+    "dcs2": Claimed(
+        "A concealed example whose gradient is close to the private one hides it in their sum (Wu et al. 2024).",
+        "The attacker searches the concealed example as one more input; the last layer shows both labels.",
+    ),
+    "fedkl": Claimed(
+        "Scales and shifts from a private key make the gradient useless for reconstruction (Ren et al. 2023).",
+        "The scales and shifts are few numbers, which the attacker searches together with the image. What remains hidden is the "
+        "contrast, by the normalisation and not by the key.",
+    ),
+    "fedkl_evaluation": Claimed(
+        "As fedkl, with the normalisation in evaluation mode, as in a test of its code.",
+        "As for fedkl; without the normalisation the image is found.",
+    ),
 }
 
 TEXT = """# Broken defenses
