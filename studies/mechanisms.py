@@ -35,6 +35,7 @@ MECHANISMS: Mapping[str, str] = {
     "trees": "dp_ftrl",
     "banded": "dp_ftrl_banded",
     "buffered": "dp_ftrl_buffered",
+    "banded, groups in turn": "dp_ftrl_banded_sampled",
     "discrete Gaussian shares": "distributed_discrete_gaussian",
     "Skellam shares": "distributed_skellam",
     "shuffled Gaussian reports": "shuffled_gaussian",
@@ -94,7 +95,7 @@ def measure(name: str, runs: Path) -> list[Row]:
             **{point: valid[point] for point in POINTS},
             "audited": max(release.lower_bound or 0.0, release.lower_bound_family or 0.0),
             "audited_valid": release.valid,
-            "verdict": release.verdict,
+            "audit": release.verdict,
             "scope": release.reason.split("; ", 1)[-1],
             "training_audited": None
             if training is None
@@ -122,7 +123,7 @@ def page(rows: pd.DataFrame) -> str:
         for _, row in rows.iterrows()
     ]
     broken = rows[
-        (rows["verdict"] == "violated")
+        (rows["audit"] == "violated")
         | (rows["audited"] > rows["audited_valid"])
         | (rows["training_audited"] > rows["valid"])
     ]

@@ -315,8 +315,8 @@ def test_rearrangements_of_some_lanes_are_judged_by_their_own_victims() -> None:
     z = space.encode((WordEmbeddings.of(of, "test").weight[0][wrong] * (wrong != 0)[..., None])[:, None])
     points = Points(space, z.shape[1:], one_hot(LABELS, 2).float()[:, None], joint=False)
 
-    def value(z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
-        return method._value((of,), space, z, targets, lanes)
+    def value(z: Tensor, targets: Tensor, hidden: Tensor, lanes: Tensor) -> Tensor:
+        return method._value((of,), space, z, targets, None, lanes)
 
     chosen = _Candidates.of(of, points, value, method, (3, 4, 5))
     for together in (1, 7, chosen.together):

@@ -37,7 +37,7 @@ def test_the_published_epsilons_are_those_of_the_ledger(name: str) -> None:
 def test_a_contradicted_epsilon_is_named() -> None:
     assert "An audit contradicts 0 of" in page(ROWS)
     assert f"contradicts 1 of {len(ROWS)}: trees" in page(
-        ROWS.assign(verdict=ROWS["verdict"].mask(ROWS["mechanism"] == "trees", "violated"))
+        ROWS.assign(audit=ROWS["audit"].mask(ROWS["mechanism"] == "trees", "violated"))
     )
     assert f"contradicts 1 of {len(ROWS)}: banded" in page(
         ROWS.assign(training_audited=ROWS["training_audited"].mask(ROWS["mechanism"] == "banded", 9.0))
