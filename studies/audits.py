@@ -216,12 +216,11 @@ def drawn(rows: pd.DataFrame) -> Figure:
         mean = sound[f"{kind}_mean"]
         ends = [mean - sound[f"{kind}_low"], sound[f"{kind}_high"] - mean]
         axes.errorbar(
-            sound["epsilon"] * 1.04**number, mean, ends, color=COLOURS[number], marker="os"[number], label=label
+            sound["epsilon"] + 0.08 * number, mean, ends, color=COLOURS[number], marker="os"[number], label=label
         )
     axes.plot(sound["epsilon"], sound["epsilon"], color="black", ls="--", label="epsilon")
-    axes.set(xscale="log", xlabel="valid epsilon", ylabel="audited lower bound")
-    axes.set_xticks(list(sound["epsilon"]), [f"{e:.3g}" for e in sound["epsilon"]])
-    axes.minorticks_off()
+    axes.set(xlabel="valid epsilon", ylabel="audited lower bound")
+    axes.set_xticks(list(sound["epsilon"]), [f"{e:.2g}" for e in sound["epsilon"]])
     axes.legend()
     return figure
 
