@@ -1,7 +1,7 @@
 """Releases of one example to each observer: the noisy sum of every batch, or the example's gradient.
 
-With `Schedule.examples_per_person` K > 1, they are the releases of a person with K examples in the data of each client that has any
-of them. A sum of a batch with j of these examples moves by at most j times the bound of one example.
+With `Schedule.examples_per_person` K > 1, they are the releases of a person with K examples at each of `Schedule.most_copies`
+clients. A sum of a batch with j of these examples moves by at most j times the bound of one example.
 """
 
 from __future__ import annotations
@@ -46,22 +46,28 @@ def of_an_example(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str,
 
 
 def _participations(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
-    """Return as text how often the example with the most copies takes part, and whether that is random."""
+    """Return as text how often the example with the most copies, or a person at as many clients, takes part."""
     stretches = [g.stretch for g in guarded]
     whole = sum(s.rounds * s.clients_per_round for s in stretches)
     expected = whole / schedule.clients * schedule.most_copies
     mean, most = f"{schedule.copies:.4g}", f"{schedule.most_copies}"
     held = f"the worst example, which {most} of {schedule.clients} clients hold{'s' * (schedule.most_copies == 1)}"
-    held += f" ({mean} on average)" * (mean != most)
+    held += f" ({mean} on average)" * (mean != most) + ","
+    beyond = upto = ""
     if schedule.examples_per_person > 1:
-        held = f"the worst person, whose examples {most} of {schedule.clients} clients hold{'s' * (schedule.most_copies == 1)}"
+        held = f"a person with examples at no more than {most} of {schedule.clients} clients"
+        upto, beyond = (
+            "up to ",
+            "; a person at more clients is not covered" if schedule.most_copies < schedule.clients else "",
+        )
     if schedule.in_turn:
         turns = sum(schedule.most_participations("example", s.clients_per_round, s.rounds) for s in stretches)
-        return f"{held}, takes part at most {_times(turns, 6)}: clients take turns"
+        return f"{held} takes part at most {_times(turns, 6)}: clients take turns{beyond}"
     if all(s.clients_per_round == schedule.clients for s in stretches):
-        return f"{held}, takes part {_times(expected, 6)}: all clients take part in every round"
+        return f"{held} takes part {upto}{_times(expected, 6)}: all clients take part in every round{beyond}"
     often = _times(expected, 4)
-    return f"{held}, takes part {often} on average: the draw of clients is random, and the observer sees it"
+    random = "the draw of clients is random, and the observer sees it"
+    return f"{held} takes part {upto}{often} on average: {random}{beyond}"
 
 
 def _times(number: float, digits: int) -> str:

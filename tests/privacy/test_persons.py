@@ -302,17 +302,44 @@ def test_all_examples_of_a_client_are_covered_already() -> None:
     one, several = (at(SCHEDULE, OF_CLIENTS, "client", examples_per_person=k) for k in (1, 50))
     assert valid(one) == valid(several)
     assert several.unit == "client"
-    assert several.reason == f"{one.reason}; covers all examples of a client, and so each person in its data"
+    assert several.reason is not None
+    assert several.reason == (
+        f"{one.reason}; covers all examples of a client, and so each person with examples at one client only; "
+        "a person at several clients is not covered"
+    )
 
 
 def test_the_unit_and_the_sentence_name_the_person() -> None:
     found = at(SCHEDULE, ON_THE_SUM, examples_per_person=5)
-    assert found.unit == unit_name("example", 5) == "person with at most 5 examples"
+    assert found.unit == unit_name("example", 5) == "person with at most 5 examples at no more than one client"
     assert (
         "noise of 6 times one example's bound on the sum of a batch; a person with at most 5 examples" in found.reason
     )
-    assert "the worst person, whose examples 1 of 20 clients holds" in found.reason
+    assert "a person with examples at no more than 1 of 20 clients takes part up to" in found.reason
     assert unit_name("client", 5) == "client"
+
+
+@pytest.mark.parametrize("cohorts", ["fixed", "poisson", "in_turn"])
+@pytest.mark.parametrize("facts", [ON_THE_SUM, OF_EACH])
+def test_the_number_of_clients_of_a_person_is_part_of_the_unit(cohorts: str, facts: Any) -> None:
+    changes = {"copies": 2.0, "most_copies": 3, "client_sampling": cohorts}
+    found = at(SCHEDULE, facts, **changes, examples_per_person=5)
+    assert found.unit == "person with at most 5 examples at each of at most 3 clients"
+    assert "a person with examples at no more than 3 of 20 clients takes part" in found.reason
+    assert "a person at more clients is not covered" in found.reason
+    assert "worst person" not in found.reason
+    assert "person" not in at(SCHEDULE, facts, **changes).reason
+
+
+def test_five_examples_at_three_clients_cost_more_than_at_one_and_fifteen_clients_more_than_three() -> None:
+    few, some, many = (
+        at(SCHEDULE, ON_THE_SUM, copies=1.0, most_copies=m, examples_per_person=k).valid
+        for m, k in ((1, 5), (3, 5), (15, 5))
+    )
+    assert few is not None
+    assert some is not None
+    assert many is not None
+    assert few < some < many
 
 
 def test_a_claim_stays_that_of_one_example() -> None:
