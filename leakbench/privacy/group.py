@@ -46,6 +46,9 @@ COARSE = 1 / 32
 MOST_TERMS = 50_000_000
 """Largest number of Gaussians times points of an integration, a second of work."""
 
+MOST_POINTS = 4_000_000
+"""Largest number of points of an integration, for which its arrays together take half a gigabyte."""
+
 RARE = 1e-9
 """Probability of numbers of drawn examples that do not matter for the choice of a grid."""
 
@@ -327,17 +330,18 @@ def _by_quadrature(group: Group, orders: tuple[float, ...]) -> Reals:
     infinite for orders that are not whole numbers or above the largest order that is computed.
     """
     weights, shifts = np.array(group.weights), group._shifts(group.members + 1)
-    widest = MOST_TERMS / weights.size
+    widest = min(MOST_TERMS / weights.size, MOST_POINTS)
     highest = min(HIGHEST, (widest * COARSE - 2 * WIDE) / float(shifts[-1]))
     found, chosen = np.full(len(orders), math.inf), [a for a in orders if a <= highest and a == int(a)]
     if not chosen:
         return found
     # r^a is a sum of Gaussians of width 1. The zeros of r are about pi / (largest shift) away from the real axis.
-    forward = np.arange(-WIDE, max(chosen) * float(shifts[-1]) + WIDE, COARSE)
     fine = min(COARSE, 1 / (8 * float(shifts[-1])))
-    back = np.arange(-(max(chosen) - 1) * float(weights @ shifts) - WIDE, WIDE, fine)
-    if back.size > widest:
+    lowest = -(max(chosen) - 1) * float(weights @ shifts) - WIDE
+    if (WIDE - lowest) / fine > widest:
         return found
+    forward = np.arange(-WIDE, max(chosen) * float(shifts[-1]) + WIDE, COARSE)
+    back = np.arange(lowest, WIDE, fine)
     sides = [(x, _log_ratio(x, weights, shifts), math.log(step)) for x, step in ((forward, COARSE), (back, fine))]
     for place, a in enumerate(orders):
         if a in chosen:

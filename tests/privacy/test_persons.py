@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -206,6 +207,17 @@ def test_renyi_divergences_are_those_of_quadrature_in_both_directions() -> None:
             for p, q in ((with_person, without), (without, with_person))
         ]
         assert one.divergences([order])[0] == pytest.approx(max(both), rel=1e-6)
+
+
+@pytest.mark.parametrize(("sigma", "members", "rate"), [(1e-3, 2, 0.143), (3e-3, 5, 0.143), (1.2e-3, 5, 0.01)])
+def test_renyi_divergences_with_little_noise_need_little_memory(sigma: float, members: int, rate: float) -> None:
+    one = group(sigma, members, rate)
+    tracemalloc.start()
+    found = one.divergences([2, 3, 8, 64])
+    largest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert largest < 1e9
+    assert (found <= np.array([2, 3, 8, 64]) / (2 * (sigma / members) ** 2)).all()
 
 
 def test_the_bound_of_batches_of_fixed_size_is_above_every_tried_contribution() -> None:
