@@ -57,7 +57,7 @@ CLOSE, RATIO = 5000, 1.001
 
 
 def drawn_examples(members: int, batch: int, examples: int, sampling: Literal["poisson", "fixed"]) -> tuple[float, ...]:
-    """Return the probabilities that a batch has 0, 1, ..., K examples of a person.
+    """Return the probabilities that a batch has 0, 1, 2, ... examples of a person, up to K or the size of a fixed batch.
 
     Args:
         members: K, the person's examples among the client's.
@@ -67,7 +67,7 @@ def drawn_examples(members: int, batch: int, examples: int, sampling: Literal["p
     """
     from scipy import stats  # noqa: PLC0415  (takes a second)
 
-    counts = np.arange(members + 1)
+    counts = np.arange((min(members, batch) if sampling == "fixed" else members) + 1)
     if sampling == "poisson":
         weights = stats.binom(members, batch / examples).pmf(counts)
     else:
@@ -77,10 +77,10 @@ def drawn_examples(members: int, batch: int, examples: int, sampling: Literal["p
 
 @dataclass(frozen=True)
 class Group:
-    """A sum with Gaussian noise that contains a random number of a person's K examples, released `steps` times.
+    """A sum with Gaussian noise that contains a random number of a person's examples, at most K, released `steps` times.
 
     Args:
-        noise_multiplier: Standard deviation of the noise divided by the largest L2 norm of all K examples' contribution, >= 0.
+        noise_multiplier: Standard deviation of the noise divided by the largest L2 norm of K examples' contribution, >= 0.
         weights: Probabilities, (K + 1,), that the sum contains 0, 1, ..., K of the examples.
         steps: Number of releases, >= 0.
         sampling: `poisson`: each example is drawn independently, and the draw is hidden (adjacency: add or remove the person);
@@ -106,7 +106,7 @@ class Group:
 
     @property
     def members(self) -> int:
-        """K, the number of the person's examples."""
+        """K, the largest number of the person's examples in one sum."""
         return len(self.weights) - 1
 
     @property

@@ -62,7 +62,8 @@ def valid(found: Epsilon) -> list[float | None]:
 def group(sigma: float, members: int, rate: float, steps: int = 1, sampling: Any = "poisson") -> Group:
     """Return a group of a client with 1,000 examples, with noise of sigma bounds of one example."""
     weights = drawn_examples(members, round(1000 * rate), 1000, "fixed" if sampling == "fixed" else "poisson")
-    return Group(sigma / (math.sqrt(members) if sampling == "visible" else members), weights, steps, sampling)
+    most = len(weights) - 1
+    return Group(sigma / (math.sqrt(most) if sampling == "visible" else most), weights, steps, sampling)
 
 
 def group_privacy(one: Mechanism, members: int, delta: float) -> float:
@@ -149,6 +150,47 @@ def test_in_the_worst_split_a_person_fills_whole_batches(members: int, squares: 
     found = at(SCHEDULE, ON_THE_SUM, **changes, examples_per_person=members)
     assert found.valid is not None
     assert float(gaussian_delta(found.valid, math.sqrt(squares) / 6)) == pytest.approx(DELTA, rel=2e-3)
+
+
+# A clip of the mean of 10 examples at .2 bounds the sum's change by any number of them to 4; the noise is 24, as above.
+OF_THE_MEAN = {"batch": (Fact("clip", norm=0.2), Fact("noise", std=24.0))}
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_clip_of_the_mean_bounds_all_examples_of_a_person_together(sampling: Any) -> None:
+    changes = {"clients_per_round": 20, "batch_sampling": sampling}
+    one, several = (at(SCHEDULE, OF_THE_MEAN, **changes, examples_per_person=k) for k in (1, 5))
+    weights = drawn_examples(5, 10, 100, sampling)
+    expected = pld((Mechanism(several.sigma_effective or 0.0, 1 - weights[0], 20, sampling),), DELTA)
+    assert several.sigma_effective == one.sigma_effective
+    assert several.valid == pytest.approx(expected, rel=1e-9)
+    assert several.q == 1 - weights[0]
+    assert "moves it by up to one bound, however many of them are in the batch" in several.reason
+    both = {**OF_THE_MEAN, "example": (Fact("clip", norm=1e-3),)}
+    assert at(SCHEDULE, both, **changes, examples_per_person=5).sigma_effective == pytest.approx(
+        24 / 1e-3 / 5, rel=1e-9
+    )
+    assert at(SCHEDULE, OF_THE_MEAN, **changes, examples_per_person=100).sigma_effective == one.sigma_effective
+
+
+@pytest.mark.parametrize(("members", "batches"), [(1, 1), (4, 4), (10, 10), (23, 10)])
+def test_in_a_split_with_a_clip_of_the_mean_a_person_is_in_as_many_batches_as_possible(
+    members: int, batches: int
+) -> None:
+    changes = {"rounds": 1, "local_iterations": 10, "clients_per_round": 20, "batch_sampling": "split"}
+    one, several = (at(SCHEDULE, OF_THE_MEAN, **changes, examples_per_person=k) for k in (1, members))
+    assert one.sigma_effective is not None
+    assert several.sigma_effective == pytest.approx(one.sigma_effective / math.sqrt(batches))
+
+
+def test_a_batch_of_fixed_size_holds_no_more_examples_than_its_size() -> None:
+    changes = {"clients_per_round": 20, "batch_sampling": "fixed"}
+    many, whole = (at(SCHEDULE, ON_THE_SUM, **changes, examples_per_person=k) for k in (50, 100))
+    assert many.sigma_effective == pytest.approx(6 / 10)
+    assert "a person with at most 50 examples in a client's data moves it by up to one bound for each" in many.reason
+    # All examples of the client are the person's: 10 in each batch, for certain.
+    assert whole.q == 1.0
+    assert whole.valid == pytest.approx(pld((Mechanism(6 / 10, 1.0, 20),), DELTA), rel=1e-9)
 
 
 def test_uses_of_a_gradient_in_batches_of_fixed_size_are_hypergeometric() -> None:
