@@ -283,6 +283,41 @@ def test_the_bound_of_batches_of_fixed_size_is_above_every_tried_contribution() 
     assert closest > 0.99
 
 
+def of_a_fixed_batch(examples: int, batch: int, members: int, sigma: float, steps: int) -> Group:
+    weights = drawn_examples(members, batch, examples, "fixed")
+    return Group(sigma / (len(weights) - 1), weights, steps, "fixed")
+
+
+@pytest.mark.parametrize(
+    ("federation", "steps", "expected"),
+    [
+        ((100, 5, 10, 6.0), 1, 1.184),
+        ((100, 50, 5, 6.0), 1, 2.800),
+        ((10, 3, 2, 2.0), 1, 3.689),
+        ((6, 3, 3, 2.0), 2, 7.751),
+    ],
+)
+def test_the_bound_of_a_batch_of_fixed_size_pairs_each_number_of_drawn_examples_with_itself(
+    federation: tuple[int, int, int, float], steps: int, expected: float
+) -> None:
+    found = pld((of_a_fixed_batch(*federation, steps),), DELTA)
+    assert found == pytest.approx(expected, abs=2e-3)
+    _, batch, members, sigma = federation
+    assert found < pld((Mechanism(sigma / min(members, batch), 1.0, steps),), DELTA)
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_the_bound_of_a_batch_of_fixed_size_is_below_that_of_certain_draws_and_grows_with_the_examples(
+    own: int,
+) -> None:
+    few = np.zeros(EPSILONS.size)
+    for members in range(1, 13):
+        bound = of_a_fixed_batch(14, 10, members, 6.0, 1).profiles[own](EPSILONS)
+        assert (bound > few).all()
+        assert (bound <= gaussian_delta(EPSILONS, min(members, 10) / 6) * (1 + 1e-9)).all()
+        few = bound
+
+
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
 def test_lines_between_a_part_of_the_epsilons_are_hardly_above_the_divergences(sampling: Any) -> None:
     removed, added = group(1.0, 4, 0.1, sampling=sampling).profiles
