@@ -363,6 +363,14 @@ def test_more_examples_of_a_person_cost_more_for_each_observer(facts: Any, batch
             assert (low is None and high is None) or (low is not None and high is not None and low < high)
 
 
+@pytest.mark.parametrize(("members", "sigma", "sampling"), [(100, 1.0, "fixed"), (100, 6.0, "poisson")])
+def test_a_large_epsilon_of_a_person_has_a_grid_that_fits_it(members: int, sigma: float, sampling: Any) -> None:
+    weights = drawn_examples(members, 5, 500, sampling)
+    rounds = Mixture((Group(sigma / (len(weights) - 1), weights, 100, sampling),), 1000, 9, 100, "fixed", 100)
+    found = pld((rounds,), DELTA)
+    assert found == pytest.approx(float(losses((rounds,), 1e-5 * found).get_epsilon_for_delta(DELTA)), rel=5e-3)
+
+
 def test_little_noise_leaves_no_mass_at_an_infinite_loss() -> None:
     # Against the person's outputs, a loss is at most -log P(no example is drawn), where the divergence falls to 0 at once.
     one = group(0.6, 5, 0.1, 20)
