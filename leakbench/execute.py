@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from leakbench.auditing.cell import audit_training
+from leakbench.auditing.cell import audit_training, valid_of_one
 from leakbench.cell import Cell, hand_out
 from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.cell.device import conditions
@@ -164,7 +164,10 @@ def _audited(cell: Cell, run: Run, delta: float) -> AuditedTraining | None:
     if not held[CANARY_SCORES].isfinite().all():
         return None
     scores, included = held[CANARY_SCORES].numpy(), inclusion(count, cell.settings.seed).numpy()
-    return AuditedTraining.model_validate(audit_training(cell, scores, included, delta).as_dict())
+    found = audit_training(cell, scores, included, delta).as_dict()
+    if cell.settings.examples_per_person > 1 and cell.defense.unit == "example":
+        found["valid"] = valid_of_one(cell, delta)
+    return AuditedTraining.model_validate(found)
 
 
 def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:

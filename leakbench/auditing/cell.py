@@ -35,7 +35,7 @@ from leakbench.privacy.mechanism import AnyMechanism, Mechanism, Mixture
 from leakbench.privacy.observers import Observation, Released, observations
 from leakbench.privacy.renyi import Reals
 
-__all__ = ["audit", "audit_cell", "audit_training", "check_trials"]
+__all__ = ["audit", "audit_cell", "audit_training", "check_trials", "valid_of_one"]
 
 TRIALS = (100, 10_000_000)
 
@@ -177,6 +177,12 @@ def audit_training(cell: Cell, scores: Reals, included: Any, delta: float) -> On
     return audit_one_run(
         scores, included, delta, cell.defense.unit, default_choices(len(scores)), run if constant else None
     )
+
+
+def valid_of_one(cell: Cell, delta: float) -> float | None:
+    """Return the valid epsilon of released models for what a canary is: one example or one client, never a person."""
+    one = _of_one(cell)
+    return cell_epsilon(one.defense, one.data, one.settings, hand_out(one), None, delta).valid
 
 
 def _of_one(cell: Cell) -> Cell:

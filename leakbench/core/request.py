@@ -284,8 +284,9 @@ class Request:
         Field(
             ge=1,
             description=(
-                "Largest number of examples of one person in a client's data. An epsilon of one example becomes one of a person "
-                "with so many; an epsilon of one client covers all its examples and does not change."
+                "Largest number K of examples of one person in a client's data. An epsilon of one example becomes one of a person "
+                "with at most K at each of at most M clients, where M clients hold the example with the most copies; a person at "
+                "more clients is not covered. An epsilon of one client covers all its examples and does not change."
             ),
         ),
     ] = 1

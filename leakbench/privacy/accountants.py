@@ -49,6 +49,9 @@ FEW = 4
 MANY, RATIO = 128, 1.01
 """Largest number of kinds of mechanism that `pld` does not round, at 20 ms each, and the ratio of the grid for more."""
 
+RELATIVE = 2e-5
+"""Step of the grid of losses, relative to a large epsilon."""
+
 Accountant: TypeAlias = Callable[[Mechanisms, float], float]
 
 
@@ -169,7 +172,14 @@ def pld(mechanisms: Mechanisms, delta: float) -> float:
         plain = [m for m in kinds if isinstance(m, Mechanism) and (m.sampling == "poisson" or m.sampling_rate == 1)]
         if len(plain) == len(kinds):
             return _poisson_pld(plain, delta, interval)
-        return composed_epsilon(kinds, delta, interval)
+        found = composed_epsilon(kinds, delta, interval)
+        if not any(map(_whole_orders, kinds)):
+            return found
+        # Rényi divergences overestimate the epsilon of a person, and so the step of the grid. Every result is an upper bound.
+        least = max(1e-4, *map(coarsest_needed, kinds))
+        while (finer := max(least, RELATIVE * found)) < interval / 2:
+            found, interval = min(found, composed_epsilon(kinds, delta, finer)), finer
+        return found
 
 
 def _interval(kinds: Gaussians, delta: float) -> float:
@@ -177,7 +187,7 @@ def _interval(kinds: Gaussians, delta: float) -> float:
     similar = gaussians(tuple(map(_similar, kinds)))
     total = np.array([m.steps for m in similar]) @ divergences(similar)  # More orders can only decrease the epsilon.
     small = bool(epsilon_at(INTEGER_ORDERS, total, delta, "tight") <= 5)
-    return max(1e-4, *map(coarsest_needed, kinds), 0.0 if small else 2e-5 * rdp(similar, delta))
+    return max(1e-4, *map(coarsest_needed, kinds), 0.0 if small else RELATIVE * rdp(similar, delta))
 
 
 def _similar(mechanism: AnyMechanism) -> AnyMechanism:

@@ -38,6 +38,7 @@ class Noise:
         participation: As in `Fact`.
         separation: As in `Fact`.
         integer: As in `Fact`; None for Gaussian noise.
+        together: Whether the bound holds for any number of a batch's examples together, as that of a clip of their mean does.
     """
 
     station: str
@@ -51,6 +52,7 @@ class Noise:
     participation: float = 0.0
     separation: int = 1
     integer: IntegerNoise | None = None
+    together: bool = False
 
 
 def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) -> tuple[tuple[Noise, ...], str]:
@@ -85,6 +87,7 @@ class _Found:
         noises: Noises that protect the unit.
         bound: Largest L2 norm of one unit's contribution to the next noise.
         part: Number of the bound, see `Noise`.
+        together: As in `Noise`.
         scaled: Why the scale of a later noise does not follow from the bound; empty if it does.
         failure: Why the first noise protects nothing; empty if it protects something, or before the first noise.
         bare: Why the data show without any noise; empty if they do not.
@@ -96,6 +99,7 @@ class _Found:
     noises: tuple[Noise, ...] = ()
     bound: float = math.inf
     part: int = 0
+    together: bool = False
     scaled: str = ""
     failure: str = ""
     bare: str = ""
@@ -132,7 +136,9 @@ class _Found:
         norm = fact.norm * (2 * self.batch if station == "batch" else 1)
         if norm == math.inf:
             return replace(begun, bound=math.inf, scaled=fact.reason)
-        return replace(begun, bound=norm if fact.rescales else min(begun.bound, norm), scaled="")
+        if norm <= begun.bound or fact.rescales:
+            return replace(begun, bound=norm, together=station == "batch", scaled="")
+        return replace(begun, scaled="")
 
     def _after_other(self, fact: Fact, station: str) -> _Found:
         # Nothing bounds one unit's share of its result, so a later noise does not protect the unit by itself. A sum modulo m may
@@ -160,7 +166,7 @@ class _Found:
             return found if self.noises else replace(found, failure=why)
         where = (station, fact.std, fact.each, self.bound, self.part, alone)
         over_rounds = (fact.training, fact.participation, fact.separation)
-        noise = Noise(*where, fact.only, *over_rounds, fact.integer)
+        noise = Noise(*where, fact.only, *over_rounds, fact.integer, self.together)
         return found if self.closed else replace(found, noises=(*self.noises, noise))
 
 

@@ -96,7 +96,7 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
     Args:
         phases: The whole training, in order; the releases of all phases are composed, each with its own noise and draw.
         unit: What the epsilon protects: an `example` with all its copies, or all data of a `client`. With
-            `schedule.examples_per_person` above 1, the first one is a person with so many examples in a client's data.
+            `schedule.examples_per_person` above 1, the first one is a person, see `Schedule`.
         delta: Delta of the valid epsilon; the claim has its own.
 
     Raises:
@@ -125,7 +125,7 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
         accountant=accountant,
         valid=headline.valid,
         reason=headline.reason,
-        unit=unit_name(unit, schedule.examples_per_person),
+        unit=unit_name(unit, schedule.examples_per_person, schedule.most_copies),
         delta=delta,
         observer="global",
         steps=headline.steps,
@@ -177,7 +177,8 @@ def _tap(
 def _with_persons(seen: Observation) -> Observation:
     if isinstance(seen, str):
         return seen
-    text = f"{seen.sentence}; covers all examples of a client, and so each person in its data"
+    covered = "covers all examples of a client, and so each person with examples at one client only"
+    text = f"{seen.sentence}; {covered}; a person at several clients is not covered"
     return dataclasses.replace(seen, sentence=text)
 
 

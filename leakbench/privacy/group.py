@@ -46,6 +46,9 @@ COARSE = 1 / 32
 MOST_TERMS = 50_000_000
 """Largest number of Gaussians times points of an integration, a second of work."""
 
+MOST_POINTS = 4_000_000
+"""Largest number of points of an integration, for which its arrays together take half a gigabyte."""
+
 RARE = 1e-9
 """Probability of numbers of drawn examples that do not matter for the choice of a grid."""
 
@@ -54,7 +57,7 @@ CLOSE, RATIO = 5000, 1.001
 
 
 def drawn_examples(members: int, batch: int, examples: int, sampling: Literal["poisson", "fixed"]) -> tuple[float, ...]:
-    """Return the probabilities that a batch has 0, 1, ..., K examples of a person.
+    """Return the probabilities that a batch has 0, 1, 2, ... examples of a person, up to K or the size of a fixed batch.
 
     Args:
         members: K, the person's examples among the client's.
@@ -64,7 +67,7 @@ def drawn_examples(members: int, batch: int, examples: int, sampling: Literal["p
     """
     from scipy import stats  # noqa: PLC0415  (takes a second)
 
-    counts = np.arange(members + 1)
+    counts = np.arange((min(members, batch) if sampling == "fixed" else members) + 1)
     if sampling == "poisson":
         weights = stats.binom(members, batch / examples).pmf(counts)
     else:
@@ -74,10 +77,10 @@ def drawn_examples(members: int, batch: int, examples: int, sampling: Literal["p
 
 @dataclass(frozen=True)
 class Group:
-    """A sum with Gaussian noise that contains a random number of a person's K examples, released `steps` times.
+    """A sum with Gaussian noise that contains a random number of a person's examples, at most K, released `steps` times.
 
     Args:
-        noise_multiplier: Standard deviation of the noise divided by the largest L2 norm of all K examples' contribution, >= 0.
+        noise_multiplier: Standard deviation of the noise divided by the largest L2 norm of K examples' contribution, >= 0.
         weights: Probabilities, (K + 1,), that the sum contains 0, 1, ..., K of the examples.
         steps: Number of releases, >= 0.
         sampling: `poisson`: each example is drawn independently, and the draw is hidden (adjacency: add or remove the person);
@@ -103,7 +106,7 @@ class Group:
 
     @property
     def members(self) -> int:
-        """K, the number of the person's examples."""
+        """K, the largest number of the person's examples in one sum."""
         return len(self.weights) - 1
 
     @property
@@ -289,15 +292,16 @@ def _of_fixed(epsilons: Reals, weights: Reals, shifts: Reals, own: int) -> Reals
     The batch is B other examples in random order, in which the first J are replaced by J examples of the person. Let y_l be the
     replaced contributions and x_l those of the person, each at most 1 long. Relative to the sum of the B others, the mean is
     a_J + s_J with the person and a_J with zeros instead, where a_j = -(y_1 + ... + y_j) and s_j = x_1 + ... + x_j. The draw of
-    J = 0 is common to both. By advanced joint convexity (Balle, Barthe and Gaboardi, NeurIPS 2018, Theorem 2), with the rate
-    r = P(J > 0), weights w_i = P(J = i) / r and g = exp(epsilon),
+    J = 0 is common to both. With p_j = P(J = j), r = 1 - p_0 and g = exp(epsilon), P(S) - g Q(S) is the sum over j > 0 of p_j times
 
-        H <= sum over j > 0 of P(J = j) sup over S of N(m_j)(S) - (g - 1) (1 - r) / r N(0)(S) - g sum over i > 0 of w_i N(m'_i)(S).
+        N(m_j)(S) - (g - 1) (1 - r) / r N(0)(S) - g N(m'_j)(S),
 
-    With the person's outputs first, m_j = a_j + s_j and m'_i = a_i; the other way round, m_j = a_j and m'_i = a_i + s_i. Relative
-    to m_j, N(0) is at most 2j or j away. N(m'_i) is at most max(i, 2j - i) away in both cases, since the common contributions
-    cancel. With one example, this is the exact divergence of `leakbench.privacy.pairs`. If fewer than B others exist, the first
-    contributions are the person's for certain: a_j has fewer terms, and the same distances hold.
+    and H is at most the sum of the suprema over S. With the person's outputs first, m_j = a_j + s_j and m'_j = a_j; the other way
+    round, m_j = a_j and m'_j = a_j + s_j. Relative to m_j, N(0) is at most 2j or j away, and N(m'_j) at most j. Each supremum is at
+    most H of N(j) against N(0), so that the bound is below that of a person with the largest J in every batch. With one example,
+    it is the exact divergence of `leakbench.privacy.pairs` (by advanced joint convexity, Balle, Barthe and Gaboardi, NeurIPS 2018,
+    Theorem 2). If fewer than B others exist, the first contributions are the person's for certain: a_j has fewer terms, and the
+    same distances hold.
 
     Args:
         weights: P(J = 0), P(J = 1), ...
@@ -308,14 +312,11 @@ def _of_fixed(epsilons: Reals, weights: Reals, shifts: Reals, own: int) -> Reals
     with np.errstate(divide="ignore"):
         # log((g - 1) (1 - r) / r), which is -inf at epsilon 0 or if the person is always drawn.
         common = epsilons + np.log(-np.expm1(-epsilons)) + np.log(max(0.0, 1.0 - rate)) - math.log(rate)
-        others = np.log(weights[1:] / rate)[:, None] + epsilons
-    logs = np.concatenate([common[None, :], others])
-    one, i = shifts[1], np.arange(1, weights.size)
+    logs = np.stack([common, epsilons])
     found = np.zeros(epsilons.size)
-    for j in i:
-        if weights[j] > 0:
-            away = np.concatenate([[own * j], np.maximum(i, 2 * j - i)]) * one
-            found += weights[j] * _against_mixture(logs, away)
+    for weight, shift in zip(weights[1:], shifts[1:], strict=True):
+        if weight > 0:
+            found += weight * _against_mixture(logs, np.array([own, 1]) * shift)
     return found
 
 
@@ -327,17 +328,18 @@ def _by_quadrature(group: Group, orders: tuple[float, ...]) -> Reals:
     infinite for orders that are not whole numbers or above the largest order that is computed.
     """
     weights, shifts = np.array(group.weights), group._shifts(group.members + 1)
-    widest = MOST_TERMS / weights.size
+    widest = min(MOST_TERMS / weights.size, MOST_POINTS)
     highest = min(HIGHEST, (widest * COARSE - 2 * WIDE) / float(shifts[-1]))
     found, chosen = np.full(len(orders), math.inf), [a for a in orders if a <= highest and a == int(a)]
     if not chosen:
         return found
     # r^a is a sum of Gaussians of width 1. The zeros of r are about pi / (largest shift) away from the real axis.
-    forward = np.arange(-WIDE, max(chosen) * float(shifts[-1]) + WIDE, COARSE)
     fine = min(COARSE, 1 / (8 * float(shifts[-1])))
-    back = np.arange(-(max(chosen) - 1) * float(weights @ shifts) - WIDE, WIDE, fine)
-    if back.size > widest:
+    lowest = -(max(chosen) - 1) * float(weights @ shifts) - WIDE
+    if (WIDE - lowest) / fine > widest:
         return found
+    forward = np.arange(-WIDE, max(chosen) * float(shifts[-1]) + WIDE, COARSE)
+    back = np.arange(lowest, WIDE, fine)
     sides = [(x, _log_ratio(x, weights, shifts), math.log(step)) for x, step in ((forward, COARSE), (back, fine))]
     for place, a in enumerate(orders):
         if a in chosen:

@@ -14,11 +14,17 @@ __all__ = ["OWN_NOISE", "UNREAD", "Phase", "Schedule", "Stretch", "Unit", "first
 Unit: TypeAlias = Literal["example", "client"]
 
 
-def unit_name(unit: Unit, examples_per_person: int = 1) -> str:
-    """Return what an epsilon protects, as it follows the word `one` on every page."""
-    if unit == "example" and examples_per_person > 1:
-        return f"person with at most {examples_per_person} examples"
-    return unit
+def unit_name(unit: Unit, examples_per_person: int = 1, most_copies: int = 1) -> str:
+    """Return what an epsilon protects, as it follows the word `one` on every page.
+
+    Args:
+        examples_per_person: K, see `Schedule`.
+        most_copies: M, the largest number of clients that hold one example, and so of those that hold examples of a person.
+    """
+    if unit == "client" or examples_per_person == 1:
+        return unit
+    where = "no more than one client" if most_copies == 1 else f"each of at most {most_copies} clients"
+    return f"person with at most {examples_per_person} examples at {where}"
 
 
 OWN_NOISE = "noise of its own, not accounted"
@@ -56,7 +62,8 @@ class Schedule:
         dropout: Probability that a drawn client fails. The round continues without it, and so without its noise.
         client_optimizer: `sgd`, whose update is a sum of the noisy gradients, or `adam`, whose update is another function of them.
         examples_per_person: K, the largest number of examples of one person in the data of a client. With more than 1, the unit
-            `example` is a person: all K examples in each of at most `most_copies` clients.
+            `example` is a person with at most K examples at each of at most `most_copies` clients; a person at more clients is
+            not covered.
 
     Raises:
         InputError: For a field outside its range.

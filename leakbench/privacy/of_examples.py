@@ -1,7 +1,8 @@
 """Releases of one example to each observer: the noisy sum of every batch, or the example's gradient.
 
-With `Schedule.examples_per_person` K > 1, they are the releases of a person with K examples in the data of each client that has any
-of them. A sum of a batch with j of these examples moves by at most j times the bound of one example.
+With `Schedule.examples_per_person` K > 1, they are the releases of a person with K examples at each of `Schedule.most_copies`
+clients. A sum of a batch with j of these examples moves by at most j times the bound of one example. If this is the bound of a clip
+of the batch's mean, it moves by at most one.
 """
 
 from __future__ import annotations
@@ -46,22 +47,28 @@ def of_an_example(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str,
 
 
 def _participations(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
-    """Return as text how often the example with the most copies takes part, and whether that is random."""
+    """Return as text how often the example with the most copies, or a person at as many clients, takes part."""
     stretches = [g.stretch for g in guarded]
     whole = sum(s.rounds * s.clients_per_round for s in stretches)
     expected = whole / schedule.clients * schedule.most_copies
     mean, most = f"{schedule.copies:.4g}", f"{schedule.most_copies}"
     held = f"the worst example, which {most} of {schedule.clients} clients hold{'s' * (schedule.most_copies == 1)}"
-    held += f" ({mean} on average)" * (mean != most)
+    held += f" ({mean} on average)" * (mean != most) + ","
+    beyond = upto = ""
     if schedule.examples_per_person > 1:
-        held = f"the worst person, whose examples {most} of {schedule.clients} clients hold{'s' * (schedule.most_copies == 1)}"
+        held = f"a person with examples at no more than {most} of {schedule.clients} clients"
+        upto, beyond = (
+            "up to ",
+            "; a person at more clients is not covered" if schedule.most_copies < schedule.clients else "",
+        )
     if schedule.in_turn:
         turns = sum(schedule.most_participations("example", s.clients_per_round, s.rounds) for s in stretches)
-        return f"{held}, takes part at most {_times(turns, 6)}: clients take turns"
+        return f"{held} takes part at most {_times(turns, 6)}: clients take turns{beyond}"
     if all(s.clients_per_round == schedule.clients for s in stretches):
-        return f"{held}, takes part {_times(expected, 6)}: all clients take part in every round"
+        return f"{held} takes part {upto}{_times(expected, 6)}: all clients take part in every round{beyond}"
     often = _times(expected, 4)
-    return f"{held}, takes part {often} on average: the draw of clients is random, and the observer sees it"
+    random = "the draw of clients is random, and the observer sees it"
+    return f"{held} takes part {upto}{often} on average: {random}{beyond}"
 
 
 def _times(number: float, digits: int) -> str:
@@ -99,7 +106,12 @@ def _batches(guarded: tuple[Guarded, ...], schedule: Schedule, summed: bool = Fa
     parts = tuple(_part(g, schedule, visible, summed) for g in guarded)
     single = dataclasses.replace(schedule, examples_per_person=1)
     least = span([_part(g, single, visible, summed) for g in guarded])
-    what = f"noise of {least} times one example's bound on the sum of a batch{_of_a_person(schedule, visible)}"
+    together = not visible and all(
+        _together(noises, _on_the_sum(schedule, visible)) for g in guarded for noises in g.noises
+    )
+    what = (
+        f"noise of {least} times one example's bound on the sum of a batch{_of_a_person(schedule, visible, together)}"
+    )
     times = _participations(guarded, schedule)
     q, iterations = schedule.example_rate, f"each is {schedule.local_iterations} local iterations"
     if schedule.batch_sampling == "split":
@@ -119,47 +131,68 @@ def _batches(guarded: tuple[Guarded, ...], schedule: Schedule, summed: bool = Fa
 def _part(guarded: Guarded, schedule: Schedule, visible: bool, summed: bool) -> Part:
     stretch = guarded.stretch
     gain = math.sqrt(stretch.clients_per_round) if summed else 1.0
-    sigmas = [gain * multiplier(noises, _on_the_sum(schedule, visible)) for noises in guarded.noises]
+    std = _on_the_sum(schedule, visible)
+    sigmas = [gain * multiplier(noises, std) for noises in guarded.noises]
+    together = [_together(noises, std) for noises in guarded.noises]
     if schedule.batch_sampling == "split":
         # The example is in a random batch of the round, so all batches count with the least noise. In the worst split, a person's
         # examples fill whole batches.
         whole, rest = divmod(schedule.examples_per_person, schedule.batch)
         most = math.sqrt(whole * schedule.batch**2 + rest**2)
+        if all(together):  # In the worst split, they are in as many batches as possible.
+            most = math.sqrt(min(schedule.examples_per_person, schedule.examples_per_client // schedule.batch))
         return _of_stretch((Mechanism(min(sigmas) / most, 1.0, schedule.passes()),), stretch, schedule)
     sampling: Literal["poisson", "fixed", "visible"] = "visible" if visible else schedule.batch_sampling
-    several = zip(stretch.phases, sigmas, strict=True)
-    one = tuple(_mechanism(s, phase.local_iterations, sampling, schedule) for phase, s in several)
+    several = zip(stretch.phases, sigmas, together, strict=True)
+    one = tuple(_mechanism(s, phase.local_iterations, sampling, schedule, at_once) for phase, s, at_once in several)
     return _of_stretch(one, stretch, schedule)
 
 
 def _mechanism(
-    sigma: float, steps: int, sampling: Literal["poisson", "fixed", "visible"], schedule: Schedule
+    sigma: float,
+    steps: int,
+    sampling: Literal["poisson", "fixed", "visible"],
+    schedule: Schedule,
+    together: bool = False,
 ) -> Mechanism | Group:
     """Return `steps` releases of the sum of a batch, for the examples of one person.
 
     Args:
         sigma: Noise divided by the bound of one example.
         sampling: As in `Mechanism`.
+        together: Whether any number of the person's examples together moves the sum by at most one bound.
     """
     members, rate = schedule.examples_per_person, schedule.example_rate
     if sampling == "visible":  # Each example of a Poisson batch is drawn on its own, with its own noise.
         return Mechanism(sigma, rate, members * steps, "visible")
-    if members == 1 or rate == 1:
-        return Mechanism(sigma / members, rate, steps, sampling)
+    if members == 1:
+        return Mechanism(sigma, rate, steps, sampling)
     weights = drawn_examples(members, schedule.batch, schedule.examples_per_client, sampling)
-    return Group(sigma / members, weights, steps, sampling)
+    if together:
+        return Mechanism(sigma, 1.0 - weights[0], steps, sampling)
+    possible = [number for number, weight in enumerate(weights) if weight > 0]
+    if len(possible) == 1:  # The number of drawn examples is certain.
+        return Mechanism(sigma / possible[0], 1.0, steps, sampling)
+    return Group(sigma / (len(weights) - 1), weights, steps, sampling)
 
 
-def _of_a_person(schedule: Schedule, visible: bool) -> str:
+def _together(noises: tuple[Noise, ...], std: Callable[[Noise], float]) -> bool:
+    """Return whether the strongest noise has a bound for any number of a batch's examples together."""
+    together = tuple(noise for noise in noises if noise.together)
+    return bool(together) and multiplier(together, std) >= multiplier(noises, std)
+
+
+def _of_a_person(schedule: Schedule, visible: bool, together: bool = False) -> str:
     """Return what the sentence adds for a person with several examples; nothing for one example."""
     members = schedule.examples_per_person
     if members == 1:
         return ""
     if visible:
         return f"; a person with at most {members} examples in a client's data, each with its own noise"
-    return (
-        f"; a person with at most {members} examples in a client's data moves it by that many bounds if all are drawn"
-    )
+    moves = "one bound for each of them in the batch"
+    if together:
+        moves = "one bound, however many of them are in the batch, whose mean is clipped"
+    return f"; a person with at most {members} examples in a client's data moves it by up to {moves}"
 
 
 def _it(schedule: Schedule) -> str:
@@ -223,7 +256,7 @@ def _one_gradient(guarded: tuple[Guarded, ...], schedule: Schedule) -> Observati
         elif schedule.batch_sampling == "fixed" and members > 1:
             uses = schedule.local_iterations
             weights = drawn_examples(members, schedule.batch, schedule.examples_per_client, "fixed")
-            one = Group(least / math.sqrt(members), weights, uses, "visible")
+            one = Group(least / math.sqrt(len(weights) - 1), weights, uses, "visible")
         else:
             uses = schedule.local_iterations
             one = _mechanism(least, uses, "visible", schedule)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakbench.auditing.verdict import Audit
-from leakbench.report.epsilons import epsilons
+from leakbench.report.epsilons import epsilons, for_one_example
 from leakbench.report.words import number
 from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.threat import MEANS, printed_threat
@@ -60,7 +60,9 @@ def _epsilons(summary: Summary, audit: Audit | None) -> list[FactCard]:
     found = [valid, FactCard("Claimed epsilon", value, why or _reason(epsilon.claimed_formula or ""))]
     if audit is not None:
         bound = max(audit.lower_bound, audit.lower_bound_family or 0.0)
-        note = f"lower bound, {100 * audit.confidence:g} % confidence, {audit.trials:,} trials"
+        note = (
+            f"lower bound{for_one_example(summary)}, {100 * audit.confidence:g} % confidence, {audit.trials:,} trials"
+        )
         found.append(FactCard("Audited epsilon", f"≥ {bound:.3g}", note))
     return found
 

@@ -20,6 +20,7 @@ __all__ = [
     "compared",
     "epsilon_lines",
     "epsilons",
+    "for_one_example",
 ]
 
 WITHOUT_DRAW = "without the draw"
@@ -80,9 +81,21 @@ def audited_training(summary: Summary) -> str:
     audit, valid = summary.audited, summary.epsilon.valid
     if audit is None:
         return summary.notes.get("audited", "")
+    # A canary is one example, so its bound says nothing about the larger epsilon of a person.
+    single, one = for_one_example(summary), "the valid one"
+    if single:
+        valid = audit.valid
+        one = "the valid one" if valid is None else f"the valid {_epsilon(valid)} of one example"
     over = valid is not None and audit.at_least > valid
-    compared_with = "more than the valid one: it is violated" if over else "not more than the valid one"
-    return f"audited at least {audit.at_least:.3g} in this training ({compared_with})"
+    compared_with = f"more than {one}: it is violated" if over else f"not more than {one}"
+    if single and valid is None:
+        compared_with = "no valid epsilon of one example to compare it with"
+    return f"audited at least {audit.at_least:.3g}{single} in this training ({compared_with})"
+
+
+def for_one_example(summary: Summary) -> str:
+    """Return ` for one example` where the epsilons of a summary are for a person with several, as audits are for one example."""
+    return " for one example" if (summary.epsilon.unit or "").startswith("person") else ""
 
 
 def audit_details(summary: Summary) -> list[str]:
@@ -93,7 +106,7 @@ def audit_details(summary: Summary) -> list[str]:
     family = audit.lower_bound_family
     within = "" if family is None else f", {family:.3g} in the Gaussian family"
     return [
-        f"audited in this training: at least {audit.lower_bound:.3g} without assumptions{within}, "
+        f"audited in this training{for_one_example(summary)}: at least {audit.lower_bound:.3g} without assumptions{within}, "
         f"at {audit.confidence:.0%} confidence, {audit.correct} of {audit.guesses} guesses about {audit.canaries} canary "
         f"{audit.unit}s right",
         audit.limits,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from leakbench.core.leakage_points import LeakagePoint, after_rounds, listed, point_name
 from leakbench.core.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
 from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, RECOGNISED, Rate, upper_limit
-from leakbench.report.epsilons import audited_training, caveats, epsilons
+from leakbench.report.epsilons import audited_training, caveats, epsilons, for_one_example
 from leakbench.report.verdicts import guaranteed
 from leakbench.report.words import number, why_unanswered
 from leakbench.storage.summary import Summary, Tap
@@ -326,7 +326,8 @@ def _epsilon(summary: Summary, audit: Audit | None, worst: str) -> str:
     if not observed:
         return ""
     released = observed[0]
-    audited = "" if audit is None else f"audited at least {_audited(audit):.3g} ({audit.verdict})"
+    of_one = for_one_example(summary)
+    audited = "" if audit is None else f"audited at least {_audited(audit):.3g}{of_one} ({audit.verdict})"
     if claimed.startswith("none") and released.valid == "none":
         reason = claimed if claimed.startswith("none: no defense") else released.reason or claimed
         return "; ".join(filter(None, (f"Epsilon: none ({_reason(reason)})", audited)))

@@ -367,6 +367,8 @@ class AuditedTraining(_Fields):
     correct: int
     choices: int
     limits: str
+    valid: Amount | None = None
+    """Valid epsilon of one example; set only where that of the summary is for a person with several."""
 
     @property
     def at_least(self) -> Number:

@@ -23,7 +23,7 @@ def test_the_printed_unit_is_the_person() -> None:
     one, several = (leakbench.epsilon("fed_cdp_valid", dataset="digits", examples_per_person=k) for k in (1, 5))
     assert str(one).startswith("fed_cdp_valid on digits, 10 rounds, unit: one example, delta")
     assert str(several).startswith(
-        "fed_cdp_valid on digits, 10 rounds, unit: one person with at most 5 examples, delta"
+        "fed_cdp_valid on digits, 10 rounds, unit: one person with at most 5 examples at each of at most 2 clients, delta"
     )
     assert one.valid is not None
     assert several.valid is not None

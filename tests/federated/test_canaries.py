@@ -303,6 +303,23 @@ def test_trainings_with_canary_examples_are_audited() -> None:
     assert max(broken.lower_bound, broken.lower_bound_family or 0.0) > valid(ledger)
 
 
+def test_a_run_compares_its_canary_examples_with_the_epsilon_of_one_example(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = ["run", "--dataset", "cancer", "--defense", "fed_cdp_valid", "--attack", "cpl", "--iterations", "1"]
+    options += ["--victims", "1", "--leak-batch", "1", "--candidates", "2", "--taps", "type-2", "--train-rounds", "2"]
+    options += ["--local-iterations", "2", "--canaries", "50", "--device", "cpu", "--quiet", "--json"]
+    found = {}
+    for members in (1, 5):
+        more = ["--examples-per-person", str(members), "--out", str(tmp_path / f"run{members}")]
+        code, out, _ = called(monkeypatch, capsys, *options, *more)
+        assert code == 0
+        found[members] = json.loads(out)
+    assert "valid" not in found[1]["audited"]
+    assert found[5]["audited"].pop("valid") == found[1]["epsilon"]["valid"] < found[5]["epsilon"]["valid"]
+    assert found[5]["audited"] == found[1]["audited"]
+
+
 @pytest.mark.statistics
 def test_audits_by_canary_examples_are_wrong_in_at_most_five_of_a_hundred() -> None:
     """40 trainings at the ledger's noise: at most 5 bounds are above the valid epsilon."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -61,7 +62,8 @@ def valid(found: Epsilon) -> list[float | None]:
 def group(sigma: float, members: int, rate: float, steps: int = 1, sampling: Any = "poisson") -> Group:
     """Return a group of a client with 1,000 examples, with noise of sigma bounds of one example."""
     weights = drawn_examples(members, round(1000 * rate), 1000, "fixed" if sampling == "fixed" else "poisson")
-    return Group(sigma / (math.sqrt(members) if sampling == "visible" else members), weights, steps, sampling)
+    most = len(weights) - 1
+    return Group(sigma / (math.sqrt(most) if sampling == "visible" else most), weights, steps, sampling)
 
 
 def group_privacy(one: Mechanism, members: int, delta: float) -> float:
@@ -150,6 +152,47 @@ def test_in_the_worst_split_a_person_fills_whole_batches(members: int, squares: 
     assert float(gaussian_delta(found.valid, math.sqrt(squares) / 6)) == pytest.approx(DELTA, rel=2e-3)
 
 
+# A clip of the mean of 10 examples at .2 bounds the sum's change by any number of them to 4; the noise is 24, as above.
+OF_THE_MEAN = {"batch": (Fact("clip", norm=0.2), Fact("noise", std=24.0))}
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_clip_of_the_mean_bounds_all_examples_of_a_person_together(sampling: Any) -> None:
+    changes = {"clients_per_round": 20, "batch_sampling": sampling}
+    one, several = (at(SCHEDULE, OF_THE_MEAN, **changes, examples_per_person=k) for k in (1, 5))
+    weights = drawn_examples(5, 10, 100, sampling)
+    expected = pld((Mechanism(several.sigma_effective or 0.0, 1 - weights[0], 20, sampling),), DELTA)
+    assert several.sigma_effective == one.sigma_effective
+    assert several.valid == pytest.approx(expected, rel=1e-9)
+    assert several.q == 1 - weights[0]
+    assert "moves it by up to one bound, however many of them are in the batch" in several.reason
+    both = {**OF_THE_MEAN, "example": (Fact("clip", norm=1e-3),)}
+    assert at(SCHEDULE, both, **changes, examples_per_person=5).sigma_effective == pytest.approx(
+        24 / 1e-3 / 5, rel=1e-9
+    )
+    assert at(SCHEDULE, OF_THE_MEAN, **changes, examples_per_person=100).sigma_effective == one.sigma_effective
+
+
+@pytest.mark.parametrize(("members", "batches"), [(1, 1), (4, 4), (10, 10), (23, 10)])
+def test_in_a_split_with_a_clip_of_the_mean_a_person_is_in_as_many_batches_as_possible(
+    members: int, batches: int
+) -> None:
+    changes = {"rounds": 1, "local_iterations": 10, "clients_per_round": 20, "batch_sampling": "split"}
+    one, several = (at(SCHEDULE, OF_THE_MEAN, **changes, examples_per_person=k) for k in (1, members))
+    assert one.sigma_effective is not None
+    assert several.sigma_effective == pytest.approx(one.sigma_effective / math.sqrt(batches))
+
+
+def test_a_batch_of_fixed_size_holds_no_more_examples_than_its_size() -> None:
+    changes = {"clients_per_round": 20, "batch_sampling": "fixed"}
+    many, whole = (at(SCHEDULE, ON_THE_SUM, **changes, examples_per_person=k) for k in (50, 100))
+    assert many.sigma_effective == pytest.approx(6 / 10)
+    assert "a person with at most 50 examples in a client's data moves it by up to one bound for each" in many.reason
+    # All examples of the client are the person's: 10 in each batch, for certain.
+    assert whole.q == 1.0
+    assert whole.valid == pytest.approx(pld((Mechanism(6 / 10, 1.0, 20),), DELTA), rel=1e-9)
+
+
 def test_uses_of_a_gradient_in_batches_of_fixed_size_are_hypergeometric() -> None:
     phase = Phase(OF_EACH, 5, 4, True, 20)
     schedule = dataclasses.replace(SCHEDULE, clients_per_round=20, batch_sampling="fixed", examples_per_person=7)
@@ -208,6 +251,17 @@ def test_renyi_divergences_are_those_of_quadrature_in_both_directions() -> None:
         assert one.divergences([order])[0] == pytest.approx(max(both), rel=1e-6)
 
 
+@pytest.mark.parametrize(("sigma", "members", "rate"), [(1e-3, 2, 0.143), (3e-3, 5, 0.143), (1.2e-3, 5, 0.01)])
+def test_renyi_divergences_with_little_noise_need_little_memory(sigma: float, members: int, rate: float) -> None:
+    one = group(sigma, members, rate)
+    tracemalloc.start()
+    found = one.divergences([2, 3, 8, 64])
+    largest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert largest < 1e9
+    assert (found <= np.array([2, 3, 8, 64]) / (2 * (sigma / members) ** 2)).all()
+
+
 def test_the_bound_of_batches_of_fixed_size_is_above_every_tried_contribution() -> None:
     rng = np.random.default_rng(0)
     closest = 0.0
@@ -227,6 +281,41 @@ def test_the_bound_of_batches_of_fixed_size_is_above_every_tried_contribution() 
                 assert (bound(EPSILONS) >= exact - 1e-8).all()
                 closest = max(closest, float(exact[1] / bound(EPSILONS)[1]))
     assert closest > 0.99
+
+
+def of_a_fixed_batch(examples: int, batch: int, members: int, sigma: float, steps: int) -> Group:
+    weights = drawn_examples(members, batch, examples, "fixed")
+    return Group(sigma / (len(weights) - 1), weights, steps, "fixed")
+
+
+@pytest.mark.parametrize(
+    ("federation", "steps", "expected"),
+    [
+        ((100, 5, 10, 6.0), 1, 1.184),
+        ((100, 50, 5, 6.0), 1, 2.800),
+        ((10, 3, 2, 2.0), 1, 3.689),
+        ((6, 3, 3, 2.0), 2, 7.751),
+    ],
+)
+def test_the_bound_of_a_batch_of_fixed_size_pairs_each_number_of_drawn_examples_with_itself(
+    federation: tuple[int, int, int, float], steps: int, expected: float
+) -> None:
+    found = pld((of_a_fixed_batch(*federation, steps),), DELTA)
+    assert found == pytest.approx(expected, abs=2e-3)
+    _, batch, members, sigma = federation
+    assert found < pld((Mechanism(sigma / min(members, batch), 1.0, steps),), DELTA)
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_the_bound_of_a_batch_of_fixed_size_is_below_that_of_certain_draws_and_grows_with_the_examples(
+    own: int,
+) -> None:
+    few = np.zeros(EPSILONS.size)
+    for members in range(1, 13):
+        bound = of_a_fixed_batch(14, 10, members, 6.0, 1).profiles[own](EPSILONS)
+        assert (bound > few).all()
+        assert (bound <= gaussian_delta(EPSILONS, min(members, 10) / 6) * (1 + 1e-9)).all()
+        few = bound
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
@@ -274,6 +363,14 @@ def test_more_examples_of_a_person_cost_more_for_each_observer(facts: Any, batch
             assert (low is None and high is None) or (low is not None and high is not None and low < high)
 
 
+@pytest.mark.parametrize(("members", "sigma", "sampling"), [(100, 1.0, "fixed"), (100, 6.0, "poisson")])
+def test_a_large_epsilon_of_a_person_has_a_grid_that_fits_it(members: int, sigma: float, sampling: Any) -> None:
+    weights = drawn_examples(members, 5, 500, sampling)
+    rounds = Mixture((Group(sigma / (len(weights) - 1), weights, 100, sampling),), 1000, 9, 100, "fixed", 100)
+    found = pld((rounds,), DELTA)
+    assert found == pytest.approx(float(losses((rounds,), 1e-5 * found).get_epsilon_for_delta(DELTA)), rel=5e-3)
+
+
 def test_little_noise_leaves_no_mass_at_an_infinite_loss() -> None:
     # Against the person's outputs, a loss is at most -log P(no example is drawn), where the divergence falls to 0 at once.
     one = group(0.6, 5, 0.1, 20)
@@ -302,17 +399,44 @@ def test_all_examples_of_a_client_are_covered_already() -> None:
     one, several = (at(SCHEDULE, OF_CLIENTS, "client", examples_per_person=k) for k in (1, 50))
     assert valid(one) == valid(several)
     assert several.unit == "client"
-    assert several.reason == f"{one.reason}; covers all examples of a client, and so each person in its data"
+    assert several.reason is not None
+    assert several.reason == (
+        f"{one.reason}; covers all examples of a client, and so each person with examples at one client only; "
+        "a person at several clients is not covered"
+    )
 
 
 def test_the_unit_and_the_sentence_name_the_person() -> None:
     found = at(SCHEDULE, ON_THE_SUM, examples_per_person=5)
-    assert found.unit == unit_name("example", 5) == "person with at most 5 examples"
+    assert found.unit == unit_name("example", 5) == "person with at most 5 examples at no more than one client"
     assert (
         "noise of 6 times one example's bound on the sum of a batch; a person with at most 5 examples" in found.reason
     )
-    assert "the worst person, whose examples 1 of 20 clients holds" in found.reason
+    assert "a person with examples at no more than 1 of 20 clients takes part up to" in found.reason
     assert unit_name("client", 5) == "client"
+
+
+@pytest.mark.parametrize("cohorts", ["fixed", "poisson", "in_turn"])
+@pytest.mark.parametrize("facts", [ON_THE_SUM, OF_EACH])
+def test_the_number_of_clients_of_a_person_is_part_of_the_unit(cohorts: str, facts: Any) -> None:
+    changes = {"copies": 2.0, "most_copies": 3, "client_sampling": cohorts}
+    found = at(SCHEDULE, facts, **changes, examples_per_person=5)
+    assert found.unit == "person with at most 5 examples at each of at most 3 clients"
+    assert "a person with examples at no more than 3 of 20 clients takes part" in found.reason
+    assert "a person at more clients is not covered" in found.reason
+    assert "worst person" not in found.reason
+    assert "person" not in at(SCHEDULE, facts, **changes).reason
+
+
+def test_five_examples_at_three_clients_cost_more_than_at_one_and_fifteen_clients_more_than_three() -> None:
+    few, some, many = (
+        at(SCHEDULE, ON_THE_SUM, copies=1.0, most_copies=m, examples_per_person=k).valid
+        for m, k in ((1, 5), (3, 5), (15, 5))
+    )
+    assert few is not None
+    assert some is not None
+    assert many is not None
+    assert few < some < many
 
 
 def test_a_claim_stays_that_of_one_example() -> None:

@@ -225,6 +225,11 @@ def test_an_audited_epsilon_is_a_lower_bound_among_the_first_facts() -> None:
     found = {card.label: card.value for card in cards(Summary.of(summary_of()), AUDITED)}
     assert found["Audited epsilon"] == "≥ 0.747" and found["Claimed epsilon"] == "0.599"
     assert "Audited epsilon" not in {card.label for card in cards(Summary.of(summary_of()), None)}
+    person = summary_of()
+    person["epsilon"] = {**person["epsilon"], "unit": "person with at most 5 examples at no more than one client"}
+    for of, words in ((summary_of(), "lower bound, 95 %"), (person, "lower bound for one example, 95 %")):
+        note = {card.label: card.note for card in cards(Summary.of(of), AUDITED)}["Audited epsilon"]
+        assert note.startswith(words)
 
 
 def test_the_table_has_six_columns_and_the_others_are_on_demand(tmp_path: Path) -> None:

@@ -237,6 +237,30 @@ def test_epsilon_is_one_line(epsilon: dict[str, Any], audit: Audit | None, line:
     assert headline_of(summary(at_1=rows()) | {"epsilon": epsilon}, audit).epsilon == f"Epsilon: {line}"
 
 
+@pytest.mark.parametrize(
+    ("bound", "valid", "compared"),
+    [
+        (0.7, 0.5, "more than the valid 0.5 of one example: it is violated"),
+        (0.4, 0.5, "not more than the valid 0.5 of one example"),
+        (0.4, None, "no valid epsilon of one example to compare it with"),
+    ],
+)
+def test_canaries_are_compared_with_the_epsilon_of_one_example_not_of_a_person(
+    bound: float, valid: float | None, compared: str
+) -> None:
+    canaries = {
+        **{"lower_bound": bound, "lower_bound_family": None, "delta": 1e-5, "confidence": 0.95, "unit": "example"},
+        **{"canaries": 100, "included": 50, "guesses": 10, "correct": 10, "choices": 4, "limits": "", "valid": valid},
+    }
+    person = {**VALID, "unit": "person with at most 5 examples at no more than one client"}
+    of = summary(at_1=rows()) | {"epsilon": person, "audited": canaries}
+    line = headline_of(of, AUDIT).epsilon
+    assert line.endswith(f"; audited at least {bound} for one example in this training ({compared})")
+    assert "; audited at least 0.5 for one example (holds);" in line
+    alone = headline_of(of | {"epsilon": VALID}).epsilon
+    assert alone.endswith(f"; audited at least {bound} in this training (not more than the valid one)")
+
+
 def test_without_a_defense_there_is_no_epsilon() -> None:
     of = summary(at_1=rows()) | {"epsilon": {**VALID, **NONE, "claimed": None}}
     of["notes"]["epsilon.claimed"] = "none: no defense"
