@@ -158,7 +158,11 @@ class Defense:
             after = name_of(self.client[-1])
             text = f"client: {after} comes after {sums[0]}, whose messages are integers; expected nothing after it"
             raise PydanticCustomError("slot", "{text}", {"text": text})
-        if self.on_dropout == "abort" and any(getattr(t, "over_rounds", False) for t in self.server):
+        several_rounds = [name_of(t) for t in self.server if getattr(t, "over_rounds", False)]
+        if len(several_rounds) > 1:
+            text = f"server: got {' and '.join(several_rounds)}, whose noise is that of a whole training; expected one of them"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+        if self.on_dropout == "abort" and several_rounds:
             text = "on_dropout: a round that is aborted takes its correlated noise along; expected continue"
             raise PydanticCustomError("slot", "{text}", {"text": text})
         stateful = Counter(name_of(t) for t in self.stations.transforms if getattr(t, "stateful", False))

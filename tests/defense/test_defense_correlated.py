@@ -276,6 +276,26 @@ def test_the_noise_of_groups_is_that_of_one_round_of_a_client(groups: int) -> No
         part(dataclasses.replace(update(), sensitivity=None), at(0), None)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_defense_has_one_noise_over_the_rounds(reverse: bool) -> None:
+    """Each accounts for the whole training by itself, and the epsilon of both would count noise that the other takes back."""
+    both = (CorrelatedNoise(2.0, BandedToeplitz(4)), BandedNoise(0.001))
+    server = (ClipWhole(1.0), *(both[::-1] if reverse else both))
+    with pytest.raises((InputError, ValueError), match="server: got .*_noise and .*_noise, whose noise is that of a whole"):
+        Defense(title="t", cite="c", unit="client", cohorts="poisson", cohort_groups=4, server=server)
+
+
+def test_two_noises_over_the_rounds_would_not_take_back_each_others_noise() -> None:
+    """Each remembers its own; that of `correlated_noise` has the name of stored runs."""
+    clock = Clock(0, 0, 8, 1, 3, 10, groups=3)
+    first = CorrelatedNoise(SIGMA, BandedToeplitz(3))(update(), clock, generators(5, "server noise", [(0,)]))
+    both = BandedNoise(SIGMA)(first, clock, generators(5, "server noise", [(0,)]))
+    assert set(first.memory) == {"server.noise.w", "server.noise.b"}
+    assert set(both.memory) == {*first.memory, "server.banded_noise.w", "server.banded_noise.b"}
+    for name, value in first.memory.items():
+        assert torch.equal(both.memory[name], value)
+
+
 def test_an_aborted_round_would_take_its_noise_along() -> None:
     with pytest.raises((InputError, ValueError), match="on_dropout: a round that is aborted"):
         Defense(title="t", cite="c", unit="client", server=(ClipWhole(1.0), CorrelatedNoise(1.0)), on_dropout="abort")
@@ -434,6 +454,17 @@ def test_the_noise_of_groups_is_set_by_an_epsilon_and_bounds_a_leak() -> None:
     bounds = guards(cell, probe_of(cell.defense, cell.data, cell.settings).network, 0, hand_out(cell))
     assert isinstance(noise, BandedNoise) and bounds["type-0"].sigma == pytest.approx(noise.multiplier)
     assert bounds["type-1"].sigma is None
+
+
+def test_a_leak_behind_groups_and_correlated_noise_has_a_bound() -> None:
+    """In one round by itself a client takes part once, whatever the distance of its rounds is."""
+    noise = CorrelatedNoise(6.0)
+    server = (ClipWhole(4.0), noise)
+    grouped = Defense(title="t", cite="c", unit="client", cohorts="poisson", cohort_groups=4, server=server)
+    cell = prepare(Request(defense="dp_ftrl_banded_sampled", dataset="digits", clients_per_round=4), None)
+    cell = dataclasses.replace(cell, defense=grouped)
+    bounds = guards(cell, probe_of(cell.defense, cell.data, cell.settings).network, 3, hand_out(cell))
+    assert bounds["type-0"].sigma == pytest.approx(6.0), bounds["type-0"].reason
 
 
 def test_an_audit_ends_with_the_training() -> None:
