@@ -27,7 +27,9 @@ from leakbench.core.errors import InputError
 from leakbench.core.progress import Progress, unreported
 from leakbench.core.rng import generator
 from leakbench.defense import FactProbe
+from leakbench.defense.facts import facts_at
 from leakbench.privacy.accountants import best
+from leakbench.privacy.calibration import calibrated
 from leakbench.privacy.claim import Claim, NoClaim
 from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule, Unit
@@ -129,16 +131,19 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Pr
     sound = constant and found.gaussian and found.clip_holds
     scores = None
     # Replacement by another unit, as in cohorts without replacement, is another game.
-    if isinstance(run, Mechanism) and run.sampling == "poisson" and _over_rounds(cell) and sound and found.noise.even:
-        turns = _turns(schedule, run.sampling_rate, found.moved or 0.0)
-        scores = played(dataclasses.replace(release, clock=clock), turns, trials or PLAYED)
+    over_rounds = run if isinstance(run, Mechanism) and run.sampling == "poisson" and _over_rounds(cell) else None
+    if over_rounds and sound and found.noise.even:
+        turns = Turns(schedule.rounds, defense.cohorts, over_rounds.sampling_rate, found.moved or 0.0)
+        scores = played(dataclasses.replace(release, clock=clock), turns, trials or PLAYED, progress)
     whole = sound and (steady or scores is not None)
     stated = _stated(cell, schedule, run, one, whole, delta)
     if of_a_person > 1 and defense.unit == "example":
         of_one = f"the audit and its epsilons are for one example, not for a person with {of_a_person}"
         stated = dataclasses.replace(stated, scope=f"{of_one}; {stated.scope}")
-    if scores is not None:
+    if over_rounds and scores is not None:
         drawn = "the server's transforms drew the noise of all rounds of each trial"
+        if over_rounds.sampling_rate < 1:
+            drawn += ", and its draw of cohorts chose the rounds of the client"
         stated = dataclasses.replace(stated, scope=f"{stated.scope}; {drawn}")
     if isinstance(one, DiscreteMechanism) and grid > COARSE * one.noise.l2 * one.noise.step:
         coarse = "the grid is too coarse to tell whether the noise depends on the data and whether the clip holds"
@@ -147,18 +152,22 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Pr
     stated_sigma = getattr(defense.claim, "noise_multiplier", None)
     recipe = stated_sigma if isinstance(stated_sigma, float) else None
     result = judge(release, found, mechanism, stated, recipe, trials, delta, rng, progress, scores)
-    return _against_ledger(result, run) if run and constant else result
+    return _against_ledger(result, _of_one_round(run, cell, release)) if run and constant else result
 
 
 def _over_rounds(cell: Cell) -> bool:
-    return any(getattr(t, "over_rounds", False) for t in cell.defense.server)
+    """Return whether noise over the rounds protects the unit; that of the server protects no single example."""
+    return cell.defense.unit == "client" and any(getattr(t, "over_rounds", False) for t in cell.defense.server)
 
 
-def _turns(schedule: Schedule, rate: float, length: float) -> Turns:
-    """Return the rounds of the client that can take part the most often."""
-    most = schedule.most_participations("client", schedule.clients_per_round, schedule.rounds)
-    where = range(0, schedule.rounds, schedule.separation)
-    return Turns(schedule.rounds, tuple(where)[:most], rate, length)
+def _of_one_round(run: Mechanism | Mixture, cell: Cell, release: DefenseRelease) -> float:
+    """Return the noise multiplier that the ledger has for the round of the release, by itself.
+
+    Noise that is correlated over the rounds is larger there than what it counts for in a whole training.
+    """
+    facts = facts_at(cell.defense, release.probe, release.clock)
+    noises, _ = calibrated(facts, cell.defense.unit, cell.settings.federation.batch)
+    return min((n.std / n.bound for n in noises if n.training or n.participation), default=run.noise_multiplier)
 
 
 def audit_training(cell: Cell, scores: Reals, included: Any, delta: float) -> OneRun:
@@ -195,11 +204,15 @@ def _shows_number(seen: Released, unit: Unit) -> bool:
     return any(m.sampling == "visible" for part in seen.parts for m in (part.one if unit == "example" else part.drawn))
 
 
-def _against_ledger(result: Audit, run: Mechanism | Mixture) -> Audit:
-    """Return the audit, with the verdict `violated` if the measured noise is less than the ledger assumes."""
-    if result.sigma_measured is None or result.sigma_measured * (1 + MEASURED_TO) >= run.noise_multiplier:
+def _against_ledger(result: Audit, expected: float) -> Audit:
+    """Return the audit, with the verdict `violated` if the measured noise is less than the ledger assumes.
+
+    Args:
+        expected: Noise multiplier of the audited release in the ledger.
+    """
+    if result.sigma_measured is None or result.sigma_measured * (1 + MEASURED_TO) >= expected:
         return result
-    reason = f"noise of {result.sigma_measured:.4g} was measured where the ledger has {run.noise_multiplier:.4g}"
+    reason = f"noise of {result.sigma_measured:.4g} was measured where the ledger has {expected:.4g}"
     return dataclasses.replace(result, verdict="violated", reason=f"{reason}; {result.reason}")
 
 

@@ -16,7 +16,7 @@ from leakbench.core.progress import Progress, minutes, noting, unreported
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.pairs import sum_of
 
-__all__ = ["Scores", "affordable", "drawn", "executed"]
+__all__ = ["LONG", "Scores", "affordable", "drawn", "executed"]
 
 FIRST_SEED = 1_000_000
 """First seed of trials; the choice of the statistic uses smaller ones."""

@@ -33,7 +33,10 @@ __all__ = [
 ]
 
 STATE = f"{AT_SERVER}noise."
-"""Start of the names of the noise of earlier rounds in the memory; the name of the parameter follows."""
+"""Start of the names of the noise of earlier rounds in the memory of `correlated_noise`; the name of the parameter follows."""
+
+BANDED_STATE = f"{AT_SERVER}banded_noise."
+"""The same for `banded_noise`: the noise of one part is never taken back by another one."""
 
 
 @runtime_checkable
@@ -143,7 +146,7 @@ class CorrelatedNoise:
         bound = _bound("correlated_noise", signal)
         one = self.multiplier * float(bound[0])
         fact = Fact("noise", std=one * made[1] * made[2][_index(clock)], training=one, separation=separation)
-        return _added(signal, clock, rngs, bound * (self.multiplier * made[1]), made, fact)
+        return _added(signal, clock, rngs, bound * (self.multiplier * made[1]), made, fact, STATE)
 
 
 @part("transform.banded_noise")
@@ -175,7 +178,7 @@ class BandedNoise:
         bound = _bound("banded_noise", signal)
         one = self.multiplier * float(bound[0])
         fact = Fact("noise", std=one * made[1] * made[2][_index(clock)], participation=one, separation=bands)
-        return _added(signal, clock, rngs, bound * (self.multiplier * made[1]), made, fact)
+        return _added(signal, clock, rngs, bound * (self.multiplier * made[1]), made, fact, BANDED_STATE)
 
 
 def _index(clock: Clock) -> int:
@@ -190,25 +193,28 @@ def _bound(name: str, signal: Signal) -> Tensor:
     return signal.sensitivity
 
 
-def _added(signal: Signal, clock: Clock, rngs: Generators | None, deviation: Tensor, made: Made, fact: Fact) -> Signal:
+def _added(
+    signal: Signal, clock: Clock, rngs: Generators | None, deviation: Tensor, made: Made, fact: Fact, named: str
+) -> Signal:
     """Return the signal with the noise of this round, and with what later rounds need in its memory.
 
     Args:
         deviation: (lanes,), the standard deviation of z.
+        named: Start of the names in the memory.
     """
     factorization, _, alone = made
     # The noise that is remembered is that of the sum, since the number of members may differ from round to round.
     index, items = _index(clock), signal.averaged * signal.members
-    remembered = index == 0 or all(STATE + name in signal.memory for name in signal.grads)
+    remembered = index == 0 or all(named + name in signal.memory for name in signal.grads)
     grads, memory = {}, dict(signal.memory)
     for name, g in signal.grads.items():
         noise = normal(g, rngs, 1) * deviation.to(g).reshape(-1, *[1] * (g.dim() - 1))
         if not remembered:
             grads[name] = g + noise * (alone[index] / items)
             continue
-        state = signal.memory.get(STATE + name)
+        state = signal.memory.get(named + name)
         before = factorization.start(noise) if state is None else state.movedim(2, 0)
         noise, after = factorization.correlate(noise, before, index)
         grads[name] = g + noise / items
-        memory[STATE + name] = after.movedim(0, 2)
+        memory[named + name] = after.movedim(0, 2)
     return dataclasses.replace(signal.replace(grads, signal.sensitivity, fact), memory=memory)

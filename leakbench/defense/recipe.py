@@ -158,7 +158,18 @@ class Defense:
             after = name_of(self.client[-1])
             text = f"client: {after} comes after {sums[0]}, whose messages are integers; expected nothing after it"
             raise PydanticCustomError("slot", "{text}", {"text": text})
-        if self.on_dropout == "abort" and any(getattr(t, "over_rounds", False) for t in self.server):
+        if self.batches == "poisson" and any(acts_on(t) != "each" for t in self.example):
+            text = "example: a noise for the sum of a Poisson batch, which may be empty, belongs to the batch station"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+        self._check_memory()
+        self._check_places()
+
+    def _check_memory(self) -> None:
+        several_rounds = [name_of(t) for t in self.server if getattr(t, "over_rounds", False)]
+        if len(several_rounds) > 1:
+            text = f"server: got {' and '.join(several_rounds)}, whose noise is that of a whole training; expected one of them"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+        if self.on_dropout == "abort" and several_rounds:
             text = "on_dropout: a round that is aborted takes its correlated noise along; expected continue"
             raise PydanticCustomError("slot", "{text}", {"text": text})
         stateful = Counter(name_of(t) for t in self.stations.transforms if getattr(t, "stateful", False))
@@ -166,10 +177,6 @@ class Defense:
             if count > 1:
                 text = f"{called}: appears twice, but what it remembers is one; expected one in a defense"
                 raise PydanticCustomError("slot", "{text}", {"text": text})
-        if self.batches == "poisson" and any(acts_on(t) != "each" for t in self.example):
-            text = "example: a noise for the sum of a Poisson batch, which may be empty, belongs to the batch station"
-            raise PydanticCustomError("slot", "{text}", {"text": text})
-        self._check_places()
 
     def _check_places(self) -> None:
         for station in STATIONS:

@@ -10,7 +10,7 @@ from torch import Tensor
 from leakbench.core.rng import generator
 from leakbench.core.types import Generators, HidesDraws, Network
 
-__all__ = ["Batches", "draw_batches", "draw_clients", "drawn", "drop_out"]
+__all__ = ["Batches", "draw_batches", "draw_clients", "drawn", "drop_out", "groups_of"]
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,14 @@ def draw_clients(clients: int, per_round: int, cohorts: str, seed: int, index: i
     if cohorts == "poisson":
         takes_part = torch.rand(clients, generator=rng) < groups * per_round / clients
         if groups > 1:
-            takes_part &= torch.randperm(clients, generator=generator(seed, "groups")) % groups == index % groups
+            takes_part &= groups_of(clients, seed, groups) == index % groups
         return torch.nonzero(takes_part).flatten()
     return torch.randperm(clients, generator=rng)[:per_round].sort().values
+
+
+def groups_of(clients: int, seed: int, groups: int) -> Tensor:
+    """Return the group (N,) of each client, from 0, the same in all rounds."""
+    return torch.randperm(clients, generator=generator(seed, "groups")) % groups
 
 
 def drop_out(clients: Tensor, probability: float, rng: torch.Generator) -> Tensor:

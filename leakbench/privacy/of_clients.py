@@ -102,7 +102,8 @@ def _correlated(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
     """
     noises = [[n for n in g.noises[-1] if n.training] for g in guarded]
     found = {(n.training / n.bound, n.training) for each in noises for n in each}
-    separation = max(n.separation for each in noises for n in each)
+    # One round by itself has no other round of the client.
+    separation = min(schedule.rounds, max(n.separation for each in noises for n in each))
     why = _broken(noises, guarded, len(found), separation, schedule)
     if why:
         return {**dict.fromkeys(("global", "type-0"), f"none: {why}"), "type-2": TRUSTED, "type-1": TRUSTED}

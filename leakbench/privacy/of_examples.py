@@ -18,6 +18,7 @@ from leakbench.privacy.ledger import Schedule, Stretch
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.release import (
     GROWING,
+    OBSERVERS,
     Guarded,
     Observation,
     Part,
@@ -31,6 +32,8 @@ from leakbench.privacy.release import (
 
 __all__ = ["of_an_example"]
 
+OVER_ROUNDS = "noise on examples that is correlated over the rounds is not accounted"
+
 
 def of_an_example(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
     """Return {observer: the releases of one example, or of one person}.
@@ -41,6 +44,9 @@ def of_an_example(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str,
     Args:
         guarded: The whole training, each phase with at least one noise.
     """
+    noises = [n for g in guarded for several in g.noises for n in several]
+    if any(n.training or n.participation for n in noises):
+        return dict.fromkeys(OBSERVERS, f"none: {OVER_ROUNDS}")
     update = _batches(guarded, schedule)
     aggregate = _aggregate(guarded, schedule) if schedule.secure_aggregation else update
     return {"global": update, "type-2": _one_gradient(guarded, schedule), "type-1": update, "type-0": aggregate}

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 import leakbench
+from leakbench.auditing import over_rounds
+from leakbench.auditing.verdict import Audit
 from leakbench.cell import Request, probe_of
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import plan, prepare
@@ -276,6 +278,28 @@ def test_the_noise_of_groups_is_that_of_one_round_of_a_client(groups: int) -> No
         part(dataclasses.replace(update(), sensitivity=None), at(0), None)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_defense_has_one_noise_over_the_rounds(reverse: bool) -> None:
+    """Each accounts for the whole training by itself, and the epsilon of both would count noise that the other takes back."""
+    both = (CorrelatedNoise(2.0, BandedToeplitz(4)), BandedNoise(0.001))
+    server = (ClipWhole(1.0), *(both[::-1] if reverse else both))
+    with pytest.raises(
+        (InputError, ValueError), match=r"server: got .*_noise and .*_noise, whose noise is that of a whole"
+    ):
+        Defense(title="t", cite="c", unit="client", cohorts="poisson", cohort_groups=4, server=server)
+
+
+def test_two_noises_over_the_rounds_would_not_take_back_each_others_noise() -> None:
+    """Each remembers its own; that of `correlated_noise` has the name of stored runs."""
+    clock = Clock(0, 0, 8, 1, 3, 10, groups=3)
+    first = CorrelatedNoise(SIGMA, BandedToeplitz(3))(update(), clock, generators(5, "server noise", [(0,)]))
+    both = BandedNoise(SIGMA)(first, clock, generators(5, "server noise", [(0,)]))
+    assert set(first.memory) == {"server.noise.w", "server.noise.b"}
+    assert set(both.memory) == {*first.memory, "server.banded_noise.w", "server.banded_noise.b"}
+    for name, value in first.memory.items():
+        assert torch.equal(both.memory[name], value)
+
+
 def test_an_aborted_round_would_take_its_noise_along() -> None:
     with pytest.raises((InputError, ValueError), match="on_dropout: a round that is aborted"):
         Defense(title="t", cite="c", unit="client", server=(ClipWhole(1.0), CorrelatedNoise(1.0)), on_dropout="abort")
@@ -436,6 +460,17 @@ def test_the_noise_of_groups_is_set_by_an_epsilon_and_bounds_a_leak() -> None:
     assert bounds["type-1"].sigma is None
 
 
+def test_a_leak_behind_groups_and_correlated_noise_has_a_bound() -> None:
+    """In one round by itself a client takes part once, whatever the distance of its rounds is."""
+    noise = CorrelatedNoise(6.0)
+    server = (ClipWhole(4.0), noise)
+    grouped = Defense(title="t", cite="c", unit="client", cohorts="poisson", cohort_groups=4, server=server)
+    cell = prepare(Request(defense="dp_ftrl_banded_sampled", dataset="digits", clients_per_round=4), None)
+    cell = dataclasses.replace(cell, defense=grouped)
+    bounds = guards(cell, probe_of(cell.defense, cell.data, cell.settings).network, 3, hand_out(cell))
+    assert bounds["type-0"].sigma == pytest.approx(6.0), bounds["type-0"].reason
+
+
 def test_an_audit_ends_with_the_training() -> None:
     """A budget stops after some of ten rounds, of which five could have a client of the first of two groups."""
     asked = {"dataset": "digits", "clients_per_round": 8, "trials": 50_000}
@@ -449,6 +484,90 @@ def test_an_audit_finds_rounds_that_share_noise_they_must_not_share(monkeypatch:
     monkeypatch.setattr(correlated, "BandedToeplitz", lambda bands: BandedToeplitz(10))
     found = leakbench.audit("dp_ftrl_banded_sampled", dataset="digits", clients_per_round=5, trials=300_000)
     assert found.verdict == "violated" and "more than the valid" in found.reason
+
+
+def audited(name: str = "dp_ftrl_banded_sampled", **changes: object) -> Audit:
+    return leakbench.audit(name, dataset="digits", **{"clients_per_round": 4, "trials": 100_000, **changes})  # type: ignore[arg-type]
+
+
+def everyone(clients: int, per_round: int, cohorts: str, seed: int, index: int, groups: int = 1) -> Tensor:
+    return torch.arange(clients)
+
+
+def without_groups(clients: int, per_round: int, cohorts: str, seed: int, index: int, groups: int = 1) -> Tensor:
+    return draw_clients(clients, per_round * groups, cohorts, seed, index)
+
+
+@pytest.mark.parametrize(
+    ("name", "draw"),
+    [("dp_ftrl", everyone), ("dp_ftrl_banded_sampled", everyone), ("dp_ftrl_banded_sampled", without_groups)],
+)
+def test_an_audit_finds_draws_of_clients_that_do_not_wait_for_their_turn(
+    name: str, draw: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger trusts the schedule; the trials take the rounds of a client from the draw itself."""
+    monkeypatch.setattr(over_rounds, "draw_clients", draw)
+    found = audited(name)
+    assert found.verdict == "violated" and "more than the valid" in found.reason
+    assert found.lower_bound_family is not None and found.lower_bound_family > 1.5 * found.valid  # type: ignore[operator]
+
+
+def test_an_audit_plays_the_draws_of_the_federation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind of draw that the noise counts on comes from `draw_clients`, with the rates of the federation."""
+    seen: list[tuple[float, str, int]] = []
+
+    def spy(clients: int, per_round: int, cohorts: str, seed: int, index: int, groups: int = 1) -> Tensor:
+        seen.append((per_round / clients, cohorts, groups))
+        return draw_clients(clients, per_round, cohorts, seed, index, groups)
+
+    monkeypatch.setattr(over_rounds, "draw_clients", spy)
+    found = audited()
+    assert set(seen) == {(0.2, "poisson", 4)} and len(seen) == 10
+    assert "its draw of cohorts chose the rounds of the client" in found.reason
+    seen.clear()
+    assert "draw of cohorts" not in audited("dp_ftrl").reason
+    assert set(seen) == {(0.2, "in_turn", 1)} and len(seen) == 10
+
+
+def test_an_audit_plays_the_group_whose_rounds_are_protected_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of the noise in one round, which is not the first group's and not among those that are checked by themselves."""
+    honest = correlated._added
+
+    def added(s: Signal, c: Clock, r: Generators | None, deviation: Tensor, *rest: object) -> Signal:
+        return honest(s, c, r, deviation / (3 if c.round == 6 else 1), *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(correlated, "_added", added)
+    found = audited()
+    assert found.verdict == "violated" and "more than the valid" in found.reason
+
+
+@pytest.mark.parametrize("name", ["dp_ftrl", "dp_ftrl_banded", "dp_ftrl_banded_sampled"])
+def test_an_audit_measures_the_noise_that_the_part_states_for_the_round(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth too little is far above the multiplier of the training, but not what the part states for one round."""
+    honest = correlated._added
+
+    def added(s: Signal, c: Clock, r: Generators | None, deviation: Tensor, *rest: object) -> Signal:
+        return honest(s, c, r, 0.9 * deviation, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(correlated, "_added", added)
+    found = audited(name, trials=1000)
+    assert found.verdict == "violated" and "was measured where the ledger has" in found.reason
+    assert found.sigma_measured is not None and found.sigma_measured > 6
+
+
+def test_an_audit_of_examples_plays_no_noise_of_the_server(tmp_path: Path) -> None:
+    """The noise over the rounds protects no example; that on the sums of batches does."""
+    (tmp_path / "own.yaml").write_text(
+        "title: t\ncite: c\nunit: example\ncohorts: in_turn\nbatches: poisson\nexample: [{clip_whole: {norm: 4.0}}]\n"
+        "batch: [{gaussian_noise: {multiplier: 6.0, to: sum}}]\n"
+        "server: [{clip_whole: {norm: 4.0}}, {correlated_noise: {multiplier: 6.0}}]\n",
+        encoding="utf-8",
+    )
+    found = audited(str(tmp_path / "own.yaml"), clients_per_round=20)
+    assert found.verdict == "holds" and "drew the noise of all rounds" not in found.reason
+    assert found.sigma_measured == pytest.approx(6.0, rel=0.02)
 
 
 def test_an_audit_without_a_guarantee_is_one_of_one_round(tmp_path: Path) -> None:

@@ -172,6 +172,18 @@ def test_correlated_noise_of_each_client_is_not_accounted(field: str, station: s
     assert all(tap.valid is None for tap in found.by_tap.values())
 
 
+@pytest.mark.parametrize("field", ["training", "participation"])
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("station", ["example", "batch"])
+def test_noise_on_examples_that_is_correlated_is_not_accounted(field: str, each: bool, station: str) -> None:
+    """Its deviation in one round is not that of independent noise, of which earlier rounds take nothing back."""
+    fact = Fact("noise", std=48.0, each=each, separation=4, **{field: 24.0})  # type: ignore[arg-type]
+    facts = {"example": (CLIP, fact)} if station == "example" else {"example": (CLIP,), "batch": (fact,)}
+    found = valid(facts, "example", groups=4)
+    assert found.valid is None and "correlated over the rounds is not accounted" in found.reason
+    assert all(tap.valid is None for tap in found.by_tap.values())
+
+
 def test_clients_that_take_turns_are_not_sampled() -> None:
     """Bands up to the distance of two turns: ten releases."""
     found = sampled(10, groups=1, client_sampling="in_turn")
