@@ -313,7 +313,9 @@ def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         return Released(parts, f"{what}, {how}; zero-out adjacency{honest}", "client")
     # To add or remove a client would change the groups of the others.
     adjacency = "add-or-remove" if schedule.groups == 1 else "zero-out"
-    how = f"Poisson cohorts{_of_groups(schedule)} with {_rates(guarded, schedule)}, hidden from the observer"
+    rates = _rates(guarded, schedule)
+    hidden = "" if schedule.groups > 1 and rates == "q=1" else ", hidden from the observer"
+    how = f"Poisson cohorts{_of_groups(schedule)} with {rates}{hidden}"
     return Released(parts, f"{what}, {how}; {adjacency} adjacency{honest}", "client")
 
 

@@ -14,6 +14,10 @@ import torch
 from dp_accounting.pld import PLDAccountant
 from torch import Tensor
 
+from leakbench.cell import Request
+from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.budget import prepare
+from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generators, normal
 from leakbench.core.types import Clock, Fact, Signal
@@ -406,3 +410,14 @@ def test_examples_behind_noise_that_changes_count_once_for_each_turn_too() -> No
             values = [e.by_tap[tap].valid for e in (most, found, least)]
             assert values[0] < values[1] < values[2], values  # type: ignore[operator]
         assert found.by_tap["type-1"].participations == least.by_tap["type-1"].participations
+
+
+def test_fewer_groups_than_asked_for_are_named_and_a_whole_group_hides_nothing() -> None:
+    """20 clients in cohorts of 10 make two groups of the recipe's four, and each client is in every round of its group."""
+    few, four = (
+        prepare(Request(defense="dp_ftrl_banded_sampled", dataset="digits", clients_per_round=k), None) for k in (10, 4)
+    )
+    reasons = [cell_epsilon(c.defense, c.data, c.settings, hand_out(c), None).reason for c in (few, four)]
+    assert "cohort_groups is 2 here instead of 4: there are 20 clients for cohorts of 10" in reasons[0]
+    assert "with q=1; zero-out" in reasons[0] and "hidden" not in reasons[0]
+    assert "cohort_groups" not in reasons[1] and "with q=0.8, hidden from the observer" in reasons[1]
