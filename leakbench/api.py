@@ -224,7 +224,8 @@ def audit(
     Args:
         defense: Name in the catalog, or path of a recipe.
         delta: Delta of every epsilon, in (0, 1).
-        trials: Number of trials with a canary, and as many without; None for 1,000,000 drawn or 1,000 executed.
+        trials: Number of trials with a canary, and as many without; None for 1,000,000 drawn, 200,000 whole trainings
+            or 1,000 executed.
         function: Function to audit instead of a defense, or its name `package.module:name`. It takes
             {parameter: float32 array} and returns a dict with the same keys; its second argument, `seed` (int) or `rng` (NumPy
             Generator), is the source of its noise.

@@ -33,7 +33,11 @@ def cell_epsilon(
         delta: Delta of the valid epsilons, in (0, 1).
     """
     schedule, training = ledger_of(defense, data, settings, partition, largest)
-    return _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), _noises(training))
+    reasons = [fact.reason for fact in _noises(training)]
+    if schedule.groups < defense.cohort_groups:
+        fewer = f"cohort_groups is {schedule.groups} here instead of {defense.cohort_groups}"
+        reasons.append(f"{fewer}: there are {schedule.clients} clients for cohorts of {schedule.clients_per_round}")
+    return _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), reasons)
 
 
 def ledger_of(
@@ -104,8 +108,8 @@ def _noises(training: tuple[Phase, ...]) -> list[Fact]:
     return [fact for phase in training for facts in phase.facts.values() for fact in facts if fact.kind == "noise"]
 
 
-def _explained(found: Epsilon, noises: list[Fact]) -> Epsilon:
-    """Add the reasons in the facts of the noises to the reason of each valid epsilon."""
-    more = "".join(f"; {reason}" for reason in dict.fromkeys(fact.reason for fact in noises) if reason)
+def _explained(found: Epsilon, reasons: list[str]) -> Epsilon:
+    """Add reasons, such as those in the facts of the noises, to the reason of each valid epsilon."""
+    more = "".join(f"; {reason}" for reason in dict.fromkeys(reasons) if reason)
     taps = {n: dataclasses.replace(t, reason=t.reason + more * (t.valid is not None)) for n, t in found.by_tap.items()}
     return dataclasses.replace(found, reason=found.reason + more * (found.valid is not None), by_tap=taps)

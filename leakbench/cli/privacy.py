@@ -44,7 +44,7 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
 @click.option(
     "--trials",
     type=int,
-    show_default="1000000 drawn or 1000 executed",
+    show_default="1000000 drawn, 200000 trainings or 1000 executed",
     help="Number of trials with a canary, and as many without.",
 )
 @click.option(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from leakbench.privacy.calibration import Noise
 from leakbench.privacy.discrete import DiscreteMechanism
-from leakbench.privacy.ledger import Schedule
+from leakbench.privacy.ledger import Schedule, Stretch
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.release import (
     GROWING,
@@ -19,6 +19,7 @@ from leakbench.privacy.release import (
     Part,
     Released,
     drawn,
+    in_blocks,
     multiplier,
     repeated,
     span,
@@ -227,15 +228,24 @@ def _cohorts(guarded: tuple[Guarded, ...]) -> str:
 
 def _parts(guarded: tuple[Guarded, ...], schedule: Schedule, draw: Draw) -> tuple[Part, ...]:
     """Return the releases of the sum of each round."""
-    parts = []
-    for g in guarded:
-        one = _release(g.noises[-1], _on_the_sum(schedule, g.stretch.clients_per_round))
-        parts.append(_part(one, g, schedule, draw))
-    return tuple(parts)
+    several = [_release(g.noises[-1], _on_the_sum(schedule, g.stretch.clients_per_round)) for g in guarded]
+    return _of_rounds(several, guarded, schedule, draw)
 
 
-def _part(release: Mechanism | DiscreteMechanism, guarded: Guarded, schedule: Schedule, draw: Draw) -> Part:
-    one, stretch = (release,), guarded.stretch
+def _of_rounds(
+    several: Sequence[Mechanism | DiscreteMechanism], guarded: tuple[Guarded, ...], schedule: Schedule, draw: Draw
+) -> tuple[Part, ...]:
+    """Return the releases of all rounds.
+
+    Args:
+        several: The release in one round of each stretch.
+    """
+    pairs = [((one,), g.stretch) for one, g in zip(several, guarded, strict=True)]
+    return tuple(_part(one, stretch, schedule, draw) for (one,), stretch in in_blocks(pairs, schedule))
+
+
+def _part(release: Mechanism | DiscreteMechanism, stretch: Stretch, schedule: Schedule, draw: Draw) -> Part:
+    one = (release,)
     rounds, rate = stretch.rounds, schedule.rate(stretch.clients_per_round)
     sampled = dataclasses.replace(release, sampling_rate=rate, steps=schedule.turns(rounds), sampling=draw)
     hidden = (sampled,) if draw != "visible" else ()
@@ -303,7 +313,9 @@ def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         return Released(parts, f"{what}, {how}; zero-out adjacency{honest}", "client")
     # To add or remove a client would change the groups of the others.
     adjacency = "add-or-remove" if schedule.groups == 1 else "zero-out"
-    how = f"Poisson cohorts{_of_groups(schedule)} with {_rates(guarded, schedule)}, hidden from the observer"
+    rates = _rates(guarded, schedule)
+    hidden = "" if schedule.groups > 1 and rates == "q=1" else ", hidden from the observer"
+    how = f"Poisson cohorts{_of_groups(schedule)} with {rates}{hidden}"
     return Released(parts, f"{what}, {how}; {adjacency} adjacency{honest}", "client")
 
 
@@ -329,11 +341,9 @@ def _at_the_server(guarded: tuple[Guarded, ...], what: str) -> str:
 
 
 def _update(guarded: tuple[Guarded, ...], schedule: Schedule, stations: set[str]) -> Released:
-    parts = []
-    for g in guarded:
-        seen = tuple(n for n in g.noises[-1] if n.station in stations)
-        parts.append(_part(_release(seen, _alone), g, schedule, "visible"))
+    several = [_release(tuple(n for n in g.noises[-1] if n.station in stations), _alone) for g in guarded]
+    parts = _of_rounds(several, guarded, schedule, "visible")
     how = f"{_seen_rounds(guarded, schedule)}; zero-out adjacency"
     sentence = f"noise of {span(parts)} times the bound on one client's update, {how}"
     trusted = _at_the_server(guarded, "update") if "server" in stations else ""
-    return Released(tuple(parts), sentence + (trusted or OWN), "client")
+    return Released(parts, sentence + (trusted or OWN), "client")

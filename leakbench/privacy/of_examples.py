@@ -25,6 +25,7 @@ from leakbench.privacy.release import (
     Released,
     Releases,
     drawn,
+    in_blocks,
     multiplier,
     repeated,
     span,
@@ -109,9 +110,9 @@ def _batches(guarded: tuple[Guarded, ...], schedule: Schedule, summed: bool = Fa
         summed: Whether each sum is part of a sum over K_t clients, whose noises add up.
     """
     visible = _visible(guarded, schedule)
-    parts = tuple(_part(g, schedule, visible, summed) for g in guarded)
+    parts = _parts(guarded, schedule, visible, summed)
     single = dataclasses.replace(schedule, examples_per_person=1)
-    least = span([_part(g, single, visible, summed) for g in guarded])
+    least = span(_parts(guarded, single, visible, summed))
     together = not visible and all(
         _together(noises, _on_the_sum(schedule, visible)) for g in guarded for noises in g.noises
     )
@@ -134,7 +135,13 @@ def _batches(guarded: tuple[Guarded, ...], schedule: Schedule, summed: bool = Fa
     return Released(parts, f"{what}; {times}; {how}", "example")
 
 
-def _part(guarded: Guarded, schedule: Schedule, visible: bool, summed: bool) -> Part:
+def _parts(guarded: tuple[Guarded, ...], schedule: Schedule, visible: bool, summed: bool) -> tuple[Part, ...]:
+    several = [(_one(g, schedule, visible, summed), g.stretch) for g in guarded]
+    return tuple(_of_stretch(one, stretch, schedule) for one, stretch in in_blocks(several, schedule))
+
+
+def _one(guarded: Guarded, schedule: Schedule, visible: bool, summed: bool) -> Releases:
+    """Return the releases of one participation."""
     stretch = guarded.stretch
     gain = math.sqrt(stretch.clients_per_round) if summed else 1.0
     std = _on_the_sum(schedule, visible)
@@ -147,11 +154,10 @@ def _part(guarded: Guarded, schedule: Schedule, visible: bool, summed: bool) -> 
         most = math.sqrt(whole * schedule.batch**2 + rest**2)
         if all(together):  # In the worst split, they are in as many batches as possible.
             most = math.sqrt(min(schedule.examples_per_person, schedule.examples_per_client // schedule.batch))
-        return _of_stretch((Mechanism(min(sigmas) / most, 1.0, schedule.passes()),), stretch, schedule)
+        return (Mechanism(min(sigmas) / most, 1.0, schedule.passes()),)
     sampling: Literal["poisson", "fixed", "visible"] = "visible" if visible else schedule.batch_sampling
     several = zip(stretch.phases, sigmas, together, strict=True)
-    one = tuple(_mechanism(s, phase.local_iterations, sampling, schedule, at_once) for phase, s, at_once in several)
-    return _of_stretch(one, stretch, schedule)
+    return tuple(_mechanism(s, phase.local_iterations, sampling, schedule, at_once) for phase, s, at_once in several)
 
 
 def _mechanism(
@@ -253,23 +259,25 @@ def _one_gradient(guarded: tuple[Guarded, ...], schedule: Schedule) -> Observati
     if bare:
         why = "none: noise is added after this leakage point, to the sum over a batch, not to one example's gradient"
         return why if len(bare) == len(guarded) else f"{why}, from round {bare[0]} of {schedule.rounds} on"
-    parts, levels, members = list[Part](), list[Part](), schedule.examples_per_person
+    several, members = list[tuple[tuple[Mechanism | Group, ...], Stretch]](), schedule.examples_per_person
+    uses = schedule.passes() if schedule.batch_sampling == "split" else schedule.local_iterations
     for g, noises in zip(guarded, own, strict=True):
-        least = min(multiplier(several, lambda noise: noise.std) for several in noises)
+        least = min(multiplier(each, lambda noise: noise.std) for each in noises)
         one: Mechanism | Group
         if schedule.batch_sampling == "split":
-            uses, one = schedule.passes(), Mechanism(least, 1.0, members * schedule.passes())
+            one = Mechanism(least, 1.0, members * uses)
         elif schedule.batch_sampling == "fixed" and members > 1:
-            uses = schedule.local_iterations
             weights = drawn_examples(members, schedule.batch, schedule.examples_per_client, "fixed")
             one = Group(least / math.sqrt(len(weights) - 1), weights, uses, "visible")
         else:
-            uses = schedule.local_iterations
             one = _mechanism(least, uses, "visible", schedule)
-        part = _of_stretch((one,), g.stretch, schedule)
+        several.append(((one, Mechanism(least, 1.0, members)), g.stretch))
+    parts, levels = list[Part](), list[Part]()
+    for (one, single), stretch in in_blocks(several, schedule):
+        part = _of_stretch((one,), stretch, schedule)
         # A run counts the uses of an example, not only the updates with it. A person has at most K times as many.
-        parts.append(dataclasses.replace(part, one=(Mechanism(least, 1.0, members),), most=part.most * uses))
-        levels.append(dataclasses.replace(part, every=(Mechanism(least, 1.0, 1),)))
+        parts.append(dataclasses.replace(part, one=(single,), most=part.most * uses))
+        levels.append(dataclasses.replace(part, every=(Mechanism(single.noise_multiplier, 1.0, 1),)))
     it = _it(schedule)
     how = (
         f"each uses {it} {schedule.passes()} time(s) from a fixed split"

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from leakbench.privacy.calibration import Noise
 from leakbench.privacy.discrete import DiscreteMechanism
@@ -25,6 +25,7 @@ __all__ = [
     "Released",
     "Releases",
     "drawn",
+    "in_blocks",
     "multiplier",
     "repeated",
     "span",
@@ -37,6 +38,8 @@ OBSERVERS = ("global", "type-2", "type-1", "type-0")
 
 Releases: TypeAlias = tuple[Mechanism | Group | DiscreteMechanism, ...]
 """The releases of one participation."""
+
+One = TypeVar("One", bound=Mechanism | Group | DiscreteMechanism)
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,36 @@ def drawn(one: Releases, unit: Unit, stretch: Stretch, schedule: Schedule) -> Me
     # Holders in several groups take part in other rounds than holders in one, but as often: each draw is independent.
     drawn_of = (schedule.clients, holders, schedule.groups * cohort, schedule.client_sampling)
     return (Mixture(inner, *drawn_of, rounds),)
+
+
+def in_blocks(
+    several: Sequence[tuple[tuple[One, ...], Stretch]], schedule: Schedule
+) -> list[tuple[tuple[One, ...], Stretch]]:
+    """Return (the releases of one participation, their rounds) such that the turns of all stretches can be added up.
+
+    If groups of clients take turns, each group has one turn in every block of G rounds, and at most one in the last rounds. Turns
+    that are counted for each stretch of rounds by itself would be far more. So every block counts once, with the least noise in it
+    and the largest cohort, which covers every group. Releases of different kinds are not compared, and count for each stretch.
+    """
+    if schedule.groups == 1 or len({_kind(one) for one, _ in several}) > 1:
+        return list(several)
+    by_round = [pair for pair in several for _ in range(pair[1].rounds)]
+    found = list[tuple[tuple[One, ...], Stretch]]()
+    for first in range(0, len(by_round), schedule.groups):
+        block = by_round[first : first + schedule.groups]
+        one = tuple(min(each, key=lambda m: m.noise_multiplier) for each in zip(*(r for r, _ in block), strict=True))
+        largest = max((stretch for _, stretch in block), key=lambda stretch: stretch.clients_per_round)
+        rounds = len(block)
+        if found and (found[-1][0], found[-1][1].clients_per_round) == (one, largest.clients_per_round):
+            _, before = found.pop()
+            first, rounds = before.first, before.rounds + rounds  # noqa: PLW2901
+        found.append((one, dataclasses.replace(largest, first=first, rounds=rounds)))
+    return found
+
+
+def _kind(one: Releases) -> Releases:
+    """Return the releases without their Gaussian noise, by which two of the same kind differ."""
+    return tuple(dataclasses.replace(m, noise_multiplier=1.0) if isinstance(m, Mechanism | Group) else m for m in one)
 
 
 Observation: TypeAlias = Released | str

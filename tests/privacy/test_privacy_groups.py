@@ -8,23 +8,28 @@ import math
 from typing import Any
 
 import dp_accounting
+import numpy as np
 import pytest
 import torch
 from dp_accounting.pld import PLDAccountant
 from torch import Tensor
 
+from leakbench.cell import Request
+from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.budget import prepare
+from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generators, normal
 from leakbench.core.types import Clock, Fact, Signal
 from leakbench.defense import Defense
 from leakbench.defense.correlated import BandedNoise
 from leakbench.federated.sampling import draw_clients
-from leakbench.privacy.accountants import best, pld
+from leakbench.privacy.accountants import best, pld, rdp
 from leakbench.privacy.curve import epsilon_curve
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.factorization import amplified
 from leakbench.privacy.factorization_search import banded
-from leakbench.privacy.ledger import Phase
+from leakbench.privacy.ledger import Phase, Schedule
 from leakbench.privacy.mechanism import Mechanism
 from tests.privacy.test_privacy_epsilon import CLIP, FED_CDP, FED_SDP, MNIST, NOTHING, throughout, valid
 
@@ -340,3 +345,79 @@ def test_the_game_finds_more_bands_than_groups() -> None:
     claimed = best((Mechanism(sigma, rate, 3),), delta)[0]
     found, error = spent(played(sigma, rounds, groups, rate, bands=6), claimed)
     assert found > delta + 10 * error
+
+
+# Noise or bounds that change over the rounds
+
+
+def changing(sigmas: list[float], schedule: Schedule, each: int = 1) -> list[Phase]:
+    """Return phases of `each` rounds with these multipliers of a clip at 4."""
+    facts = [(CLIP, Fact("noise", std=4.0 * sigma)) for sigma in sigmas]
+    return [Phase({"server": f}, each, 100, True, schedule.clients_per_round) for f in facts]
+
+
+def composed(sigmas: list[float], rate: float) -> float:
+    found = PLDAccountant()
+    for sigma in sigmas:
+        found.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)))
+    return float(found.get_epsilon(1e-5))
+
+
+@pytest.mark.parametrize("rounds", [40, 41])
+def test_noise_that_changes_every_round_counts_once_for_each_turn(rounds: int) -> None:
+    """dp_accounting's composition of each group's own rounds; the ledger covers the worst group, and is close to it."""
+    schedule = dataclasses.replace(MNIST, groups=4, rounds=rounds)
+    sigmas = [6.0 + t / 20 for t in range(rounds)]
+    found = epsilon(changing(sigmas, schedule), "client", NOTHING, schedule, 1e-5)
+    own = [composed(sigmas[g::4], 0.4) for g in range(4)]
+    assert found.steps == math.ceil(rounds / 4) and "each in at most" in found.reason
+    assert max(own) * (1 - 1e-3) <= found.valid <= 1.03 * max(own)  # type: ignore[operator]
+    seen = found.by_tap["type-0"]
+    assert seen.steps == found.steps and seen.valid > found.valid  # type: ignore[operator]
+    curve = epsilon_curve(changing(sigmas, schedule), "client", schedule)
+    assert len(curve) == rounds and (np.diff(curve) >= 0).all()
+    assert curve[3] == pytest.approx(float(rdp((Mechanism(6.0, 0.4, 1),), 1e-5)), rel=1e-2)
+
+
+def test_every_group_is_covered_whatever_its_noise_is() -> None:
+    """The third group alone has little noise; and the rounds of no stretch begin with the first group."""
+    schedule = dataclasses.replace(MNIST, groups=4, rounds=12)
+    sigmas = [3.0 if t % 4 == 2 else 9.0 for t in range(12)]
+    found = epsilon(changing(sigmas, schedule), "client", NOTHING, schedule, 1e-5)
+    assert found.valid == pytest.approx(composed([3.0] * 3, 0.4), rel=1e-3) and found.steps == 3
+    # Stretches of five rounds: turns in rounds 0 4 8 | 1 5 9 | ..., with the noise of 5, 5 and 2 rounds.
+    uneven = [3.0] * 5 + [6.0] * 5 + [9.0] * 2
+    own = [composed(uneven[g::4], 0.4) for g in range(4)]
+    phases = changing([3.0], schedule, 5) + changing([6.0], schedule, 5) + changing([9.0], schedule, 2)
+    found = epsilon(phases, "client", NOTHING, schedule, 1e-5)
+    assert found.valid == pytest.approx(max(own), rel=1e-3) and found.steps == 3
+
+
+def test_examples_behind_noise_that_changes_count_once_for_each_turn_too() -> None:
+    schedule = dataclasses.replace(MNIST, groups=4, rounds=12, local_iterations=1)
+    sigmas = [6.0 + t / 20 for t in range(12)]
+    for each, station in ((False, "batch"), (True, "example")):
+        noises = [Fact("noise", std=4.0 * sigma, each=each) for sigma in sigmas]
+        facts = [
+            {"example": (CLIP, n)} if station == "example" else {"example": (CLIP,), "batch": (n,)} for n in noises
+        ]
+        phases = [Phase(f, 1, 1, True, 100) for f in facts]
+        least, most = (
+            epsilon([dataclasses.replace(phases[i], rounds=12)], "example", NOTHING, schedule, 1e-5) for i in (0, 11)
+        )
+        found = epsilon(phases, "example", NOTHING, schedule, 1e-5)
+        for tap in ("type-1", "type-2") if each else ("type-1",):
+            values = [e.by_tap[tap].valid for e in (most, found, least)]
+            assert values[0] < values[1] < values[2], values  # type: ignore[operator]
+        assert found.by_tap["type-1"].participations == least.by_tap["type-1"].participations
+
+
+def test_fewer_groups_than_asked_for_are_named_and_a_whole_group_hides_nothing() -> None:
+    """20 clients in cohorts of 10 make two groups of the recipe's four, and each client is in every round of its group."""
+    few, four = (
+        prepare(Request(defense="dp_ftrl_banded_sampled", dataset="digits", clients_per_round=k), None) for k in (10, 4)
+    )
+    reasons = [cell_epsilon(c.defense, c.data, c.settings, hand_out(c), None).reason for c in (few, four)]
+    assert "cohort_groups is 2 here instead of 4: there are 20 clients for cohorts of 10" in reasons[0]
+    assert "with q=1; zero-out" in reasons[0] and "hidden" not in reasons[0]
+    assert "cohort_groups" not in reasons[1] and "with q=0.8, hidden from the observer" in reasons[1]
