@@ -97,7 +97,9 @@ be found `violated` in 5 of 100.
 
 {table}
 
-Broken loops claim the epsilon of noise 4. A bound below the epsilon does not show that a training is private.
+Broken loops claim the epsilon of noise 4. *Clip of each tensor*: the canaries are in the 4 tensors with
+at least {canaries:,} coordinates of 10, so that the clip lets a canary pass with twice the bound, as with half
+of the noise. A bound below the epsilon does not show that a training is private.
 """
 
 
@@ -156,7 +158,9 @@ def measure(name: str) -> list[Row]:
     """Return the row of a loop."""
     loop = LOOPS[name]
     many, claimed = SOUND if name.startswith("sound") else BROKEN, epsilon(loop)
-    audits = [trained(loop, seed).audit(claimed, delta=DELTA, gaussian=True) for seed in range(many)]
+    # Loops with the same seeds would share the inclusion of the canaries and the draws of the noise.
+    first = SOUND * list(LOOPS).index(name)
+    audits = [trained(loop, first + seed).audit(claimed, delta=DELTA, gaussian=True) for seed in range(many)]
     bounds = {
         "plain": np.array([a.audit.lower_bound for a in audits]),
         "family": np.array([a.audit.lower_bound_family for a in audits]),
@@ -194,11 +198,14 @@ def page(rows: pd.DataFrame) -> str:
         ["loop", "trainings", "epsilon", "without assumptions", "Gaussian family", "violated"], list(lines(rows))
     )
     always = broken[broken["violated"] == broken["trainings"]]["loop"]
+    seldom = broken.drop(always.index)
+    others = [f"{row['loop']} in {row['violated']} of {row['trainings']}" for _, row in seldom.iterrows()]
     box = box_of(
         "The lower bound of an audit of one training exceeds the valid epsilon in at most 5 % of sound trainings, and finds broken "
         "ones.",
         f"It did in {sound['violated'].sum()} of {sound['trainings'].sum()} sound trainings, at most "
-        f"{(sound['violated'] / sound['trainings']).max():.3f} in a row. Found in every training: {', '.join(always) or 'none'}.",
+        f"{(sound['violated'] / sound['trainings']).max():.3f} in a row. Found in every training: "
+        f"{', '.join(always) or 'none'}. Others: {', '.join(others) or 'none'}.",
         f"{len(rows)} loops, {rows['trainings'].sum():,} trainings.",
         "One small network and one kind of canary.",
         "python studies/audits.py",

@@ -268,7 +268,8 @@ def _stated(
             else "add-or-remove"
         )
         mean = " on average over the draw of clients" if isinstance(run, Mixture) else ""
-        scope = f"all values are for the whole run, {run.releases} releases{mean}{q}, {adjacency} adjacency"
+        many = "1 release" if run.releases == 1 else f"{run.releases} releases"
+        scope = f"all values are for the whole run, {many}{mean}{q}, {adjacency} adjacency"
         return Stated(claimed, epsilon.valid, epsilon.reason, scope)
     # One release that certainly uses the unit, without the run's number of steps and its sampling.
     once = dataclasses.replace(
