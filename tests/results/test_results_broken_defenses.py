@@ -32,9 +32,12 @@ def test_a_row_without_a_claim_is_an_error() -> None:
 
 
 def test_the_verdict_counts_the_rows() -> None:
-    changed = ROWS.assign(verdict="inconclusive")
+    """Those whose interval is above the baseline guess, and others whose verdict rests on recognition."""
     names = ROWS["cell"].str.rsplit(", ", n=1).str[0]
     both = names[names.duplicated()]
-    assert f"0 of {len(both)} defenses are broken" in page(changed)
-    broken = ROWS["cell"].str.endswith(", defense") & (ROWS["verdict"] == "reconstructs") & names.isin(both)
-    assert f"{broken.sum()} of {len(both)} defenses are broken" in page(ROWS)
+    aware = ROWS[ROWS["cell"].str.endswith(", defense") & names.isin(both)]
+    above = aware["asr_low"] > aware["null_asr"]
+    recognised = ((aware["verdict"] == "reconstructs") & ~above).sum()
+    assert f"for {above.sum()} of {len(both)} defenses" in page(ROWS) and f"For {recognised} others" in page(ROWS)
+    nothing = page(ROWS.assign(verdict="inconclusive", asr_low=0.0))
+    assert f"for 0 of {len(both)} defenses, the oblivious one's for 0. For 0 others" in " ".join(nothing.split())
