@@ -178,7 +178,8 @@ TEXT = """# Broken defenses
 What each defense claims, and what one search gets behind it from MNIST: without knowledge of the defense (*oblivious*), and with
 its recipe (*adaptive*). Both know the network, its weights, the batch size and public examples; the update is that of one
 example, with mixup and InstaHide of a batch of five. The shares are of images that are reconstructed to an RMSE of at most
-eta. *Identified* is the share of victims that an adaptive ranking picks among the candidates. {networks} [The rows](attacks/adaptive_attacks.md) have every other measure.
+eta. *Identified* is the share of victims that an adaptive ranking picks among the candidates. {networks}
+[The rows](attacks/adaptive_attacks.md) have every other measure.
 
 {caution}{table}
 
