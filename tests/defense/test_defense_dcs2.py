@@ -9,7 +9,12 @@ from probes import leaked
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from leakbench.attack.methods.gradient_matching import Points
+from leakbench.attack.methods.gradient_matching import GradientMatching, Points
+from leakbench.attack.slots.descent import LbfgsDescent
+from leakbench.attack.slots.distance import SquaredL2
+from leakbench.attack.slots.labels import Given
+from leakbench.attack.slots.start import Constant
+from leakbench.attack.slots.stop import Iterations
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Local, Network, Signal
@@ -168,6 +173,25 @@ def test_only_an_attacker_that_knows_the_defense_searches_its_numbers() -> None:
     assert dataclasses.replace(view, local_steps=2).hidden() is None
 
 
+def test_an_attack_that_knows_the_defense_searches_the_concealed_examples() -> None:
+    """The same search is nearer to every image with them than without, and finds one of three."""
+    errors = {}
+    for knows in ("defense", "oblivious"):
+        view, inputs, targets = leaked({"batch": (Conceal(iterations=20),)}, knows=knows)
+        view = dataclasses.replace(view.to(torch.float64), labels=targets.argmax(-1))
+        attack = GradientMatching(
+            labels=Given(),
+            start=Constant(value=0.5),
+            distance=SquaredL2(),
+            descent=LbfgsDescent(),
+            stop=Iterations(limit=30),
+        )
+        found = attack((view,), generators(0, "start", [(0,), (1,), (2,)])).inputs
+        errors[knows] = (found - inputs).square().flatten(1).mean(1).sqrt()
+    assert bool((errors["defense"] < errors["oblivious"]).all())
+    assert float(errors["defense"].min()) < 0.1
+
+
 def test_hidden_numbers_are_the_last_coordinates_of_a_search() -> None:
     """With labels given and searched, and two restarts of two victims."""
     hidden = torch.arange(6.0).reshape(2, 3)
@@ -178,9 +202,10 @@ def test_hidden_numbers_are_the_last_coordinates_of_a_search() -> None:
         found, targets, numbers = points.split(joined, torch.arange(4))
         assert torch.equal(found, z)
         torch.testing.assert_close(targets, logits.softmax(-1) if joint else logits)
+        assert numbers is not None
         assert torch.equal(numbers, hidden.repeat(2, 1))
-    without = dataclasses.replace(points, hidden=None)
-    assert without.split(without.joined(z), torch.arange(4))[2].shape == (4, 0)
+        without = dataclasses.replace(points, hidden=None)
+        assert without.split(without.joined(z), torch.arange(4))[2] is None
 
 
 def test_it_needs_the_examples_of_a_batch() -> None:
