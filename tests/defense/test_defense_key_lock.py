@@ -17,6 +17,7 @@ from leakbench.attack.slots.stop import Iterations
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, HidesDraws, Network, Sampling, ShowsDraws
+from leakbench.defense.dcs2 import Conceal
 from leakbench.defense.key_lock import KeyLock, LockedNetwork, normalised
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
@@ -118,6 +119,8 @@ def test_a_scale_of_zero_shows_and_the_true_draws_give_the_leak(statistics) -> N
     usual = view.respond(x, y, by_what_leaked=True)
     assert any(not torch.allclose(usual[n], u, rtol=0.1) for n, u in view.update.items())
     assert leaked(knows=False)[0].hidden() is None
+    adam = dataclasses.replace(view.clock, client_optimizer="adam")
+    assert dataclasses.replace(view, clock=adam).hidden() is None
 
 
 def test_sigmoid_scales_start_at_their_mean() -> None:
@@ -155,6 +158,13 @@ def test_a_search_finds_the_scales_with_the_image() -> None:
             assert float(apart.square().mean().sqrt()) < 0.2
     assert errors[True] < 0.1
     assert errors[False] > 0.2
+
+
+def test_the_private_numbers_of_a_lock_and_of_a_transform_are_refused() -> None:
+    """The transform would read the numbers of the lock."""
+    view = dataclasses.replace(leaked()[0], stations=Stations(batch=(Conceal(),)))
+    with pytest.raises(InputError, match="defense: got 2 parts with private numbers, LockedNetwork and conceal"):
+        view.hidden()
 
 
 def matching(distance: Distance) -> GradientMatching:
