@@ -19,6 +19,7 @@ from leakbench.defense.augmentation import Augmentation, Batch, applied, copies_
 from leakbench.defense.recipe import Defense
 from leakbench.defense.transform import SILENT, Transform, apply
 from leakbench.models.batch_norm import mixes_examples
+from leakbench.models.language import LanguageModel
 from leakbench.privacy.ledger import OWN_NOISE, Phase
 
 __all__ = ["FactProbe", "doubts_of_inputs", "facts_at", "phases"]
@@ -268,7 +269,9 @@ def _ratios(facts: Facts) -> list[float]:
 def _large(probe: FactProbe, members: int, copies: int = 1) -> Signal:
     grads = {n: p.new_full((1, members, *p.shape), LARGE) for n, p in probe.network.parameters.items()}
     device, batch = next(iter(grads.values())).device, probe.federation.batch * copies
+    reads_tokens = any(isinstance(module, LanguageModel) for module in probe.network.model.modules())
     inputs = torch.full((1, batch, *probe.shape), 0.5, device=device)
+    inputs = inputs.long() if reads_tokens else inputs
     targets = torch.full((1, batch, probe.classes), 1 / probe.classes, device=device)
     memory = {n: m[None, None] for n, m in probe.network.memory.items()}
     return Signal(grads, memory=memory, local=Local(probe.network, inputs, targets))

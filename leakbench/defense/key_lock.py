@@ -89,7 +89,9 @@ class KeyLock:
     The scales are activation(W k + b) of a key k of n numbers uniform in [0, 1], and the shifts activation(W' k + b'). The private
     layers W, b, W', b' start uniform in +-1 / sqrt(n), as PyTorch initialises them. Over keys and layers, W k + b then has variance
     1 / 9 + 1 / (3 n) and is nearly normal; these numbers are drawn here. They are no parameters, so that no gradient of the private
-    layers is sent, and one draw is the key of a client in a round.
+    layers is sent, and one draw is the key of a client in a round. In the released code, each client starts from a copy of the
+    server's network, so that in the first round the server knows the layers and only k is private. Drawing both anew gives the
+    attacker less.
     """
 
     length: Annotated[Count, Field(description="Length n of the key, 1024 in the code.")] = 1024

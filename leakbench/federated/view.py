@@ -17,7 +17,7 @@ from leakbench.core.types import Clock, HidesDraws, Network, Parameters, ShowsDr
 from leakbench.data.columns import Columns
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense.guess import Hides, on_a_guess
-from leakbench.defense.transform import Stations
+from leakbench.defense.transform import Stations, name_of
 from leakbench.federated.leakage import leak
 from leakbench.federated.searches import Searches
 from leakbench.federated.separations import Separations
@@ -174,15 +174,24 @@ class View:
 
         The result is None if the attacker does not know the defense, if it has no such numbers (`Hides`, `HidesDraws`), and if
         several local iterations or clients have numbers of their own.
+
+        Raises:
+            InputError: If several parts of the defense have such numbers.
         """
         model = self.network.model
         several = self.tap != "type-2" and self.cohort * self.local_steps > 1
         if not self.knowledge.defense or not self.of_gradients or several:
             return None
+        hiding = [t for t in self.stations.before(self.tap).transforms if isinstance(t, Hides)]
+        names = [*([type(model).__name__] if isinstance(model, HidesDraws) else []), *map(name_of, hiding)]
+        if len(names) > 1:
+            raise InputError(
+                f"defense: got {len(names)} parts with private numbers, {' and '.join(names)}; an attacker that knows the defense"
+                " searches those of one: leave the others out, or --knows oblivious"
+            )
         if isinstance(model, HidesDraws):
             drawn: Tensor = vmap(model.searched_from)(self.update)
             return drawn
-        hiding = [t for t in self.stations.before(self.tap).transforms if isinstance(t, Hides)]
         return hiding[0].hidden(self.update, self.examples, self.shape, self.classes) if hiding else None
 
     @property

@@ -9,7 +9,13 @@ from probes import leaked
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from leakbench.attack.methods.gradient_matching import Points
+from leakbench.attack.methods.gradient_matching import GradientMatching, Points
+from leakbench.attack.slots.descent import LbfgsDescent
+from leakbench.attack.slots.distance import SquaredL2
+from leakbench.attack.slots.labels import Given
+from leakbench.attack.slots.start import Constant
+from leakbench.attack.slots.stop import Iterations
+from leakbench.cell import Request, resolve_cell
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Local, Network, Signal
@@ -89,6 +95,50 @@ def test_the_gradient_that_is_sent_is_a_mean_with_the_concealed_examples(weight:
         torch.testing.assert_close(sent[name][0, 0], (g[0, 0] + added[name]) / divisor)
 
 
+def test_padding_has_no_concealed_example() -> None:
+    """A member of weight zero changes nothing, whatever it holds; its concealed example does not count either."""
+    _, before = signal(lanes=2, batch=1)
+    local = before.local
+    rng = torch.Generator().manual_seed(4)
+    part = Conceal(iterations=10)
+    start, labels = (
+        torch.rand(2, 2, 1, 4, 4, generator=rng).double(),
+        torch.eye(3).double()[[0, 1, 2, 0]].reshape(2, 2, 3),
+    )
+    padded = Local(
+        local.network,
+        torch.cat([local.inputs, torch.rand(2, 1, 1, 4, 4, generator=rng).double()], 1),
+        torch.cat([local.targets, labels[:, 1:]], 1),
+        torch.tensor([[1.0, 0.0]]).double().expand(2, -1),
+    )
+    alone = concealed(part, local, before.grads, start[:, :1], labels[:, :1])
+    found = concealed(part, padded, before.grads, start, labels)
+    torch.testing.assert_close(found[:, :1], alone)
+    sent = joined_to_concealed(part, before, alone, labels[:, :1])
+    for name, g in joined_to_concealed(part, dataclasses.replace(before, local=padded), found, labels).items():
+        torch.testing.assert_close(g, sent[name])
+
+
+def test_a_concealed_example_starts_from_noise_with_a_share_of_the_private_one(monkeypatch) -> None:
+    """Noise with the mean and deviation of the pixels, and one label of each class about as often."""
+    _, before = signal(lanes=60)
+    starts = {}
+
+    def seen(how: Conceal, local: Local, private: dict, start: Tensor, labels: Tensor) -> Tensor:
+        starts.update(start=start, labels=labels)
+        return start
+
+    monkeypatch.setattr("leakbench.defense.dcs2.concealed", seen)
+    part = Conceal(weight=0.6)
+    part(before, NOW, generators(0, "noise", [(lane,) for lane in range(60)]))
+    noise = (starts["start"] - 0.4 * before.local.inputs) / 0.6
+    assert float(noise.mean()) == pytest.approx(part.mean, abs=0.03)
+    assert float(noise.std()) == pytest.approx(part.deviation, rel=0.05)
+    assert abs(float(torch.corrcoef(torch.stack([noise.flatten(), before.local.inputs.flatten()]))[0, 1])) < 0.08
+    assert bool((starts["labels"].sum(2) == 1).all())
+    assert float((starts["labels"].mean((0, 1)) - 1 / 3).abs().max()) < 0.13
+
+
 def test_a_gradient_that_points_away_is_projected_by_the_quadratic_program() -> None:
     """A private gradient turned around: v minimises v^2 (|g|^2 + .001) / 2 + v <g, sent> over v >= .5."""
     _, before = signal(lanes=1)
@@ -166,6 +216,35 @@ def test_only_an_attacker_that_knows_the_defense_searches_its_numbers() -> None:
     assert leaked(stations, knows="oblivious")[0].hidden() is None
     assert leaked(stations, "type-2")[0].hidden() is None
     assert dataclasses.replace(view, local_steps=2).hidden() is None
+    adam = dataclasses.replace(view.clock, client_optimizer="adam")
+    assert dataclasses.replace(view, clock=adam).hidden() is None
+
+
+def test_the_private_numbers_of_two_parts_are_refused() -> None:
+    """All parts would read the same numbers; at type-2 neither has acted."""
+    stations = {"batch": (Conceal(iterations=2), Conceal(iterations=2))}
+    with pytest.raises(InputError, match="defense: got 2 parts with private numbers"):
+        leaked(stations)[0].hidden()
+    assert leaked(stations, "type-2")[0].hidden() is None
+
+
+def test_an_attack_that_knows_the_defense_searches_the_concealed_examples() -> None:
+    """The same search is nearer to every image with them than without, and finds one of three."""
+    errors = {}
+    for knows in ("defense", "oblivious"):
+        view, inputs, targets = leaked({"batch": (Conceal(iterations=20),)}, knows=knows)
+        view = dataclasses.replace(view.to(torch.float64), labels=targets.argmax(-1))
+        attack = GradientMatching(
+            labels=Given(),
+            start=Constant(value=0.5),
+            distance=SquaredL2(),
+            descent=LbfgsDescent(),
+            stop=Iterations(limit=30),
+        )
+        found = attack((view,), generators(0, "start", [(0,), (1,), (2,)])).inputs
+        errors[knows] = (found - inputs).square().flatten(1).mean(1).sqrt()
+    assert bool((errors["defense"] < errors["oblivious"]).all())
+    assert float(errors["defense"].min()) < 0.1
 
 
 def test_hidden_numbers_are_the_last_coordinates_of_a_search() -> None:
@@ -178,9 +257,10 @@ def test_hidden_numbers_are_the_last_coordinates_of_a_search() -> None:
         found, targets, numbers = points.split(joined, torch.arange(4))
         assert torch.equal(found, z)
         torch.testing.assert_close(targets, logits.softmax(-1) if joint else logits)
+        assert numbers is not None
         assert torch.equal(numbers, hidden.repeat(2, 1))
-    without = dataclasses.replace(points, hidden=None)
-    assert without.split(without.joined(z), torch.arange(4))[2].shape == (4, 0)
+        without = dataclasses.replace(points, hidden=None)
+        assert without.split(without.joined(z), torch.arange(4))[2] is None
 
 
 def test_it_needs_the_examples_of_a_batch() -> None:
@@ -191,3 +271,25 @@ def test_it_needs_the_examples_of_a_batch() -> None:
     local = dataclasses.replace(before.local, inputs=torch.ones(2, 2, 3, dtype=torch.int64))
     with pytest.raises(InputError, match="tokens of texts"):
         Conceal()(dataclasses.replace(before, local=local), NOW, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"dataset": "reviews", "attack": "bag_of_words", "taps": ("type-2",)}, "conceal: got the tokens of texts"),
+        (
+            {
+                "dataset": "faces",
+                "attack": "cpl",
+                "leak_model": "resnet18_batch_norm",
+                "victim_mode": "train",
+                "taps": ("type-1",),
+            },
+            "conceal: it does not run batch normalisation",
+        ),
+    ],
+)
+def test_texts_and_batch_normalisation_are_refused_before_a_run(asked: dict, message: str) -> None:
+    """Texts also at a leakage point before the batch station, where the part would never run."""
+    with pytest.raises(InputError, match=message):
+        resolve_cell(Request(defense="dcs2", victims=1, candidates=2, **asked), None)

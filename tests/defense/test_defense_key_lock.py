@@ -1,14 +1,23 @@
 """FedKL's lock against the layers of its module, the one key of a client, and a search that finds scales and shifts."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 from torch import nn
 
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.slots.descent import LbfgsDescent
+from leakbench.attack.slots.distance import Cosine, Distance, Likelihood, SquaredL2, Tag
+from leakbench.attack.slots.labels import Given
+from leakbench.attack.slots.space import Pixels
+from leakbench.attack.slots.start import Constant
+from leakbench.attack.slots.stop import Iterations
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, HidesDraws, Network, Sampling, ShowsDraws
+from leakbench.defense.dcs2 import Conceal
 from leakbench.defense.key_lock import KeyLock, LockedNetwork, normalised
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
@@ -110,6 +119,8 @@ def test_a_scale_of_zero_shows_and_the_true_draws_give_the_leak(statistics) -> N
     usual = view.respond(x, y, by_what_leaked=True)
     assert any(not torch.allclose(usual[n], u, rtol=0.1) for n, u in view.update.items())
     assert leaked(knows=False)[0].hidden() is None
+    adam = dataclasses.replace(view.clock, client_optimizer="adam")
+    assert dataclasses.replace(view, clock=adam).hidden() is None
 
 
 def test_sigmoid_scales_start_at_their_mean() -> None:
@@ -147,6 +158,46 @@ def test_a_search_finds_the_scales_with_the_image() -> None:
             assert float(apart.square().mean().sqrt()) < 0.2
     assert errors[True] < 0.1
     assert errors[False] > 0.2
+
+
+def test_the_private_numbers_of_a_lock_and_of_a_transform_are_refused() -> None:
+    """The transform would read the numbers of the lock."""
+    view = dataclasses.replace(leaked()[0], stations=Stations(batch=(Conceal(),)))
+    with pytest.raises(InputError, match="defense: got 2 parts with private numbers, LockedNetwork and conceal"):
+        view.hidden()
+
+
+def matching(distance: Distance) -> GradientMatching:
+    """Return a search by L-BFGS from a grey image, with the true label."""
+    stop = Iterations(limit=100)
+    return GradientMatching(
+        labels=Given(), start=Constant(value=0.5), distance=distance, descent=LbfgsDescent(), stop=stop
+    )
+
+
+def test_an_attack_that_knows_the_defense_searches_the_scales() -> None:
+    """The same search finds every image with the scales and none without them."""
+    errors = {}
+    for knows in (True, False):
+        view, x, y, _ = leaked(knows=knows)
+        view = dataclasses.replace(view.to(torch.float64), labels=y.argmax(-1))
+        found = matching(SquaredL2())((view,), generators(0, "start", [(0,), (1,), (2,)])).inputs
+        errors[knows] = (found - x).square().flatten(1).mean(1).sqrt()
+    assert float(errors[True].max()) < 0.1
+    assert float(errors[False].min()) > 0.2
+
+
+@pytest.mark.parametrize(
+    ("distance", "share"), [(Likelihood(), 0.5), (SquaredL2(), 0.0), (Tag(), 0.0), (Cosine(), 0.0)]
+)
+def test_private_numbers_have_a_prior_only_in_units_of_a_likelihood(distance: Distance, share: float) -> None:
+    """At the truth a distance is zero, so that minus the logarithm of the prior is left: |draws|^2 / 2 or nothing."""
+    view, x, y, draws = leaked()
+    view, x, y, draws = view.to(torch.float64), x.double(), y.double(), draws.double()
+    exact = view.respond(x, y, by_what_leaked=True, hidden=draws)
+    view = dataclasses.replace(view, update={n: g.detach() for n, g in exact.items()})
+    value = matching(distance)._value((view,), Pixels()(view), x.flatten(2), y, draws, torch.arange(3))
+    torch.testing.assert_close(value, share * draws.square().sum(1))
 
 
 def test_normalising_hides_the_contrast_of_a_channel() -> None:

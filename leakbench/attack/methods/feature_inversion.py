@@ -140,7 +140,7 @@ class _Misfit:
         """Set the share of the iterations that are done, in [0, 1]."""
         self.done = share
 
-    def __call__(self, z: Tensor, targets: Tensor, hidden: Tensor, lanes: Tensor) -> Tensor:
+    def __call__(self, z: Tensor, targets: Tensor, hidden: Tensor | None, lanes: Tensor) -> Tensor:
         """Return values (v,) at the coordinates (v, M, d) in the given lanes."""
         inputs, victims = self.space.decode(z), lanes % self.view.victims
         front, method = self.front, self.method

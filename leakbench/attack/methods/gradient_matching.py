@@ -19,7 +19,7 @@ from leakbench.attack.clock import begun, cut_short, late_of
 from leakbench.attack.looks import averaged, cut_of, responses
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENT, Descended, Descent, Running, Terms, descend, together
-from leakbench.attack.slots.distance import DISTANCE, Distance
+from leakbench.attack.slots.distance import DISTANCE, Distance, MeasuresLikelihood
 from leakbench.attack.slots.labels import LABELS, Labels
 from leakbench.attack.slots.pooling import POOLING, Least, Pooling
 from leakbench.attack.slots.priors import PRIOR, Prior
@@ -37,8 +37,8 @@ from leakbench.federated.view import View
 
 __all__ = ["GradientMatching", "Points", "Value", "searched"]
 
-Value: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(coordinates (v, M, d), targets (v, M, classes), hidden (v, h), lanes (v,)) -> values (v,) that a search minimises."""
+Value: TypeAlias = Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
+"""(coordinates (v, M, d), targets (v, M, classes), hidden (v, h) or None, lanes (v,)) -> values (v,) to minimise."""
 
 
 @part("method.gradient_matching")
@@ -47,7 +47,8 @@ class GradientMatching:
 
     The distances of several views of the same victims are added. Start, labels and space use the first view, or the mean of the
     observations of its release. With one view, an attacker that knows the defense also searches for its private numbers
-    (`View.hidden`).
+    (`View.hidden`). Their standard normal prior counts if the distance is a likelihood (`MeasuresLikelihood`). Other distances
+    have no unit in which a prior could be weighed, so that these numbers are free.
     """
 
     labels: Annotated[Labels, LABELS]
@@ -114,9 +115,8 @@ class GradientMatching:
     def _searched(
         self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop, rngs: Generators
     ) -> Descended:
-        def value(z: Tensor, targets: Tensor, hidden: Tensor, lanes: Tensor) -> Tensor:
-            numbers = None if points.hidden is None else hidden
-            return self._value(views, points.space, z, targets, numbers, lanes % views[0].victims)
+        def value(z: Tensor, targets: Tensor, hidden: Tensor | None, lanes: Tensor) -> Tensor:
+            return self._value(views, points.space, z, targets, hidden, lanes % views[0].victims)
 
         searches = views[0].searches
         running = None if searches is None else searches.begin(self)
@@ -133,7 +133,7 @@ class GradientMatching:
     ) -> Tensor:
         inputs = space.decode(z)
         value = space.energy(z, targets)
-        if hidden is not None:
+        if hidden is not None and isinstance(self.distance, MeasuresLikelihood):
             value = value + hidden.square().sum(1) / 2
         for guess, view in responses(views, inputs, targets, victims, hidden):
             reached = {name: g for name, g in guess.items() if name not in space.unreached}
@@ -217,13 +217,12 @@ class Points:
             parts.append(self.hidden.repeat(len(z) // len(self.hidden), 1))
         return torch.cat(parts, 1)
 
-    def split(self, points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (coordinates of the inputs, targets, hidden numbers) of points in the given lanes."""
-        z = points[:, : self.size].reshape(-1, *self.shape)
-        if not self.joint:
-            return z, self.targets[lanes], points[:, self.size :]
-        logits, hidden = points[:, self.size :].tensor_split([self.targets[0].numel()], 1)
-        return z, logits.reshape(-1, *self.targets.shape[1:]).softmax(-1), hidden
+    def split(self, points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return (coordinates of the inputs, targets, hidden numbers or None) of points in the given lanes."""
+        searched = self.targets[0].numel() if self.joint else 0
+        z, logits, hidden = points.tensor_split([self.size, self.size + searched], 1)
+        targets = logits.reshape(-1, *self.targets.shape[1:]).softmax(-1) if self.joint else self.targets[lanes]
+        return z.reshape(-1, *self.shape), targets, None if self.hidden is None else hidden
 
     def project(self, points: Tensor) -> Tensor:
         """Return the points with their inputs moved to possible ones, for most spaces into [0, 1]."""

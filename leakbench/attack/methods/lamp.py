@@ -77,7 +77,7 @@ class Lamp(GradientMatching):
     def _searched(
         self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop, rngs: Generators
     ) -> Descended:
-        def value(z: Tensor, targets: Tensor, hidden: Tensor, lanes: Tensor) -> Tensor:
+        def value(z: Tensor, targets: Tensor, hidden: Tensor | None, lanes: Tensor) -> Tensor:
             return self._value(views, points.space, z, targets, None, lanes % views[0].victims)
 
         seeds = [int(torch.randint(2**62, (), generator=rng)) for _ in range(self.restarts) for rng in rngs]

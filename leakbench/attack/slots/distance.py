@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field
@@ -14,7 +14,7 @@ from leakbench.core.types import Parameters
 from leakbench.defense.guess import unlikelihood
 from leakbench.federated.view import View
 
-__all__ = ["DISTANCE", "Cosine", "CosineByLayer", "Distance", "Likelihood", "SquaredL2", "Tag"]
+__all__ = ["DISTANCE", "Cosine", "CosineByLayer", "Distance", "Likelihood", "MeasuresLikelihood", "SquaredL2", "Tag"]
 
 
 @runtime_checkable
@@ -29,6 +29,13 @@ class Distance(Protocol):
             observed: Observed gradients {p: (V, *p)}.
             view: What else the attacker knows, such as the noise of a defense.
         """
+
+
+@runtime_checkable
+class MeasuresLikelihood(Distance, Protocol):
+    """A distance that is minus the logarithm of a likelihood, so that minus that of a prior can be added to it."""
+
+    likelihood: Literal[True]
 
 
 @part("distance.squared_l2")
@@ -150,6 +157,11 @@ class Likelihood:
             )
         ),
     ] = 1e-3
+
+    @property
+    def likelihood(self) -> Literal[True]:
+        """See `MeasuresLikelihood`."""
+        return True
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return distances (V,)."""
