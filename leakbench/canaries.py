@@ -201,18 +201,22 @@ class GradientCanaries:
         Raises:
             InputError: For parameters of other names or shapes than those of the canaries.
         """
-        names = self._names({n: tuple(g.shape[1:]) for n, g in grads.items()})
         rng = generator(self.directions.seed, "canary participation", self.steps)
         uses = torch.rand(len(self.included), generator=rng) < self.rate
+        ids = (uses & self.included).nonzero()[:, 0]
+        own = self.updates(ids, {n: g.new_zeros(g.shape[1:]) for n, g in grads.items()})
         self.steps += 1
-        own = self.updates(
-            (uses & self.included).nonzero()[:, 0], {names[n]: g.new_zeros(g.shape[1:]) for n, g in grads.items()}
-        )
-        return {n: torch.cat([g, own[names[n]]]) for n, g in grads.items()}
+        return {n: torch.cat([g, own[n]]) for n, g in grads.items()}
 
     def updates(self, ids: Tensor, like: Mapping[str, Tensor]) -> Parameters:
-        """Return the gradients {p: (n, *p)} of some canaries, with the types and devices of {p: (*p)}."""
-        return {n: g[:, 0] for n, g in self.directions.updates(ids, dict(like)).items()}
+        """Return the gradients {p: (n, *p)} of some canaries, with the types and devices of {p: (*p)}.
+
+        Raises:
+            InputError: For parameters of other names or shapes than those of the canaries.
+        """
+        names = self._names({n: tuple(p.shape) for n, p in like.items()})
+        found = self.directions.updates(ids, {names[n]: p for n, p in like.items()})
+        return {n: found[names[n]][:, 0] for n in like}
 
     def score(self, released: Mapping[str, Tensor], known: Mapping[str, Tensor] | None = None) -> None:
         """Add a release to the scores.

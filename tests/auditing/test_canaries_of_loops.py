@@ -485,9 +485,12 @@ def test_canaries_of_a_model_with_the_same_names_and_other_shapes_are_refused() 
         with pytest.raises(InputError, match=r"got the shape \(10, \d+\) of 'weight', expected \(10, 20\)"):
             found.join({n: torch.zeros(2, *p.shape) for n, p in other.named_parameters()})
         with pytest.raises(InputError, match="got the shape"):
+            found.updates(torch.tensor([0]), dict(other.named_parameters()))
+        with pytest.raises(InputError, match="got the shape"):
             found.score(dict(other.named_parameters()))
         with pytest.raises(InputError, match="got the shape"), leakbench.probe(other, canaries=found):
             pytest.fail("the block began")
+    assert found.steps == found.releases == 0
 
 
 @pytest.mark.parametrize("drawn_for_wrapper", [False, True])
