@@ -11,7 +11,7 @@ import csv
 import dataclasses
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,11 @@ from scipy import stats
 from torch import Tensor, nn
 
 from leakbench.auditing.bounds import CONFIDENCE, Reals
-from leakbench.auditing.one_run import OneRun, audit_one_run, default_choices
+from leakbench.auditing.one_run import OneRun, audit_one_run, default_choices, family_start
 from leakbench.core.errors import InputError, check_file
+from leakbench.core.imported import said as reason
 from leakbench.core.rng import generator
-from leakbench.core.types import Parameters
+from leakbench.core.types import Parameters, without_wrapper
 from leakbench.core.untrusted import bounded_text, said
 from leakbench.federated.canaries import Canaries, draw_canaries, inclusion
 from leakbench.privacy.mechanism import Mechanism
@@ -168,6 +169,8 @@ class GradientCanaries:
         steps: Number of steps so far.
         scores: (m,), the sums over the releases so far of the inner products with the canaries' directions of length 1.
         releases: Number of releases so far.
+        probed: Number of them that `leakbench.probe` scored.
+        moved: Names of the parameters that moved in the step that the probe scored last.
     """
 
     directions: Canaries
@@ -175,6 +178,8 @@ class GradientCanaries:
     steps: int = 0
     scores: Tensor = field(default_factory=lambda: torch.zeros(0))
     releases: int = 0
+    probed: int = 0
+    moved: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.scores = torch.zeros(len(self.directions.included), dtype=torch.float64)
@@ -194,20 +199,24 @@ class GradientCanaries:
             {p: (B + c, *p)}. Clip each of the B + c, sum them, add the noise, and divide by the same number as before.
 
         Raises:
-            InputError: For other parameters than those of the canaries.
+            InputError: For parameters of other names or shapes than those of the canaries.
         """
-        self._check(grads)
         rng = generator(self.directions.seed, "canary participation", self.steps)
         uses = torch.rand(len(self.included), generator=rng) < self.rate
+        ids = (uses & self.included).nonzero()[:, 0]
+        own = self.updates(ids, {n: g.new_zeros(g.shape[1:]) for n, g in grads.items()})
         self.steps += 1
-        own = self.updates(
-            (uses & self.included).nonzero()[:, 0], {n: g.new_zeros(g.shape[1:]) for n, g in grads.items()}
-        )
         return {n: torch.cat([g, own[n]]) for n, g in grads.items()}
 
     def updates(self, ids: Tensor, like: Mapping[str, Tensor]) -> Parameters:
-        """Return the gradients {p: (n, *p)} of some canaries, with the types and devices of {p: (*p)}."""
-        return {n: g[:, 0] for n, g in self.directions.updates(ids, dict(like)).items()}
+        """Return the gradients {p: (n, *p)} of some canaries, with the types and devices of {p: (*p)}.
+
+        Raises:
+            InputError: For parameters of other names or shapes than those of the canaries.
+        """
+        names = self._names({n: tuple(p.shape) for n, p in like.items()})
+        found = self.directions.updates(ids, {names[n]: p for n, p in like.items()})
+        return {n: found[names[n]][:, 0] for n in like}
 
     def score(self, released: Mapping[str, Tensor], known: Mapping[str, Tensor] | None = None) -> None:
         """Add a release to the scores.
@@ -221,27 +230,53 @@ class GradientCanaries:
                 of the step: a clip that adapts to them shows them.
 
         Raises:
-            InputError: For other parameters than those of the canaries.
+            InputError: For parameters of other names or shapes than those of the canaries.
         """
-        self._check(released)
-        products = self.directions.products({n: r.detach() for n, r in released.items()})
+        products = self._products(released)
         if known is not None:
-            self._check(known)
-            products -= self.directions.products({n: r.detach() for n, r in known.items()})
+            products -= self._products(known)
         # A training without a clip diverges. Its last releases say nothing, and the ones before show the canaries.
         self.scores += torch.nan_to_num(products, nan=0.0).clamp(-LARGEST, LARGEST)
         self.releases += 1
 
     def started(self, model: nn.Module) -> None:
-        """Check the names of a model's parameters, for `leakbench.probe`."""
-        self._check(dict(model.named_parameters()))
+        """Check the names and shapes of a model's parameters, for `leakbench.probe`."""
+        self._names({n: tuple(p.shape) for n, p in model.named_parameters()})
+        self.moved = set()
 
-    def stepped(self, model: nn.Module) -> None:
-        """Add a step of a probed training to the scores: the gradients that its optimizer used."""
-        self.score({n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()})
+    def stepped(self, model: nn.Module, moved: Collection[str]) -> None:
+        """Add a step of a probed training to the scores: the gradients that its optimizer used.
+
+        An optimizer of parameters that did not move yet belongs to the same step.
+
+        Args:
+            model: The model.
+            moved: Names of the parameters of the optimizer.
+        """
+        again = bool(self.moved) and self.moved.isdisjoint(moved)
+        self.moved = self.moved.union(moved) if again else set(moved)
+        # Another optimizer's gradients may be old ones, which it scored or has yet to use.
+        parameters = dict(model.named_parameters())
+        self.score(
+            {n: torch.zeros_like(p) if p.grad is None or n not in moved else p.grad for n, p in parameters.items()}
+        )
+        self.releases -= again
+        self.probed += not again
 
     def ended(self, model: nn.Module) -> None:
-        """Do nothing: the last step is scored."""
+        """Check that the canaries took part in the probed training.
+
+        Raises:
+            InputError: If `join` was not called in each step.
+        """
+        self._check_joined()
+
+    def _check_joined(self) -> None:
+        if self.probed > self.steps:
+            raise InputError(
+                f"canaries: the training {'did not always call' if self.steps else 'never called'} join, got {self.probed} steps "
+                f"and {self.steps} calls; expected canaries.join(grads) in each step"
+            )
 
     def audit(
         self,
@@ -262,13 +297,16 @@ class GradientCanaries:
             confidence: In [0.875, 1).
 
         Raises:
-            InputError: Before the first release, and for a value outside its range.
+            InputError: Before the first release, for a probed training that did not call `join` in each step, and for a value
+                outside its range.
         """
         if not self.releases:
             raise InputError("canaries: got no release, expected score(released) in each step")
+        self._check_joined()
         if gaussian and not self.steps and self.rate < 1:
             raise InputError("gaussian: got True, but the number of steps is not known without `join`; expected False")
-        family = Mechanism(1.0, self.rate, max(1, self.steps)) if gaussian else None
+        steps = max(1, self.steps)
+        family = Mechanism(family_start(self.rate, steps), self.rate, steps) if gaussian else None
         return audit(
             self.scores.numpy(),
             self.included.numpy(),
@@ -279,12 +317,34 @@ class GradientCanaries:
             confidence=confidence,
         )
 
-    def _check(self, given: Mapping[str, Tensor]) -> None:
-        missing = [n for n in self.directions.places if n not in given]
-        if missing:
-            raise InputError(
-                f"canaries: got {list(given)[:3]} without {missing[0]!r}, expected the names that the canaries were drawn for"
-            )
+    def _products(self, released: Mapping[str, Tensor]) -> Tensor:
+        names = self._names({n: tuple(r.shape) for n, r in released.items()})
+        return self.directions.products({names[n]: r.detach() for n, r in released.items()})
+
+    def _names(self, given: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+        """Return {name: the name that the canaries were drawn for}; they differ where only one has the prefix of a wrapper.
+
+        Args:
+            given: {p: *p}, the shapes.
+
+        Raises:
+            InputError: For a tensor of the canaries that is missing or has another shape.
+        """
+        drawn, names = self.directions.shapes, {n: n for n in given}
+        if not drawn.keys() <= names.keys():
+            inner = {without_wrapper(n): n for n in drawn}
+            names = {n: inner.get(without_wrapper(n), n) for n in given}
+        found = {names[n]: shape for n, shape in given.items()}
+        for name, shape in drawn.items():
+            if name not in found:
+                raise InputError(
+                    f"canaries: got {list(given)[:3]} without {name!r}, expected the names that the canaries were drawn for"
+                )
+            if found[name] != shape:
+                raise InputError(
+                    f"canaries: got the shape {found[name]} of {name!r}, expected {shape}, for which the canaries were drawn"
+                )
+        return names
 
 
 def gradients(
@@ -334,12 +394,16 @@ class ExampleCanaries:
         labels: (m,), of all canaries.
         included: (m,), bool, whether the training includes each canary.
         losses: (m,) of each call of `score`.
+        steps: Number of steps of the training that `leakbench.probe` records or recorded last.
+        fewest: Number of losses that an audit needs; within such a training, and after one that failed, more than there are.
     """
 
     inputs: Tensor
     labels: Tensor
     included: Tensor
     losses: list[Tensor] = field(default_factory=list)
+    steps: int = 0
+    fewest: int = 1
 
     @property
     def added(self) -> tuple[Tensor, Tensor]:
@@ -351,6 +415,10 @@ class ExampleCanaries:
         """(m,), minus the last losses; after several calls, the first losses minus the last."""
         if not self.losses:
             raise InputError("canaries: got no losses, expected score(model) after the training")
+        if len(self.losses) < self.fewest:
+            raise InputError(
+                "canaries: got no losses after the probed training, expected a block that ends without an error"
+            )
         return (self.losses[0] if len(self.losses) > 1 else 0.0) - self.losses[-1]
 
     @torch.no_grad()
@@ -362,7 +430,8 @@ class ExampleCanaries:
             loss: (outputs, labels) -> the loss of each example (B,).
 
         Raises:
-            InputError: For a loss that returns one number for a batch.
+            InputError: For a loss that returns one number for a batch, inputs that the model does not take, and labels that are
+                not its classes.
         """
         modes = {name: module.training for name, module in model.named_modules()}
         device = next(model.parameters()).device
@@ -370,7 +439,7 @@ class ExampleCanaries:
         try:
             model.eval()
             for x, y in zip(torch.split(self.inputs, 256), torch.split(self.labels, 256), strict=True):
-                each = loss(model(x.to(device)), y.to(device))
+                each = self._losses(model, loss, x.to(device), y.to(device))
                 if each.shape != (len(y),):
                     raise InputError(f"loss: got shape {tuple(each.shape)}, expected ({len(y)},), one for each example")
                 found.append(each.double().cpu())
@@ -379,15 +448,39 @@ class ExampleCanaries:
                 module.training = modes[name]
         self.losses.append(torch.nan_to_num(torch.cat(found), nan=0.0).clamp(-LARGEST, LARGEST))
 
+    def _losses(self, model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Tensor:
+        try:
+            outputs = model(x)
+            # Torch ends the process's use of a GPU at such a label, and takes -100 for one to leave out.
+            if loss is CROSS_ENTROPY and y.dim() == 1 and not 0 <= int(y.min()) <= int(y.max()) < outputs.shape[1]:
+                raise InputError(
+                    f"labels: got {int(y.min())} to {int(y.max())}, expected 0 to {outputs.shape[1] - 1}, the classes of the model"
+                )
+            return loss(outputs, y)
+        except InputError:
+            raise
+        except Exception as error:  # A user's model may fail in any way.
+            raise InputError(
+                f"canaries: the model or the loss fails on inputs {tuple(x.shape)} and labels {tuple(y.shape)}: {reason(error)}"
+            ) from error
+
     def started(self, model: nn.Module) -> None:
         """Compute the losses before a probed training."""
         self.score(model)
+        self.steps, self.fewest = 0, len(self.losses) + 1
 
-    def stepped(self, model: nn.Module) -> None:
-        """Do nothing: the losses before and after the training count."""
+    def stepped(self, model: nn.Module, moved: Collection[str]) -> None:
+        """Count a step; the losses before and after the training are scored."""
+        self.steps += 1
 
     def ended(self, model: nn.Module) -> None:
-        """Compute the losses after a probed training."""
+        """Compute the losses after a probed training.
+
+        Raises:
+            InputError: If the training had no step.
+        """
+        if not self.steps:
+            raise InputError("canaries: got no step of the model within the probe, expected the training")
         self.score(model)
 
     def audit(
@@ -407,7 +500,7 @@ class ExampleCanaries:
             confidence: In [0.875, 1).
 
         Raises:
-            InputError: Before the first call of `score`, and for a value outside its range.
+            InputError: Before the first call of `score`, after a probed training that failed, and for a value outside its range.
         """
         scores, included = self.scores.numpy(), self.included.numpy()
         return audit(scores, included, claimed=claimed, delta=delta, unit=unit, confidence=confidence)

@@ -34,6 +34,7 @@ __all__ = [
     "default_choices",
     "epsilon_lower_bound",
     "family_lower_bound",
+    "family_start",
     "gaussian_curve",
     "gaussian_lower_bound",
     "guess",
@@ -85,8 +86,8 @@ class OneRun:
 
     Args:
         lower_bound: Lower bound of the epsilon at `delta`, without assumptions about the mechanism.
-        lower_bound_family: Lower bound in the family of Gaussian mechanisms that the audit assumed; None without a family. Both
-            bounds hold together at `confidence`.
+        lower_bound_family: Lower bound in the family of Gaussian mechanisms that the audit assumed; None without a family, and
+            where there is no bound in it, with the reason in `limits`. Both bounds hold together at `confidence`.
         delta: Delta of the epsilons.
         confidence: Probability that neither bound is above the true epsilon.
         unit: What a canary is, `client` or `example`.
@@ -95,7 +96,7 @@ class OneRun:
         guesses: Number of guesses behind the bound without assumptions.
         correct: Number of correct ones among them.
         choices: Number of numbers of guesses that the confidence covers.
-        limits: What the audit does not show.
+        limits: What the audit does not show, and why it has no bound in a family.
     """
 
     lower_bound: float
@@ -255,7 +256,7 @@ def family_lower_bound(
         alpha: Probability of a wrong bound for each of the guesses, in (0, 1/8].
 
     Returns:
-        The bound, from a noise multiplier to 1 %; None if the computation fails.
+        The bound, from a noise multiplier to 1 %; infinite if the guesses reject every noise; None if the computation fails.
 
     Raises:
         InputError: For a value outside its range.
@@ -263,6 +264,12 @@ def family_lower_bound(
     _check(delta, alpha, positive=True)
     if isinstance(mechanism, Mechanism) and mechanism.sampling_rate == 1:
         return max(gaussian_lower_bound(guesses, delta, alpha) for guesses in several)
+    if isinstance(mechanism, Mechanism):
+        # Without noise the releases show whether they used the unit, and noise can only hide it.
+        used = -math.expm1(mechanism.steps * math.log1p(-mechanism.sampling_rate))
+        noiseless = points_curve(np.zeros(1), np.array([used]))
+        if any(curve_rejected(guesses, noiseless, alpha) for guesses in several):
+            return math.inf
     # A curve from points on the privacy curve, or above it, is at most the true one: rejecting it rejects the mechanism.
     deltas = [float(d) for d in np.geomspace(1e-4, 0.5, 12)]
 
@@ -276,6 +283,14 @@ def family_lower_bound(
         return 0.0 if noise == math.inf else best((mechanism.with_noise(noise),), delta)[0]
     except (ArithmeticError, MemoryError, ValueError):
         return None
+
+
+def family_start(rate: float, steps: int) -> float:
+    """Return a noise multiplier at which to start the search of a family: at least 1, and that of an epsilon of a few.
+
+    Many steps with noise sigma are near one Gaussian with noise sigma / (rate sqrt(steps)) (Dong et al. 2022, section 5.2).
+    """
+    return max(1.0, rate * math.sqrt(steps))
 
 
 FAR_FROM_START = 100.0
@@ -333,9 +348,15 @@ def audit_one_run(
     if not choices:
         raise InputError("choices: got none, expected the numbers of guesses that were chosen before the training")
     alpha = (1 - confidence) / (len(choices) * (1 if family is None else 2))
+    _check(delta, alpha, positive=family is not None)
     made = [guess(scores, included, choice) for choice in choices]
     bounds = [epsilon_lower_bound(guesses, delta, alpha) for guesses in made]
     within = None if family is None else family_lower_bound(made, family, delta, alpha)
+    limits = LIMITS
+    if family is not None and within is None:
+        limits = f"in the Gaussian family: not computed; {LIMITS}"
+    if within == math.inf:
+        within, limits = None, f"in the Gaussian family: the guesses contradict this rate and these steps; {LIMITS}"
     telling = min(made, key=lambda guesses: p_value(guesses, max(bounds), delta))
     return OneRun(
         lower_bound=max(bounds),
@@ -348,7 +369,7 @@ def audit_one_run(
         guesses=telling.made,
         correct=telling.correct,
         choices=len(choices),
-        limits=LIMITS,
+        limits=limits,
     )
 
 

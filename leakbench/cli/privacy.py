@@ -132,6 +132,7 @@ MOST_STEPS = 1_000_000
 
 def _gaussian(given: str) -> Mechanism:
     """Return the mechanism of `RATE,STEPS`, with a noise multiplier at which the search of its family starts."""
+    from leakbench.auditing.one_run import family_start  # noqa: PLC0415
     from leakbench.privacy.mechanism import Mechanism  # noqa: PLC0415
 
     try:
@@ -142,7 +143,7 @@ def _gaussian(given: str) -> Mechanism:
         raise InputError(
             f"gaussian: got {said(given)}, expected RATE,STEPS with a rate in (0, 1] and 1 to {MOST_STEPS} steps, as in 0.01,500"
         )
-    return Mechanism(1.0, rate, int(steps))
+    return Mechanism(family_start(rate, int(steps)), rate, int(steps))
 
 
 def _run_of(folder: Path, given: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

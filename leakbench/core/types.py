@@ -17,6 +17,7 @@ from leakbench.core.errors import InputError
 
 __all__ = [
     "AT_SERVER",
+    "WRAPPERS",
     "Clock",
     "Fact",
     "Generators",
@@ -31,10 +32,14 @@ __all__ = [
     "Signal",
     "joined",
     "sent_memory",
+    "without_wrapper",
 ]
 
 Parameters: TypeAlias = dict[str, Tensor]
 """{parameter name: tensor}, in the order of the model."""
+
+WRAPPERS = ("_module", "module", "_orig_mod")
+"""Attributes in which Opacus, parallel wrappers and torch.compile keep the network, and the prefixes of all its names."""
 
 Generators: TypeAlias = tuple[torch.Generator, ...]
 """One generator per lane, so that a lane's random numbers do not depend on the other lanes."""
@@ -359,3 +364,9 @@ def joined(signals: list[Signal]) -> Signal:
     scales = [s.sensitivity for s in signals if s.sensitivity is not None]
     scale = torch.cat(scales) if scales else None
     return dataclasses.replace(first, grads=grads, sensitivity=scale, memory=memory, local=None)
+
+
+def without_wrapper(name: str) -> str:
+    """Return a parameter's name without the prefixes of wrappers."""
+    prefix, _, rest = name.partition(".")
+    return without_wrapper(rest) if rest and prefix in WRAPPERS else name

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from leakbench.core.errors import InputError, check_file, nearest, out_of_memory
-from leakbench.core.types import Parameters
+from leakbench.core.types import WRAPPERS, Parameters
 from leakbench.storage.packed import check_npz
 
 __all__ = ["ENDINGS", "Named", "as_parameters", "as_state", "check_shapes", "read_arrays", "unwrapped_model"]
@@ -29,9 +29,6 @@ PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".npy")
 CONVERT = (
     "convert one you trust: safetensors.torch.save_file(torch.load('{name}', weights_only=True), '{stem}.safetensors')"
 )
-
-WRAPPERS = ("_module", "module", "_orig_mod")
-"""Attributes in which Opacus, parallel wrappers and torch.compile keep the network, and the prefixes of all its names."""
 
 
 def read_arrays(field: str, path: Path) -> dict[str, Tensor]:

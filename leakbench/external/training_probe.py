@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -53,14 +53,15 @@ MARK = {"written_by": "leakbench.probe"}
 """Metadata of each file; a later save recognises the file from it."""
 
 
+@runtime_checkable
 class Canaries(Protocol):
     """Canaries of the training, see `leakbench.canaries`."""
 
     def started(self, model: nn.Module) -> None:
         """Score the model before the first step."""
 
-    def stepped(self, model: nn.Module) -> None:
-        """Score what a step released."""
+    def stepped(self, model: nn.Module, moved: Collection[str]) -> None:
+        """Score what a step released, of the parameters with these names that its optimizer has."""
 
     def ended(self, model: nn.Module) -> None:
         """Score the trained model."""
@@ -515,22 +516,29 @@ def probe(model: nn.Module, steps: int | None = None, canaries: Canaries | None 
     Args:
         model: The model, with or without a wrapper.
         steps: Number of steps to record; None for all.
-        canaries: Of `leakbench.canaries`, to score in all steps of the block; call their `audit` after it. The training must use
-            them: gradient canaries through `join`, example canaries as more examples. None for no audit.
+        canaries: Of `leakbench.canaries`, to score in all steps of the block, also in those beyond `steps`; call their `audit`
+            after it. The training must use them: gradient canaries through `join`, example canaries as more examples. None for
+            no audit.
 
     Yields:
         The record.
 
     Raises:
-        InputError: For fewer than one step, and for canaries of another model.
+        InputError: For fewer than one step, for canaries of another model, and for a training without a step, or without gradient
+            canaries in each.
     """
     if steps is not None and steps < 1:
         raise InputError(f"steps: got {steps}, expected 1 or more")
+    if canaries is not None:
+        if not isinstance(canaries, Canaries):
+            raise InputError(
+                f"canaries: got {type(canaries).__name__}, expected those of leakbench.canaries.gradients or examples"
+            )
+        canaries.started(model)
     found = Probe(model, most=steps)
     before_step, after_step = _hooks(unwrapped_model(model), found.heard, found.observed, steps)
     handles = [register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)]
     if canaries is not None:
-        canaries.started(model)
         handles.append(register_optimizer_step_post_hook(_scoring(model, canaries)))
     try:
         yield found
@@ -543,11 +551,12 @@ def probe(model: nn.Module, steps: int | None = None, canaries: Canaries | None 
 
 def _scoring(model: nn.Module, canaries: Canaries) -> Callable[..., None]:
     """Return a post-hook of optimizers that lets canaries score each step on a model's parameters."""
-    own = {id(p) for p in model.parameters()}
+    names = {id(p): name for name, p in model.named_parameters()}
 
     def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
-            canaries.stepped(model)
+        moved = {names[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in names}
+        if moved:
+            canaries.stepped(model, moved)
 
     return after_step
 

@@ -36,6 +36,7 @@ class Canaries:
         places: {p: (m,)}, the coordinate of each canary in flattened tensors, for the tensors with at least m coordinates. Without
             any, canaries share the coordinates of the largest tensor.
         signs: {p: (m,)}, the sign of this coordinate, 1 or -1.
+        shapes: {p: *p}, the shapes of these tensors.
         seed: Seed of the training.
         norm: Norm of a canary's update in each of these tensors.
     """
@@ -43,6 +44,7 @@ class Canaries:
     included: Tensor
     places: Parameters
     signs: Parameters
+    shapes: Mapping[str, tuple[int, ...]]
     seed: int
     norm: float = FAR
 
@@ -187,4 +189,5 @@ def draw_canaries(like: Mapping[str, Tensor], count: int, seed: int) -> Canaries
     enough = [n for n, size in sizes.items() if size >= count] or [max(sizes, key=sizes.__getitem__)]
     places = {n: torch.randperm(sizes[n], generator=rng)[torch.arange(count) % sizes[n]] for n in enough}
     signs = {n: torch.randint(0, 2, (count,), generator=rng) * 2 - 1 for n in enough}
-    return Canaries(inclusion(count, seed), places, signs, seed)
+    shapes = {n: tuple(like[n].shape) for n in enough}
+    return Canaries(inclusion(count, seed), places, signs, shapes, seed)

@@ -9,9 +9,11 @@ import pytest
 import torch
 from command_line import called
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import leakbench
 from leakbench import canaries
+from leakbench.auditing.one_run import Guesses, family_lower_bound
 from leakbench.core.errors import InputError
 from leakbench.core.types import Parameters
 from leakbench.privacy.accountants import best
@@ -424,3 +426,167 @@ def test_the_family_needs_the_number_of_steps() -> None:
     own.score({"w": torch.zeros(500)})
     with pytest.raises(InputError, match=r"gaussian: got True, but the number of steps is not known"):
         own.audit(gaussian=True)
+
+
+def stepped(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    """Take one step on random gradients."""
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape)
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def test_a_probed_loop_that_does_not_join_in_each_step_is_refused() -> None:
+    """Otherwise its canaries took no part, and the audit would say `holds`."""
+    model = nn.Linear(150, 10)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for joins, message in ((0, "never called join, got 3 steps and 0 calls"), (2, "did not always call join")):
+        found = canaries.gradients(model, 100, seed=0)
+        with pytest.raises(InputError, match=message), leakbench.probe(model, canaries=found):
+            for step in range(3):
+                if step < joins:
+                    found.join({n: torch.zeros(0, *p.shape) for n, p in model.named_parameters()})
+                stepped(model, optimizer)
+        with pytest.raises(InputError, match=message):
+            found.audit(1.0)
+
+
+def test_a_refused_probe_leaves_no_hooks_behind() -> None:
+    before = [dict(hooks) for hooks in (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)]
+    with (
+        pytest.raises(InputError, match="expected the names"),
+        leakbench.probe(nn.Linear(2, 1), canaries=canaries.gradients(LIKE, 100, seed=0)),
+    ):
+        pytest.fail("the block began")
+    assert [dict(hooks) for hooks in (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)] == before
+
+
+def test_example_canaries_of_a_probe_without_a_training_are_refused() -> None:
+    """Of an empty block, and of one that failed; one loss after a training without a probe is enough."""
+    model, inputs = nn.Linear(4, 3), torch.randn(20, 4)
+    empty, failed, plain = (canaries.examples(inputs, classes=3, seed=0) for _ in range(3))
+    with pytest.raises(InputError, match="canaries: got no step"), leakbench.probe(model, canaries=empty):
+        pass
+    with pytest.raises(RuntimeError, match="stopped"), leakbench.probe(model, canaries=failed):
+        stepped(model, torch.optim.SGD(model.parameters(), 0.1))
+        raise RuntimeError("stopped")
+    for found in (empty, failed):
+        with pytest.raises(InputError, match="canaries: got no losses after the probed training"):
+            found.audit(1.0)
+    plain.score(model)
+    assert plain.audit(1.0).verdict == "holds"
+
+
+def test_canaries_of_a_model_with_the_same_names_and_other_shapes_are_refused() -> None:
+    """A smaller one would end in an index error, and a larger one would be scored at wrong coordinates."""
+    found = canaries.gradients(nn.Linear(20, 10), 100, seed=0)
+    for width in (15, 40):
+        other = nn.Linear(width, 10)
+        with pytest.raises(InputError, match=r"got the shape \(10, \d+\) of 'weight', expected \(10, 20\)"):
+            found.join({n: torch.zeros(2, *p.shape) for n, p in other.named_parameters()})
+        with pytest.raises(InputError, match="got the shape"):
+            found.updates(torch.tensor([0]), dict(other.named_parameters()))
+        with pytest.raises(InputError, match="got the shape"):
+            found.score(dict(other.named_parameters()))
+        with pytest.raises(InputError, match="got the shape"), leakbench.probe(other, canaries=found):
+            pytest.fail("the block began")
+    assert found.steps == found.releases == 0
+
+
+@pytest.mark.parametrize("drawn_for_wrapper", [False, True])
+def test_a_wrapper_makes_no_difference_to_gradient_canaries(drawn_for_wrapper: bool) -> None:
+    """Drawn for the wrapper or the model inside, and joined and probed with the other one."""
+    inner = nn.Linear(150, 10)
+    wrapper = nn.DataParallel(inner)
+    drawn, probed = (wrapper, inner) if drawn_for_wrapper else (inner, wrapper)
+    found, plain = (canaries.gradients(model, 100, seed=0) for model in (drawn, inner))
+    joined = found.join({n: torch.zeros(1, *p.shape) for n, p in probed.named_parameters()})
+    expected = plain.join({n: torch.zeros(1, *p.shape) for n, p in inner.named_parameters()})
+    assert list(joined) == [n for n, _ in probed.named_parameters()]
+    assert all(torch.equal(*pair) for pair in zip(joined.values(), expected.values(), strict=True))
+    optimizer = torch.optim.SGD(inner.parameters(), 0.1)
+    with leakbench.probe(probed, canaries=found):
+        stepped(inner, optimizer)
+    plain.score({n: p.grad for n, p in inner.named_parameters()})
+    assert torch.equal(found.scores, plain.scores) and found.scores.any()
+
+
+def test_two_optimizers_of_one_step_are_scored_once() -> None:
+    """Each with the gradients of its own parameters: the sum is that of one optimizer, and so is the number of releases."""
+    model = nn.Sequential(nn.Linear(40, 10), nn.Linear(10, 20))
+    first, second = (torch.optim.SGD(layer.parameters(), 0.1) for layer in model)
+    found, plain = (canaries.gradients(model, 100, seed=0) for _ in range(2))
+    with leakbench.probe(model, canaries=found):
+        for _ in range(3):
+            found.join({n: torch.zeros(0, *p.shape) for n, p in model.named_parameters()})
+            stepped(model, first, second)
+            plain.score({n: p.grad for n, p in model.named_parameters()})
+    assert found.releases == found.steps == 3
+    assert torch.allclose(found.scores, plain.scores)
+
+
+def test_an_optimizer_that_does_not_step_is_not_scored() -> None:
+    """Its gradients are those of an earlier step."""
+    model = nn.Sequential(nn.Linear(40, 10), nn.Linear(10, 20))
+    first = torch.optim.SGD(model[0].parameters(), 0.1)
+    found, plain = (canaries.gradients(model, 100, seed=0) for _ in range(2))
+    with leakbench.probe(model, canaries=found):
+        for _ in range(2):
+            found.join({n: torch.zeros(0, *p.shape) for n, p in model.named_parameters()})
+            stepped(model, first)
+            grads = {n: p.grad if n.startswith("0") else torch.zeros_like(p) for n, p in model.named_parameters()}
+            plain.score(grads)
+    assert found.releases == 2 and torch.equal(found.scores, plain.scores)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: "abc", "canaries: got str, expected those of leakbench.canaries.gradients or examples"),
+        (lambda: canaries.examples(torch.zeros(20, 5), classes=3), r"the loss fails on inputs \(20, 5\)"),
+        (lambda: canaries.examples(torch.zeros(20, 4), classes=9, seed=0), "labels: got 0 to 8, expected 0 to 2"),
+        (lambda: canaries.examples(torch.zeros(20, 4), labels=torch.full((20,), -100)), "labels: got -100 to -100"),
+    ],
+)
+def test_a_probe_refuses_canaries_that_its_model_does_not_take(given, message: str) -> None:
+    with pytest.raises(InputError, match=message), leakbench.probe(nn.Linear(4, 3), canaries=given()):
+        pytest.fail("the block began")
+
+
+def test_the_search_of_the_family_reaches_many_steps(monkeypatch, capsys, tmp_path: Path) -> None:
+    """Its start has an epsilon of a few: 200,000 steps at 1/4 are nearly one Gaussian, whose bound has a closed form."""
+    path = written(tmp_path / "loud.csv", 0.3)
+    found = [
+        json.loads(called(monkeypatch, capsys, "audit", "--scores", path, "--gaussian", family, "--json")[1])
+        for family in ("0.25,200000", "1,1")
+    ]
+    many, one = (each["lower_bound_family"] for each in found)
+    assert 0.6 * one < many < 1.02 * one
+    own = canaries.gradients({"w": torch.zeros(2000)}, 1000, rate=0.25, seed=0)
+    own.steps, own.releases, own.scores = 200_000, 200_000, own.included + 0.3 * torch.randn(1000)
+    family = own.audit(gaussian=True).audit.lower_bound_family
+    assert family is not None and 0.6 * one < family < 1.02 * one
+
+
+def test_the_family_says_that_guesses_contradict_it_and_that_it_was_not_computed(monkeypatch, capsys, tmp_path) -> None:
+    """Canaries that are used in 3e-5 of the trainings cannot all be guessed, even without noise; a rate near 0 has no epsilon."""
+    loud, quiet = written(tmp_path / "loud.csv", 0.3), written(tmp_path / "quiet.csv", 30.0)
+    code, out, _ = called(monkeypatch, capsys, "audit", "--scores", loud, "--gaussian", "1e-5,3", "--claimed", "100")
+    assert code == 0 and "in the Gaussian family: the guesses contradict this rate and these steps; a lower" in out
+    assert "0 in the Gaussian" not in out
+    _, out, _ = called(monkeypatch, capsys, "audit", "--scores", quiet, "--gaussian", "1e-320,5")
+    assert "in the Gaussian family: not computed; a lower" in out
+
+
+def test_a_family_that_guesses_contradict_is_told_from_one_with_little_noise() -> None:
+    """Without noise, three steps at 1/1000 show the inclusion of 0.3 % of the canaries: that allows 560 right guesses, not 700."""
+    for correct, contradicts in ((560, False), (600, False), (700, True)):
+        found = family_lower_bound([Guesses(1000, 1000, correct)], Mechanism(1.0, 1e-3, 3), DELTA, 0.01)
+        assert found is not None and (found == math.inf) == contradicts
+
+
+@pytest.mark.parametrize("delta", ["0", "1", "nan"])
+def test_delta_has_one_range_with_a_family(monkeypatch, capsys, tmp_path, delta: str) -> None:
+    path = written(tmp_path / "s.csv", 1.0)
+    code, _, err = called(monkeypatch, capsys, "audit", "--scores", path, "--gaussian", ".5,4", "--delta", delta)
+    assert code == 2 and "expected a number in (0, 1)" in err
