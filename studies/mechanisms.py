@@ -61,7 +61,7 @@ epsilon. All epsilons are at a delta of 1e-5, for one client, for Fed-CDP for on
 
 - *claimed*: what the source claims in this federation; most have claimed nothing for it.
 - *valid*: for the released models, and against an attacker at each leakage point.
-- *audited, release*: a lower bound at 95 % confidence from 1,000,000 trials of the defense's own code,
+- *audited, release*: a lower bound at 95 % confidence from 200,000 or more trials of the defense's own code,
   next to the valid epsilon of what is audited: the whole run, or one round.
 - *audited, training*: lower bounds at 95 % confidence from {canaries:,} canaries in one training, for the
   released models: the mean over {seeds} trainings with other seeds, and their range.
