@@ -275,7 +275,11 @@ def family_lower_bound(
 
     def rejected(noise: float) -> bool:
         member = mechanism.with_noise(noise)
-        curve = points_curve(*privacy_curve(member, deltas, max(1e-3, 1e-3 * rdp((member,), 1e-5))))
+        interval = max(1e-3, 1e-3 * rdp((member,), 1e-5))
+        if isinstance(member, Mechanism) and member.steps > MANY_STEPS:
+            # The losses that are rounded in each step must not add up to the spread of the loss of all steps.
+            interval = min(interval, max(LEAST_INTERVAL, 0.4 * member.sampling_rate / noise))
+        curve = points_curve(*privacy_curve(member, deltas, interval))
         return any(curve_rejected(guesses, curve, alpha) for guesses in several)
 
     try:
@@ -292,6 +296,12 @@ def family_start(rate: float, steps: int) -> float:
     """
     return max(1.0, rate * math.sqrt(steps))
 
+
+MANY_STEPS = 10_000
+"""Number of steps above which the grid of losses is finer."""
+
+LEAST_INTERVAL = 2e-4
+"""Least step of this grid."""
 
 FAR_FROM_START = 100.0
 """Largest ratio of a noise multiplier of the search to its start: with more noise the epsilon counts as 0."""
