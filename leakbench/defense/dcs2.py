@@ -60,7 +60,7 @@ class Conceal:
     enough: Annotated[Positive, Field(description="Length of c - x at which the steps end.")] = 300.0
     weight: Annotated[Fraction, Field(description="Share of the noise in the start, and of k in the label.")] = 0.7
     projected: Annotated[bool, Field(description="Whether a gradient that points away from g is changed.")] = True
-    mean: Annotated[float, Field(allow_inf_nan=False, description="Mean of the pixels of the data set.")] = 0.1307
+    mean: Annotated[NonNegative, Field(description="Mean of the pixels of the data set.")] = 0.1307
     deviation: Annotated[Positive, Field(description="Standard deviation of the pixels of the data set.")] = 0.3081
 
     @property

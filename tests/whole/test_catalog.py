@@ -264,17 +264,22 @@ ON_DIGITS = {"none", "fed_cdp", "precode"}  # Pictures through an MLP; the other
 PICTURES = {"ats", "oasis"}
 """Defenses that move or rotate pictures, and refuse tables."""
 
+CONVOLUTIONS = {"fedkl", "fedkl_evaluation"}
+"""Defenses that refuse a network which does not start with a convolution."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dataset"),
     [
-        *((n, "cancer") for n in names("defenses") if n not in PICTURES),
-        *((n, "digits") for n in names("defenses") if n in DEAR | ON_DIGITS | PICTURES),
+        *((n, "cancer") for n in names("defenses") if n not in PICTURES | CONVOLUTIONS),
+        *((n, "digits") for n in names("defenses") if n in DEAR | ON_DIGITS | PICTURES | CONVOLUTIONS),
     ],
 )
 def test_a_defense_runs_on_small_pictures_and_tables(name, dataset, tmp_path):
     less = {"victims": 1, "candidates": 10, "taps": ("type-1",), "leak_batch": 1, "iterations": 1}
+    if name in CONVOLUTIONS:
+        less = {**less, "model": "lenet_cpl"}
     summary = executed(tmp_path / "run", defense=name, dataset=dataset, attack=ATTACKS[dataset], **less)
     assert (summary["cell"]["dataset"], summary["cell"]["defense"]) == (dataset, name)
     assert 0 <= summary["accuracy"] <= 1
