@@ -87,7 +87,7 @@ class OneRun:
     Args:
         lower_bound: Lower bound of the epsilon at `delta`, without assumptions about the mechanism.
         lower_bound_family: Lower bound in the family of Gaussian mechanisms that the audit assumed; None without a family, and
-            where there is no bound in it, with the reason in `limits`. Both bounds hold together at `confidence`.
+            where it gives none, with the reason in `limits`. Both bounds hold together at `confidence`.
         delta: Delta of the epsilons.
         confidence: Probability that neither bound is above the true epsilon.
         unit: What a canary is, `client` or `example`.

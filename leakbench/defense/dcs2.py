@@ -69,7 +69,7 @@ class Conceal:
         return True
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
-        """Conceal; `sensitivity` becomes None. Without `rngs` there is no concealed example, and the gradient stays.
+        """Conceal; `sensitivity` becomes None. Without `rngs` nothing is concealed, and the gradient stays.
 
         Raises:
             InputError: If the station has no examples, for texts, and for a network that normalises by the batch.

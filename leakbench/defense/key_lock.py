@@ -24,7 +24,7 @@ LIVE = math.sqrt(2 / math.pi)
 
 
 class LockedNetwork(nn.Module):
-    """A network of which each channel of the first convolution is normalised, then scaled and shifted by what a key decides.
+    """A network that normalises each channel of its first convolution, and scales and shifts it by numbers from a key.
 
     `forward(inputs, draws)` computes the C scales and then the C shifts as activation(deviation * draws), with draws (n, 2 C), and
     a penalty of 0. `forward(inputs)` has the scales and shifts of `usual`. The class follows `leakbench.core.types.HidesDraws`.
@@ -82,16 +82,16 @@ def normalised(features: Tensor) -> Tensor:
 class KeyLock:
     """Put a key-lock module behind the first convolution: each channel is normalised, scaled and shifted.
 
-    With `statistics: example`, each example is normalised by its own statistics, so that it has a gradient of its own. For a batch
-    of one this is the module's batch normalisation in train mode. With `initial`, the mean is 0 and the variance 1, as in
-    evaluation mode before any training.
+    With `statistics: example`, each example is normalised by its own statistics, so that its gradient does not depend on the
+    others. For a batch of one this is the module's batch normalisation in train mode. With `initial`, the mean is 0 and the
+    variance 1, as in evaluation mode before any training.
 
     The scales are activation(W k + b) of a key k of n numbers uniform in [0, 1], and the shifts activation(W' k + b'). The private
     layers W, b, W', b' start uniform in +-1 / sqrt(n), as PyTorch initialises them. Over keys and layers, W k + b then has variance
-    1 / 9 + 1 / (3 n) and is nearly normal; these numbers are drawn here. They are no parameters, so that no gradient of the private
-    layers is sent, and one draw is the key of a client in a round. In the released code, each client starts from a copy of the
-    server's network, so that in the first round the server knows the layers and only k is private. Drawing both anew gives the
-    attacker less.
+    1 / 9 + 1 / (3 n) and is nearly normal; these numbers are drawn here. They are not parameters: no gradient of the private layers
+    is sent, and one draw is the key of a client in a round. In the released code, each client starts from a copy of the
+    server's network, so that in the first round the server knows the layers and only k is private. Drawing both in each round
+    gives the attacker less.
     """
 
     length: Annotated[Count, Field(description="Length n of the key, 1024 in the code.")] = 1024

@@ -57,7 +57,7 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "share_of_noise": tuple({"multiplier": m} for m in (0.0, 1.0, 1e9)),
     "integer_shares": (
         *({"multiplier": m} for m in (0.0, 1.0, 1e9)),
-        {"multiplier": 1.0, "noise": "skellam", "bits": 2, "beta": 0.0},
+        {"multiplier": 1.0, "noise": "skellam", "bits": 3, "beta": 0.0},
         {"multiplier": 1.0, "bits": 22, "beta": 0.999999},
     ),
     "clip_quantile": tuple({"initial": n} for n in (1e-15, 1.0, 1e30)),
@@ -263,6 +263,8 @@ def _wrong_numbers(full: bool) -> Iterator[tuple[str, dict[str, Any], str, float
                     "pruned",
                     "rows_alike",
                     "lit_alone",
+                    "weight",
+                    "beta",
                     "beta1",
                     "beta2",
                     "target",
