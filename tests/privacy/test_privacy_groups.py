@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import dp_accounting
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from dp_accounting.pld import PLDAccountant
+from scipy.optimize import brentq
 from torch import Tensor
 
 from leakbench.cell import Request
@@ -27,10 +29,11 @@ from leakbench.federated.sampling import draw_clients
 from leakbench.privacy.accountants import best, pld, rdp
 from leakbench.privacy.curve import epsilon_curve
 from leakbench.privacy.epsilon import Epsilon, epsilon
-from leakbench.privacy.factorization import amplified
-from leakbench.privacy.factorization_search import banded
+from leakbench.privacy.factorization import amplified, squared_error, unamplified
+from leakbench.privacy.factorization_search import banded, independent
 from leakbench.privacy.ledger import Phase, Schedule
 from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.participation import SINGLE, Participation
 from tests.privacy.test_privacy_epsilon import CLIP, FED_CDP, FED_SDP, MNIST, NOTHING, throughout, valid
 
 
@@ -421,3 +424,23 @@ def test_fewer_groups_than_asked_for_are_named_and_a_whole_group_hides_nothing()
     assert "cohort_groups is 2 here instead of 4: there are 20 clients for cohorts of 10" in reasons[0]
     assert "with q=1; zero-out" in reasons[0] and "hidden" not in reasons[0]
     assert "cohort_groups" not in reasons[1] and "with q=0.8, hidden from the observer" in reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("rate", "printed"), [(0.01, ("5.2", "3.5", "4.6")), (0.1, ("16.0", "18.3", "18.6"))], ids=["1%", "10%"]
+)
+def test_the_page_prints_the_noise_of_sums_at_epsilon_2(rate: float, printed: tuple[str, ...]) -> None:
+    """Of 100 rounds of DP-SGD, of eight groups and without a random draw: the root of the mean square, in clips."""
+    turns = round(1 / rate)
+    in_turn = Participation(separation=turns)
+    found = []
+    for matrix, participation, mechanism in (
+        (independent(100), SINGLE, lambda sigma: Mechanism(sigma, rate, 100)),
+        (banded(100, 8), SINGLE, lambda sigma: amplified(banded(100, 8), sigma, rate)),
+        (banded(100, turns, in_turn), in_turn, unamplified),
+    ):
+        sigma = brentq(lambda at, of=mechanism: best((of(at),), 1e-5)[0] - 2.0, 0.3, 60.0, xtol=1e-3)
+        found.append(f"{sigma * squared_error(matrix, participation).mean ** 0.5:.1f}")
+    assert tuple(found) == printed
+    page = " ".join((Path(__file__).parents[2] / "docs" / "auditing.md").read_text(encoding="utf-8").split())
+    assert all(number in page.split("Groups need less noise")[1][:400] for number in printed)
