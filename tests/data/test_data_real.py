@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from leakbench.cell import Request, resolve_cell
+from leakbench.cell.cell import hand_out
 from leakbench.core.recipe import resolve
 from leakbench.data.commands import verify_dataset
 from leakbench.data.dataset import Dataset
@@ -111,3 +113,17 @@ def test_verify(data_dir, name, files):
         pytest.skip(f"{name} is not in {data_dir}")
     rows = verify_dataset(name, data_dir)
     assert [row["ok"] for row in rows] == [True] * files
+
+
+def test_the_page_of_audits_counts_the_photographs_of_one_person(data_dir: Path, cache: str) -> None:
+    """Docs, "Several examples of one person": the commonest person of LFW in the federation of seed 0."""
+    faces = load("lfw", data_dir, cache)
+    federation = hand_out(resolve_cell(Request(defense="fed_cdp_valid", dataset="lfw"), data_dir))
+    counts = faces.train_targets.bincount()
+    held = (faces.train_targets[federation.indices] == counts.argmax()).sum(1)
+    assert (int(counts.max()), len(faces.train_targets)) == (397, 2267)
+    assert (int((held > 0).sum()), int(held.max()), federation.most_copies) == (1000, 76, 133)
+    page = (Path(__file__).parents[2] / "docs" / "auditing.md").read_text(encoding="utf-8")
+    said = " ".join(page.split("- LFW is such a case")[1][:300].split())
+    assert "397 of the 2,267 training photographs" in said and "all 1,000 clients" in said
+    assert "up to 76 each, while M is 133" in said
