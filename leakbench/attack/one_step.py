@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.slots.distance import SquaredL2
-from leakbench.attack.slots.labels import LastLayer
+from leakbench.attack.slots.labels import LastLayer, solved_targets
 from leakbench.core.answers import Fit, Reconstruction
 from leakbench.core.errors import InputError
+from leakbench.core.task import heads_of
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
 
@@ -33,14 +34,15 @@ def answered_at_once(
         from the observed ones, summed over the views.
     """
     view = views[0]
-    targets = _targets(view, rngs)
+    targets, heads = _targets(view, rngs), heads_of(view.network.model)
     with torch.no_grad():
         each = [SquaredL2()(v.respond(inputs, targets.to(inputs)), v.update, v) for v in views]
     distance = torch.stack(each).sum(0)
     once = torch.ones(view.victims, dtype=torch.int64, device=inputs.device)
     return Reconstruction(
         inputs=inputs,
-        labels=targets.argmax(-1),
+        labels=targets.argmax(-1) if heads is None else torch.full_like(targets.argmax(-1), -1),
+        targets=None if heads is None else heads.decided(targets),
         certainty=-distance[:, None].expand(-1, view.examples),
         trajectory=distance[None],
         steps=once,
@@ -53,7 +55,19 @@ def answered_at_once(
 
 
 def _targets(view: View, rngs: Generators) -> Tensor:
-    """Return the labels (V, M, classes) of `LastLayer`; equal shares if the last layer does not have one row per class."""
+    """Return the labels (V, M, classes) of `LastLayer`; equal shares if the last layer does not have one row per class.
+
+    For another task than classes, return the targets (V, M, k) that the last layer shows, else those of no preference.
+    """
+    heads = heads_of(view.network.model)
+    if heads is not None:
+        targets = solved_targets(view)
+        like = view.like
+        return (
+            heads.possible(heads.start(like.new_zeros(view.victims, view.examples, view.classes)))
+            if targets is None
+            else targets
+        )
     try:
         return LastLayer()(view, rngs).targets
     except InputError:
@@ -70,11 +84,13 @@ def likeliest(answers: list[Reconstruction]) -> Reconstruction:
     def of_each(parts: list[Tensor]) -> Tensor:
         return torch.stack(parts)[chosen, lanes]
 
+    targets = [a.targets for a in answers if a.targets is not None]
     inputs, many = of_each([a.inputs for a in answers]), torch.stack([a.evaluations for a in answers]).sum(0)
     return dataclasses.replace(
         answers[0],
         inputs=inputs,
         labels=of_each([a.labels for a in answers]),
+        targets=of_each(targets) if len(targets) == len(answers) else None,
         certainty=of_each([a.certainty for a in answers]),
         trajectory=of_each([a.trajectory[0] for a in answers])[None],
         evaluations=many,

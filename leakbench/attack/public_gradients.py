@@ -14,7 +14,6 @@ from leakbench.defense.guess import Surviving, on_a_guess
 from leakbench.defense.transform import RunsNetwork, Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
-from leakbench.models import one_hot
 
 __all__ = ["before_mask", "check_learnable", "fitting", "flat", "gradients_alone", "numbers"]
 
@@ -37,7 +36,7 @@ def gradients_alone(
     tap = "type-0" if view.tap == "global" else view.tap
     like = next(iter(view.network.parameters.values()))
     inputs = examples.inputs.to(like)[:, None, None, None]
-    targets = one_hot(examples.labels, view.classes).to(like)[:, None, None, None]
+    targets = examples.targets(view.classes).to(like)[:, None, None, None]
     # The gradients of language models are larger than all caches: fewer at once are several times faster.
     few = min(chunk, fitting(view, 64_000_000 if view.vocabulary is not None else 600_000_000))
     for x, y in zip(torch.split(inputs, few), torch.split(targets, few), strict=True):

@@ -12,7 +12,7 @@ from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
 from leakbench.cell.victim_mode import check_mode
 from leakbench.core.errors import InputError
-from leakbench.core.request import NEXT_TOKEN
+from leakbench.core.request import CLASS
 from leakbench.core.types import Clock, Network
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
@@ -76,7 +76,7 @@ def check_inputs(defense: Defense, data: Dataset) -> None:
     """Raise InputError if the defense changes inputs and cannot change those of the data."""
     tokens = data.kind == TEXT
     inputs = torch.zeros(1, 2, *data.shape, dtype=torch.int64 if tokens else torch.float32)
-    applied(defense.inputs, Batch(inputs, torch.zeros(1, 2, data.classes), torch.ones(1, 2)), Clock(0, 0, 1, 1), None)
+    applied(defense.inputs, Batch(inputs, torch.zeros(1, 2, data.outputs), torch.ones(1, 2)), Clock(0, 0, 1, 1), None)
 
 
 def check_kind(attack: Attack, data: Dataset, names: tuple[str, str]) -> None:
@@ -115,22 +115,21 @@ def check_alone(s: Settings, attack: Attack, defense: Defense, name: str) -> Non
 
 
 def check_loss(s: Settings, attack: Attack, defense: Defense, names: dict[str, str]) -> None:
-    """Raise InputError for a part that reads classes, if networks answer with the next token.
+    """Raise InputError for a part that reads classes, if networks do not answer with the class.
 
     Args:
         names: {`attack` or `defense`: its name}.
     """
-    if s.loss != NEXT_TOKEN:
+    if s.loss == CLASS:
         return
+    loss = s.loss.partition("@")[0]
     runs = any(isinstance(t, RunsNetwork) for t in (*defense.example, *defense.batch, *defense.client))
     if runs or defense.network or defense.inputs:
-        raise InputError(
-            f"loss: next_token has no classes, which the defense {names['defense']!r} reads; try --loss class"
-        )
+        raise InputError(f"loss: {loss} has no classes, which the defense {names['defense']!r} reads; try --loss class")
     needs = attack.needs
     if needs.labels or needs.logits or needs.classes or lies(attack.server):
         what = "the true labels" if needs.labels else "the true logits" if needs.logits else "a layer of classes"
-        raise InputError(f"loss: next_token has no classes, and {names['attack']!r} takes {what}; try --loss class")
+        raise InputError(f"loss: {loss} has no classes, and {names['attack']!r} takes {what}; try --loss class")
 
 
 def check_trained(s: Settings, attack: Attack, network: Network, name: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from leakbench.attack import Attack, attack_on
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.needs import TEXT, ReadsParameters
+from leakbench.attack.slots.labels import Solved, with_labels
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
@@ -20,11 +21,13 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.extras import need
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import resolve
-from leakbench.core.request import NEXT_TOKEN, Request, check_request, leak_rounds, networks_of
+from leakbench.core.request import CLASS, NEXT_TOKEN, SQUARED, TARGETS, Request, check_request, leak_rounds, networks_of
+from leakbench.core.task import pinned_loss
 from leakbench.core.words import Threshold, check_success
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
+from leakbench.data.targets import with_class_head
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
@@ -77,7 +80,11 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     check_request(request)
     resolve("attacks", Attack, request.attack)  # A wrong name is refused before a data set is read.
     defense_name, defense = resolve("defenses", Defense, request.defense)
-    data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load)
+    if request.targets is None:
+        data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load)
+    else:  # Targets are computed from the examples.
+        data_name, recipe, data = load(request.dataset, data_dir, progress=progress)
+        data = _with_targets(data, recipe, request.targets)
     if data.kind == TEXT:
         need("rouge_score", "dataset")  # Else only the scores, after the attack, would miss it.
     attack_name, attack = attack_on(data.kind, request.attack)
@@ -90,11 +97,13 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     request = _with_success(request, data, data_name)
     federation = _federation(request, recipe)
     recipes_leak = defense.leak_model or attack.leak_model
-    model = _model("model", request.model, defense.model, default_model(data.layout))
-    leak_model = _model("leak-model", request.leak_model, recipes_leak, default_leak_model(data.layout))
+    heads = None if request.loss in (CLASS, NEXT_TOKEN) else data.heads
+    model = _model("model", request.model, defense.model, default_model(data.layout, heads))
+    leak_model = _model("leak-model", request.leak_model, recipes_leak, default_leak_model(data.layout, heads))
     if request.leak_model is not None:
         check_takes(leak_model, data.layout, "leak-model")
     lpips, weights = _lpips(request.lpips_weights)
+    loss = _loss(request.loss, data, data_name)
     settings = Settings(
         protocol=request.protocol,
         taps=tuple(tap for tap in TAPS if tap in request.taps),
@@ -112,7 +121,8 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         victim_mode=request.victim_mode,
         init=rule_of(request.init)[0],
         trainable=str(trainable_of(request.trainable)),
-        loss=request.loss,
+        loss=loss,
+        targets=request.targets or "",
         join_rounds=request.join_rounds,
         pictures=request.pictures,
         reads=request.reads,
@@ -124,6 +134,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         examples_per_person=request.examples_per_person,
     )
     data = _as_read(data, settings)
+    attack = _for_targets(attack, settings.loss)
     if settings.join_rounds and len(settings.leak_rounds) < 2:
         raise InputError(
             f"join-rounds: got the leak round {settings.leak_rounds[0]} alone, expected two or more in --leak-rounds"
@@ -208,7 +219,45 @@ def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
 def _as_read(data: Dataset, s: Settings) -> Dataset:
     """Return the data as the networks of a cell read them: in their tokens, and without classes for the loss of next tokens."""
     data = _tokenised(data, s.networks_used)
+    if s.loss not in (CLASS, NEXT_TOKEN) and data.targets is None:
+        return with_class_head(data)
     return data.for_next_tokens() if s.loss == NEXT_TOKEN else data
+
+
+def _with_targets(data: Dataset, recipe: DatasetRecipe, name: str) -> Dataset:
+    """Return the data set with the targets of a name in its recipe; raises InputError for an unknown name."""
+    if name not in recipe.targets:
+        known = f"; its recipe has {', '.join(recipe.targets)}" if recipe.targets else "; its recipe has none"
+        raise InputError(
+            f"targets: unknown name {name!r} for {data.name!r}{nearest(name, list(recipe.targets)) or known}"
+        )
+    return recipe.targets[name](data)
+
+
+def _loss(asked: str | None, data: Dataset, name: str) -> str:
+    """Return the loss of a request, by default that of the data set's targets; a user's function with the hash of its module.
+
+    Raises:
+        InputError: For targets that the data set does not have, and for texts with another loss than their own two.
+    """
+    if asked is None:
+        return CLASS if data.targets is None else TARGETS
+    if data.kind == TEXT and asked not in (CLASS, NEXT_TOKEN):
+        raise InputError(f"loss: got {asked!r}, and {name!r} holds texts; expected {CLASS} or {NEXT_TOKEN}")
+    if asked == TARGETS and data.targets is None:
+        raise InputError(
+            f"loss: got {asked!r} without --targets; expected {CLASS}, {SQUARED} or a function, or --targets NAME"
+        )
+    if asked == CLASS and data.targets is not None:
+        raise InputError(f"loss: got {asked!r} with --targets; expected {TARGETS}, {SQUARED} or a function")
+    return pinned_loss(asked) if ":" in asked else asked
+
+
+def _for_targets(attack: Attack, loss: str) -> Attack:
+    """Return the attack with solved or searched targets in place of labels from the last layer, for other losses than `class`."""
+    if loss in (CLASS, NEXT_TOKEN):
+        return attack
+    return dataclasses.replace(attack, method=with_labels(attack.method, Solved()))
 
 
 def _tokenised(data: Dataset, networks: tuple[str, ...]) -> Dataset:

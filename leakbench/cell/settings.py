@@ -27,7 +27,8 @@ class Settings:
         victim_mode: See `leakbench.cell.victim_mode`; None if no network depends on it.
         init: Initialisation of both networks, see `leakbench.models.initialise.rule_of`.
         trainable: The parameters of both networks that are trained, see `leakbench.models.trainable`.
-        loss: One of `leakbench.core.request.LOSSES`.
+        loss: One of `leakbench.core.request.LOSSES`, or a user's function with the hash of its module.
+        targets: Name of the targets in the data set's recipe; empty for classes.
         join_rounds: Whether one attack observes the same victims at all leak rounds.
         reads: One of `leakbench.core.request.READS`.
         observations: Number of observations of each gradient, see `leakbench.cell.looks`.
@@ -66,6 +67,7 @@ class Settings:
     budget: float | None = None
     trainable: str = ALL
     loss: str = CLASS
+    targets: str = ""
     canaries: int = 0
     examples_per_person: int = 1
 

@@ -37,6 +37,8 @@ __all__ = [
     "PROTOCOLS",
     "READS",
     "RECIPE",
+    "SQUARED",
+    "TARGETS",
     "TRAINING_ONLY",
     "FederationFields",
     "Fields",
@@ -59,8 +61,9 @@ PROTOCOLS = ("paper", "live")
 KNOWS = ("oblivious", "defense")
 """What an attacker knows of the defense: nothing, or its recipe."""
 
-CLASS, NEXT_TOKEN = LOSSES = ("class", "next_token")
-"""Losses of networks: the cross-entropy of an example's class, or the mean of that of the next tokens of a text."""
+CLASS, NEXT_TOKEN, TARGETS, SQUARED = LOSSES = ("class", "next_token", "targets", "squared")
+"""Losses of networks: the cross-entropy of an example's class, the mean of that of the next tokens of a text, the losses of the
+targets that were chosen, or the squared error of the outputs from the targets."""
 
 ENGINES = ("fast", "reference")
 """How gradients are computed: by `leakbench.engine` where a network is a chain of layers, or by `torch.func` for all networks."""
@@ -138,16 +141,28 @@ class Request:
         str,
         Field(description="Initial weights: default (each network's own), torch, kaiming, xavier or uniform:<a>."),
     ] = "default"
-    loss: Annotated[
-        str,
+    targets: Annotated[
+        str | None,
         Field(
             description=(
-                "Loss of an example: class (cross-entropy of its class), or next_token (mean over its tokens, for causal networks "
-                "of texts; no labels then leak)."
+                "What networks answer instead of the class: a name among the `targets` of the data set's recipe, such as labels, "
+                "numbers or masks. Networks then have heads for them, and attacks search them."
+            )
+        ),
+        Unset("the class"),
+    ] = None
+    loss: Annotated[
+        str | None,
+        Field(
+            description=(
+                "Loss of an example: class (cross-entropy of its class), next_token (mean over its tokens, for causal networks "
+                "of texts; no labels then leak), targets (cross-entropy of labels, classes and masks, squared error of "
+                "numbers), squared (squared error of the outputs from the targets), or package.module:function of your own."
             )
         ),
         LOSSES,
-    ] = "class"
+        Unset("targets with --targets, else class"),
+    ] = None
     trainable: Annotated[
         str,
         Field(
@@ -366,7 +381,8 @@ class FederationFields(TypedDict, total=False):
     model: str | None
     victim_mode: str | None
     init: str
-    loss: str
+    targets: str | None
+    loss: str | None
     trainable: str
     train_rounds: int | None
     clients: int | None
@@ -475,10 +491,12 @@ def _check_words(name: str, value: Any) -> None:
     for extra in metadata(name):
         if isinstance(extra, tuple) and value is not None:
             for word in value if isinstance(value, tuple) else (value,):
-                if word not in extra:
-                    near = nearest(word, extra)
+                if word not in extra and not (name == "loss" and ":" in word):
+                    near, accepted = nearest(word, extra), " or ".join(extra)
+                    if name == "loss":
+                        accepted += " or package.module:function"
                     if len(extra) <= FEW_WORDS:
-                        near = f", expected {' or '.join(extra)}{'' if near.startswith('; known') else near}"
+                        near = f", expected {accepted}{'' if near.startswith('; known') else near}"
                     raise InputError(f"{_option(name)}: got {word!r}{near}")
 
 

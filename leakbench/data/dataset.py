@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from leakbench.core.errors import InputError
+from leakbench.core.task import CLASSIFICATION, Heads
 from leakbench.data.vocabulary import Vocabulary
 
-__all__ = ["Dataset", "Feature", "check_tokens", "everyone", "public_texts"]
+__all__ = ["Dataset", "Feature", "Targets", "check_tokens", "everyone", "public_texts"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,21 @@ class Feature:
     values: tuple[str, ...] = ()
     low: float = 0.0
     high: float = 1.0
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What networks are trained to answer instead of the class of an example.
+
+    Args:
+        train: (n, k), float32, the targets of the training examples, see `leakbench.core.task.Heads`.
+        test: (m, k), those of the test examples.
+        heads: Their parts.
+    """
+
+    train: Tensor
+    test: Tensor
+    heads: Heads
 
 
 @dataclass(frozen=True)
@@ -58,6 +74,7 @@ class Dataset:
         sentences: The texts of the two splits, (train, test), from which the tokens are; empty for pictures and tables.
         places: Where the texts of the two splits are, such as `train.tsv: line 3`; empty without files.
         of_tokens: Whether networks answer with the next token instead of a class; all texts then have one class.
+        targets: What networks answer instead of the class; None for the class. Partitions still use the classes.
     """
 
     name: str
@@ -76,6 +93,7 @@ class Dataset:
     sentences: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     places: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     of_tokens: bool = False
+    targets: Targets | None = None
 
     @property
     def public_inputs(self) -> Tensor:
@@ -88,9 +106,41 @@ class Dataset:
         return self.test_targets if self.public is None else self.test_targets[self.public]
 
     @property
+    def public_answers(self) -> Tensor | None:
+        """(p, k), the targets of the public examples; None if networks answer with the class."""
+        if self.targets is None:
+            return None
+        return self.targets.test if self.public is None else self.targets.test[self.public]
+
+    @property
     def classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+    @property
+    def outputs(self) -> int:
+        """Number k of numbers of a target: the classes, or those of `targets`."""
+        return self.classes if self.targets is None else self.targets.heads.size
+
+    @property
+    def heads(self) -> Heads:
+        """The task of networks on this data, for texts without that of the next tokens."""
+        return CLASSIFICATION if self.targets is None else self.targets.heads
+
+    def answers_of(self, indices: Tensor) -> Tensor:
+        """Return the targets (..., k) of training examples (...), one-hot for classes."""
+        if self.targets is not None:
+            return self.targets.train[indices]
+        return torch.nn.functional.one_hot(self.train_targets[indices], self.classes).float()
+
+    def to(self, device: torch.device) -> Dataset:
+        """Return the data set with its examples on a device."""
+        there = ("train_inputs", "train_targets", "test_inputs", "test_targets")
+        moved = {name: getattr(self, name).to(device) for name in there}
+        targets = self.targets
+        if targets is not None:
+            targets = dataclasses.replace(targets, train=targets.train.to(device), test=targets.test.to(device))
+        return dataclasses.replace(self, **moved, targets=targets)
 
     @property
     def shape(self) -> tuple[int, ...]:

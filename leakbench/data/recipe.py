@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
@@ -16,6 +17,7 @@ from leakbench.data.addresses import is_safe
 from leakbench.data.formats import FORMAT, Format
 from leakbench.data.partition import PARTITION, Iid, Partitioner
 from leakbench.data.sizes import Sizes
+from leakbench.data.targets import TARGETS, Retarget
 
 __all__ = ["DatasetRecipe", "Federation", "Origin"]
 
@@ -143,6 +145,13 @@ class DatasetRecipe:
             )
         ),
     ] = None
+    targets: Annotated[
+        dict[str, Annotated[Retarget, TARGETS]],
+        Field(
+            default_factory=dict,
+            description="What networks can answer instead of the class: labels, numbers or masks, by the names for `--targets`.",
+        ),
+    ] = field(default_factory=dict)
     candidates: Annotated[int, Field(ge=2, description="Default number of candidates k of identification.")] = 1000
     sensitive: Annotated[
         tuple[Text, ...],

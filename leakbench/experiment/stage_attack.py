@@ -53,6 +53,7 @@ from leakbench.measure.unanswered import explained
 from leakbench.scoring.scores import VictimTruth, no_reconstruction, score
 from leakbench.scoring.scores_rankings import score_attributes, score_rankings
 from leakbench.scoring.scores_tables import TableJudge, score_table, table_judge
+from leakbench.scoring.scores_targets import score_targets
 from leakbench.scoring.scores_texts import TextJudge, score_text, text_judge
 from leakbench.storage.store import Run, without_pictures
 
@@ -277,6 +278,7 @@ def _attack_chunk(
         examples[lanes],
         own[lanes],
         candidate_examples(cell, victims),
+        None if cell.data.targets is None else cell.data.answers_of(examples[lanes]).to(cell.settings.device),
     )
     own_reconstruction = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if own_reconstruction is None else own_reconstruction
@@ -292,6 +294,10 @@ def _attack_chunk(
             None if own_reconstruction is None else ordered, real, null.guesses[null.best_for_success], gallery
         )
     )
+    if cell.data.targets is not None:
+        rows = rows.join(
+            score_targets(own_reconstruction, real, cell.data.targets.test, cell.data.targets.heads, closeness)
+        )
     if isinstance(table, TextJudge):
         rows = rows.join(score_text(ordered, real, table))
     elif table is not None:

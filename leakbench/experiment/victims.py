@@ -23,7 +23,6 @@ from leakbench.federated.leakage import leak, logits_of, rounded
 from leakbench.federated.sampling import draw_batches
 from leakbench.federated.simulate import accuracy
 from leakbench.federated.view import Public, View
-from leakbench.models import one_hot
 
 __all__ = [
     "Sent",
@@ -55,7 +54,8 @@ def sent_to_clients(cell: Cell, honest: Network, tap: str) -> Sent:
     if not isinstance(server, Honest):
         state = {**honest.parameters, **honest.statistics}
         # A diverged network leaks values that are not finite, so a malicious server has nothing to gain from a change.
-        finite = math.isfinite(accuracy(honest.model, state, public.inputs, public.labels)[1])
+        asked = public.labels if public.answers is None else public.answers
+        finite = math.isfinite(accuracy(honest.model, state, public.inputs, asked)[1])
         server = server if finite else Honest()
     return Sent(*server(honest, public, knowledge(cell, tap), generator(cell.settings.seed, "server")))
 
@@ -128,9 +128,9 @@ def public_examples(cell: Cell, most: int = FEW) -> Public:
 
     A smaller number returns the first ones of a larger number.
     """
-    inputs, labels = cell.data.public_inputs, cell.data.public_targets
+    inputs, labels, answers = cell.data.public_inputs, cell.data.public_targets, cell.data.public_answers
     chosen = torch.randperm(len(labels), generator=generator(cell.settings.seed, "public"))[:most]
-    return _public(cell, inputs[chosen], labels[chosen])
+    return _public(cell, inputs[chosen], labels[chosen], None if answers is None else answers[chosen])
 
 
 def candidates(cell: Cell, victims: Victims) -> tuple[Public, Tensor]:
@@ -139,7 +139,8 @@ def candidates(cell: Cell, victims: Victims) -> tuple[Public, Tensor]:
     The other candidates are drawn from the possible victims, without the examples of leaked batches, which would be correct too.
     """
     listed, own = _listed(cell, victims)
-    return _public(cell, cell.data.train_inputs[listed], cell.data.train_targets[listed]), own
+    answers = None if cell.data.targets is None else cell.data.targets.train[listed]
+    return _public(cell, cell.data.train_inputs[listed], cell.data.train_targets[listed], answers), own
 
 
 def candidate_examples(cell: Cell, victims: Victims) -> Tensor:
@@ -157,8 +158,9 @@ def _listed(cell: Cell, victims: Victims) -> tuple[Tensor, Tensor]:
     return pool[order], order.argsort()[: len(first)]
 
 
-def _public(cell: Cell, inputs: Tensor, labels: Tensor) -> Public:
-    return Public(inputs.to(cell.settings.device), labels.to(cell.settings.device))
+def _public(cell: Cell, inputs: Tensor, labels: Tensor, answers: Tensor | None) -> Public:
+    device = cell.settings.device
+    return Public(inputs.to(device), labels.to(device), None if answers is None else answers.to(device))
 
 
 def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> View:
@@ -172,7 +174,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         update=_leaked(cell, tap, round_number, victims, lanes, sent),
         batch=batch,
         shape=cell.data.shape,
-        classes=cell.data.classes,
+        classes=cell.data.outputs,
         learning_rate=cell.settings.federation.learning_rate,
         cohort=cohort,
         local_steps=steps,
@@ -201,7 +203,7 @@ def _leaked(
     """Return the update of the victims in `lanes` at one observation, {p: (V, *p)}."""
     s, indices = cell.settings, victims.indices[lanes]
     inputs = cell.data.train_inputs[indices].to(s.device)
-    targets = one_hot(cell.data.train_targets[indices], cell.data.classes).to(s.device)
+    targets = cell.data.answers_of(indices).to(s.device)
     again = (look,) if look else ()  # The first observation has the seed of a single one.
     whose = [(round_number, int(v), k, *again) for v in lanes for k in range(indices.shape[1])]
     rngs, draws = generators(s.seed, "leak noise", whose), generators(s.seed, "leak draws", whose)

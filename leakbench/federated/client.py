@@ -19,7 +19,8 @@ from torch.func import functional_call, grad, vmap
 
 from leakbench.core.errors import InputError
 from leakbench.core.rng import together
-from leakbench.core.types import Clock, Generators, Local, Network, OwnLoss, Parameters, Signal
+from leakbench.core.task import is_classification, task_of
+from leakbench.core.types import Clock, Generators, Local, Network, Parameters, Signal
 from leakbench.defense.augmentation import Augmentation, Batch, applied
 from leakbench.defense.transform import RunsNetwork, Stations, Transform, apply
 from leakbench.engine.chain import Chain, chain_of
@@ -119,24 +120,19 @@ def _loss(
     model: nn.Module, state: Parameters, inputs: Tensor, targets: Tensor, weights: Tensor, draws: Tensor
 ) -> Tensor:
     """Return the weighted loss, and update the running statistics in `state`, which holds them and the parameters."""
-
-    def entropy(logits: Tensor) -> Tensor:
-        return -(targets * torch.log_softmax(logits, dim=-1)).sum(-1)
-
     if draws.shape[-1] == 0:
         outputs = functional_call(model, state, (inputs,))
-        each = model.losses(outputs, inputs) if isinstance(model, OwnLoss) else entropy(outputs)
-        return (each * weights).sum()
+        return (task_of(model).losses(outputs, inputs, targets) * weights).sum()
     logits, penalty = functional_call(model, state, (inputs, draws))
-    loss: Tensor = ((entropy(logits) + penalty) * weights).sum()
+    loss: Tensor = ((task_of(model).losses(logits, inputs, targets) + penalty) * weights).sum()
     return loss
 
 
 def example_signal(network: Network, examples: Examples, step: int) -> Signal:
     """Return the gradient of every example's loss, {p: (K, B, *p)}; zero for a weight of zero.
 
-    The loss is the soft cross-entropy, plus the penalty of a network that has one (`leakbench.core.types.Sampling`), or the
-    network's own (`leakbench.core.types.OwnLoss`).
+    The loss is that of the network's task (`leakbench.core.task`), for classes the soft cross-entropy, plus the penalty of a
+    network that has one (`leakbench.core.types.Sampling`).
 
     Raises:
         InputError: For a network that normalises by the batch, where a single example has no gradient.
@@ -174,7 +170,7 @@ def _ours(transforms: Iterable[Transform | Augmentation]) -> bool:
 
 def _chain(network: Network, shape: tuple[int, ...]) -> Chain | None:
     """Return the network's chain of layers for examples of that shape; None if `torch.func` has to differentiate it."""
-    if network.engine == "reference" or network.draws or network.statistics:
+    if network.engine == "reference" or network.draws or network.statistics or not is_classification(network.model):
         return None
     chain = chain_of(network.model)
     return chain if chain is not None and chain.takes(shape) else None

@@ -21,6 +21,7 @@ from leakbench.defense.transform import Stations, name_of
 from leakbench.federated.leakage import leak
 from leakbench.federated.searches import Searches
 from leakbench.federated.separations import Separations
+from leakbench.models import one_hot
 
 __all__ = ["Knowledge", "Public", "View"]
 
@@ -52,14 +53,29 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Public:
-    """Examples that the attacker may know, without the victims: inputs (P, *s), labels (P,)."""
+    """Examples that the attacker may know, without the victims.
+
+    Args:
+        inputs: (P, *s).
+        labels: (P,), their classes.
+        answers: (P, k), their targets, if networks answer with something else than the class; else None.
+    """
 
     inputs: Tensor
     labels: Tensor
+    answers: Tensor | None = None
 
     def first(self, most: int) -> Public:
         """Return the first examples, at most `most`."""
-        return Public(self.inputs[:most], self.labels[:most])
+        return self.at(slice(most))
+
+    def at(self, chosen: Tensor | slice) -> Public:
+        """Return some of the examples."""
+        return Public(self.inputs[chosen], self.labels[chosen], None if self.answers is None else self.answers[chosen])
+
+    def targets(self, classes: int) -> Tensor:
+        """Return the targets (P, k) of the examples, one-hot (P, classes) for classes."""
+        return one_hot(self.labels, classes) if self.answers is None else self.answers
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from leakbench.core.behaviour import FIRST
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.request import CLASS, NEXT_TOKEN
+from leakbench.core.task import Heads
 from leakbench.core.types import Parameters
 from leakbench.models.convnet import convnet
 from leakbench.models.folder import NetworkFolder
@@ -33,6 +34,7 @@ from leakbench.models.initialise import (
 from leakbench.models.language import LanguageModel, NextToken, bert_tiny, from_folder, gpt_tiny, gpt_wide
 from leakbench.models.lenet import LENETS, lenet
 from leakbench.models.resnet import resnet18
+from leakbench.models.segmentation import unet_tiny, unet_tiny_of
 from leakbench.models.shapes import Shape
 from leakbench.models.small import cnn, mlp, mlp_100, mlp_256, mlp_600, mlp_1000, mlp_relu, mlp_sigmoid
 from leakbench.models.trainable import ALL, with_trainable
@@ -60,12 +62,14 @@ class Architecture:
         init: Default initialisation.
         behaviour: Version, raised when its outputs or its first weights change; see `leakbench.core.behaviour`.
         texts: Whether it takes texts, and not pictures or tables.
+        heads: (shape of one input, heads) -> module, for a network with the outputs of several heads or with outputs for places.
     """
 
     builder: Callable[[Shape, int], nn.Module]
     init: Rule
     behaviour: int = FIRST
     texts: bool = False
+    heads: Callable[[Shape, Heads], nn.Module] | None = None
 
 
 def architecture(name: str) -> Architecture:
@@ -109,6 +113,7 @@ def build(
     padding: int = 0,
     trainable: str = ALL,
     loss: str = CLASS,
+    heads: Heads | None = None,
 ) -> nn.Module:
     """Build a network in eval mode.
 
@@ -122,7 +127,8 @@ def build(
         init: Initialisation, see `leakbench.models.initialise.rule_of`; `default` is the network's own.
         padding: Number of the token that fills up a text.
         trainable: The parameters that are trained, see `leakbench.models.trainable`.
-        loss: One of `leakbench.core.request.LOSSES`.
+        loss: One of `leakbench.core.request.LOSSES`, or a function.
+        heads: The outputs of the network; None for one for each class.
 
     Raises:
         InputError: For an unknown name, initialisation or rule of trained parameters, or a shape that the network does not accept.
@@ -130,7 +136,7 @@ def build(
     made = architecture(name)
     rule, folder = rule_of(init)[1] or made.init, NetworkFolder.of(name)
     check_takes(name, shape)
-    model = made.builder(shape, classes)
+    model = made.builder(shape, classes) if heads is None else _with_heads(name, shape, heads)
     if isinstance(model, LanguageModel):
         model.padding = padding
         if model.words.padding_idx is not None:  # Its row gets no gradient.
@@ -149,20 +155,35 @@ def build(
     return with_trainable(model, trainable, rng).eval()
 
 
+def _with_heads(name: str, shape: Shape, heads: Heads) -> nn.Module:
+    """Return a network with outputs for some heads, in one vector unless the network has outputs of its own for each head."""
+    made = architecture(name)
+    if made.heads is not None:
+        return made.heads(shape, heads)
+    return made.builder(shape, heads.size)
+
+
 def parameters(model: nn.Module) -> Parameters:
     """Return the model's trained parameters, detached, in the model's order; the others stay in the model."""
     return {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
 
-def default_model(shape: Shape) -> str:
-    """Return the name of the network that the Fed-alphaCDP paper trains on data of this shape ("2 conv + 1 FC" for images)."""
+def default_model(shape: Shape, heads: Heads | None = None) -> str:
+    """Return the name of the network that the Fed-alphaCDP paper trains on data of this shape ("2 conv + 1 FC" for images).
+
+    Targets with an answer for each place, such as masks, get `unet_tiny`.
+    """
+    if heads is not None and any(head.places for head in heads.heads):
+        return "unet_tiny"
     if len(shape) == 2:
         return "gpt_tiny"
     return "cnn" if len(shape) == 3 and min(shape[1:]) >= 10 else "mlp"
 
 
-def default_leak_model(shape: Shape) -> str:
-    """Return the name of the network that leaks in the `paper` protocol: the sigmoid LeNet, a sigmoid MLP, or `gpt_tiny`."""
+def default_leak_model(shape: Shape, heads: Heads | None = None) -> str:
+    """Return the name of the network that leaks in the `paper` protocol: the sigmoid LeNet or MLP, `gpt_tiny` or `unet_tiny`."""
+    if heads is not None and any(head.places for head in heads.heads):
+        return "unet_tiny"
     return {3: "lenet_cpl", 2: "gpt_tiny"}.get(len(shape), "mlp_sigmoid")
 
 
@@ -193,6 +214,7 @@ MODELS: dict[str, Architecture] = {
     "gpt_tiny": Architecture(gpt_tiny, narrow_normal, texts=True),
     "gpt_wide": Architecture(gpt_wide, narrow_normal, texts=True),
     "bert_tiny": Architecture(bert_tiny, narrow_normal, texts=True),
+    "unet_tiny": Architecture(unet_tiny, torch_default, heads=unet_tiny_of),
     "vit_tiny": Architecture(partial(vision_transformer, "vit_tiny", patch=4), narrow_normal),
     "vit_tiny_patch8": Architecture(partial(vision_transformer, "vit_tiny_patch8", patch=8), narrow_normal),
 }

@@ -198,7 +198,7 @@ def _networks(summary: Summary) -> str:
             f" | victims in {mode} mode" if mode else "",
             f" | init: {init}" if init != "default" else "",
             f" | trained: {summary.trainable}" if summary.trainable else "",
-            " | loss: next token" if summary.loss else "",
+            f" | loss: {summary.loss.partition('@')[0].replace('_', ' ')}" if summary.loss else "",
             " | updates read as weights" if summary.reads == "weights" else "",
             " | all rounds seen by one attack" if summary.join_rounds else "",
         )

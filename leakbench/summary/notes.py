@@ -20,6 +20,7 @@ from leakbench.storage.summary import Tap
 from leakbench.summary.rankings import ranking_notes, told_notes
 from leakbench.summary.tables import table_notes
 from leakbench.summary.tap import fit_notes
+from leakbench.summary.targets import target_notes
 from leakbench.summary.texts import text_notes
 
 __all__ = ["epsilon_notes", "limit_notes", "network_notes", "tap_notes", "training_notes"]
@@ -35,7 +36,7 @@ SILENT = (
 def network_notes(cell: Cell) -> dict[str, str]:
     """Return which networks were used where a recipe names its own."""
     s, notes = cell.settings, {}
-    if leaks_by_batch(s.victim_mode, s.leaking, cell.data.layout, cell.data.classes):
+    if leaks_by_batch(s.victim_mode, s.leaking, cell.data.layout, cell.data.outputs):
         notes["victim_mode"] = (
             "train: an attacker reads the update, not the running statistics of batch normalisation that go with it, and"
             " takes a guess's own statistics for the victims'"
@@ -115,7 +116,11 @@ def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
 def tap_notes(key: str, tap: Tap, group: pd.DataFrame, cell: Cell) -> dict[str, str]:
     """Return the notes on one leakage point's measurements."""
     notes = (
-        table_notes(key, tap) | text_notes(key, tap, cell.settings.loss) | fit_notes(key, tap) | ranking_notes(key, tap)
+        table_notes(key, tap)
+        | text_notes(key, tap)
+        | target_notes(key, tap, cell.settings.loss)
+        | fit_notes(key, tap)
+        | ranking_notes(key, tap)
     )
     absent = undefined(cell.data.layout)
     reasons = {measure.name: measure.absent for measure in MEASURES if measure.absent} | absent

@@ -274,6 +274,7 @@ def followed(best: Reconstruction, later: Reconstruction, lanes: Tensor, better:
     return Reconstruction(
         inputs=inputs,
         labels=replaced(best.labels, later.labels),
+        targets=None if best.targets is None or later.targets is None else replaced(best.targets, later.targets),
         certainty=replaced(best.certainty, later.certainty),
         trajectory=torch.cat([best.trajectory, everywhere(later.trajectory, best.trajectory, torch.nan)]),
         steps=best.steps.index_add(0, lanes, later.steps),

@@ -31,6 +31,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.fitted import RecordedFits
 from leakbench.core.part import Count, part
 from leakbench.core.progress import Tick, unticked
+from leakbench.core.task import Heads, heads_of
 from leakbench.core.types import Generators
 from leakbench.engine.side_by_side import Pieces
 from leakbench.federated.view import View
@@ -101,7 +102,7 @@ class GradientMatching:
         starts = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
         z, targets = torch.cat([z for _, z in starts]), torch.cat([guess.targets for guess, _ in starts])
         hidden = view.hidden() if len(views) == 1 else None
-        points = Points(space, z.shape[1:], targets, starts[0][0].joint, hidden)
+        points = Points(space, z.shape[1:], targets, starts[0][0].joint, hidden, heads_of(view.network.model))
         stop = begun(self.stop)
         results = self._searched(views, points, points.joined(z).detach(), stop, rngs)
         best, chosen = best_of(results, self.restarts)
@@ -109,8 +110,8 @@ class GradientMatching:
         searches = (self.restarts, view.victims)
         pooled = self.pooling(guesses.reshape(*searches, *guesses.shape[1:]), results.value.reshape(searches), view)
         answer = points.answered(pooled, best.value)
-        labels = points.split(best.best, chosen)[1].argmax(-1)
-        return replace(points.reconstruction(best, answer, labels, stop), fit=fits.fit)
+        reached = points.split(best.best, chosen)[1]
+        return replace(points.reconstruction(best, answer, reached, stop), fit=fits.fit)
 
     def _searched(
         self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop, rngs: Generators
@@ -197,6 +198,7 @@ class Points:
         targets: The labels (lanes, M, classes) of each search, or its first logits.
         joint: Whether labels are searched too.
         hidden: Where the search of the defense's private numbers starts, (V, h); None for none. Lane n is that of victim n mod V.
+        heads: The task of a network that does not name classes; its targets take the place of labels.
     """
 
     space: Coordinates
@@ -204,6 +206,7 @@ class Points:
     targets: Tensor
     joint: bool
     hidden: Tensor | None = None
+    heads: Heads | None = None
 
     @property
     def size(self) -> int:
@@ -221,7 +224,11 @@ class Points:
         """Return (coordinates of the inputs, targets, hidden numbers or None) of points in the given lanes."""
         searched = self.targets[0].numel() if self.joint else 0
         z, logits, hidden = points.tensor_split([self.size, self.size + searched], 1)
-        targets = logits.reshape(-1, *self.targets.shape[1:]).softmax(-1) if self.joint else self.targets[lanes]
+        if not self.joint:
+            targets = self.targets[lanes]
+        else:
+            free = logits.reshape(-1, *self.targets.shape[1:])
+            targets = free.softmax(-1) if self.heads is None else self.heads.possible(free)
         return z.reshape(-1, *self.shape), targets, None if self.hidden is None else hidden
 
     def project(self, points: Tensor) -> Tensor:
@@ -238,11 +245,13 @@ class Points:
         x = self.space.answer(inputs)
         return torch.where(value.isfinite().reshape(-1, *[1] * (x.dim() - 1)), x, torch.nan)
 
-    def reconstruction(self, best: Descended, answer: Tensor, labels: Tensor, stop: Stop) -> Reconstruction:
-        """Return reconstructed inputs (V, M, *s) with labels (V, M) and the records of the best searches."""
+    def reconstruction(self, best: Descended, answer: Tensor, targets: Tensor, stop: Stop) -> Reconstruction:
+        """Return reconstructed inputs (V, M, *s) with their targets (V, M, k) and the records of the best searches."""
+        labels = targets.argmax(-1)
         return Reconstruction(
             inputs=answer,
-            labels=labels,
+            labels=labels if self.heads is None else torch.full_like(labels, -1),
+            targets=None if self.heads is None else self.heads.decided(targets),
             certainty=-best.value[:, None].expand(-1, labels.shape[1]),
             trajectory=best.trajectory,
             steps=best.steps,
