@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
+from torch.utils._pytree import tree_leaves
 
 from leakbench.attack.smooth import smoothed
 from leakbench.core.types import Network, Parameters
@@ -127,10 +128,11 @@ def _before(
         return before, _uses(logits, tensors)
 
 
-def _uses(result: Tensor, tensors: Parameters) -> dict[str, int]:
-    """Return the number of operations that read each of the tensors in the computation of a result."""
+def _uses(results: Any, tensors: Parameters) -> dict[str, int]:
+    """Return the number of operations that read each of the tensors in the computation of a tensor, or of several in containers."""
     names, counts = {id(tensor): name for name, tensor in tensors.items()}, dict.fromkeys(tensors, 0)
-    nodes, known = [result.grad_fn], {result.grad_fn}
+    nodes = [result.grad_fn for result in tree_leaves(results)]
+    known = set(nodes)
     while nodes:
         node = nodes.pop()
         for inner, _ in () if node is None else node.next_functions:

@@ -21,7 +21,7 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.extras import need
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import resolve
-from leakbench.core.request import CLASS, NEXT_TOKEN, SQUARED, TARGETS, Request, check_request, leak_rounds, networks_of
+from leakbench.core.request import CLASS, NEXT_TOKEN, TARGETS, Request, check_request, leak_rounds, networks_of
 from leakbench.core.task import pinned_loss
 from leakbench.core.words import Threshold, check_success
 from leakbench.data.dataset import Dataset
@@ -97,7 +97,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     request = _with_success(request, data, data_name)
     federation = _federation(request, recipe)
     recipes_leak = defense.leak_model or attack.leak_model
-    heads = None if request.loss in (CLASS, NEXT_TOKEN) else data.heads
+    heads = None if data.targets is None else data.heads
     model = _model("model", request.model, defense.model, default_model(data.layout, heads))
     leak_model = _model("leak-model", request.leak_model, recipes_leak, default_leak_model(data.layout, heads))
     if request.leak_model is not None:
@@ -234,22 +234,16 @@ def _with_targets(data: Dataset, recipe: DatasetRecipe, name: str) -> Dataset:
     return recipe.targets[name](data)
 
 
-def _loss(asked: str | None, data: Dataset, name: str) -> str:
-    """Return the loss of a request, by default that of the data set's targets; a user's function with the hash of its module.
+def _loss(asked: str, data: Dataset, name: str) -> str:
+    """Return the loss of a request: that of its targets for `class`, and a user's function with the hash of its module.
 
     Raises:
-        InputError: For targets that the data set does not have, and for texts with another loss than their own two.
+        InputError: For texts with another loss than their own two.
     """
-    if asked is None:
+    if asked == CLASS:
         return CLASS if data.targets is None else TARGETS
-    if data.kind == TEXT and asked not in (CLASS, NEXT_TOKEN):
+    if data.kind == TEXT and asked != NEXT_TOKEN:
         raise InputError(f"loss: got {asked!r}, and {name!r} holds texts; expected {CLASS} or {NEXT_TOKEN}")
-    if asked == TARGETS and data.targets is None:
-        raise InputError(
-            f"loss: got {asked!r} without --targets; expected {CLASS}, {SQUARED} or a function, or --targets NAME"
-        )
-    if asked == CLASS and data.targets is not None:
-        raise InputError(f"loss: got {asked!r} with --targets; expected {TARGETS}, {SQUARED} or a function")
     return pinned_loss(asked) if ":" in asked else asked
 
 

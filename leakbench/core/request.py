@@ -61,9 +61,12 @@ PROTOCOLS = ("paper", "live")
 KNOWS = ("oblivious", "defense")
 """What an attacker knows of the defense: nothing, or its recipe."""
 
-CLASS, NEXT_TOKEN, TARGETS, SQUARED = LOSSES = ("class", "next_token", "targets", "squared")
-"""Losses of networks: the cross-entropy of an example's class, the mean of that of the next tokens of a text, the losses of the
-targets that were chosen, or the squared error of the outputs from the targets."""
+CLASS, NEXT_TOKEN, SQUARED = LOSSES = ("class", "next_token", "squared")
+"""Losses of networks: the cross-entropy of an example's class, the mean of that of the next tokens of a text, or the squared error
+of the outputs from the targets."""
+
+TARGETS = "targets"
+"""The loss `class` of a cell with `targets`: that of each of their heads."""
 
 ENGINES = ("fast", "reference")
 """How gradients are computed: by `leakbench.engine` where a network is a chain of layers, or by `torch.func` for all networks."""
@@ -152,17 +155,16 @@ class Request:
         Unset("the class"),
     ] = None
     loss: Annotated[
-        str | None,
+        str,
         Field(
             description=(
-                "Loss of an example: class (cross-entropy of its class), next_token (mean over its tokens, for causal networks "
-                "of texts; no labels then leak), targets (cross-entropy of labels, classes and masks, squared error of "
-                "numbers), squared (squared error of the outputs from the targets), or package.module:function of your own."
+                "Loss of an example: class (cross-entropy of its class; with --targets also of labels and masks, and the squared "
+                "error of numbers), next_token (mean over its tokens, for causal networks of texts; no labels then leak), squared "
+                "(squared error of the outputs from the targets), or package.module:function of your own."
             )
         ),
         LOSSES,
-        Unset("targets with --targets, else class"),
-    ] = None
+    ] = "class"
     trainable: Annotated[
         str,
         Field(
@@ -382,7 +384,7 @@ class FederationFields(TypedDict, total=False):
     victim_mode: str | None
     init: str
     targets: str | None
-    loss: str | None
+    loss: str
     trainable: str
     train_rounds: int | None
     clients: int | None
@@ -495,7 +497,7 @@ def _check_words(name: str, value: Any) -> None:
                     near, accepted = nearest(word, extra), " or ".join(extra)
                     if name == "loss":
                         accepted += " or package.module:function"
-                    if len(extra) <= FEW_WORDS:
+                    if len(extra) <= FEW_WORDS or name == "loss":
                         near = f", expected {accepted}{'' if near.startswith('; known') else near}"
                     raise InputError(f"{_option(name)}: got {word!r}{near}")
 

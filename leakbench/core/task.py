@@ -229,10 +229,10 @@ class Heads:
             if not (several and head.kind == "numbers")
         ]
         # Every head has the same weight, although a mask has many more answers than a class.
-        parts = [(right / asked.clamp_min(1) if several else right, asked) for right, asked in each]
-        if several:
-            return torch.stack([right for right, _ in parts]).mean(0), torch.ones_like(parts[0][0])
-        return sum(r for r, _ in parts), sum(a for _, a in parts)  # type: ignore[return-value]
+        if len(each) == 1:
+            return each[0]
+        shares = torch.stack([right / asked.clamp_min(1) for right, asked in each]).mean(0)
+        return shares, torch.ones_like(shares)
 
     def _outputs(self, outputs: Any) -> tuple[Tensor, ...]:
         """Return the heads' outputs (n, width, *places) from a tensor, a tuple, a list or a dictionary of tensors.

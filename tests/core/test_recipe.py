@@ -23,6 +23,7 @@ from leakbench.core.recipe import Slot, _own_parts, construct, describe, load, n
 from leakbench.core.untrusted import parse_yaml
 from leakbench.data.formats import FORMAT
 from leakbench.data.partition import PARTITION
+from leakbench.data.targets import TARGETS
 from leakbench.defense import Defense
 from leakbench.defense.augmentation import AUGMENTATION
 from leakbench.defense.clip import ClipLayers
@@ -34,7 +35,20 @@ from leakbench.privacy.claim import CLAIM
 from leakbench.privacy.decay import DECAY
 
 SLOTS = (
-    *(TRANSFORM, NETWORK, AUGMENTATION, IMPORTANCE, CORRELATION, CLAIM, DECAY, FORMAT, PARTITION, METHOD, SERVER),
+    *(
+        TRANSFORM,
+        NETWORK,
+        AUGMENTATION,
+        IMPORTANCE,
+        CORRELATION,
+        CLAIM,
+        DECAY,
+        FORMAT,
+        PARTITION,
+        METHOD,
+        SERVER,
+        TARGETS,
+    ),
     *(descent.DESCENT, distance.DISTANCE, labels.LABELS, pooling.POOLING),
     *(priors.PRIOR, space.SPACE, start.START, stop.STOP),
 )
