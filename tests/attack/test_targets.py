@@ -90,4 +90,4 @@ def test_a_run_reconstructs_inputs_and_targets(targets: str, tmp_path: Path) -> 
     if targets == "properties":  # Read from the last layer without a search.
         assert tap["target_error"] == 0
     assert result.table()["baseline_target_error"].item() == pytest.approx(tap["null_target_error"])
-    assert "target error" in str(result)
+    assert "target" in str(result)
