@@ -18,8 +18,8 @@ from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
 from leakbench.defense.augmentation import Batch, applied
 from leakbench.defense.transform import RunsNetwork, name_of
-from leakbench.models.folder import shown
 from leakbench.models.language import LanguageModel
+from leakbench.models.references import shown
 
 __all__ = ["check_alone", "check_class", "check_fit", "check_kind", "check_loss", "check_trained"]
 

@@ -10,6 +10,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, FactProbe
 from leakbench.defense.network import extended
 from leakbench.models import build, parameters
+from leakbench.models.batch_norm import in_client_mode
 
 __all__ = ["probe", "probe_of"]
 
@@ -23,5 +24,5 @@ def probe(defense: Defense, data: Dataset, settings: Settings, name: str) -> Fac
     """Return the network of a name at some first weights, in the mode of a cell, and the federation."""
     rng = torch.Generator().manual_seed(0)
     plain = build(name, data.layout, data.classes, rng, settings.init, data.padding, settings.trainable, settings.loss)
-    model = extended(defense.network, plain, data.shape, data.classes, rng).train(settings.victim_mode == "train")
+    model = in_client_mode(extended(defense.network, plain, data.shape, data.classes, rng), settings.victim_mode)
     return FactProbe(Network(model, parameters(model)), data.shape, data.classes, settings.federation)

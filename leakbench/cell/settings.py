@@ -36,6 +36,7 @@ class Settings:
         networks: Number of draws of the first weights among the victims; 1 in the live protocol, whose network is trained.
         canaries: Number of canaries of the training, see `leakbench.federated.canaries`.
         examples_per_person: Largest number of examples of one person in a client's data, for the epsilons only.
+        size: Height and width to which pictures are resized; None for the data set's own.
         budget: Wall time in seconds for all attacks of the run; None for no limit.
     """
 
@@ -68,6 +69,7 @@ class Settings:
     loss: str = CLASS
     canaries: int = 0
     examples_per_person: int = 1
+    size: int | None = None
 
     @property
     def leaking(self) -> str:

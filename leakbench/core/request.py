@@ -50,6 +50,7 @@ __all__ = [
     "networks_of",
     "number_of",
     "options_of",
+    "refuse_code",
     "request_of",
     "run_words",
 ]
@@ -119,14 +120,30 @@ class Request:
         Unset("the attack's"),
     ] = None
     dataset: Annotated[str, Field(description=f"Dataset: {RECIPE}.")] = "faces"
+    size: Annotated[
+        int | None,
+        Field(
+            ge=8,
+            le=512,
+            description=(
+                "Height and width of the pictures. Photographs of face folders are read at this size, other pictures are resized."
+            ),
+        ),
+        OF_DATASET,
+    ] = None
     model: Annotated[
         str | None,
-        Field(description="Network that is trained: a name in the catalog, or hf:FOLDER."),
+        Field(
+            description=(
+                "Network that is trained: a name in the catalog, torchvision:NAME, timm:NAME, PKG.MODULE:BUILD (all three also "
+                "with @FILE.safetensors, its weights), or hf:FOLDER."
+            )
+        ),
         Unset("cnn; mlp for tables and small images; gpt_tiny for texts"),
     ] = None
     leak_model: Annotated[
         str | None,
-        Field(description="Network that leaks under the paper protocol: a name in the catalog, or hf:FOLDER."),
+        Field(description="Network that leaks under the paper protocol: a name as for --model."),
         Unset("lenet_cpl, mlp_sigmoid, or gpt_tiny"),
     ] = None
     victim_mode: Annotated[
@@ -390,6 +407,7 @@ class Fields(FederationFields, total=False):
 
     defense: str
     attack: str
+    size: int | None
     knows: Literal["oblivious", "defense"] | None
     leak_model: str | None
     protocol: str
@@ -571,6 +589,20 @@ def networks_of(request: Request) -> int:
             f"networks: got {request.networks}, expected at most the number of victims ({request.victims}); raise --victims"
         )
     return request.networks
+
+
+WITHOUT_CODE = ("hf:", "torchvision:", "timm:")
+"""Starts of the names of networks outside the catalog that no code of a user builds."""
+
+
+def refuse_code(given: Mapping[str, Any]) -> None:
+    """Raise InputError if fields of a file name a function to import: a file is data, and may be a stranger's."""
+    for field in ("model", "leak_model"):
+        name = given.get(field)
+        if isinstance(name, str) and ":" in name and not name.startswith(WITHOUT_CODE):
+            raise InputError(
+                f"{field}: got the function {name!r}; a file imports no code, so run it by `leakbench run --{_option(field)}`"
+            )
 
 
 LISTS = ("taps", "leak_rounds")

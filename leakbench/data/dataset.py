@@ -58,6 +58,7 @@ class Dataset:
         sentences: The texts of the two splits, (train, test), from which the tokens are; empty for pictures and tables.
         places: Where the texts of the two splits are, such as `train.tsv: line 3`; empty without files.
         of_tokens: Whether networks answer with the next token instead of a class; all texts then have one class.
+        resized: How the pictures were resized, for readers; empty at their own size.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Dataset:
     sentences: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     places: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     of_tokens: bool = False
+    resized: str = ""
 
     @property
     def public_inputs(self) -> Tensor:

@@ -18,6 +18,7 @@ from leakbench.defense.network import extended
 from leakbench.federated.canaries import draw_canaries
 from leakbench.federated.simulate import Round, from_tensors, sent_tensors, to_tensors, train
 from leakbench.models import build, parameters
+from leakbench.models.batch_norm import in_client_mode
 from leakbench.storage.store import Run
 
 __all__ = ["ROUND_COLUMNS", "fresh_network", "leaked_model", "train_federation"]
@@ -48,7 +49,7 @@ def fresh_network(cell: Cell, trained: bool, number: int = 0) -> tuple[nn.Module
     first = generator(s.seed, purpose, *again)
     plain = build(name, shape, classes, first, s.init, cell.data.padding, s.trainable, s.loss)
     rng = generator(s.seed, f"{purpose} extension", *again)
-    model = extended(cell.defense.network, plain, shape, classes, rng).train(s.victim_mode == "train").to(s.device)
+    model = in_client_mode(extended(cell.defense.network, plain, shape, classes, rng), s.victim_mode).to(s.device)
     return model, parameters(model)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leakbench.core.errors import InputError
 
-__all__ = ["BatchNorm", "depends_on_mode", "mixes_examples"]
+__all__ = ["BatchNorm", "BatchNormThen", "depends_on_mode", "in_client_mode", "mixes_examples"]
 
 
 class BatchNorm(nn.Module):
@@ -56,6 +56,19 @@ class BatchNorm(nn.Module):
         return mean, variance
 
 
+class BatchNormThen(BatchNorm):
+    """Batch normalisation with a dropout and an activation after it, as one module of timm; parameters keep their names."""
+
+    def __init__(self, channels: int, momentum: float, eps: float, drop: nn.Module, act: nn.Module) -> None:
+        super().__init__(channels, momentum, eps)
+        self.drop, self.act = drop, act
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, C, *s), normalised and activated."""
+        answer: Tensor = self.act(self.drop(super().forward(x)))
+        return answer
+
+
 def depends_on_mode(model: nn.Module) -> bool:
     """Return whether a network's outputs differ between train and eval mode."""
     return any(isinstance(module, BatchNorm) for module in model.modules())
@@ -64,3 +77,18 @@ def depends_on_mode(model: nn.Module) -> bool:
 def mixes_examples(model: nn.Module) -> bool:
     """Return whether an example's gradient depends on the others of its batch, in the network's current mode."""
     return any(isinstance(module, BatchNorm) and module.training for module in model.modules())
+
+
+def in_client_mode(model: nn.Module, mode: str | None) -> nn.Module:
+    """Return a network, changed in place, with batch normalisation in a client's mode and every other layer in eval mode.
+
+    Dropout is off in both modes.
+
+    Args:
+        mode: `train`, `eval`, or None for eval.
+    """
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, BatchNorm):
+            module.training = mode == "train"
+    return model

@@ -14,7 +14,7 @@ from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
 from leakbench.measure.measures import MEASURES, SSIM, undefined
 from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, PRECISION, RECOGNISED, VERBATIM
-from leakbench.models.folder import shown
+from leakbench.models.references import shown
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.summary import Tap
 from leakbench.summary.rankings import ranking_notes, told_notes
@@ -40,6 +40,8 @@ def network_notes(cell: Cell) -> dict[str, str]:
             "train: an attacker reads the update, not the running statistics of batch normalisation that go with it, and"
             " takes a guess's own statistics for the victims'"
         )
+    if cell.data.resized:
+        notes["size"] = cell.data.resized
     if s.federation.client_optimizer == "adam":
         notes["client_optimizer"] = (
             "adam: what leaks of an update is the mean of the directions of the local steps, m / (sqrt(v) + 1e-8), which is in"

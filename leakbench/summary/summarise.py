@@ -16,7 +16,7 @@ from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.limits.limits import Limits
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, LABEL_RANKED, LABELS
-from leakbench.models.folder import shown
+from leakbench.models.references import shown
 from leakbench.models.trainable import ALL
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.storage.summary import PrintedNumber, Summary, Tap, Violation
