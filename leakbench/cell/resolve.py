@@ -12,7 +12,16 @@ from leakbench.attack.needs import TEXT, ReadsParameters
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
-from leakbench.cell.fit import WORDS, check_alone, check_class, check_fit, check_kind, check_loss, check_trained
+from leakbench.cell.fit import (
+    WORDS,
+    check_alone,
+    check_class,
+    check_fit,
+    check_kind,
+    check_loss,
+    check_statistics,
+    check_trained,
+)
 from leakbench.cell.looks import check_looks
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
@@ -126,6 +135,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         canaries=request.canaries,
         examples_per_person=request.examples_per_person,
         size=request.size,
+        statistics=request.statistics,
     )
     data = _as_read(data, settings)
     if settings.join_rounds and len(settings.leak_rounds) < 2:
@@ -134,6 +144,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         )
     check_loss(settings, attack, defense, {"attack": attack_name, "defense": defense_name})
     check_alone(settings, attack, defense, attack_name)
+    check_statistics(settings, attack, defense, attack_name)
     check_class(settings, data, attack, (attack_name, data_name))
     if settings.victims > len(data.victims):
         raise InputError(

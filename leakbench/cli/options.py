@@ -323,7 +323,7 @@ attack_options = with_options(
             default=True,
             help="Keep scores only: no file contains an example or a reconstruction.",
         ),
-        request_options("reads", "observations", "networks", "success", "candidates"),
+        request_options("reads", "statistics", "observations", "networks", "success", "candidates"),
         request_option("device", default="auto"),
         request_options("canaries", "engine", "lpips_weights"),
     ]

@@ -23,6 +23,7 @@ from leakbench.core.typed import STRICT, typed_fields, types_of
 from leakbench.core.words import Threshold, check_success, seconds, success, words
 
 __all__ = [
+    "BATCH",
     "CLASS",
     "ENGINES",
     "FACTOR_RANGE",
@@ -37,6 +38,7 @@ __all__ = [
     "PROTOCOLS",
     "READS",
     "RECIPE",
+    "STATISTICS",
     "TRAINING_ONLY",
     "FederationFields",
     "Fields",
@@ -71,6 +73,9 @@ READS = ("gradient", "weights")
 
 MODES = ("train", "eval")
 """Modes of the clients' batch normalisation, see `leakbench.cell.victim_mode`."""
+
+BATCH, *_ = STATISTICS = ("batch", "running", "proxy", "given", "inferred")
+"""What an attacker uses as the victims' statistics of batch normalisation, see `leakbench.experiment.statistics`."""
 
 OPTIMIZER_NAMES = ("sgd", "adam")
 """Optimizers of the clients, see `leakbench.federated.optimizer`."""
@@ -151,6 +156,17 @@ class Request:
         Field(description="How clients run batch normalisation: train or eval. Required if the model has any."),
         MODES,
     ] = None
+    statistics: Annotated[
+        str,
+        Field(
+            description=(
+                "Statistics of the attacker for --victim-mode train: batch (its guess's own), running (those that the server "
+                "sent), proxy (those of public examples), given (the victim's), or inferred (the victim's, solved from the running "
+                "statistics that the client sends). The last three take an attack with a prior of batch normalization."
+            )
+        ),
+        STATISTICS,
+    ] = BATCH
     init: Annotated[
         str,
         Field(description="Initial weights: default (each network's own), torch, kaiming, xavier or uniform:<a>."),
@@ -408,6 +424,7 @@ class Fields(FederationFields, total=False):
     defense: str
     attack: str
     size: int | None
+    statistics: str
     knows: Literal["oblivious", "defense"] | None
     leak_model: str | None
     protocol: str

@@ -6,12 +6,30 @@ uses the running statistics that the server sent.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from leakbench.core.errors import InputError
+from leakbench.core.types import Parameters
 
-__all__ = ["BatchNorm", "BatchNormThen", "depends_on_mode", "in_client_mode", "mixes_examples"]
+__all__ = [
+    "MEAN",
+    "VARIANCE",
+    "BatchNorm",
+    "BatchNormThen",
+    "batch_moments",
+    "depends_on_mode",
+    "entering_norms",
+    "in_client_mode",
+    "mixes_examples",
+]
+
+MEAN, VARIANCE = "running_mean", "running_var"
+"""Last words of the names of the running statistics."""
 
 
 class BatchNorm(nn.Module):
@@ -92,3 +110,42 @@ def in_client_mode(model: nn.Module, mode: str | None) -> nn.Module:
         if isinstance(module, BatchNorm):
             module.training = mode == "train"
     return model
+
+
+def entering_norms(model: nn.Module, layers: Sequence[str], tensors: Parameters, x: Tensor) -> dict[str, Tensor]:
+    """Return the input {layer: (M, C, *)} of each layer (prefix of its tensors' names) when the model reads x (M, *s)."""
+    inputs: dict[str, Tensor] = {}
+
+    def keep(layer: str) -> Callable[[nn.Module, Any], None]:
+        def hook(module: nn.Module, arguments: Any) -> None:
+            inputs[layer] = arguments[0]
+
+        return hook
+
+    handles = [model.get_submodule(n.removesuffix(".")).register_forward_pre_hook(keep(n)) for n in layers]
+    try:
+        functional_call(model, tensors, (x,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return inputs
+
+
+def batch_moments(model: nn.Module, tensors: Parameters, x: Tensor) -> tuple[Parameters, dict[str, int]]:
+    """Return the statistics of a batch x (M, *s) in each batch normalisation, when a model in train mode reads it.
+
+    Args:
+        tensors: The parameters and buffers of the model.
+
+    Returns:
+        {name of a running statistic: the mean or the biased variance (C,) of the batch}, and {name: number of values of a channel}.
+    """
+    layers = [name.removesuffix(MEAN) for name, _ in model.named_buffers() if name.endswith(MEAN)]
+    moments: Parameters = {}
+    counts: dict[str, int] = {}
+    for layer, entering in entering_norms(model, layers, tensors, x).items():
+        axes = [0, *range(2, entering.dim())]
+        moments[layer + MEAN] = entering.mean(axes)
+        moments[layer + VARIANCE] = entering.var(axes, correction=0)
+        counts |= dict.fromkeys((layer + MEAN, layer + VARIANCE), entering.numel() // entering.shape[1])
+    return moments, counts

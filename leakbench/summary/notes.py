@@ -24,6 +24,24 @@ from leakbench.summary.texts import text_notes
 
 __all__ = ["epsilon_notes", "limit_notes", "network_notes", "tap_notes", "training_notes"]
 
+STATISTICS_USED = {
+    "batch": (
+        "an attacker reads the update, not the running statistics of batch normalisation that go with it, and takes a guess's own"
+        " statistics for the victims'"
+    ),
+    "running": (
+        "the attacker normalises its guess by the running statistics that the server sent, which is not what the victims did: the"
+        " true examples do not explain the update"
+    ),
+    "proxy": "the attacker compares the statistics of its guess with those of public examples",
+    "given": "the attacker is given the statistics of the victim's batch, which a gradient does not show: a strong assumption",
+    "inferred": (
+        "the attacker also reads the running statistics that the client sends, and solves them for the statistics of the victim's"
+        " batch"
+    ),
+}
+"""{choice of statistics: what the attacker does}, see `leakbench.experiment.statistics`."""
+
 SILENT = (
     *(ASR.name, "asr_exact", "asr_above_null", PRECISION.name, VERBATIM.name, "failures", LABELS.name, "iterations"),
     *(measure.name for measure in MEASURES),
@@ -36,10 +54,7 @@ def network_notes(cell: Cell) -> dict[str, str]:
     """Return which networks were used where a recipe names its own."""
     s, notes = cell.settings, {}
     if leaks_by_batch(s.victim_mode, s.leaking, cell.data.layout, cell.data.classes):
-        notes["victim_mode"] = (
-            "train: an attacker reads the update, not the running statistics of batch normalisation that go with it, and"
-            " takes a guess's own statistics for the victims'"
-        )
+        notes["victim_mode"] = f"train: {STATISTICS_USED[s.statistics]}"
     if cell.data.resized:
         notes["size"] = cell.data.resized
     if s.federation.client_optimizer == "adam":

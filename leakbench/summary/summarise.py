@@ -92,7 +92,7 @@ def summarise(
         "violations": violations,
         "warnings": warnings(cell, taps, rounds),
         "notes": notes,
-        "knowledge": dataclasses.asdict(knowledge(cell)),
+        "knowledge": {k: v for k, v in dataclasses.asdict(knowledge(cell)).items() if k != "statistics" or v},
         "claims": _claims(cell, taps, rounds, epsilon),
         "folder": folder,
     }
