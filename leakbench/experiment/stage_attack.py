@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,6 +19,8 @@ from leakbench.attack.isolation import answered, readable
 from leakbench.attack.looks import chooses
 from leakbench.attack.null.pictures import NullAttack, null_attack
 from leakbench.attack.null.texts import null_texts
+from leakbench.attack.public_gradients import CHUNK as GRADIENTS
+from leakbench.attack.rankings.classes import LARGEST
 from leakbench.attack.recipe import Method
 from leakbench.attack.servers.fishing import fished
 from leakbench.attack.slots.stop import searches_of, watched
@@ -33,6 +36,7 @@ from leakbench.defense.augmentation import is_random
 from leakbench.defense.refuse import RefuseConspicuous
 from leakbench.engine.budget import lanes_within, memory_budget
 from leakbench.engine.room import Room
+from leakbench.engine.saved import activations, gradient_bytes, search_bytes
 from leakbench.experiment.attack_time import AttackTime
 from leakbench.experiment.rankings import likelihoods, rankings
 from leakbench.experiment.victims import (
@@ -59,6 +63,10 @@ from leakbench.storage.store import Run, without_pictures
 __all__ = ["LOWER", "CellLeak", "Judge", "attack_leak"]
 
 LOWER = "lower --leak-batch, --observations or the restarts of the attack, or take a smaller --leak-model"
+
+
+PROCESS = 1_000_000_000
+"""Bytes of a process with the libraries of leakbench, before any data."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +146,7 @@ def attack_leak(leak: CellLeak, run: Run, judge: Judge, progress: Progress, cloc
     room = Room("victims", _chunk(leak, victims), LOWER, lambda line: say(f"{phase}: {line}"))
     missing = _missing(leak, run, len(own))
     if missing:
+        _say_memory(leak, min(room.most, len(own)), victims, lambda line: say(f"{phase}: {line}"))
         there = before + missing[0].start
         begin(progress, phase, there, total, f"victim {there + 1}")
     elif before + len(own) == total:  # The victims of later networks may be on disk too.
@@ -342,4 +351,23 @@ def _chunk(leak: CellLeak, victims: Victims) -> int:
     # Observations share the guess's gradient unless the defense makes a choice; each is stored with its difference to the guess.
     gradients = 6 * (steps + 1) * (looks if chooses(leak.cell.defense.stations) else 1) + 2 * (looks - 1)
     per_victim = 4 * restarts * (weights * gradients + pixels * (200 + 400))
+    if activations(network, leak.cell.data.shape):
+        per_victim = restarts * search_bytes(network, leak.cell.data.shape, victims.indices[0].numel())
     return lanes_within(memory_budget(torch.device(leak.cell.settings.device)), per_victim, most=100)
+
+
+def _say_memory(leak: CellLeak, lanes: int, victims: Victims, say: Callable[[str], None]) -> None:
+    """Say once how much memory the search for some victims and the rankings take, for large pictures.
+
+    The estimate is within a factor of 2 of measured peaks (docs/performance.md).
+    """
+    network, data = next(iter(leak.sent.values())).network, leak.cell.data
+    if leak.network or not activations(network, data.shape):
+        return
+    restarts = max(getattr(search, "restarts", 1) for search in searches_of(leak.cell.attack.method))
+    searching = lanes * restarts * search_bytes(network, data.shape, victims.indices[0].numel())
+    weights = sum(p.numel() for p in network.parameters.values())
+    ranking = 2 * 4 * min(data.classes * weights, LARGEST) + max(GRADIENTS, gradient_bytes(network, data.shape))
+    pictures = 4 * math.prod(data.shape) * (len(data.train_targets) + len(data.test_targets))
+    total = PROCESS + pictures + max(searching, ranking)
+    say(f"about {total / 1e9:.1f} GB of memory, {lanes} {'victim' if lanes == 1 else 'victims'} at a time")
