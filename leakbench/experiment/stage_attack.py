@@ -147,8 +147,7 @@ def attack_leak(leak: CellLeak, run: Run, judge: Judge, progress: Progress, cloc
     missing = _missing(leak, run, len(own))
     if missing:
         _say_memory(leak, min(room.most, len(own)), victims, lambda line: say(f"{phase}: {line}"))
-        there = before + missing[0].start
-        begin(progress, phase, there, total, f"victim {there + 1}")
+        begin(progress, phase, before + missing[0].start, total, f"victim {before + missing[0].start + 1}")
     elif before + len(own) == total:  # The victims of later networks may be on disk too.
         progress(phase, total, total)
     left = sum(gap.stop - gap.start for gap in missing)

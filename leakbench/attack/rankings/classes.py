@@ -46,8 +46,8 @@ class Classes:
     For the gradient y of one example with known noise variance s^2, the score is log p_c + <y, g_c> / s^2 - |g_c|^2 / (2 s^2). It
     is the log-posterior if all examples of a class were equal. Without known noise, it is the cosine of y and g_c. For an update
     of M > 1 examples, it is the expected share of c among them, by the linear estimator with the least squared error (`_shares`).
-    Observations of one release are averaged, which reduces their noise; the scores of other views are added. If, for large
-    pictures, the mean gradients of all classes would have more than `LARGEST` values, only the last parameters of the network are compared, as many as fit.
+    Observations of one release are averaged, which reduces their noise; the scores of other views are added. For large pictures,
+    only the last parameters are compared, as many as fit into `LARGEST` values over all classes.
     """
 
     needs: ClassVar[Needs] = Needs(public=PUBLIC)
