@@ -43,7 +43,7 @@ def resized(data: Dataset, size: int) -> Dataset:
     every = -(-values // MOST_VALUES)
     if every > 1:
         data = _every(data, every)
-        note = f"{note or f'pictures of {size} x {size}'}; every {every}th example only, to fit into memory"
+        note = f"{note or f'pictures of {size} x {size}'}; only one of {every} examples, to fit into memory"
     train, test = (_at(inputs, size) for inputs in (data.train_inputs, data.test_inputs))
     content = f"{data.content}, {note}" if note and data.content else data.content
     notes = "; ".join(filter(None, (data.resized, note)))
