@@ -54,8 +54,10 @@ def test_a_plan_without_examples_has_the_same_sizes() -> None:
     assert planned.shape == loaded.shape == (1, 20, 20)
     assert torch.equal(planned.train_targets.bincount(), loaded.train_targets.bincount())
     assert len(planned.victims) == len(loaded.victims)
-    assert planned.resized == loaded.resized == (
-        "pictures of 8 x 8 resized to 20 x 20, which are smoother than photographs of that size"
+    assert (
+        planned.resized
+        == loaded.resized
+        == ("pictures of 8 x 8 resized to 20 x 20, which are smoother than photographs of that size")
     )
     assert load_dataset("digits")[2].resized == ""
 

@@ -11,7 +11,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from leakbench.cell.resolve import plan_cell, resolve_cell
 from leakbench.core.errors import InputError
+from leakbench.core.recipe import catalog_folder
+from leakbench.core.request import Request
 from leakbench.core.rng import generator
 from leakbench.core.types import Clock, Network
 from leakbench.defense.transform import Stations
@@ -21,6 +24,8 @@ from leakbench.models.batch_norm import BatchNorm, depends_on_mode, in_client_mo
 from leakbench.models.conversion import convert_norms
 from leakbench.models.external import ExternalNetwork
 from leakbench.models.references import identity_of, named, shown
+from leakbench.reproduce.file import cell_fields
+from leakbench.study.grid import grid_of
 
 SHAPE, CLASSES = (3, 12, 12), 4
 CLOCK = Clock(0, 0, 1, 1)
@@ -245,3 +250,38 @@ def test_a_normalisation_of_timm_keeps_its_activation() -> None:
     x = torch.randn(4, 3, 5, 5)
     torch.testing.assert_close(ours.train()(x), norm.train()(x))
     assert list(dict(ours.named_parameters())) == ["0.weight", "0.bias"]
+
+
+def test_files_import_no_code(tmp_path: Path) -> None:
+    """A grid, a table and a recipe of an attack are data: none of them may name a function to call."""
+    body = {"given": {"dataset": "digits", "leak_model": "os:abort"}, "each": {"seed": [0]}}
+    with pytest.raises(InputError, match=r"leak_model: got the function 'os:abort'; a file imports no code"):
+        grid_of(body, tmp_path / "grid.yaml")
+    with pytest.raises(InputError, match=r"row 1: model: got the function 'os:abort'"):
+        cell_fields("row 1: ", {"model": "os:abort"})
+    assert cell_fields("", {"model": "torchvision:resnet18"}) == {"model": "torchvision:resnet18"}
+    recipe = (catalog_folder("attacks") / "cpl.yaml").read_text() + "leak_model: os:abort\n"
+    (tmp_path / "mine.yaml").write_text(recipe)
+    with pytest.raises(
+        InputError, match=r"leak-model: the recipe names the function 'os:abort'; a recipe imports no code"
+    ):
+        plan_cell(Request(attack=str(tmp_path / "mine.yaml"), dataset="digits"), None)
+
+
+def test_weights_of_a_file_are_one_network_and_the_cell_does_not_depend_on_their_path(mine: Path) -> None:
+    ExternalNetwork.of("mynets:build").pinned()
+    import mynets  # noqa: PLC0415
+
+    net = mynets.Net(1, 10)
+    save_file(net.state_dict(), mine / "w.safetensors")
+    save_file(net.state_dict(), mine / "copy.safetensors")
+    usual = {"dataset": "digits", "attack": "cpl", "victim_mode": "eval", "train_rounds": 0, "size": 12}
+    one, other, drawn = (
+        resolve_cell(Request(**usual, leak_model=name), None)
+        for name in ("mynets:build@w.safetensors", "mynets:build@copy.safetensors", "mynets:build")
+    )
+    assert one.settings.networks == other.settings.networks == 1
+    assert drawn.settings.networks > 1
+    assert one.hash == other.hash != drawn.hash
+    with pytest.raises(InputError, match=r"networks: got 3, but the weights of .* are not drawn"):
+        plan_cell(Request(**usual, leak_model="mynets:build@w.safetensors", networks=3), None)
