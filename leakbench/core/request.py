@@ -140,8 +140,8 @@ class Request:
         str | None,
         Field(
             description=(
-                "Network that is trained: a name in the catalog, torchvision:NAME, timm:NAME, PKG.MODULE:BUILD (all three also "
-                "with @FILE.safetensors, its weights), or hf:FOLDER."
+                "Network that is trained: a name in the catalog, torchvision:NAME, timm:NAME, PKG.MODULE:BUILD (these "
+                "three also with @FILE.safetensors, the weights), or hf:FOLDER."
             )
         ),
         Unset("cnn; mlp for tables and small images; gpt_tiny for texts"),

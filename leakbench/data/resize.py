@@ -12,8 +12,8 @@ from leakbench.data.dataset import Dataset
 
 __all__ = ["MOST_VALUES", "resized"]
 
-MOST_VALUES = 500_000_000
-"""Largest number of pixel values of a resized data set, which are 2 GB: CIFAR-10 at 224 x 224 would be 36 GB."""
+MOST_VALUES = 250_000_000
+"""Largest number of pixel values of a resized data set, which are 1 GB: CIFAR-10 at 224 x 224 would be 36 GB."""
 
 CHUNK = 1000
 """Number of pictures that are resized at once."""

@@ -65,7 +65,7 @@ __all__ = ["LOWER", "CellLeak", "Judge", "attack_leak"]
 LOWER = "lower --leak-batch, --observations or the restarts of the attack, or take a smaller --leak-model"
 
 
-PROCESS = 1_000_000_000
+PROCESS = 700_000_000
 """Bytes of a process with the libraries of leakbench, before any data."""
 
 
@@ -367,6 +367,6 @@ def _say_memory(leak: CellLeak, lanes: int, victims: Victims, say: Callable[[str
     searching = lanes * restarts * search_bytes(network, data.shape, victims.indices[0].numel())
     weights = sum(p.numel() for p in network.parameters.values())
     ranking = 2 * 4 * min(data.classes * weights, LARGEST) + max(GRADIENTS, gradient_bytes(network, data.shape))
-    pictures = 4 * math.prod(data.shape) * (len(data.train_targets) + len(data.test_targets))
+    pictures = 2 * 4 * math.prod(data.shape) * (len(data.train_targets) + len(data.test_targets))
     total = PROCESS + pictures + max(searching, ranking)
     say(f"about {total / 1e9:.1f} GB of memory, {lanes} {'victim' if lanes == 1 else 'victims'} at a time")

@@ -16,6 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakbench.core.errors import InputError
 from leakbench.core.rng import together
@@ -124,7 +125,8 @@ def _loss(
         return -(targets * torch.log_softmax(logits, dim=-1)).sum(-1)
 
     if draws.shape[-1] == 0:
-        outputs = functional_call(model, state, (inputs,))
+        with sdpa_kernel(SDPBackend.MATH):  # Fused attention cannot be differentiated twice.
+            outputs = functional_call(model, state, (inputs,))
         each = model.losses(outputs, inputs) if isinstance(model, OwnLoss) else entropy(outputs)
         return (each * weights).sum()
     logits, penalty = functional_call(model, state, (inputs, draws))

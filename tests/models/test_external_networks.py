@@ -242,6 +242,19 @@ def test_timm_builds_for_the_channels_and_the_size_of_the_data() -> None:
         ExternalNetwork.of("timm:hf-hub:timm/resnet18.a1_in1k").pinned()
 
 
+def test_fused_attention_is_differentiated_twice() -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(
+        nn.Flatten(2), nn.TransformerEncoderLayer(144, 2, 8, batch_first=True), nn.Flatten(), nn.Linear(432, 4)
+    )
+    model = layers.eval()
+    x, y = _batch()
+    guess = x.clone().requires_grad_()
+    update = _leaked(model, guess, y)
+    (slope,) = torch.autograd.grad(sum(u.square().sum() for u in update.values()), guess)
+    assert float(slope.abs().max()) > 0
+
+
 def test_a_normalisation_of_timm_keeps_its_activation() -> None:
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
