@@ -11,12 +11,15 @@ from torch.func import functional_call
 
 from leakbench.core.types import Network
 
-__all__ = ["activations", "gradient_bytes", "search_bytes"]
+__all__ = ["activations", "gradient_bytes", "recomputes", "search_bytes"]
 
 BYTES = 4
 
 USUAL = 3 * 64 * 64 - 1
 """Number of values of an input up to which activations are not counted: chunks of victims stay those of published rows."""
+
+MOST_SAVED = 1_000_000_000
+"""Largest number of bytes of a batch's activations that are saved."""
 
 _counts: WeakKeyDictionary[nn.Module, dict[tuple[int, ...], int]] = WeakKeyDictionary()
 
@@ -59,11 +62,21 @@ def gradient_bytes(network: Network, shape: tuple[int, ...]) -> int:
     return BYTES * 3 * (_weights(network) + activations(network, shape))
 
 
-def search_bytes(network: Network, shape: tuple[int, ...], examples: int) -> int:
+def recomputes(network: Network, shape: tuple[int, ...], examples: int) -> bool:
+    """Return whether the activations of a batch are too many for memory, so that each example is computed alone if possible."""
+    return examples > 1 and BYTES * 3 * examples * activations(network, shape) > MOST_SAVED
+
+
+def search_bytes(network: Network, shape: tuple[int, ...], examples: int, mixes: bool) -> int:
     """Return the bytes of one evaluation of a search for one victim: the gradient of its guess and the derivative of that.
 
-    These are about 7 times the weights, and 3 times the activations of all examples.
+    These are about 7 times the weights, and 3 times the activations of all examples, or of one example where they are computed
+    one by one.
+
+    Args:
+        mixes: Whether examples of a batch share its statistics or several local iterations, and cannot be computed one by one.
     """
+    examples = 1 if not mixes and recomputes(network, shape, examples) else examples
     return BYTES * (7 * _weights(network) + 3 * examples * activations(network, shape))
 
 

@@ -30,6 +30,7 @@ from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Progress, begin, saying, ticking
 from leakbench.core.rng import generator, generators
+from leakbench.core.types import Network
 from leakbench.data.attributes import attributes_of, commonest
 from leakbench.data.partition import Partition
 from leakbench.defense.augmentation import is_random
@@ -54,6 +55,7 @@ from leakbench.measure.closeness import closeness_of
 from leakbench.measure.metrics import Score
 from leakbench.measure.recognised import RecognitionGallery, gallery_of, score_recognised
 from leakbench.measure.unanswered import explained
+from leakbench.models.batch_norm import mixes_examples
 from leakbench.scoring.scores import VictimTruth, no_reconstruction, score
 from leakbench.scoring.scores_rankings import score_attributes, score_rankings
 from leakbench.scoring.scores_tables import TableJudge, score_table, table_judge
@@ -351,8 +353,13 @@ def _chunk(leak: CellLeak, victims: Victims) -> int:
     gradients = 6 * (steps + 1) * (looks if chooses(leak.cell.defense.stations) else 1) + 2 * (looks - 1)
     per_victim = 4 * restarts * (weights * gradients + pixels * (200 + 400))
     if activations(network, leak.cell.data.shape):
-        per_victim = restarts * search_bytes(network, leak.cell.data.shape, victims.indices[0].numel())
+        per_victim = restarts * _search_bytes(network, leak.cell.data.shape, victims)
     return lanes_within(memory_budget(torch.device(leak.cell.settings.device)), per_victim, most=100)
+
+
+def _search_bytes(network: Network, shape: tuple[int, ...], victims: Victims) -> int:
+    mixes = mixes_examples(network.model) or victims.indices.shape[2] > 1
+    return search_bytes(network, shape, victims.indices[0].numel(), mixes)
 
 
 def _say_memory(leak: CellLeak, lanes: int, victims: Victims, say: Callable[[str], None]) -> None:
@@ -364,7 +371,7 @@ def _say_memory(leak: CellLeak, lanes: int, victims: Victims, say: Callable[[str
     if leak.network or not activations(network, data.shape):
         return
     restarts = max(getattr(search, "restarts", 1) for search in searches_of(leak.cell.attack.method))
-    searching = lanes * restarts * search_bytes(network, data.shape, victims.indices[0].numel())
+    searching = lanes * restarts * _search_bytes(network, data.shape, victims)
     weights = sum(p.numel() for p in network.parameters.values())
     ranking = 2 * 4 * min(data.classes * weights, LARGEST) + max(GRADIENTS, gradient_bytes(network, data.shape))
     pictures = 2 * 4 * math.prod(data.shape) * (len(data.train_targets) + len(data.test_targets))
