@@ -19,7 +19,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.models import architecture
-from leakbench.models.folder import shown
+from leakbench.models.references import shown
 
 __all__ = ["behaviours_of"]
 

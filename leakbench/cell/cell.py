@@ -24,7 +24,7 @@ from leakbench.data.partition import Partition
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.measure.metrics import Score
-from leakbench.models.folder import FOLDER, NetworkFolder, named
+from leakbench.models.references import identity_of, named
 from leakbench.storage.store import SCHEMA, content_hash
 
 __all__ = ["Cell", "hand_out", "identified", "identity", "leak_clock", "leak_federation"]
@@ -78,8 +78,7 @@ def identified(cell: Cell) -> Cell:
         "settings": _described(cell.settings) | {"device": "cpu"},
     }
     for name in ("model", "leak_model"):  # The same files in another folder are the same network.
-        if (network := NetworkFolder.of(content["settings"][name])) is not None:
-            content["settings"][name] = f"{FOLDER}{network.sha256}"
+        content["settings"][name] = identity_of(getattr(cell.settings, name))
     if not cell.settings.federation.dropout:
         # Without dropout, its settings change no result, so they are not part of the identity.
         del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]

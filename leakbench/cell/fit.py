@@ -12,16 +12,16 @@ from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
 from leakbench.cell.victim_mode import check_mode
 from leakbench.core.errors import InputError
-from leakbench.core.request import CLASS
+from leakbench.core.request import BATCH, CLASS
 from leakbench.core.types import Clock, Network
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
 from leakbench.defense.augmentation import Batch, applied
 from leakbench.defense.transform import RunsNetwork, name_of
-from leakbench.models.folder import shown
 from leakbench.models.language import LanguageModel
+from leakbench.models.references import shown
 
-__all__ = ["check_alone", "check_class", "check_fit", "check_kind", "check_loss", "check_trained"]
+__all__ = ["check_alone", "check_class", "check_fit", "check_kind", "check_loss", "check_statistics", "check_trained"]
 
 MOST_INDICES = 100_000_000
 
@@ -112,6 +112,36 @@ def check_alone(s: Settings, attack: Attack, defense: Defense, name: str) -> Non
             raise InputError(
                 f"attack: {name!r} reads what one example leaks, {tap} shows {behind} (try --taps type-2, or --leak-batch 1)"
             )
+
+
+def check_statistics(s: Settings, attack: Attack, defense: Defense, name: str) -> None:
+    """Raise InputError for statistics of the attacker that do not fit the rest of a cell.
+
+    Args:
+        name: Name of the attack.
+    """
+    if s.statistics == BATCH:
+        return
+    if s.victim_mode != "train":
+        raise InputError(
+            f"statistics: got {s.statistics!r}, but victims in eval mode use the statistics that the server sent; leave it out, or"
+            " --victim-mode train"
+        )
+    if s.statistics == "running":
+        return
+    if not attack.needs.statistics:
+        raise InputError(
+            f"statistics: got {s.statistics!r}, but {name!r} has no prior of batch normalization that reads them; try --attack"
+            " inverting_gradients_batch_norm"
+        )
+    steps = s.federation.local_iterations if s.protocol == "live" else 1
+    summed = [tap for tap in s.taps if defense.shows_sum(tap) and defense.clock(s.federation, 0).cohort > 1]
+    if s.statistics != "proxy" and (steps > 1 or summed):
+        what = f"{steps} local iterations" if steps > 1 else f"several clients at {summed[0]}"
+        raise InputError(
+            f"statistics: got {s.statistics!r}, which are those of one batch, but an update has {what}; expected batch, running or"
+            " proxy"
+        )
 
 
 def check_loss(s: Settings, attack: Attack, defense: Defense, names: dict[str, str]) -> None:

@@ -15,6 +15,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, FactProbe
 from leakbench.defense.network import extended
 from leakbench.models import build, parameters
+from leakbench.models.batch_norm import in_client_mode
 
 __all__ = ["build_for", "probe", "probe_of"]
 
@@ -46,5 +47,5 @@ def probe(defense: Defense, data: Dataset, settings: Settings, name: str) -> Fac
     """Return the network of a name at some first weights, in the mode of a cell, and the federation."""
     rng = torch.Generator().manual_seed(0)
     plain = build_for(data, settings, name, rng)
-    model = extended(defense.network, plain, data.shape, data.outputs, rng).train(settings.victim_mode == "train")
+    model = in_client_mode(extended(defense.network, plain, data.shape, data.outputs, rng), settings.victim_mode)
     return FactProbe(Network(model, parameters(model)), data.shape, data.outputs, settings.federation)

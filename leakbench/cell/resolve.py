@@ -13,7 +13,16 @@ from leakbench.attack.slots.labels import Solved, with_labels
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
-from leakbench.cell.fit import WORDS, check_alone, check_class, check_fit, check_kind, check_loss, check_trained
+from leakbench.cell.fit import (
+    WORDS,
+    check_alone,
+    check_class,
+    check_fit,
+    check_kind,
+    check_loss,
+    check_statistics,
+    check_trained,
+)
 from leakbench.cell.looks import check_looks
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
@@ -33,8 +42,10 @@ from leakbench.defense import Defense
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.metrics import Score, load_lpips
 from leakbench.models import MODELS, check_takes, default_leak_model, default_model
+from leakbench.models.external import ACCEPTED, ExternalNetwork
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import rule_of
+from leakbench.models.references import reference_of
 from leakbench.models.trainable import trainable_of
 
 __all__ = ["plan_cell", "resolve_cell", "with_examples"]
@@ -61,7 +72,8 @@ def with_examples(
     """
     if cell.data.has_examples:
         return cell
-    data = _as_read(load(dataset, data_dir, progress=progress)[2], cell.settings)
+    more = {} if cell.settings.size is None else {"size": cell.settings.size}
+    data = _as_read(load(dataset, data_dir, progress=progress, **more)[2], cell.settings)
     cell = identified(dataclasses.replace(cell, data=data))
     check_looks(cell)
     return cell
@@ -81,9 +93,10 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     resolve("attacks", Attack, request.attack)  # A wrong name is refused before a data set is read.
     defense_name, defense = resolve("defenses", Defense, request.defense)
     if request.targets is None:
-        data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load)
+        data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load, request.size)
     else:  # Targets are computed from the examples.
-        data_name, recipe, data = load(request.dataset, data_dir, progress=progress)
+        more = {} if request.size is None else {"size": request.size}
+        data_name, recipe, data = load(request.dataset, data_dir, progress=progress, **more)
         data = _with_targets(data, recipe, request.targets)
     if data.kind == TEXT:
         need("rouge_score", "dataset")  # Else only the scores, after the attack, would miss it.
@@ -128,10 +141,12 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         reads=request.reads,
         engine=request.engine,
         observations=request.observations,
-        networks=networks_of(request),
+        networks=_networks(request, model if request.protocol == "live" else leak_model),
         budget=request.budget,
         canaries=request.canaries,
         examples_per_person=request.examples_per_person,
+        size=request.size,
+        statistics=request.statistics,
     )
     data = _as_read(data, settings)
     attack = _for_targets(attack, settings.loss)
@@ -141,6 +156,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         )
     check_loss(settings, attack, defense, {"attack": attack_name, "defense": defense_name})
     check_alone(settings, attack, defense, attack_name)
+    check_statistics(settings, attack, defense, attack_name)
     check_class(settings, data, attack, (attack_name, data_name))
     if settings.victims > len(data.victims):
         raise InputError(
@@ -206,14 +222,34 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
 
 
 def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
-    """Return the network of the request, else the one of a recipe, else the data's usual one."""
+    """Return the network of the request, else the one of a recipe, else the data's usual one.
+
+    Raises:
+        InputError: For an unknown name, and for a recipe that names a user's function: a recipe imports no code.
+    """
     name = (of_recipe or usual) if asked is None else asked
-    folder = NetworkFolder.of(name)
-    if folder is not None:
-        return folder.pinned(field)
+    reference = reference_of(name)
+    if isinstance(reference, ExternalNetwork) and reference.runs_code and asked is None:
+        raise InputError(
+            f"{field}: the recipe names the function {name!r}; a recipe imports no code, so give --{field} {name}"
+        )
+    if reference is not None:
+        return reference.pinned(field)
     if name not in MODELS:
-        raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))} (or hf:FOLDER)")
+        raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))} (or {ACCEPTED})")
     return name
+
+
+def _networks(request: Request, leaking: str) -> int:
+    """Return the number of draws of the first weights; 1 if the weights are those of a file, of which there are no draws."""
+    network = ExternalNetwork.of(leaking)
+    if network is None or not network.trained:
+        return networks_of(request)
+    if request.networks not in (None, 1):
+        raise InputError(
+            f"networks: got {request.networks}, but the weights of {str(network)!r} are not drawn; expected 1"
+        )
+    return 1
 
 
 def _as_read(data: Dataset, s: Settings) -> Dataset:

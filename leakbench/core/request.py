@@ -23,6 +23,7 @@ from leakbench.core.typed import STRICT, typed_fields, types_of
 from leakbench.core.words import Threshold, check_success, seconds, success, words
 
 __all__ = [
+    "BATCH",
     "CLASS",
     "ENGINES",
     "FACTOR_RANGE",
@@ -38,6 +39,7 @@ __all__ = [
     "READS",
     "RECIPE",
     "SQUARED",
+    "STATISTICS",
     "TARGETS",
     "TRAINING_ONLY",
     "FederationFields",
@@ -52,6 +54,7 @@ __all__ = [
     "networks_of",
     "number_of",
     "options_of",
+    "refuse_code",
     "request_of",
     "run_words",
 ]
@@ -76,6 +79,9 @@ READS = ("gradient", "weights")
 
 MODES = ("train", "eval")
 """Modes of the clients' batch normalisation, see `leakbench.cell.victim_mode`."""
+
+BATCH, *_ = STATISTICS = ("batch", "running", "proxy", "given", "inferred")
+"""What an attacker uses as the victims' statistics of batch normalisation, see `leakbench.experiment.statistics`."""
 
 OPTIMIZER_NAMES = ("sgd", "adam")
 """Optimizers of the clients, see `leakbench.federated.optimizer`."""
@@ -125,14 +131,30 @@ class Request:
         Unset("the attack's"),
     ] = None
     dataset: Annotated[str, Field(description=f"Dataset: {RECIPE}.")] = "faces"
+    size: Annotated[
+        int | None,
+        Field(
+            ge=8,
+            le=512,
+            description=(
+                "Height and width of the pictures. Photographs of face folders are read at this size, other pictures are resized."
+            ),
+        ),
+        OF_DATASET,
+    ] = None
     model: Annotated[
         str | None,
-        Field(description="Network that is trained: a name in the catalog, or hf:FOLDER."),
+        Field(
+            description=(
+                "Network that is trained: a name in the catalog, torchvision:NAME, timm:NAME, PKG.MODULE:BUILD (these "
+                "three also with @FILE.safetensors, the weights), or hf:FOLDER."
+            )
+        ),
         Unset("cnn; mlp for tables and small images; gpt_tiny for texts"),
     ] = None
     leak_model: Annotated[
         str | None,
-        Field(description="Network that leaks under the paper protocol: a name in the catalog, or hf:FOLDER."),
+        Field(description="Network that leaks under the paper protocol: a name as for --model."),
         Unset("lenet_cpl, mlp_sigmoid, or gpt_tiny"),
     ] = None
     victim_mode: Annotated[
@@ -140,6 +162,17 @@ class Request:
         Field(description="How clients run batch normalisation: train or eval. Required if the model has any."),
         MODES,
     ] = None
+    statistics: Annotated[
+        str,
+        Field(
+            description=(
+                "Statistics of the attacker for --victim-mode train: batch (its guess's own), running (those that the server "
+                "sent), proxy (those of public examples), given (the victim's), or inferred (the victim's, solved from the running "
+                "statistics that the client sends). The last three take an attack with a prior of batch normalization."
+            )
+        ),
+        STATISTICS,
+    ] = BATCH
     init: Annotated[
         str,
         Field(description="Initial weights: default (each network's own), torch, kaiming, xavier or uniform:<a>."),
@@ -408,6 +441,8 @@ class Fields(FederationFields, total=False):
 
     defense: str
     attack: str
+    size: int | None
+    statistics: str
     knows: Literal["oblivious", "defense"] | None
     leak_model: str | None
     protocol: str
@@ -591,6 +626,20 @@ def networks_of(request: Request) -> int:
             f"networks: got {request.networks}, expected at most the number of victims ({request.victims}); raise --victims"
         )
     return request.networks
+
+
+WITHOUT_CODE = ("hf:", "torchvision:", "timm:")
+"""Starts of the names of networks outside the catalog that no code of a user builds."""
+
+
+def refuse_code(given: Mapping[str, Any]) -> None:
+    """Raise InputError if fields of a file name a function to import: a file is data, and may be a stranger's."""
+    for field in ("model", "leak_model"):
+        name = given.get(field)
+        if isinstance(name, str) and ":" in name and not name.startswith(WITHOUT_CODE):
+            raise InputError(
+                f"{field}: got the function {name!r}; a file imports no code, so run it by `leakbench run --{_option(field)}`"
+            )
 
 
 LISTS = ("taps", "leak_rounds")

@@ -75,6 +75,7 @@ class Dataset:
         places: Where the texts of the two splits are, such as `train.tsv: line 3`; empty without files.
         of_tokens: Whether networks answer with the next token instead of a class; all texts then have one class.
         targets: What networks answer instead of the class; None for the class. Partitions still use the classes.
+        resized: How the pictures were resized, for readers; empty at their own size.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Dataset:
     places: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     of_tokens: bool = False
     targets: Targets | None = None
+    resized: str = ""
 
     @property
     def public_inputs(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import math
@@ -222,6 +223,21 @@ class FaceFolders:
         if not 0 <= low < high:
             text = f"crop: got {low}, {high}, expected the first row and column and, above it, the end"
             raise PydanticCustomError("slot", "{text}", {"text": text})
+
+    def at(self, size: int) -> FaceFolders:
+        """Return the format that reads pictures of another size, from a larger crop with the same centre if the crop is smaller.
+
+        Raises:
+            InputError: For a size that no crop with this centre has.
+        """
+        low, high = self.crop
+        grown = max(0, size - (high - low))
+        if low < -(-grown // 2):
+            raise InputError(
+                f"size: got {size}, expected at most {high - low + 2 * low}, since photographs are not enlarged"
+            )
+        start = low - -(-grown // 2)
+        return dataclasses.replace(self, crop=(start, start + max(size, high - low)), side=size)
 
     def check(self, folder: Path | None) -> tuple[Check, ...]:
         """Compare the listing of the photographs in use with the accepted ones, as one row."""

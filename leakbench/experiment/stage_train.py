@@ -19,6 +19,7 @@ from leakbench.defense.network import extended
 from leakbench.federated.canaries import draw_canaries
 from leakbench.federated.simulate import Round, from_tensors, sent_tensors, to_tensors, train
 from leakbench.models import parameters
+from leakbench.models.batch_norm import in_client_mode
 from leakbench.storage.store import Run
 
 __all__ = ["ROUND_COLUMNS", "fresh_network", "leaked_model", "train_federation"]
@@ -48,11 +49,8 @@ def fresh_network(cell: Cell, trained: bool, number: int = 0) -> tuple[nn.Module
     first = generator(s.seed, purpose, *again)
     plain = build_for(cell.data, s, name, first)
     rng = generator(s.seed, f"{purpose} extension", *again)
-    model = (
-        extended(cell.defense.network, plain, cell.data.layout, cell.data.outputs, rng)
-        .train(s.victim_mode == "train")
-        .to(s.device)
-    )
+    whole = extended(cell.defense.network, plain, cell.data.layout, cell.data.outputs, rng)
+    model = in_client_mode(whole, s.victim_mode).to(s.device)
     return model, parameters(model)
 
 

@@ -19,6 +19,7 @@ from leakbench.core.types import Network, Parameters
 from leakbench.data.columns import columns_of
 from leakbench.data.partition import Partition
 from leakbench.experiment.leak_noise import aware
+from leakbench.experiment.statistics import attacker_network, attacker_statistics
 from leakbench.federated.leakage import leak, logits_of, rounded
 from leakbench.federated.sampling import draw_batches
 from leakbench.federated.simulate import accuracy
@@ -168,9 +169,10 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     device = torch.device(cell.settings.device)
     cohort, steps, batch = victims.indices.shape[1:]
     real, labels, _ = (t[lanes].to(device) for t in truth(cell, tap, victims))
+    public, choice = public_examples(cell, max(FEW, cell.attack.needs.public)), cell.settings.statistics
     blind = View(
         tap=tap,
-        network=sent.network,
+        network=attacker_network(sent.network, choice),
         update=_leaked(cell, tap, round_number, victims, lanes, sent),
         batch=batch,
         shape=cell.data.shape,
@@ -180,7 +182,8 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         local_steps=steps,
         knowledge=knowledge(cell, tap),
         clock=leak_clock(cell, round_number),
-        public=public_examples(cell, max(FEW, cell.attack.needs.public)),
+        public=public,
+        statistics=attacker_statistics(sent.network, choice, real, public),
         labels=labels if cell.attack.needs.labels else None,
         logits=logits_of(sent.network, real) if cell.attack.needs.logits else None,
         secret=sent.secret,

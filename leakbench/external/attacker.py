@@ -32,11 +32,12 @@ from leakbench.defense import Defense, FactProbe
 from leakbench.defense.augmentation import copies_of, is_random
 from leakbench.defense.facts import facts_at
 from leakbench.experiment.leak_noise import noise_std
-from leakbench.external.network import forward_pass, in_mode
+from leakbench.external.network import in_mode
 from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
 from leakbench.measure.closeness import eta_of
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
+from leakbench.models.conversion import forward_pass
 from leakbench.summary.verdict import STRONGEST
 
 __all__ = ["Attacker", "AttackerOptions", "checked_texts", "without_truth"]

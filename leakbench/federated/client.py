@@ -16,6 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakbench.core.errors import InputError
 from leakbench.core.rng import together
@@ -25,6 +26,8 @@ from leakbench.defense.augmentation import Augmentation, Batch, applied
 from leakbench.defense.transform import RunsNetwork, Stations, Transform, apply
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.engine.once import gradients
+from leakbench.engine.saved import recomputes
+from leakbench.federated.by_member import summed_by_member
 from leakbench.federated.canaries import CanaryExamples
 from leakbench.federated.merged import merged_signal, merges
 from leakbench.federated.optimizer import OPTIMIZERS
@@ -121,7 +124,8 @@ def _loss(
 ) -> Tensor:
     """Return the weighted loss, and update the running statistics in `state`, which holds them and the parameters."""
     if draws.shape[-1] == 0:
-        outputs = functional_call(model, state, (inputs,))
+        with sdpa_kernel(SDPBackend.MATH):  # Fused attention cannot be differentiated twice.
+            outputs = functional_call(model, state, (inputs,))
         return (task_of(model).losses(outputs, inputs, targets) * weights).sum()
     logits, penalty = functional_call(model, state, (inputs, draws))
     loss: Tensor = ((task_of(model).losses(logits, inputs, targets) + penalty) * weights).sum()
@@ -189,6 +193,14 @@ def _mean_signal(network: Network, chain: Chain | None, examples: Examples, step
         return loss, {n: state[n] for n in s}
 
     draws, sent = examples.draws_at(step, network.draws), {n: memory[n][:, 0] for n in network.statistics}
+    if _by_member(network, examples):
+
+        def one(x: Tensor, y: Tensor, w: Tensor) -> Parameters:
+            lanes = vmap(grad(mean, has_aux=True), in_dims=(network.axis, 0, 0, 0, 0, 0))
+            return lanes(network.parameters, sent, x, y, w, draws[:, :1])[0]  # type: ignore[no-any-return]
+
+        summed = summed_by_member(one, *examples.at(step))
+        return Signal({n: g.unsqueeze(1) for n, g in summed.items()}, averaged=examples.batch, memory=memory)
     by_lane = vmap(grad(mean, has_aux=True), in_dims=(network.axis, 0, 0, 0, 0, 0))
     grads, moved = by_lane(network.parameters, sent, *examples.at(step), draws)
     return Signal(
@@ -196,6 +208,16 @@ def _mean_signal(network: Network, chain: Chain | None, examples: Examples, step
         averaged=examples.batch,
         memory={**memory, **{name: s.unsqueeze(1) for name, s in moved.items()}},
     )
+
+
+def _by_member(network: Network, examples: Examples) -> bool:
+    """Return whether the gradient of a batch is computed one example at a time: its activations are large and do not mix.
+
+    Weights that depend on the guess, after a first local iteration, need the derivative of the whole batch.
+    """
+    large = recomputes(network, tuple(examples.inputs.shape[3:]), examples.inputs.shape[2])
+    moved = any(p.requires_grad for p in network.parameters.values())
+    return large and not (moved or network.draws or mixes_examples(network.model))
 
 
 def _iteration(

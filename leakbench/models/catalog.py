@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +19,7 @@ from leakbench.core.request import CLASS, NEXT_TOKEN
 from leakbench.core.task import Heads
 from leakbench.core.types import Parameters
 from leakbench.models.convnet import convnet
+from leakbench.models.external import ACCEPTED, ExternalNetwork, first_weights
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import (
     DEFAULT,
@@ -59,21 +61,24 @@ class Architecture:
 
     Args:
         builder: (shape of one input, classes) -> module.
-        init: Default initialisation.
+        init: Default initialisation; None if the builder draws the first weights, from PyTorch's own generator.
         behaviour: Version, raised when its outputs or its first weights change; see `leakbench.core.behaviour`.
         texts: Whether it takes texts, and not pictures or tables.
         heads: (shape of one input, heads) -> module, for a network with the outputs of several heads or with outputs for places.
     """
 
     builder: Callable[[Shape, int], nn.Module]
-    init: Rule
+    init: Rule | None
     behaviour: int = FIRST
     texts: bool = False
     heads: Callable[[Shape, Heads], nn.Module] | None = None
 
 
 def architecture(name: str) -> Architecture:
-    """Return the network of a name in `MODELS`, or the one in a folder of Hugging Face for `hf:FOLDER`.
+    """Return the network of a name in `MODELS`, or the one of a folder, a library or a user's function.
+
+    Args:
+        name: A key of `MODELS`, `hf:FOLDER`, or a name that `leakbench.models.external` reads.
 
     Raises:
         InputError: For another name.
@@ -81,8 +86,11 @@ def architecture(name: str) -> Architecture:
     folder = NetworkFolder.of(name)
     if folder is not None:
         return Architecture(partial(from_folder, folder), narrow_normal, texts=True)
+    external = ExternalNetwork.of(name)
+    if external is not None:
+        return Architecture(external.built, None)
     if name not in MODELS:
-        raise InputError(f"model: unknown name {name!r}{nearest(name, list(MODELS))} (or hf:FOLDER)")
+        raise InputError(f"model: unknown name {name!r}{nearest(name, list(MODELS))} (or {ACCEPTED})")
     return MODELS[name]
 
 
@@ -90,7 +98,7 @@ def check_takes(name: str, shape: Shape, field: str = "model") -> None:
     """Raise InputError, naming the field, for a network of pictures or tables on texts, and for one of texts on other data.
 
     Args:
-        name: A key of `MODELS`, or `hf:FOLDER`.
+        name: A name that `architecture` accepts.
         shape: Shape of one input, (C, H, W), (F,), or (T, tokens) of a text.
         field: What named the network.
     """
@@ -117,10 +125,10 @@ def build(
 ) -> nn.Module:
     """Build a network in eval mode.
 
-    A network with weights in a folder keeps them; its classifier is new, and is drawn.
+    A network with weights in a folder keeps them; its classifier is new, and is drawn. A network with weights of a file keeps all.
 
     Args:
-        name: A key of `MODELS`, or `hf:FOLDER`.
+        name: A name that `architecture` accepts.
         shape: Shape of one input, (C, H, W), (F,), or (T, tokens) of a text.
         classes: Number of classes.
         rng: Source of the first weights.
@@ -136,7 +144,9 @@ def build(
     made = architecture(name)
     rule, folder = rule_of(init)[1] or made.init, NetworkFolder.of(name)
     check_takes(name, shape)
-    model = made.builder(shape, classes) if heads is None else _with_heads(name, shape, heads)
+    external = ExternalNetwork.of(name)
+    with nullcontext() if external is None else first_weights(rng):
+        model = made.builder(shape, classes) if heads is None else _with_heads(name, shape, heads)
     if isinstance(model, LanguageModel):
         model.padding = padding
         if model.words.padding_idx is not None:  # Its row gets no gradient.
@@ -145,6 +155,10 @@ def build(
         if not isinstance(model, LanguageModel):
             raise InputError(f"loss: next_token takes a network of texts, got {name!r}; try --dataset reviews")
         model = NextToken(model, name if folder is None else str(folder))
+    if external is not None and rule is not None:
+        external.check_init(model, init)
+    if rule is None:
+        return with_trainable(model, trainable, rng).eval()
     if folder is None or not folder.trained:
         initialise(model, rule, rng)
     elif isinstance(model, NextToken):

@@ -178,6 +178,7 @@ def training(summary: Summary) -> str:
     granted = [name.replace("_", " ") for name in ("batch_size", "learning_rate") if told[name]]
     defense = "the defense's recipe" if told["defense"] else "nothing of the defense"
     labels = f"labels {told['labels']}" + ("; logits given" if told.get("logits") == "given" else "")
+    labels += f"; batch statistics: {told['statistics']}" if told.get("statistics") else ""
     return f"{line} | the attacker knows: model, {', '.join(granted)}, {defense}; {labels}; public: {told['public']}"
 
 

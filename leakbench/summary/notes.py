@@ -14,7 +14,7 @@ from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
 from leakbench.measure.measures import MEASURES, SSIM, undefined
 from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, PRECISION, RECOGNISED, VERBATIM
-from leakbench.models.folder import shown
+from leakbench.models.references import shown
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.summary import Tap
 from leakbench.summary.rankings import ranking_notes, told_notes
@@ -24,6 +24,24 @@ from leakbench.summary.targets import target_notes
 from leakbench.summary.texts import text_notes
 
 __all__ = ["epsilon_notes", "limit_notes", "network_notes", "tap_notes", "training_notes"]
+
+STATISTICS_USED = {
+    "batch": (
+        "an attacker reads the update, not the running statistics of batch normalisation that go with it, and takes a guess's own"
+        " statistics for the victims'"
+    ),
+    "running": (
+        "the attacker normalises its guess by the running statistics that the server sent, which is not what the victims did: the"
+        " true examples do not explain the update"
+    ),
+    "proxy": "the attacker compares the statistics of its guess with those of public examples",
+    "given": "the attacker is given the statistics of the victim's batch, which a gradient does not show: a strong assumption",
+    "inferred": (
+        "the attacker also reads the running statistics that the client sends, and solves them for the statistics of the victim's"
+        " batch"
+    ),
+}
+"""{choice of statistics: what the attacker does}, see `leakbench.experiment.statistics`."""
 
 SILENT = (
     *(ASR.name, "asr_exact", "asr_above_null", PRECISION.name, VERBATIM.name, "failures", LABELS.name, "iterations"),
@@ -37,10 +55,9 @@ def network_notes(cell: Cell) -> dict[str, str]:
     """Return which networks were used where a recipe names its own."""
     s, notes = cell.settings, {}
     if leaks_by_batch(s.victim_mode, s.leaking, cell.data.layout, cell.data.outputs):
-        notes["victim_mode"] = (
-            "train: an attacker reads the update, not the running statistics of batch normalisation that go with it, and"
-            " takes a guess's own statistics for the victims'"
-        )
+        notes["victim_mode"] = f"train: {STATISTICS_USED[s.statistics]}"
+    if cell.data.resized:
+        notes["size"] = cell.data.resized
     if s.federation.client_optimizer == "adam":
         notes["client_optimizer"] = (
             "adam: what leaks of an update is the mean of the directions of the local steps, m / (sqrt(v) + 1e-8), which is in"

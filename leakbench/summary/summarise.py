@@ -16,7 +16,7 @@ from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.limits.limits import Limits
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, LABEL_RANKED, LABELS
-from leakbench.models.folder import shown
+from leakbench.models.references import shown
 from leakbench.models.trainable import ALL
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.storage.summary import PrintedNumber, Summary, Tap, Violation
@@ -92,7 +92,7 @@ def summarise(
         "violations": violations,
         "warnings": warnings(cell, taps, rounds),
         "notes": notes,
-        "knowledge": dataclasses.asdict(knowledge(cell)),
+        "knowledge": {k: v for k, v in dataclasses.asdict(knowledge(cell)).items() if k != "statistics" or v},
         "claims": _claims(cell, taps, rounds, epsilon),
         "folder": folder,
     }

@@ -116,7 +116,7 @@ def normed() -> nn.Module:
 
 def network_for(name: str) -> nn.Module:
     """Return the kind of network that an attack of the catalog needs."""
-    if name == "see_through":
+    if name in ("see_through", "inverting_gradients_batch_norm"):
         return normed()
     kind = {"spear": "mlp_relu", "rows": "mlp_relu", "analytic_fc": "mlp_relu"}.get(name, "mlp_sigmoid")
     return build(kind, SHAPE, CLASSES, torch.Generator().manual_seed(0))

@@ -218,7 +218,10 @@ def test_a_defense_runs(name, tmp_path):
     assert rows["iterations"].between(1, 2).all()
 
 
-LARGE = {"see_through"}  # Its network is a ResNet-18, which takes a minute for two iterations.
+LARGE = {
+    "see_through",
+    "inverting_gradients_batch_norm",
+}  # Their network is a ResNet-18, which takes a minute for two iterations.
 
 
 SLOW = {"learning_to_invert"}  # It trains for hours; its own tests run it with fewer epochs.

@@ -17,6 +17,7 @@ from leakbench.core.fitted import Fitted, Origin
 from leakbench.core.recipe import describe
 from leakbench.core.types import Parameters
 from leakbench.federated.view import Public, View
+from leakbench.models.batch_norm import mixes_examples
 from leakbench.storage.store import content_hash, tensor_hash
 
 __all__ = ["learned", "origin_of"]
@@ -82,7 +83,7 @@ def learned(view: View, origin: Origin, public: Public, make: Callable[[], Param
 def _weights(view: View) -> list[str]:
     network = view.network
     tensors = ({**network.frozen, **network.parameters}, network.statistics, network.memory)
-    return [repr(network.model), str(network.model.training), *map(tensor_hash, tensors)]
+    return [repr(network.model), str(mixes_examples(network.model)), *map(tensor_hash, tensors)]
 
 
 def _acting(view: View) -> dict[str, Any]:
