@@ -208,6 +208,11 @@ def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
 def _as_read(data: Dataset, s: Settings) -> Dataset:
     """Return the data as the networks of a cell read them: in their tokens, and without classes for the loss of next tokens."""
     data = _tokenised(data, s.networks_used)
+    if data.train_targets.dim() == 2:
+        raise InputError(
+            f"dataset: {data.name!r} has {data.classes} labels for each example, and the loss {s.loss!r} takes one class; set"
+            f" `labels` in its recipe to one of them, such as {data.class_names[0]}"
+        )
     return data.for_next_tokens() if s.loss == NEXT_TOKEN else data
 
 

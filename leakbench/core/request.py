@@ -118,7 +118,9 @@ class Request:
         KNOWS,
         Unset("the attack's"),
     ] = None
-    dataset: Annotated[str, Field(description=f"Dataset: {RECIPE}.")] = "faces"
+    dataset: Annotated[
+        str, Field(description=f"Dataset: {RECIPE}, or folder:PATH (your own pictures, one folder per class).")
+    ] = "faces"
     model: Annotated[
         str | None,
         Field(description="Network that is trained: a name in the catalog, or hf:FOLDER."),
