@@ -181,12 +181,12 @@ def _square(path: Path, side: int, crop: int | None) -> Pixels:
                     raise ValueError(f"of {wide} x {tall} pixels, expected at most {MOST_PIXELS:,}")
                 upright = ImageOps.exif_transpose(_colours(photograph))
         wide, tall = upright.size
-        if crop is not None:
-            if min(wide, tall) < crop:
-                raise ValueError(f"of {wide} x {tall} pixels, the crop has {crop} x {crop}")
-            left, top = (wide - crop) // 2, (tall - crop) // 2
-            upright = upright.crop((left, top, left + crop, top + crop))
-        small = ImageOps.fit(upright, (side, side), Image.Resampling.BICUBIC)
+        edge = min(wide, tall) if crop is None else crop
+        if min(wide, tall) < edge:
+            raise ValueError(f"of {wide} x {tall} pixels, the crop has {edge} x {edge}")
+        left, top = (wide - edge) // 2, (tall - edge) // 2
+        centre = upright.crop((left, top, left + edge, top + edge))
+        small = centre.resize((side, side), Image.Resampling.BICUBIC)
     except MemoryError:
         raise
     except Exception as error:  # A damaged picture may raise any error.
