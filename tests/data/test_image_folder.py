@@ -185,8 +185,8 @@ def test_pictures_of_every_mode(tmp_path, mode, colour, name, expected):
 
 
 def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path):
-    Image.fromarray(np.full((9, 9), 257 * 100, np.uint16)).save(tmp_path / "deep.png")
-    assert (square(tmp_path / "deep.png") == 100).all()
+    Image.fromarray(np.full((9, 9), 49152, np.uint16)).save(tmp_path / "deep.png")
+    assert (square(tmp_path / "deep.png") == 191).all()  # 49152 / 257 = 191.3.
 
 
 def test_a_transparent_palette_colour_is_white(tmp_path):

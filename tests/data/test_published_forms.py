@@ -204,6 +204,13 @@ def test_femnist_skips_writers_that_leaf_leaves_out_of_its_list(tmp_path):
 IMAGE = [0.5] * 784
 
 
+def test_femnist_rounds_to_the_nearest_of_256_levels(tmp_path):
+    (tmp_path / "all_data").mkdir()
+    data = {name: {"x": [IMAGE], "y": [1]} for name in ("a", "b")}
+    (tmp_path / "all_data/all_data_0.json").write_text(json.dumps({"users": ["a", "b"], "user_data": data}))
+    assert (Femnist()(tmp_path).train_inputs * 255).round().unique().tolist() == [128]
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
