@@ -128,6 +128,7 @@ def small_recipe(name: str, folder: Path) -> str:
     fields = yaml.safe_load((catalog_folder("datasets") / f"{name}.yaml").read_text())
     fields["format"] = make(folder / place)
     fields["federation"]["examples_per_client"] = 20
+    fields.pop("sizes", None)
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(fields))
     return str(path)
