@@ -14,13 +14,14 @@ from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.device import conditions
 from leakbench.cell.settings import Settings
 from leakbench.core.behaviour import raised
+from leakbench.core.errors import InputError
 from leakbench.core.provenance import versions
 from leakbench.core.recipe import acting, describe
 from leakbench.core.request import Request
 from leakbench.core.rng import generator
 from leakbench.core.types import Clock
 from leakbench.data.dataset import Dataset
-from leakbench.data.partition import Partition
+from leakbench.data.partition import Iid, Partition
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.measure.metrics import Score
@@ -115,9 +116,22 @@ def _described(settings: Settings) -> dict[str, Any]:
 
 
 def hand_out(cell: Cell) -> Partition:
-    """Hand the training examples out to the clients of a cell."""
-    f, rng = cell.settings.federation, generator(cell.settings.seed, "partition")
-    return f.partition(cell.data.train_targets, f.clients, f.examples_per_client, rng)
+    """Hand the training examples out to the clients of a cell.
+
+    Raises:
+        InputError: If clients would need an example twice, or a partition by groups has none.
+    """
+    f, rng, data = cell.settings.federation, generator(cell.settings.seed, "partition"), cell.data
+    if not getattr(f.partition, "by_groups", False):
+        return f.partition(data.train_targets, f.clients, f.examples_per_client, rng)
+    if not data.has_examples:
+        # Recorded sizes have no groups. Only the counts of copies are used without examples, and each example has at most one.
+        return Iid()(data.train_targets, f.clients, f.examples_per_client, rng)
+    if data.groups is None:
+        raise InputError(
+            f"partition: by_group needs a dataset with groups (femnist, celeba, lfw), {data.name!r} has none; use iid"
+        )
+    return f.partition(data.groups, f.clients, f.examples_per_client, rng)
 
 
 def leak_federation(cell: Cell) -> Federation:

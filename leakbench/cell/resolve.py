@@ -36,7 +36,7 @@ from leakbench.core.words import Threshold, check_success
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
-from leakbench.data.targets import with_class_head
+from leakbench.data.targets import with_class_head, with_label_head
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
@@ -98,6 +98,8 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         more = {} if request.size is None else {"size": request.size}
         data_name, recipe, data = load(request.dataset, data_dir, progress=progress, **more)
         data = _with_targets(data, recipe, request.targets)
+    if data.train_targets.dim() == 2:
+        data = with_label_head(data)
     if data.kind == TEXT:
         need("rouge_score", "dataset")  # Else only the scores, after the attack, would miss it.
     attack_name, attack = attack_on(data.kind, request.attack)

@@ -130,7 +130,9 @@ class Request:
         KNOWS,
         Unset("the attack's"),
     ] = None
-    dataset: Annotated[str, Field(description=f"Dataset: {RECIPE}.")] = "faces"
+    dataset: Annotated[
+        str, Field(description=f"Dataset: {RECIPE}, or folder:PATH (your own pictures, one folder per class).")
+    ] = "faces"
     size: Annotated[
         int | None,
         Field(

@@ -54,7 +54,7 @@ def load_dataset(
     if recipe.origin is not None:
         folder = find_folder(recipe.origin, data_dir)
         if folder is None or (not offline and _is_being_fetched(recipe.format, folder)):
-            with _explained(name_or_path, recipe.origin, data_dir):
+            with _explained(name_or_path, recipe, data_dir):
                 folder = _fetched(recipe.format, recipe.origin, offline, progress)
     home = user_cache()
     form, sizes = at_size(recipe, size)
@@ -154,7 +154,7 @@ def _is_being_fetched(form: Format, folder: Path) -> bool:
 
 
 @contextmanager
-def _explained(name_or_path: str, origin: Origin, data_dir: Path | None) -> Iterator[None]:
+def _explained(name_or_path: str, recipe: DatasetRecipe, data_dir: Path | None) -> Iterator[None]:
     """Extend the reason why a set was not fetched by the searched folders and the possible remedies."""
     try:
         yield
@@ -163,11 +163,11 @@ def _explained(name_or_path: str, origin: Origin, data_dir: Path | None) -> Iter
             ", ".join(f"{source} ({root})" for source, root in _roots(data_dir)) or "any folder (no home is known)"
         )
         embedded = [n for n in names("datasets") if resolve("datasets", DatasetRecipe, n)[1].origin is None]
-        fetch = (
-            f", or get it with `leakbench data fetch {shlex.quote(name_or_path)}` or from {origin.mirrors[0]}{origin.archive}"
-            if origin.mirrors
-            else ""
-        )
+        origin = recipe.origin
+        fetch = f"; get its files from {recipe.page}" if recipe.page else ""
+        if origin is not None and origin.mirrors:
+            command = f"leakbench data fetch {shlex.quote(name_or_path)}"
+            fetch = f", or get it with `{command}` or from {origin.mirrors[0]}{origin.archive}"
         raise AbsentError(
             f"dataset {name_or_path!r}: not in {searched}; {problem}; name the folder that holds it with --data-dir or in"
             f" LEAKBENCH_DATA{fetch}; these come with leakbench: {', '.join(embedded)}"

@@ -16,7 +16,7 @@ from leakbench.core.recipe import Slot
 from leakbench.core.task import Head, Heads
 from leakbench.data.dataset import Dataset, Feature, Targets
 
-__all__ = ["TARGETS", "Columns", "Foreground", "LabelsOfClasses", "Retarget", "with_class_head"]
+__all__ = ["TARGETS", "Columns", "Foreground", "LabelsOfClasses", "Retarget", "with_class_head", "with_label_head"]
 
 MULTI_LABEL, REGRESSION, SEGMENTATION, SEVERAL = "multi_label", "regression", "segmentation", "several heads"
 """Names of the tasks in reports."""
@@ -137,6 +137,18 @@ def with_class_head(data: Dataset) -> Dataset:
     )
     heads = Heads((Head("class", "classes", data.classes),))
     return dataclasses.replace(data, targets=Targets(train, test, heads))
+
+
+def with_label_head(data: Dataset) -> Dataset:
+    """Return a data set whose targets (n, k) are labels that do not exclude each other, as CelebA's attributes, with one class."""
+    heads = Heads((Head("labels", "labels", data.classes),), name=MULTI_LABEL)
+    plain = dataclasses.replace(
+        data,
+        train_targets=torch.zeros(len(data.train_targets), dtype=torch.int64),
+        test_targets=torch.zeros(len(data.test_targets), dtype=torch.int64),
+        class_names=("example",),
+    )
+    return _with(plain, data.train_targets.float(), data.test_targets.float(), heads)
 
 
 def _with(data: Dataset, train: Tensor, test: Tensor, heads: Heads) -> Dataset:

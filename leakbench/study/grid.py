@@ -200,7 +200,7 @@ def _placed(given: dict[str, Any], device: str) -> dict[str, Any]:
 
 def _asked(name: str, given: dict[str, Any], folder: Path, known: dict[tuple[str, str], Any]) -> Asked:
     """Return a cell of these fields; `known` keeps what recipes say, since few are many cells' own."""
-    own = {slot: str(folder / path) for slot, path in own_recipes(given).items()}
+    own = own_recipes(given, lambda path: str(folder / path))
     try:
         refuse_code(given)
         request = request_of(given | own)
