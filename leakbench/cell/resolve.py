@@ -24,6 +24,7 @@ from leakbench.core.request import NEXT_TOKEN, Request, check_request, leak_roun
 from leakbench.core.words import Threshold, check_success
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
+from leakbench.data.partition import partition_of
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense
@@ -123,6 +124,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         canaries=request.canaries,
         examples_per_person=request.examples_per_person,
     )
+    defense = _by_passes(defense, settings)
     data = _as_read(data, settings)
     if settings.join_rounds and len(settings.leak_rounds) < 2:
         raise InputError(
@@ -164,6 +166,7 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         "train-rounds": (request.train_rounds, plain.rounds),
         "local-iterations": (request.local_iterations, plain.local_iterations),
         "batch": (request.batch, plain.batch),
+        "examples-per-client": (request.examples_per_client, plain.examples_per_client),
     }
     numbers = {name: usual if value is None else value for name, (value, usual) in asked.items()}
     if request.clients is not None and request.clients_per_round is None:
@@ -172,15 +175,30 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         raise InputError(
             f"clients-per-round: got {numbers['clients-per-round']}, more than there are clients ({numbers['clients']})"
         )
-    if numbers["batch"] > plain.examples_per_client:
+    held = numbers["examples-per-client"]
+    if numbers["batch"] > held:
+        raise InputError(f"batch: got {numbers['batch']}, more than the {held} examples that a client holds")
+    if request.examples_per_person > held:
         raise InputError(
-            f"batch: got {numbers['batch']}, more than the {plain.examples_per_client} examples that a client holds"
+            f"examples-per-person: got {request.examples_per_person}, more than the {held} examples that a client holds"
         )
-    if request.examples_per_person > plain.examples_per_client:
-        raise InputError(
-            f"examples-per-person: got {request.examples_per_person}, more than the {plain.examples_per_client} examples that a"
-            " client holds"
-        )
+    epochs = 0 if request.local_iterations is not None else request.epochs or plain.epochs
+    if epochs:
+        if held % numbers["batch"]:
+            raise InputError(
+                f"epochs: got batches of {numbers['batch']} and {held} examples of a client, expected a batch size that divides"
+                " them; set --batch or --examples-per-client"
+            )
+        numbers["local-iterations"] = epochs * (held // numbers["batch"])
+    proximal = request.proximal if request.proximal is not None else plain.proximal
+    if request.algorithm == "fedavg":
+        proximal = 0.0
+    elif request.algorithm == "fedprox" and not proximal:
+        raise InputError("proximal: not given, expected a number > 0 with --algorithm fedprox, as 0.01")
+    optimizer = request.client_optimizer or plain.client_optimizer
+    momentum = plain.momentum if request.momentum is None else request.momentum
+    if momentum and optimizer != "sgd":
+        raise InputError(f"momentum: got {momentum:g} with --client-optimizer {optimizer}, expected 0, or sgd")
     return dataclasses.replace(
         plain,
         clients=numbers["clients"],
@@ -190,8 +208,36 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         batch=numbers["batch"],
         learning_rate=plain.learning_rate if request.learning_rate is None else request.learning_rate,
         dropout=plain.dropout if request.dropout is None else request.dropout,
-        client_optimizer=request.client_optimizer or plain.client_optimizer,
+        client_optimizer=optimizer,
+        epochs=epochs,
+        examples_per_client=held,
+        partition=plain.partition if request.partition is None else partition_of(request.partition),
+        momentum=momentum,
+        weight_decay=plain.weight_decay if request.weight_decay is None else request.weight_decay,
+        algorithm="fedprox" if proximal else "fedavg",
+        proximal=proximal,
     )
+
+
+def _by_passes(defense: Defense, s: Settings) -> Defense:
+    """Return the defense with the batches of clients that pass over their examples.
+
+    Raises:
+        InputError: If the defense draws batches in another way, or if the leaked batch does not divide a client's examples.
+    """
+    f = s.federation
+    if not f.epochs:
+        return defense
+    if defense.batches == "poisson":
+        raise InputError(
+            "epochs: the defense draws Poisson batches (batches: poisson), which are not passes over a client's examples; leave"
+            " --epochs out, or take a defense with fixed batches"
+        )
+    if max(s.leak_batch, f.examples_per_client) % s.leak_batch:
+        raise InputError(
+            f"leak-batch: got {s.leak_batch} with --epochs, expected a divisor of a client's {f.examples_per_client} examples"
+        )
+    return dataclasses.replace(defense, batches="split")
 
 
 def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:

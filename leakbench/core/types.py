@@ -58,6 +58,9 @@ class Clock:
         clients: N.
         examples_per_client: |D_i|.
         client_optimizer: Optimizer of the local iterations, `sgd` or `adam`, see `leakbench.federated.optimizer`.
+        momentum: Momentum of SGD, in [0, 1).
+        weight_decay: Factor of the weights that the client adds to each gradient.
+        proximal: mu of FedProx: the client adds mu (w - w_0) to each gradient. 0 for FedAvg.
         in_turn: Whether clients take turns: the next K_t of one list in each round.
         groups: Number of groups of clients that take turns: round t draws from group t modulo this number. 1 without groups.
     """
@@ -70,6 +73,9 @@ class Clock:
     clients: int = 1
     examples_per_client: int = 1
     client_optimizer: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
     in_turn: bool = False
     groups: int = 1
 
