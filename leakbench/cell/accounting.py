@@ -8,6 +8,7 @@ import math
 from leakbench.cell import Settings, probe_of
 from leakbench.core.errors import InputError
 from leakbench.core.types import Fact
+from leakbench.data.availability import UNIFORM
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
 from leakbench.defense import Defense, FactProbe, phases
@@ -16,6 +17,11 @@ from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Phase, Schedule, first_rounds
 
 __all__ = ["cell_curve", "cell_epsilon", "ledger_of", "schedule_of"]
+
+
+BARE_CONTROLS = (
+    "the control variates of SCAFFOLD carry examples into later rounds without the noise, which only the server adds"
+)
 
 
 def cell_epsilon(
@@ -37,6 +43,8 @@ def cell_epsilon(
     if schedule.groups < defense.cohort_groups:
         fewer = f"cohort_groups is {schedule.groups} here instead of {defense.cohort_groups}"
         reasons.append(f"{fewer}: there are {schedule.clients} clients for cohorts of {schedule.clients_per_round}")
+    if schedule.by_availability:
+        reasons.append("no amplification by client sampling: availability is not uniform, and an observer may know it")
     return _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), reasons)
 
 
@@ -51,7 +59,22 @@ def ledger_of(
     schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies, largest)
     rounds = schedule.rounds if settings.stop_after is None else settings.stop_after
     schedule = dataclasses.replace(schedule, examples_per_person=settings.examples_per_person)
-    return dataclasses.replace(schedule, rounds=rounds), first_rounds(phases(defense, probe), rounds)
+    training = first_rounds(phases(defense, probe), rounds)
+    if schedule.control_variates and defense.unit == "example":
+        training = tuple(map(_with_bare_controls, training))
+    return dataclasses.replace(schedule, rounds=rounds), training
+
+
+def _with_bare_controls(phase: Phase) -> Phase:
+    """Return a phase of SCAFFOLD with the fact that a client's control variate has no noise, unless its update has.
+
+    A control variate follows from the update that the client sends. It changes the client's later updates after all clips of
+    examples, so noise that only the server adds does not cover it.
+    """
+    if any(fact.kind == "noise" for station in ("example", "batch", "client") for fact in phase.facts.get(station, ())):
+        return phase
+    bare = Fact("other", reason=BARE_CONTROLS, raw=True)
+    return dataclasses.replace(phase, facts={**phase.facts, "client": (*phase.facts.get("client", ()), bare)})
 
 
 def cell_curve(defense: Defense, data: Dataset, settings: Settings, partition: Partition) -> list[float]:
@@ -101,6 +124,8 @@ def schedule_of(
         shuffled=defense.aggregation == "shuffled",
         dropout=f.dropout if defense.on_dropout == "continue" else 0.0,
         client_optimizer=f.client_optimizer,
+        by_availability=f.availability != UNIFORM,
+        control_variates=f.algorithm == "scaffold",
     )
 
 

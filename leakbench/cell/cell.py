@@ -37,6 +37,7 @@ LATER_OF_FEDERATION = (
     "algorithm",
     "proximal",
     "epochs",
+    "availability",
 )
 """Settings of a federation that came later; at their defaults, they are not part of the identity."""
 

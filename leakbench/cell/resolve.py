@@ -22,6 +22,7 @@ from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import resolve
 from leakbench.core.request import NEXT_TOKEN, Request, check_request, leak_rounds, networks_of
 from leakbench.core.words import Threshold, check_success
+from leakbench.data.availability import check_availability
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.partition import partition_of
@@ -125,6 +126,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         examples_per_person=request.examples_per_person,
     )
     defense = _by_passes(defense, settings)
+    _check_scaffold(settings)
     data = _as_read(data, settings)
     if settings.join_rounds and len(settings.leak_rounds) < 2:
         raise InputError(
@@ -191,14 +193,23 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
             )
         numbers["local-iterations"] = epochs * (held // numbers["batch"])
     proximal = request.proximal if request.proximal is not None else plain.proximal
-    if request.algorithm == "fedavg":
+    algorithm = request.algorithm or ("fedprox" if proximal else plain.algorithm)
+    if algorithm != "fedprox":
         proximal = 0.0
-    elif request.algorithm == "fedprox" and not proximal:
+    elif not proximal:
         raise InputError("proximal: not given, expected a number > 0 with --algorithm fedprox, as 0.01")
     optimizer = request.client_optimizer or plain.client_optimizer
     momentum = plain.momentum if request.momentum is None else request.momentum
     if momentum and optimizer != "sgd":
         raise InputError(f"momentum: got {momentum:g} with --client-optimizer {optimizer}, expected 0, or sgd")
+    availability = plain.availability if request.availability is None else request.availability
+    check_availability(availability)
+    decay = plain.weight_decay if request.weight_decay is None else request.weight_decay
+    if algorithm == "scaffold" and (momentum or decay or optimizer != "sgd"):
+        raise InputError(
+            "algorithm: scaffold takes plain SGD, whose steps its control variates average; leave --momentum, --weight-decay and"
+            " --client-optimizer out"
+        )
     return dataclasses.replace(
         plain,
         clients=numbers["clients"],
@@ -213,10 +224,26 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         examples_per_client=held,
         partition=plain.partition if request.partition is None else partition_of(request.partition),
         momentum=momentum,
-        weight_decay=plain.weight_decay if request.weight_decay is None else request.weight_decay,
-        algorithm="fedprox" if proximal else "fedavg",
+        weight_decay=decay,
+        algorithm=algorithm,
+        availability=availability,
         proximal=proximal,
     )
+
+
+def _check_scaffold(s: Settings) -> None:
+    """Raise InputError for what SCAFFOLD's control variates would change, and what is not computed with them."""
+    if s.federation.algorithm != "scaffold":
+        return
+    if s.protocol == "live" and any(s.leak_rounds):
+        raise InputError(
+            f"leak-rounds: got {','.join(map(str, s.leak_rounds))} with --algorithm scaffold, expected 0: later updates contain the"
+            " control variates of earlier rounds, which are not attacked yet"
+        )
+    if s.canaries:
+        raise InputError(
+            f"canaries: got {s.canaries} with --algorithm scaffold, which does not audit control variates; leave one of them out"
+        )
 
 
 def _by_passes(defense: Defense, s: Settings) -> Defense:

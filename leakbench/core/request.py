@@ -75,7 +75,7 @@ MODES = ("train", "eval")
 OPTIMIZER_NAMES = ("sgd", "adam")
 """Optimizers of the clients, see `leakbench.federated.optimizer`."""
 
-ALGORITHMS = ("fedavg", "fedprox")
+ALGORITHMS = ("fedavg", "fedprox", "scaffold")
 """Algorithms of the clients' training, see `Federation.algorithm`."""
 
 NETWORKS = 5
@@ -260,8 +260,8 @@ class Request:
         OF_DATASET,
     ] = None
     algorithm: Annotated[
-        Literal["fedavg", "fedprox"] | None,
-        Field(description="Training of a client: fedavg, or fedprox, which needs --proximal."),
+        Literal["fedavg", "fedprox", "scaffold"] | None,
+        Field(description="Training of a client: fedavg, fedprox (needs --proximal), or scaffold."),
         ALGORITHMS,
         OF_DATASET,
     ] = None
@@ -272,6 +272,17 @@ class Request:
     ] = None
     batch: Annotated[int | None, Field(ge=1, description="Batch size of a local step, B."), OF_DATASET] = None
     dropout: Annotated[float | None, Field(description="Probability that a sampled client fails."), OF_DATASET] = None
+    availability: Annotated[
+        str | None,
+        Field(
+            description=(
+                "Clients that can be drawn in a round: uniform (all), beta:A,B (each client's probability is a draw from a Beta "
+                "distribution), or diurnal:D (probabilities follow a sine of 24 rounds with amplitude D). No epsilon then counts "
+                "the draw of clients as random."
+            )
+        ),
+        OF_DATASET,
+    ] = None
     leak_batch: Annotated[
         int | None, Field(ge=1, description="Batch size of a leaked client or server-side update."), Unset("B")
     ] = None
@@ -426,8 +437,9 @@ class FederationFields(TypedDict, total=False):
     client_optimizer: Literal["sgd", "adam"] | None
     momentum: float | None
     weight_decay: float | None
-    algorithm: Literal["fedavg", "fedprox"] | None
+    algorithm: Literal["fedavg", "fedprox", "scaffold"] | None
     proximal: float | None
+    availability: str | None
     batch: int | None
     dropout: float | None
     noise_factor: float | None
@@ -514,8 +526,10 @@ def _check_client(request: Request) -> None:
             raise InputError(f"{_option(name)}: got {factor}, expected 0, or a number from 1e-30 to 1e30")
     if request.algorithm == "fedprox" and request.proximal == 0:
         raise InputError("proximal: got 0 with --algorithm fedprox, expected a number > 0, as 0.01")
-    if request.algorithm == "fedavg" and request.proximal:
-        raise InputError("proximal: got it with --algorithm fedavg; leave --algorithm out, or take fedprox")
+    if request.algorithm in ("fedavg", "scaffold") and request.proximal:
+        raise InputError(
+            f"proximal: got it with --algorithm {request.algorithm}; leave --algorithm out, or take fedprox"
+        )
     if request.epochs is not None and request.local_iterations is not None:
         raise InputError(
             "epochs: got --local-iterations too, whose number follows from the epochs; expected one of them"

@@ -229,6 +229,7 @@ class Network:
         own: {p: (K, *p)}, parameters that a malicious server sent with a different value to each client of a cohort; {} if all
             clients received the same.
         engine: Computation of its gradients: `fast` for `leakbench.engine`, `reference` for `torch.func`.
+        correction: {p: (K, *p)}, what each client adds to all its gradients (`leakbench.federated.scaffold`); {} for nothing.
     """
 
     model: nn.Module
@@ -237,6 +238,7 @@ class Network:
     memory: Parameters = field(default_factory=dict)
     own: Parameters = field(default_factory=dict)
     engine: str = "fast"
+    correction: Parameters = field(default_factory=dict)
 
     def of_client(self, client: int) -> Network:
         """Return the network that one client of a cohort received."""

@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Fraction, Inside, NonNegative, Positive, Text, part
 from leakbench.core.recipe import nested
 from leakbench.core.types import Clock
 from leakbench.core.untrusted import is_inside
 from leakbench.data.addresses import is_safe
+from leakbench.data.availability import UNIFORM, check_availability
 from leakbench.data.formats import FORMAT, Format
 from leakbench.data.partition import PARTITION, Iid, Partitioner
 from leakbench.data.sizes import Sizes
@@ -30,6 +32,14 @@ def _file_name(name: str) -> str:
     if name and (not is_inside(name) or "/" in name):
         raise ValueError("expected the name of a file")
     return name
+
+
+def _availability(words: str) -> str:
+    try:
+        check_availability(words)
+    except InputError as error:
+        raise ValueError(str(error).removeprefix("availability: ")) from None
+    return words
 
 
 @part("federation")
@@ -74,13 +84,24 @@ class Federation:
         Field(description="Weight decay of the clients: this factor times the weights is added to each gradient."),
     ] = 0.0
     algorithm: Annotated[
-        Literal["fedavg", "fedprox"],
-        Field(description="Training of a client: FedAvg, or FedProx, whose loss has a proximal term."),
+        Literal["fedavg", "fedprox", "scaffold"],
+        Field(
+            description="Training of a client: FedAvg, FedProx, whose loss has a proximal term, or SCAFFOLD with control variates."
+        ),
     ] = "fedavg"
     proximal: Annotated[
         NonNegative,
         Field(description="mu of FedProx: the loss has the term mu / 2 |w - w_t|^2; 0 without FedProx."),
     ] = 0.0
+    availability: Annotated[
+        Annotated[str, AfterValidator(_availability)],
+        Field(
+            description=(
+                "Clients that can be drawn in a round: `uniform` (all), `beta:A,B` or `diurnal:D`, see "
+                "`leakbench.data.availability.check_availability`."
+            )
+        ),
+    ] = UNIFORM
     partition: Annotated[Partitioner, PARTITION] = Iid()
 
     def __post_init__(self) -> None:
@@ -97,6 +118,10 @@ class Federation:
             raise PydanticCustomError("slot", "{text}", {"text": text})
         if self.momentum and self.client_optimizer != "sgd":
             text = f"momentum: got {self.momentum:g} with the optimizer {self.client_optimizer}, expected 0, or sgd"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+        plain = self.client_optimizer == "sgd" and not self.momentum and not self.weight_decay
+        if self.algorithm == "scaffold" and not plain:
+            text = "algorithm: got scaffold with another optimizer than plain SGD, expected sgd without momentum and weight decay"
             raise PydanticCustomError("slot", "{text}", {"text": text})
         if (self.algorithm == "fedprox") != (self.proximal > 0):
             text = f"proximal: got {self.proximal:g} with {self.algorithm}, expected a number > 0 with fedprox, and 0 otherwise"

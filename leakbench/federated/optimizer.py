@@ -94,10 +94,10 @@ def optimizer_of(clock: Clock) -> Optimizer:
 
 
 def regularised(gradients: Parameters, network: Network, start: Network, clock: Clock) -> Parameters:
-    """Add weight decay and the proximal term to the gradients, as torch.optim and FedProx do, after all stations.
+    """Add weight decay, the proximal term and SCAFFOLD's correction to the gradients, after all stations.
 
     g + weight_decay * w + proximal * (w - w_0), where w_0 are the weights at the start of the round (FedProx: Li et al., MLSys
-    2020, eq. 2). Both terms depend only on weights, so they are the same for every example and need no noise.
+    2020, eq. 2). These terms depend only on weights, so they are the same for every example. SCAFFOLD adds c - c_i.
 
     Args:
         gradients: {p: (K, 1, *p)}.
@@ -106,12 +106,14 @@ def regularised(gradients: Parameters, network: Network, start: Network, clock: 
         clock: The clock, with both factors.
 
     Returns:
-        {p: (K, 1, *p)}; the gradients themselves if both factors are 0.
+        {p: (K, 1, *p)}; the gradients themselves without any of these terms.
     """
     if clock.weight_decay:
         gradients = {n: g + clock.weight_decay * _by_lane(network, n) for n, g in gradients.items()}
     if clock.proximal:
         gradients = {n: g + clock.proximal * (_by_lane(network, n) - _by_lane(start, n)) for n, g in gradients.items()}
+    if start.correction:
+        gradients = {n: g + start.correction[n][:, None] for n, g in gradients.items()}
     return gradients
 
 
