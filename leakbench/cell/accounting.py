@@ -59,22 +59,7 @@ def ledger_of(
     schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies, largest)
     rounds = schedule.rounds if settings.stop_after is None else settings.stop_after
     schedule = dataclasses.replace(schedule, examples_per_person=settings.examples_per_person)
-    training = first_rounds(phases(defense, probe), rounds)
-    if schedule.control_variates and defense.unit == "example":
-        training = tuple(map(_with_bare_controls, training))
-    return dataclasses.replace(schedule, rounds=rounds), training
-
-
-def _with_bare_controls(phase: Phase) -> Phase:
-    """Return a phase of SCAFFOLD with the fact that a client's control variate has no noise, unless its update has.
-
-    A control variate follows from the update that the client sends. It changes the client's later updates after all clips of
-    examples, so noise that only the server adds does not cover it.
-    """
-    if any(fact.kind == "noise" for station in ("example", "batch", "client") for fact in phase.facts.get(station, ())):
-        return phase
-    bare = Fact("other", reason=BARE_CONTROLS, raw=True)
-    return dataclasses.replace(phase, facts={**phase.facts, "client": (*phase.facts.get("client", ()), bare)})
+    return dataclasses.replace(schedule, rounds=rounds), first_rounds(phases(defense, probe), rounds)
 
 
 def cell_curve(defense: Defense, data: Dataset, settings: Settings, partition: Partition) -> list[float]:
