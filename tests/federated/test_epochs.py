@@ -10,7 +10,6 @@ from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.slots.descent import AdamDescent
 from leakbench.attack.slots.distance import Cosine
 from leakbench.attack.slots.epochs import EpochsAgree, of_one_epoch
-from leakbench.attack.slots.labels import Given
 from leakbench.attack.slots.labels_shuffled import Shuffled
 from leakbench.attack.slots.start import Uniform
 from leakbench.attack.slots.stop import Iterations
@@ -116,7 +115,7 @@ def test_epochs_are_matched_and_averaged() -> None:
 def search(weight: float | None) -> GradientMatching:
     priors = () if weight is None else (EpochsAgree(weight=weight),)
     return GradientMatching(
-        labels=Shuffled(of=Given()), start=Uniform(), distance=Cosine(), descent=AdamDescent(box=True), priors=priors,
+        labels=Shuffled(of="given"), start=Uniform(), distance=Cosine(), descent=AdamDescent(box=True), priors=priors,
         stop=Iterations(limit=60),
     )  # fmt: skip
 
@@ -133,10 +132,10 @@ def test_a_search_returns_one_reconstruction_of_each_example(weight: float | Non
 
 def test_shuffled_labels_keep_their_counts() -> None:
     view, _, labels = seen()
-    guess = Shuffled(of=Given())(view, tuple(generator(0, "s", v) for v in range(2)))
+    guess = Shuffled(of="given")(view, tuple(generator(0, "s", v) for v in range(2)))
     assert torch.equal(guess.targets.sum(1), one_hot(labels, 3).sum(1).to(guess.targets))
     orders = {
-        tuple(Shuffled(of=Given())(view, (generator(s, "o"),) * 2).targets.argmax(2)[0].tolist()) for s in range(8)
+        tuple(Shuffled(of="given")(view, (generator(s, "o"),) * 2).targets.argmax(2)[0].tolist()) for s in range(8)
     }
     assert len(orders) > 1
 
