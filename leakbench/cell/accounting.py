@@ -8,6 +8,7 @@ import math
 from leakbench.cell import Settings, probe_of
 from leakbench.core.errors import InputError
 from leakbench.core.types import Fact
+from leakbench.data.availability import UNIFORM
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
 from leakbench.defense import Defense, FactProbe, phases
@@ -16,6 +17,11 @@ from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Phase, Schedule, first_rounds
 
 __all__ = ["cell_curve", "cell_epsilon", "ledger_of", "schedule_of"]
+
+
+BARE_CONTROLS = (
+    "the control variates of SCAFFOLD carry examples into later rounds without the noise, which only the server adds"
+)
 
 
 def cell_epsilon(
@@ -37,6 +43,8 @@ def cell_epsilon(
     if schedule.groups < defense.cohort_groups:
         fewer = f"cohort_groups is {schedule.groups} here instead of {defense.cohort_groups}"
         reasons.append(f"{fewer}: there are {schedule.clients} clients for cohorts of {schedule.clients_per_round}")
+    if schedule.by_availability:
+        reasons.append("no amplification by client sampling: availability is not uniform, and an observer may know it")
     return _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), reasons)
 
 
@@ -101,6 +109,8 @@ def schedule_of(
         shuffled=defense.aggregation == "shuffled",
         dropout=f.dropout if defense.on_dropout == "continue" else 0.0,
         client_optimizer=f.client_optimizer,
+        by_availability=f.availability != UNIFORM,
+        control_variates=f.algorithm == "scaffold",
     )
 
 

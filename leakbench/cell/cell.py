@@ -31,6 +31,19 @@ from leakbench.storage.store import SCHEMA, content_hash
 __all__ = ["Cell", "hand_out", "identified", "identity", "leak_clock", "leak_federation"]
 
 
+LATER_OF_FEDERATION = (
+    "client_optimizer",
+    "momentum",
+    "weight_decay",
+    "algorithm",
+    "proximal",
+    "epochs",
+    "availability",
+)
+"""Settings of a federation that came later; at their defaults, they are not part of the identity."""
+
+USUAL = {field.name: field.default for field in dataclasses.fields(Federation)}
+
 SINCE = "0.1.0"
 """Release that is part of every identity. A later release changes identities only by behaviour versions, not by its number."""
 
@@ -83,8 +96,9 @@ def identified(cell: Cell) -> Cell:
     if not cell.settings.federation.dropout:
         # Without dropout, its settings change no result, so they are not part of the identity.
         del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
-    if content["settings"]["federation"]["client_optimizer"] == "sgd":
-        del content["settings"]["federation"]["client_optimizer"]
+    for name in LATER_OF_FEDERATION:
+        if content["settings"]["federation"][name] == USUAL[name]:
+            del content["settings"]["federation"][name]
     for setting in dataclasses.fields(cell.settings):  # A setting that came later is left out at its default.
         if content["settings"][setting.name] == setting.default:
             del content["settings"][setting.name]
@@ -135,10 +149,14 @@ def hand_out(cell: Cell) -> Partition:
 
 
 def leak_federation(cell: Cell) -> Federation:
-    """Return the federation at a leak: the leaked batch, and clients with at least as many examples."""
-    s = cell.settings
-    held = max(s.leak_batch, s.federation.examples_per_client)
-    return dataclasses.replace(s.federation, batch=s.leak_batch, examples_per_client=held)
+    """Return the federation at a leak: the leaked batch, and clients with at least as many examples.
+
+    Clients that pass over their examples take as many local iterations as these have batches of the leaked size.
+    """
+    s, f = cell.settings, cell.settings.federation
+    held = max(s.leak_batch, f.examples_per_client)
+    steps = f.epochs * (held // s.leak_batch) or f.local_iterations
+    return dataclasses.replace(f, batch=s.leak_batch, examples_per_client=held, local_iterations=steps)
 
 
 def leak_clock(cell: Cell, round_number: int) -> Clock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakbench.cell.cell import Cell
+from leakbench.cell.cell import Cell, leak_federation
 from leakbench.core.request import BATCH
 from leakbench.federated.view import Knowledge
 
@@ -17,7 +17,9 @@ def knowledge(cell: Cell, tap: str = "type-1") -> Knowledge:
         "given" if granted else "not given" for granted in (cell.attack.needs.labels, cell.attack.needs.logits)
     )
     s = cell.settings
-    examples = 1 if tap == "type-2" else s.leak_batch * (s.federation.local_iterations if s.protocol == "live" else 1)
+    f = leak_federation(cell)
+    of_client = f.batch * (f.local_iterations // (f.epochs or 1) if s.protocol == "live" else 1)
+    examples = 1 if tap == "type-2" else of_client
     clients = cell.defense.clock(s.federation, 0).cohort if cell.defense.shows_sum(tap) else 1
     return Knowledge(
         labels=labels,

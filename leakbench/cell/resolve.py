@@ -33,8 +33,10 @@ from leakbench.core.recipe import resolve
 from leakbench.core.request import CLASS, NEXT_TOKEN, TARGETS, Request, check_request, leak_rounds, networks_of
 from leakbench.core.task import pinned_loss
 from leakbench.core.words import Threshold, check_success
+from leakbench.data.availability import check_availability
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
+from leakbench.data.partition import partition_of
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.data.targets import with_class_head, with_label_head
 from leakbench.data.vocabulary import Vocabulary
@@ -92,14 +94,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     check_request(request)
     resolve("attacks", Attack, request.attack)  # A wrong name is refused before a data set is read.
     defense_name, defense = resolve("defenses", Defense, request.defense)
-    if request.targets is None:
-        data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load, request.size)
-    else:  # Targets are computed from the examples.
-        more = {} if request.size is None else {"size": request.size}
-        data_name, recipe, data = load(request.dataset, data_dir, progress=progress, **more)
-        data = _with_targets(data, recipe, request.targets)
-    if data.train_targets.dim() == 2:
-        data = with_label_head(data)
+    data_name, recipe, data = _data(request, data_dir, progress, load)
     if data.kind == TEXT:
         need("rouge_score", "dataset")  # Else only the scores, after the attack, would miss it.
     attack_name, attack = attack_on(data.kind, request.attack)
@@ -150,6 +145,8 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         size=request.size,
         statistics=request.statistics,
     )
+    defense = _by_passes(defense, settings)
+    _check_scaffold(settings)
     data = _as_read(data, settings)
     attack = _for_targets(attack, settings.loss)
     if settings.join_rounds and len(settings.leak_rounds) < 2:
@@ -193,6 +190,7 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         "train-rounds": (request.train_rounds, plain.rounds),
         "local-iterations": (request.local_iterations, plain.local_iterations),
         "batch": (request.batch, plain.batch),
+        "examples-per-client": (request.examples_per_client, plain.examples_per_client),
     }
     numbers = {name: usual if value is None else value for name, (value, usual) in asked.items()}
     if request.clients is not None and request.clients_per_round is None:
@@ -201,14 +199,38 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         raise InputError(
             f"clients-per-round: got {numbers['clients-per-round']}, more than there are clients ({numbers['clients']})"
         )
-    if numbers["batch"] > plain.examples_per_client:
+    held = numbers["examples-per-client"]
+    if numbers["batch"] > held:
+        raise InputError(f"batch: got {numbers['batch']}, more than the {held} examples that a client holds")
+    if request.examples_per_person > held:
         raise InputError(
-            f"batch: got {numbers['batch']}, more than the {plain.examples_per_client} examples that a client holds"
+            f"examples-per-person: got {request.examples_per_person}, more than the {held} examples that a client holds"
         )
-    if request.examples_per_person > plain.examples_per_client:
+    epochs = 0 if request.local_iterations is not None else request.epochs or plain.epochs
+    if epochs:
+        if held % numbers["batch"]:
+            raise InputError(
+                f"epochs: got batches of {numbers['batch']} and {held} examples of a client, expected a batch size that divides"
+                " them; set --batch or --examples-per-client"
+            )
+        numbers["local-iterations"] = epochs * (held // numbers["batch"])
+    proximal = request.proximal if request.proximal is not None else plain.proximal
+    algorithm = request.algorithm or ("fedprox" if proximal else plain.algorithm)
+    if algorithm != "fedprox":
+        proximal = 0.0
+    elif not proximal:
+        raise InputError("proximal: not given, expected a number > 0 with --algorithm fedprox, as 0.01")
+    optimizer = request.client_optimizer or plain.client_optimizer
+    momentum = plain.momentum if request.momentum is None else request.momentum
+    if momentum and optimizer != "sgd":
+        raise InputError(f"momentum: got {momentum:g} with --client-optimizer {optimizer}, expected 0, or sgd")
+    availability = plain.availability if request.availability is None else request.availability
+    check_availability(availability)
+    decay = plain.weight_decay if request.weight_decay is None else request.weight_decay
+    if algorithm == "scaffold" and (momentum or decay or optimizer != "sgd"):
         raise InputError(
-            f"examples-per-person: got {request.examples_per_person}, more than the {plain.examples_per_client} examples that a"
-            " client holds"
+            "algorithm: scaffold takes plain SGD, whose steps its control variates average; leave --momentum, --weight-decay and"
+            " --client-optimizer out"
         )
     return dataclasses.replace(
         plain,
@@ -219,8 +241,52 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         batch=numbers["batch"],
         learning_rate=plain.learning_rate if request.learning_rate is None else request.learning_rate,
         dropout=plain.dropout if request.dropout is None else request.dropout,
-        client_optimizer=request.client_optimizer or plain.client_optimizer,
+        client_optimizer=optimizer,
+        epochs=epochs,
+        examples_per_client=held,
+        partition=plain.partition if request.partition is None else partition_of(request.partition),
+        momentum=momentum,
+        weight_decay=decay,
+        algorithm=algorithm,
+        availability=availability,
+        proximal=proximal,
     )
+
+
+def _check_scaffold(s: Settings) -> None:
+    """Raise InputError for what SCAFFOLD's control variates would change, and what is not computed with them."""
+    if s.federation.algorithm != "scaffold":
+        return
+    if s.protocol == "live" and any(s.leak_rounds):
+        raise InputError(
+            f"leak-rounds: got {','.join(map(str, s.leak_rounds))} with --algorithm scaffold, expected 0: later updates contain the"
+            " control variates of earlier rounds, which are not attacked yet"
+        )
+    if s.canaries:
+        raise InputError(
+            f"canaries: got {s.canaries} with --algorithm scaffold, which does not audit control variates; leave one of them out"
+        )
+
+
+def _by_passes(defense: Defense, s: Settings) -> Defense:
+    """Return the defense with the batches of clients that pass over their examples.
+
+    Raises:
+        InputError: If the defense draws batches in another way, or if the leaked batch does not divide a client's examples.
+    """
+    f = s.federation
+    if not f.epochs:
+        return defense
+    if defense.batches == "poisson":
+        raise InputError(
+            "epochs: the defense draws Poisson batches (batches: poisson), which are not passes over a client's examples; leave"
+            " --epochs out, or take a defense with fixed batches"
+        )
+    if max(s.leak_batch, f.examples_per_client) % s.leak_batch:
+        raise InputError(
+            f"leak-batch: got {s.leak_batch} with --epochs, expected a divisor of a client's {f.examples_per_client} examples"
+        )
+    return dataclasses.replace(defense, batches="split")
 
 
 def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
@@ -260,6 +326,17 @@ def _as_read(data: Dataset, s: Settings) -> Dataset:
     if s.loss not in (CLASS, NEXT_TOKEN) and data.targets is None:
         return with_class_head(data)
     return data.for_next_tokens() if s.loss == NEXT_TOKEN else data
+
+
+def _data(request: Request, data_dir: Path | None, progress: Any, load: Load) -> tuple[str, DatasetRecipe, Dataset]:
+    """Return (name, recipe, data) of a request: without examples where the recipe has sizes, with those that targets need."""
+    if request.targets is None:
+        name, recipe, data = without_examples(request.dataset, data_dir, progress, load, request.size)
+    else:  # Targets are computed from the examples.
+        more = {} if request.size is None else {"size": request.size}
+        name, recipe, data = load(request.dataset, data_dir, progress=progress, **more)
+        data = _with_targets(data, recipe, request.targets)
+    return name, recipe, with_label_head(data) if data.train_targets.dim() == 2 else data
 
 
 def _with_targets(data: Dataset, recipe: DatasetRecipe, name: str) -> Dataset:

@@ -94,6 +94,16 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
     help="Optimizer of the client: sgd, or adam with PyTorch's defaults.",
 )
 @click.option(
+    "--momentum", type=float, default=0.0, show_default=True, help="Momentum of the client's SGD, from a fresh state."
+)
+@click.option(
+    "--weight-decay",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Weight decay of the client: this number times the weights is added to each gradient.",
+)
+@click.option(
     "--victim-mode",
     default="eval",
     show_default=True,

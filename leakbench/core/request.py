@@ -23,6 +23,7 @@ from leakbench.core.typed import STRICT, typed_fields, types_of
 from leakbench.core.words import Threshold, check_success, seconds, success, words
 
 __all__ = [
+    "ALGORITHMS",
     "BATCH",
     "CLASS",
     "ENGINES",
@@ -85,6 +86,9 @@ BATCH, *_ = STATISTICS = ("batch", "running", "proxy", "given", "inferred")
 
 OPTIMIZER_NAMES = ("sgd", "adam")
 """Optimizers of the clients, see `leakbench.federated.optimizer`."""
+
+ALGORITHMS = ("fedavg", "fedprox", "scaffold")
+"""Algorithms of the clients' training, see `Federation.algorithm`."""
 
 NETWORKS = 5
 """Number of initial weights over which the victims of the `paper` protocol are divided by default."""
@@ -268,6 +272,30 @@ class Request:
     local_iterations: Annotated[
         int | None, Field(ge=1, description="Local steps per client and round, L."), OF_DATASET
     ] = None
+    epochs: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description=(
+                "Passes of a client over its examples in a round, each in a new random order, instead of --local-iterations. The "
+                "batch size must divide the number of a client's examples."
+            ),
+        ),
+        Unset("none"),
+    ] = None
+    examples_per_client: Annotated[
+        int | None, Field(ge=1, description="Number of training examples of a client."), OF_DATASET
+    ] = None
+    partition: Annotated[
+        str | None,
+        Field(
+            description=(
+                "Distribution of the training examples to the clients: iid, shards:N (N slices of the examples sorted by label), "
+                "or dirichlet:A (each client's labels follow a draw from a Dirichlet distribution with concentration A)."
+            )
+        ),
+        OF_DATASET,
+    ] = None
     learning_rate: Annotated[float | None, Field(description="Learning rate of the clients."), OF_DATASET] = None
     client_optimizer: Annotated[
         Literal["sgd", "adam"] | None,
@@ -275,8 +303,38 @@ class Request:
         OPTIMIZER_NAMES,
         OF_DATASET,
     ] = None
+    momentum: Annotated[
+        float | None, Field(description="Momentum of the clients' SGD, at least 0 and below 1."), OF_DATASET
+    ] = None
+    weight_decay: Annotated[
+        float | None,
+        Field(description="Weight decay of the clients: this number times the weights is added to each gradient."),
+        OF_DATASET,
+    ] = None
+    algorithm: Annotated[
+        Literal["fedavg", "fedprox", "scaffold"] | None,
+        Field(description="Training of a client: fedavg, fedprox (needs --proximal), or scaffold."),
+        ALGORITHMS,
+        OF_DATASET,
+    ] = None
+    proximal: Annotated[
+        float | None,
+        Field(description="Factor mu of FedProx's term mu / 2 |w - w_t|^2 in the loss; implies --algorithm fedprox."),
+        OF_DATASET,
+    ] = None
     batch: Annotated[int | None, Field(ge=1, description="Batch size of a local step, B."), OF_DATASET] = None
     dropout: Annotated[float | None, Field(description="Probability that a sampled client fails."), OF_DATASET] = None
+    availability: Annotated[
+        str | None,
+        Field(
+            description=(
+                "Clients that can be drawn in a round: uniform (all), beta:A,B (each client's probability is a draw from a Beta "
+                "distribution), or diurnal:D (probabilities follow a sine of 24 rounds with amplitude D). No epsilon then counts "
+                "the draw of clients as random."
+            )
+        ),
+        OF_DATASET,
+    ] = None
     leak_batch: Annotated[
         int | None, Field(ge=1, description="Batch size of a leaked client or server-side update."), Unset("B")
     ] = None
@@ -426,7 +484,15 @@ class FederationFields(TypedDict, total=False):
     clients_per_round: int | None
     local_iterations: int | None
     learning_rate: float | None
+    epochs: int | None
+    examples_per_client: int | None
+    partition: str | None
     client_optimizer: Literal["sgd", "adam"] | None
+    momentum: float | None
+    weight_decay: float | None
+    algorithm: Literal["fedavg", "fedprox", "scaffold"] | None
+    proximal: float | None
+    availability: str | None
     batch: int | None
     dropout: float | None
     noise_factor: float | None
@@ -501,7 +567,28 @@ def check_request(request: Request) -> None:
         raise InputError(f"learning-rate: got {rate}, expected a finite number above 0")
     if rate is not None and not 1e-30 <= rate <= 1e30:
         raise InputError(f"learning-rate: got {rate}, expected a number from 1e-30 to 1e30, as single precision holds")
+    _check_client(request)
     _check_privacy(request)
+
+
+def _check_client(request: Request) -> None:
+    """Check the numbers of the clients' training."""
+    if request.momentum is not None and not 0 <= request.momentum < 1:
+        raise InputError(f"momentum: got {request.momentum}, expected a number at least 0 and below 1")
+    for name in ("weight_decay", "proximal"):
+        factor = getattr(request, name)
+        if factor is not None and not (factor == 0 or 1e-30 <= factor <= 1e30):
+            raise InputError(f"{_option(name)}: got {factor}, expected 0, or a number from 1e-30 to 1e30")
+    if request.algorithm == "fedprox" and request.proximal == 0:
+        raise InputError("proximal: got 0 with --algorithm fedprox, expected a number > 0, as 0.01")
+    if request.algorithm in ("fedavg", "scaffold") and request.proximal:
+        raise InputError(
+            f"proximal: got it with --algorithm {request.algorithm}; leave --algorithm out, or take fedprox"
+        )
+    if request.epochs is not None and request.local_iterations is not None:
+        raise InputError(
+            "epochs: got --local-iterations too, whose number follows from the epochs; expected one of them"
+        )
 
 
 def _check_privacy(request: Request) -> None:

@@ -57,6 +57,9 @@ class Clock:
         clients: N.
         examples_per_client: |D_i|.
         client_optimizer: Optimizer of the local iterations, `sgd` or `adam`, see `leakbench.federated.optimizer`.
+        momentum: Momentum of SGD, in [0, 1).
+        weight_decay: Factor of the weights that the client adds to each gradient.
+        proximal: mu of FedProx: the client adds mu (w - w_0) to each gradient. 0 for FedAvg.
         in_turn: Whether clients take turns: the next K_t of one list in each round.
         groups: Number of groups of clients that take turns: round t draws from group t modulo this number. 1 without groups.
     """
@@ -69,6 +72,9 @@ class Clock:
     clients: int = 1
     examples_per_client: int = 1
     client_optimizer: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
     in_turn: bool = False
     groups: int = 1
 
@@ -211,6 +217,7 @@ class Network:
         own: {p: (K, *p)}, parameters that a malicious server sent with a different value to each client of a cohort; {} if all
             clients received the same.
         engine: Computation of its gradients: `fast` for `leakbench.engine`, `reference` for `torch.func`.
+        correction: {p: (K, *p)}, what each client adds to all its gradients (`leakbench.federated.scaffold`); {} for nothing.
     """
 
     model: nn.Module
@@ -219,6 +226,7 @@ class Network:
     memory: Parameters = field(default_factory=dict)
     own: Parameters = field(default_factory=dict)
     engine: str = "fast"
+    correction: Parameters = field(default_factory=dict)
 
     def of_client(self, client: int) -> Network:
         """Return the network that one client of a cohort received."""

@@ -16,14 +16,14 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, runtime_checka
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.recipe import Slot
 
-__all__ = ["PARTITION", "ByGroup", "Dirichlet", "Iid", "Partition", "Partitioner", "Shards"]
+__all__ = ["PARTITION", "ByGroup", "Dirichlet", "Iid", "Partition", "Partitioner", "Shards", "partition_of"]
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -304,3 +304,24 @@ def _numpy(rng: torch.Generator) -> np.random.Generator:
 
 
 PARTITION = Slot("partition", ("leakbench.data.partition",))
+
+
+def partition_of(words: str) -> Partitioner:
+    """Return the partition of an option: `iid`, `shards`, `shards:N` or `dirichlet:A`.
+
+    Raises:
+        InputError: For other words, and for a number out of its range.
+    """
+    name, _, number = words.partition(":")
+    try:
+        if words == "iid":
+            return Iid()
+        if name == "shards":
+            return Shards(int(number)) if number else Shards()
+        if name == "dirichlet":
+            return Dirichlet(float(number))
+    except (ValueError, ValidationError):
+        pass
+    raise InputError(
+        f"partition: got {words!r}, expected iid, shards:N with a whole number N > 0, or dirichlet:A with a number A > 0"
+    )

@@ -11,11 +11,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from leakbench.core.part import Count, Fraction, Inside, Positive, Text, part
+from leakbench.core.errors import InputError
+from leakbench.core.part import Count, Fraction, Inside, NonNegative, Positive, Text, part
 from leakbench.core.recipe import nested
 from leakbench.core.types import Clock
 from leakbench.core.untrusted import is_inside
 from leakbench.data.addresses import is_safe
+from leakbench.data.availability import UNIFORM, check_availability
 from leakbench.data.formats import FORMAT, Format
 from leakbench.data.image_folder import ImageFolder
 from leakbench.data.partition import PARTITION, Iid, Partitioner
@@ -37,6 +39,14 @@ def _file_name(name: str) -> str:
     return name
 
 
+def _availability(words: str) -> str:
+    try:
+        check_availability(words)
+    except InputError as error:
+        raise ValueError(str(error).removeprefix("availability: ")) from None
+    return words
+
+
 @part("federation")
 class Federation:
     """The federation of a data set: N clients of |D_i| examples; T rounds of K_t clients, L local iterations, batch B.
@@ -50,6 +60,16 @@ class Federation:
     clients: Annotated[Count, Field(description="Number of clients N.")] = 1000
     clients_per_round: Annotated[Count, Field(description="Number of clients K_t in a round.")] = 100
     local_iterations: Annotated[Count, Field(description="Number of local iterations L of a client in a round.")] = 100
+    epochs: Annotated[
+        int,
+        Field(
+            ge=0,
+            description=(
+                "Number of passes of a client over its examples in a round, each in a new order; `local_iterations` is then this "
+                "number times |D_i| / B. 0 for local iterations whose batches the defense draws."
+            ),
+        ),
+    ] = 0
     learning_rate: Annotated[Positive, Field(description="Learning rate of the clients.")] = 0.05
     dropout: Annotated[
         Fraction,
@@ -61,6 +81,32 @@ class Federation:
             description="Optimizer of the clients, with a new state in each round: plain SGD, or Adam with torch's defaults."
         ),
     ] = "sgd"
+    momentum: Annotated[
+        float, Field(ge=0, lt=1, description="Momentum of the clients' SGD, as in torch.optim.SGD without dampening.")
+    ] = 0.0
+    weight_decay: Annotated[
+        NonNegative,
+        Field(description="Weight decay of the clients: this factor times the weights is added to each gradient."),
+    ] = 0.0
+    algorithm: Annotated[
+        Literal["fedavg", "fedprox", "scaffold"],
+        Field(
+            description="Training of a client: FedAvg, FedProx, whose loss has a proximal term, or SCAFFOLD with control variates."
+        ),
+    ] = "fedavg"
+    proximal: Annotated[
+        NonNegative,
+        Field(description="mu of FedProx: the loss has the term mu / 2 |w - w_t|^2; 0 without FedProx."),
+    ] = 0.0
+    availability: Annotated[
+        Annotated[str, AfterValidator(_availability)],
+        Field(
+            description=(
+                "Clients that can be drawn in a round: `uniform` (all), `beta:A,B` or `diurnal:D`, see "
+                "`leakbench.data.availability.check_availability`."
+            )
+        ),
+    ] = UNIFORM
     partition: Annotated[Partitioner, PARTITION] = Iid()
 
     def __post_init__(self) -> None:
@@ -69,6 +115,22 @@ class Federation:
             if got > most:
                 text = f"{small}: got {got}, expected at most {large} ({most})"
                 raise PydanticCustomError("slot", "{text}", {"text": text})
+        if self.epochs and self.local_iterations * self.batch != self.epochs * self.examples_per_client:
+            text = (
+                f"epochs: got {self.epochs} of {self.examples_per_client} examples in batches of {self.batch}, expected whole"
+                " batches, and local_iterations the number of all of them"
+            )
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+        if self.momentum and self.client_optimizer != "sgd":
+            text = f"momentum: got {self.momentum:g} with the optimizer {self.client_optimizer}, expected 0, or sgd"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+        plain = self.client_optimizer == "sgd" and not self.momentum and not self.weight_decay
+        if self.algorithm == "scaffold" and not plain:
+            text = "algorithm: got scaffold with another optimizer than plain SGD, expected sgd without momentum and weight decay"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+        if (self.algorithm == "fedprox") != (self.proximal > 0):
+            text = f"proximal: got {self.proximal:g} with {self.algorithm}, expected a number > 0 with fedprox, and 0 otherwise"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
 
     def clock(self, round_number: int, local_iteration: int = 0) -> Clock:
         """Return the clock of this federation at one moment."""
@@ -81,6 +143,9 @@ class Federation:
             clients=self.clients,
             examples_per_client=self.examples_per_client,
             client_optimizer=self.client_optimizer,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            proximal=self.proximal,
         )
 
 

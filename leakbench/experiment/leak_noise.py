@@ -13,6 +13,7 @@ from leakbench.core.types import Fact, Network
 from leakbench.defense import FactProbe, facts_at
 from leakbench.defense.augmentation import copies_of, is_random
 from leakbench.defense.transform import stations_before
+from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.view import View
 
 __all__ = ["aware", "leak_facts", "noise_std"]
@@ -37,6 +38,7 @@ def noise_std(
     steps: int,
     rate: float,
     client_optimizer: str = "sgd",
+    length: float | None = None,
 ) -> float | str:
     """Return the standard deviation of the noise on each coordinate of the update, in the units of `leak`, or why it has none.
 
@@ -48,6 +50,7 @@ def noise_std(
         steps: Number of local iterations.
         rate: Learning rate.
         client_optimizer: Optimizer of the clients; noise before Adam's quotient does not add up after it.
+        length: Number of plain steps as long as the local iterations, see `LinearSteps.length`; None for `steps`.
     """
     variance = 0.0
     for station in stations_before(tap):
@@ -61,7 +64,7 @@ def noise_std(
                     return (
                         "none: the noise of one local iteration moves the model of the next, so it does not just add up"
                     )
-                variance += (fact.std * _share(station, fact.each, tap, batch, cohort, steps * rate)) ** 2
+                variance += (fact.std * _share(station, fact.each, tap, batch, cohort, (length or steps) * rate)) ** 2
             elif variance and not fact.keeps_noise:
                 return f"none: something acts at the {station} station on what is noisy already"
             elif fact.kind == "scale" or (fact.kind == "other" and fact.reason):
@@ -90,7 +93,8 @@ def aware(view: View, cell: Cell) -> View:
     done = leak_facts(cell, view.network, view.clock.round)
     inputs = cell.defense.inputs
     grid = (view.batch * copies_of(inputs), view.cohort, view.local_steps)
-    std = noise_std(done, view.tap, *grid, view.learning_rate, view.clock.client_optimizer)
+    length = linear_steps(view.clock, view.learning_rate, view.local_steps).length
+    std = noise_std(done, view.tap, *grid, view.learning_rate, view.clock.client_optimizer, length)
     noise, unknown = (None, std) if isinstance(std, str) else (std, "")
     if unknown == NO_NOISE or (unknown and not random_at(cell, view.tap)):
         unknown = ""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakbench.attack.public import FEW
 from leakbench.attack.servers.server import Honest
-from leakbench.cell import Cell, knowledge, leak_clock, looks_at
+from leakbench.cell import Cell, knowledge, leak_clock, leak_federation, looks_at
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator, generators
 from leakbench.core.types import Network, Parameters
@@ -21,6 +21,7 @@ from leakbench.data.partition import Partition
 from leakbench.experiment.leak_noise import aware
 from leakbench.experiment.statistics import attacker_network, attacker_statistics
 from leakbench.federated.leakage import leak, logits_of, rounded
+from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.sampling import draw_batches
 from leakbench.federated.simulate import accuracy
 from leakbench.federated.view import Public, View
@@ -102,7 +103,7 @@ def draw_victims(cell: Cell, tap: str, round_number: int, partition: Partition) 
 
 def _live_victims(cell: Cell, round_number: int, cohort: int, partition: Partition) -> Victims:
     s = cell.settings
-    f = s.federation
+    f = leak_federation(cell)
     order = torch.randperm(f.clients, generator=generator(s.seed, "victims"))[: s.victims * cohort]
     # The victims come first, so they are the same at every leakage point; then the other clients of a sum.
     others = order[s.victims :].reshape(s.victims, cohort - 1)
@@ -118,10 +119,19 @@ def _live_victims(cell: Cell, round_number: int, cohort: int, partition: Partiti
 
 
 def truth(cell: Cell, tap: str, victims: Victims) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the true (inputs (V, M, *s), labels (V, M), indices (V, M)) of the leaked updates, for scoring."""
-    flat = victims.indices[:, :1, :1, :1] if tap == "type-2" else victims.indices
+    """Return the true (inputs (V, M, *s), labels (V, M), indices (V, M)) of the leaked updates, for scoring.
+
+    Of clients that pass several times over their examples, each example counts once, in the order of the first pass.
+    """
+    once = victims.indices[:, :, : victims.indices.shape[2] // epochs_of(cell)]
+    flat = victims.indices[:, :1, :1, :1] if tap == "type-2" else once
     indices = flat.flatten(1)
     return cell.data.train_inputs[indices], cell.data.train_targets[indices], indices
+
+
+def epochs_of(cell: Cell) -> int:
+    """Return the number of passes of a leaking client over its examples: 1 in the `paper` protocol, whose clients take one step."""
+    return cell.settings.federation.epochs or 1 if cell.settings.protocol == "live" else 1
 
 
 def public_examples(cell: Cell, most: int = FEW) -> Public:
@@ -180,6 +190,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         learning_rate=cell.settings.federation.learning_rate,
         cohort=cohort,
         local_steps=steps,
+        epochs=epochs_of(cell),
         knowledge=knowledge(cell, tap),
         clock=leak_clock(cell, round_number),
         public=public,
@@ -214,5 +225,6 @@ def _leaked(
     with torch.no_grad():
         update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs, draws)
         if s.reads == "weights" and tap != "type-2":
-            update = rounded(update, sent.network.parameters, rate * indices.shape[2])
+            how = linear_steps(clock, rate, indices.shape[2])
+            update = rounded(update, sent.network.parameters, rate * how.length, how.kept)
     return update

@@ -34,6 +34,7 @@ from leakbench.defense.facts import facts_at
 from leakbench.experiment.leak_noise import noise_std
 from leakbench.external.network import in_mode
 from leakbench.external.trace import Trace
+from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.view import Public, View
 from leakbench.measure.closeness import eta_of
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
@@ -136,7 +137,8 @@ class Attacker:
         )
         facts = facts_at(self.defense, FactProbe(view.network, view.shape, view.classes, federation), view.clock)
         members = how.batch * copies_of(self.defense.inputs)
-        std = noise_std(facts, view.tap, members, 1, how.steps, how.rate, how.optimizer)
+        length = linear_steps(view.clock, how.rate, how.steps).length
+        std = noise_std(facts, view.tap, members, 1, how.steps, how.rate, how.optimizer, length)
         drawn = any("noise" in fact.kind for station in facts.values() for fact in station)
         noise, unknown = (None, std if drawn else "") if isinstance(std, str) else (std, "")
         known = dataclasses.replace(view.knowledge, defense=True)

@@ -29,6 +29,7 @@ __all__ = [
     "observing",
     "on_gradient",
     "record_batch",
+    "unrolled_settings",
     "unusual_settings",
 ]
 
@@ -45,7 +46,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False},
     "Adam": {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0, "amsgrad": False, "maximize": False},
 }
-"""{optimizer of PyTorch: the settings with which an attacker unrolls its steps}."""
+"""{optimizer of PyTorch: the settings with which an attacker unrolls its steps, but for `unrolled_settings`}."""
 
 MIXED = "batch normalisation in train mode takes its statistics from the whole batch, so that no single example has a gradient"
 
@@ -183,14 +184,33 @@ def learning_rates(optimizer: Optimizer) -> set[float]:
     return {float(group["lr"]) for group in optimizer.param_groups if "lr" in group}
 
 
+def unrolled_settings(optimizer: Optimizer) -> dict[str, float]:
+    """Return momentum and weight decay as an attacker unrolls them, {setting: value}; without those it cannot unroll.
+
+    It unrolls settings that all groups share, and momentum without dampening or Nesterov's change.
+    """
+    names = {"SGD": ("momentum", "weight_decay"), "Adam": ("weight_decay",)}.get(type(optimizer).__name__, ())
+    odd = any(group.get("dampening") or group.get("nesterov") for group in optimizer.param_groups)
+    found = {}
+    for name in names:
+        values = {float(group[name]) for group in optimizer.param_groups}
+        if len(values) == 1 and not (name == "momentum" and odd):
+            found[name] = values.pop()
+    return found
+
+
 def unusual_settings(optimizer: Optimizer) -> dict[str, Any]:
-    """Return {setting: value} of any group that differs from how SGD or Adam is unrolled; {} for other optimizers."""
+    """Return {setting: value} of any group that differs from how SGD or Adam is unrolled; {} for other optimizers.
+
+    Momentum and weight decay of `unrolled_settings` are left out.
+    """
     found: dict[str, Any] = {}
+    unrolled = unrolled_settings(optimizer)
     for group in optimizer.param_groups:
         for setting, plain in PLAIN.get(type(optimizer).__name__, {}).items():
             got = group.get(setting, plain)
             got = float(got) if isinstance(got, Tensor) else tuple(got) if isinstance(got, list) else got
-            if got != plain:
+            if got != plain and setting not in unrolled:
                 found.setdefault(setting, got)
     return found
 

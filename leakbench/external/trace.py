@@ -16,7 +16,7 @@ from leakbench.core.types import Clock, Network, Parameters
 from leakbench.external.arrays import Named, as_parameters, as_state
 from leakbench.external.network import Normal, in_mode, mixes_batch
 from leakbench.federated.client import NO_EXAMPLE
-from leakbench.federated.optimizer import OPTIMIZERS
+from leakbench.federated.optimizer import OPTIMIZERS, linear_steps
 from leakbench.federated.view import Knowledge, View
 from leakbench.models.conversion import forward_pass, order_layers
 from leakbench.models.language import LanguageModel
@@ -37,9 +37,11 @@ class Training:
         optimizer: `sgd`, or `adam` with torch's defaults.
         mode: `eval` or `train`, the mode of batch and instance normalisation.
         note: Where the training differs from what the attacker assumes, one sentence a line.
+        momentum: Momentum of SGD, at least 0 and below 1.
+        weight_decay: Factor of the weights that is added to each gradient.
 
     Raises:
-        InputError: For a number out of its range, an unknown optimizer, and several steps or Adam with a gradient.
+        InputError: For a number out of its range, an unknown optimizer, and several steps, Adam or weight decay with a gradient.
     """
 
     batch: int = 1
@@ -48,6 +50,8 @@ class Training:
     optimizer: str = "sgd"
     mode: str = "eval"
     note: str = ""
+    momentum: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         rate = self.learning_rate
@@ -68,6 +72,17 @@ class Training:
             raise InputError(f"client-optimizer: got {self.optimizer!r}, expected {expected}")
         if self.optimizer != "sgd" and rate is None:
             raise InputError("client-optimizer: a gradient is of no optimizer; pass --learning-rate with an update")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum: got {self.momentum:g}, expected a number at least 0 and below 1")
+        if self.weight_decay and not 1e-30 <= self.weight_decay <= 1e30:
+            raise InputError(f"weight-decay: got {self.weight_decay:g}, expected 0, or a number from 1e-30 to 1e30")
+        if self.momentum and self.optimizer != "sgd":
+            raise InputError(
+                f"momentum: got {self.momentum:g} with {self.optimizer}, expected 0, or --client-optimizer sgd"
+            )
+        for name, factor in (("momentum", self.momentum), ("weight-decay", self.weight_decay)):
+            if factor and rate is None:
+                raise InputError(f"{name}: a gradient is of no optimizer; pass --learning-rate with an update")
 
     @property
     def rate(self) -> float:
@@ -150,6 +165,15 @@ class Trace:
         starts = self._starts
         if len(starts) not in (1, victims):
             raise InputError(f"before: got {len(starts)} of {victims} updates, expected one, or one for each")
+        clock = Clock(
+            self.round - 1,
+            0,
+            self.round,
+            how.steps,
+            client_optimizer=how.optimizer,
+            momentum=how.momentum,
+            weight_decay=how.weight_decay,
+        )
         reads = self.reads or ("gradient" if how.learning_rate is None else "weights")
         updates = [as_parameters("update", self.model, update) for update in self.updates]
         network = self._network(starts)
@@ -158,14 +182,14 @@ class Trace:
         view = View(
             tap=self.tap,
             network=network,
-            update=_stacked(network, updates, 1.0 if reads == "gradient" else -how.rate * how.steps),
+            update=_stacked(network, updates, None if reads == "gradient" else (clock, how.rate)),
             batch=how.batch,
             shape=self.shape,
             classes=self.classes,
             learning_rate=how.rate,
             local_steps=how.steps,
             knowledge=Knowledge(examples=self.examples, reads=reads),
-            clock=Clock(self.round - 1, 0, self.round, how.steps, client_optimizer=how.optimizer),
+            clock=clock,
         )
         _check_gradient(view)
         return view
@@ -248,10 +272,20 @@ def _check_tokens(inputs: Tensor, model: LanguageModel) -> None:
         )
 
 
-def _stacked(network: Network, updates: Sequence[Parameters], length: float) -> Parameters:
-    """Return the updates {p: (V, *p)} over a length, in the units of a gradient."""
+def _stacked(network: Network, updates: Sequence[Parameters], training: tuple[Clock, float] | None) -> Parameters:
+    """Return the updates {p: (V, *p)} in the units of a gradient, as `leakbench.federated.leakage.leak` has them.
+
+    Args:
+        training: The clock and the learning rate of what training added to the weights; None for gradients.
+    """
     shapes = {name: p.shape for name, p in network.model.named_parameters()}
-    found = {n: torch.stack([one[n].reshape(shapes[n]) for one in updates]) / length for n in network.parameters}
+    found = {n: torch.stack([one[n].reshape(shapes[n]) for one in updates]) for n in network.parameters}
+    if training is not None:
+        clock, rate = training
+        how = linear_steps(clock, rate, clock.local_iterations)
+        found = {n: update / (-rate * how.length) for n, update in found.items()}
+        if how.kept != 1:
+            found = {n: update - how.shift(rate) * network.parameters[n] for n, update in found.items()}
     for name, update in found.items():
         if not bool(update.isfinite().all()):
             raise InputError(f"update: {name!r} over the learning rate is not finite in single precision")

@@ -36,6 +36,7 @@ from leakbench.external.observation import (
     learning_rates,
     on_gradient,
     record_batch,
+    unrolled_settings,
     unusual_settings,
 )
 from leakbench.external.outcome import Outcome
@@ -78,6 +79,7 @@ class OptimizerStep:
         optimizer: Class of the optimizer.
         rates: Its learning rates.
         odd: Difference from the optimizers that are unrolled, in words; empty for none.
+        regular: Its momentum and weight decay.
     """
 
     names: set[str]
@@ -86,6 +88,7 @@ class OptimizerStep:
     optimizer: str
     rates: set[float]
     odd: str
+    regular: tuple[float, float] = (0.0, 0.0)
 
     @property
     def batch(self) -> int:
@@ -149,8 +152,11 @@ def _hooks(
             _join(heard, optimizer, parameters)  # Another optimizer of the same step.
             return
         shown = len(observed.inputs)
+        odd, regular = _odd(optimizer), _regular(optimizer)
+        if not heard.steps and regular[0] and any("momentum_buffer" in s for s in optimizer.state.values()):
+            odd = odd or f"of SGD with momentum {regular[0]:g} from earlier steps"
         step = OptimizerStep(
-            set(parameters), inputs, labels, type(optimizer).__name__, learning_rates(optimizer), _odd(optimizer)
+            set(parameters), inputs, labels, type(optimizer).__name__, learning_rates(optimizer), odd, regular
         )
         if not heard.steps:
             heard.gradient, heard.samples = _gradients(parameters), _samples(parameters)
@@ -212,8 +218,16 @@ def _join(heard: RecordedTraining, optimizer: Optimizer, parameters: Mapping[str
     step.names |= set(parameters)
     step.rates |= learning_rates(optimizer)
     step.odd = step.odd or _odd(optimizer)
+    if step.regular != _regular(optimizer):
+        step.odd = step.odd or "of several momenta or weight decays"
     if step.optimizer != type(optimizer).__name__:
         step.odd = f"of {step.optimizer} and {type(optimizer).__name__} together"
+
+
+def _regular(optimizer: Optimizer) -> tuple[float, float]:
+    """Return momentum and weight decay of an optimizer as an attacker unrolls them."""
+    settings = unrolled_settings(optimizer)
+    return settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)
 
 
 def _odd(optimizer: Optimizer) -> str:
@@ -498,11 +512,15 @@ class Probe:
             odd = f"at learning rates {', '.join(f'{rate:g}' for rate in sorted(rates))}"
         if not odd and len({step.optimizer for step in steps}) > 1:
             odd = "by several optimizers"
+        if not odd and len({step.regular for step in steps}) > 1:
+            odd = "of several momenta or weight decays"
         if odd:
             raise InputError(
                 f"probe: {len(steps)} steps {odd} are not what an attacker unrolls; hear one step: probe(model, steps=1)"
             )
-        return Training(batch, len(steps), rates.pop(), UNROLLED[steps[0].optimizer], mode)
+        momentum, decay = steps[0].regular
+        optimizer = UNROLLED[steps[0].optimizer]
+        return Training(batch, len(steps), rates.pop(), optimizer, mode, momentum=momentum, weight_decay=decay)
 
 
 @contextmanager

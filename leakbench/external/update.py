@@ -48,6 +48,8 @@ def attack_update(
     learning_rate: float | None = None,
     local_iterations: int = 1,
     client_optimizer: str = "sgd",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
     victim_mode: str = "eval",
     tap: str = "type-1",
     truth: tuple[Tensor, Tensor] | None = None,
@@ -77,6 +79,8 @@ def attack_update(
         learning_rate: Learning rate of the client; None where `update` is a gradient.
         local_iterations: Number of local steps.
         client_optimizer: `sgd`, or `adam` with torch's defaults.
+        momentum: Momentum of SGD, from a fresh state.
+        weight_decay: Weight decay, as in torch.optim: this factor times the weights is added to each gradient.
         victim_mode: `eval` or `train`: the mode in which batch and instance normalisation computed.
         tap: Leakage point: `type-2`, `type-1` or `type-0`.
         truth: Inputs (V, M, *shape) in [0, 1] and labels (V, M) of V victims with M examples each, to score the reconstructions.
@@ -119,7 +123,8 @@ def attack_update(
         "iterations": iterations,
     }
     _check_types(counts, Integral, "a whole number")
-    _check_types({"learning_rate": learning_rate, "success": success}, Real, "a number")
+    factors = {"momentum": momentum, "weight_decay": weight_decay}
+    _check_types({"learning_rate": learning_rate, "success": success, **factors}, Real, "a number")
     names = {"attack": attack, "defense": defense, "dataset": dataset, "knows": knows}
     _check_types(names, str, "a name as a string")
     shape = _shape(shape)
@@ -128,7 +133,7 @@ def attack_update(
         _updates("before", before)
     if not updates:
         raise InputError("update: got none, expected at least one")
-    how = Training(batch, local_iterations, learning_rate, client_optimizer, victim_mode)
+    how = Training(batch, local_iterations, learning_rate, client_optimizer, victim_mode, "", momentum, weight_decay)
     normal = normal_of(normalise, shape)
     arrays = None if truth is None else (torch.as_tensor(truth[0]).float(), torch.as_tensor(truth[1]))
     trace = Trace(model, updates, shape, classes, how, before, tap, arrays, normal)
@@ -196,6 +201,8 @@ class UpdateFiles:
     learning_rate: float | None = None
     local_iterations: int = 1
     client_optimizer: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
     victim_mode: str = "eval"
     tap: str = "type-1"
     truth: Path | None = None
@@ -208,7 +215,15 @@ class UpdateFiles:
         Raises:
             InputError: With the name of the option, for anything that does not fit.
         """
-        how = Training(self.batch, self.local_iterations, self.learning_rate, self.client_optimizer, self.victim_mode)
+        how = Training(
+            self.batch,
+            self.local_iterations,
+            self.learning_rate,
+            self.client_optimizer,
+            self.victim_mode,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
         attacker = options()
         if bool(self.updates) == bool(self.afters):
             raise InputError("update: expected either --update, or --before and --after")

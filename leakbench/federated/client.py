@@ -30,7 +30,7 @@ from leakbench.engine.saved import recomputes
 from leakbench.federated.by_member import summed_by_member
 from leakbench.federated.canaries import CanaryExamples
 from leakbench.federated.merged import merged_signal, merges
-from leakbench.federated.optimizer import OPTIMIZERS
+from leakbench.federated.optimizer import optimizer_of, regularised
 from leakbench.models.batch_norm import mixes_examples
 
 __all__ = [
@@ -111,7 +111,8 @@ class LocalIteration:
         examples: The signal after the `example` station, with B members; with one member, the batch's mean, if nothing reads
             single examples.
         batch: The signal after the `batch` station, with the memory for the next local iteration.
-        direction: {p: (K, 1, *p)}; the client's step is minus the learning rate times this. With SGD it is the batch's gradient.
+        direction: {p: (K, 1, *p)}; the client's step is minus the learning rate times this. With plain SGD it is the batch's
+            gradient.
     """
 
     examples: Signal
@@ -290,13 +291,15 @@ def local_iterations(
 ) -> Iterator[LocalIteration]:
     """Yield each of L local iterations (Wei et al., TPDS 2023, Algorithm 1, lines 6 to 20) with the clock's optimizer.
 
+    Weight decay and the proximal term of FedProx enter after the `batch` station, so no clip counts them.
+
     The result is differentiable with respect to the examples' inputs and targets.
     """
     examples, stations = augmented(examples, stations, clock, rngs)
-    optimizer, chain = OPTIMIZERS[clock.client_optimizer], _chain(network, examples.inputs.shape[3:])
+    optimizer, chain = optimizer_of(clock), _chain(network, examples.inputs.shape[3:])
     if chain is not None:
         network = replace(network, parameters=chain.laid_out(network.parameters))
-    clients, steps = examples.inputs.shape[:2]
+    start, (clients, steps) = network, examples.inputs.shape[:2]
     if rngs and not examples.alone and _ours((*stations.example, *stations.batch)):
         # Only these stations use it. A part from outside may draw in other ways, on the CPU.
         rngs = together(rngs, examples.inputs.device)
@@ -305,7 +308,7 @@ def local_iterations(
     for step in range(steps):
         now = replace(clock, local_iteration=step, local_iterations=steps)
         each, batch = _iteration(network, chain, examples, step, memory, stations, now, rngs)
-        direction, optimizer = optimizer(batch.grads)
+        direction, optimizer = optimizer(regularised(batch.grads, network, start, clock))
         yield LocalIteration(each, batch, direction)
         memory = batch.memory
         if step + 1 < steps:
@@ -322,7 +325,7 @@ def mean_update(
 ) -> Signal:
     """Return the mean direction of a client's steps over the L local iterations, as K lanes of one member.
 
-    The client's update is W_L - W_0 = -learning_rate * L * this. For SGD with L = 1 it is the batch's (sanitised) gradient.
+    The client's update is W_L - W_0 = -learning_rate * L * this. For plain SGD with L = 1 it is the batch's (sanitised) gradient.
     """
     total: Parameters = {}
     memory: Parameters = {}

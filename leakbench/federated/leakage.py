@@ -19,6 +19,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.types import Clock, Generators, Network, Parameters, Signal
 from leakbench.defense.transform import Stations, acts_on, apply
 from leakbench.federated.client import Examples, augmented, client_update, local_iterations, mean_update
+from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.sampling import drawn
 
 __all__ = ["leak", "logits_of", "rounded"]
@@ -43,7 +44,9 @@ def leak(
     - `global` is the mean update of the clients, and so is `type-0` of several clients.
 
     Updates are divided by -learning_rate * L, which every client knows. With SGD and L = 1 the result is the batch's gradient. With
-    Adam it is the mean of L directions without a unit: for L = 1, g / (|g| + 1e-8), nearly the signs.
+    Adam it is the mean of L directions without a unit: for L = 1, g / (|g| + 1e-8), nearly the signs. With momentum, weight decay
+    or the proximal term, public numbers replace L, and what weight decay adds for the sent weights is subtracted
+    (`leakbench.federated.optimizer.linear_steps`), so that the result is a weighted mean of gradients.
 
     Args:
         tap: One of `TAPS`.
@@ -73,13 +76,32 @@ def leak(
     if not stations.client and not stations.server and cohort == 1:
         # No station acts on the update, so it is not multiplied and divided: with SGD the result is bit-identical to the gradient.
         mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
-        return {n: g[:, 0] for n, g in mean.grads.items()}
+        return _in_gradients({n: g[:, 0] for n, g in mean.grads.items()}, own, learning_rate, clock, steps)
     if own.own and cohort > 1:
         signal = _one_by_one(own, examples, cohort, learning_rate, stations, clock, rngs)
     else:
         signal = client_update(network, examples, learning_rate, stations, clock, rngs).gathered(cohort)
     signal = apply(stations.server, signal, clock.at_the_end(), None if rngs is None else rngs[::cohort])
-    return {n: g.mean(1) / (-learning_rate * steps) for n, g in signal.grads.items()}
+    update = {n: g.mean(1) / (-learning_rate * steps) for n, g in signal.grads.items()}
+    return _in_gradients(update, own, learning_rate, clock, steps)
+
+
+def _in_gradients(update: Parameters, network: Network, learning_rate: float, clock: Clock, steps: int) -> Parameters:
+    """Return an update {p: (V, *p)} over -learning_rate * L in the units of `leak`."""
+    how = linear_steps(clock, learning_rate, steps)
+    if how.length != steps:
+        update = {n: g * (steps / how.length) for n, g in update.items()}
+    if how.kept != 1:
+        update = {n: g - how.shift(learning_rate) * _sent(network, n, len(g)) for n, g in update.items()}
+    return update
+
+
+def _sent(network: Network, name: str, victims: int) -> Tensor:
+    """Return the weights before the update, (1, *p) or (V, *p), as their mean over the clients of a sum."""
+    weights = network.parameters[name]
+    if name in network.own:
+        return network.own[name].mean(0, keepdim=True)
+    return weights[None] if network.shared else weights.reshape(victims, -1, *weights.shape[1:]).mean(1)
 
 
 def _one_by_one(
@@ -118,15 +140,16 @@ def _added(total: Signal, one: Signal) -> Signal:
     return replace(total, grads={n: g + one.grads[n] for n, g in total.grads.items()}, sensitivity=largest)
 
 
-def rounded(update: Parameters, weights: Parameters, length: float) -> Parameters:
+def rounded(update: Parameters, weights: Parameters, length: float, kept: float = 1.0) -> Parameters:
     """Return an update as the difference of single-precision weights shows it.
 
     Args:
         update: {p: (V, *p)}, in the units of `leak`.
         weights: Weights before the update, {p: (*p)} or {p: (V, *p)}.
         length: Learning rate times local iterations; the attacker divides the difference by it.
+        kept: Factor of the weights before the update, see `leakbench.federated.optimizer.LinearSteps`.
     """
-    return {n: (weights[n] - (weights[n] - length * u)) / length for n, u in update.items()}
+    return {n: (kept * weights[n] - (kept * weights[n] - length * u)) / length for n, u in update.items()}
 
 
 def logits_of(network: Network, inputs: Tensor) -> Tensor:

@@ -26,7 +26,15 @@ class Batches:
     weights: Tensor
 
 
-def draw_clients(clients: int, per_round: int, cohorts: str, seed: int, index: int, groups: int = 1) -> Tensor:
+def draw_clients(
+    clients: int,
+    per_round: int,
+    cohorts: str,
+    seed: int,
+    index: int,
+    groups: int = 1,
+    available: Tensor | None = None,
+) -> Tensor:
     """Draw the sorted ids of a round's clients; see `Defense.cohorts` for the kinds.
 
     Args:
@@ -36,17 +44,25 @@ def draw_clients(clients: int, per_round: int, cohorts: str, seed: int, index: i
         seed: Seed of the run.
         index: Index of the round, from 0.
         groups: Number of groups that take turns, see `Defense.cohort_groups`; only with Poisson cohorts.
+        available: (N,) bool, the clients that can be drawn; None for all. If they are fewer than K_t, all of them take part.
+            Clients that take turns do so only if they are available.
     """
     if cohorts == "in_turn":
         order = torch.randperm(clients, generator=generator(seed, "turns"))
-        return order[(index * per_round + torch.arange(per_round)) % clients].sort().values
+        turn = order[(index * per_round + torch.arange(per_round)) % clients].sort().values
+        return turn if available is None else turn[available[turn]]
     rng = generator(seed, "clients", index)
     if cohorts == "poisson":
         takes_part = torch.rand(clients, generator=rng) < groups * per_round / clients
         if groups > 1:
             takes_part &= groups_of(clients, seed, groups) == index % groups
+        if available is not None:
+            takes_part &= available
         return torch.nonzero(takes_part).flatten()
-    return torch.randperm(clients, generator=rng)[:per_round].sort().values
+    order = torch.randperm(clients, generator=rng)
+    if available is not None:
+        order = order[available[order]]
+    return order[:per_round].sort().values
 
 
 def groups_of(clients: int, seed: int, groups: int) -> Tensor:

@@ -17,6 +17,7 @@ from leakbench.core.progress import unticked
 from leakbench.core.rng import generator, generators
 from leakbench.core.task import is_classification, task_of
 from leakbench.core.types import Clock, Local, Network, Parameters, Signal, joined, sent_memory
+from leakbench.data.availability import UNIFORM, available_clients
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
 from leakbench.data.recipe import Federation
@@ -28,6 +29,7 @@ from leakbench.engine.side_by_side import pieces_of, side_by_side
 from leakbench.federated.canaries import Canaries
 from leakbench.federated.client import Examples, augmented, client_update, runs_apart
 from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
+from leakbench.federated.scaffold import controls_after, corrections, first_controls
 
 __all__ = [
     "CANARY_SCORES",
@@ -125,15 +127,16 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Cohort:
-    """The clients (K,) of one round, and the examples (K, |D_i|) that they hold."""
+    """The clients (K,) of one round, the examples (K, |D_i|) that they hold, and SCAFFOLD's memory."""
 
     clock: Clock
     clients: Tensor
     held: Tensor
+    controls: Parameters = dataclasses.field(default_factory=dict)
 
     def some(self, where: slice) -> _Cohort:
         """Return some of the clients."""
-        return _Cohort(self.clock, self.clients[where], self.held[where])
+        return _Cohort(self.clock, self.clients[where], self.held[where], self.controls)
 
 
 def lanes_per_chunk(parameters: Parameters, batch: int, per_example: bool, apart: bool = False) -> int:
@@ -186,13 +189,15 @@ def train(
     room = Room("clients", federation.clients, LOWER, say)
     data = data.to(device)
     task = _Task(data, federation, defense, seed, canaries)
-    of_clients = defense.unit == "client"
+    of_clients, scaffold = defense.unit == "client", federation.algorithm == "scaffold"
+    if scaffold and not done:
+        memory |= first_controls(parameters, federation.clients)
     for index in range(done.round + 1 if done else 0, federation.rounds if stop_after is None else stop_after):
         clock = defense.clock(federation, index)
-        clients, complete = _clients_of(clock, federation.dropout, defense, seed)
+        clients, complete = _clients_of(clock, federation, defense, seed)
         spread = (math.nan, math.nan)
         if complete or defense.on_dropout == "continue":
-            cohort = _Cohort(clock, clients, partition.of(clients))
+            cohort = _Cohort(clock, clients, partition.of(clients), memory if scaffold else {})
             network = dataclasses.replace(network, parameters=parameters, memory=sent_memory(memory))
             updates, uses = _updates(task, network, cohort, room, tick)
             spread = _spread(updates.grads)
@@ -205,8 +210,14 @@ def train(
                 defense.stations.server, updates, clock.at_the_end(), generators(seed, "server noise", [(index,)])
             )
             step = signal.mean(clock.cohort)
+            before, memory = memory, {n: m[0, 0] for n, m in step.memory.items()}
+            if scaffold:
+                moved, length = (
+                    {n: g[0, 0] for n, g in step.grads.items()},
+                    federation.learning_rate * clock.local_iterations,
+                )
+                memory |= controls_after(before, updates.grads, moved, clients, clock.cohort, length)
             parameters = {n: p + step.grads[n][0, 0] for n, p in parameters.items()}
-            memory = {n: m[0, 0] for n, m in step.memory.items()}
             counts = counts.plus(cohort.held, uses, clients)
             if canaries is not None and scores is not None:
                 # An example moves the model against its gradient.
@@ -218,10 +229,12 @@ def train(
         yield Round(index, parameters, memory, counts, right, loss, *spread, scores)
 
 
-def _clients_of(clock: Clock, dropout: float, defense: Defense, seed: int) -> tuple[Tensor, bool]:
+def _clients_of(clock: Clock, federation: Federation, defense: Defense, seed: int) -> tuple[Tensor, bool]:
     """Return the ids of a round's clients that did not fail, and whether none failed."""
-    drawn = draw_clients(clock.clients, clock.cohort, defense.cohorts, seed, clock.round, clock.groups)
-    left = drop_out(drawn, dropout, generator(seed, "dropout", clock.round))
+    uniform = federation.availability == UNIFORM
+    available = None if uniform else available_clients(federation.availability, clock.clients, seed, clock.round)
+    drawn = draw_clients(clock.clients, clock.cohort, defense.cohorts, seed, clock.round, clock.groups, available)
+    left = drop_out(drawn, federation.dropout, generator(seed, "dropout", clock.round))
     return left, len(left) == len(drawn)
 
 
@@ -258,6 +271,9 @@ def _updates(
 def _some_updates(task: _Task, network: Network, cohort: _Cohort) -> tuple[Signal, Tensor]:
     """Return the updates of clients that train side by side, as lanes, and the uses (n,) of each example."""
     f, data, defense, seed, held = task.federation, task.data, task.defense, task.seed, cohort.held
+    if cohort.controls:
+        correction = corrections(cohort.controls, network.parameters, cohort.clients)
+        network = dataclasses.replace(network, correction=correction)
     lanes = [(cohort.clock.round, int(i)) for i in cohort.clients]
     batch_rngs = generators(seed, "batches", lanes)
     batches = draw_batches(defense.batches, held.shape[1], f.local_iterations, f.batch, batch_rngs)

@@ -19,6 +19,7 @@ from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense.guess import Hides, on_a_guess
 from leakbench.defense.transform import Stations, name_of
 from leakbench.federated.leakage import leak
+from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.searches import Searches
 from leakbench.federated.separations import Separations
 from leakbench.models import one_hot
@@ -85,7 +86,8 @@ class Public:
 class View:
     """One observation of V victims at one leakage point.
 
-    An input guess is (V, M, *s), with M = K * L * B.
+    An input guess is (V, M, *s), with M = K * L * B distinct examples. If the clients pass E times over the same examples, M is
+    K * L * B / E, and a guess is used in the same order in each epoch; with `apart`, each epoch has guesses of its own.
 
     Args:
         network: The network that the clients received, with one set of parameters for all victims or one for each.
@@ -94,6 +96,8 @@ class View:
         shape: (*s) of one input.
         cohort: K.
         local_steps: L.
+        epochs: E, the number of passes of a client over the same examples, each in an order that the attacker does not know.
+        apart: Whether a guess has the inputs of each epoch apart, as (K, E, n) examples.
         stations: The defense whose deterministic part the attacker runs on a guess; empty for an oblivious attacker.
         noise: Standard deviation of the defense's noise on each coordinate of `update`, for an adaptive attacker. None without
             noise, or if the noise is not Gaussian, additive and independent of the data.
@@ -123,6 +127,8 @@ class View:
     learning_rate: float
     cohort: int = 1
     local_steps: int = 1
+    epochs: int = 1
+    apart: bool = False
     knowledge: Knowledge = field(default_factory=Knowledge)
     stations: Stations = field(default_factory=Stations)
     noise: float | None = None
@@ -154,7 +160,9 @@ class View:
     @property
     def examples(self) -> int:
         """M, the number of examples behind one update (1 for a type-2 gradient)."""
-        return 1 if self.tap == "type-2" else self.cohort * self.local_steps * self.batch
+        if self.tap == "type-2":
+            return 1
+        return self.cohort * self.local_steps * self.batch // (1 if self.apart else self.epochs)
 
     def respond(
         self,
@@ -178,8 +186,7 @@ class View:
         if not network.shared and lanes is not None:
             network = replace(network, parameters={n: p[lanes] for n, p in network.parameters.items()})
         grid = (1, 1, 1) if self.tap == "type-2" else (self.cohort, self.local_steps, self.batch)
-        x = inputs.reshape(inputs.shape[0], *grid, *inputs.shape[2:])
-        y = targets.reshape(targets.shape[0], *grid, self.classes)
+        x, y = self._in_steps(inputs, grid), self._in_steps(targets, grid)
         stations = self.stations
         if by_what_leaked:
             seen = self.observed(lanes)
@@ -190,6 +197,14 @@ class View:
         if hidden is not None and isinstance(network.model, HidesDraws):
             draws = hidden[:, None, None].expand(-1, *grid[1:], -1)
         return leak(self.tap, network, x, y, self.learning_rate, stations, self.clock, None, draws)
+
+    def _in_steps(self, guess: Tensor, grid: tuple[int, int, int]) -> Tensor:
+        """Return a guess (V, M, ...) as the local iterations use it, (V, K, L, B, ...)."""
+        if self.epochs == 1 or self.apart or self.tap == "type-2":
+            return guess.reshape(guess.shape[0], *grid, *guess.shape[2:])
+        cohort, steps, batch = grid
+        once = guess.reshape(guess.shape[0], cohort, steps // self.epochs, batch, *guess.shape[2:])
+        return torch.cat([once] * self.epochs, 2)
 
     def hidden(self) -> Tensor | None:
         """Return where a search of the defense's private numbers starts, (V, h), with a standard normal prior.
@@ -218,8 +233,13 @@ class View:
 
     @property
     def of_gradients(self) -> bool:
-        """Whether the update consists of gradients, and not of the directions of clients with Adam."""
-        return self.tap == "type-2" or self.clock.client_optimizer == "sgd"
+        """Whether the update consists of gradients, and not of the directions of clients with Adam.
+
+        A defense that scales an update also scales what weight decay added to it, which then cannot be subtracted.
+        """
+        stations = self.stations.before(self.tap)
+        scaled = bool(self.clock.weight_decay) and bool(stations.client or stations.server)
+        return self.tap == "type-2" or (self.clock.client_optimizer == "sgd" and not scaled)
 
     @property
     def reads_draws(self) -> bool:
@@ -253,10 +273,11 @@ class View:
     def coarser(self, local_steps: int) -> View:
         """Return the view of an attacker that assumes fewer, longer local steps than L, over the same examples.
 
-        With one step, the attacker treats the update as the gradient of one batch of L * B examples.
+        With one step, the attacker treats the update as the gradient of one batch of all examples. After several epochs, a number
+        of steps that is not a multiple of the epochs is not accepted, except one step.
 
         Raises:
-            InputError: If `local_steps` does not divide L.
+            InputError: If `local_steps` does not divide L, or divides an epoch's examples into no whole batches.
         """
         if self.tap == "type-2" or local_steps >= self.local_steps:
             return self
@@ -264,9 +285,21 @@ class View:
             raise InputError(
                 f"local_steps: got {local_steps}, expected a divisor of the {self.local_steps} local iterations"
             )
+        if local_steps > 1 and local_steps % self.epochs:
+            raise InputError(
+                f"local_steps: got {local_steps}, expected 1 or a multiple of the {self.epochs} epochs of a client"
+            )
         times = self.local_steps // local_steps
+        epochs = 1 if local_steps == 1 else self.epochs
+        longer = linear_steps(self.clock, self.learning_rate, self.local_steps).length / self.local_steps
         return replace(
-            self, local_steps=local_steps, batch=self.batch * times, learning_rate=self.learning_rate * times
+            self,
+            local_steps=local_steps,
+            batch=self.batch * times * epochs // self.epochs,
+            epochs=epochs,
+            apart=self.apart and epochs > 1,
+            learning_rate=self.learning_rate * times * longer,
+            clock=replace(self.clock, momentum=0.0, weight_decay=0.0, proximal=0.0),
         )
 
     def observed(self, lanes: Tensor | None = None) -> Parameters:

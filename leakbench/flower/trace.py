@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.core.errors import InputError
+from leakbench.core.types import Clock
 from leakbench.external.network import Normal, undo_normal
 from leakbench.external.observation import UNROLLED
 from leakbench.external.trace import Trace, Training
+from leakbench.federated.optimizer import linear_steps
 from leakbench.flower.leaks import Leak, Named, read_leaks
 from leakbench.storage.store import tensor_hash
 
@@ -79,13 +81,24 @@ class TrainingOptions:
         rates: list[float] = json.loads(header.get("learning-rates", "[]"))
         if rates and self.learning_rate is None:
             notes.append(f"learning rates {', '.join(f'{one:g}' for one in rates)} are taken for {rate:g}")
-        if float(header.get("weight-decay", "0")) or "weight_decay" in unusual:
+        momentum, decay = _regular(header, unusual, optimizer)
+        if (float(header.get("weight-decay", "0")) or "weight_decay" in unusual) and not decay:
             notes.append("weight decay is left out")
         if self.batch is None and len(set(sizes)) > 1:
             notes.append(f"batches of {sorted(set(sizes))} are taken for one step of all")
-            steps, batch, rate = 1, sum(sizes), rate * steps
+            length = linear_steps(Clock(0, 0, 1, steps, momentum=momentum), rate, steps).length
+            steps, batch, rate = 1, sum(sizes), rate * length
         mode = self.mode or header.get("victim-mode", "eval")
-        return Training(batch, steps, rate, optimizer or "sgd", mode, "\n".join(notes))
+        return Training(batch, steps, rate, optimizer or "sgd", mode, "\n".join(notes), momentum, decay)
+
+
+def _regular(header: Mapping[str, str], unusual: Mapping[str, Any], optimizer: str | None) -> tuple[float, float]:
+    """Return the momentum and the weight decay that are unrolled: of an optimizer whose groups and settings allow it."""
+    read = {name: float(header.get(name, "0")) for name in ("momentum", "weight-decay")}
+    momentum = (
+        read["momentum"] if optimizer == "sgd" and not {"momentum", "nesterov", "dampening"} & set(unusual) else 0.0
+    )
+    return momentum, read["weight-decay"] if optimizer is not None and "weight_decay" not in unusual else 0.0
 
 
 def _batch_sizes(probe: Leak | None) -> list[int]:

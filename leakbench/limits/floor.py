@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
-from leakbench.cell import Cell, looks_at
+from leakbench.cell import Cell, leak_clock, looks_at
 from leakbench.core.rng import generator
 from leakbench.data.partition import Partition
 from leakbench.defense.augmentation import copies_of, is_random
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.victims import Sent, aware, draw_victims, truth, view_of
+from leakbench.federated.optimizer import linear_steps
 from leakbench.limits.fisher import fisher_information, rmse_floor
 
 __all__ = ["Floor", "floor"]
@@ -55,7 +56,8 @@ def floor(cell: Cell, sent: Callable[[int], Sent], tap: str, round_number: int, 
     done = leak_facts(cell, sent(0).network, round_number)
     f = cell.settings.federation
     members = batch * copies_of(cell.defense.inputs)
-    std = noise_std(done, tap, members, cohort, steps, f.learning_rate, f.client_optimizer)
+    length = linear_steps(leak_clock(cell, round_number), f.learning_rate, steps).length
+    std = noise_std(done, tap, members, cohort, steps, f.learning_rate, f.client_optimizer, length)
     if isinstance(std, str):
         return Floor(None, None, std)
     std /= math.sqrt(looks_at(cell, tap))  # Several observations have the information of their mean.

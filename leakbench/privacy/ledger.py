@@ -64,6 +64,9 @@ class Schedule:
         examples_per_person: K, the largest number of examples of one person in the data of a client. With more than 1, the unit
             `example` is a person with at most K examples at each of at most `most_copies` clients; a person at more clients is
             not covered.
+        by_availability: Whether clients take part by availability, which no epsilon may count as random: each client counts in
+            every round, and a round may have fewer than K_t clients.
+        control_variates: Whether clients keep a control variate of SCAFFOLD, with their own noise alone, for later rounds.
 
     Raises:
         InputError: For a field outside its range.
@@ -87,6 +90,8 @@ class Schedule:
     client_optimizer: str = "sgd"
     examples_per_person: int = 1
     groups: int = 1
+    by_availability: bool = False
+    control_variates: bool = False
 
     def __post_init__(self) -> None:
         federation = ("clients", "clients_per_round", "local_iterations", "batch", "examples_per_client", "groups")
@@ -128,7 +133,7 @@ class Schedule:
     @property
     def complete(self) -> bool:
         """Whether every sum of a round contains the noise of exactly K_t clients."""
-        return self.client_sampling != "poisson" and not self.dropout
+        return self.client_sampling != "poisson" and not self.dropout and not self.by_availability
 
     @property
     def client_rate(self) -> float:
@@ -168,8 +173,11 @@ class Schedule:
         return -(-rounds // self.groups)
 
     def rate(self, cohort: int) -> float:
-        """Return the probability that a client takes part in a round of `cohort` clients in which its group has its turn."""
-        return self.groups * cohort / self.clients
+        """Return the probability that a client takes part in a round of `cohort` clients in which its group has its turn.
+
+        By availability it may take part in every round, so that the probability counts as 1.
+        """
+        return 1.0 if self.by_availability else self.groups * cohort / self.clients
 
     def most_participations(self, unit: Unit, cohort: int, rounds: int = 1) -> int:
         """Return the largest number of participations of a unit in rounds of `cohort` clients, over all draws of clients."""

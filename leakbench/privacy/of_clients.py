@@ -272,6 +272,10 @@ def _seen_rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
         return f"{schedule.rounds} rounds, in at most {_turns(guarded, schedule)} of which the client takes its turn"
     turns = schedule.turns(schedule.rounds)
     which = "each of which" if schedule.groups == 1 else f"at most {turns} of which the client's group has its turn and"
+    if schedule.by_availability:
+        return (
+            f"{schedule.rounds} rounds, each of which counts for every client, since clients take part by availability"
+        )
     if rates == "q=1":
         return f"{schedule.rounds} rounds, in {which} every client takes part"
     return (
@@ -307,6 +311,9 @@ def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         return Released(
             parts, f"{what}, {cohort} with {_rates(guarded, schedule)}; zero-out adjacency; {seen}", "client"
         )
+    if schedule.by_availability:
+        how = "each of which counts for every client, since clients take part by availability"
+        return Released(parts, f"{what}, {how}; zero-out adjacency", "client")
     honest = _trusting_others(cohorts) if own else ""
     if schedule.client_sampling == "fixed":
         how = f"cohorts drawn without replacement ({_rates(guarded, schedule)}), hidden from the observer"

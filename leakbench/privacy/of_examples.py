@@ -68,6 +68,9 @@ def _participations(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
             "up to ",
             "; a person at more clients is not covered" if schedule.most_copies < schedule.clients else "",
         )
+    if schedule.by_availability:
+        rounds = sum(s.rounds for s in stretches)
+        return f"{held} counts in each of {rounds} rounds: clients take part by availability{beyond}"
     if schedule.in_turn:
         turns = sum(schedule.most_participations("example", s.clients_per_round, s.rounds) for s in stretches)
         return f"{held} takes part at most {_times(turns, 6)}: clients take turns{beyond}"
@@ -226,6 +229,7 @@ def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     reasons = {
         "each client's Adam divides by the size of its own noisy gradient before they are summed": schedule.client_optimizer
         != "sgd",
+        "each client's control variate of SCAFFOLD carries its own noisy update into later sums": schedule.control_variates,
         "with several local iterations each builds on the client's own noise alone": schedule.local_iterations > 1,
         "several updates of one sum may contain copies of the example": schedule.most_copies > 1,
         "how many clients take part is random": not schedule.complete,

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.attack.servers.server import lies
-from leakbench.cell import Cell
+from leakbench.cell import Cell, leak_federation
 from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
@@ -62,6 +62,17 @@ def network_notes(cell: Cell) -> dict[str, str]:
         notes["client_optimizer"] = (
             "adam: what leaks of an update is the mean of the directions of the local steps, m / (sqrt(v) + 1e-8), which is in"
             " no unit of a gradient; after one local iteration it is nearly the signs"
+        )
+    if s.federation.epochs and s.protocol == "live":
+        f = leak_federation(cell)
+        notes["epochs"] = (
+            f"{f.epochs}: a client passes so many times over its examples, in {f.local_iterations} local iterations; an attacker"
+            " does not know the order, and each example counts once"
+        )
+    if s.federation.algorithm == "scaffold":
+        notes["algorithm"] = (
+            "scaffold: the control variate that a client sends too is a function of its update and of the server's, so that it"
+            " shows nothing else"
         )
     if lies(cell.attack.server):
         notes["threat"] = (

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.attack.servers.fishing import fished
-from leakbench.cell import Cell, knowledge, looks_at, random_at
+from leakbench.cell import Cell, knowledge, leak_federation, looks_at, random_at
 from leakbench.core.leakage_points import LeakagePoint, listed, point_name
 from leakbench.core.request import CLASS
 from leakbench.experiment.conspicuous import Conspicuous
@@ -101,12 +101,13 @@ def summarise(
 
 def _grid(cell: Cell, tap: str, round_number: int) -> dict[str, int]:
     """Return of how many clients, of how many local iterations, of how many examples each the batch at a leakage point is."""
-    s = cell.settings
+    s, f = cell.settings, leak_federation(cell)
     if tap == "type-2":
         return {"clients": 1, "local_iterations": 1, "local_batch": 1}
     return {
         "clients": cell.defense.clock(s.federation, round_number).cohort if cell.defense.shows_sum(tap) else 1,
-        "local_iterations": s.federation.local_iterations if s.protocol == "live" else 1,
+        # Each epoch has the same examples.
+        "local_iterations": f.local_iterations // (f.epochs or 1) if s.protocol == "live" else 1,
         "local_batch": s.leak_batch,
     }
 

@@ -24,12 +24,28 @@ BAD = {
         ("defense", "model", "leak_model", "victim_mode", "init", "trainable", "loss", "attack", "knows", "protocol"),
         "none_such",
     ),
-    **dict.fromkeys(("client_optimizer", "reads", "engine", "device", "success", "threshold", "tracker"), "none_such"),
+    **dict.fromkeys(
+        (
+            "client_optimizer",
+            "algorithm",
+            "partition",
+            "availability",
+            "reads",
+            "engine",
+            "device",
+            "success",
+            "threshold",
+            "tracker",
+        ),
+        "none_such",
+    ),
     **dict.fromkeys(
         (
             "clients",
             "clients_per_round",
             "local_iterations",
+            "epochs",
+            "examples_per_client",
             "batch",
             "victims",
             "iterations",
@@ -48,7 +64,20 @@ BAD = {
         ("leak_batch", "tokens", "observations", "candidates", "seeds", "identify", "trials", "repeats", "outer"), "0"
     ),
     **dict.fromkeys(
-        ("learning_rate", "epsilon", "stop_at_epsilon", "seed", "train_rounds", "sigma", "clip", "canaries"), "-1"
+        (
+            "momentum",
+            "weight_decay",
+            "proximal",
+            "learning_rate",
+            "epsilon",
+            "stop_at_epsilon",
+            "seed",
+            "train_rounds",
+            "sigma",
+            "clip",
+            "canaries",
+        ),
+        "-1",
     ),
     **dict.fromkeys(("dropout", "stop_at_delta", "delta", "reach"), "2"),
     **dict.fromkeys(("noise_factor", "clip_factor", "examples_per_person"), "0"),

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,16 @@ def loop(model: nn.Module, optimizer: torch.optim.Optimizer, probe: Probe, steps
         optimizer.step()
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        torch.optim.SGD,
+        torch.optim.Adam,
+        partial(torch.optim.SGD, momentum=0.9),
+        partial(torch.optim.SGD, momentum=0.5, weight_decay=0.1),
+        partial(torch.optim.Adam, weight_decay=0.1),
+    ],
+)
 def test_several_steps_are_unrolled(optimizer: Callable[..., torch.optim.Optimizer]) -> None:
     model = build()
     with leakbench.probe(model) as probe:
@@ -112,8 +122,11 @@ def test_several_steps_are_unrolled(optimizer: Callable[..., torch.optim.Optimiz
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), "2 steps of SGD with momentum 0.9"),
-        (lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1), "2 steps of SGD with weight decay 0.1"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), "2 steps of SGD with momentum 0.9"),
+        (
+            lambda p: torch.optim.SGD([{"params": p[:2], "weight_decay": 0.1}, {"params": p[2:]}], lr=0.1),
+            "2 steps of SGD with weight decay 0.1",
+        ),
         (lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.5, 0.9)), "2 steps of Adam with betas"),
         (lambda p: torch.optim.RMSprop(p, lr=0.1), "2 steps of RMSprop"),
         (
@@ -135,6 +148,18 @@ def test_steps_that_cannot_be_unrolled_are_refused_and_the_first_is_attacked(
         loop(model, made(list(model.parameters())), probe, 2)
     assert probe.steps == 1 and len(probe.observed.inputs) == 1
     assert explained(probe) < 1e-5
+
+
+def test_momentum_of_steps_before_the_probe_is_refused() -> None:
+    """Its buffer holds gradients that the probe has not recorded."""
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with leakbench.probe(model) as before:
+        loop(model, optimizer, before, 1)
+    with leakbench.probe(model) as probe:
+        loop(model, optimizer, probe, 2)
+    with pytest.raises(InputError, match=r"2 steps of SGD with momentum 0\.9 from earlier steps"):
+        probe.leak()
 
 
 def test_a_rate_that_moves_is_refused() -> None:

@@ -20,7 +20,8 @@ from leakbench.attack.looks import averaged, cut_of, responses
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENT, Descended, Descent, Running, Terms, descend, together
 from leakbench.attack.slots.distance import DISTANCE, Distance, MeasuresLikelihood
-from leakbench.attack.slots.labels import LABELS, Labels
+from leakbench.attack.slots.epochs import of_one_epoch
+from leakbench.attack.slots.labels import LABELS, LabelGuess, Labels
 from leakbench.attack.slots.pooling import POOLING, Least, Pooling
 from leakbench.attack.slots.priors import PRIOR, Prior
 from leakbench.attack.slots.space import SPACE, Coordinates, Pixels, Space
@@ -50,6 +51,9 @@ class GradientMatching:
     observations of its release. With one view, an attacker that knows the defense also searches for its private numbers
     (`View.hidden`). Their standard normal prior counts if the distance is a likelihood (`MeasuresLikelihood`). Other distances
     have no unit in which a prior could be weighed, so that these numbers are free.
+
+    If clients pass several times over their examples, the search has one set of inputs for all epochs, in one order. With a prior
+    `epochs_agree` it has one for each epoch, and returns the average of matched inputs.
     """
 
     labels: Annotated[Labels, LABELS]
@@ -95,14 +99,17 @@ class GradientMatching:
             raise InputError("views: all must show the same victims with the same number of examples of one shape")
         if self.local_steps is not None:
             views = tuple(v.coarser(self.local_steps) for v in views)
+        if views[0].epochs > 1 and any(getattr(prior, "apart", False) for prior in self.priors):
+            views = tuple(replace(v, apart=True) for v in views)
         view = averaged(views)[0][0]
         fits = RecordedFits(view.fits)
         view = replace(view, fits=fits)
         space = self.space(view)
-        starts = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
+        starts = [(self._labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
         z, targets = torch.cat([z for _, z in starts]), torch.cat([guess.targets for guess, _ in starts])
         hidden = view.hidden() if len(views) == 1 else None
-        points = Points(space, z.shape[1:], targets, starts[0][0].joint, hidden, heads_of(view.network.model))
+        apart = view if view.apart else None
+        points = Points(space, z.shape[1:], targets, starts[0][0].joint, hidden, apart, heads_of(view.network.model))
         stop = begun(self.stop)
         results = self._searched(views, points, points.joined(z).detach(), stop, rngs)
         best, chosen = best_of(results, self.restarts)
@@ -111,7 +118,17 @@ class GradientMatching:
         pooled = self.pooling(guesses.reshape(*searches, *guesses.shape[1:]), results.value.reshape(searches), view)
         answer = points.answered(pooled, best.value)
         reached = points.split(best.best, chosen)[1]
+        if view.apart:
+            reached = reached.reshape(view.victims, view.cohort, view.epochs, -1, view.classes)[:, :, 0].flatten(1, 2)
         return replace(points.reconstruction(best, answer, reached, stop), fit=fits.fit)
+
+    def _labels(self, view: View, rngs: Generators) -> LabelGuess:
+        """Return the labels of the examples, the same in each epoch where the epochs are searched apart."""
+        if not view.apart:
+            return self.labels(view, rngs)
+        guess = self.labels(replace(view, apart=False), rngs)
+        targets = guess.targets.reshape(view.victims, view.cohort, 1, -1, view.classes)
+        return replace(guess, targets=targets.expand(-1, -1, view.epochs, -1, -1).flatten(1, 3))
 
     def _searched(
         self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop, rngs: Generators
@@ -198,6 +215,7 @@ class Points:
         targets: The labels (lanes, M, classes) of each search, or its first logits.
         joint: Whether labels are searched too.
         hidden: Where the search of the defense's private numbers starts, (V, h); None for none. Lane n is that of victim n mod V.
+        epochs: The view whose epochs have inputs of their own, see `View.apart`; None for one set of inputs.
         heads: The task of a network that does not name classes; its targets take the place of labels.
     """
 
@@ -206,6 +224,7 @@ class Points:
     targets: Tensor
     joint: bool
     hidden: Tensor | None = None
+    epochs: View | None = None
     heads: Heads | None = None
 
     @property
@@ -243,6 +262,8 @@ class Points:
     def answered(self, inputs: Tensor, value: Tensor) -> Tensor:
         """Return the reconstructions of V victims, given the inputs at which their searches ended and their values (V,)."""
         x = self.space.answer(inputs)
+        if self.epochs is not None:
+            x = of_one_epoch(x, self.epochs)
         return torch.where(value.isfinite().reshape(-1, *[1] * (x.dim() - 1)), x, torch.nan)
 
     def reconstruction(self, best: Descended, answer: Tensor, targets: Tensor, stop: Stop) -> Reconstruction:

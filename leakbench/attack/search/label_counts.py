@@ -61,7 +61,15 @@ def _of_public(view: View) -> tuple[str, Tensor, Tensor]:
     weight, bias = _last_layer(view.update, view.classes)
     lanes = 1 if view.network.shared else view.victims
     alone = replace(
-        view, tap="type-1", update={}, cohort=1, local_steps=1, batch=len(public.labels), stations=Stations()
+        view,
+        tap="type-1",
+        update={},
+        cohort=1,
+        local_steps=1,
+        epochs=1,
+        apart=False,
+        batch=len(public.labels),
+        stations=Stations(),
     )
     x = public.inputs.expand(lanes, *public.inputs.shape).to(view.update[weight])
     name = bias or weight

@@ -70,6 +70,8 @@ class Catch:
             batch=1,
             cohort=1,
             local_steps=1,
+            epochs=1,
+            apart=False,
             knowledge=dataclasses.replace(view.knowledge, examples=1),
             stations=Stations(example=view.stations.example),
             noise=None if view.noise is None else many * view.noise,
