@@ -38,9 +38,10 @@ class LowRank(nn.Sequential):
         down: nn.Module
         up: nn.Module
         if isinstance(layer, nn.Conv2d):
-            how: dict[str, Any] = {name: getattr(layer, name) for name in ("stride", "padding", "dilation")}
-            shape = (layer.in_channels, rank, layer.kernel_size)
-            down = nn.Conv2d(*shape, padding_mode=layer.padding_mode, bias=False, **how)
+            how: dict[str, Any] = {
+                name: getattr(layer, name) for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+            }
+            down = nn.Conv2d(layer.in_channels, rank, bias=False, **how)
             up = nn.Conv2d(rank, layer.out_channels, 1, bias=False)
         else:
             down, up = (
