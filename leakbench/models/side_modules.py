@@ -1,4 +1,4 @@
-"""Small trained modules beside frozen layers: LoRA, which reads a layer's input, and adapters, which read its output.
+"""Small trained modules next to frozen layers: LoRA, which reads a layer's input, and adapters, which read its output.
 
 A forward hook of the layer adds the module's output, so that the layer keeps its names and its weights.
 """
