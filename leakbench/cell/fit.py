@@ -7,6 +7,7 @@ import torch
 from leakbench.attack import Attack
 from leakbench.attack.needs import IMAGE, TABULAR, TEXT, ReadsParameters
 from leakbench.attack.servers.fishing import fished
+from leakbench.attack.servers.peftleak import PeftLeak
 from leakbench.attack.servers.server import lies
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
@@ -170,6 +171,8 @@ def check_trained(s: Settings, attack: Attack, network: Network, name: str) -> N
         name: Name of the attack.
     """
     method, model = attack.method, network.model
+    if isinstance(attack.server, PeftLeak):
+        attack.server.check(network)
     if isinstance(method, ReadsParameters) and isinstance(model, LanguageModel):
         missing = method.missing(model, tuple(network.parameters))
         if missing:

@@ -9,6 +9,7 @@ from typing import Any
 from leakbench.attack import Attack, attack_on
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.needs import TEXT, ReadsParameters
+from leakbench.attack.servers.server import lies
 from leakbench.attack.slots.labels import Solved, with_labels
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
@@ -165,7 +166,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         network = probe(defense, data, settings, settings.leaking).network
         method = with_evaluations(attack.method, request.evaluations, network.model, data.shape)
         attack = dataclasses.replace(attack, method=method)
-    if isinstance(attack.method, ReadsParameters):
+    if isinstance(attack.method, ReadsParameters) or lies(attack.server):
         check_trained(settings, attack, probe(defense, data, settings, settings.leaking).network, attack_name)
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
     cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, "", request, data_dir))

@@ -209,7 +209,8 @@ class Request:
         Field(
             description=(
                 "Parameters that are trained and leak: all, head (the last layer), blocks:N (the last N blocks and the head), "
-                "no_embeddings, or lora:r=N (LoRA of rank N, and the head). The others keep their first values."
+                "no_embeddings, lora:r=N (LoRA of rank N, and the head), or adapters:r=N (adapters of width N in a transformer, "
+                "and the head). The others keep their first values."
             )
         ),
     ] = "all"

@@ -17,6 +17,7 @@ from leakbench.summary.threat import MEANS, letter
         ("rows", "trap", "F"),
         ("rows", "quantile_rows", "G"),
         ("rows", "loki", "G"),
+        ("adapter_rows", "peftleak", "G"),
     ],
 )
 def test_the_letter_of_the_threat_model_follows_from_the_parts(method, server, expected):
