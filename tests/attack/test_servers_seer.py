@@ -24,7 +24,9 @@ SERVER = Seer(steps=150, batch=128)
 
 def honest() -> Network:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 48), nn.ReLU(), nn.Linear(48, 24), nn.ReLU(), nn.Linear(24, CLASSES))
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 48), nn.ReLU(), nn.Linear(48, 24), nn.ReLU(), nn.Linear(24, CLASSES)
+    )
     return Network(model.eval(), parameters(model))
 
 

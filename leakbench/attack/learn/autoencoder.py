@@ -55,9 +55,7 @@ def mirror_of(encoder: nn.Module, shape: tuple[int, ...]) -> nn.Sequential:
         stride, padding, kernel = (
             _pair(value) for value in (convolution.stride, convolution.padding, convolution.kernel_size)
         )
-        missing = tuple(
-            entered[2 + i] - ((left[2 + i] - 1) * stride[i] - 2 * padding[i] + kernel[i]) for i in range(2)
-        )
+        missing = tuple(entered[2 + i] - ((left[2 + i] - 1) * stride[i] - 2 * padding[i] + kernel[i]) for i in range(2))
         layers.append(
             nn.ConvTranspose2d(
                 convolution.out_channels, convolution.in_channels, kernel, stride, padding, missing, device=like.device

@@ -38,7 +38,9 @@ class LatentRows:
 
     scale: Annotated[
         Literal["told", "bias", "bin"],
-        Field(description="As in `rows`: the quotient, the middle of the bin, or the one that the attacker's knowledge suggests."),
+        Field(
+            description="As in `rows`: the quotient, the middle of the bin, or the one that the attacker's knowledge suggests."
+        ),
     ] = "told"
     tolerance: Annotated[
         NonNegative,

@@ -68,7 +68,8 @@ class ScaleMia:
     batch: Annotated[Count, Field(description="Number of examples in a step.")] = 32
     learning_rate: Annotated[Positive, Field(description="First learning rate of the training.")] = 0.003
     public: Annotated[
-        Count, Field(description="Largest number of public examples, for the training and the quantiles of the cutoffs.")
+        Count,
+        Field(description="Largest number of public examples, for the training and the quantiles of the cutoffs."),
     ] = 10_000
 
     @property
@@ -126,7 +127,9 @@ def latent_imprint(network: Network, head: Head, known: Tensor, gain: float) -> 
     edges = edges_of(known @ functional, bins)
     span = edges[-2] - edges[1]
     if not (edges[1:] > edges[:-1]).all() or not span > 0:
-        raise InputError("scale_mia: public latents are so alike that some bins have no width; use more public examples")
+        raise InputError(
+            "scale_mia: public latents are so alike that some bins have no width; use more public examples"
+        )
     signs = edges.new_tensor([1.0, -1.0]).repeat(bins // 2 + 1)[:bins]
     sent = dict(network.parameters)
     first = head.layers[0]

@@ -9,6 +9,7 @@ latent. All d_i have about the same length, so that no example stands out for a 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -93,9 +94,13 @@ class Seer:
         ),
     ] = 3.0
     steps: Annotated[Count, Field(description="Number of steps of the joint training.")] = 800
-    batch: Annotated[Count, Field(description="Number of examples in a step; a quarter of them has the property.")] = 256
+    batch: Annotated[Count, Field(description="Number of examples in a step; a quarter of them has the property.")] = (
+        256
+    )
     learning_rate: Annotated[Positive, Field(description="Largest learning rate of the joint training.")] = 0.003
-    encoder_steps: Annotated[Count, Field(description="Number of steps of the autoencoder's training, as in `scale_mia`.")] = 1500
+    encoder_steps: Annotated[
+        Count, Field(description="Number of steps of the autoencoder's training, as in `scale_mia`.")
+    ] = 1500
     public: Annotated[Count, Field(description="Largest number of public examples for the training.")] = 10_000
 
     @property
@@ -204,7 +209,7 @@ class Seer:
     @torch.no_grad()
     def _start(self, widths: tuple[int, ...], values: Tensor, rng: torch.Generator) -> nn.ModuleList:
         """Return the layers at the start; the first one's rows lean to the mean, with cutoffs at large values."""
-        layers = nn.ModuleList([nn.Linear(*sides) for sides in zip(widths, widths[1:], strict=False)])
+        layers = nn.ModuleList([nn.Linear(*sides) for sides in itertools.pairwise(widths)])
         for layer in layers:
             torch_default(layer, rng)  # type: ignore[arg-type]
         layers.to(values)
