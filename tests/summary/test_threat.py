@@ -17,6 +17,8 @@ from leakbench.summary.threat import MEANS, letter
         ("rows", "trap", "F"),
         ("rows", "quantile_rows", "G"),
         ("rows", "loki", "G"),
+        ("latent_rows", "scale_mia", "G"),
+        ("projection", "seer", "G"),
     ],
 )
 def test_the_letter_of_the_threat_model_follows_from_the_parts(method, server, expected):
