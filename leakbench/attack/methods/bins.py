@@ -10,7 +10,7 @@ from torch import Tensor
 from leakbench.attack.servers.imprint import Bins
 from leakbench.federated.view import View
 
-__all__ = ["DIFFERENCE", "BinsRead", "filled", "gradients_of", "possible_in", "read_bins"]
+__all__ = ["DIFFERENCE", "EMPTY", "SURE", "BinsRead", "filled", "gradients_of", "possible_in", "read_bins"]
 
 SURE = 5.0
 """Number of standard deviations beyond which a value is not noise."""

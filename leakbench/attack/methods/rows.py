@@ -96,10 +96,7 @@ class Rows:
         return likeliest([self._answer(view, rngs) for view, _ in averaged(views)])
 
     def _answer(self, view: View, rngs: Generators) -> Reconstruction:
-        if isinstance(view.secret, Bins):
-            read = read_bins(view, view.secret, self.scale, self.tolerance, (0.0, 1.0))
-        else:
-            read = self._first(view)
+        read = self._bins(view, view.secret) if isinstance(view.secret, Bins) else self._first(view)
         # The one gradient at type-2 is that of an original; its copies are in the update of a batch.
         copies = 1 if view.tap == "type-2" else copies_of(view.stations.inputs)
         many = min(copies * view.examples, read.certainty.shape[1])
@@ -122,6 +119,10 @@ class Rows:
             return chosen
         public = public_of(view, "rows", self.public).inputs.flatten(1).to(chosen)
         return shrinkage_of(public)(chosen, noise.square())
+
+    def _bins(self, view: View, bins: Bins) -> BinsRead:
+        """Return the contents of the bins."""
+        return read_bins(view, bins, self.scale, self.tolerance, (0.0, 1.0))
 
     def _first(self, view: View) -> BinsRead:
         """Return the contents of the rows of the first layer, each example once.
