@@ -63,7 +63,7 @@ def errors(answer: Tensor, x: Tensor) -> Tensor:
 
 def test_derivatives_are_those_of_autograd_and_the_projection_weighs_the_examples():
     network = honest()
-    layers = nn.ModuleList([network.model[n] for n in (1, 3, 5)]).double()
+    layers = [network.model[n].double() for n in (1, 3, 5)]
     z = pictures(7, seed=3).double().flatten(1)
     y = one_hot(torch.arange(7) % CLASSES, CLASSES).double()
     first = layers[0](z).detach().requires_grad_()

@@ -183,7 +183,9 @@ class Seer:
         """
         layers = self._start(widths, values, rng)
         projection = nn.Parameter(torch.randn(widths[1], generator=rng).to(values) / widths[1] ** 0.5)
-        optimiser = torch.optim.AdamW([*layers.parameters(), projection], lr=self.learning_rate)
+        optimiser = torch.optim.AdamW(
+            [*(p for layer in layers for p in layer.parameters()), projection], lr=self.learning_rate
+        )
         cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, self.learning_rate, total_steps=self.steps + 1)
         kinds = (mine.nonzero()[:, 0], (~mine).nonzero()[:, 0])
         many = (max(1, self.batch // 4), max(1, self.batch - self.batch // 4))
@@ -207,12 +209,11 @@ class Seer:
         return {**trained, "projection": (projection / projection.norm()).detach()}
 
     @torch.no_grad()
-    def _start(self, widths: tuple[int, ...], values: Tensor, rng: torch.Generator) -> nn.ModuleList:
+    def _start(self, widths: tuple[int, ...], values: Tensor, rng: torch.Generator) -> list[nn.Linear]:
         """Return the layers at the start; the first one's rows lean to the mean, with cutoffs at large values."""
-        layers = nn.ModuleList([nn.Linear(*sides) for sides in itertools.pairwise(widths)])
+        layers = [nn.Linear(*sides).to(values) for sides in itertools.pairwise(widths)]
         for layer in layers:
-            torch_default(layer, rng)  # type: ignore[arg-type]
-        layers.to(values)
+            torch_default(layer, rng)
         few, first = values[:FEW], layers[0]
         spread = (few @ first.weight.T).std(0).mean() / few.mean(1).std()
         first.weight.add_(self.lean * spread / widths[0])
@@ -225,7 +226,7 @@ class Seer:
 KINDS = ("weight", "bias")
 
 
-def derivatives(layers: nn.ModuleList, latents: Tensor, targets: Tensor, soft: bool = False) -> tuple[Tensor, Tensor]:
+def derivatives(layers: list[nn.Linear], latents: Tensor, targets: Tensor, soft: bool = False) -> tuple[Tensor, Tensor]:
     """Return the derivatives of each example's loss by the outputs of the first layer (n, k), and the logits (n, classes).
 
     Args:
@@ -235,7 +236,7 @@ def derivatives(layers: nn.ModuleList, latents: Tensor, targets: Tensor, soft: b
         soft: Whether the step of a ReLU has the derivative of a sigmoid, for training.
     """
     gates, value = [], latents
-    for layer in list(layers)[:-1]:
+    for layer in layers[:-1]:
         value = layer(value)
         step = (value > 0).to(value)
         if soft:
@@ -245,7 +246,7 @@ def derivatives(layers: nn.ModuleList, latents: Tensor, targets: Tensor, soft: b
         value = value.relu()
     logits: Tensor = layers[-1](value)
     back = logits.softmax(1) - targets.to(logits)
-    for layer, gate in zip(reversed(list(layers)[1:]), reversed(gates), strict=True):
+    for layer, gate in zip(reversed(layers[1:]), reversed(gates), strict=True):
         back = (back @ layer.weight) * gate
     return back, logits
 
