@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leakbench.attack.fit_store import FitStore, fit_folder
 from leakbench.attack.public import FEW
-from leakbench.attack.servers.server import Honest
+from leakbench.attack.servers.server import Honest, Learns
 from leakbench.cell import Cell, knowledge, leak_clock, leak_federation, looks_at
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator, generators
@@ -59,7 +60,8 @@ def sent_to_clients(cell: Cell, honest: Network, tap: str) -> Sent:
         asked = public.labels if public.answers is None else public.answers
         finite = math.isfinite(accuracy(honest.model, state, public.inputs, asked)[1])
         server = server if finite else Honest()
-    return Sent(*server(honest, public, knowledge(cell, tap), generator(cell.settings.seed, "server")))
+    given = (honest, public, knowledge(cell, tap), generator(cell.settings.seed, "server"))
+    return Sent(*(server.learn(*given, FitStore(fit_folder())) if isinstance(server, Learns) else server(*given)))
 
 
 @dataclass(frozen=True)

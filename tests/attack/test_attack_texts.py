@@ -412,6 +412,8 @@ ATTACKS = {
     "feature_inversion": PLAIN,
     "lmmse": PLAIN,
     "imprint": PLAIN,
+    "scale_mia": ("image",),
+    "seer": ("image",),
     "rows": PLAIN,
     "spear": PLAIN,
     "fishing": PLAIN,

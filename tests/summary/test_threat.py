@@ -18,6 +18,8 @@ from leakbench.summary.threat import MEANS, letter
         ("rows", "quantile_rows", "G"),
         ("rows", "loki", "G"),
         ("adapter_rows", "peftleak", "G"),
+        ("latent_rows", "scale_mia", "G"),
+        ("projection", "seer", "G"),
     ],
 )
 def test_the_letter_of_the_threat_model_follows_from_the_parts(method, server, expected):
