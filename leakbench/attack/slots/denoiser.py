@@ -49,7 +49,7 @@ class Denoiser(Protocol):
         """Return the denoiser."""
 
 
-@part("denoiser.mixture")
+@part("denoiser.mixture_mean")
 class MixtureDenoiser:
     """Return the exact posterior mean under the mixture of the space `mixture`, in its coordinates.
 
@@ -100,7 +100,8 @@ class DiffusersDenoiser:
             step = int((((1 - kept) / kept).sqrt() - deviation).abs().argmin())
             with torch.no_grad():
                 predicted = model(kept[step].sqrt().to(images) * images, step).sample
-            return ((images - deviation * predicted + 1) / 2).reshape(z.shape)
+            clean: Tensor = (images - deviation * predicted + 1) / 2
+            return clean.reshape(z.shape)
 
         return Denoising(Pixels()(view), estimate)
 
