@@ -16,8 +16,9 @@ from leakbench.attack.learn import mixture as module
 from leakbench.attack.learn.mixture import Mixture, fitted, mirrored, mixture_of, whitening_of
 from leakbench.attack.methods.plug_and_play import PlugAndPlay
 from leakbench.attack.slots import denoiser, space_mixture
-from leakbench.attack.slots.denoiser import WEIGHTS, DiffusersDenoiser, MixtureDenoiser
+from leakbench.attack.slots.denoiser import WEIGHTS, Denoising, DiffusersDenoiser, MixtureDenoiser
 from leakbench.attack.slots.labels import Given
+from leakbench.attack.slots.space import Pixels
 from leakbench.attack.slots.space_mixture import MixtureSpace
 from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.attack.slots.start import Constant
@@ -213,6 +214,33 @@ def test_it_reaches_the_posterior_mean_of_a_linear_gaussian_problem(
     assert (found.spent[1:] >= found.spent[:-1]).all()
     again = attack((seen,), (generator(0, "a"), generator(0, "b")))
     assert torch.equal(found.inputs, again.inputs)
+
+
+def test_the_dual_is_scaled_when_the_deviation_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds with deviations 2 and 1, written out; the denoiser halves its input."""
+    seen, entered = linear(), []
+
+    def halved(z: Tensor, noise: float) -> Tensor:
+        entered.append((z, noise))
+        return z / 2
+
+    monkeypatch.setattr(MixtureDenoiser, "__call__", lambda self, view: Denoising(Pixels()(view), halved))
+    attack = PlugAndPlay(
+        denoiser=MixtureDenoiser(),
+        start=Constant(value=0.5),
+        labels=Given(),
+        stop=Iterations(4),
+        rounds=2,
+        first=2.0,
+        last=1.0,
+    )
+    attack((seen,), (generator(0, "a"), generator(0, "b")))
+    (one, _), (two, last) = entered
+    near = one / 2 - one / 8
+    known = MAP.T @ MAP / seen.noise**2 + torch.eye(5)
+    expected = (seen.update["w"] @ MAP / seen.noise**2 + near[:, 0]) @ torch.linalg.inv(known)
+    torch.testing.assert_close((two - one / 8)[:, 0], expected, rtol=0, atol=1e-4)
+    assert last == 1.0
 
 
 def test_fewer_iterations_than_rounds() -> None:
