@@ -12,7 +12,7 @@ import leakbench
 from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.recipe import METHOD, SERVER
-from leakbench.attack.slots import descent, distance, labels, pooling, priors, space, start, stop
+from leakbench.attack.slots import denoiser, descent, distance, labels, pooling, priors, space, start, stop
 from leakbench.attack.slots.start import Patterned
 from leakbench.catalog import KINDS
 from leakbench.cell import Request, resolve_cell
@@ -35,21 +35,8 @@ from leakbench.privacy.claim import CLAIM
 from leakbench.privacy.decay import DECAY
 
 SLOTS = (
-    *(
-        TRANSFORM,
-        NETWORK,
-        AUGMENTATION,
-        IMPORTANCE,
-        CORRELATION,
-        CLAIM,
-        DECAY,
-        FORMAT,
-        PARTITION,
-        METHOD,
-        SERVER,
-        TARGETS,
-    ),
-    *(descent.DESCENT, distance.DISTANCE, labels.LABELS, pooling.POOLING),
+    *(TRANSFORM, NETWORK, AUGMENTATION, IMPORTANCE, CORRELATION, CLAIM, DECAY, FORMAT, PARTITION, METHOD, SERVER),
+    *(TARGETS, denoiser.DENOISER, descent.DESCENT, distance.DISTANCE, labels.LABELS, pooling.POOLING),
     *(priors.PRIOR, space.SPACE, start.START, stop.STOP),
 )
 
