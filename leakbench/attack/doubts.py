@@ -13,7 +13,7 @@ from leakbench.federated.leakage import logits_of
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 
-__all__ = ["BUDGET", "OUTDONE", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
+__all__ = ["BUDGET", "OUTDONE", "RANK", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
 
 # Keys in reconstructions, rows and summaries. `leakbench.summary.warnings` has their texts.
 STUCK = "stuck"
@@ -22,6 +22,7 @@ UNCONVERGED = "unconverged"
 UNKNOWN = "unknown"
 UNCHECKED = "unchecked"
 BUDGET = "budget"
+RANK = "rank"
 
 
 def stuck(answer: Reconstruction) -> Tensor:

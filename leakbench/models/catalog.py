@@ -16,6 +16,7 @@ from leakbench.core.behaviour import FIRST
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.request import CLASS, NEXT_TOKEN
 from leakbench.core.types import Parameters
+from leakbench.models.cnn6 import cnn6
 from leakbench.models.convnet import convnet
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import (
@@ -175,6 +176,7 @@ HALF = uniform(0.5)
 
 MODELS: dict[str, Architecture] = {
     "cnn": Architecture(cnn, xavier),
+    "cnn6": Architecture(cnn6, torch_default),
     "mlp": Architecture(mlp, xavier),
     "mlp_100": Architecture(mlp_100, torch_default),
     "mlp_256": Architecture(mlp_256, xavier),
@@ -195,4 +197,5 @@ MODELS: dict[str, Architecture] = {
     "bert_tiny": Architecture(bert_tiny, narrow_normal, texts=True),
     "vit_tiny": Architecture(partial(vision_transformer, "vit_tiny", patch=4), narrow_normal),
     "vit_tiny_patch8": Architecture(partial(vision_transformer, "vit_tiny_patch8", patch=8), narrow_normal),
+    "vit_tiny_april": Architecture(partial(vision_transformer, "vit_tiny_april", patch=4, plain=True), narrow_normal),
 }
