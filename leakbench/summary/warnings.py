@@ -60,7 +60,7 @@ def warnings(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame) -> list[
         f"{key}: for {many} of {tap.victims} victims, {WORDS.get(why, why)}"
         for key, tap in taps.items()
         for why, many in (tap.doubts or {}).items()
-        if worst_case or why == BUDGET
+        if worst_case or why in (BUDGET, RANK)
     ]
     if not worst_case:
         return found

@@ -35,7 +35,9 @@ class April:
 
     rank: Annotated[
         Positive,
-        Field(description="Smallest singular value of D, as a share of the largest one, of a direction that is determined."),
+        Field(
+            description="Smallest singular value of D, as a share of the largest one, of a direction that is determined."
+        ),
     ] = 1e-6
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:

@@ -38,7 +38,9 @@ class PatchEmbedding:
 
     rank: Annotated[
         Positive,
-        Field(description="Smallest singular value of D, as a share of the largest one, of a direction that is determined."),
+        Field(
+            description="Smallest singular value of D, as a share of the largest one, of a direction that is determined."
+        ),
     ] = 1e-6
 
     def applies(self, view: View) -> bool:

@@ -27,7 +27,7 @@ from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.part import Positive, part
 from leakbench.core.types import Generators, Parameters
-from leakbench.engine.patches import folded
+from leakbench.engine.patches import folded, patches
 from leakbench.engine.steps import Affine, Crop, Flatten, Pointwise, Step
 from leakbench.federated.view import View
 
@@ -36,7 +36,7 @@ __all__ = ["RGap"]
 REFINEMENTS = 3
 """Number of corrections by the residual, which give the digits that the normal equations lose."""
 
-POWERS = 20
+POWERS = 5
 """Number of power iterations for the smallest and the largest singular value."""
 
 ACTIVE = 1e-6
@@ -65,7 +65,9 @@ class RGap:
 
     needs: ClassVar[Needs] = Needs(alone=True, kinds=PLAIN)
 
-    trust: Annotated[Positive, Field(description="Scale of the equations of the gradient over those of the weights.")] = 10.0
+    trust: Annotated[
+        Positive, Field(description="Scale of the equations of the gradient over those of the weights.")
+    ] = 30.0
     rank: Annotated[
         Positive,
         Field(description="Smallest singular value, as a share of the largest one, of a direction that is determined."),
@@ -115,8 +117,8 @@ class RGap:
 
     def _solved(self, front: _Front, view: View, entered: Tensor, cotangents: Tensor) -> list[_Victim]:
         """Return the victims at the network's input, from the inputs (V, d) of the layer behind and the derivatives by them."""
-        shared = view.network.shared
         victims = [_Victim.at(x, delta) for x, delta in zip(entered, cotangents, strict=True)]
+        parameters = [front.parameters(view, lane) for lane in range(view.victims)]
         for step, shape in zip(reversed(front.steps), reversed(front.shapes), strict=True):
             layer: _Layer | None = None
             for lane, victim in enumerate(victims):
@@ -124,8 +126,8 @@ class RGap:
                 if not isinstance(step, Affine):
                     victims[lane] = victim.before(step, shape)
                 elif victim.values.isfinite().all():
-                    if layer is None or not shared:
-                        layer = _Layer.of(step, shape, front.parameters(view, lane))
+                    if layer is None or not torch.equal(layer.weight, parameters[lane][step.weight]):
+                        layer = _Layer.of(step, shape, parameters[lane])
                     gradient = view.update[front.prefix + step.weight][lane].double()
                     victims[lane] = layer.before(victim, gradient, self.trust, self.rank)
                 else:
@@ -207,7 +209,9 @@ class _Victim:
             return _Victim(values, self.delta * slope, self.known & known, self.lack)
         back = step({}, True, self.values.new_zeros(1, 1, *shape)).back
         # Rows and columns that a crop leaves out stay unknown.
-        values, delta, known = (back(each.to(self.values)[None, None])[0, 0] for each in (self.values, self.delta, self.known))
+        values, delta, known = (
+            back(each.to(self.values)[None, None])[0, 0] for each in (self.values, self.delta, self.known)
+        )
         return _Victim(values, delta, known > 0, self.lack)
 
 
@@ -228,20 +232,23 @@ def _inverse(function: nn.Module, values: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer with weights as a matrix. Its n inputs are ordered by place, then by channel.
+    """A layer with weights. Its n inputs are ordered by place, then by channel; a linear layer has one place.
 
     Args:
         shape: Shape of the input.
+        weight: Its weight.
         bias: Its bias, 0 without one.
-        rows: (w, n), the matrix.
-        normal: (n, n), its product with itself.
+        matrix: (O, k * k * C), the weight in the order of the columns of `leakbench.engine.patches.patches`.
+        reads: (P, k * k), the places that each output reads; the number of places stands for the padding.
+        normal: (n, n), the product of the layer's map with itself.
     """
 
     step: Affine
     shape: tuple[int, ...]
     weight: Tensor
     bias: Tensor | float
-    rows: Tensor
+    matrix: Tensor
+    reads: Tensor
     normal: Tensor
 
     @classmethod
@@ -249,12 +256,15 @@ class _Layer:
         """Return the layer for inputs of a shape."""
         weight = parameters[step.weight]
         bias = 0.0 if step.bias is None else parameters[step.bias]
-        rows = weight
+        matrix, reads = weight, torch.zeros(1, 1, dtype=torch.int64, device=weight.device)
         if step.kernel is not None:
-            leaving = (*step.kernel.places(*shape[:2]), weight.shape[0])
-            units = torch.eye(math.prod(leaving), dtype=weight.dtype, device=weight.device).reshape(1, -1, *leaving)
-            rows = step.returned(units, weight, True, torch.Size((1, units.shape[1], *shape)))[0].flatten(1)
-        return cls(step, shape, weight, bias, rows, rows.mT @ rows)
+            matrix = weight.movedim(-3, -1).flatten(1)
+            places = math.prod(shape[:2])
+            numbers = 1.0 + torch.arange(places, dtype=weight.dtype, device=weight.device)
+            reads = patches(numbers.reshape(1, *shape[:2], 1), step.kernel).flatten(0, 2).long() - 1
+            reads = reads.where(reads >= 0, places)
+        product = (matrix.mT @ matrix).expand(len(reads), -1, -1)
+        return cls(step, shape, weight, bias, matrix, reads, _summed(product, reads, math.prod(shape[:-1])))
 
     def before(self, victim: _Victim, gradient: Tensor, trust: float, rank: float) -> _Victim:
         """Return the victim at the input of the layer, by least squares.
@@ -265,15 +275,21 @@ class _Layer:
             trust: See `RGap`.
             rank: See `RGap`.
         """
-        known, outputs = victim.known.flatten(), (victim.values - self.bias).flatten()
-        rows, normal = self.rows, self.normal
-        if not known.all():
-            rows, outputs = rows[known], outputs[known]
-            normal = rows.mT @ rows
+        sent, size = {self.step.weight: self.weight}, torch.Size((1, 1, *self.shape))
+        map_alone = dataclasses.replace(self.step, bias=None)
+
+        def back(leaving: Tensor) -> Tensor:
+            return self.step.returned(leaving[None, None], self.weight, True, size)[0, 0]
+
+        known = victim.known.to(self.weight)
+        normal = self.normal
+        if not victim.known.all():
+            each = known.reshape(len(self.reads), -1, 1) * self.matrix
+            normal = _summed(each.mT @ each, self.reads, math.prod(self.shape[:-1]))
         slopes = self._slopes(victim.delta)
         # (O, C, k, k) as (O * k * k, C), in the order of the slopes.
         slants = gradient if self.step.kernel is None else gradient.flatten(2).mT.flatten(0, 1)
-        scale = trust * self.rows.norm(dim=0).amax() / slopes.norm(dim=0).amax().clamp_min(TINY)
+        scale = trust * (self.normal.diagonal().amax() / slopes.square().sum(0).amax().clamp_min(TINY)).sqrt()
         slopes, slants = scale * slopes, scale * slants
         places, channels = slopes.shape[1], slants.shape[1]
         blocks = normal.clone().reshape(places, channels, places, channels)
@@ -281,11 +297,10 @@ class _Layer:
         solve, lack = _solver(blocks.reshape_as(normal), rank)
         x = torch.zeros_like(normal[0])
         for _ in range(1 + REFINEMENTS):
+            answer = map_alone(sent, True, x.reshape(size)).answer[0, 0]
             apart = slopes.mT @ (slants - slopes @ x.reshape(places, channels))
-            x = x + solve(rows.mT @ (outputs - rows @ x) + apart.flatten())
-        size = torch.Size((1, 1, *self.shape))
-        delta = self.step.returned(victim.delta[None, None], self.weight, True, size)[0, 0]
-        return _Victim.at(x.reshape(self.shape), delta, victim.lack + lack)
+            x = x + solve(back(known * (victim.values - self.bias - answer)).flatten() + apart.flatten())
+        return _Victim.at(x.reshape(self.shape), back(victim.delta), victim.lack + lack)
 
     def _slopes(self, delta: Tensor) -> Tensor:
         """Return K for one channel, the same for all of them, (O * k * k, H * W); (O, 1) for a linear layer."""
@@ -296,6 +311,16 @@ class _Layer:
         eye = torch.eye(count, dtype=delta.dtype, device=delta.device)
         columns = delta.movedim(-1, 0)[:, None, :, :, None] * eye[None, :, None, None]
         return folded(columns.flatten(0, 1), kernel, *self.shape[:2]).flatten(1)
+
+
+def _summed(products: Tensor, reads: Tensor, places: int) -> Tensor:
+    """Return the sum (n, n) of the products (P, k * k * C, k * k * C) of the numbers that each output reads, (P, k * k)."""
+    count, channels = reads.shape[1], products.shape[1] // reads.shape[1]
+    split = products.reshape(-1, count, channels, count, channels).transpose(2, 3)
+    total = products.new_zeros(places + 1, places + 1, channels, channels)
+    for product, own in zip(split, reads, strict=True):
+        total[own[:, None], own] += product  # Only the padding appears twice in `own`.
+    return total[:-1, :-1].transpose(1, 2).reshape(places * channels, -1)
 
 
 def _solver(normal: Tensor, rank: float) -> tuple[Callable[[Tensor], Tensor], int]:
