@@ -77,7 +77,7 @@ ACTIVATIONS: dict[type[nn.Module], Ways] = {
 
 
 def plain(layer: nn.Module) -> nn.Module:
-    """Return an activation of the same kind that does not work in place: with a leaky ReLU's slope, otherwise with default settings."""
+    """Return an activation that does not work in place, with default settings, except for the slope of a leaky ReLU."""
     return nn.LeakyReLU(layer.negative_slope) if type(layer) is nn.LeakyReLU else type(layer)()
 
 

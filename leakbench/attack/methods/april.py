@@ -58,8 +58,8 @@ class April:
         block = _plain_block(view)
         if block is None:
             raise InputError(
-                "attack: april reads an attention whose inputs are the tokens themselves; the first block of this network has a norm"
-                " or a shortcut, or is missing; use --leak-model vit_tiny_april, or --attack patch_embedding"
+                "attack: april reads an attention whose inputs are the tokens themselves; the first block of this network has a"
+                " norm or a shortcut, or is missing; use --leak-model vit_tiny_april, or --attack patch_embedding"
             )
         embedding = of_one_example("april", view)
         sent, name = view.network.parameters, f"{block}.attention.qkv.weight"

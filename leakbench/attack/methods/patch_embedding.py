@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from leakbench.attack.doubts import RANK
+from leakbench.attack.features import labels_of
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import IMAGE, Needs
 from leakbench.attack.one_step import answered_at_once, likeliest
@@ -89,7 +90,7 @@ class Embedding:
         """Return patches (V, T, C * k * k) as pictures, with the doubt `rank` for the victims in `lacking` (V,)."""
         size = view.network.parameters[self.weight].shape[-1]
         pictures = nn.functional.fold(patches.mT, view.shape[1:], size, stride=size).clamp(0, 1).to(view.like)
-        answer = answered_at_once((view,), pictures[:, None], rngs)
+        answer = answered_at_once((view,), pictures[:, None], rngs, labels=labels_of(view, rngs))
         return dataclasses.replace(answer, doubts={RANK: lacking})
 
 

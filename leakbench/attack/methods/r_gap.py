@@ -106,11 +106,13 @@ class RGap:
             )
         features = read(view, layer, rngs)
         answers = []
-        for entered, cotangents in zip(features.entered, features.cotangents, strict=True):
+        for entered, cotangents, labels in zip(features.entered, features.cotangents, features.labels, strict=True):
             victims = self._solved(front, view, entered[:, 0].double(), cotangents[:, 0].double())
             inputs = torch.stack([victim.values for victim in victims]).to(view.like)
             inputs = inputs.movedim(-1, 1) if inputs.dim() == 4 else inputs
-            answer = answered_at_once((view,), inputs.reshape(view.victims, 1, *view.shape).clamp(0, 1), rngs)
+            answer = answered_at_once(
+                (view,), inputs.reshape(view.victims, 1, *view.shape).clamp(0, 1), rngs, labels=labels
+            )
             lacking = torch.tensor([victim.lack > 0 for victim in victims], device=inputs.device)
             answers.append(dataclasses.replace(answer, doubts={RANK: lacking}))
         return answers
@@ -331,7 +333,7 @@ def _solver(normal: Tensor, rank: float) -> tuple[Callable[[Tensor], Tensor], in
         for _ in range(POWERS):
             small = torch.cholesky_solve(small / small.norm(), factor)
             large = normal @ (large / large.norm())
-        if 1 > rank**2 * small.norm() * large.norm():
+        if rank**2 * small.norm() * large.norm() < 1:
             return lambda b: torch.cholesky_solve(b[:, None], factor)[:, 0], 0
     values, vectors = torch.linalg.eigh(normal)
     inside = values > rank**2 * values[-1]
