@@ -414,6 +414,10 @@ ATTACKS = {
     "imprint": PLAIN,
     "rows": PLAIN,
     "spear": PLAIN,
+    "r_gap": PLAIN,
+    "april": ("image",),
+    "patch_embedding": ("image",),
+    "cocktail_party": PLAIN,
     "fishing": PLAIN,
     "tableak": ("tabular",),
 }

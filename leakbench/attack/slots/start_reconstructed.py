@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
 from pydantic import Field
 from torch import Tensor
@@ -17,6 +17,10 @@ from leakbench.federated.view import View
 __all__ = ["Reconstructed"]
 
 
+SEARCHES = ("autoleak", "gradient_matching", "feature_inversion", "lamp", "dager", "bag_of_words", "token_likelihood")
+"""Methods that search or reconstruct texts: their own fields have starts."""
+
+
 @runtime_checkable
 class Reconstructs(Protocol):
     """A method that returns a reconstruction."""
@@ -29,14 +33,11 @@ class Reconstructs(Protocol):
 class Reconstructed:
     """Start from the reconstruction of a method that does not search, its examples in ascending order of their labels."""
 
-    @property
-    def needs(self) -> Needs:
-        """Pictures or tables; the needs of the method are added."""
-        return Needs(kinds=PLAIN)
+    needs: ClassVar[Needs] = Needs(kinds=PLAIN)
 
     method: Annotated[
         Reconstructs,
-        Slot("method", ("leakbench.attack.methods",), without=("autoleak", "gradient_matching", "feature_inversion")),
+        Slot("method", ("leakbench.attack.methods",), without=SEARCHES),
     ]
     value: Annotated[Fraction, Field(description="Value in place of those that the method does not reconstruct.")] = 0.5
 
