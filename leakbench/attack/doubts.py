@@ -12,7 +12,7 @@ from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import logits_of
 from leakbench.federated.view import View
 
-__all__ = ["BUDGET", "OUTDONE", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
+__all__ = ["BUDGET", "OUTDONE", "RANK", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
 
 # Keys in reconstructions, rows and summaries. `leakbench.summary.warnings` has their texts.
 STUCK = "stuck"
@@ -21,6 +21,7 @@ UNCONVERGED = "unconverged"
 UNKNOWN = "unknown"
 UNCHECKED = "unchecked"
 BUDGET = "budget"
+RANK = "rank"
 
 
 def stuck(answer: Reconstruction) -> Tensor:

@@ -23,7 +23,7 @@ from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
 
-__all__ = ["Features", "read", "readable"]
+__all__ = ["Features", "labels_of", "read", "readable"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,12 @@ def read(view: View, layer: FullyConnected, rngs: Generators, until: Until | Non
         labels = _of_last(view, fully_connected(view.network, view.shape)[-1]).labels[:1]
         cotangents = _through(view, layer, delta)
         return Features(layer, entered[None, :, None], cotangents[None, :, None], labels)
+
+
+def labels_of(view: View, rngs: Generators) -> Tensor | None:
+    """Return the label (V, 1) of one example, from the features of a readable layer; None if no layer is readable."""
+    layer = readable(view) if view.examples == 1 else None
+    return None if layer is None else read(view, layer, rngs).labels[0]
 
 
 def _through(view: View, layer: FullyConnected, delta: Tensor) -> Tensor:

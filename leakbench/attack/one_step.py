@@ -14,12 +14,17 @@ from leakbench.core.errors import InputError
 from leakbench.core.task import heads_of
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
+from leakbench.models import one_hot
 
 __all__ = ["answered_at_once", "likeliest"]
 
 
 def answered_at_once(
-    views: tuple[View, ...], inputs: Tensor, rngs: Generators, fit: Fit | None = None
+    views: tuple[View, ...],
+    inputs: Tensor,
+    rngs: Generators,
+    fit: Fit | None = None,
+    labels: Tensor | None = None,
 ) -> Reconstruction:
     """Return inputs as a reconstruction after one step and one evaluation.
 
@@ -28,13 +33,15 @@ def answered_at_once(
         inputs: Reconstructed inputs (V, M, *s).
         rngs: Victim v draws from rngs[v].
         fit: What the attack learned before.
+        labels: (V, M) int64, labels that the attack has read; None for those of `LastLayer`.
 
     Returns:
-        The labels are those of `LastLayer`. The certainty is minus the squared distance of the gradients of the reconstruction
+        The certainty is minus the squared distance of the gradients of the reconstruction
         from the observed ones, summed over the views.
     """
     view = views[0]
-    targets, heads = _targets(view, rngs), heads_of(view.network.model)
+    targets = _targets(view, rngs) if labels is None else one_hot(labels, view.classes)
+    heads = heads_of(view.network.model)
     with torch.no_grad():
         each = [SquaredL2()(v.respond(inputs, targets.to(inputs)), v.update, v) for v in views]
     distance = torch.stack(each).sum(0)

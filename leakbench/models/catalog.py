@@ -18,6 +18,7 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.request import CLASS, NEXT_TOKEN
 from leakbench.core.task import Heads
 from leakbench.core.types import Parameters
+from leakbench.models.cnn6 import cnn6
 from leakbench.models.convnet import convnet
 from leakbench.models.external import ACCEPTED, ExternalNetwork, first_weights
 from leakbench.models.folder import NetworkFolder
@@ -214,6 +215,7 @@ MODELS: dict[str, Architecture] = {
         name: Architecture(partial(cnn_fc, name, rows=rows), torch_default)
         for name, rows in (("cnn_fc_1024", 1024), ("cnn_fc_2048", 2048))
     },
+    "cnn6": Architecture(cnn6, torch_default),
     "mlp": Architecture(mlp, xavier),
     "mlp_100": Architecture(mlp_100, torch_default),
     "mlp_256": Architecture(mlp_256, xavier),
@@ -235,4 +237,5 @@ MODELS: dict[str, Architecture] = {
     "unet_tiny": Architecture(unet_tiny, torch_default, heads=unet_tiny_of),
     "vit_tiny": Architecture(partial(vision_transformer, "vit_tiny", patch=4), narrow_normal),
     "vit_tiny_patch8": Architecture(partial(vision_transformer, "vit_tiny_patch8", patch=8), narrow_normal),
+    "vit_tiny_april": Architecture(partial(vision_transformer, "vit_tiny_april", patch=4, plain=True), narrow_normal),
 }

@@ -416,6 +416,10 @@ ATTACKS = {
     "seer": ("image",),
     "rows": PLAIN,
     "spear": PLAIN,
+    "r_gap": PLAIN,
+    "april": ("image",),
+    "patch_embedding": ("image",),
+    "cocktail_party": PLAIN,
     "fishing": PLAIN,
     "tableak": ("tabular",),
 }

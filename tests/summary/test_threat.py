@@ -11,6 +11,8 @@ from leakbench.summary.threat import MEANS, letter
     ("method", "server", "expected"),
     [
         ("spear", "honest", "C"),
+        ("r_gap", "honest", "C"),
+        ("cocktail_party", "honest", "C"),
         ("lmmse", "honest", "D"),
         ("analytic_fc", "trap", "F"),
         ("analytic_fc", "imprint", "G"),

@@ -369,6 +369,7 @@ def test_list_models_shows_sizes_and_activations():
     assert kinds["lenet_cpl"] == ("sigmoid", "none")
     assert kinds["lenet_cpl_gelu"] == ("GELU", "none")
     assert kinds["convnet_no_norm"] == ("ReLU", "none")
+    assert kinds["cnn6"] == ("leaky ReLU", "none")
     assert kinds["resnet18_batch_norm"] == ("ReLU", "batch")
     assert kinds["resnet18_group_norm"] == ("ReLU", "group")
     assert kinds["vit_tiny"] == kinds["gpt_tiny"] == kinds["gpt_wide"] == kinds["bert_tiny"] == ("GELU", "layer")
