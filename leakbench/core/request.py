@@ -187,7 +187,7 @@ class Request:
         str | None,
         Field(
             description=(
-                "What networks answer instead of the class: a name among the `targets` of the data set's recipe, such as labels, "
+                "What networks answer instead of the class: a name among the `targets` of the dataset's recipe, such as labels, "
                 "numbers or masks. Networks then have heads for them, and attacks search them."
             )
         ),
