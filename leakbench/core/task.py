@@ -28,6 +28,7 @@ __all__ = [
     "Heads",
     "LossFunction",
     "Task",
+    "heads_from",
     "heads_of",
     "is_classification",
     "loss_function",
@@ -38,6 +39,11 @@ __all__ = [
 ]
 
 Kind: TypeAlias = Literal["classes", "labels", "numbers"]
+
+KINDS: tuple[Kind, ...] = ("classes", "labels", "numbers")
+
+MOST = 10_000_000
+"""Largest size of a head."""
 
 LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
 """(outputs of a batch, targets of a batch) -> the loss of each example (n,), or their mean."""
@@ -180,9 +186,13 @@ class Heads:
         )
 
     def start(self, normal: Tensor) -> Tensor:
-        """Return the start (..., k) of a search of free numbers from N(0, 1) draws; numbers start near their center."""
+        """Return the start (..., k) of a search of free numbers from N(0, 1) draws.
+
+        It is near targets without a preference, and for numbers near their center. From draws of deviation 1, searches with
+        second derivatives do not leave the gradient of a wrong class.
+        """
         parts = (
-            part / 10 + part.new_tensor(head.center) if head.kind == "numbers" else part
+            part / 10 + part.new_tensor(head.center) if head.kind == "numbers" else part / 10
             for head, part in zip(self.heads, self.split(normal), strict=True)
         )
         return self.joined(tuple(parts))
@@ -275,6 +285,32 @@ class Heads:
 
         losses: Tensor = vmap(one)(outputs, parts[0] if len(parts) == 1 else parts)
         return losses
+
+
+def heads_from(text: str, loss: LossFunction | None = None) -> Heads:
+    """Return the heads of words such as `labels:1x64x64,classes:10`: kinds, each with its width and places.
+
+    Args:
+        text: The words.
+        loss: A user's function; None for the losses of the heads.
+
+    Raises:
+        InputError: For other words.
+    """
+    heads: list[Head] = []
+    for word in text.split(","):
+        kind, _, sizes = word.strip().partition(":")
+        numbers = sizes.split("x")
+        if kind not in KINDS or not all(n.isascii() and n.isdecimal() and 1 <= int(n) <= MOST for n in numbers):
+            raise InputError(
+                f"targets: got {word!r}, expected KIND:WIDTH or KIND:WIDTHxHEIGHTxWIDTH with one of {', '.join(KINDS)}, as"
+                " labels:1x64x64,classes:10"
+            )
+        width, *places = map(int, numbers)
+        heads.append(
+            Head(f"{kind} {len(heads) + 1}", kind, width, tuple(places), (0.5,) * width if kind == "numbers" else ())
+        )
+    return Heads(tuple(heads), loss, "targets" if loss is None else getattr(loss, "__qualname__", "own"))
 
 
 CLASSIFICATION = Heads((Head("class", "classes", 0),))
