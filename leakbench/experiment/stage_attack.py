@@ -306,7 +306,7 @@ def _attack_chunk(
     )
     if cell.data.targets is not None:
         rows = rows.join(
-            score_targets(own_reconstruction, real, cell.data.targets.test, cell.data.targets.heads, closeness)
+            score_targets(own_reconstruction, real, cell.data.public_answers, cell.data.targets.heads, closeness)
         )
     if isinstance(table, TextJudge):
         rows = rows.join(score_text(ordered, real, table))
