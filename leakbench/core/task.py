@@ -65,7 +65,7 @@ class Head:
             binary cross-entropy. `numbers`: `width` numbers, by squared error.
         width: Number of outputs at each place.
         places: Grid (H, W) of places with an answer each; empty for one answer for the whole example.
-        center: Mean of the training targets of `numbers`, from which explained variance is measured; empty for other kinds.
+        center: Mean of the test targets of `numbers`, from which explained variance is measured; empty for other kinds.
     """
 
     name: str
