@@ -20,8 +20,8 @@ __all__ = ["cell_curve", "cell_epsilon", "ledger_of", "schedule_of"]
 
 
 CONTROLS = (
-    "control variates of SCAFFOLD carry earlier noise and cohorts into later updates: no other client's noise counts, and no draw of"
-    " cohorts of a fixed size"
+    "control variates of SCAFFOLD carry earlier noise and cohorts into later updates: no other client's noise counts, and no draw"
+    " of cohorts of a fixed size"
 )
 
 

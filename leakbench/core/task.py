@@ -332,7 +332,7 @@ def task_content(model: nn.Module) -> str:
 
 def _digest(function: LossFunction) -> str:
     """Return the sha256 of the source of a function's module; raises OSError or TypeError if it cannot be read."""
-    return hashlib.sha256(inspect.getsource(inspect.getmodule(function) or function).encode()).hexdigest()  # type: ignore[arg-type]
+    return hashlib.sha256(inspect.getsource(inspect.getmodule(function) or function).encode()).hexdigest()
 
 
 def pinned_loss(text: str) -> str:

@@ -89,7 +89,11 @@ def _shuffled(arriving: Released, guarded: tuple[Guarded, ...], schedule: Schedu
     if any(n.station != "client" or n.integer for n in noises):
         return arriving
     if not schedule.complete:
-        why = "control variates connect the reports" if schedule.control_variates else "the number of reports in a round is random"
+        why = (
+            "control variates connect the reports"
+            if schedule.control_variates
+            else "the number of reports in a round is random"
+        )
         text = f"{arriving.sentence}; {why}, so that shuffling proves nothing"
         return dataclasses.replace(arriving, sentence=text)
     least = min(multiplier(g.noises[-1], lambda noise: noise.std) for g in guarded)
@@ -299,7 +303,7 @@ def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     visible = own and not schedule.complete
     # Other clients' control variates depend on earlier cohorts, whose members are not independent of each other.
     shown = schedule.client_sampling == "in_turn" or (schedule.control_variates and schedule.client_sampling == "fixed")
-    draw: Draw = "visible" if visible or shown else schedule.client_sampling
+    draw: Draw = "visible" if visible or shown or schedule.client_sampling == "in_turn" else schedule.client_sampling
     parts = _parts(guarded, schedule, draw)
     what = f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, {schedule.rounds} rounds"
     if shown:

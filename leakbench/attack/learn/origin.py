@@ -33,9 +33,9 @@ def origin_of(
 ) -> Origin:
     """Return the origin of what a part learns from public examples and, if it reads them, from views.
 
-    For a view, everything counts that determines the gradient of a single example: the weights and statistics of the network, and
-    its loss; the stations that the attacker runs, with their clock; the noise; and the leakage point. Two leakage points between which nothing
-    acts have the same origin. Neither the observed updates nor the victims count. The version of PyTorch counts, since another
+    For a view, everything counts that determines the gradient of a single example: the weights and statistics of the network; its
+    loss; the stations that the attacker runs, with their clock; the noise; and the leakage point. Two leakage points between which
+    nothing acts have the same origin. Neither the observed updates nor the victims count. The version of PyTorch counts, since another
     version may sum in another order.
 
     Args:
