@@ -35,8 +35,8 @@ def origin_of(
 
     For a view, everything counts that determines the gradient of a single example: the weights and statistics of the network; its
     loss; the stations that the attacker runs, with their clock; the noise; and the leakage point. Two leakage points between which
-    nothing acts have the same origin. Neither the observed updates nor the victims count. The version of PyTorch counts, since another
-    version may sum in another order.
+    nothing acts have the same origin. Neither the observed updates nor the victims count. The version of PyTorch counts, since
+    another version may sum in another order.
 
     Args:
         part: Name of the part.
