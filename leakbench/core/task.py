@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -34,6 +34,7 @@ __all__ = [
     "loss_function",
     "pinned_loss",
     "squared_error",
+    "task_content",
     "task_of",
     "with_task",
 ]
@@ -70,7 +71,7 @@ class Head:
             binary cross-entropy. `numbers`: `width` numbers, by squared error.
         width: Number of outputs at each place.
         places: Grid (H, W) of places with an answer each; empty for one answer for the whole example.
-        center: Mean of the training targets of `numbers`, from which explained variance is measured; empty for other kinds.
+        center: Mean of the test targets of `numbers`, from which explained variance is measured; empty for other kinds.
     """
 
     name: str
@@ -354,6 +355,22 @@ def squared_error(output: Tensor, target: Any) -> Tensor:
     return (output.reshape(target.shape) - target).square().flatten(1).mean(1)
 
 
+def task_content(model: nn.Module) -> str:
+    """Return what decides the losses of a network with heads, for the identity of what is learned from its gradients.
+
+    The result is empty for classes, and for next tokens, whose network says so itself.
+    """
+    heads = heads_of(model)
+    if heads is None:
+        return ""
+    return f"{replace(heads, function=None)}{'' if heads.function is None else _digest(heads.function)}"
+
+
+def _digest(function: LossFunction) -> str:
+    """Return the sha256 of the source of a function's module; raises OSError or TypeError if it cannot be read."""
+    return hashlib.sha256(inspect.getsource(inspect.getmodule(function) or function).encode()).hexdigest()
+
+
 def pinned_loss(text: str) -> str:
     """Return `package.module:function` with the sha256 of the module's source, which is part of a run's identity.
 
@@ -362,10 +379,10 @@ def pinned_loss(text: str) -> str:
     """
     function = import_function("loss", text, str(Path.cwd()))
     try:
-        source = inspect.getsource(inspect.getmodule(function) or function)
+        digest = _digest(function)
     except (OSError, TypeError):
         raise InputError(f"loss: the source of {text!r} cannot be read; expected a function in a file") from None
-    return f"{text}@{hashlib.sha256(source.encode()).hexdigest()}"
+    return f"{text}@{digest}"
 
 
 def loss_function(pinned: str) -> LossFunction:

@@ -274,6 +274,8 @@ def test_files_import_no_code(tmp_path: Path) -> None:
         cell_fields("", {"loss": "os:abort"})
     with pytest.raises(InputError, match=r"row 1: model: got the function 'os:abort'"):
         cell_fields("row 1: ", {"model": "os:abort"})
+    with pytest.raises(InputError, match=r"row 1: loss: got the function 'torchvision:fn'"):
+        cell_fields("row 1: ", {"loss": "torchvision:fn"})
     assert cell_fields("", {"model": "torchvision:resnet18"}) == {"model": "torchvision:resnet18"}
     recipe = (catalog_folder("attacks") / "cpl.yaml").read_text() + "leak_model: os:abort\n"
     (tmp_path / "mine.yaml").write_text(recipe)
