@@ -135,7 +135,7 @@ class Request:
         Unset("the attack's"),
     ] = None
     dataset: Annotated[
-        str, Field(description=f"Dataset: {RECIPE}, or folder:PATH (your own pictures, one folder per class).")
+        str, Field(description=f"Dataset: {RECIPE}, or folder:PATH (your own images, one folder per class).")
     ] = "faces"
     size: Annotated[
         int | None,
@@ -143,7 +143,7 @@ class Request:
             ge=8,
             le=512,
             description=(
-                "Height and width of the pictures. Photographs of face folders are read at this size, other pictures are resized."
+                "Height and width of the images. Photographs of face folders are read at this size, other images are resized."
             ),
         ),
         OF_DATASET,
