@@ -187,7 +187,10 @@ def _datasets() -> str:
         "",
         "Embedded datasets come with scikit-image or scikit-learn. leakbench searches the data folders for the others, downloads",
     ]
-    lines += ["them if they are missing, and checks their sha256. `leakbench data list` prints the folder of each.", ""]
+    lines += [
+        "them if they are missing and their source allows it, and checks their checksums. `leakbench data list` prints the"
+    ]
+    lines += ["folder of each.", ""]
     for name in names("datasets"):
         recipe = resolve("datasets", DatasetRecipe, name)[1]
         federation = recipe.federation
@@ -198,6 +201,7 @@ def _datasets() -> str:
             "",
             escaped(_joined(recipe.note)),
             "",
+            *([f"Get the files from <{recipe.page}>.", ""] if recipe.page else []),
             f"Default federation: {federation.clients:,} clients with {federation.examples_per_client:,} examples,"
             f" {federation.clients_per_round:,} per round, {federation.rounds:,} rounds of {federation.local_iterations:,} local"
             f" iterations with batches of {federation.batch}.",

@@ -110,7 +110,7 @@ FAMILIES: dict[str, list[tuple[str, str]]] = {
         ("Knowledge of the noise", "autoleak|whitened"),
         ("Closed forms and features", "analytic|feature|rows|spear"),
         ("Learned attackers", "decoder|learning|lmmse"),
-        ("Malicious servers", "fishing|imprint|loki|quantile|trap"),
+        ("Malicious servers", "fishing|imprint|loki|peftleak|quantile|scale_mia|seer|trap"),
         ("Rankings", "identification"),
     ],
     "results": [

@@ -11,9 +11,8 @@ from leakbench.core.answers import Reconstruction
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import logits_of
 from leakbench.federated.view import View
-from leakbench.models import one_hot
 
-__all__ = ["BUDGET", "OUTDONE", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
+__all__ = ["BUDGET", "OUTDONE", "RANK", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
 
 # Keys in reconstructions, rows and summaries. `leakbench.summary.warnings` has their texts.
 STUCK = "stuck"
@@ -22,6 +21,7 @@ UNCONVERGED = "unconverged"
 UNKNOWN = "unknown"
 UNCHECKED = "unchecked"
 BUDGET = "budget"
+RANK = "rank"
 
 
 def stuck(answer: Reconstruction) -> Tensor:
@@ -51,11 +51,14 @@ def twins(view: View, most: int) -> View | None:
     if public is None or not many:
         return None
     like = view.like
-    inputs = public.inputs[: many * each].to(like).reshape(many, each, *view.shape)
-    labels = public.labels[: many * each].reshape(many, each)
+    few = public.first(many * each)
+    inputs = few.inputs.to(like).reshape(many, each, *view.shape)
+    targets = few.targets(view.classes).to(like).reshape(many, each, -1)
     alike = view.of(torch.zeros(many, dtype=torch.int64, device=like.device))
     bare = dataclasses.replace(alike, stations=Stations(), noise=None, unknown="")
     with torch.no_grad():
-        update = bare.respond(inputs, one_hot(labels, view.classes).to(like))
+        update = bare.respond(inputs, targets)
     logits = None if view.logits is None else logits_of(bare.network, inputs)
-    return dataclasses.replace(bare, update=update, labels=None if view.labels is None else labels, logits=logits)
+    return dataclasses.replace(
+        bare, update=update, labels=None if view.labels is None else few.labels.reshape(many, each), logits=logits
+    )

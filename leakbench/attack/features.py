@@ -15,14 +15,15 @@ from torch import Tensor
 
 from leakbench.attack.batch_features import separable, separated
 from leakbench.attack.clock import Until
-from leakbench.attack.front import FullyConnected, fully_connected
+from leakbench.attack.front import FullyConnected, fully_connected, outputs_of, quotient
+from leakbench.core.task import is_classification
 from leakbench.core.types import Generators
 from leakbench.defense.clip import ClipWhole
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
 
-__all__ = ["Features", "read", "readable"]
+__all__ = ["Features", "labels_of", "read", "readable"]
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,11 @@ def readable(view: View) -> FullyConnected | None:
     `leakbench.attack.batch_features`.
 
     Returns:
-        None if no layer qualifies, or if it is the first layer of the network, which `analytic_fc` reads.
+        None if no layer qualifies, if it is the first layer of the network, which `analytic_fc` reads, or if the network does not
+            name classes.
     """
+    if not is_classification(view.network.model):
+        return None
     if view.examples > 1:
         return separable(view)
     transforms = view.stations.before(view.tap).transforms
@@ -83,19 +87,16 @@ def read(view: View, layer: FullyConnected, rngs: Generators, until: Until | Non
             return Features(layer, entered[None], cotangents[None], labels[None], cut)
         if layer.last:
             return _of_last(view, layer)
-        entered, delta = _quotient(view, layer)
+        entered, delta = quotient(view, layer)
         labels = _of_last(view, fully_connected(view.network, view.shape)[-1]).labels[:1]
         cotangents = _through(view, layer, delta)
         return Features(layer, entered[None, :, None], cotangents[None, :, None], labels)
 
 
-def _quotient(view: View, layer: FullyConnected) -> tuple[Tensor, Tensor]:
-    """Return h (V, d) and dL/dz (V, k) of a layer with a bias, h by least squares over the rows of dW = db h^T."""
-    weight, bias = view.update[f"{layer.name}weight"].double(), view.update[f"{layer.name}bias"].double()
-    largest = bias.abs().amax(1, keepdim=True)
-    share = bias / largest  # The squares of small gradients would underflow.
-    entered = torch.einsum("vk,vkd->vd", share, weight) / (share.square().sum(1, keepdim=True) * largest)
-    return entered.to(view.update[f"{layer.name}weight"]), bias.to(view.update[f"{layer.name}bias"])
+def labels_of(view: View, rngs: Generators) -> Tensor | None:
+    """Return the label (V, 1) of one example, from the features of a readable layer; None if no layer is readable."""
+    layer = readable(view) if view.examples == 1 else None
+    return None if layer is None else read(view, layer, rngs).labels[0]
 
 
 def _through(view: View, layer: FullyConnected, delta: Tensor) -> Tensor:
@@ -104,25 +105,11 @@ def _through(view: View, layer: FullyConnected, delta: Tensor) -> Tensor:
     return delta @ weight if view.network.shared else torch.einsum("vk,vkd->vd", delta, weight)
 
 
-def _logits(view: View, layer: FullyConnected, entered: Tensor) -> Tensor:
-    """Return W h + b, (V, ..., classes) for (V, ..., d), in float64."""
-    own = view.network.parameters
-    weight = own[f"{layer.name}weight"].double()
-    weight = weight.expand(view.victims, *weight.shape[-2:])
-    flat = entered.double().reshape(view.victims, -1, entered.shape[-1])
-    logits = (flat @ weight.mT).reshape(*entered.shape[:-1], -1)
-    if f"{layer.name}bias" in own:
-        bias = own[f"{layer.name}bias"].double()
-        bias = bias.expand(view.victims, bias.shape[-1])
-        logits = logits + bias.reshape(view.victims, *[1] * (logits.dim() - 2), -1)
-    return logits
-
-
 def _of_last(view: View, layer: FullyConnected) -> Features:
     """Return the inputs of the last layer for one example, whose label follows from dL/dz = softmax(z) - y."""
     weight = view.update[f"{layer.name}weight"]
     if layer.biased:
-        entered, delta = _quotient(view, layer)
+        entered, delta = quotient(view, layer)
         entered, delta = entered[None], delta[None]
     else:
         entered, delta = _roots(view, layer)
@@ -133,7 +120,7 @@ def _of_last(view: View, layer: FullyConnected) -> Features:
 
 def _label(view: View, layer: FullyConnected, entered: Tensor, delta: Tensor) -> Tensor:
     """Return (V,): the class y for which softmax(z) - y has the direction of dL/dz, whose length a clip may have changed."""
-    chances = _logits(view, layer, entered).softmax(-1)
+    chances = outputs_of(view, layer, entered).softmax(-1)
     expected = chances[:, None] - torch.eye(view.classes, dtype=chances.dtype, device=chances.device)
     cosine = torch.nn.functional.cosine_similarity(expected, delta.double()[:, None], dim=-1)
     return cosine.nan_to_num(nan=-1.0).argmax(1)
@@ -159,7 +146,7 @@ def _roots(view: View, layer: FullyConnected) -> tuple[Tensor, Tensor]:
         own, along = sign * v, sign * a
         label = along.argmin(1)
         for t in _crossings(view, layer, own, -along[lanes, label], label):
-            chances = _logits(view, layer, t[:, None] * own).softmax(-1)
+            chances = outputs_of(view, layer, t[:, None] * own).softmax(-1)
             delta = chances - one_hot(label, view.classes).to(chances)
             apart = (delta * t[:, None] - along).square().sum(1) / along.square().sum(1)
             # Features after a ReLU or a sigmoid are not negative, which determines the sign of v.
@@ -179,7 +166,7 @@ def _roots(view: View, layer: FullyConnected) -> tuple[Tensor, Tensor]:
 
 def _crossings(view: View, layer: FullyConnected, v: Tensor, length: Tensor, label: Tensor) -> list[Tensor]:
     """Return up to three roots t (V,) of t (1 - p_label(t v)) = length, NaN where there are fewer."""
-    slope, base = _logits(view, layer, v), _logits(view, layer, torch.zeros_like(v))
+    slope, base = outputs_of(view, layer, v), outputs_of(view, layer, torch.zeros_like(v))
     slope = slope - base
 
     def missed(t: Tensor) -> Tensor:

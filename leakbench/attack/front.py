@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
+from torch.utils._pytree import tree_leaves
 
 from leakbench.attack.smooth import smoothed
 from leakbench.core.types import Network, Parameters
 from leakbench.engine.chain import Chain, chain_of
+from leakbench.federated.view import View
 
-__all__ = ["Front", "FullyConnected", "fully_connected"]
+__all__ = ["Front", "FullyConnected", "fully_connected", "outputs_of", "quotient"]
 
 
 @dataclass(frozen=True)
@@ -126,10 +128,11 @@ def _before(
         return before, _uses(logits, tensors)
 
 
-def _uses(result: Tensor, tensors: Parameters) -> dict[str, int]:
-    """Return the number of operations that read each of the tensors in the computation of a result."""
+def _uses(results: Any, tensors: Parameters) -> dict[str, int]:
+    """Return the number of operations that read each of the tensors in the computation of a tensor, or of several in containers."""
     names, counts = {id(tensor): name for name, tensor in tensors.items()}, dict.fromkeys(tensors, 0)
-    nodes, known = [result.grad_fn], {result.grad_fn}
+    nodes = [result.grad_fn for result in tree_leaves(results)]
+    known = set(nodes)
     while nodes:
         node = nodes.pop()
         for inner, _ in () if node is None else node.next_functions:
@@ -256,3 +259,26 @@ def _sequences(model: nn.Module, layer: FullyConnected) -> Iterator[tuple[str, n
         own = {f"{name}.{n}" for n, _ in child.named_parameters()}
         if type(model) is not nn.Sequential and type(child) is nn.Sequential and own == set(layer.names):
             yield f"{name}.", child
+
+
+def quotient(view: View, layer: FullyConnected) -> tuple[Tensor, Tensor]:
+    """Return h (V, d) and dL/dz (V, k) of a layer with a bias, h by least squares over the rows of dW = db h^T."""
+    weight, bias = view.update[f"{layer.name}weight"].double(), view.update[f"{layer.name}bias"].double()
+    largest = bias.abs().amax(1, keepdim=True)
+    share = bias / largest  # The squares of small gradients would underflow.
+    entered = torch.einsum("vk,vkd->vd", share, weight) / (share.square().sum(1, keepdim=True) * largest)
+    return entered.to(view.update[f"{layer.name}weight"]), bias.to(view.update[f"{layer.name}bias"])
+
+
+def outputs_of(view: View, layer: FullyConnected, entered: Tensor) -> Tensor:
+    """Return W h + b, (V, ..., k) for (V, ..., d), in float64."""
+    own = view.network.parameters
+    weight = own[f"{layer.name}weight"].double()
+    weight = weight.expand(view.victims, *weight.shape[-2:])
+    flat = entered.double().reshape(view.victims, -1, entered.shape[-1])
+    logits = (flat @ weight.mT).reshape(*entered.shape[:-1], -1)
+    if f"{layer.name}bias" in own:
+        bias = own[f"{layer.name}bias"].double()
+        bias = bias.expand(view.victims, bias.shape[-1])
+        logits = logits + bias.reshape(view.victims, *[1] * (logits.dim() - 2), -1)
+    return logits

@@ -76,6 +76,11 @@ def _blank(view: View) -> Reconstruction:
     return Reconstruction(inputs, labels, certainty, trajectory, none, none, inputs[None], (0,), none[None])
 
 
+def _unknown(blank: Reconstruction, like: Tensor) -> Tensor:
+    """Return targets (V, M, k) of NaN."""
+    return like.new_full((*blank.labels.shape, like.shape[-1]), torch.nan)
+
+
 def _padded(answer: Reconstruction, blank: Reconstruction, there: Tensor) -> Reconstruction:
     """Return `blank` with the reconstruction `answer` of the victims at the positions `there`."""
 
@@ -94,6 +99,7 @@ def _padded(answer: Reconstruction, blank: Reconstruction, there: Tensor) -> Rec
         answer,
         inputs=placed(blank.inputs, answer.inputs),
         labels=placed(blank.labels, answer.labels),
+        targets=None if answer.targets is None else placed(_unknown(blank, answer.targets), answer.targets),
         certainty=placed(blank.certainty, answer.certainty),
         trajectory=spread(answer.trajectory, torch.nan),
         steps=spread(answer.steps[None], 0)[0],

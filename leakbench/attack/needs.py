@@ -32,6 +32,7 @@ class Needs:
         labels: The true labels of the victims (an oracle).
         logits: The logits of the victims under the sent network (an oracle).
         alone: Updates of one example each, not of a batch.
+        statistics: Statistics of batch normalisation that a guess should have, see `leakbench.experiment.statistics`.
         public: Largest number of public examples that the part reads.
         classes: A network that answers with classes.
         kinds: The kinds of data that the part can attack; those that all parts of an attack have in common are left.
@@ -42,6 +43,7 @@ class Needs:
     logits: bool = False
     alone: bool = False
     classes: bool = False
+    statistics: bool = False
     public: int = 0
     kinds: tuple[str, ...] = KINDS
 

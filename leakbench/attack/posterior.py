@@ -11,8 +11,10 @@ from leakbench.attack.looks import averaged
 from leakbench.attack.public import public_of
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.slots.distance import Likelihood, SquaredL2
+from leakbench.attack.slots.labels import solved_targets
 from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.core.answers import Reconstruction
+from leakbench.core.task import heads_of
 from leakbench.core.types import Parameters
 from leakbench.federated.view import View
 from leakbench.models import one_hot
@@ -65,7 +67,7 @@ def plausible(view: View, answer: Reconstruction, prior: Coordinates | None) -> 
     few = public_of(view, "autoleak")
     with torch.no_grad():
         energy = prior.energy(prior.encode(answer.inputs), _targets(view, answer))
-        targets = one_hot(few.labels, view.classes).to(answer.inputs)[:, None]
+        targets = few.targets(view.classes).to(answer.inputs)[:, None]
         usual = prior.energy(prior.encode(few.inputs.to(answer.inputs)[:, None]), targets)
     return energy <= 2 * answer.inputs.shape[1] * usual.amax()
 
@@ -140,5 +142,16 @@ def _response(view: View, answer: Reconstruction) -> Parameters:
 
 
 def _targets(view: View, answer: Reconstruction) -> Tensor:
-    # A victim without a reconstruction may have no label.
-    return one_hot(answer.labels.clamp_min(0), view.classes).to(answer.inputs)
+    """Return the targets (V, M, k) of a reconstruction, those of its labels for classes.
+
+    An attack that infers no targets gets those that the gradient shows, else the mean of public examples.
+    """
+    if heads_of(view.network.model) is None:
+        # A victim without a reconstruction may have no label.
+        return one_hot(answer.labels.clamp_min(0), view.classes).to(answer.inputs)
+    targets = solved_targets(view) if answer.targets is None else answer.targets
+    if targets is None:
+        public = view.public
+        usual = answer.inputs.new_full((view.classes,), 0.5) if public is None else public.targets(view.classes).mean(0)
+        targets = usual.expand(view.victims, view.examples, -1)
+    return targets.to(answer.inputs).nan_to_num()

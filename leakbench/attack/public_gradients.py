@@ -12,11 +12,16 @@ from leakbench.core.errors import InputError
 from leakbench.core.types import Parameters
 from leakbench.defense.guess import Surviving, on_a_guess
 from leakbench.defense.transform import RunsNetwork, Stations
+from leakbench.engine.budget import lanes_within
+from leakbench.engine.saved import activations, gradient_bytes
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
-from leakbench.models import one_hot
 
 __all__ = ["before_mask", "check_learnable", "fitting", "flat", "gradients_alone", "numbers"]
+
+
+CHUNK = 1_500_000_000
+"""Largest number of bytes of the gradients that are computed at once for large pictures."""
 
 
 def gradients_alone(
@@ -37,9 +42,11 @@ def gradients_alone(
     tap = "type-0" if view.tap == "global" else view.tap
     like = next(iter(view.network.parameters.values()))
     inputs = examples.inputs.to(like)[:, None, None, None]
-    targets = one_hot(examples.labels, view.classes).to(like)[:, None, None, None]
+    targets = examples.targets(view.classes).to(like)[:, None, None, None]
     # The gradients of language models are larger than all caches: fewer at once are several times faster.
     few = min(chunk, fitting(view, 64_000_000 if view.vocabulary is not None else 600_000_000))
+    if activations(view.network, view.shape):
+        few = lanes_within(CHUNK, gradient_bytes(view.network, view.shape), few)
     for x, y in zip(torch.split(inputs, few), torch.split(targets, few), strict=True):
         rngs = None if rng is None else (rng,) * len(x)
         with torch.no_grad():  # The yield is outside, since a caller that stops early would stay without derivatives.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from leakbench.attack import Attack
+from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.rankings.attributes import Attributes
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
@@ -19,7 +20,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.models import architecture
-from leakbench.models.folder import shown
+from leakbench.models.references import shown
 
 __all__ = ["behaviours_of"]
 
@@ -40,6 +41,7 @@ class Resolved(Protocol):
 
 
 USED: dict[str, Callable[[Resolved], bool]] = {
+    "closed forms": lambda cell: isinstance(cell.attack.method, AutoLeak) and cell.settings.leaking.startswith("vit_"),
     "engine": lambda cell: cell.settings.engine == "fast",
     "training": lambda cell: cell.settings.federation.rounds > 0,
     "rankings": lambda cell: cell.settings.victims > 1,

@@ -14,17 +14,18 @@ from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.device import conditions
 from leakbench.cell.settings import Settings
 from leakbench.core.behaviour import raised
+from leakbench.core.errors import InputError
 from leakbench.core.provenance import versions
 from leakbench.core.recipe import acting, describe
 from leakbench.core.request import Request
 from leakbench.core.rng import generator
 from leakbench.core.types import Clock
 from leakbench.data.dataset import Dataset
-from leakbench.data.partition import Partition
+from leakbench.data.partition import Iid, Partition
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.measure.metrics import Score
-from leakbench.models.folder import FOLDER, NetworkFolder, named
+from leakbench.models.references import identity_of, named
 from leakbench.storage.store import SCHEMA, content_hash
 
 __all__ = ["Cell", "hand_out", "identified", "identity", "leak_clock", "leak_federation"]
@@ -91,8 +92,7 @@ def identified(cell: Cell) -> Cell:
         "settings": _described(cell.settings) | {"device": "cpu"},
     }
     for name in ("model", "leak_model"):  # The same files in another folder are the same network.
-        if (network := NetworkFolder.of(content["settings"][name])) is not None:
-            content["settings"][name] = f"{FOLDER}{network.sha256}"
+        content["settings"][name] = identity_of(getattr(cell.settings, name))
     if not cell.settings.federation.dropout:
         # Without dropout, its settings change no result, so they are not part of the identity.
         del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
@@ -130,9 +130,22 @@ def _described(settings: Settings) -> dict[str, Any]:
 
 
 def hand_out(cell: Cell) -> Partition:
-    """Hand the training examples out to the clients of a cell."""
-    f, rng = cell.settings.federation, generator(cell.settings.seed, "partition")
-    return f.partition(cell.data.train_targets, f.clients, f.examples_per_client, rng)
+    """Hand the training examples out to the clients of a cell.
+
+    Raises:
+        InputError: If clients would need an example twice, or a partition by groups has none.
+    """
+    f, rng, data = cell.settings.federation, generator(cell.settings.seed, "partition"), cell.data
+    if not getattr(f.partition, "by_groups", False):
+        return f.partition(data.train_targets, f.clients, f.examples_per_client, rng)
+    if not data.has_examples:
+        # Recorded sizes have no groups. Only the counts of copies are used without examples, and each example has at most one.
+        return Iid()(data.train_targets, f.clients, f.examples_per_client, rng)
+    if data.groups is None:
+        raise InputError(
+            f"partition: by_group needs a dataset with groups (femnist, celeba, lfw), {data.name!r} has none; use iid"
+        )
+    return f.partition(data.groups, f.clients, f.examples_per_client, rng)
 
 
 def leak_federation(cell: Cell) -> Federation:

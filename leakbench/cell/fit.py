@@ -7,21 +7,22 @@ import torch
 from leakbench.attack import Attack
 from leakbench.attack.needs import IMAGE, TABULAR, TEXT, ReadsParameters
 from leakbench.attack.servers.fishing import fished
+from leakbench.attack.servers.peftleak import PeftLeak
 from leakbench.attack.servers.server import lies
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
 from leakbench.cell.victim_mode import check_mode
 from leakbench.core.errors import InputError
-from leakbench.core.request import NEXT_TOKEN
+from leakbench.core.request import BATCH, CLASS
 from leakbench.core.types import Clock, Network
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
 from leakbench.defense.augmentation import Batch, applied
 from leakbench.defense.transform import RunsNetwork, name_of
-from leakbench.models.folder import shown
 from leakbench.models.language import LanguageModel
+from leakbench.models.references import shown
 
-__all__ = ["check_alone", "check_class", "check_fit", "check_kind", "check_loss", "check_trained"]
+__all__ = ["check_alone", "check_class", "check_fit", "check_kind", "check_loss", "check_statistics", "check_trained"]
 
 MOST_INDICES = 100_000_000
 
@@ -76,7 +77,7 @@ def check_inputs(defense: Defense, data: Dataset) -> None:
     """Raise InputError if the defense changes inputs and cannot change those of the data."""
     tokens = data.kind == TEXT
     inputs = torch.zeros(1, 2, *data.shape, dtype=torch.int64 if tokens else torch.float32)
-    applied(defense.inputs, Batch(inputs, torch.zeros(1, 2, data.classes), torch.ones(1, 2)), Clock(0, 0, 1, 1), None)
+    applied(defense.inputs, Batch(inputs, torch.zeros(1, 2, data.outputs), torch.ones(1, 2)), Clock(0, 0, 1, 1), None)
 
 
 def check_kind(attack: Attack, data: Dataset, names: tuple[str, str]) -> None:
@@ -114,23 +115,52 @@ def check_alone(s: Settings, attack: Attack, defense: Defense, name: str) -> Non
             )
 
 
+def check_statistics(s: Settings, attack: Attack, defense: Defense, name: str) -> None:
+    """Raise InputError for statistics of the attacker that do not fit the rest of a cell.
+
+    Args:
+        name: Name of the attack.
+    """
+    if s.statistics == BATCH:
+        return
+    if s.victim_mode != "train":
+        raise InputError(
+            f"statistics: got {s.statistics!r}, but victims in eval mode use the statistics that the server sent; leave it out, or"
+            " --victim-mode train"
+        )
+    if s.statistics == "running":
+        return
+    if not attack.needs.statistics:
+        raise InputError(
+            f"statistics: got {s.statistics!r}, but {name!r} has no prior of batch normalization that reads them; try --attack"
+            " inverting_gradients_batch_norm"
+        )
+    steps = s.federation.local_iterations if s.protocol == "live" else 1
+    summed = [tap for tap in s.taps if defense.shows_sum(tap) and defense.clock(s.federation, 0).cohort > 1]
+    if s.statistics != "proxy" and (steps > 1 or summed):
+        what = f"{steps} local iterations" if steps > 1 else f"several clients at {summed[0]}"
+        raise InputError(
+            f"statistics: got {s.statistics!r}, which are those of one batch, but an update has {what}; expected batch, running or"
+            " proxy"
+        )
+
+
 def check_loss(s: Settings, attack: Attack, defense: Defense, names: dict[str, str]) -> None:
-    """Raise InputError for a part that reads classes, if networks answer with the next token.
+    """Raise InputError for a part that reads classes, if networks do not answer with the class.
 
     Args:
         names: {`attack` or `defense`: its name}.
     """
-    if s.loss != NEXT_TOKEN:
+    if s.loss == CLASS:
         return
+    loss = s.loss.partition("@")[0]
     runs = any(isinstance(t, RunsNetwork) for t in (*defense.example, *defense.batch, *defense.client))
     if runs or defense.network or defense.inputs:
-        raise InputError(
-            f"loss: next_token has no classes, which the defense {names['defense']!r} reads; try --loss class"
-        )
+        raise InputError(f"loss: {loss} has no classes, which the defense {names['defense']!r} reads; try --loss class")
     needs = attack.needs
     if needs.labels or needs.logits or needs.classes or lies(attack.server):
         what = "the true labels" if needs.labels else "the true logits" if needs.logits else "a layer of classes"
-        raise InputError(f"loss: next_token has no classes, and {names['attack']!r} takes {what}; try --loss class")
+        raise InputError(f"loss: {loss} has no classes, and {names['attack']!r} takes {what}; try --loss class")
 
 
 def check_trained(s: Settings, attack: Attack, network: Network, name: str) -> None:
@@ -141,6 +171,8 @@ def check_trained(s: Settings, attack: Attack, network: Network, name: str) -> N
         name: Name of the attack.
     """
     method, model = attack.method, network.model
+    if isinstance(attack.server, PeftLeak):
+        attack.server.check(network)
     if isinstance(method, ReadsParameters) and isinstance(model, LanguageModel):
         missing = method.missing(model, tuple(network.parameters))
         if missing:

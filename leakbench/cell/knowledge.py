@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakbench.cell.cell import Cell, leak_federation
+from leakbench.core.request import BATCH
 from leakbench.federated.view import Knowledge
 
 __all__ = ["knowledge"]
@@ -28,4 +29,5 @@ def knowledge(cell: Cell, tap: str = "type-1") -> Knowledge:
         examples=examples * clients,
         clients=clients,
         reads=s.reads,
+        statistics="" if s.statistics == BATCH else s.statistics,
     )

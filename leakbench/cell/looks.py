@@ -14,7 +14,6 @@ from leakbench.core.errors import InputError
 from leakbench.core.rng import generators
 from leakbench.core.types import Network, Parameters
 from leakbench.federated.leakage import leak
-from leakbench.models import one_hot
 
 __all__ = ["check_looks", "looks_at", "random_at"]
 
@@ -49,7 +48,7 @@ def random_at(cell: Cell, tap: str) -> bool:
 def _differs(cell: Cell, network: Network, tap: str, round_number: int) -> bool:
     data, many = cell.data, min(2, cell.settings.leak_batch)
     chosen = data.victims[:many].reshape(1, 1, 1, -1)
-    inputs, targets = data.train_inputs[chosen], one_hot(data.train_targets[chosen], data.classes)
+    inputs, targets = data.train_inputs[chosen], data.answers_of(chosen)
     if not data.has_examples:  # Before the data are loaded, random inputs show whether anything is drawn at random.
         inputs = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(0))
     rate, clock = cell.settings.federation.learning_rate, leak_clock(cell, round_number)

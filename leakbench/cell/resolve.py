@@ -9,10 +9,21 @@ from typing import Any
 from leakbench.attack import Attack, attack_on
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.needs import TEXT, ReadsParameters
+from leakbench.attack.servers.server import lies
+from leakbench.attack.slots.labels import Solved, with_labels
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
-from leakbench.cell.fit import WORDS, check_alone, check_class, check_fit, check_kind, check_loss, check_trained
+from leakbench.cell.fit import (
+    WORDS,
+    check_alone,
+    check_class,
+    check_fit,
+    check_kind,
+    check_loss,
+    check_statistics,
+    check_trained,
+)
 from leakbench.cell.looks import check_looks
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
@@ -20,20 +31,24 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.extras import need
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import resolve
-from leakbench.core.request import NEXT_TOKEN, Request, check_request, leak_rounds, networks_of
+from leakbench.core.request import CLASS, NEXT_TOKEN, TARGETS, Request, check_request, leak_rounds, networks_of
+from leakbench.core.task import pinned_loss
 from leakbench.core.words import Threshold, check_success
 from leakbench.data.availability import check_availability
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.partition import partition_of
 from leakbench.data.recipe import DatasetRecipe, Federation
+from leakbench.data.targets import with_class_head, with_label_head
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.metrics import Score, load_lpips
 from leakbench.models import MODELS, check_takes, default_leak_model, default_model
+from leakbench.models.external import ACCEPTED, ExternalNetwork
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import rule_of
+from leakbench.models.references import reference_of
 from leakbench.models.trainable import trainable_of
 
 __all__ = ["plan_cell", "resolve_cell", "with_examples"]
@@ -60,7 +75,8 @@ def with_examples(
     """
     if cell.data.has_examples:
         return cell
-    data = _as_read(load(dataset, data_dir, progress=progress)[2], cell.settings)
+    more = {} if cell.settings.size is None else {"size": cell.settings.size}
+    data = _as_read(load(dataset, data_dir, progress=progress, **more)[2], cell.settings)
     cell = identified(dataclasses.replace(cell, data=data))
     check_looks(cell)
     return cell
@@ -79,7 +95,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     check_request(request)
     resolve("attacks", Attack, request.attack)  # A wrong name is refused before a data set is read.
     defense_name, defense = resolve("defenses", Defense, request.defense)
-    data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load)
+    data_name, recipe, data = _data(request, data_dir, progress, load)
     if data.kind == TEXT:
         need("rouge_score", "dataset")  # Else only the scores, after the attack, would miss it.
     attack_name, attack = attack_on(data.kind, request.attack)
@@ -92,11 +108,13 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     request = _with_success(request, data, data_name)
     federation = _federation(request, recipe)
     recipes_leak = defense.leak_model or attack.leak_model
-    model = _model("model", request.model, defense.model, default_model(data.layout))
-    leak_model = _model("leak-model", request.leak_model, recipes_leak, default_leak_model(data.layout))
+    heads = None if data.targets is None else data.heads
+    model = _model("model", request.model, defense.model, default_model(data.layout, heads))
+    leak_model = _model("leak-model", request.leak_model, recipes_leak, default_leak_model(data.layout, heads))
     if request.leak_model is not None:
         check_takes(leak_model, data.layout, "leak-model")
     lpips, weights = _lpips(request.lpips_weights)
+    loss = _loss(request.loss, data, data_name)
     settings = Settings(
         protocol=request.protocol,
         taps=tuple(tap for tap in TAPS if tap in request.taps),
@@ -114,26 +132,31 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         victim_mode=request.victim_mode,
         init=rule_of(request.init)[0],
         trainable=str(trainable_of(request.trainable)),
-        loss=request.loss,
+        loss=loss,
+        targets=request.targets or "",
         join_rounds=request.join_rounds,
         pictures=request.pictures,
         reads=request.reads,
         engine=request.engine,
         observations=request.observations,
-        networks=networks_of(request),
+        networks=_networks(request, model if request.protocol == "live" else leak_model),
         budget=request.budget,
         canaries=request.canaries,
         examples_per_person=request.examples_per_person,
+        size=request.size,
+        statistics=request.statistics,
     )
     defense = _by_passes(defense, settings)
     _check_scaffold(settings)
     data = _as_read(data, settings)
+    attack = _for_targets(attack, settings.loss)
     if settings.join_rounds and len(settings.leak_rounds) < 2:
         raise InputError(
             f"join-rounds: got the leak round {settings.leak_rounds[0]} alone, expected two or more in --leak-rounds"
         )
     check_loss(settings, attack, defense, {"attack": attack_name, "defense": defense_name})
     check_alone(settings, attack, defense, attack_name)
+    check_statistics(settings, attack, defense, attack_name)
     check_class(settings, data, attack, (attack_name, data_name))
     if settings.victims > len(data.victims):
         raise InputError(
@@ -143,7 +166,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         network = probe(defense, data, settings, settings.leaking).network
         method = with_evaluations(attack.method, request.evaluations, network.model, data.shape)
         attack = dataclasses.replace(attack, method=method)
-    if isinstance(attack.method, ReadsParameters):
+    if isinstance(attack.method, ReadsParameters) or lies(attack.server):
         check_trained(settings, attack, probe(defense, data, settings, settings.leaking).network, attack_name)
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
     cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, "", request, data_dir))
@@ -268,20 +291,83 @@ def _by_passes(defense: Defense, s: Settings) -> Defense:
 
 
 def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
-    """Return the network of the request, else the one of a recipe, else the data's usual one."""
+    """Return the network of the request, else the one of a recipe, else the data's usual one.
+
+    Raises:
+        InputError: For an unknown name, and for a recipe that names a user's function: a recipe imports no code.
+    """
     name = (of_recipe or usual) if asked is None else asked
-    folder = NetworkFolder.of(name)
-    if folder is not None:
-        return folder.pinned(field)
+    reference = reference_of(name)
+    if isinstance(reference, ExternalNetwork) and reference.runs_code and asked is None:
+        raise InputError(
+            f"{field}: the recipe names the function {name!r}; a recipe imports no code, so give --{field} {name}"
+        )
+    if reference is not None:
+        return reference.pinned(field)
     if name not in MODELS:
-        raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))} (or hf:FOLDER)")
+        raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))} (or {ACCEPTED})")
     return name
+
+
+def _networks(request: Request, leaking: str) -> int:
+    """Return the number of draws of the first weights; 1 if the weights are those of a file, of which there are no draws."""
+    network = ExternalNetwork.of(leaking)
+    if network is None or not network.trained:
+        return networks_of(request)
+    if request.networks not in (None, 1):
+        raise InputError(
+            f"networks: got {request.networks}, but the weights of {str(network)!r} are not drawn; expected 1"
+        )
+    return 1
 
 
 def _as_read(data: Dataset, s: Settings) -> Dataset:
     """Return the data as the networks of a cell read them: in their tokens, and without classes for the loss of next tokens."""
     data = _tokenised(data, s.networks_used)
+    if s.loss not in (CLASS, NEXT_TOKEN) and data.targets is None:
+        return with_class_head(data)
     return data.for_next_tokens() if s.loss == NEXT_TOKEN else data
+
+
+def _data(request: Request, data_dir: Path | None, progress: Any, load: Load) -> tuple[str, DatasetRecipe, Dataset]:
+    """Return (name, recipe, data) of a request: without examples where the recipe has sizes, with those that targets need."""
+    if request.targets is None:
+        name, recipe, data = without_examples(request.dataset, data_dir, progress, load, request.size)
+    else:  # Targets are computed from the examples.
+        more = {} if request.size is None else {"size": request.size}
+        name, recipe, data = load(request.dataset, data_dir, progress=progress, **more)
+        data = _with_targets(data, recipe, request.targets)
+    return name, recipe, with_label_head(data) if data.train_targets.dim() == 2 else data
+
+
+def _with_targets(data: Dataset, recipe: DatasetRecipe, name: str) -> Dataset:
+    """Return the data set with the targets of a name in its recipe; raises InputError for an unknown name."""
+    if name not in recipe.targets:
+        known = f"; its recipe has {', '.join(recipe.targets)}" if recipe.targets else "; its recipe has none"
+        raise InputError(
+            f"targets: unknown name {name!r} for {data.name!r}{nearest(name, list(recipe.targets)) or known}"
+        )
+    return recipe.targets[name](data)
+
+
+def _loss(asked: str, data: Dataset, name: str) -> str:
+    """Return the loss of a request: that of its targets for `class`, and a user's function with the hash of its module.
+
+    Raises:
+        InputError: For texts with another loss than their own two.
+    """
+    if asked == CLASS:
+        return CLASS if data.targets is None else TARGETS
+    if data.kind == TEXT and asked != NEXT_TOKEN:
+        raise InputError(f"loss: got {asked!r}, and {name!r} holds texts; expected {CLASS} or {NEXT_TOKEN}")
+    return pinned_loss(asked) if ":" in asked else asked
+
+
+def _for_targets(attack: Attack, loss: str) -> Attack:
+    """Return the attack with solved or searched targets in place of labels from the last layer, for other losses than `class`."""
+    if loss in (CLASS, NEXT_TOKEN):
+        return attack
+    return dataclasses.replace(attack, method=with_labels(attack.method, Solved()))
 
 
 def _tokenised(data: Dataset, networks: tuple[str, ...]) -> Dataset:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from leakbench.core.leakage_points import LeakagePoint
-from leakbench.core.request import CLASS
+from leakbench.core.request import BATCH, CLASS
 from leakbench.data.recipe import Federation
 from leakbench.models.initialise import DEFAULT
 from leakbench.models.trainable import ALL
@@ -27,7 +27,8 @@ class Settings:
         victim_mode: See `leakbench.cell.victim_mode`; None if no network depends on it.
         init: Initialisation of both networks, see `leakbench.models.initialise.rule_of`.
         trainable: The parameters of both networks that are trained, see `leakbench.models.trainable`.
-        loss: One of `leakbench.core.request.LOSSES`.
+        loss: One of `leakbench.core.request.LOSSES`, or a user's function with the hash of its module.
+        targets: Name of the targets in the data set's recipe; empty for classes.
         join_rounds: Whether one attack observes the same victims at all leak rounds.
         reads: One of `leakbench.core.request.READS`.
         observations: Number of observations of each gradient, see `leakbench.cell.looks`.
@@ -36,6 +37,8 @@ class Settings:
         networks: Number of draws of the first weights among the victims; 1 in the live protocol, whose network is trained.
         canaries: Number of canaries of the training, see `leakbench.federated.canaries`.
         examples_per_person: Largest number of examples of one person in a client's data, for the epsilons only.
+        statistics: One of `leakbench.core.request.STATISTICS`.
+        size: Height and width to which pictures are resized; None for the data set's own.
         budget: Wall time in seconds for all attacks of the run; None for no limit.
     """
 
@@ -66,8 +69,11 @@ class Settings:
     budget: float | None = None
     trainable: str = ALL
     loss: str = CLASS
+    targets: str = ""
     canaries: int = 0
     examples_per_person: int = 1
+    size: int | None = None
+    statistics: str = BATCH
 
     @property
     def leaking(self) -> str:

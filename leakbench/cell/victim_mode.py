@@ -8,6 +8,7 @@ mode.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import torch
 from torch import nn
@@ -18,6 +19,7 @@ from leakbench.defense.transform import name_of
 from leakbench.federated.client import NO_EXAMPLE
 from leakbench.models import architecture
 from leakbench.models.batch_norm import depends_on_mode
+from leakbench.models.external import ExternalNetwork, first_weights
 from leakbench.models.shapes import Shape
 
 __all__ = ["check_mode", "leaks_by_batch"]
@@ -30,8 +32,16 @@ def leaks_by_batch(mode: str | None, name: str, shape: Shape, classes: int) -> b
         name: Name of the network.
         shape: Shape of one input.
     """
+    return mode == "train" and _depends(name, shape, classes)
+
+
+@lru_cache
+def _depends(name: str, shape: Shape, classes: int) -> bool:
+    if ExternalNetwork.of(name) is not None:
+        with first_weights(torch.Generator()):
+            return depends_on_mode(architecture(name).builder(shape, classes))
     with torch.device("meta"):  # Builds the layers without their weights.
-        return mode == "train" and depends_on_mode(architecture(name).builder(shape, classes))
+        return depends_on_mode(architecture(name).builder(shape, classes))
 
 
 def check_mode(

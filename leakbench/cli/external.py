@@ -46,7 +46,10 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
     "builder",
     required=True,
     metavar="PKG.MODULE:BUILD",
-    help="Function that returns your torch.nn.Module; or a name in the catalog, or hf:FOLDER, with --before.",
+    help=(
+        "Function that returns your torch.nn.Module; or, with --before, a name in the catalog, torchvision:NAME, timm:NAME or"
+        " hf:FOLDER."
+    ),
 )
 @click.option(
     "--update",

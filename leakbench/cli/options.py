@@ -311,7 +311,7 @@ federation_options = with_options([request_options("defense", *FederationFields.
 
 attack_options = with_options(
     [
-        request_options("attack", "knows", "protocol", "leak_model", "taps", "victims", "iterations"),
+        request_options("size", "attack", "knows", "protocol", "leak_model", "taps", "victims", "iterations"),
         limit_options,
         request_option("leak_batch", type=click.IntRange(min=1)),
         request_options("leak_rounds", "join_rounds"),
@@ -323,7 +323,7 @@ attack_options = with_options(
             default=True,
             help="Keep scores only: no file contains an example or a reconstruction.",
         ),
-        request_options("reads", "observations", "networks", "success", "candidates"),
+        request_options("reads", "statistics", "observations", "networks", "success", "candidates"),
         request_option("device", default="auto"),
         request_options("canaries", "engine", "lpips_weights"),
     ]

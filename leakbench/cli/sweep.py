@@ -92,14 +92,14 @@ def sweep(
 def _check_names(path: Path) -> None:
     """Raise InputError for an unknown name of a recipe in a grid; all else that is wrong is found when the grid is read."""
     from leakbench.core.errors import InputError  # noqa: PLC0415
-    from leakbench.core.recipe import is_path, read_yaml  # noqa: PLC0415
+    from leakbench.core.recipe import FOLDER, is_path, read_yaml  # noqa: PLC0415
 
     for fields in _fields(read_yaml(path)) if path.is_file() else ():
         for option in ("defense", "dataset", "attack"):
             values = fields.get(option)
             for name in values if isinstance(values, list) else [values]:
-                # The path of a recipe begins next to the grid.
-                if isinstance(name, str) and not is_path(name):
+                # The path of a recipe, or of a folder of pictures, begins next to the grid.
+                if isinstance(name, str) and not is_path(name) and not name.startswith(FOLDER):
                     try:
                         check_names({option: name})
                     except InputError as error:

@@ -43,6 +43,8 @@ class Reconstruction:
         stage: (V,) int64, the index in `stages` of the stage of each reconstruction, -1 without a reconstruction; None for a method
             without stages.
         not_begun: Names of the stages that a time limit skipped.
+        targets: (V, M, k), the targets of a network that does not name classes (`leakbench.core.task.Heads`), NaN without an
+            answer; None for classes, and for an attack that does not infer them. `labels` are then -1.
         doubts: {a key of `leakbench.attack.doubts`, a reason why the attack may be weak: (V,) bool}.
     """
 
@@ -60,6 +62,7 @@ class Reconstruction:
     stages: tuple[str, ...] = ()
     not_begun: tuple[str, ...] = ()
     doubts: dict[str, Tensor] = field(default_factory=dict)
+    targets: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ SHARED = {
     "baseline guess": 1,  # leakbench.attack.null: the best guess without a gradient
     "batches": 2,  # leakbench.attack.batch_features: what is read of a batch
     "bounds": 1,  # leakbench.limits: bounds on any attack
+    "closed forms": 2,  # leakbench.attack.methods.autoleak: the closed forms that run before the stages on transformers
     "engine": 1,  # leakbench.engine: gradients, and the noise that is added to them
     "intervals": 1,  # leakbench.measure.statistics
     "leakage": 1,  # leakbench.federated.leakage: what leaks, and which victims are drawn

@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -27,6 +27,7 @@ from leakbench.core.hashes import content_hash
 from leakbench.core.untrusted import MOST_BYTES, bounded_text, parse_yaml
 
 __all__ = [
+    "FOLDER",
     "Slot",
     "acting",
     "catalog_folder",
@@ -246,19 +247,31 @@ def is_path(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
-def own_recipes(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return {field: path} of the recipes in fields of a cell that are a user's own files.
+DATASETS = "datasets"
+
+FOLDER = "folder:"
+"""Start of the name of a data set that is a folder of the user's own pictures, as `folder:path/to/pictures`."""
+
+
+def own_recipes(given: Mapping[str, Any], place: Callable[[str], str]) -> dict[str, str]:
+    """Return {field: name} of the recipes in fields of a cell that are a user's own files, and of folders of pictures.
 
     Args:
-        given: Fields of a request; a file that has them says which folder the paths begin in.
+        given: Fields of a request.
+        place: Returns the new path of a path; a file with the fields says which folder its paths begin in.
     """
     named = {slot: given.get(slot) for slot in ("defense", "attack", "dataset")}
-    return {slot: name for slot, name in named.items() if isinstance(name, str) and is_path(name)}
+    own = {slot: place(name) for slot, name in named.items() if isinstance(name, str) and is_path(name)}
+    if isinstance(folder := named["dataset"], str) and folder.startswith(FOLDER):
+        own["dataset"] = FOLDER + place(folder.removeprefix(FOLDER))
+    return own
 
 
 def resolve(kind: str, cls: type[T], name: str) -> tuple[str, T]:
-    """Return (name, recipe) for a catalog name or a path to a user's own `.yaml` file."""
+    """Return (name, recipe) for a catalog name, a path to a user's own `.yaml` file, or a data set `folder:PATH`."""
     check_name(kind, name)
+    if kind == DATASETS and name.startswith(FOLDER):
+        return cast(tuple[str, T], cast(Any, cls).of_folder(name.removeprefix(FOLDER)))
     if is_path(name):
         return Path(name).stem, load(cls, Path(name))
     return name, load(cls, catalog_folder(kind) / f"{name}.yaml")
@@ -273,6 +286,12 @@ def check_name(kind: str, name: str, option: str | None = None) -> None:
         option: The option that was given, if it is not called as one recipe of the kind.
     """
     option = option or kind[:-1]
+    if kind == DATASETS and name.startswith(FOLDER):
+        if not Path(name.removeprefix(FOLDER)).expanduser().is_dir():
+            raise InputError(
+                f"{option}: no folder {name.removeprefix(FOLDER)!r}; give the folder of the classes' folders"
+            )
+        return
     if is_path(name):
         check_file(option, name)
         return
@@ -285,7 +304,9 @@ def check_name(kind: str, name: str, option: str | None = None) -> None:
                 "install the checkout by pip install -e ."
             )
         near = nearest(name, known, f"leakbench list {kind}")
-        raise InputError(f"{option}: unknown name {name!r}{near} (or a path that ends in .yaml)")
+        raise InputError(
+            f"{option}: unknown name {name!r}{near} (or a path that ends in .yaml{', or folder:PATH' if kind == DATASETS else ''})"
+        )
 
 
 def _is_file(path: Path) -> bool:
@@ -295,7 +316,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-PROSE = ("title", "cite", "note", "printed", "printed_by")
+PROSE = ("title", "cite", "note", "printed", "printed_by", "page")
 """Fields of a recipe that change no result and no identity: texts, and a paper's printed numbers."""
 
 LATER: Mapping[str, tuple[Any, ...]] = {"inputs": ([], ()), "cohort_groups": (1,)}

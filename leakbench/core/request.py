@@ -24,6 +24,7 @@ from leakbench.core.words import Threshold, check_success, seconds, success, wor
 
 __all__ = [
     "ALGORITHMS",
+    "BATCH",
     "CLASS",
     "ENGINES",
     "FACTOR_RANGE",
@@ -38,6 +39,9 @@ __all__ = [
     "PROTOCOLS",
     "READS",
     "RECIPE",
+    "SQUARED",
+    "STATISTICS",
+    "TARGETS",
     "TRAINING_ONLY",
     "FederationFields",
     "Fields",
@@ -51,6 +55,7 @@ __all__ = [
     "networks_of",
     "number_of",
     "options_of",
+    "refuse_code",
     "request_of",
     "run_words",
 ]
@@ -60,8 +65,12 @@ PROTOCOLS = ("paper", "live")
 KNOWS = ("oblivious", "defense")
 """What an attacker knows of the defense: nothing, or its recipe."""
 
-CLASS, NEXT_TOKEN = LOSSES = ("class", "next_token")
-"""Losses of networks: the cross-entropy of an example's class, or the mean of that of the next tokens of a text."""
+CLASS, NEXT_TOKEN, SQUARED = LOSSES = ("class", "next_token", "squared")
+"""Losses of networks: the cross-entropy of an example's class, the mean of that of the next tokens of a text, or the squared error
+of the outputs from the targets."""
+
+TARGETS = "targets"
+"""The loss `class` of a cell with `targets`: that of each of their heads."""
 
 ENGINES = ("fast", "reference")
 """How gradients are computed: by `leakbench.engine` where a network is a chain of layers, or by `torch.func` for all networks."""
@@ -71,6 +80,9 @@ READS = ("gradient", "weights")
 
 MODES = ("train", "eval")
 """Modes of the clients' batch normalisation, see `leakbench.cell.victim_mode`."""
+
+BATCH, *_ = STATISTICS = ("batch", "running", "proxy", "given", "inferred")
+"""What an attacker uses as the victims' statistics of batch normalisation, see `leakbench.experiment.statistics`."""
 
 OPTIMIZER_NAMES = ("sgd", "adam")
 """Optimizers of the clients, see `leakbench.federated.optimizer`."""
@@ -122,15 +134,33 @@ class Request:
         KNOWS,
         Unset("the attack's"),
     ] = None
-    dataset: Annotated[str, Field(description=f"Dataset: {RECIPE}.")] = "faces"
+    dataset: Annotated[
+        str, Field(description=f"Dataset: {RECIPE}, or folder:PATH (your own pictures, one folder per class).")
+    ] = "faces"
+    size: Annotated[
+        int | None,
+        Field(
+            ge=8,
+            le=512,
+            description=(
+                "Height and width of the pictures. Photographs of face folders are read at this size, other pictures are resized."
+            ),
+        ),
+        OF_DATASET,
+    ] = None
     model: Annotated[
         str | None,
-        Field(description="Network that is trained: a name in the catalog, or hf:FOLDER."),
+        Field(
+            description=(
+                "Network that is trained: a name in the catalog, torchvision:NAME, timm:NAME, PKG.MODULE:BUILD (these "
+                "three also with @FILE.safetensors, the weights), or hf:FOLDER."
+            )
+        ),
         Unset("cnn; mlp for tables and small images; gpt_tiny for texts"),
     ] = None
     leak_model: Annotated[
         str | None,
-        Field(description="Network that leaks under the paper protocol: a name in the catalog, or hf:FOLDER."),
+        Field(description="Network that leaks under the paper protocol: a name as for --model."),
         Unset("lenet_cpl, mlp_sigmoid, or gpt_tiny"),
     ] = None
     victim_mode: Annotated[
@@ -138,16 +168,38 @@ class Request:
         Field(description="How clients run batch normalisation: train or eval. Required if the model has any."),
         MODES,
     ] = None
+    statistics: Annotated[
+        str,
+        Field(
+            description=(
+                "Statistics of the attacker for --victim-mode train: batch (its guess's own), running (those that the server "
+                "sent), proxy (those of public examples), given (the victim's), or inferred (the victim's, solved from the running "
+                "statistics that the client sends). The last three take an attack with a prior of batch normalization."
+            )
+        ),
+        STATISTICS,
+    ] = BATCH
     init: Annotated[
         str,
         Field(description="Initial weights: default (each network's own), torch, kaiming, xavier or uniform:<a>."),
     ] = "default"
+    targets: Annotated[
+        str | None,
+        Field(
+            description=(
+                "What networks answer instead of the class: a name among the `targets` of the data set's recipe, such as labels, "
+                "numbers or masks. Networks then have heads for them, and attacks search them."
+            )
+        ),
+        Unset("the class"),
+    ] = None
     loss: Annotated[
         str,
         Field(
             description=(
-                "Loss of an example: class (cross-entropy of its class), or next_token (mean over its tokens, for causal networks "
-                "of texts; no labels then leak)."
+                "Loss of an example: class (cross-entropy of its class; with --targets also of labels and masks, and the squared "
+                "error of numbers), next_token (mean over its tokens, for causal networks of texts; no labels then leak), squared "
+                "(squared error of the outputs from the targets), or package.module:function of your own."
             )
         ),
         LOSSES,
@@ -157,7 +209,8 @@ class Request:
         Field(
             description=(
                 "Parameters that are trained and leak: all, head (the last layer), blocks:N (the last N blocks and the head), "
-                "no_embeddings, or lora:r=N (LoRA of rank N, and the head). The others keep their first values."
+                "no_embeddings, lora:r=N (LoRA of rank N, and the head), or adapters:r=N (adapters of width N in a transformer, "
+                "and the head). The others keep their first values."
             )
         ),
     ] = "all"
@@ -424,6 +477,7 @@ class FederationFields(TypedDict, total=False):
     model: str | None
     victim_mode: str | None
     init: str
+    targets: str | None
     loss: str
     trainable: str
     train_rounds: int | None
@@ -456,6 +510,8 @@ class Fields(FederationFields, total=False):
 
     defense: str
     attack: str
+    size: int | None
+    statistics: str
     knows: Literal["oblivious", "defense"] | None
     leak_model: str | None
     protocol: str
@@ -562,10 +618,12 @@ def _check_words(name: str, value: Any) -> None:
     for extra in metadata(name):
         if isinstance(extra, tuple) and value is not None:
             for word in value if isinstance(value, tuple) else (value,):
-                if word not in extra:
-                    near = nearest(word, extra)
-                    if len(extra) <= FEW_WORDS:
-                        near = f", expected {' or '.join(extra)}{'' if near.startswith('; known') else near}"
+                if word not in extra and not (name == "loss" and ":" in word):
+                    near, accepted = nearest(word, extra), " or ".join(extra)
+                    if name == "loss":
+                        accepted += " or package.module:function"
+                    if len(extra) <= FEW_WORDS or name == "loss":
+                        near = f", expected {accepted}{'' if near.startswith('; known') else near}"
                     raise InputError(f"{_option(name)}: got {word!r}{near}")
 
 
@@ -658,6 +716,20 @@ def networks_of(request: Request) -> int:
             f"networks: got {request.networks}, expected at most the number of victims ({request.victims}); raise --victims"
         )
     return request.networks
+
+
+WITHOUT_CODE = ("hf:", "torchvision:", "timm:")
+"""Starts of the names of networks outside the catalog that no code of a user builds."""
+
+
+def refuse_code(given: Mapping[str, Any]) -> None:
+    """Raise InputError if fields of a file name a function to import: a file is data, and may be a stranger's."""
+    for field in ("model", "leak_model"):
+        name = given.get(field)
+        if isinstance(name, str) and ":" in name and not name.startswith(WITHOUT_CODE):
+            raise InputError(
+                f"{field}: got the function {name!r}; a file imports no code, so run it by `leakbench run --{_option(field)}`"
+            )
 
 
 LISTS = ("taps", "leak_rounds")

@@ -25,7 +25,6 @@ __all__ = [
     "IntegerNoise",
     "Local",
     "Network",
-    "OwnLoss",
     "Parameters",
     "Sampling",
     "ShowsDraws",
@@ -205,17 +204,6 @@ class HidesDraws(Sampling, Protocol):
 
     def searched_from(self, gradient: Parameters) -> Tensor:
         """Return where a search of the random numbers starts, (k,), given a gradient {p: (*p)}."""
-
-
-@runtime_checkable
-class OwnLoss(Protocol):
-    """A network that is not trained to name classes: its loss and its answers follow from the inputs alone."""
-
-    def losses(self, outputs: Tensor, inputs: Tensor) -> Tensor:
-        """Return the losses (n,) of examples from the network's outputs for them."""
-
-    def answered(self, outputs: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the numbers (n,) of right answers and of questions of each example."""
 
 
 @dataclass(frozen=True)

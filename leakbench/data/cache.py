@@ -15,7 +15,7 @@ import numpy as np
 
 from leakbench.storage.atomic import write_atomically
 
-__all__ = ["NO_CACHE", "Cache", "Warn", "to_stderr", "user_cache"]
+__all__ = ["NO_CACHE", "Arrays", "Cache", "Warn", "to_stderr", "user_cache"]
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 Warn = Callable[[str], None]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar, Protocol
 
 from pydantic import Field
 
@@ -14,21 +14,78 @@ from leakbench.core.errors import InputError
 from leakbench.core.part import Inside, part
 from leakbench.core.recipe import nested
 
-__all__ = ["AFile", "Check", "File", "Sha256", "checked_bytes", "identity", "sha256_of", "within"]
+__all__ = [
+    "AFile",
+    "AnMd5File",
+    "Check",
+    "Checked",
+    "File",
+    "Md5File",
+    "Sha256",
+    "check_files",
+    "checked_bytes",
+    "identity",
+    "identity_of",
+    "sha256_of",
+    "within",
+]
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Checked(Protocol):
+    """A file with a published checksum."""
+
+    algorithm: ClassVar[str]
+
+    @property
+    def file(self) -> str:
+        """Name within the set's folder."""
+
+    @property
+    def checksum(self) -> str:
+        """Checksum of the content by `algorithm`, in hexadecimal."""
 
 
 @part("file")
 class File:
     """One file of a data set."""
 
+    algorithm: ClassVar[str] = "sha256"
+
     file: Annotated[Inside, Field(description="Name within the set's folder.")]
     sha256: Annotated[Sha256, Field(description="Hash of the content.")]
+
+    @property
+    def checksum(self) -> str:
+        """The sha256."""
+        return self.sha256
+
+
+@part("md5_file")
+class Md5File:
+    """One file of a data set whose source publishes only an MD5.
+
+    An MD5 finds damage. It does not stop an attacker that prepares two files with the same MD5. So a format with such files reads
+    nothing that can run code, and the identity of its data is computed from the sha256 of the files that were read.
+    """
+
+    algorithm: ClassVar[str] = "md5"
+
+    file: Annotated[Inside, Field(description="Name within the set's folder.")]
+    md5: Annotated[str, Field(pattern="^[0-9a-f]{32}$", description="MD5 of the content.")]
+
+    @property
+    def checksum(self) -> str:
+        """The MD5."""
+        return self.md5
 
 
 AFile = Annotated[File, nested(File)]
 """The type of a field with a File."""
+
+AnMd5File = Annotated[Md5File, nested(Md5File)]
+"""The type of a field with an Md5File."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +94,8 @@ class Check:
 
     Args:
         file: Name within the set's folder.
-        expected: Accepted sha256 values.
-        got: The file's sha256; empty if it is missing; a message if it cannot be read.
+        expected: Accepted checksums, or the expected number of files.
+        got: The file's checksum, or the number of files; empty if it is missing; a message if it cannot be read.
     """
 
     file: str
@@ -53,26 +110,30 @@ class Check:
 
 def sha256_of(path: Path) -> str:
     """Return the sha256 of a file's content in hexadecimal; raises OSError."""
+    return _checksum_of(path, "sha256")
+
+
+def _checksum_of(path: Path, algorithm: str) -> str:
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return hashlib.file_digest(stream, algorithm).hexdigest()
 
 
-def check_files(folder: Path | None, files: Iterable[File]) -> tuple[Check, ...]:
+def check_files(folder: Path | None, files: Iterable[Checked]) -> tuple[Check, ...]:
     """Compare each file in `folder` with its checksum; nothing is raised."""
 
-    def found(file: File) -> str:
+    def found(file: Checked) -> str:
         path = within(folder) / file.file
         try:
-            return sha256_of(path)
+            return _checksum_of(path, file.algorithm)
         except FileNotFoundError:
             return ""
         except OSError as error:
             return f"cannot be read: {error.strerror}"
 
-    return tuple(Check(f.file, (f.sha256,), found(f)) for f in files)
+    return tuple(Check(f.file, (f.checksum,), found(f)) for f in files)
 
 
-def checked_bytes(folder: Path | None, file: File) -> bytes:
+def checked_bytes(folder: Path | None, file: Checked) -> bytes:
     """Return the content of a file with the right checksum. Parse these bytes, since a second reading may differ.
 
     Raises:
@@ -85,10 +146,10 @@ def checked_bytes(folder: Path | None, file: File) -> bytes:
         raise InputError(f"{path}: missing; fetch it again with `leakbench data fetch`") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    got = hashlib.sha256(content).hexdigest()
-    if got != file.sha256:
+    got = hashlib.new(file.algorithm, content).hexdigest()
+    if got != file.checksum:
         raise InputError(
-            f"{path}: {len(content):,} bytes with sha256 {got}, expected {file.sha256}: cut short or changed;"
+            f"{path}: {len(content):,} bytes with {file.algorithm} {got}, expected {file.checksum}: cut short or changed;"
             " delete it and fetch it again"
         )
     return content
@@ -96,8 +157,13 @@ def checked_bytes(folder: Path | None, file: File) -> bytes:
 
 def identity(files: Iterable[File]) -> str:
     """Return one sha256 over `<sha256>  <file>` lines in the order of the files' names."""
-    lines = sorted((f.file, f.sha256) for f in files)
-    return hashlib.sha256("".join(f"{sha}  {name}\n" for name, sha in lines).encode()).hexdigest()
+    return identity_of((f.file, f.sha256) for f in files)
+
+
+def identity_of(files: Iterable[tuple[str, str]]) -> str:
+    """Return the same sha256 of files given as (name, sha256). A name that is not UTF-8 counts with its own bytes."""
+    lines = "".join(f"{sha}  {name}\n" for name, sha in sorted(files))
+    return hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()
 
 
 def within(folder: Path | None) -> Path:

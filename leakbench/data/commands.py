@@ -23,7 +23,7 @@ def list_datasets(data_dir: Path | None = None) -> list[Row]:
 
     Returns:
         Rows {name, title, license, state, megabytes}. The state is `embedded`, `found at <folder>` (without a check of its content)
-        or `absent`. The size is that of the download, 0 for an embedded set.
+        or `absent`. The size is that of the download, 0 for an embedded set and for one that is not downloaded.
 
     Raises:
         InputError: For a data folder that does not exist.
@@ -34,7 +34,7 @@ def list_datasets(data_dir: Path | None = None) -> list[Row]:
         state, size = "embedded", 0.0
         if recipe.origin is not None:
             folder = find_folder(recipe.origin, data_dir)
-            state, size = f"found at {folder}" if folder else "absent", recipe.origin.megabytes
+            state, size = f"found at {folder}" if folder else "absent", recipe.origin.megabytes or 0.0
         rows.append({"name": name, "title": recipe.title, "license": recipe.license, "state": state, "megabytes": size})
     return rows
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from leakbench.core.errors import InputError
+from leakbench.core.task import CLASSIFICATION, Heads
 from leakbench.data.vocabulary import Vocabulary
 
-__all__ = ["Dataset", "Feature", "check_tokens", "everyone", "public_texts"]
+__all__ = ["Dataset", "Feature", "Targets", "check_tokens", "everyone", "people_apart", "public_texts"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,21 @@ class Feature:
 
 
 @dataclass(frozen=True)
+class Targets:
+    """What networks are trained to answer instead of the class of an example.
+
+    Args:
+        train: (n, k), float32, the targets of the training examples, see `leakbench.core.task.Heads`.
+        test: (m, k), those of the test examples.
+        heads: Their parts.
+    """
+
+    train: Tensor
+    test: Tensor
+    heads: Heads
+
+
+@dataclass(frozen=True)
 class Dataset:
     """Real data, ready to be partitioned.
 
@@ -45,9 +61,9 @@ class Dataset:
     Args:
         train_inputs: (n, *s), float32; *s is (C, H, W) for pictures and (F,) for tables, both in [0, 1], and (T,) for texts, whose
             values are numbers of tokens.
-        train_targets: (n,), int64 in [0, classes).
+        train_targets: (n,), int64 in [0, classes); for a multi-label task (n, classes), float32, each 0 or 1.
         test_inputs: (m, *s), float32, likewise.
-        test_targets: (m,), int64 in [0, classes).
+        test_targets: (m,) or (m, classes), likewise.
         class_names: One name per class.
         victims: (v,) int64, the training examples that may be victims, and that give the threshold of success.
         content: sha256 that identifies the source's bytes.
@@ -57,7 +73,10 @@ class Dataset:
         tokens: Number of tokens of the vocabulary; 0 for pictures and tables.
         sentences: The texts of the two splits, (train, test), from which the tokens are; empty for pictures and tables.
         places: Where the texts of the two splits are, such as `train.tsv: line 3`; empty without files.
+        groups: (n,), int64, the person that each training example is from, for clients of one person each; None if unknown.
         of_tokens: Whether networks answer with the next token instead of a class; all texts then have one class.
+        targets: What networks answer instead of the class; None for the class. Partitions still use the classes.
+        resized: How the pictures were resized, for readers; empty at their own size.
     """
 
     name: str
@@ -76,6 +95,9 @@ class Dataset:
     sentences: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     places: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     of_tokens: bool = False
+    targets: Targets | None = None
+    resized: str = ""
+    groups: Tensor | None = None
 
     @property
     def public_inputs(self) -> Tensor:
@@ -88,9 +110,41 @@ class Dataset:
         return self.test_targets if self.public is None else self.test_targets[self.public]
 
     @property
+    def public_answers(self) -> Tensor | None:
+        """(p, k), the targets of the public examples; None if networks answer with the class."""
+        if self.targets is None:
+            return None
+        return self.targets.test if self.public is None else self.targets.test[self.public]
+
+    @property
     def classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+    @property
+    def outputs(self) -> int:
+        """Number k of numbers of a target: the classes, or those of `targets`."""
+        return self.classes if self.targets is None else self.targets.heads.size
+
+    @property
+    def heads(self) -> Heads:
+        """The task of networks on this data, for texts without that of the next tokens."""
+        return CLASSIFICATION if self.targets is None else self.targets.heads
+
+    def answers_of(self, indices: Tensor) -> Tensor:
+        """Return the targets (..., k) of training examples (...), one-hot for classes."""
+        if self.targets is not None:
+            return self.targets.train[indices]
+        return torch.nn.functional.one_hot(self.train_targets[indices], self.classes).float()
+
+    def to(self, device: torch.device) -> Dataset:
+        """Return the data set with its examples on a device."""
+        there = ("train_inputs", "train_targets", "test_inputs", "test_targets")
+        moved = {name: getattr(self, name).to(device) for name in there}
+        targets = self.targets
+        if targets is not None:
+            targets = dataclasses.replace(targets, train=targets.train.to(device), test=targets.test.to(device))
+        return dataclasses.replace(self, **moved, targets=targets)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -228,8 +282,17 @@ def _problem(split: _Split, shape: tuple[int, ...], classes: int, tokens: int) -
     if not _allowed(inputs, tokens):
         expected = f"numbers of {tokens} tokens" if tokens else "in [0, 1]"
         return f"its {split.name} split holds values that are not {expected}"
+    return _label_problem(split.name, targets, classes)
+
+
+def _label_problem(name: str, targets: Tensor, classes: int) -> str:
+    if targets.dim() == 2:
+        if targets.shape[1] != classes:
+            return f"its {name} split has {targets.shape[1]} labels for each example, expected {classes}"
+        binary = bool(((targets == 0) | (targets == 1)).all())
+        return "" if binary else f"its {name} split has labels that are not 0 or 1"
     if int(targets.min()) < 0 or int(targets.max()) >= classes:
-        return f"its {split.name} split holds label {int(targets.max())}, expected 0 to {classes - 1}"
+        return f"its {name} split holds label {int(targets.max())}, expected 0 to {classes - 1}"
     return ""
 
 
@@ -242,3 +305,24 @@ def _allowed(inputs: Tensor, tokens: int) -> bool:
 def everyone(targets: Tensor) -> Tensor:
     """Return the indices (n,) of all training examples, for a set whose examples may all be victims."""
     return torch.arange(len(targets))
+
+
+def people_apart(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return (the training examples that may be victims, the test examples that are public), of different people.
+
+    If no person is in both splits, these are all training examples and all test examples. Otherwise every other person, by
+    number, may be a victim, and only test examples of the other people are public: more examples of a victim would give the
+    attacker much information.
+
+    Args:
+        train: (n,) int64, the person of each training example.
+        test: (m,) int64, that of each test example.
+
+    Returns:
+        (v,) int64 and (p,) int64; None instead of the second one for all test examples.
+    """
+    if not bool(torch.isin(test, train).any()):
+        return everyone(train), None
+    people = torch.unique(torch.cat([train, test]))
+    attacked = people[::2]
+    return torch.isin(train, attacked).nonzero()[:, 0], (~torch.isin(test, attacked)).nonzero()[:, 0]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leakbench.core.errors import InputError
-from leakbench.data.checks import sha256_of
+from leakbench.data.checks import Md5File, sha256_of
 from leakbench.data.formats import Format
 from leakbench.data.recipe import Origin
 from leakbench.data.transfer import Failed, Progress, size_of, transfer
@@ -56,7 +56,10 @@ def fetch_origin(
     folder = root / origin.layouts[0]
     if all(c.ok for c in form.check(folder)):
         return folder
-    if not origin.archive and not hasattr(form, "files"):
+    if not origin.mirrors:
+        raise InputError("the recipe has no address for it (mirrors is empty)")
+    files = getattr(form, "files", ())
+    if not origin.archive and (not files or any(isinstance(f, Md5File) for f in files)):
         raise InputError("origin: archive: missing; such a set is fetched only by its archive")
     try:
         with alone(folder.parent):
@@ -73,7 +76,7 @@ def fetch_origin(
 
 def _fill(form: Format, origin: Origin, folder: Path, progress: Progress | None, timeout: float, sleep: Sleep) -> None:
     """Fetch the files that are still missing: another process may have fetched some of them."""
-    most = int(4e6 * (origin.megabytes + 1))  # The recipe has a rounded size of all files together.
+    most = int(4e6 * ((origin.megabytes or 0) + 1))  # The recipe has a rounded size of all files together.
     needed = [c for c in form.check(folder) if not c.ok]
     if needed and origin.archive:
         packed = folder.parent / origin.archive
@@ -121,7 +124,7 @@ def download(
                 os.fsync(stream.fileno())
             os.replace(part, target)
             return
-    raise InputError(f"{target.name}: {'; '.join(problems) or 'the recipe has no address for it (mirrors is empty)'}")
+    raise InputError(f"{target.name}: {'; '.join(problems)}")
 
 
 def _whole(

@@ -16,8 +16,10 @@ from leakbench.data.attributes import attributes_of
 from leakbench.data.cache import Cache, Warn, to_stderr, user_cache
 from leakbench.data.dataset import Dataset
 from leakbench.data.fetch import Progress, fetch_origin
-from leakbench.data.formats import Format
+from leakbench.data.formats import Format, ReadsAnySize
 from leakbench.data.recipe import DatasetRecipe, Origin
+from leakbench.data.resize import resized
+from leakbench.data.sizes import Sizes
 
 __all__ = ["Load", "find_folder", "load_dataset", "without_examples"]
 
@@ -31,6 +33,7 @@ def load_dataset(
     offline: bool = False,
     progress: Progress | None = None,
     warn: Warn = to_stderr,
+    size: int | None = None,
 ) -> tuple[str, DatasetRecipe, Dataset]:
     """Return (name, recipe, data) for a data set of the catalog or a user's own `.yaml` file.
 
@@ -40,6 +43,8 @@ def load_dataset(
     Args:
         progress: Called with (file, bytes so far, total bytes or None).
         warn: Called with a message if decoded pictures cannot be cached, or a class has a single training sentence.
+        size: Height and width of the pictures; None for those of the recipe. A format that `ReadsAnySize` reads this size from its
+            files, the pictures of others are resized.
 
     Raises:
         InputError: If the set or a part of it is missing or wrong.
@@ -49,20 +54,39 @@ def load_dataset(
     if recipe.origin is not None:
         folder = find_folder(recipe.origin, data_dir)
         if folder is None or (not offline and _is_being_fetched(recipe.format, folder)):
-            with _explained(name_or_path, recipe.origin, data_dir):
+            with _explained(name_or_path, recipe, data_dir):
                 folder = _fetched(recipe.format, recipe.origin, offline, progress)
     home = user_cache()
-    data = recipe.format(folder, Cache(home / "decoded" if home else None, warn))
+    form, sizes = at_size(recipe, size)
+    data = form(folder, Cache(home / "decoded" if home else None, warn))
     data.check(name)
     data = dataclasses.replace(data, name=name)
-    if recipe.sizes is not None:
-        recipe.sizes.check(data)
+    if sizes is not None:
+        sizes.check(data)
     attributes_of(data, recipe.sensitive)
-    return name, recipe, data
+    return name, recipe, data if size is None else resized(data, size)
+
+
+def at_size(recipe: DatasetRecipe, size: int | None) -> tuple[Format, Sizes | None]:
+    """Return a data set's format and recorded sizes, at another size if the format can read it.
+
+    Raises:
+        InputError: For a size that the files do not have.
+    """
+    form, sizes = recipe.format, recipe.sizes
+    if size is None or not isinstance(form, ReadsAnySize):
+        return form, sizes
+    if sizes is not None:
+        sizes = dataclasses.replace(sizes, shape=(sizes.shape[0], size, size))
+    return form.at(size), sizes
 
 
 def without_examples(
-    name_or_path: str, data_dir: Path | None = None, progress: Any = None, load: Load = load_dataset
+    name_or_path: str,
+    data_dir: Path | None = None,
+    progress: Any = None,
+    load: Load = load_dataset,
+    size: int | None = None,
 ) -> tuple[str, DatasetRecipe, Dataset]:
     """Return (name, recipe, data without examples) from the sizes in the recipe.
 
@@ -72,9 +96,12 @@ def without_examples(
         InputError: For an unknown name, or as `load` does.
     """
     name, recipe = resolve("datasets", DatasetRecipe, name_or_path)
-    if recipe.sizes is None:
-        return load(name_or_path, data_dir, progress=progress)
-    return name, recipe, recipe.sizes.without_examples(name)
+    more = {} if size is None else {"size": size}
+    _, sizes = at_size(recipe, size)
+    if sizes is None:
+        return load(name_or_path, data_dir, progress=progress, **more)
+    data = sizes.without_examples(name)
+    return name, recipe, data if size is None else resized(data, size)
 
 
 def find_folder(origin: Origin, data_dir: Path | None) -> Path | None:
@@ -127,7 +154,7 @@ def _is_being_fetched(form: Format, folder: Path) -> bool:
 
 
 @contextmanager
-def _explained(name_or_path: str, origin: Origin, data_dir: Path | None) -> Iterator[None]:
+def _explained(name_or_path: str, recipe: DatasetRecipe, data_dir: Path | None) -> Iterator[None]:
     """Extend the reason why a set was not fetched by the searched folders and the possible remedies."""
     try:
         yield
@@ -136,11 +163,11 @@ def _explained(name_or_path: str, origin: Origin, data_dir: Path | None) -> Iter
             ", ".join(f"{source} ({root})" for source, root in _roots(data_dir)) or "any folder (no home is known)"
         )
         embedded = [n for n in names("datasets") if resolve("datasets", DatasetRecipe, n)[1].origin is None]
-        fetch = (
-            f", or get it with `leakbench data fetch {shlex.quote(name_or_path)}` or from {origin.mirrors[0]}{origin.archive}"
-            if origin.mirrors
-            else ""
-        )
+        origin = recipe.origin
+        fetch = f"; get its files from {recipe.page}" if recipe.page else ""
+        if origin is not None and origin.mirrors:
+            command = f"leakbench data fetch {shlex.quote(name_or_path)}"
+            fetch = f", or get it with `{command}` or from {origin.mirrors[0]}{origin.archive}"
         raise AbsentError(
             f"dataset {name_or_path!r}: not in {searched}; {problem}; name the folder that holds it with --data-dir or in"
             f" LEAKBENCH_DATA{fetch}; these come with leakbench: {', '.join(embedded)}"

@@ -10,7 +10,7 @@ from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import Check
 from leakbench.data.dataset import Dataset, Feature
 
-__all__ = ["FORMAT", "Dataset", "Feature", "Format"]
+__all__ = ["FORMAT", "Dataset", "Feature", "Format", "ReadsAnySize"]
 
 
 @runtime_checkable
@@ -22,6 +22,14 @@ class Format(Protocol):
 
     def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
         """Read and check the set, with an empty `name`; raises InputError for a file that is missing, damaged or unknown."""
+
+
+@runtime_checkable
+class ReadsAnySize(Protocol):
+    """A format whose files have larger pictures than it reads."""
+
+    def at(self, size: int) -> Format:
+        """Return the format that reads pictures of height and width `size`; raises InputError for more than the files have."""
 
 
 FORMAT = Slot("format", ("leakbench.data",))

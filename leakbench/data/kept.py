@@ -24,12 +24,14 @@ class KeptData:
     """
 
     offline: bool = False
-    _cached: dict[tuple[str, Path | None], Loaded] = field(default_factory=dict, repr=False)
+    _cached: dict[tuple[str, Path | None, int | None], Loaded] = field(default_factory=dict, repr=False)
 
-    def __call__(self, name_or_path: str, data_dir: Path | None = None, *, progress: Any = None) -> Loaded:
+    def __call__(
+        self, name_or_path: str, data_dir: Path | None = None, *, progress: Any = None, size: int | None = None
+    ) -> Loaded:
         """Return (name, recipe, data) as `load_dataset` does."""
-        key = (name_or_path, data_dir)
+        key = (name_or_path, data_dir, size)
         if key not in self._cached:
             self._cached.clear()
-            self._cached[key] = load_dataset(name_or_path, data_dir, self.offline, progress=progress)
+            self._cached[key] = load_dataset(name_or_path, data_dir, self.offline, progress=progress, size=size)
         return self._cached[key]

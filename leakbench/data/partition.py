@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.recipe import Slot
 
-__all__ = ["PARTITION", "Dirichlet", "Iid", "Partition", "Partitioner", "Shards", "partition_of"]
+__all__ = ["PARTITION", "ByGroup", "Dirichlet", "Iid", "Partition", "Partitioner", "Shards", "partition_of"]
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -94,7 +94,7 @@ class Partitioner(Protocol):
         from recorded counts before the data are loaded.
 
         Args:
-            targets: (n,), the labels of the examples.
+            targets: (n,), the labels of the examples; their groups for a part with the class variable `by_groups = True`.
 
         Raises:
             InputError: If a client would need an example twice.
@@ -189,6 +189,41 @@ def _labels(alpha: float, stock: Integers, examples: int, draw: np.random.Genera
             share = left.astype(float)
         taken = taken + np.minimum(draw.multinomial(missing, share / share.sum()), left)
     return taken
+
+
+@part("partition.by_group")
+class ByGroup:
+    """Each client has random examples of one group, such as the images of one writer (FEMNIST) or the photographs of one person.
+
+    Each group is at most one client, so no example has two copies. Groups with too few examples, and further examples of a
+    group, are left out. An epsilon of one client is then one of a person.
+    """
+
+    by_groups: ClassVar[bool] = True
+
+    def __call__(self, targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator) -> Partition:
+        """Return the partition; see `Partitioner`.
+
+        Raises:
+            InputError: If there are fewer groups with enough examples than clients.
+        """
+        groups = targets.cpu().numpy()
+        _check(len(groups), clients, examples_per_client)
+        draw, sizes = _numpy(rng), np.bincount(groups)
+        large = np.flatnonzero(sizes >= examples_per_client)
+        if clients > len(large):
+            raise InputError(
+                f"clients: got {clients}, expected at most {len(large)}, the number of groups with at least"
+                f" {examples_per_client} examples (partition by_group); lower --clients, or examples_per_client in the recipe"
+            )
+        order = draw.permutation(len(groups))
+        order = order[groups[order].argsort(kind="stable")]  # By group, and at random within each.
+        starts = sizes.cumsum() - sizes
+        chosen = draw.permutation(large)[:clients]
+        lists = order[starts[chosen, None] + np.arange(examples_per_client)]
+        copies = np.bincount(lists.ravel(), minlength=len(groups))
+        whole = torch.from_numpy(lists)
+        return Partition(clients, examples_per_client, torch.from_numpy(copies), lambda _: whole, clients)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
-"""Formats of picture sets: MNIST's idx files, CIFAR's Python batches, LFW's folders of JPEGs."""
+"""Formats of picture sets: MNIST's idx files, LFW's folders of JPEGs."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-import io
 import math
-import pickle
 import zlib
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -18,14 +17,13 @@ from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, part
-from leakbench.core.untrusted import CONTROLS
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import AFile, Check, File, Sha256, check_files, checked_bytes, identity, sha256_of, within
-from leakbench.data.dataset import Dataset, everyone
+from leakbench.data.dataset import Dataset, everyone, people_apart
 from leakbench.data.split import SplitSeed, TestShare, split
 from leakbench.storage.packed import ungzipped
 
-__all__ = ["CifarPython", "FaceFolders", "Idx"]
+__all__ = ["MOST_PIXELS", "FaceFolders", "Idx", "Pixels", "unit"]
 
 MOST_PIXELS = 25_000_000
 """Largest number of pixels of one photograph: a small file may unpack to any number."""
@@ -84,109 +82,6 @@ def _idx(folder: Path | None, file: File, dimensions: int) -> Pixels:
     return np.frombuffer(bytearray(raw), np.uint8, offset=head).reshape(shape)
 
 
-@part("format.cifar_python")
-class CifarPython:
-    """The Python version of CIFAR-10: pickled batches of 32 x 32 pictures in colour.
-
-    A batch is unpickled only after a check of its checksum, and the unpickler runs no code.
-    """
-
-    train: Annotated[tuple[AFile, ...], Field(description="Training batches, in order.")]
-    test: Annotated[AFile, Field(description="Test batch.")]
-    names: Annotated[AFile, Field(description="File with the names of the classes.")]
-
-    @property
-    def files(self) -> tuple[File, ...]:
-        """All files of the set."""
-        return *self.train, self.test, self.names
-
-    def check(self, folder: Path | None) -> tuple[Check, ...]:
-        """Compare every file with its checksum."""
-        return check_files(folder, self.files)
-
-    def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
-        """Read the set; raises InputError for a file that is missing or damaged."""
-        names = _names(folder, self.names)
-        train, labels = _batches(folder, self.train)
-        test, answers = _batches(folder, (self.test,))
-        return Dataset("", "image", train, labels, test, answers, names, everyone(labels), identity(self.files))
-
-
-def _batches(folder: Path | None, files: tuple[File, ...]) -> tuple[Tensor, Tensor]:
-    """Return the pictures (n, 3, 32, 32) and labels (n,) of some batches."""
-    batches = [_batch(folder, f) for f in files]
-    pixels = bytearray().join(pixels for pixels, _ in batches)
-    labels = [label for _, labels in batches for label in labels]
-    return unit(np.frombuffer(pixels, np.uint8).reshape(-1, 3, 32, 32)), torch.tensor(labels)
-
-
-def _batch(folder: Path | None, file: File) -> tuple[bytes, list[int]]:
-    """Return the pixels of one batch, 3,072 bytes per picture, and the labels; raises InputError for other content."""
-    batch, where = _unpickle(folder, file), within(folder) / file.file
-    state = getattr(batch.get(b"data"), "state", None)
-    pixels = state[4] if isinstance(state, tuple) and len(state) == 5 else None
-    if not isinstance(pixels, bytes) or not pixels or len(pixels) % 3072:
-        raise InputError(f"{where}: data: got no array of n x 3072 unsigned bytes")
-    labels = batch.get(b"labels")
-    if not isinstance(labels, list) or any(type(label) is not int or not 0 <= label < 256 for label in labels):
-        raise InputError(f"{where}: labels: got no list of numbers from 0 to 255")
-    if len(labels) * 3072 != len(pixels):
-        raise InputError(f"{where}: labels: got {len(labels)} for {len(pixels) / 3072:g} pictures")
-    return pixels, labels
-
-
-def _names(folder: Path | None, file: File) -> tuple[str, ...]:
-    """Return the names of the classes; raises InputError for a file without them."""
-    names = _unpickle(folder, file).get(b"label_names")
-    if not isinstance(names, list) or not names or not all(isinstance(name, bytes) for name in names):
-        raise InputError(f"{within(folder) / file.file}: label_names: got no list of names")
-    return tuple(name.decode(errors="replace") for name in names)
-
-
-class _Inert:
-    """Replaces the classes in a pickle: stores the state and does nothing."""
-
-    def __init__(self, *arguments: Any) -> None:
-        self.state: Any = ()
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _Unpickler(pickle._Unpickler):
-    """Reads NumPy arrays as `_Inert` records and refuses every other class.
-
-    This is pickle's implementation in Python: the one in C allocates memory for any memo index in a batch. Both allocate a
-    bytearray of any length in a batch, so bytearrays are refused; CIFAR has none.
-    """
-
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
-
-    def load_bytearray8(self) -> None:
-        raise pickle.UnpicklingError("a batch has no business with a bytearray")
-
-    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}:
-            return _Inert
-        raise pickle.UnpicklingError(f"a batch has no business with {module}.{name}")
-
-
-def _unpickle(folder: Path | None, file: File) -> dict[bytes, Any]:
-    content = checked_bytes(folder, file)
-    try:
-        batch: Any = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-    except Exception as error:  # A damaged pickle may raise any error.
-        reason = " ".join(CONTROLS.sub("\ufffd", f"{type(error).__name__}: {error}"[:200]).split())
-        raise InputError(f"{within(folder) / file.file}: not a CIFAR batch: {reason}") from None
-    if not isinstance(batch, dict):
-        raise InputError(
-            f"{within(folder) / file.file}: not a CIFAR batch: got {type(batch).__name__}, expected a dict"
-        )
-    return batch
-
-
 @part("format.face_folders")
 class FaceFolders:
     """Photographs in one folder per person, the format of Labeled Faces in the Wild, without people with too few photographs.
@@ -223,6 +118,21 @@ class FaceFolders:
             text = f"crop: got {low}, {high}, expected the first row and column and, above it, the end"
             raise PydanticCustomError("slot", "{text}", {"text": text})
 
+    def at(self, size: int) -> FaceFolders:
+        """Return the format that reads pictures of another size, from a larger crop with the same centre if the crop is smaller.
+
+        Raises:
+            InputError: For a size that no crop with this centre has.
+        """
+        low, high = self.crop
+        grown = max(0, size - (high - low))
+        if low < -(-grown // 2):
+            raise InputError(
+                f"size: got {size}, expected at most {high - low + 2 * low}, since photographs are not enlarged"
+            )
+        start = low - -(-grown // 2)
+        return dataclasses.replace(self, crop=(start, start + max(size, high - low)), side=size)
+
     def check(self, folder: Path | None) -> tuple[Check, ...]:
         """Compare the listing of the photographs in use with the accepted ones, as one row."""
         try:
@@ -247,10 +157,10 @@ class FaceFolders:
         key = f"faces-v1-{content[:16]}-{self.minimum}-{self.crop[0]}-{self.crop[1]}-{self.side}"
         pixels = unit(cache(key, lambda: {"pixels": np.stack([self._picture(p) for p in paths])})["pixels"])
         train, test = split(labels, self.test_share, self.seed)
-        may_be_victims = torch.arange(len(people)) % 2 == 0
-        victims, public = may_be_victims[labels[train]].nonzero()[:, 0], (~may_be_victims[labels[test]]).nonzero()[:, 0]
+        victims, public = people_apart(labels[train], labels[test])
         parts = (pixels[train], labels[train], pixels[test], labels[test])
-        return Dataset("", "image", *parts, tuple(people), victims, f"{content}, people apart", public=public)
+        named = f"{content}, people apart"
+        return Dataset("", "image", *parts, tuple(people), victims, named, public=public, groups=labels[train])
 
     def _listing(self, folder: Path) -> tuple[list[Path], str]:
         """Return the photographs in use, sorted, and the sha256 over their listing (empty without photographs)."""

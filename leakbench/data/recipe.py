@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import math
+import re
+from dataclasses import field
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -16,8 +19,10 @@ from leakbench.core.untrusted import is_inside
 from leakbench.data.addresses import is_safe
 from leakbench.data.availability import UNIFORM, check_availability
 from leakbench.data.formats import FORMAT, Format
+from leakbench.data.image_folder import ImageFolder
 from leakbench.data.partition import PARTITION, Iid, Partitioner
 from leakbench.data.sizes import Sizes
+from leakbench.data.targets import TARGETS, Retarget
 
 __all__ = ["DatasetRecipe", "Federation", "Origin"]
 
@@ -153,7 +158,9 @@ class Origin:
         Field(description="Usual folders of the data set, below a data folder; downloads go into the first one."),
     ]
     marker: Annotated[Inside, Field(description="Pattern that one of the set's files in its folder matches.")]
-    megabytes: Annotated[Positive, Field(description="Size of the download.")]
+    megabytes: Annotated[
+        Positive | None, Field(description="Size of the download; None for a set that leakbench cannot download.")
+    ]
     mirrors: Annotated[
         tuple[Annotated[str, AfterValidator(_address)], ...],
         Field(description="Https addresses of folders (on this machine also http), in the order of the tries."),
@@ -163,8 +170,8 @@ class Origin:
         AfterValidator(_file_name),
         Field(
             description=(
-                "Tar file, plain or compressed by gzip or bzip2, to unpack next to the first layout; empty to fetch the files of "
-                "the format."
+                "Zip file, or tar file, plain or compressed by gzip or bzip2, to unpack next to the first layout; empty to fetch "
+                "the files of the format."
             )
         ),
     ] = ""
@@ -175,6 +182,12 @@ class Origin:
             description="Hash of the archive; empty if it is not published. The unpacked files are checked in any case.",
         ),
     ] = ""
+
+    def __post_init__(self) -> None:
+        if self.mirrors and self.megabytes is None:
+            raise PydanticCustomError(
+                "slot", "{text}", {"text": "megabytes: got none, expected the size of the download"}
+            )
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -208,6 +221,13 @@ class DatasetRecipe:
             )
         ),
     ] = None
+    targets: Annotated[
+        dict[str, Annotated[Retarget, TARGETS]],
+        Field(
+            default_factory=dict,
+            description="What networks can answer instead of the class: labels, numbers or masks, by the names for `--targets`.",
+        ),
+    ] = field(default_factory=dict)
     candidates: Annotated[int, Field(ge=2, description="Default number of candidates k of identification.")] = 1000
     sensitive: Annotated[
         tuple[Text, ...],
@@ -218,3 +238,30 @@ class DatasetRecipe:
         ),
     ] = ()
     note: Annotated[str, Field(description="Remarks for the reader of the recipe.")] = ""
+    page: Annotated[
+        str, Field(description="Address from which a user gets the files of a set that leakbench cannot download.")
+    ] = ""
+
+    @classmethod
+    def of_folder(cls, path: str) -> tuple[str, DatasetRecipe]:
+        """Return (name, recipe) of a folder of the user's own pictures, with a small federation for their number.
+
+        The name is that of the folder. The ten clients have a tenth of the training pictures each, and at most 50.
+
+        Raises:
+            InputError: For a folder without classes or pictures, see `ImageFolder`.
+        """
+        form = ImageFolder(folder=path)
+        held = max(1, min(50, form.training_count() // 10))
+        batch = min(4, held)
+        federation = Federation(
+            rounds=5,
+            batch=batch,
+            examples_per_client=held,
+            clients=10,
+            clients_per_round=5,
+            local_iterations=math.ceil(held / batch),
+        )
+        name = re.sub(r"[^A-Za-z0-9_]+", "_", Path(path).expanduser().resolve().name).strip("_") or "pictures"
+        own = "the user's own"
+        return name, cls(f"Pictures in {name}", own, own, form, federation)

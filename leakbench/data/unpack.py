@@ -6,8 +6,10 @@ import bz2
 import gzip
 import os
 import shutil
+import stat
 import tarfile
 import tempfile
+import zipfile
 import zlib
 from pathlib import Path
 from typing import IO, cast
@@ -22,7 +24,12 @@ MOST_FILES = 1_000_000
 AT_ONCE = 1 << 24
 """Largest number of bytes per read: tarfile reads files in smaller pieces, but a hostile header may request more."""
 
-BROKEN = (tarfile.TarError, EOFError, ValueError, OverflowError, gzip.BadGzipFile, zlib.error)
+CHUNK = 1 << 20
+
+BROKEN = (
+    *(tarfile.TarError, zipfile.BadZipFile, NotImplementedError),
+    *(EOFError, ValueError, OverflowError, gzip.BadGzipFile, zlib.error),
+)
 """Errors of a damaged or hostile archive."""
 
 
@@ -51,7 +58,9 @@ class _Bounded:
 
 
 def unpack(packed: Path, folder: Path, form: Format, most: int) -> None:
-    """Unpack a tar archive, plain or compressed by gzip or bzip2, that contains a folder with `folder`'s name, and delete it.
+    """Unpack a zip archive, or a tar archive, plain or compressed by gzip or bzip2, and delete it.
+
+    The archive contains a folder with `folder`'s name.
 
     Args:
         packed: The archive.
@@ -89,6 +98,9 @@ def unpack(packed: Path, folder: Path, form: Format, most: int) -> None:
 
 
 def _extract(packed: Path, scratch: Path, most: int) -> None:
+    if _head(packed) == b"PK\x03\x04":
+        _extract_zip(packed, scratch, most)
+        return
     count = size = 0
     with _opened(packed) as file:
         bounded = cast(IO[bytes], _Bounded(file, most))
@@ -97,6 +109,48 @@ def _extract(packed: Path, scratch: Path, most: int) -> None:
                 count, size = count + 1, size + member.size
                 _check(member, count, size, most)
                 archive.extract(member, scratch, filter="data")
+
+
+def _extract_zip(packed: Path, scratch: Path, most: int) -> None:
+    """Unpack a zip archive. The limit applies to the bytes that are written, since a hostile header may state fewer."""
+    left = most
+    with zipfile.ZipFile(packed) as archive:
+        members = archive.infolist()
+        if len(members) > MOST_FILES:
+            raise zipfile.BadZipFile(f"holds more than {MOST_FILES:,} files")
+        for member in members:
+            _check_zip(member)
+            try:
+                left -= _write(archive, member, scratch / member.filename, left)
+            except (FileExistsError, NotADirectoryError):
+                raise zipfile.BadZipFile(f"holds {said(member.filename)} twice, or a file as a folder") from None
+            if left < 0:
+                raise zipfile.BadZipFile(f"unpacks to more than {most:,} bytes")
+
+
+def _write(archive: zipfile.ZipFile, member: zipfile.ZipInfo, place: Path, left: int) -> int:
+    """Write one entry to a new file or folder, and return its bytes; writing stops after more than `left` bytes."""
+    if member.is_dir():
+        place.mkdir(parents=True, exist_ok=True)
+        return 0
+    place.parent.mkdir(parents=True, exist_ok=True)
+    size = 0
+    with archive.open(member) as source, place.open("xb") as target:
+        while size <= left and (chunk := source.read(CHUNK)):
+            target.write(chunk)
+            size += len(chunk)
+    return size
+
+
+def _check_zip(member: zipfile.ZipInfo) -> None:
+    name = said(member.filename)
+    if not is_inside(member.filename):
+        raise zipfile.BadZipFile(f"holds {name}, expected names below the archive's folder")
+    # The upper half is the mode of Unix, with the kind of the file; other systems leave the kind empty.
+    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise zipfile.BadZipFile(f"holds {name}, which is a link or a device, expected files and folders")
+    if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise zipfile.BadZipFile(f"holds {name}, which is encrypted, or compressed by another method than deflate")
 
 
 def _check(member: tarfile.TarInfo, count: int, size: int, most: int) -> None:
@@ -109,9 +163,13 @@ def _check(member: tarfile.TarInfo, count: int, size: int, most: int) -> None:
         raise tarfile.ReadError(f"unpacks to more than {most:,} bytes or {MOST_FILES:,} files")
 
 
-def _opened(packed: Path) -> IO[bytes]:
+def _head(packed: Path) -> bytes:
     with packed.open("rb") as file:
-        head = file.read(3)
+        return file.read(4)
+
+
+def _opened(packed: Path) -> IO[bytes]:
+    head = _head(packed)[:3]
     if head[:2] == b"\x1f\x8b":
         return cast(IO[bytes], gzip.open(packed))
     return cast(IO[bytes], bz2.open(packed)) if head == b"BZh" else packed.open("rb")

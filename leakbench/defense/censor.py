@@ -18,7 +18,8 @@ from torch.func import functional_call, vmap
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.rng import normal
-from leakbench.core.types import Clock, Fact, Generators, Local, OwnLoss, Parameters, Signal
+from leakbench.core.task import task_of
+from leakbench.core.types import Clock, Fact, Generators, Local, Parameters, Signal
 from leakbench.engine.rows import length
 from leakbench.models.batch_norm import mixes_examples
 
@@ -174,7 +175,7 @@ def losses_after(local: Local, direction: Parameters, step: float) -> Tensor:
 
     def mean(p: Parameters, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         outputs = functional_call(model, {**p, **network.statistics}, (x,))
-        each = model.losses(outputs, x) if isinstance(model, OwnLoss) else -(y * outputs.log_softmax(-1)).sum(-1)
+        each = task_of(model).losses(outputs, x, y)
         return (each * w).sum() / w.sum().clamp_min(1)
 
     weights = local.inputs.new_ones(local.inputs.shape[:2]) if local.weights is None else local.weights

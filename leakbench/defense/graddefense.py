@@ -19,7 +19,8 @@ from torch.func import functional_call, grad, jacrev, vmap
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.rng import normal
-from leakbench.core.types import Clock, Fact, Generators, Local, OwnLoss, Parameters, Signal
+from leakbench.core.task import task_of
+from leakbench.core.types import Clock, Fact, Generators, Local, Parameters, Signal
 from leakbench.defense.by_norm import clip_factor
 from leakbench.defense.transform import apart, together
 from leakbench.engine.rows import length
@@ -149,8 +150,7 @@ def sensitivities(local: Local) -> Tensor:
 
     def loss(p: Parameters, x: Tensor, y: Tensor) -> Tensor:
         outputs = functional_call(model, {**p, **network.statistics}, (x[None],))
-        each: Tensor = model.losses(outputs, x[None]) if isinstance(model, OwnLoss) else -(y * outputs.log_softmax(-1))
-        return each.sum()
+        return task_of(model).losses(outputs, x[None], y[None]).sum()
 
     def norms(p: Parameters, x: Tensor, y: Tensor) -> Tensor:
         def sums(at: Tensor) -> Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "Way", "Ways"]
+__all__ = ["Way", "Ways", "plain", "ways_of"]
 
 Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(any numbers, inputs, outputs) -> the numbers times a derivative of the activation at the inputs."""
@@ -44,6 +45,11 @@ def _relu(delta: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
     return found
 
 
+def _leaky(slope: float, delta: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
+    product: Tensor = torch.ops.aten.leaky_relu_backward(delta, entered, slope, False)
+    return product
+
+
 def _gelu(delta: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
     found: Tensor = torch.ops.aten.gelu_backward(delta, entered)
     return found
@@ -68,3 +74,15 @@ ACTIVATIONS: dict[type[nn.Module], Ways] = {
     nn.ReLU: Ways(_relu, None),
     nn.GELU: Ways(_gelu, _gelu_bend),
 }
+
+
+def plain(layer: nn.Module) -> nn.Module:
+    """Return an activation that does not work in place, with default settings, except for the slope of a leaky ReLU."""
+    return nn.LeakyReLU(layer.negative_slope) if type(layer) is nn.LeakyReLU else type(layer)()
+
+
+def ways_of(layer: nn.Module) -> Ways | None:
+    """Return the derivatives of an activation with the settings of `plain`; None for another layer."""
+    if type(layer) is nn.LeakyReLU:
+        return Ways(partial(_leaky, layer.negative_slope), None)
+    return ACTIVATIONS.get(type(layer))

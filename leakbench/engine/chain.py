@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.core.types import Parameters
-from leakbench.engine.activations import ACTIVATIONS
+from leakbench.engine.activations import plain, ways_of
 from leakbench.engine.factored import Factored
 from leakbench.engine.patches import Kernel
 from leakbench.engine.steps import Affine, Crop, Flatten, MaxPool, Passed, Pointwise, Step
@@ -211,8 +211,8 @@ def _step(name: str, layer: Any) -> Step | None:
         step = _convolution(name, layer)
     elif kind is nn.MaxPool2d and _pair(layer.dilation) == (1, 1) and not layer.ceil_mode and not layer.return_indices:
         step = MaxPool(Kernel(_pair(layer.kernel_size), _pair(layer.stride), _pair(layer.padding)))
-    elif kind in ACTIVATIONS and _alike(_pure(layer), layer):
-        step = Pointwise(_pure(layer), ACTIVATIONS[kind])
+    elif (ways := ways_of(layer)) is not None and _alike(plain(layer), layer):
+        step = Pointwise(plain(layer), ways)
     return None if _hooked(layer) else step
 
 
@@ -228,12 +228,7 @@ def _pair(size: Any) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-def _pure(layer: nn.Module) -> nn.Module:
-    """Return the activation with PyTorch's default settings, which does not work in place."""
-    return type(layer)()
-
-
 def _alike(one: nn.Module, other: nn.Module) -> bool:
-    """Return whether two activations have the same settings other than `inplace`: `ACTIVATIONS` assumes the default ones."""
+    """Return whether two activations have the same settings other than `inplace`: a chain knows those of `plain`."""
     settings = ({n: v for n, v in vars(layer).items() if n not in ("inplace", "training")} for layer in (one, other))
     return next(settings) == next(settings)

@@ -26,7 +26,7 @@ BY_QUOTIENT = (
 
 def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tuple[Fact, ...]]:
     """Return the facts of each station for the network that leaks after `round_number` rounds; see `facts_at`."""
-    probe = FactProbe(network, cell.data.shape, cell.data.classes, leak_federation(cell))
+    probe = FactProbe(network, cell.data.shape, cell.data.outputs, leak_federation(cell))
     return facts_at(cell.defense, probe, leak_clock(cell, round_number))
 
 

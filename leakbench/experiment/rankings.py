@@ -12,7 +12,7 @@ from leakbench.core.types import Generators
 from leakbench.data.dataset import Feature
 from leakbench.experiment.victims import aware, public_examples
 from leakbench.federated.view import Public, View
-from leakbench.measure.rates import IDENTIFIED
+from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.scoring.rankings import RANKINGS, Ranks
 
 __all__ = ["likelihoods", "rankings"]
@@ -69,6 +69,8 @@ def likelihoods(
     by_name = dict(found or {})
     informed = _informed(cell, views, shown)
     for name, rank in _questions(features).items():
+        if name == LABEL_RANKED.name and cell.data.targets is not None:  # No network names a class.
+            continue
         if name in by_name or (rank.needs.alone and informed[0].examples > 1):
             continue
         each = informed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,6 +19,8 @@ from leakbench.attack.isolation import answered, readable
 from leakbench.attack.looks import chooses
 from leakbench.attack.null.pictures import NullAttack, null_attack
 from leakbench.attack.null.texts import null_texts
+from leakbench.attack.public_gradients import CHUNK as GRADIENTS
+from leakbench.attack.rankings.classes import LARGEST
 from leakbench.attack.recipe import Method
 from leakbench.attack.servers.fishing import fished
 from leakbench.attack.slots.stop import searches_of, watched
@@ -27,12 +30,14 @@ from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Progress, begin, saying, ticking
 from leakbench.core.rng import generator, generators
+from leakbench.core.types import Network
 from leakbench.data.attributes import attributes_of, commonest
 from leakbench.data.partition import Partition
 from leakbench.defense.augmentation import is_random
 from leakbench.defense.refuse import RefuseConspicuous
 from leakbench.engine.budget import lanes_within, memory_budget
 from leakbench.engine.room import Room
+from leakbench.engine.saved import activations, gradient_bytes, search_bytes
 from leakbench.experiment.attack_time import AttackTime
 from leakbench.experiment.rankings import likelihoods, rankings
 from leakbench.experiment.victims import (
@@ -50,15 +55,21 @@ from leakbench.measure.closeness import closeness_of
 from leakbench.measure.metrics import Score
 from leakbench.measure.recognised import RecognitionGallery, gallery_of, score_recognised
 from leakbench.measure.unanswered import explained
+from leakbench.models.batch_norm import mixes_examples
 from leakbench.scoring.scores import VictimTruth, no_reconstruction, score
 from leakbench.scoring.scores_rankings import score_attributes, score_rankings
 from leakbench.scoring.scores_tables import TableJudge, score_table, table_judge
+from leakbench.scoring.scores_targets import score_targets
 from leakbench.scoring.scores_texts import TextJudge, score_text, text_judge
 from leakbench.storage.store import Run, without_pictures
 
 __all__ = ["LOWER", "CellLeak", "Judge", "attack_leak"]
 
 LOWER = "lower --leak-batch, --observations or the restarts of the attack, or take a smaller --leak-model"
+
+
+PROCESS = 700_000_000
+"""Bytes of a process with the libraries of leakbench, before any data."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +149,8 @@ def attack_leak(leak: CellLeak, run: Run, judge: Judge, progress: Progress, cloc
     room = Room("victims", _chunk(leak, victims), LOWER, lambda line: say(f"{phase}: {line}"))
     missing = _missing(leak, run, len(own))
     if missing:
-        there = before + missing[0].start
-        begin(progress, phase, there, total, f"victim {there + 1}")
+        _say_memory(leak, min(room.most, len(own)), victims, lambda line: say(f"{phase}: {line}"))
+        begin(progress, phase, before + missing[0].start, total, f"victim {before + missing[0].start + 1}")
     elif before + len(own) == total:  # The victims of later networks may be on disk too.
         progress(phase, total, total)
     left = sum(gap.stop - gap.start for gap in missing)
@@ -277,6 +288,7 @@ def _attack_chunk(
         examples[lanes],
         own[lanes],
         candidate_examples(cell, victims),
+        None if cell.data.targets is None else cell.data.answers_of(examples[lanes]).to(cell.settings.device),
     )
     own_reconstruction = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if own_reconstruction is None else own_reconstruction
@@ -292,6 +304,10 @@ def _attack_chunk(
             None if own_reconstruction is None else ordered, real, null.guesses[null.best_for_success], gallery
         )
     )
+    if cell.data.targets is not None:
+        rows = rows.join(
+            score_targets(own_reconstruction, real, cell.data.targets.test, cell.data.targets.heads, closeness)
+        )
     if isinstance(table, TextJudge):
         rows = rows.join(score_text(ordered, real, table))
     elif table is not None:
@@ -342,4 +358,28 @@ def _chunk(leak: CellLeak, victims: Victims) -> int:
     # Observations share the guess's gradient unless the defense makes a choice; each is stored with its difference to the guess.
     gradients = 6 * (steps + 1) * (looks if chooses(leak.cell.defense.stations) else 1) + 2 * (looks - 1)
     per_victim = 4 * restarts * (weights * gradients + pixels * (200 + 400))
+    if activations(network, leak.cell.data.shape):
+        per_victim = restarts * _search_bytes(network, leak.cell.data.shape, victims)
     return lanes_within(memory_budget(torch.device(leak.cell.settings.device)), per_victim, most=100)
+
+
+def _search_bytes(network: Network, shape: tuple[int, ...], victims: Victims) -> int:
+    mixes = mixes_examples(network.model) or victims.indices.shape[2] > 1
+    return search_bytes(network, shape, victims.indices[0].numel(), mixes)
+
+
+def _say_memory(leak: CellLeak, lanes: int, victims: Victims, say: Callable[[str], None]) -> None:
+    """Say once how much memory the search for some victims and the rankings take, for large pictures.
+
+    The estimate is within a factor of 2 of measured peaks (docs/performance.md).
+    """
+    network, data = next(iter(leak.sent.values())).network, leak.cell.data
+    if leak.network or not activations(network, data.shape):
+        return
+    restarts = max(getattr(search, "restarts", 1) for search in searches_of(leak.cell.attack.method))
+    searching = lanes * restarts * _search_bytes(network, data.shape, victims)
+    weights = sum(p.numel() for p in network.parameters.values())
+    ranking = 2 * 4 * min(data.classes * weights, LARGEST) + max(GRADIENTS, gradient_bytes(network, data.shape))
+    pictures = 2 * 4 * math.prod(data.shape) * (len(data.train_targets) + len(data.test_targets))
+    total = PROCESS + pictures + max(searching, ranking)
+    say(f"about {total / 1e9:.1f} GB of memory, {lanes} {'victim' if lanes == 1 else 'victims'} at a time")

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from leakbench.cell import Cell
+from leakbench.cell.network import build_for
 from leakbench.core.progress import Progress, begin, saying, ticking
 from leakbench.core.rng import generator
 from leakbench.core.types import Network, Parameters, sent_memory
@@ -17,7 +18,8 @@ from leakbench.data.partition import Partition
 from leakbench.defense.network import extended
 from leakbench.federated.canaries import draw_canaries
 from leakbench.federated.simulate import Round, from_tensors, sent_tensors, to_tensors, train
-from leakbench.models import build, parameters
+from leakbench.models import parameters
+from leakbench.models.batch_norm import in_client_mode
 from leakbench.storage.store import Run
 
 __all__ = ["ROUND_COLUMNS", "fresh_network", "leaked_model", "train_federation"]
@@ -44,11 +46,11 @@ def fresh_network(cell: Cell, trained: bool, number: int = 0) -> tuple[nn.Module
     s = cell.settings
     again = (number,) if number else ()  # The first draw is that of a cell with one network.
     purpose, name = ("model", s.model) if trained else ("leak model", s.leak_model)
-    shape, classes = cell.data.layout, cell.data.classes
     first = generator(s.seed, purpose, *again)
-    plain = build(name, shape, classes, first, s.init, cell.data.padding, s.trainable, s.loss)
+    plain = build_for(cell.data, s, name, first)
     rng = generator(s.seed, f"{purpose} extension", *again)
-    model = extended(cell.defense.network, plain, shape, classes, rng).train(s.victim_mode == "train").to(s.device)
+    whole = extended(cell.defense.network, plain, cell.data.layout, cell.data.outputs, rng)
+    model = in_client_mode(whole, s.victim_mode).to(s.device)
     return model, parameters(model)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leakbench.attack.fit_store import FitStore, fit_folder
 from leakbench.attack.public import FEW
-from leakbench.attack.servers.server import Honest
+from leakbench.attack.servers.server import Honest, Learns
 from leakbench.cell import Cell, knowledge, leak_clock, leak_federation, looks_at
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator, generators
@@ -19,12 +20,12 @@ from leakbench.core.types import Network, Parameters
 from leakbench.data.columns import columns_of
 from leakbench.data.partition import Partition
 from leakbench.experiment.leak_noise import aware
+from leakbench.experiment.statistics import attacker_network, attacker_statistics
 from leakbench.federated.leakage import leak, logits_of, rounded
 from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.sampling import draw_batches
 from leakbench.federated.simulate import accuracy
 from leakbench.federated.view import Public, View
-from leakbench.models import one_hot
 
 __all__ = [
     "Sent",
@@ -56,9 +57,11 @@ def sent_to_clients(cell: Cell, honest: Network, tap: str) -> Sent:
     if not isinstance(server, Honest):
         state = {**honest.parameters, **honest.statistics}
         # A diverged network leaks values that are not finite, so a malicious server has nothing to gain from a change.
-        finite = math.isfinite(accuracy(honest.model, state, public.inputs, public.labels)[1])
+        asked = public.labels if public.answers is None else public.answers
+        finite = math.isfinite(accuracy(honest.model, state, public.inputs, asked)[1])
         server = server if finite else Honest()
-    return Sent(*server(honest, public, knowledge(cell, tap), generator(cell.settings.seed, "server")))
+    given = (honest, public, knowledge(cell, tap), generator(cell.settings.seed, "server"))
+    return Sent(*(server.learn(*given, FitStore(fit_folder())) if isinstance(server, Learns) else server(*given)))
 
 
 @dataclass(frozen=True)
@@ -138,9 +141,9 @@ def public_examples(cell: Cell, most: int = FEW) -> Public:
 
     A smaller number returns the first ones of a larger number.
     """
-    inputs, labels = cell.data.public_inputs, cell.data.public_targets
+    inputs, labels, answers = cell.data.public_inputs, cell.data.public_targets, cell.data.public_answers
     chosen = torch.randperm(len(labels), generator=generator(cell.settings.seed, "public"))[:most]
-    return _public(cell, inputs[chosen], labels[chosen])
+    return _public(cell, inputs[chosen], labels[chosen], None if answers is None else answers[chosen])
 
 
 def candidates(cell: Cell, victims: Victims) -> tuple[Public, Tensor]:
@@ -149,7 +152,8 @@ def candidates(cell: Cell, victims: Victims) -> tuple[Public, Tensor]:
     The other candidates are drawn from the possible victims, without the examples of leaked batches, which would be correct too.
     """
     listed, own = _listed(cell, victims)
-    return _public(cell, cell.data.train_inputs[listed], cell.data.train_targets[listed]), own
+    answers = None if cell.data.targets is None else cell.data.targets.train[listed]
+    return _public(cell, cell.data.train_inputs[listed], cell.data.train_targets[listed], answers), own
 
 
 def candidate_examples(cell: Cell, victims: Victims) -> Tensor:
@@ -167,8 +171,9 @@ def _listed(cell: Cell, victims: Victims) -> tuple[Tensor, Tensor]:
     return pool[order], order.argsort()[: len(first)]
 
 
-def _public(cell: Cell, inputs: Tensor, labels: Tensor) -> Public:
-    return Public(inputs.to(cell.settings.device), labels.to(cell.settings.device))
+def _public(cell: Cell, inputs: Tensor, labels: Tensor, answers: Tensor | None) -> Public:
+    device = cell.settings.device
+    return Public(inputs.to(device), labels.to(device), None if answers is None else answers.to(device))
 
 
 def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> View:
@@ -176,20 +181,22 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     device = torch.device(cell.settings.device)
     cohort, steps, batch = victims.indices.shape[1:]
     real, labels, _ = (t[lanes].to(device) for t in truth(cell, tap, victims))
+    public, choice = public_examples(cell, max(FEW, cell.attack.needs.public)), cell.settings.statistics
     blind = View(
         tap=tap,
-        network=sent.network,
+        network=attacker_network(sent.network, choice),
         update=_leaked(cell, tap, round_number, victims, lanes, sent),
         batch=batch,
         shape=cell.data.shape,
-        classes=cell.data.classes,
+        classes=cell.data.outputs,
         learning_rate=cell.settings.federation.learning_rate,
         cohort=cohort,
         local_steps=steps,
         epochs=epochs_of(cell),
         knowledge=knowledge(cell, tap),
         clock=leak_clock(cell, round_number),
-        public=public_examples(cell, max(FEW, cell.attack.needs.public)),
+        public=public,
+        statistics=attacker_statistics(sent.network, choice, real, public),
         labels=labels if cell.attack.needs.labels else None,
         logits=logits_of(sent.network, real) if cell.attack.needs.logits else None,
         secret=sent.secret,
@@ -212,7 +219,7 @@ def _leaked(
     """Return the update of the victims in `lanes` at one observation, {p: (V, *p)}."""
     s, indices = cell.settings, victims.indices[lanes]
     inputs = cell.data.train_inputs[indices].to(s.device)
-    targets = one_hot(cell.data.train_targets[indices], cell.data.classes).to(s.device)
+    targets = cell.data.answers_of(indices).to(s.device)
     again = (look,) if look else ()  # The first observation has the seed of a single one.
     whose = [(round_number, int(v), k, *again) for v in lanes for k in range(indices.shape[1])]
     rngs, draws = generators(s.seed, "leak noise", whose), generators(s.seed, "leak draws", whose)

@@ -15,7 +15,7 @@ from leakbench.attack import Attack, attack_on
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.needs import TEXT
-from leakbench.attack.slots.labels import Joint, LastLayer, LastLayerCounts
+from leakbench.attack.slots.labels import Joint, LastLayerCounts, with_labels
 from leakbench.attack.slots.stop import limited
 from leakbench.cell import KNOWS
 from leakbench.cell.fit import check_kind
@@ -32,12 +32,13 @@ from leakbench.defense import Defense, FactProbe
 from leakbench.defense.augmentation import copies_of, is_random
 from leakbench.defense.facts import facts_at
 from leakbench.experiment.leak_noise import noise_std
-from leakbench.external.network import forward_pass, in_mode
+from leakbench.external.network import in_mode
 from leakbench.external.trace import Trace
 from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.view import Public, View
 from leakbench.measure.closeness import eta_of
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
+from leakbench.models.conversion import forward_pass
 from leakbench.summary.verdict import STRONGEST
 
 __all__ = ["Attacker", "AttackerOptions", "checked_texts", "without_truth"]
@@ -163,9 +164,9 @@ class Attacker:
             x = torch.rand(4, *view.shape, generator=torch.Generator().manual_seed(0))
             passed = forward_pass(in_mode(view.network.model, "eval"), x)
             if not matrices or matrices[-1].shape[1] != view.classes or not passed.answers:
-                found = found._with_method(_with_labels(self.attack.method, Joint()), SEARCHED)
+                found = found._with_method(with_labels(self.attack.method, Joint()), SEARCHED)
             elif passed.signed:
-                found = found._with_method(_with_labels(self.attack.method, LastLayerCounts()), COUNTED)
+                found = found._with_method(with_labels(self.attack.method, LastLayerCounts()), COUNTED)
         if self.evaluations is None:
             return found
         method = with_evaluations(found.attack.method, self.evaluations, view.network.model, view.shape)
@@ -211,18 +212,6 @@ def checked_texts(data: Dataset | None) -> Dataset:
         got = "nothing" if data is None else repr(data.name)
         raise InputError(f"dataset: got {got}, expected texts, whose tokens the network has, such as reviews")
     return data
-
-
-def _with_labels(part: Any, labels: Any) -> Any:
-    """Return a part in which `labels` replaces every part that reads labels off the last layer, at any depth."""
-    if isinstance(part, LastLayer | LastLayerCounts):
-        return labels
-    if isinstance(part, tuple):
-        return tuple(_with_labels(inner, labels) for inner in part)
-    if not dataclasses.is_dataclass(part) or isinstance(part, type):
-        return part
-    changed = {f.name: _with_labels(getattr(part, f.name), labels) for f in dataclasses.fields(part) if f.init}
-    return dataclasses.replace(part, **changed)
 
 
 def _synthetic(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:

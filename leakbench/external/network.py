@@ -1,13 +1,12 @@
-"""A user's network, prepared for attacks: its mode, the order of its layers, and the normalisation of its inputs."""
+"""A user's network, prepared for attacks: its mode, and the normalisation of its inputs."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +16,11 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.imported import said
 from leakbench.models.batch_norm import BatchNorm
-from leakbench.models.layers import first_layer
+from leakbench.models.conversion import convert_norms, remove_hooks
 
 __all__ = [
-    "ForwardPass",
     "Normal",
     "Numbers",
-    "forward_pass",
     "in_mode",
     "input_normals",
     "keeps_statistics",
@@ -31,7 +28,6 @@ __all__ = [
     "mode_of",
     "normal_of",
     "normalisations",
-    "order_layers",
     "undo_normal",
 ]
 
@@ -39,9 +35,6 @@ MODES = ("eval", "train")
 
 REMOVED = "statistics_taken_off"
 """Attribute of an instance normalisation whose running statistics `in_mode` removed."""
-
-HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-"""Modules whose parts run, or are indexed, in the order in which they are listed."""
 
 SLACK = 1e-3
 """How far from [0, 1] rounding may leave inputs whose normalisation is undone."""
@@ -95,18 +88,12 @@ def in_mode(model: nn.Module, mode: str) -> nn.Module:
         copied = copy.deepcopy(model).cpu().float().train(False)
     except Exception as error:
         raise InputError(f"model: it cannot be copied: {said(error)}") from None
-    _remove_hooks(copied)
+    remove_hooks(copied)
     if mode == "eval":
         return copied
-    if isinstance(copied, _BatchNorm):
-        return _ours("model", copied)
-    for name in normalisations(copied):
-        holder, _, last = name.rpartition(".")
-        module = copied.get_submodule(name)
-        if isinstance(module, _BatchNorm):
-            module = _ours(name, module)
-            setattr(copied.get_submodule(holder), last, module)
-        elif isinstance(module, _InstanceNorm):
+    copied = convert_norms(copied)
+    for module in map(copied.get_submodule, normalisations(copied)):
+        if isinstance(module, _InstanceNorm):
             # Running statistics would be written during a gradient; without them each input's own count in either mode.
             module.track_running_stats = False
             setattr(module, REMOVED, True)
@@ -114,117 +101,6 @@ def in_mode(model: nn.Module, mode: str) -> nn.Module:
                 module._buffers[statistic] = None
         module.train()
     return copied
-
-
-def _remove_hooks(model: nn.Module) -> None:
-    """Remove backward hooks, which change no output, and the hooks of Opacus, which cannot be differentiated."""
-    for module in model.modules():
-        module._backward_hooks.clear()
-        module._backward_pre_hooks.clear()
-        module._is_full_backward_hook = None
-        for key, hook in list(module._forward_hooks.items()):
-            if (getattr(hook, "__module__", None) or "").startswith("opacus."):
-                del module._forward_hooks[key]
-
-
-def _ours(name: str, module: _BatchNorm) -> BatchNorm:
-    """Return leakbench's batch normalisation with the numbers of one of PyTorch's, in train mode."""
-    if not module.affine or module.running_mean is None or module.running_var is None or module.momentum is None:
-        raise InputError(
-            f"victim-mode: {name!r} is a {type(module).__name__} without weights, running statistics or momentum, which is"
-            " attacked in eval mode only"
-        )
-    ours = BatchNorm(module.num_features, module.momentum, module.eps)
-    ours.weight, ours.bias = module.weight, module.bias
-    ours.running_mean, ours.running_var = module.running_mean, module.running_var
-    return ours.train()
-
-
-@dataclass(frozen=True)
-class ForwardPass:
-    """What one forward pass shows of a network.
-
-    Args:
-        places: {name of a module: its place among the modules that ran}.
-        reads_input: Whether the first layer gets the input unchanged.
-        signed: Whether negative features enter the last layer, for which the sign rule of labels fails.
-        answers: Whether the last layer's output is the network's, up to a shift of all logits.
-    """
-
-    places: dict[str, int]
-    reads_input: bool
-    signed: bool
-    answers: bool
-
-
-def forward_pass(model: nn.Module, x: Tensor) -> ForwardPass:
-    """Pass inputs x (n, *s) through a network and record which modules ran, in which order."""
-    places: dict[str, int] = {}
-    inputs: dict[str, Tensor] = {}
-    outputs: dict[str, Tensor] = {}
-    handles: list[Any] = []
-
-    def record(name: str) -> None:
-        def before(_: nn.Module, given: tuple[Any, ...]) -> None:
-            places.setdefault(name, len(places))
-            if given and isinstance(given[0], Tensor):
-                inputs.setdefault(name, given[0])
-
-        def after(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-            if isinstance(output, Tensor):
-                outputs[name] = output
-
-        module = model.get_submodule(name)
-        handles.extend((module.register_forward_pre_hook(before), module.register_forward_hook(after)))
-
-    for name, _ in model.named_modules():
-        record(name)
-    try:
-        with torch.no_grad():
-            answer = model(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    layers = [name for name, m in model.named_modules() if _has_matrix(m) and name in places]
-    if not layers:
-        return ForwardPass(places, False, False, False)
-    first, last = min(layers, key=places.__getitem__), max(layers, key=places.__getitem__)
-    reads_input = first in inputs and _same(inputs[first].flatten(1), x.flatten(1))
-    signed = last in inputs and float(inputs[last].min()) < -1e-6
-    answers = last in outputs and _same(outputs[last].flatten(1).softmax(1), answer.flatten(1).softmax(1))
-    return ForwardPass(places, reads_input, signed, answers)
-
-
-def _has_matrix(module: nn.Module) -> bool:
-    return any(p.dim() > 1 for p in module._parameters.values() if p is not None)
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool(torch.allclose(one.float(), other.float(), rtol=1e-4, atol=1e-6))
-
-
-def order_layers(model: nn.Module, passed: ForwardPass) -> list[str]:
-    """Put a network's modules in the order in which they ran, those that did not run last; attacks use the first and last.
-
-    If the first layer does not get the input unchanged, the network gets a hook without effect: closed-form attacks then
-    leave the network alone, see `leakbench.models.layers.first_layer`.
-
-    Returns:
-        The names of the parameters in that order, those of modules that did not run first.
-    """
-    for name, module in model.named_modules():
-        if not isinstance(module, HOLDERS):
-            inner = f"{name}." if name else ""
-            parts = sorted(module._modules.items(), key=lambda part: passed.places.get(f"{inner}{part[0]}", math.inf))
-            module._modules = OrderedDict(parts)
-    if first_layer(model) is not None and not passed.reads_input:
-        model.register_forward_pre_hook(_nothing)
-    names = (name for name, _ in model.named_parameters())
-    return sorted(names, key=lambda name: passed.places.get(name.rpartition(".")[0], -1))
-
-
-def _nothing(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-    return None
 
 
 @dataclass(frozen=True)

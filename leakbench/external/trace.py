@@ -14,10 +14,11 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.imported import said
 from leakbench.core.types import Clock, Network, Parameters
 from leakbench.external.arrays import Named, as_parameters, as_state
-from leakbench.external.network import Normal, forward_pass, in_mode, mixes_batch, order_layers
+from leakbench.external.network import Normal, in_mode, mixes_batch
 from leakbench.federated.client import NO_EXAMPLE
 from leakbench.federated.optimizer import OPTIMIZERS, linear_steps
 from leakbench.federated.view import Knowledge, View
+from leakbench.models.conversion import forward_pass, order_layers
 from leakbench.models.language import LanguageModel
 
 __all__ = ["TAPS", "Trace", "Training"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -16,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.core.errors import InputError, nearest
-from leakbench.core.imported import import_function, said
 from leakbench.core.rng import generator
 from leakbench.core.words import seconds
 from leakbench.core.words import success as threshold
@@ -29,11 +26,12 @@ from leakbench.external.network import Numbers, normal_of
 from leakbench.external.outcome import Outcome
 from leakbench.external.trace import Trace, Training
 from leakbench.models import MODELS, architecture, build
+from leakbench.models.external import ACCEPTED, ExternalNetwork
 from leakbench.models.folder import TOKENS, NetworkFolder
 from leakbench.models.language import LanguageModel
 from leakbench.storage.store import check_out
 
-__all__ = ["UpdateFiles", "attack_update", "build_model", "warn"]
+__all__ = ["UpdateFiles", "attack_update", "warn"]
 
 OPTIONAL = ("iterations", "learning_rate", "success", "defense", "dataset", "knows")
 """Arguments that may be None."""
@@ -277,14 +275,14 @@ class UpdateFiles:
     def _model(self, options: AttackerOptions, words: Vocabulary | None) -> nn.Module:
         """Return the user's network, or one of the catalog or of a folder at weights that are not those that were sent."""
         name = self.builder
-        if NetworkFolder.of(name) is None and name not in MODELS:
-            if ":" not in name:
-                raise InputError(
-                    f"model: got {name!r}{nearest(name, list(MODELS))} (or PKG.MODULE:BUILD, or hf:FOLDER)"
-                )
-            return build_model(name, Path.cwd())
-        if not self.befores:
+        external = ExternalNetwork.of(name)
+        if external is None and NetworkFolder.of(name) is None and name not in MODELS:
+            raise InputError(f"model: got {name!r}{nearest(name, list(MODELS))} (or {ACCEPTED})")
+        drawn = external is None or not (external.runs_code or external.trained)
+        if drawn and not self.befores:
             raise InputError(f"before: got none, expected the weights of {name!r} that the client received")
+        if external is not None:
+            return external.made(self.shape, self.classes)
         shape, padding = self.shape, 0
         if architecture(name).texts:
             tokens, padding = options.known_tokens(words)
@@ -311,31 +309,6 @@ def _changes(model: nn.Module, befores: Sequence[Named], afters: Sequence[Named]
         start = as_parameters("before", model, befores[place % len(befores)])
         changes.append({n: p - start[n] for n, p in as_parameters("after", model, after).items()})
     return changes
-
-
-def build_model(builder: str, folder: Path) -> nn.Module:
-    """Return the module that a user's function returns; what it prints goes to stderr.
-
-    Args:
-        builder: The function, as `PKG.MODULE:BUILD`.
-        folder: Folder from which it can be imported.
-
-    Raises:
-        InputError: For a function that fails, and for a result that is not a module with parameters that are trained.
-    """
-    function = import_function("model", builder, str(folder))
-    try:
-        with redirect_stdout(sys.stderr):
-            model: Any = function()
-    except InputError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise InputError(f"model: {builder!r} failed: {said(error)}") from None
-    if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
-        raise InputError(
-            f"model: {builder!r} returned {type(model).__name__}, expected a torch.nn.Module with parameters that are trained"
-        )
-    return model
 
 
 def _read(field: str, paths: Sequence[Path]) -> list[Named]:

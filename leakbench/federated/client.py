@@ -16,14 +16,18 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakbench.core.errors import InputError
 from leakbench.core.rng import together
-from leakbench.core.types import Clock, Generators, Local, Network, OwnLoss, Parameters, Signal
+from leakbench.core.task import is_classification, task_of
+from leakbench.core.types import Clock, Generators, Local, Network, Parameters, Signal
 from leakbench.defense.augmentation import Augmentation, Batch, applied
 from leakbench.defense.transform import RunsNetwork, Stations, Transform, apply
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.engine.once import gradients
+from leakbench.engine.saved import recomputes
+from leakbench.federated.by_member import summed_by_member
 from leakbench.federated.canaries import CanaryExamples
 from leakbench.federated.merged import merged_signal, merges
 from leakbench.federated.optimizer import optimizer_of, regularised
@@ -120,24 +124,20 @@ def _loss(
     model: nn.Module, state: Parameters, inputs: Tensor, targets: Tensor, weights: Tensor, draws: Tensor
 ) -> Tensor:
     """Return the weighted loss, and update the running statistics in `state`, which holds them and the parameters."""
-
-    def entropy(logits: Tensor) -> Tensor:
-        return -(targets * torch.log_softmax(logits, dim=-1)).sum(-1)
-
     if draws.shape[-1] == 0:
-        outputs = functional_call(model, state, (inputs,))
-        each = model.losses(outputs, inputs) if isinstance(model, OwnLoss) else entropy(outputs)
-        return (each * weights).sum()
+        with sdpa_kernel(SDPBackend.MATH):  # Fused attention cannot be differentiated twice.
+            outputs = functional_call(model, state, (inputs,))
+        return (task_of(model).losses(outputs, inputs, targets) * weights).sum()
     logits, penalty = functional_call(model, state, (inputs, draws))
-    loss: Tensor = ((entropy(logits) + penalty) * weights).sum()
+    loss: Tensor = ((task_of(model).losses(logits, inputs, targets) + penalty) * weights).sum()
     return loss
 
 
 def example_signal(network: Network, examples: Examples, step: int) -> Signal:
     """Return the gradient of every example's loss, {p: (K, B, *p)}; zero for a weight of zero.
 
-    The loss is the soft cross-entropy, plus the penalty of a network that has one (`leakbench.core.types.Sampling`), or the
-    network's own (`leakbench.core.types.OwnLoss`).
+    The loss is that of the network's task (`leakbench.core.task`), for classes the soft cross-entropy, plus the penalty of a
+    network that has one (`leakbench.core.types.Sampling`).
 
     Raises:
         InputError: For a network that normalises by the batch, where a single example has no gradient.
@@ -175,7 +175,7 @@ def _ours(transforms: Iterable[Transform | Augmentation]) -> bool:
 
 def _chain(network: Network, shape: tuple[int, ...]) -> Chain | None:
     """Return the network's chain of layers for examples of that shape; None if `torch.func` has to differentiate it."""
-    if network.engine == "reference" or network.draws or network.statistics:
+    if network.engine == "reference" or network.draws or network.statistics or not is_classification(network.model):
         return None
     chain = chain_of(network.model)
     return chain if chain is not None and chain.takes(shape) else None
@@ -194,6 +194,14 @@ def _mean_signal(network: Network, chain: Chain | None, examples: Examples, step
         return loss, {n: state[n] for n in s}
 
     draws, sent = examples.draws_at(step, network.draws), {n: memory[n][:, 0] for n in network.statistics}
+    if _by_member(network, examples):
+
+        def one(x: Tensor, y: Tensor, w: Tensor) -> Parameters:
+            lanes = vmap(grad(mean, has_aux=True), in_dims=(network.axis, 0, 0, 0, 0, 0))
+            return lanes(network.parameters, sent, x, y, w, draws[:, :1])[0]  # type: ignore[no-any-return]
+
+        summed = summed_by_member(one, *examples.at(step))
+        return Signal({n: g.unsqueeze(1) for n, g in summed.items()}, averaged=examples.batch, memory=memory)
     by_lane = vmap(grad(mean, has_aux=True), in_dims=(network.axis, 0, 0, 0, 0, 0))
     grads, moved = by_lane(network.parameters, sent, *examples.at(step), draws)
     return Signal(
@@ -201,6 +209,16 @@ def _mean_signal(network: Network, chain: Chain | None, examples: Examples, step
         averaged=examples.batch,
         memory={**memory, **{name: s.unsqueeze(1) for name, s in moved.items()}},
     )
+
+
+def _by_member(network: Network, examples: Examples) -> bool:
+    """Return whether the gradient of a batch is computed one example at a time: its activations are large and do not mix.
+
+    Weights that depend on the guess, after a first local iteration, need the derivative of the whole batch.
+    """
+    large = recomputes(network, tuple(examples.inputs.shape[3:]), examples.inputs.shape[2])
+    moved = any(p.requires_grad for p in network.parameters.values())
+    return large and not (moved or network.draws or mixes_examples(network.model))
 
 
 def _iteration(

@@ -15,7 +15,8 @@ from torch.func import functional_call
 
 from leakbench.core.progress import unticked
 from leakbench.core.rng import generator, generators
-from leakbench.core.types import Clock, Local, Network, OwnLoss, Parameters, Signal, joined, sent_memory
+from leakbench.core.task import is_classification, task_of
+from leakbench.core.types import Clock, Local, Network, Parameters, Signal, joined, sent_memory
 from leakbench.data.availability import UNIFORM, available_clients
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
@@ -29,7 +30,6 @@ from leakbench.federated.canaries import Canaries
 from leakbench.federated.client import Examples, augmented, client_update, runs_apart
 from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.federated.scaffold import controls_after, corrections, first_controls
-from leakbench.models import one_hot
 
 __all__ = [
     "CANARY_SCORES",
@@ -187,8 +187,7 @@ def train(
     scores = done.canary_scores if done else scores
     judged = copy.deepcopy(network.model).eval()
     room = Room("clients", federation.clients, LOWER, say)
-    there = ("train_inputs", "train_targets", "test_inputs", "test_targets")
-    data = dataclasses.replace(data, **{name: getattr(data, name).to(device) for name in there})
+    data = data.to(device)
     task = _Task(data, federation, defense, seed, canaries)
     of_clients, scaffold = defense.unit == "client", federation.algorithm == "scaffold"
     if scaffold and not done:
@@ -225,7 +224,8 @@ def train(
                 weights = 1.0 if of_clients else -canaries.contrasts(clients, clock)
                 scores = scores + weights * canaries.products({n: g[0, 0] for n, g in step.grads.items()})
         state = {**parameters, **Network(judged, parameters, memory=memory).statistics}
-        right, loss = accuracy(judged, state, data.test_inputs, data.test_targets)
+        asked = data.test_targets if data.targets is None else data.targets.test
+        right, loss = accuracy(judged, state, data.test_inputs, asked)
         yield Round(index, parameters, memory, counts, right, loss, *spread, scores)
 
 
@@ -282,7 +282,7 @@ def _some_updates(task: _Task, network: Network, cohort: _Cohort) -> tuple[Signa
         chosen.flatten(), batches.weights.flatten().double(), minlength=len(data.train_targets)
     ).long()
     chosen = chosen.to(data.train_targets.device)
-    targets = one_hot(data.train_targets[chosen], data.classes)
+    targets = data.answers_of(chosen)
     weights = batches.weights.to(targets)
     extra = None
     if task.canaries is not None and defense.unit == "example":
@@ -312,7 +312,7 @@ def _no_updates(task: _Task, network: Network, clock: Clock) -> Signal:
 
 def _no_examples(task: _Task, network: Network, lanes: int) -> Local:
     """Return the data of clients without examples."""
-    inputs, targets = task.data.train_inputs[None, :0], one_hot(task.data.train_targets[None, :0], task.data.classes)
+    inputs, targets = task.data.train_inputs[None, :0], task.data.answers_of(torch.zeros(1, 0, dtype=torch.int64))
     return Local(network, inputs.expand(lanes, *inputs.shape[1:]), targets.expand(lanes, *targets.shape[1:]))
 
 
@@ -328,21 +328,24 @@ def _spread(updates: Parameters) -> tuple[float, float]:
 def accuracy(model: nn.Module, state: Parameters, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
     """Return (accuracy in [0, 1], mean cross-entropy) on inputs (n, *s) and targets (n,).
 
-    For a network with its own loss, these are the share of right answers to all questions, and the mean loss of an example.
+    For a network with another task (`leakbench.core.task`), these are the share of right answers to all questions, or of explained
+    squares, and the mean loss of an example.
 
     Args:
+        targets: (n,) classes, or (n, k) targets of another task.
         state: Parameters, and the running statistics of batch normalisation if the model has them.
     """
     device = next(iter(state.values())).device
-    right, loss, asked = 0, 0.0, 0
-    some = 50 if isinstance(model, OwnLoss) else 500  # Its outputs can be as many as there are tokens.
+    right, loss, asked = 0.0, 0.0, 0.0
+    task, classifies = task_of(model), is_classification(model)
+    some = 500 if classifies else 50  # The outputs of others can be as many as there are tokens or pixels.
     for x, y in zip(torch.split(inputs, some), torch.split(targets, some), strict=True):
         x, y = x.to(device), y.to(device)  # noqa: PLW2901
-        if isinstance(model, OwnLoss):
+        if not classifies:
             outputs = functional_call(model, state, (x,))
-            answers, questions = model.answered(outputs, x)
-            right, asked = right + int(answers.sum()), asked + int(questions.sum())
-            loss += float(model.losses(outputs, x).sum())
+            answers, questions = task.answered(outputs, x, y)
+            right, asked = right + float(answers.double().sum()), asked + float(questions.double().sum())
+            loss += float(task.losses(outputs, x, y).sum())
             continue
         logits = functional_call(model, state, (x,))
         finite = logits.isfinite().all(1)  # The argmax of NaN is class 0, which would count as a prediction.

@@ -22,6 +22,7 @@ from leakbench.federated.leakage import leak
 from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.searches import Searches
 from leakbench.federated.separations import Separations
+from leakbench.models import one_hot
 
 __all__ = ["Knowledge", "Public", "View"]
 
@@ -38,6 +39,8 @@ class Knowledge:
         examples: Number of examples in one update.
         clients: Number of clients in one update.
         reads: Form of an update, `gradient` or `weights`.
+        statistics: Statistics of batch normalisation that the attacker uses, see `leakbench.experiment.statistics`; empty if the
+            network does not depend on them.
     """
 
     labels: str = "not given"
@@ -49,18 +52,34 @@ class Knowledge:
     examples: int = 1
     clients: int = 1
     reads: str = "gradient"
+    statistics: str = ""
 
 
 @dataclass(frozen=True)
 class Public:
-    """Examples that the attacker may know, without the victims: inputs (P, *s), labels (P,)."""
+    """Examples that the attacker may know, without the victims.
+
+    Args:
+        inputs: (P, *s).
+        labels: (P,), their classes.
+        answers: (P, k), their targets, if networks answer with something else than the class; else None.
+    """
 
     inputs: Tensor
     labels: Tensor
+    answers: Tensor | None = None
 
     def first(self, most: int) -> Public:
         """Return the first examples, at most `most`."""
-        return Public(self.inputs[:most], self.labels[:most])
+        return self.at(slice(most))
+
+    def at(self, chosen: Tensor | slice) -> Public:
+        """Return some of the examples."""
+        return Public(self.inputs[chosen], self.labels[chosen], None if self.answers is None else self.answers[chosen])
+
+    def targets(self, classes: int) -> Tensor:
+        """Return the targets (P, k) of the examples, one-hot (P, classes) for classes."""
+        return one_hot(self.labels, classes) if self.answers is None else self.answers
 
 
 @dataclass(frozen=True)
@@ -88,6 +107,8 @@ class View:
         candidates: The hypotheses of a ranking; the victim is among them.
         labels: (V, M) int64, the true labels in the order of use, if the threat model grants them.
         logits: (V, M, classes), the sent model's logits of the true inputs, if the threat model grants them.
+        statistics: {name of a running statistic: (V, C)}, the statistics of batch normalisation that a prior compares a guess with;
+            None for those that the server sent.
         secret: The malicious server's record of its change of the model.
         columns: The features of a table and their columns.
         vocabulary: The tokens of texts; None for other data.
@@ -117,6 +138,7 @@ class View:
     candidates: Public | None = None
     labels: Tensor | None = None
     logits: Tensor | None = None
+    statistics: Parameters | None = None
     secret: Any = None
     columns: Columns | None = None
     vocabulary: Vocabulary | None = None
@@ -245,7 +267,8 @@ class View:
             network = replace(network, parameters={n: p[lanes] for n, p in network.parameters.items()})
         granted = {"labels": self.labels, "logits": self.logits}
         chosen = {name: None if t is None else t[lanes] for name, t in granted.items()}
-        return replace(self, network=network, update=self.observed(lanes), **chosen)  # type: ignore[arg-type]
+        statistics = None if self.statistics is None else {n: s[lanes] for n, s in self.statistics.items()}
+        return replace(self, network=network, update=self.observed(lanes), statistics=statistics, **chosen)  # type: ignore[arg-type]
 
     def coarser(self, local_steps: int) -> View:
         """Return the view of an attacker that assumes fewer, longer local steps than L, over the same examples.
@@ -299,7 +322,8 @@ class View:
             memory=cast(self.network.memory),
             own=cast(self.network.own),
         )
-        return replace(self, network=network, update=cast(self.update))
+        statistics = None if self.statistics is None else cast(self.statistics)
+        return replace(self, network=network, update=cast(self.update), statistics=statistics)
 
 
 def _neighbours(lanes: Tensor) -> slice | None:

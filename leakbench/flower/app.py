@@ -28,12 +28,12 @@ from leakbench.external.attacker import Attacker, AttackerOptions
 from leakbench.external.network import Normal, Numbers, normal_of
 from leakbench.external.outcome import NotAttacked, Row
 from leakbench.external.trace import TAPS
-from leakbench.external.update import build_model
 from leakbench.flower.grids import InProcessGrid, TapGrid, context_of_server
 from leakbench.flower.leaks import leak_files, leaked_rounds
 from leakbench.flower.messages import client_of
 from leakbench.flower.mods import StepProbeMod, UpdateTapMod, attach
 from leakbench.flower.trace import TrainingOptions, trace_at
+from leakbench.models.external import ExternalNetwork
 
 __all__ = ["AppOptions", "FlowerApp", "RunConfig", "benchmark", "load_flower_app", "run_tapped"]
 
@@ -229,7 +229,8 @@ def benchmark(options: AppOptions) -> list[Row]:
 
 def _model(options: AppOptions) -> nn.Module:
     """Return the app's network; lazy layers are shown an input of zeros."""
-    model = build_model(options.builder, options.app_dir.resolve())
+    network, folder = ExternalNetwork(options.builder), options.app_dir.resolve()
+    model = network.made(options.shape, options.classes, folder=folder)
     if any(is_lazy(p) for p in model.parameters()):
         try:
             with torch.no_grad(), redirect_stdout(sys.stderr):

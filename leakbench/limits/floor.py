@@ -16,7 +16,6 @@ from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.federated.optimizer import linear_steps
 from leakbench.limits.fisher import fisher_information, rmse_floor
-from leakbench.models import one_hot
 
 __all__ = ["Floor", "floor"]
 
@@ -63,13 +62,14 @@ def floor(cell: Cell, sent: Callable[[int], Sent], tap: str, round_number: int, 
         return Floor(None, None, std)
     std /= math.sqrt(looks_at(cell, tap))  # Several observations have the information of their mean.
     few = torch.arange(min(VICTIMS, len(victims.indices)))
-    inputs, labels, _ = (t.to(cell.settings.device) for t in truth(cell, tap, victims))
+    inputs, _, examples = (t.to(cell.settings.device) for t in truth(cell, tap, victims))
+    answers = cell.data.answers_of(examples.cpu()).to(cell.settings.device)
     rng = generator(cell.settings.seed, "fisher probes", round_number)
     each = []
     for network in range(min(cell.settings.networks, len(few))):
         lanes = few[network :: cell.settings.networks]
         view = aware(view_of(cell, tap, round_number, victims, lanes, sent(network)), cell)
-        targets = one_hot(labels[lanes], cell.data.classes)
+        targets = answers[lanes]
         each.append(fisher_information(view, inputs[lanes], targets, std, PROBES, rng))
     information = float(torch.cat(each).quantile(0.5))
     if not math.isfinite(information):

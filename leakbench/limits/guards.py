@@ -60,7 +60,7 @@ def guards(cell: Cell, network: Network, rounds: int, partition: Partition) -> d
     before = _training(cell, rounds, partition) if rounds else ()
     leak = _leak(cell, len(network.parameters))
     doubts = doubts_of_inputs(
-        cell.defense, FactProbe(network, cell.data.shape, cell.data.classes, leak_federation(cell))
+        cell.defense, FactProbe(network, cell.data.shape, cell.data.outputs, leak_federation(cell))
     )
     facts = {name: (*doubts, *done) if done else done for name, done in leak_facts(cell, network, rounds).items()}
     phase = Phase(facts, 1, 1, True, leak.clients_per_round)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
 from leakbench.attack.servers.imprint import Bins
+from leakbench.attack.servers.scale_mia import LatentBins
 from leakbench.attack.servers.server import HONEST, lies
 from leakbench.cell import Cell
 from leakbench.core.rng import generator
@@ -76,11 +77,12 @@ def reference(
     victims = draw_victims(cell, tap, round_number, partition)
     inputs, _, indices = truth(cell, tap, victims)
     alone, no_alone = None, "none: no bins that each hold what is alone in them"
-    if isinstance(sent.secret, Bins):
+    secret = sent.secret.bins if isinstance(sent.secret, LatentBins) else sent.secret
+    if isinstance(secret, Bins):
         # An example in two local iterations counts once. Clients with separate blocks of bins count separately.
-        several = indices.reshape(len(indices), min(sent.secret.clients, indices.shape[1]), -1)
+        several = indices.reshape(len(indices), min(secret.clients, indices.shape[1]), -1)
         distinct = min(len(set(own.tolist())) for own in several.flatten(0, 1))
-        bins = len(sent.secret.lower) // sent.secret.clients
+        bins = len(secret.lower) // secret.clients
         alone, no_alone = None, "none: more than two examples a bin, for which unequal bins isolate more"
         if distinct <= 2 * bins:
             alone, no_alone = alone_in_a_bin(bins, distinct), ""

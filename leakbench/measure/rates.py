@@ -29,6 +29,7 @@ __all__ = [
     "ROUGE_1",
     "ROUGE_2",
     "ROUGE_L",
+    "TARGET_ERROR",
     "TOKEN_ACCURACY",
     "TOKEN_PRECISION",
     "TOKEN_RECALL",
@@ -145,6 +146,16 @@ LABELS = Rate(
     noun="label accuracy",
     bound="label_bound",
     interval=False,
+)
+
+TARGET_ERROR = Rate(
+    "target_error",
+    "target error",
+    "How far the targets that the attack infers are from the true ones, if the network does not name classes: the share of wrong "
+    "labels, classes or pixels of a mask, and for numbers in [0, 1] the mean absolute difference; the mean over the heads of a "
+    "network. Lower is a stronger attack. An example without an answer counts as the baseline guess, which is the best constant "
+    "guess from public targets. The interval is Student's over batches.",
+    baseline="null_target_error",
 )
 
 IDENTIFIED = Rate(

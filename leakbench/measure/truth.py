@@ -18,6 +18,7 @@ class VictimTruth:
     Args:
         shown: (k,) which training examples the candidates are; None where none of them can be another example of a victim's
             batch.
+        answers: (V, M, k), the targets of a network that does not name classes (`leakbench.core.task.Heads`); None for classes.
     """
 
     lanes: Tensor
@@ -26,6 +27,7 @@ class VictimTruth:
     examples: Tensor
     own: Tensor
     shown: Tensor | None = None
+    answers: Tensor | None = None
 
     @property
     def others(self) -> Tensor | None:

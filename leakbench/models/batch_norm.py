@@ -6,12 +6,30 @@ uses the running statistics that the server sent.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from leakbench.core.errors import InputError
+from leakbench.core.types import Parameters
 
-__all__ = ["BatchNorm", "depends_on_mode", "mixes_examples"]
+__all__ = [
+    "MEAN",
+    "VARIANCE",
+    "BatchNorm",
+    "BatchNormThen",
+    "batch_moments",
+    "depends_on_mode",
+    "entering_norms",
+    "in_client_mode",
+    "mixes_examples",
+]
+
+MEAN, VARIANCE = "running_mean", "running_var"
+"""Last words of the names of the running statistics."""
 
 
 class BatchNorm(nn.Module):
@@ -56,6 +74,19 @@ class BatchNorm(nn.Module):
         return mean, variance
 
 
+class BatchNormThen(BatchNorm):
+    """Batch normalisation with a dropout and an activation after it, as one module of timm; parameters keep their names."""
+
+    def __init__(self, channels: int, momentum: float, eps: float, drop: nn.Module, act: nn.Module) -> None:
+        super().__init__(channels, momentum, eps)
+        self.drop, self.act = drop, act
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, C, *s), normalised and activated."""
+        answer: Tensor = self.act(self.drop(super().forward(x)))
+        return answer
+
+
 def depends_on_mode(model: nn.Module) -> bool:
     """Return whether a network's outputs differ between train and eval mode."""
     return any(isinstance(module, BatchNorm) for module in model.modules())
@@ -64,3 +95,57 @@ def depends_on_mode(model: nn.Module) -> bool:
 def mixes_examples(model: nn.Module) -> bool:
     """Return whether an example's gradient depends on the others of its batch, in the network's current mode."""
     return any(isinstance(module, BatchNorm) and module.training for module in model.modules())
+
+
+def in_client_mode(model: nn.Module, mode: str | None) -> nn.Module:
+    """Return a network, changed in place, with batch normalisation in a client's mode and every other layer in eval mode.
+
+    Dropout is off in both modes.
+
+    Args:
+        mode: `train`, `eval`, or None for eval.
+    """
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, BatchNorm):
+            module.training = mode == "train"
+    return model
+
+
+def entering_norms(model: nn.Module, layers: Sequence[str], tensors: Parameters, x: Tensor) -> dict[str, Tensor]:
+    """Return the input {layer: (M, C, *)} of each layer (prefix of its tensors' names) when the model reads x (M, *s)."""
+    inputs: dict[str, Tensor] = {}
+
+    def keep(layer: str) -> Callable[[nn.Module, Any], None]:
+        def hook(module: nn.Module, arguments: Any) -> None:
+            inputs[layer] = arguments[0]
+
+        return hook
+
+    handles = [model.get_submodule(n.removesuffix(".")).register_forward_pre_hook(keep(n)) for n in layers]
+    try:
+        functional_call(model, tensors, (x,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return inputs
+
+
+def batch_moments(model: nn.Module, tensors: Parameters, x: Tensor) -> tuple[Parameters, dict[str, int]]:
+    """Return the statistics of a batch x (M, *s) in each batch normalisation, when a model in train mode reads it.
+
+    Args:
+        tensors: The parameters and buffers of the model.
+
+    Returns:
+        {name of a running statistic: the mean or the biased variance (C,) of the batch}, and {name: number of values of a channel}.
+    """
+    layers = [name.removesuffix(MEAN) for name, _ in model.named_buffers() if name.endswith(MEAN)]
+    moments: Parameters = {}
+    counts: dict[str, int] = {}
+    for layer, entering in entering_norms(model, layers, tensors, x).items():
+        axes = [0, *range(2, entering.dim())]
+        moments[layer + MEAN] = entering.mean(axes)
+        moments[layer + VARIANCE] = entering.var(axes, correction=0)
+        counts |= dict.fromkeys((layer + MEAN, layer + VARIANCE), entering.numel() // entering.shape[1])
+    return moments, counts

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from leakbench.core.errors import InputError
 from leakbench.core.hashes import checksum, content_hash
 
-__all__ = ["FOLDER", "TOKENS", "NetworkFolder", "named", "shown"]
+__all__ = ["FOLDER", "TOKENS", "TYPES", "NetworkFolder", "checksum_of"]
 
 FOLDER = "hf:"
 """Start of the name of a network in a folder of Hugging Face, as `hf:path/to/gpt2`."""
@@ -87,9 +87,7 @@ class NetworkFolder:
                 raise InputError(f"{field}: {str(self)!r}: no such folder; give a folder with a {CONFIG}")
             if not (self.path / CONFIG).is_file():
                 raise InputError(f"{field}: {str(self)!r}: the folder has no {CONFIG}; give a folder of Hugging Face")
-            found = content_hash(
-                {path.name: _checksum(path, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files(field)}
-            )
+            found = content_hash({path.name: checksum_of(path) for path in self.files(field)})
         except InputError:
             raise
         except (OSError, ValueError) as error:
@@ -185,6 +183,11 @@ class NetworkFolder:
         return found
 
 
+def checksum_of(path: Path) -> str:
+    """Return the sha256 of a file, which is cached while its size and its time of change are the same; raises OSError."""
+    return _checksum(path, path.stat().st_size, path.stat().st_mtime_ns)
+
+
 @lru_cache
 def _checksum(path: Path, size: int, changed: int) -> str:
     """Return the sha256 of a file, which is cached for a size and a time of change."""
@@ -199,15 +202,3 @@ def _own_name(name: str, model: nn.Module) -> str:
         if name.endswith(former):
             return name.removesuffix(former) + now
     return name
-
-
-def named(name: str) -> str:
-    """Return a network's name for a manifest: the folder's own name and the whole hash of its files."""
-    folder = NetworkFolder.of(name)
-    return name if folder is None else f"{FOLDER}{folder.path.resolve().name}@{folder.sha256}"
-
-
-def shown(name: str) -> str:
-    """Return a network's name for reports: the folder's own name and the start of the hash of its files."""
-    folder = NetworkFolder.of(name)
-    return name if folder is None else f"{FOLDER}{folder.path.resolve().name}@{folder.sha256[:8]}"

@@ -48,8 +48,10 @@ def initialise(model: nn.Module, rule: Rule, rng: torch.Generator) -> nn.Module:
         if isinstance(module, nn.Conv2d | nn.Linear):
             rule(module, rng)
         elif isinstance(module, BatchNorm | nn.GroupNorm | nn.LayerNorm):
-            module.weight.fill_(1.0)
-            module.bias.zero_()
+            # Other libraries leave out the scale or the shift.
+            for parameter, value in ((module.weight, 1.0), (module.bias, 0.0)):
+                if parameter is not None:
+                    parameter.fill_(value)
         elif type(module).__name__.endswith("RMSNorm"):
             cast(Tensor, module.weight).fill_(1.0)
         elif any(True for _ in module.parameters(recurse=False)):

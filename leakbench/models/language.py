@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from leakbench.core.errors import InputError
 from leakbench.core.extras import need
+from leakbench.core.task import with_task
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.shapes import Shape
 
@@ -113,7 +115,7 @@ class LanguageModel(nn.Module):
 class NextToken(LanguageModel):
     """A causal transformer that is trained to name the next token of each token of a text, and has no classes.
 
-    It is a network with its own loss, see `leakbench.core.types.OwnLoss`. The logits are products of the outputs and the word
+    Its task is `NextTokens`. The logits are products of the outputs and the word
     embeddings, as in GPT-2, or with a matrix of their own, as in LLaMA.
 
     Args:
@@ -133,6 +135,7 @@ class NextToken(LanguageModel):
         del self.classifier
         tied = self.transformer.config.tie_word_embeddings  # type: ignore[union-attr]
         self.head = None if tied else nn.Linear(self.width, self.tokens, bias=False)
+        with_task(self, NextTokens(self.padding))
 
     def forward(self, x: Tensor, places: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
         """Return the logits (n, T, number of tokens) of the token after each token of x (n, T)."""
@@ -141,12 +144,24 @@ class NextToken(LanguageModel):
             return self.head(outputs)  # type: ignore[no-any-return]
         return outputs @ self.words.weight.mT
 
-    def losses(self, outputs: Tensor, inputs: Tensor) -> Tensor:
+
+@dataclass(frozen=True)
+class NextTokens:
+    """The task of naming the token that follows each token of a text, see `leakbench.core.task.Task`.
+
+    Args:
+        padding: Number of the token that fills up a text.
+    """
+
+    padding: int
+
+    def losses(self, outputs: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy (n,) of the tokens after the first one, without padding.
 
         Args:
             outputs: (n, T, tokens), the logits.
             inputs: (n, T), the tokens.
+            targets: Not used.
 
         Raises:
             InputError: For inputs that are embeddings, which have no next tokens.
@@ -155,7 +170,7 @@ class NextToken(LanguageModel):
         found = outputs[:, :-1].log_softmax(-1).gather(2, following[..., None])[..., 0]
         return -(found * there).sum(1) / there.sum(1).clamp_min(1)
 
-    def answered(self, outputs: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def answered(self, outputs: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return (number of next tokens that have the largest logit, number of next tokens), (n,) each."""
         following, there = self._following(inputs)
         finite = outputs[:, :-1].isfinite().all(-1)  # The argmax of NaN would count as an answer.

@@ -23,7 +23,7 @@ TEXTS: Shape = (32, 4096)
 SIGNS = 2
 """Shape and classes of the texts of `reviews`."""
 
-ACTIVATIONS = {nn.Sigmoid: "sigmoid", nn.ReLU: "ReLU", nn.GELU: "GELU"}
+ACTIVATIONS = {nn.Sigmoid: "sigmoid", nn.ReLU: "ReLU", nn.LeakyReLU: "leaky ReLU", nn.GELU: "GELU"}
 NORMALISATIONS = {BatchNorm: "batch", nn.GroupNorm: "group", nn.LayerNorm: "layer"}
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from leakbench.models.shapes import Shape, features, picture
 
-__all__ = ["cnn", "mlp", "mlp_100", "mlp_256", "mlp_600", "mlp_1000", "mlp_relu", "mlp_sigmoid"]
+__all__ = ["cnn", "cnn_fc", "mlp", "mlp_100", "mlp_256", "mlp_600", "mlp_1000", "mlp_relu", "mlp_sigmoid"]
 
 
 def cnn(shape: Shape, classes: int) -> nn.Module:
@@ -25,6 +25,29 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
         nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(64 * rows * columns, classes, bias=False),
+    )
+
+
+def cnn_fc(name: str, shape: Shape, classes: int, rows: int) -> nn.Module:
+    """The CNN that Scale-MIA attacks, as released: three convolutions and fully connected layers of `rows` and 512, with biases.
+
+    Shi et al., NDSS 2025, arXiv:2311.05808, with 1,024 rows on CIFAR-10: 12, 32 and 64 channels, kernels 4x4 of stride 2, each
+    with ReLU. The released code also applies a ReLU to the logits, which is left out here. PyTorch's own initialisation.
+    """
+    channels, height, width = picture(name, shape, 8)
+    return nn.Sequential(
+        nn.Conv2d(channels, 12, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(12, 32, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 8) * (width // 8), rows),
+        nn.ReLU(),
+        nn.Linear(rows, 512),
+        nn.ReLU(),
+        nn.Linear(512, classes),
     )
 
 

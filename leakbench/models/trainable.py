@@ -9,6 +9,13 @@ the projection's inputs, one token a row, and delta the derivatives of the loss 
 
 At the first weights dA is zero, since B is, and dB has rank r at most: of each token only the r numbers A x act on the update.
 Later dA is not zero; it has rank r at most, and its rows are in the span of the inputs.
+
+An adapter (Houlsby et al., ICML 2019) adds U relu(D y + b) + c to the output y of a frozen layer. With Y and delta the outputs and
+the derivatives of all tokens, one a row, and H = relu(Y D^T + b), the gradients of a batch are
+
+    dU = delta^T H     dD = G^T Y     db = G^T 1     with G = (delta U) where H > 0, else 0
+
+Every row of dD is a combination of the tokens' outputs Y. A row that only one token activates is this output times its db.
 """
 
 from __future__ import annotations
@@ -24,13 +31,17 @@ from leakbench.core.errors import InputError
 from leakbench.core.extras import need
 from leakbench.models.language import LanguageModel, NextToken
 from leakbench.models.layers import last_layer
+from leakbench.models.side_modules import add_adapters, add_lora
 
 __all__ = ["ALL", "trainable_of", "with_trainable"]
 
 ALL = "all"
 """Name of the rule that trains every parameter."""
 
-ACCEPTED = "all, head, no_embeddings, blocks:N or lora:r=N with N >= 1"
+ACCEPTED = "all, head, no_embeddings, blocks:N, lora:r=N or adapters:r=N with N >= 1"
+
+STARTS = {"blocks": ":", "lora": ":r=", "adapters": ":r="}
+"""{rule with a number: the signs between its name and the number}."""
 
 LORA = "lora_"
 """Start of the names of the matrices that the library `peft` adds."""
@@ -46,24 +57,24 @@ class Trainable:
     """A rule of which parameters are trained.
 
     Args:
-        name: `all`, `head`, `no_embeddings`, `blocks` or `lora`.
-        number: Number of the last blocks, or the rank of LoRA.
+        name: `all`, `head`, `no_embeddings`, `blocks`, `lora` or `adapters`.
+        number: Number of the last blocks, the rank of LoRA, or the width of the adapters.
     """
 
     name: str
     number: int = 0
 
     def __str__(self) -> str:
-        return self.name + {"blocks": f":{self.number}", "lora": f":r={self.number}"}.get(self.name, "")
+        return self.name + STARTS.get(self.name, "") + (str(self.number) if self.name in STARTS else "")
 
 
 def trainable_of(text: str) -> Trainable:
     """Return the rule of a text, as `lora:r=8`; raises InputError for any other text."""
     if text in (ALL, "head", "no_embeddings"):
         return Trainable(text)
-    for name, start in (("blocks", "blocks:"), ("lora", "lora:r=")):
-        number = text.removeprefix(start)
-        if text.startswith(start) and number.isascii() and number.isdecimal() and 1 <= int(number) <= 10**6:
+    for name, sign in STARTS.items():
+        number = text.removeprefix(name + sign)
+        if text.startswith(name + sign) and number.isascii() and number.isdecimal() and 1 <= int(number) <= 10**6:
             return Trainable(name, int(number))
     raise InputError(f"trainable: got {text!r}, expected {ACCEPTED}")
 
@@ -74,7 +85,7 @@ def with_trainable(model: nn.Module, text: str, rng: torch.Generator) -> nn.Modu
     Args:
         model: A network at its first weights.
         text: The rule, see `trainable_of`.
-        rng: Source of the first weights of LoRA.
+        rng: Source of the first weights of LoRA and adapters.
 
     Raises:
         InputError: For an unknown rule, or a network without the parts that it names.
@@ -93,27 +104,46 @@ def with_trainable(model: nn.Module, text: str, rng: torch.Generator) -> nn.Modu
     if last is None or (not last and rule.name == "head"):
         raise InputError(f"trainable: got {text!r}, but the network has no last layer of its own; expected all")
     model.requires_grad_(False)
-    if rule.name != "head":
-        if not isinstance(model, LanguageModel):
-            raise InputError(f"trainable: got {text!r}, which takes a network of texts; expected all or head")
-        if rule.name == "lora":
+    if rule.name == "adapters" and not add_adapters(model, rule.number, rng):
+        raise InputError(f"trainable: got {text!r}, which takes a transformer; expected head, lora:r=N, or vit_tiny")
+    if rule.name == "lora":
+        if isinstance(model, LanguageModel):
             _add_lora(model, rule, rng)
-        else:
-            _train_last_blocks(model, rule)
+        elif not add_lora(model, rule.number, rng, (last or "").removesuffix(".")):
+            raise InputError(f"trainable: got {text!r}, but the network has no layer for LoRA; expected all or head")
+    if rule.name == "blocks":
+        _train_last_blocks(model, rule)
     if not isinstance(model, NextToken) or last:  # A head that is tied to frozen embeddings is frozen.
         model.get_submodule(last.removesuffix(".")).requires_grad_()
     return model
 
 
-def _train_last_blocks(model: LanguageModel, rule: Trainable) -> None:
-    lists = [module for module in model.transformer.modules() if isinstance(module, nn.ModuleList)]
-    blocks = lists[0]  # The outermost list of a transformer has its blocks.
+def _train_last_blocks(model: nn.Module, rule: Trainable) -> None:
+    if isinstance(model, LanguageModel):
+        lists = [module for module in model.transformer.modules() if isinstance(module, nn.ModuleList)]
+        blocks = list(lists[0])  # The outermost list of a transformer has its blocks.
+    else:
+        blocks = _blocks(model)
+    if not blocks:
+        raise InputError(
+            f"trainable: got {str(rule)!r}, but the network has no blocks, as a ViT or a ResNet has; expected all or head"
+        )
     if rule.number > len(blocks):
         raise InputError(
             f"trainable: got {str(rule)!r}, but the network has {len(blocks)} blocks; expected at most that"
         )
-    for block in list(blocks)[-rule.number :]:
+    for block in blocks[-rule.number :]:
         block.requires_grad_()
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the blocks of a network of pictures: modules whose class is so named, without those inside a block."""
+    blocks: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer in blocks)
+        if name and not inside and type(module).__name__.endswith(("Block", "Bottleneck")):
+            blocks[name] = module
+    return list(blocks.values())
 
 
 def _add_lora(model: LanguageModel, rule: Trainable, rng: torch.Generator) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from leakbench.models.shapes import Shape, picture
 
-__all__ = ["vision_transformer"]
+__all__ = ["Patches", "PlainBlock", "vision_transformer"]
 
 
 class Patches(nn.Module):
@@ -65,6 +65,21 @@ class Block(nn.Module):
         return out
 
 
+class PlainBlock(nn.Module):
+    """The same layers without the first norm and without shortcuts, so that the tokens themselves enter the attention."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, tokens, width) for the same."""
+        out: Tensor = self.mlp(self.norm2(self.attention(x)))
+        return out
+
+
 class ClassToken(nn.Module):
     """(n, tokens, width) -> (n, width): the class token."""
 
@@ -74,16 +89,24 @@ class ClassToken(nn.Module):
 
 
 def vision_transformer(
-    name: str, shape: Shape, classes: int, patch: int, width: int = 192, depth: int = 12, heads: int = 3
+    name: str,
+    shape: Shape,
+    classes: int,
+    patch: int,
+    width: int = 192,
+    depth: int = 12,
+    heads: int = 3,
+    plain: bool = False,
 ) -> nn.Module:
     """ViT-Ti (Touvron et al., ICML 2021: width 192, 12 blocks, 3 heads) with patches for pictures of 8 to 64 pixels.
 
     Dosovitskiy et al., ICLR 2021, without dropout; 5,362,762 parameters on CIFAR-10 with patches of 4. Its own initialisation
-    is N(0, 0.02^2).
+    is N(0, 0.02^2). With `plain`, the first block is a `PlainBlock`, as in the network that APRIL attacks (Lu et al., CVPR
+    2022, section 4).
     """
     whole = picture(name, shape, patch, patch)
     layers: OrderedDict[str, nn.Module] = OrderedDict(patches=Patches(whole, patch, width))
     for index in range(depth):
-        layers[f"block{index}"] = Block(width, heads)
+        layers[f"block{index}"] = (PlainBlock if plain and index == 0 else Block)(width, heads)
     layers.update(norm=nn.LayerNorm(width, eps=1e-6), token=ClassToken(), head=nn.Linear(width, classes))
     return nn.Sequential(layers)

@@ -24,6 +24,7 @@ from leakbench.measure.rates import (
     ROUGE_1,
     ROUGE_2,
     ROUGE_L,
+    TARGET_ERROR,
     Rate,
 )
 from leakbench.report.words import factors, gives_fewer, interval, number, spanned
@@ -46,6 +47,7 @@ __all__ = [
     "RMSE",
     "SUCCESS",
     "TABLE_COLUMNS",
+    "TARGET_COLUMNS",
     "TEXT_COLUMNS",
     "VERDICT",
     "VICTIMS",
@@ -54,6 +56,7 @@ __all__ = [
     "core_columns",
     "distance_columns",
     "has_records",
+    "has_targets",
     "has_texts",
     "page_columns",
     "text_columns",
@@ -168,6 +171,16 @@ TABLE_COLUMNS = (
     PointColumn("baseline records", "The same for the baseline guess.", _plain(RECORDS.baseline, 3)),
 )
 
+TARGET_COLUMNS = (
+    PointColumn(TARGET_ERROR.heading, TARGET_ERROR.meaning, _with_interval(TARGET_ERROR)),
+    PointColumn(
+        "baseline error",
+        "The same for the best constant guess from public targets, without any gradient. Only an error below it shows a leak.",
+        _plain(TARGET_ERROR.baseline),
+    ),
+)
+"""Those of a run whose networks answer with something else than a class."""
+
 EDIT_DISTANCE = _measured(measures.EDIT_DISTANCE)
 
 EDIT_COLUMNS = (
@@ -271,7 +284,9 @@ def columns(summary: Summary) -> tuple[PointColumn, ...]:
     if has_texts(summary):
         return (SUCCESS, BASELINE, *TEXT_COLUMNS, LABELS_INFERRED, PICKED, RANKED, COLUMNS[-1], *learned)
     pictures = any(tap.recognised is not None for tap in summary.taps.values())
-    return (*(PICTURE_COLUMNS if pictures else COLUMNS), *(TABLE_COLUMNS if has_records(summary) else ()), *learned)
+    plain = PICTURE_COLUMNS if pictures else COLUMNS
+    targets = TARGET_COLUMNS if has_targets(summary) else ()
+    return (*plain, *(TABLE_COLUMNS if has_records(summary) else ()), *targets, *learned)
 
 
 def page_columns(summary: Summary) -> tuple[PointColumn, ...]:
@@ -293,6 +308,11 @@ def has_texts(summary: Summary) -> bool:
     return any(tap.null_edit_distance is not None for tap in summary.taps.values())
 
 
+def has_targets(summary: Summary) -> bool:
+    """Return whether the networks of a summary answer with something else than a class or the next token."""
+    return any(tap.null_target_error is not None for tap in summary.taps.values())
+
+
 def distance_columns(summaries: Sequence[Summary]) -> tuple[PointColumn, ...]:
     """Return the columns of the distance that decides about success: RMSE, for texts the edit distance."""
     texts = {has_texts(summary) for summary in summaries}
@@ -311,6 +331,8 @@ def update_columns(summary: Summary) -> tuple[PointColumn, ...]:
 
 def core_columns(summary: Summary) -> tuple[PointColumn, ...]:
     """Return the four columns that stand next to the leakage point and its verdict, less those without any value."""
+    if has_targets(summary):
+        return with_values((SUCCESS, BASELINE, *TARGET_COLUMNS, PICKED, RMSE), summary)
     if has_records(summary):
         return with_values((SUCCESS, RIGHT_FEATURES, BASELINE_FEATURES, PICKED), summary)
     if has_texts(summary):

@@ -18,8 +18,8 @@ from rich.console import Console
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import LeakagePoint, point_name
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
-from leakbench.measure.rates import ASR, IDENTIFIED
-from leakbench.report.columns import has_texts
+from leakbench.measure.rates import ASR, IDENTIFIED, TARGET_ERROR
+from leakbench.report.columns import has_targets, has_texts
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.headline import Headline, headline, headline_html
 from leakbench.report.latex import latex_table
@@ -140,11 +140,14 @@ class Result:
         Returns:
             A table with the index `leakage point` and the columns victims, asr, asr_low, asr_high (95 % interval), baseline (ASR
             of the baseline guess), identified, rmse and baseline_rmse (medians; of texts edit_distance and baseline_edit_distance),
-            and verdict. A value that does not exist is NaN.
+            and verdict. A run with other targets than classes has target_error and baseline_target_error too. A value that does
+            not exist is NaN.
         """
         verdicts = self.verdicts
         error = EDIT_DISTANCE if has_texts(self._summary) else RMSE
         columns = CORE | {error.name: error.name, f"baseline_{error.name}": error.baseline}
+        if has_targets(self._summary):
+            columns |= {TARGET_ERROR.name: TARGET_ERROR.name, f"baseline_{TARGET_ERROR.name}": TARGET_ERROR.baseline}
         lines = [
             {column: tap.value(field) for column, field in columns.items()} | {"verdict": verdicts[name]}
             for name, tap in self._taps.items()

@@ -24,11 +24,13 @@ from leakbench.report.columns import (
     RIGHT_FEATURES,
     RMSE,
     SUCCESS,
+    TARGET_COLUMNS,
     TEXT_COLUMNS,
     VERDICT,
     PointColumn,
     columns,
     has_records,
+    has_targets,
     has_texts,
     with_values,
 )
@@ -160,7 +162,10 @@ def _print_details(summary: Summary, console: Console) -> None:
 def core_columns(summary: Summary) -> list[PointColumn]:
     """Return the columns that have room next to the leakage point on a terminal of 80 columns, the verdict last."""
     chosen: tuple[PointColumn, ...] = (SUCCESS, BASELINE, PICKED, RMSE)
-    if has_records(summary):
+    if has_targets(summary):
+        error = replace(TARGET_COLUMNS[0], text=lambda tap: number(tap.target_error))
+        chosen = (SUCCESS, error, TARGET_COLUMNS[1], PICKED)
+    elif has_records(summary):
         # The interval has no room.
         features = replace(RIGHT_FEATURES, text=lambda tap: number(tap.feature_accuracy))
         chosen = (SUCCESS, BASELINE, features, BASELINE_FEATURES, PICKED)

@@ -178,6 +178,7 @@ def training(summary: Summary) -> str:
     granted = [name.replace("_", " ") for name in ("batch_size", "learning_rate") if told[name]]
     defense = "the defense's recipe" if told["defense"] else "nothing of the defense"
     labels = f"labels {told['labels']}" + ("; logits given" if told.get("logits") == "given" else "")
+    labels += f"; batch statistics: {told['statistics']}" if told.get("statistics") else ""
     return f"{line} | the attacker knows: model, {', '.join(granted)}, {defense}; {labels}; public: {told['public']}"
 
 
@@ -198,7 +199,7 @@ def _networks(summary: Summary) -> str:
             f" | victims in {mode} mode" if mode else "",
             f" | init: {init}" if init != "default" else "",
             f" | trained: {summary.trainable}" if summary.trainable else "",
-            " | loss: next token" if summary.loss else "",
+            f" | loss: {summary.loss.partition('@')[0].replace('_', ' ')}" if summary.loss else "",
             " | updates read as weights" if summary.reads == "weights" else "",
             " | all rounds seen by one attack" if summary.join_rounds else "",
         )

@@ -17,7 +17,7 @@ from leakbench.core.errors import InputError, check_file, nearest
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.part import Fraction, Text, part
 from leakbench.core.recipe import construct, is_path, read_yaml
-from leakbench.core.request import fields_of
+from leakbench.core.request import fields_of, refuse_code
 from leakbench.measure.rates import ASR
 
 __all__ = [
@@ -299,6 +299,7 @@ def _any_round(point: str, given: Mapping[str, Any]) -> bool:
 def cell_fields(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of a cell as a `Request` has them; raises InputError, with `where`, for unknown fields and other types."""
     try:
+        refuse_code(given)
         return fields_of(given)
     except InputError as error:
         raise InputError(f"{where}{error}") from None

@@ -341,7 +341,7 @@ def _line(
     quick = None if row.quick is False else quick_fields(where, {**table.quick, **row.quick})
     fields = cell_fields(where, given)
     check_claims(where, claims, fields, bool(table.repeats))
-    own = {slot: normpath(path.parent / recipe) for slot, recipe in own_recipes(fields).items()}
+    own = own_recipes(fields, lambda recipe: normpath(path.parent / recipe))
     seeds = row.seeds or table.seeds
     most = row.most_seeds or (seeds if row.seeds else table.most_seeds or seeds)
     if most < seeds:

@@ -50,18 +50,22 @@ def score_rankings(
             examples their shares.
         public_labels: (n,) int64, from which the baseline guesses labels without an update. identified_by_likelihood,
             identified_by_reconstruction: 1 where the victim is named by that way alone, as in `told`; NaN without such an answer.
-            member_above, member_found: see `membership`. label_counts, null_label_counts: see `counted`; NaN for M = 1.
+            member_above, member_found: see `membership`. label_counts, null_label_counts: see `counted`; NaN for M = 1
+            and without a ranking of classes.
     """
-    members, expected = (truth.examples[:, :, None] == shown).any(1), rankings[LABEL_RANKED.name].scores.cpu()
+    members = (truth.examples[:, :, None] == shown).any(1)
     above, found = membership(rankings[IDENTIFIED.name].scores.cpu(), truth.own, members.cpu())
     labels = truth.labels.cpu()
-    several = 1.0 if labels.shape[1] > 1 else torch.nan
-    shares = torch.bincount(public_labels.cpu(), minlength=expected.shape[1]).to(expected).expand_as(expected)
+    counts = null_counts = torch.full((len(labels),), torch.nan, dtype=torch.float64)
+    if labels.shape[1] > 1 and LABEL_RANKED.name in rankings:
+        expected = rankings[LABEL_RANKED.name].scores.cpu()
+        shares = torch.bincount(public_labels.cpu(), minlength=expected.shape[1]).to(expected).expand_as(expected)
+        counts, null_counts = counted(expected, labels), counted(shares, labels)
     columns = {
         "member_above": above,
         "member_found": found,
-        "label_counts": counted(expected, labels) * several,
-        "null_label_counts": counted(shares, labels) * several,
+        "label_counts": counts,
+        "null_label_counts": null_counts,
     }
     rows = pd.DataFrame({name: _on_first(values, labels.shape[1]) for name, values in columns.items()})
     return score_ways(rankings, truth).join(rows)

@@ -41,6 +41,9 @@ Share: TypeAlias = Annotated[int, Field(ge=0, le=1)] | Annotated[float, Field(ge
 Amount: TypeAlias = Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0)]
 """A number of at least 0."""
 
+Accuracy: TypeAlias = Annotated[int, Field(le=1)] | Annotated[float, Field(le=1)]
+"""A number of at most 1: a share of right answers, or of explained squares, which is negative for a bad network."""
+
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 """A whole number of at least 1."""
 
@@ -224,6 +227,10 @@ class Tap(_Fields):
     null_feature_accuracy: Share | None = None
     random_record_match: Share | None = None
     null_record_match: Share | None = None
+    target_error: Amount | None = None
+    target_error_low: Number | None = None
+    target_error_high: Number | None = None
+    null_target_error: Amount | None = None
     edit_distance: Share | None = None
     null_edit_distance: Share | None = None
     nearest_edit_distance: Share | None = None
@@ -416,7 +423,7 @@ class Summary(_Fields):
     threat_letter: str | None = None
     fished: int | None = None
     conspicuous: Conspicuous | None = None
-    accuracy: Share | None = None
+    accuracy: Accuracy | None = None
     rounds: int | None = None
     chance: Share | None = None
     undertrained: str | None = None

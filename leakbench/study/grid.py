@@ -19,7 +19,7 @@ from leakbench.attack import Attack
 from leakbench.cell.device import AUTO
 from leakbench.core.errors import InputError, check_file, nearest
 from leakbench.core.recipe import content_of, describe, own_recipes, read_yaml, resolve
-from leakbench.core.request import FIELDS, Request, check_request, request_of
+from leakbench.core.request import FIELDS, Request, check_request, refuse_code, request_of
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.storage.store import SCHEMA, content_hash
@@ -200,8 +200,9 @@ def _placed(given: dict[str, Any], device: str) -> dict[str, Any]:
 
 def _asked(name: str, given: dict[str, Any], folder: Path, known: dict[tuple[str, str], Any]) -> Asked:
     """Return a cell of these fields; `known` keeps what recipes say, since few are many cells' own."""
-    own = {slot: str(folder / path) for slot, path in own_recipes(given).items()}
+    own = own_recipes(given, lambda path: str(folder / path))
     try:
+        refuse_code(given)
         request = request_of(given | own)
         check_request(request)
         recipes = [_content(kind, cls, getattr(request, slot), known) for slot, (kind, cls) in RECIPES.items()]

@@ -222,7 +222,7 @@ def outcomes_of(
 
 def _absolute(request: Request) -> Request:
     """Return the request with absolute paths: the working folder of a worker may be another one."""
-    own: dict[str, Any] = {slot: str(Path(path).resolve()) for slot, path in own_recipes(vars(request)).items()}
+    own: dict[str, Any] = {**own_recipes(vars(request), lambda path: str(Path(path).resolve()))}
     weights = request.lpips_weights and Path(request.lpips_weights).resolve()
     return dataclasses.replace(request, **own, lpips_weights=weights)
 

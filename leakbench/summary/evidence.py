@@ -93,7 +93,7 @@ def _doubt(cell: Cell, batch: int) -> str:
         return "the ranking compares the gradients of originals, and examples are changed at random before theirs is computed"
     if batch > 1 and s.federation.client_optimizer == "adam":
         return "the ranking treats the leak as a mean over examples, but the clients' Adam sends a quotient"
-    if batch > 1 and leaks_by_batch(s.victim_mode, s.leaking, cell.data.layout, cell.data.classes):
+    if batch > 1 and leaks_by_batch(s.victim_mode, s.leaking, cell.data.layout, cell.data.outputs):
         return (
             "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
         )

@@ -14,15 +14,34 @@ from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
 from leakbench.measure.measures import MEASURES, SSIM, undefined
 from leakbench.measure.rates import ASR, EXCLUDABLE, LABELS, PRECISION, RECOGNISED, VERBATIM
-from leakbench.models.folder import shown
+from leakbench.models.references import shown
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.summary import Tap
 from leakbench.summary.rankings import ranking_notes, told_notes
 from leakbench.summary.tables import table_notes
 from leakbench.summary.tap import fit_notes
+from leakbench.summary.targets import target_notes
 from leakbench.summary.texts import text_notes
 
 __all__ = ["epsilon_notes", "limit_notes", "network_notes", "tap_notes", "training_notes"]
+
+STATISTICS_USED = {
+    "batch": (
+        "an attacker reads the update, not the running statistics of batch normalisation that go with it, and takes a guess's own"
+        " statistics for the victims'"
+    ),
+    "running": (
+        "the attacker normalises its guess by the running statistics that the server sent, which is not what the victims did: the"
+        " true examples do not explain the update"
+    ),
+    "proxy": "the attacker compares the statistics of its guess with those of public examples",
+    "given": "the attacker is given the statistics of the victim's batch, which a gradient does not show: a strong assumption",
+    "inferred": (
+        "the attacker also reads the running statistics that the client sends, and solves them for the statistics of the victim's"
+        " batch"
+    ),
+}
+"""{choice of statistics: what the attacker does}, see `leakbench.experiment.statistics`."""
 
 SILENT = (
     *(ASR.name, "asr_exact", "asr_above_null", PRECISION.name, VERBATIM.name, "failures", LABELS.name, "iterations"),
@@ -35,11 +54,10 @@ SILENT = (
 def network_notes(cell: Cell) -> dict[str, str]:
     """Return which networks were used where a recipe names its own."""
     s, notes = cell.settings, {}
-    if leaks_by_batch(s.victim_mode, s.leaking, cell.data.layout, cell.data.classes):
-        notes["victim_mode"] = (
-            "train: an attacker reads the update, not the running statistics of batch normalisation that go with it, and"
-            " takes a guess's own statistics for the victims'"
-        )
+    if leaks_by_batch(s.victim_mode, s.leaking, cell.data.layout, cell.data.outputs):
+        notes["victim_mode"] = f"train: {STATISTICS_USED[s.statistics]}"
+    if cell.data.resized:
+        notes["size"] = cell.data.resized
     if s.federation.client_optimizer == "adam":
         notes["client_optimizer"] = (
             "adam: what leaks of an update is the mean of the directions of the local steps, m / (sqrt(v) + 1e-8), which is in"
@@ -126,7 +144,11 @@ def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
 def tap_notes(key: str, tap: Tap, group: pd.DataFrame, cell: Cell) -> dict[str, str]:
     """Return the notes on one leakage point's measurements."""
     notes = (
-        table_notes(key, tap) | text_notes(key, tap, cell.settings.loss) | fit_notes(key, tap) | ranking_notes(key, tap)
+        table_notes(key, tap)
+        | text_notes(key, tap)
+        | target_notes(key, tap, cell.settings.loss)
+        | fit_notes(key, tap)
+        | ranking_notes(key, tap)
     )
     absent = undefined(cell.data.layout)
     reasons = {measure.name: measure.absent for measure in MEASURES if measure.absent} | absent

@@ -11,12 +11,12 @@ import pandas as pd
 from leakbench.attack.servers.fishing import fished
 from leakbench.cell import Cell, knowledge, leak_federation, looks_at, random_at
 from leakbench.core.leakage_points import LeakagePoint, listed, point_name
-from leakbench.core.request import CLASS, NEXT_TOKEN
+from leakbench.core.request import CLASS
 from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.limits.limits import Limits
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR, LABEL_RANKED, LABELS
-from leakbench.models.folder import shown
+from leakbench.models.references import shown
 from leakbench.models.trainable import ALL
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.storage.summary import PrintedNumber, Summary, Tap, Violation
@@ -54,7 +54,7 @@ def summarise(
         setup = setup_of(cell, int(group["member"].max()) + 1)
         found = tap_summary(group, phases.get(point.phase, 0.0), setup)
         found = found.replaced(observations=looks_at(cell, point.tap), **_grid(cell, point.tap, round_number))
-        if s.loss == NEXT_TOKEN:
+        if s.loss != CLASS:
             found = found.replaced(**dict.fromkeys((LABELS.name, *LABEL_RANKED.ends)))
         taps[key], why, broken = limited(key, found, group, limits[key], points)
         notes.update(tap_notes(key, taps[key], group, cell) | why)
@@ -85,14 +85,14 @@ def summarise(
         "conspicuous": seen.found,
         "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),
         "rounds": len(rounds),
-        **utility(rounds, cell.data.answers, cell.recipe.federation),
+        **utility(rounds, cell.data, cell.recipe.federation),
         "epsilon": epsilon,
         "taps": taps,
         "over_rounds": over_rounds(taps),
         "violations": violations,
         "warnings": warnings(cell, taps, rounds),
         "notes": notes,
-        "knowledge": dataclasses.asdict(knowledge(cell)),
+        "knowledge": {k: v for k, v in dataclasses.asdict(knowledge(cell)).items() if k != "statistics" or v},
         "claims": _claims(cell, taps, rounds, epsilon),
         "folder": folder,
     }

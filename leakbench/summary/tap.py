@@ -16,6 +16,7 @@ from leakbench.summary.evidence import Setup, evidence_of, networks_in
 from leakbench.summary.limits import verbatim_fields
 from leakbench.summary.rankings import ranking_fields, told_fields
 from leakbench.summary.tables import table_fields
+from leakbench.summary.targets import target_fields
 from leakbench.summary.texts import text_fields
 from leakbench.summary.verdict import verdict
 from leakbench.summary.warnings import doubts
@@ -69,6 +70,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None)
         **ranking_fields(group),
         **table_fields(group),
         **text_fields(group),
+        **target_fields(group),
         "seconds": round(seconds, 2),
         **_fit_fields(group),
         "anytime": anytime(group),

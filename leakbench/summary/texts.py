@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from leakbench.core.request import NEXT_TOKEN
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE, Measure
 from leakbench.measure.metrics import NO_PIXELS
-from leakbench.measure.rates import LABEL_RANKED, LABELS, OF_TEXTS, VERBATIM
+from leakbench.measure.rates import OF_TEXTS, VERBATIM
 from leakbench.measure.statistics import mean_interval, proportion
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.scoring.scores_texts import NEAREST
@@ -51,16 +50,13 @@ def text_fields(group: pd.DataFrame) -> dict[str, float | None]:
 
 
 EARLIER = "the rows are of an earlier version, which did not have this score"
-NO_LABELS = "the loss is that of next tokens, which are no labels"
 
 
-def text_notes(key: str, tap: Tap, loss: str) -> dict[str, str]:
+def text_notes(key: str, tap: Tap) -> dict[str, str]:
     """Return the reasons for the missing fields of texts: tokens have no pixels, and a ranking gives no sentence."""
     if tap.null_edit_distance is None:
         return {}
     pixels = {f"taps.{key}.{name}": NO_PIXELS for name in (RMSE.baseline, VERBATIM.name)}
     named = (EDIT_DISTANCE.name, *(rate.name for rate in OF_TEXTS), *GUESSES)
-    if loss == NEXT_TOKEN:
-        pixels |= {f"taps.{key}.{name}": NO_LABELS for name in (LABELS.name, LABEL_RANKED.name)}
     why = RANKS_ONLY if tap.edit_distance is None else EARLIER
     return pixels | {f"taps.{key}.{name}": why for name in named if tap.value(name) is None}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN
+from leakbench.attack.doubts import BUDGET, OUTDONE, RANK, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.cell import Cell, looks_at, random_at
 from leakbench.storage.summary import Tap
@@ -22,6 +22,7 @@ WORDS = {
     OUTDONE: "the search by likelihood ended at a less likely answer than another stage found",
     UNCHECKED: "too few public examples to try the same searches without any defense",
     UNKNOWN: "what the defense draws at random has no likelihood that the attacker knows",
+    RANK: "linear equations of the closed form do not determine all values: the reconstruction is their shortest solution",
 }
 """{doubt: its sentence}, in the order of the warnings."""
 
@@ -59,7 +60,7 @@ def warnings(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame) -> list[
         f"{key}: for {many} of {tap.victims} victims, {WORDS.get(why, why)}"
         for key, tap in taps.items()
         for why, many in (tap.doubts or {}).items()
-        if worst_case or why == BUDGET
+        if worst_case or why in (BUDGET, RANK)
     ]
     if not worst_case:
         return found

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakbench.attack.methods.rows import EMPTY, SURE, Rows
+from leakbench.attack.methods.bins import EMPTY, SURE
+from leakbench.attack.methods.rows import Rows
 from leakbench.attack.search.shrinkage import shrinkage_of
 from leakbench.attack.servers.imprint import Bins
 from leakbench.core.rng import generator, generators

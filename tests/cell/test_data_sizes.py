@@ -25,9 +25,16 @@ def some(**changed: object) -> Sizes:
     return construct(Sizes, {**GOOD, **changed})
 
 
+UNKNOWN = {"femnist", "celeba"}
+"""Data sets whose numbers of examples of each class no source publishes; their data are loaded for them."""
+
+
 @pytest.mark.parametrize("name", names("datasets"))
 def test_every_recipe_of_the_catalog_records_its_sizes(name: str) -> None:
     recipe = resolve("datasets", DatasetRecipe, name)[1]
+    if name in UNKNOWN:
+        assert recipe.sizes is None
+        return
     assert recipe.sizes is not None
     assert sum(recipe.sizes.train) >= recipe.federation.examples_per_client
 

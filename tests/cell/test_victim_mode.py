@@ -39,7 +39,7 @@ from leakbench.federated.leakage import leak
 from leakbench.federated.simulate import Round, accuracy, from_tensors, to_tensors, train
 from leakbench.federated.view import View
 from leakbench.models import one_hot, parameters
-from leakbench.models.batch_norm import BatchNorm
+from leakbench.models.batch_norm import BatchNorm, mixes_examples
 from leakbench.models.initialise import initialise, torch_default
 from leakbench.models.resnet import resnet18
 
@@ -341,7 +341,7 @@ def test_the_mode_and_the_initial_weights_are_in_the_identity() -> None:
     some = {"leak_model": "convnet", "taps": ("type-1",)}
     several = [cell(**some, victim_mode="train"), cell(**some, victim_mode="eval")]
     assert several[0].hash != several[1].hash
-    assert [fresh_network(c, trained=False)[0].training for c in several] == [True, False]
+    assert [mixes_examples(fresh_network(c, trained=False)[0]) for c in several] == [True, False]
     plain, torchs = cell(), cell(init="torch")
     assert plain.hash == cell(init="default").hash != torchs.hash
     assert cell(init="uniform:.5").hash == cell(init="uniform:0.50").hash

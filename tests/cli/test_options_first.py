@@ -55,6 +55,8 @@ BAD = {
         "0",
     ),
     "budget": "-1",
+    "size": "0",
+    "statistics": "none_such",
     "scores": "none_such.csv",
     "claimed": "-1",
     "gaussian": "2,1",

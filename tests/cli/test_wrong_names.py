@@ -35,7 +35,8 @@ def without_torch(*words: str, folder: Path | None = None) -> subprocess.Complet
 def test_a_typo_in_a_name_is_refused_without_torch(option: str, name: str, meant: str) -> None:
     found = without_torch("run", option, name)
     assert (found.returncode, found.stdout) == (2, "")
-    said = f"leakbench: {option[2:]}: unknown name {name!r}; did you mean {meant!r}? (or a path that ends in .yaml)\n"
+    folder = ", or folder:PATH" if option == "--dataset" else ""
+    said = f"leakbench: {option[2:]}: unknown name {name!r}; did you mean {meant!r}? (or a path that ends in .yaml{folder})\n"
     assert found.stderr == said
 
 

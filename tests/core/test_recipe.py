@@ -12,7 +12,7 @@ import leakbench
 from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.recipe import METHOD, SERVER
-from leakbench.attack.slots import descent, distance, labels, pooling, priors, space, start, stop
+from leakbench.attack.slots import denoiser, descent, distance, labels, pooling, priors, space, start, stop
 from leakbench.attack.slots.start import Patterned
 from leakbench.catalog import KINDS
 from leakbench.cell import Request, resolve_cell
@@ -23,6 +23,7 @@ from leakbench.core.recipe import Slot, _own_parts, construct, describe, load, n
 from leakbench.core.untrusted import parse_yaml
 from leakbench.data.formats import FORMAT
 from leakbench.data.partition import PARTITION
+from leakbench.data.targets import TARGETS
 from leakbench.defense import Defense
 from leakbench.defense.augmentation import AUGMENTATION
 from leakbench.defense.clip import ClipLayers
@@ -35,7 +36,7 @@ from leakbench.privacy.decay import DECAY
 
 SLOTS = (
     *(TRANSFORM, NETWORK, AUGMENTATION, IMPORTANCE, CORRELATION, CLAIM, DECAY, FORMAT, PARTITION, METHOD, SERVER),
-    *(descent.DESCENT, distance.DISTANCE, labels.LABELS, pooling.POOLING),
+    *(TARGETS, denoiser.DENOISER, descent.DESCENT, distance.DISTANCE, labels.LABELS, pooling.POOLING),
     *(priors.PRIOR, space.SPACE, start.START, stop.STOP),
 )
 

@@ -4,17 +4,24 @@ import hashlib
 import io
 import random
 import re
+import stat
 import tarfile
 import threading
+import warnings
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from leakbench.core.errors import InputError
+from leakbench.core.recipe import construct
+from leakbench.data.cifar import Cifar100Python
 from leakbench.data.fetch import download, fetch_origin
 from leakbench.data.recipe import Origin
+from leakbench.data.tiny_imagenet import TinyImageNet
 from leakbench.data.unpack import unpack
+from tests.data import made_sets
 from tests.data.test_data_formats import ROLES, tiny_faces, tiny_idx
 
 CONTENT = random.Random(0).randbytes(700_000)
@@ -279,3 +286,95 @@ def test_a_root_that_cannot_be_written_is_named(server, tmp_path):
     (tmp_path / "root").write_text("a file")
     with pytest.raises(InputError, match=r"root.*: cannot be written"):
         fetch_origin(form, origin(server), tmp_path / "root")
+
+
+def zipped(folder: Path, top: str) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.mkdir(top)
+        for path in sorted(folder.rglob("*")):
+            packed.write(path, f"{top}/{path.relative_to(folder).as_posix()}")
+    return stream.getvalue()
+
+
+def test_a_zip_archive_is_fetched_and_unpacked(server, tmp_path):
+    [fields] = made_sets.tiny_imagenet(tmp_path / "source", 2, 2, 2).values()
+    form = construct(TinyImageNet, fields)
+    server.files["tiny.zip"] = zipped(tmp_path / "source", "raw")
+    folder = fetch_origin(form, origin(server, archive="tiny.zip"), tmp_path / "root")
+    assert len(form(folder).train_targets) == 4 and [p.name for p in folder.parent.iterdir()] == ["raw"]
+    server.files["cut.zip"] = server.files["tiny.zip"][:-100]
+    with pytest.raises(InputError, match=r"cut\.zip: not a whole, safe archive"):
+        fetch_origin(form, origin(server, archive="cut.zip"), tmp_path / "other")
+    (tmp_path / "source/val/images/val_0.JPEG").unlink()
+    server.files["few.zip"] = zipped(tmp_path / "source", "raw")
+    with pytest.raises(InputError, match=r"few\.zip: val: number of pictures: fetched, but .* \(1\); it was deleted"):
+        fetch_origin(form, origin(server, archive="few.zip"), tmp_path / "third")
+
+
+def test_files_with_an_md5_are_fetched_only_in_their_archive(server, tmp_path):
+    [fields] = made_sets.cifar100(tmp_path / "source", 4, 4).values()
+    form = construct(Cifar100Python, fields)
+    server.files["cifar.tgz"] = archive(tmp_path / "source", "raw")
+    sha256 = hashlib.sha256(server.files["cifar.tgz"]).hexdigest()
+    packed = origin(server, archive="cifar.tgz", archive_sha256=sha256)
+    assert len(form(fetch_origin(form, packed, tmp_path / "root")).train_targets) == 4
+    with pytest.raises(InputError, match="archive: missing; such a set is fetched only by its archive"):
+        fetch_origin(form, origin(server), tmp_path / "other")
+
+
+def entry(name: str, mode: int = stat.S_IFREG | 0o644, flags: int = 0) -> zipfile.ZipInfo:
+    made = zipfile.ZipInfo(name)
+    made.external_attr, made.flag_bits = mode << 16, flags
+    return made
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ([(entry("../../escaped.txt"), b"")], "holds '../../escaped.txt', expected names below"),
+        ([(entry("/escaped.txt"), b"")], "holds '/escaped.txt', expected names below"),
+        ([(entry("raw\\..\\escaped.txt"), b"")], "expected names below"),
+        ([(entry("raw/a", stat.S_IFLNK | 0o777), b"/etc/passwd")], "holds 'raw/a', which is a link or a device"),
+        ([(entry("raw/a", stat.S_IFIFO), b"")], "holds 'raw/a', which is a link or a device"),
+        ([(entry("raw/a"), b""), (entry("raw/a"), b"")], "holds 'raw/a' twice, or a file as a folder"),
+        ([(entry("raw/a"), b""), (entry("raw/a/b"), b"")], "holds 'raw/a/b' twice, or a file as a folder"),
+        ([(entry("raw/a"), bytes(9_000)), (entry("raw/b"), bytes(2_000))], "unpacks to more than 10,000 bytes"),
+        ([(entry(f"raw/{i}"), b"") for i in range(4)], "holds more than 3 files"),
+    ],
+)
+def test_a_zip_archive_contains_only_plain_files_up_to_a_limit(entries, words, tmp_path, monkeypatch):
+    monkeypatch.setattr("leakbench.data.unpack.MOST_FILES", 3)
+    form, path = tiny_idx(tmp_path), tmp_path / "place" / "some.zip"
+    path.parent.mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of names that appear twice.
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            for made, content in entries:
+                packed.writestr(made, content, zipfile.ZIP_DEFLATED)
+    with pytest.raises(InputError, match=re.escape(words)):
+        unpack(path, path.parent / "raw", form, 10_000)
+    assert list(path.parent.iterdir()) == [] and not list(tmp_path.parent.rglob("escaped.txt"))
+
+
+def test_a_zip_bomb_that_states_a_small_size_is_stopped_at_the_limit(tmp_path):
+    """A megabyte of zeros whose headers state ten bytes."""
+    form, path = tiny_idx(tmp_path), tmp_path / "place" / "bomb.zip"
+    path.parent.mkdir()
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("raw/a", bytes(1_000_000))
+    size = (1_000_000).to_bytes(4, "little")
+    path.write_bytes(stream.getvalue().replace(size, (10).to_bytes(4, "little")))
+    with pytest.raises(InputError, match=r"bomb\.zip: not a whole, safe archive"):
+        unpack(path, path.parent / "raw", form, 10_000)
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_archive_of_another_compression_is_refused(tmp_path, method):
+    form, path = tiny_idx(tmp_path), tmp_path / "other.zip"
+    with zipfile.ZipFile(path, "w", method) as packed:
+        packed.writestr("raw/a", b"some text")
+    with pytest.raises(InputError, match="compressed by another method than deflate"):
+        unpack(path, tmp_path / "raw", form, 10_000)

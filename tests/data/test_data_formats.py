@@ -16,7 +16,8 @@ from PIL import Image
 from leakbench.core.errors import InputError
 from leakbench.data.cache import Cache
 from leakbench.data.checks import File
-from leakbench.data.pictures import CifarPython, FaceFolders, Idx
+from leakbench.data.cifar import CifarPython
+from leakbench.data.pictures import FaceFolders, Idx
 from leakbench.data.split import apportion, split
 from leakbench.data.tables import AdultCsv
 
@@ -119,7 +120,7 @@ def test_a_pickle_is_not_executed_even_with_a_right_checksum(tmp_path):
 def test_a_pickle_with_a_wrong_checksum_is_not_even_parsed(tmp_path, monkeypatch):
     form = tiny_cifar(tmp_path, pickle.dumps({b"label_names": [b"cat"]}, protocol=2))
     (tmp_path / "batches.meta").write_bytes(pickle.dumps(Bomb(), protocol=2))
-    monkeypatch.setattr("leakbench.data.pictures._Unpickler", None)
+    monkeypatch.setattr("leakbench.data.cifar._Unpickler", None)
     with pytest.raises(InputError, match=r"batches\.meta: .* with sha256"):
         form(tmp_path)
 

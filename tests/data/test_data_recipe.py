@@ -7,7 +7,10 @@ from leakbench.core.recipe import catalog_folder, construct, describe, load, nam
 from leakbench.data.partition import Iid, Shards
 from leakbench.data.recipe import DatasetRecipe, Federation, Origin
 
-NAMES = ["adult", "cancer", "cifar10", "digits", "faces", "lfw", "mnist", "reviews"]
+NAMES = [
+    *("adult", "cancer", "celeba", "cifar10", "cifar100", "digits", "faces", "femnist", "lfw", "mnist", "reviews"),
+    "tiny_imagenet",
+]
 
 
 def test_the_catalog():

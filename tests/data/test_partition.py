@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import construct
-from leakbench.data.partition import PARTITION, Dirichlet, Iid, Partition, Shards
+from leakbench.data.partition import PARTITION, ByGroup, Dirichlet, Iid, Partition, Shards
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -151,3 +151,32 @@ def test_shards_must_divide():
 def test_wrong_fields_are_refused(name, fields):
     with pytest.raises(InputError, match=r"alpha|'n'"):
         construct(PARTITION.parts[name], fields)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=12), st.integers(1, 6), st.integers(0, 9))
+def test_by_group_gives_each_client_one_group_and_each_example_at_most_one_copy(sizes, each, seed):
+    groups = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))[
+        torch.randperm(sum(sizes), generator=seeded())
+    ]
+    large = [group for group, size in enumerate(sizes) if size >= each]
+    if not large:
+        return
+    partition = ByGroup()(groups, len(large), each, seeded(seed))
+    held = groups[partition.indices]
+    assert bool((held == held[:, :1]).all()) and sorted(held[:, 0].tolist()) == large
+    assert partition.copies.tolist() == torch.bincount(partition.indices.flatten(), minlength=len(groups)).tolist()
+    assert partition.most_copies == 1
+    assert torch.equal(partition.of(torch.tensor([0])), partition.indices[:1])
+    with pytest.raises(InputError, match=rf"clients: got {len(large) + 1}, expected at most {len(large)}"):
+        ByGroup()(groups, len(large) + 1, each, seeded(seed))
+
+
+def test_by_group_draws_groups_and_their_examples_at_random():
+    """3 of 6 groups of 4 examples, 2 of each: over 2,000 seeds each example is drawn in a quarter of them."""
+    groups = torch.arange(6).repeat(4)
+    hits = torch.zeros(24)
+    for seed in range(2000):
+        hits[ByGroup()(groups, 3, 2, seeded(seed)).indices.flatten()] += 1
+    # 500 expected, standard deviation 19.
+    assert float((hits - 500).abs().max()) < 5 * 19

@@ -14,8 +14,8 @@ import leakbench
 from leakbench.core.errors import InputError
 from leakbench.external.assumptions import assumptions, distance_of_guess
 from leakbench.external.attacker import COUNTED, SEARCHED, AttackerOptions
-from leakbench.external.network import forward_pass, order_layers
 from leakbench.external.trace import Trace, Training
+from leakbench.models.conversion import forward_pass, order_layers
 
 SHAPE, CLASSES = (1, 8, 8), 10
 

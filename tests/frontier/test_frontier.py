@@ -647,7 +647,10 @@ def test_a_request_that_cannot_be_measured_is_refused_once(tmp_path: Path, capsy
     given = ["frontier", "--dataset", "cancr", "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
     code, out, err = called(monkeypatch, capsys, *given)
     assert (code, out) == (2, "")
-    assert err == "leakbench: dataset: unknown name 'cancr'; did you mean 'cancer'? (or a path that ends in .yaml)\n"
+    assert (
+        err
+        == "leakbench: dataset: unknown name 'cancr'; did you mean 'cancer'? (or a path that ends in .yaml, or folder:PATH)\n"
+    )
     assert not (tmp_path / "out").exists()
 
 

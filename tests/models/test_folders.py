@@ -21,8 +21,9 @@ from leakbench.data.find import load_dataset
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.models import build, parameters
-from leakbench.models.folder import NetworkFolder, named, shown
+from leakbench.models.folder import NetworkFolder
 from leakbench.models.language import LanguageModel
+from leakbench.models.references import named, shown
 from tests.command_line import called
 from tests.transformer_folders import KINDS, SIZES, TEXTS, byte_pairs, folder
 

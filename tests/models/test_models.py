@@ -38,6 +38,7 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
     "lenet_dlg_gelu": lambda: MODELS["lenet_dlg_gelu"].builder(SHAPE, CLASSES),
     "mlp_relu": lambda: MODELS["mlp_relu"].builder(SHAPE, CLASSES),
     "mlp_1000": lambda: MODELS["mlp_1000"].builder(SHAPE, CLASSES),
+    "cnn_fc_1024": lambda: MODELS["cnn_fc_1024"].builder(SHAPE, CLASSES),
 }
 
 

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from leakbench.cell import Request, resolve_cell
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator
-from leakbench.core.types import Clock, Network, OwnLoss
+from leakbench.core.task import task_of
+from leakbench.core.types import Clock, Network
 from leakbench.defense.transform import Stations
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.client import Examples, client_update, example_signal
 from leakbench.federated.simulate import accuracy
 from leakbench.models import build, one_hot, parameters
-from leakbench.models.language import NextToken
+from leakbench.models.language import NextToken, NextTokens
 from tests.command_line import called
 from tests.transformer_folders import folder
 
@@ -36,7 +37,7 @@ def both(place: Path, kind: str, rule: str = "all") -> tuple[NextToken, nn.Modul
     own = folder(kind, place / kind).double()
     rng = generator(0, "model")
     model = build(f"hf:{place / kind}", (LENGTH, TOKENS), 1, rng, trainable=rule, loss="next_token").double()
-    assert isinstance(model, NextToken) and isinstance(model, OwnLoss)
+    assert isinstance(model, NextToken) and isinstance(task_of(model), NextTokens)
     return model, own
 
 
@@ -60,7 +61,7 @@ def test_losses_and_gradients_are_those_of_the_library(kind, place):
     model, own = both(place, kind)
     assert (model.head is None) == (kind == "gpt2")  # GPT-2 ties its head to the embeddings, LLaMA does not.
     x = sentences(3)
-    found = model.losses(model(x), x)
+    found = task_of(model).losses(model(x), x, x)
     assert torch.allclose(found, theirs(own, x), atol=1e-6)
     whole = x[1:2].long()  # The library's own loss is in single precision.
     assert torch.allclose(found[1], own(input_ids=whole, labels=whole).loss.double(), atol=1e-5)
@@ -104,7 +105,7 @@ def test_accuracy_is_the_share_of_next_tokens(place):
             many = int((row != 0).sum())
             right += int((answers[: many - 1] == row[1:many]).sum())
             asked += many - 1
-        losses = model.losses(logits, x)
+        losses = task_of(model).losses(logits, x, x)
     found = accuracy(model, parameters(model), x, torch.zeros(70).long())
     assert found == (right / asked, pytest.approx(float(losses.mean())))
     nan = {name: p * torch.nan for name, p in parameters(model).items()}
@@ -115,7 +116,9 @@ def test_a_sentence_of_one_token_has_no_loss_and_no_gradient(place):
     model, _ = both(place, "gpt2")
     x = torch.zeros(1, LENGTH).double()
     x[0, 0] = 3
-    assert float(model.losses(model(x), x).detach()) == 0 and model.answered(model(x), x)[1] == 0
+    assert (
+        float(task_of(model).losses(model(x), x, x).detach()) == 0 and task_of(model).answered(model(x), x, x)[1] == 0
+    )
 
 
 def test_trained_parts_with_a_tied_and_an_own_head(place):
@@ -149,7 +152,10 @@ def test_the_data_then_have_no_classes():
     [
         ({"model": "bert_tiny"}, "takes a causal network, 'bert_tiny' is an encoder"),
         ({"dataset": "digits", "model": None, "leak_model": None}, "next_token takes texts, 'digits' has none"),
-        ({"loss": "next_tokens"}, "got 'next_tokens', expected class or next_token; did you mean 'next_token'"),
+        (
+            {"loss": "next_tokens"},
+            "got 'next_tokens', expected class or next_token or targets or squared or package.module:function; did you mean",
+        ),
         ({"defense": "soteria"}, "has no classes, which the defense 'soteria' reads"),
         ({"defense": "precode"}, "has no classes, which the defense 'precode' reads"),
         ({"attack": "tag"}, "has no classes, and 'tag' takes a layer of classes"),
@@ -177,7 +183,7 @@ def test_a_guess_of_embeddings_is_refused(place):
     model, _ = both(place, "gpt2")
     x = torch.zeros(1, LENGTH, 32).double()
     with pytest.raises(InputError, match="a guess of embeddings"):
-        model.losses(model(x), x)
+        task_of(model).losses(model(x), x, x)
 
 
 @pytest.mark.slow

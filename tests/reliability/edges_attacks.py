@@ -116,9 +116,11 @@ def normed() -> nn.Module:
 
 def network_for(name: str) -> nn.Module:
     """Return the kind of network that an attack of the catalog needs."""
-    if name == "see_through":
+    if name in ("see_through", "inverting_gradients_batch_norm"):
         return normed()
-    kind = {"spear": "mlp_relu", "rows": "mlp_relu", "analytic_fc": "mlp_relu"}.get(name, "mlp_sigmoid")
+    kind = {"spear": "mlp_relu", "rows": "mlp_relu", "analytic_fc": "mlp_relu", "cocktail_party": "mlp_relu"}.get(
+        name, "mlp_sigmoid"
+    )
     return build(kind, SHAPE, CLASSES, torch.Generator().manual_seed(0))
 
 
@@ -139,7 +141,7 @@ def _method(tally: Tally, name: str, attack: Attack, batch: int, full: bool) -> 
                 plain = error if kind == "plain" else plain
                 continue
             plain = found if kind == "plain" else plain
-            _answer(found, plain, kind, batch, name in ("rows", "spear"))
+            _answer(found, plain, kind, batch, name in ("rows", "spear", "cocktail_party"))
 
 
 def _briefly(part: Any) -> Any:

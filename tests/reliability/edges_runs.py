@@ -128,6 +128,8 @@ RUNS: dict[str, str] = {
             "fishing_feature",
             "loki",
             "imprint",
+            "scale_mia",
+            "seer",
             "autoleak",
         )
     },

@@ -135,7 +135,7 @@ def _idx(labels: bool) -> Callable[[Path], object]:
 
 def _cifar(path: Path) -> object:
     from leakbench.data.checks import File  # noqa: PLC0415
-    from leakbench.data.pictures import CifarPython  # noqa: PLC0415
+    from leakbench.data.cifar import CifarPython  # noqa: PLC0415
 
     of = File(file=path.name, sha256=_sha(path))
     return CifarPython((of,), of, of)(path.parent)

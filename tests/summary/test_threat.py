@@ -11,12 +11,17 @@ from leakbench.summary.threat import MEANS, letter
     ("method", "server", "expected"),
     [
         ("spear", "honest", "C"),
+        ("r_gap", "honest", "C"),
+        ("cocktail_party", "honest", "C"),
         ("lmmse", "honest", "D"),
         ("analytic_fc", "trap", "F"),
         ("analytic_fc", "imprint", "G"),
         ("rows", "trap", "F"),
         ("rows", "quantile_rows", "G"),
         ("rows", "loki", "G"),
+        ("adapter_rows", "peftleak", "G"),
+        ("latent_rows", "scale_mia", "G"),
+        ("projection", "seer", "G"),
     ],
 )
 def test_the_letter_of_the_threat_model_follows_from_the_parts(method, server, expected):

@@ -218,7 +218,10 @@ def test_a_defense_runs(name, tmp_path):
     assert rows["iterations"].between(1, 2).all()
 
 
-LARGE = {"see_through"}  # Its network is a ResNet-18, which takes a minute for two iterations.
+LARGE = {
+    "see_through",
+    "inverting_gradients_batch_norm",
+}  # Their network is a ResNet-18, which takes a minute for two iterations.
 
 
 SLOW = {"learning_to_invert"}  # It trains for hours; its own tests run it with fewer epochs.
@@ -366,6 +369,7 @@ def test_list_models_shows_sizes_and_activations():
     assert kinds["lenet_cpl"] == ("sigmoid", "none")
     assert kinds["lenet_cpl_gelu"] == ("GELU", "none")
     assert kinds["convnet_no_norm"] == ("ReLU", "none")
+    assert kinds["cnn6"] == ("leaky ReLU", "none")
     assert kinds["resnet18_batch_norm"] == ("ReLU", "batch")
     assert kinds["resnet18_group_norm"] == ("ReLU", "group")
     assert kinds["vit_tiny"] == kinds["gpt_tiny"] == kinds["gpt_wide"] == kinds["bert_tiny"] == ("GELU", "layer")

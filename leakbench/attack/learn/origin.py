@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from leakbench.attack.learn.sources import sources
 from leakbench.core.answers import Fit
-from leakbench.core.fitted import Fitted, Origin
+from leakbench.core.fitted import Fits, Fitted, Origin
 from leakbench.core.recipe import describe
 from leakbench.core.types import Parameters
 from leakbench.federated.view import Public, View
+from leakbench.models.batch_norm import mixes_examples
 from leakbench.storage.store import content_hash, tensor_hash
 
-__all__ = ["learned", "origin_of"]
+__all__ = ["learned", "learned_by", "origin_of"]
 
 CODE = ("defense", "federated", "models", "engine/rows.py", "core/rng.py", "core/types.py")
 """Code of the package, apart from the part's imports from `leakbench.attack`, that any fit may run; a change makes another fit."""
@@ -70,19 +72,27 @@ def learned(view: View, origin: Origin, public: Public, make: Callable[[], Param
         InputError: If the stored fit has another origin.
     """
 
+    return learned_by(view.fits, origin, public, make, view.like)
+
+
+def learned_by(
+    fits: Fits, origin: Origin, public: Public, make: Callable[[], Parameters], like: Tensor
+) -> tuple[Parameters, Fit]:
+    """Return the same as `learned` from a source of fits, with tensors on the device of `like`; a server has no view."""
+
     def fit() -> Fitted:
         began = time.perf_counter()
         tensors = make()
         return Fitted(origin, tensors, Fit(time.perf_counter() - began, len(public.labels)))
 
-    fitted = view.fits(origin, fit)
-    return fitted.read(origin, view.like), fitted.fit
+    fitted = fits(origin, fit)
+    return fitted.read(origin, like), fitted.fit
 
 
 def _weights(view: View) -> list[str]:
     network = view.network
     tensors = ({**network.frozen, **network.parameters}, network.statistics, network.memory)
-    return [repr(network.model), str(network.model.training), *map(tensor_hash, tensors)]
+    return [repr(network.model), str(mixes_examples(network.model)), *map(tensor_hash, tensors)]
 
 
 def _acting(view: View) -> dict[str, Any]:

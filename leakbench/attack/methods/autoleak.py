@@ -7,12 +7,14 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakbench.attack.clock import late_of, most_work, until_of
 from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
 from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.methods.patch_embedding import PatchEmbedding
+from leakbench.attack.methods.r_gap import RGap
 from leakbench.attack.methods.stage import Reconstructs, Stage
 from leakbench.attack.needs import PLAIN, TEXT, Needs
 from leakbench.attack.posterior import missed, plausible, posterior, posterior_of_features, prior_of
@@ -60,6 +62,8 @@ class AutoLeak:
     below the distance of its start; a search by likelihood that ends at a less likely reconstruction than another stage; a
     defense with random draws of unknown likelihood; and stages that fail on the undefended gradients of public examples
     (`converged`).
+
+    Before the stages, the closed forms of a patch embedding and of leaky ReLUs (`patch_embedding`, `r_gap`) run where they apply.
     """
 
     behaviour = 2
@@ -190,7 +194,7 @@ class AutoLeak:
 
     def _stages(self, view: View) -> tuple[Reconstructs, ...]:
         """Return the methods that run on the view's network and can read what they need from the view."""
-        return tuple(stage.method for stage in self.stages if stage.applies(view))
+        return (*_closed_forms(view), *(stage.method for stage in self.stages if stage.applies(view)))
 
     def _of_twins(self, view: View, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the doubt from the same stages on public examples without a defense, the same for all victims."""
@@ -227,6 +231,16 @@ class AutoLeak:
         many = answer.inputs[0].numel()
         enough = (coordinates >= AMPLE * many) | ((coordinates >= many) & plausible(views[0], answer, prior))
         return torch.as_tensor((apart <= self.broken * length) & enough)
+
+
+def _closed_forms(view: View) -> tuple[Reconstructs, ...]:
+    """Return the closed forms that apply. They are not stages, so that the identity of the recipe stays the same."""
+    leaky = any(isinstance(module, nn.LeakyReLU) for module in view.network.model.modules())
+    embedding, recursion = PatchEmbedding(), RGap()
+    return (
+        *([embedding] if embedding.applies(view) else []),
+        *([recursion] if leaky and recursion.applies(view) else []),
+    )
 
 
 def _late(stage: Reconstructs) -> bool:
@@ -274,6 +288,7 @@ def followed(best: Reconstruction, later: Reconstruction, lanes: Tensor, better:
     return Reconstruction(
         inputs=inputs,
         labels=replaced(best.labels, later.labels),
+        targets=None if best.targets is None or later.targets is None else replaced(best.targets, later.targets),
         certainty=replaced(best.certainty, later.certainty),
         trajectory=torch.cat([best.trajectory, everywhere(later.trajectory, best.trajectory, torch.nan)]),
         steps=best.steps.index_add(0, lanes, later.steps),

@@ -106,7 +106,7 @@ class FeatureInversion:
         best, chosen = best_of(ended, restarts)
         answer = points.picture(best.best, best.value)
         unread = ~features.entered.flatten(2).isfinite().all(2).any(0)
-        result = points.reconstruction(best, answer, features.labels.flatten(0, 1)[chosen], stop)
+        result = points.reconstruction(best, answer, targets[chosen], stop)
         work = {name: getattr(result, name).masked_fill(unread, 0) for name in ("steps", "evaluations", "spent")}
         doubts = dict(result.doubts)
         if BUDGET in doubts and features.cut is not None:

@@ -32,6 +32,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.fitted import RecordedFits
 from leakbench.core.part import Count, part
 from leakbench.core.progress import Tick, unticked
+from leakbench.core.task import Heads, heads_of
 from leakbench.core.types import Generators
 from leakbench.engine.side_by_side import Pieces
 from leakbench.federated.view import View
@@ -107,7 +108,8 @@ class GradientMatching:
         starts = [(self._labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
         z, targets = torch.cat([z for _, z in starts]), torch.cat([guess.targets for guess, _ in starts])
         hidden = view.hidden() if len(views) == 1 else None
-        points = Points(space, z.shape[1:], targets, starts[0][0].joint, hidden, view if view.apart else None)
+        apart = view if view.apart else None
+        points = Points(space, z.shape[1:], targets, starts[0][0].joint, hidden, apart, heads_of(view.network.model))
         stop = begun(self.stop)
         results = self._searched(views, points, points.joined(z).detach(), stop, rngs)
         best, chosen = best_of(results, self.restarts)
@@ -115,10 +117,10 @@ class GradientMatching:
         searches = (self.restarts, view.victims)
         pooled = self.pooling(guesses.reshape(*searches, *guesses.shape[1:]), results.value.reshape(searches), view)
         answer = points.answered(pooled, best.value)
-        labels = points.split(best.best, chosen)[1].argmax(-1)
+        reached = points.split(best.best, chosen)[1]
         if view.apart:
-            labels = labels.reshape(view.victims, view.cohort, view.epochs, -1)[:, :, 0].flatten(1)
-        return replace(points.reconstruction(best, answer, labels, stop), fit=fits.fit)
+            reached = reached.reshape(view.victims, view.cohort, view.epochs, -1, view.classes)[:, :, 0].flatten(1, 2)
+        return replace(points.reconstruction(best, answer, reached, stop), fit=fits.fit)
 
     def _labels(self, view: View, rngs: Generators) -> LabelGuess:
         """Return the labels of the examples, the same in each epoch where the epochs are searched apart."""
@@ -214,6 +216,7 @@ class Points:
         joint: Whether labels are searched too.
         hidden: Where the search of the defense's private numbers starts, (V, h); None for none. Lane n is that of victim n mod V.
         epochs: The view whose epochs have inputs of their own, see `View.apart`; None for one set of inputs.
+        heads: The task of a network that does not name classes; its targets take the place of labels.
     """
 
     space: Coordinates
@@ -222,6 +225,7 @@ class Points:
     joint: bool
     hidden: Tensor | None = None
     epochs: View | None = None
+    heads: Heads | None = None
 
     @property
     def size(self) -> int:
@@ -239,7 +243,11 @@ class Points:
         """Return (coordinates of the inputs, targets, hidden numbers or None) of points in the given lanes."""
         searched = self.targets[0].numel() if self.joint else 0
         z, logits, hidden = points.tensor_split([self.size, self.size + searched], 1)
-        targets = logits.reshape(-1, *self.targets.shape[1:]).softmax(-1) if self.joint else self.targets[lanes]
+        if not self.joint:
+            targets = self.targets[lanes]
+        else:
+            free = logits.reshape(-1, *self.targets.shape[1:])
+            targets = free.softmax(-1) if self.heads is None else self.heads.possible(free)
         return z.reshape(-1, *self.shape), targets, None if self.hidden is None else hidden
 
     def project(self, points: Tensor) -> Tensor:
@@ -258,11 +266,13 @@ class Points:
             x = of_one_epoch(x, self.epochs)
         return torch.where(value.isfinite().reshape(-1, *[1] * (x.dim() - 1)), x, torch.nan)
 
-    def reconstruction(self, best: Descended, answer: Tensor, labels: Tensor, stop: Stop) -> Reconstruction:
-        """Return reconstructed inputs (V, M, *s) with labels (V, M) and the records of the best searches."""
+    def reconstruction(self, best: Descended, answer: Tensor, targets: Tensor, stop: Stop) -> Reconstruction:
+        """Return reconstructed inputs (V, M, *s) with their targets (V, M, k) and the records of the best searches."""
+        labels = targets.argmax(-1)
         return Reconstruction(
             inputs=answer,
-            labels=labels,
+            labels=labels if self.heads is None else torch.full_like(labels, -1),
+            targets=None if self.heads is None else self.heads.decided(targets),
             certainty=-best.value[:, None].expand(-1, labels.shape[1]),
             trajectory=best.trajectory,
             steps=best.steps,

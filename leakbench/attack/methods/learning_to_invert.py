@@ -145,7 +145,7 @@ class LearningToInvert:
             if epoch and epoch == int(0.75 * self.epochs):
                 optimiser.param_groups[0]["lr"] = self.learning_rate / 10
             for some in torch.split(torch.randperm(len(public.labels), generator=rng), self.batch):
-                known = Public(public.inputs[some], public.labels[some])
+                known = public.at(some)
                 gradients = torch.cat(list(gradients_alone(view, known, self.batch, rng)))
                 _step(net, optimiser, hashing(gradients), known.inputs.to(like))
         return Inverter(hashing, net, view.shape)

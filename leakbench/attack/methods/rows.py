@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.looks import averaged
-from leakbench.attack.methods.bins import DIFFERENCE, gradients_of
+from leakbench.attack.methods.bins import BinsRead, filled, possible_in, read_bins
 from leakbench.attack.methods.explained import unexplained
 from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.one_step import answered_at_once, likeliest
@@ -29,12 +28,6 @@ from leakbench.federated.view import View
 from leakbench.models.layers import first_layer
 
 __all__ = ["Rows"]
-
-SURE = 5.0
-"""Number of standard deviations beyond which a value is not noise."""
-
-EMPTY = 1e-5
-"""A row whose gradient is below this share of the largest one contains only rounding errors of other rows."""
 
 AGREE = 1e-3
 """Largest root mean square difference of two rows that contain the same example."""
@@ -127,31 +120,11 @@ class Rows:
         public = public_of(view, "rows", self.public).inputs.flatten(1).to(chosen)
         return shrinkage_of(public)(chosen, noise.square())
 
-    def _bins(self, view: View, bins: Bins) -> _Read:
+    def _bins(self, view: View, bins: Bins) -> BinsRead:
         """Return the contents of the bins."""
-        weight, bias = gradients_of(view, bins)
-        spoilt = view.knowledge.reads == "weights" or bool(view.stations.before(view.tap).transforms)
-        by_bin = bias is None or self.scale == "bin" or (self.scale == "told" and spoilt)
-        scale = (bins.upper + bins.lower) / 2 / (weight @ bins.functional) if by_bin or bias is None else 1 / bias
-        contents, size = weight * scale[..., None], weight.norm(dim=2)
-        deviation = self._deviation(view, size / contents.shape[2] ** 0.5, DIFFERENCE if bins.cumulative else 1.0)
-        noise = deviation * scale.abs()
-        h = contents @ bins.functional
-        # Noise on a bias scales the whole reconstruction, and with it h.
-        moved = noise * (bins.functional.norm() + (0.0 if by_bin else h.abs()))
-        slack = self.tolerance * (bins.upper - bins.lower) + SURE * moved
-        inside = (h >= bins.lower - slack) & (h <= bins.upper + slack)
-        holds = inside & self._possible(contents, noise) & _filled(size, deviation, contents.shape[2])
-        return _Read(contents, noise, size.log().masked_fill(~holds, -torch.inf))
+        return read_bins(view, bins, self.scale, self.tolerance, (0.0, 1.0))
 
-    def _deviation(self, view: View, sizes: Tensor, times: float) -> Tensor:
-        """Return the noise on a bin's gradient (V, 1): the known one, or that of empty bins (sizes (V, k)), if most are empty."""
-        if view.noise is not None:
-            return torch.full_like(sizes[:, :1], view.noise * times)
-        empty = sizes.shape[1] > 2 * view.examples
-        return sizes.quantile(0.25, dim=1, keepdim=True) if empty else torch.zeros_like(sizes[:, :1])
-
-    def _first(self, view: View) -> _Read:
+    def _first(self, view: View) -> BinsRead:
         """Return the contents of the rows of the first layer, each example once.
 
         Rows are most certain if their content explains the gradient of their bias (`unexplained`). Next come rows that agree:
@@ -168,7 +141,7 @@ class Rows:
         weight, bias = (view.update[f"{name}{kind}"] for kind in ("weight", "bias"))
         deviation = weight.new_tensor(view.noise or 0.0)
         contents, size, noise = weight / bias[..., None], weight.norm(dim=2), deviation / bias.abs()
-        possible = self._possible(contents, noise) & _filled(size, deviation, contents.shape[2])
+        possible = possible_in(contents, noise, (0.0, 1.0), self.tolerance) & filled(size, deviation, contents.shape[2])
         known = contents.masked_fill(~possible[..., None], 0).double()
         products = known @ known.mT
         squares = products.diagonal(dim1=1, dim2=2)
@@ -184,31 +157,4 @@ class Rows:
         # If there are more examples than half the values, each example is in the span of the others.
         if view.noise is None and 2 * view.examples <= contents.shape[2]:
             certainty = independent(products, certainty, view.examples, 2.0, APART)
-        return _Read(contents, noise, certainty.to(contents))
-
-    def _possible(self, contents: Tensor, noise: Tensor) -> Tensor:
-        """Return (V, k) bool, whether the content of a row can be an input."""
-        slack = self.tolerance + SURE * noise
-        return contents.isfinite().all(2) & (contents.amin(2) >= -slack) & (contents.amax(2) <= 1 + slack)
-
-
-@dataclass(frozen=True)
-class _Read:
-    """The contents of k rows of V victims.
-
-    Args:
-        contents: (V, k, d).
-        noise: Standard deviation (V, k) of the noise on them.
-        certainty: (V, k).
-    """
-
-    contents: Tensor
-    noise: Tensor
-    certainty: Tensor
-
-
-def _filled(size: Tensor, deviation: Tensor, values: int) -> Tensor:
-    """Return (V, k) bool, whether a row of `values` numbers contains more than noise and the rounding errors of other rows."""
-    alone = deviation * (values + SURE * (2 * values) ** 0.5) ** 0.5
-    filled: Tensor = (size > EMPTY * size.amax(1, keepdim=True)) & (size > alone)
-    return filled
+        return BinsRead(contents, noise, certainty.to(contents))

@@ -21,6 +21,7 @@ from leakbench.attack.rankings.groups import Groups, explained, group_means
 from leakbench.core.answers import Ranking
 from leakbench.core.part import part
 from leakbench.core.types import Generators
+from leakbench.engine.saved import activations
 from leakbench.federated.view import Public, View
 
 __all__ = ["Classes"]
@@ -30,6 +31,9 @@ PUBLIC = 500
 
 WORK = 500_000_000
 """Largest number of values of the public examples' gradients; the largest network gets 100 examples, or `TEXTS` sentences."""
+
+LARGEST = 100_000_000
+"""Largest number of values of the mean gradients of all classes for large pictures, 0.4 GB."""
 
 TEXTS = 40
 """Number of public sentences: their gradients take seconds."""
@@ -42,7 +46,8 @@ class Classes:
     For the gradient y of one example with known noise variance s^2, the score is log p_c + <y, g_c> / s^2 - |g_c|^2 / (2 s^2). It
     is the log-posterior if all examples of a class were equal. Without known noise, it is the cosine of y and g_c. For an update
     of M > 1 examples, it is the expected share of c among them, by the linear estimator with the least squared error (`_shares`).
-    Observations of one release are averaged, which reduces their noise; the scores of other views are added.
+    Observations of one release are averaged, which reduces their noise; the scores of other views are added. For large pictures,
+    only the last parameters are compared, as many as fit into `LARGEST` values over all classes.
     """
 
     needs: ClassVar[Needs] = Needs(public=PUBLIC)
@@ -65,21 +70,42 @@ def _most(view: View) -> int:
 
 
 def _scores(view: View) -> Tensor:
-    public, observed = public_of(view, "classes", _most(view)), flat(view.update)
+    first = _first_compared(view)
+    public, observed = public_of(view, "classes", _most(view)), flat(view.update)[:, first:]
     bare = before_mask(view)
-    gradients = _gradients(bare or view, public)
+    gradients = _gradients(bare or view, public, first)
     groups = group_means(gradients(), public.labels, view.classes)
     if view.examples == 1:
         return explained(view, observed, groups, where_sent=bare is not None)
     return _shares(view, public, observed, groups, gradients).masked_fill(groups.shares == 0, -torch.inf)
 
 
-def _gradients(view: View, public: Public) -> Callable[[], Iterable[Tensor]]:
-    """Return a function that yields the public examples' gradients (n, p) at each call; small ones of a batch are stored."""
+def _first_compared(view: View) -> int:
+    """Return the position of the first value of a gradient that is compared; 0 if the mean gradients of all classes fit.
+
+    A malicious server's layers are compared as a whole.
+    """
+    room = LARGEST // view.classes
+    if view.secret is not None or numbers(view) <= room or not activations(view.network, view.shape):
+        return 0
+    first = numbers(view)
+    for update in reversed(list(view.update.values())):
+        if numbers(view) - first + update[0].numel() > room:
+            break
+        first -= update[0].numel()
+    return first
+
+
+def _gradients(view: View, public: Public, first: int) -> Callable[[], Iterable[Tensor]]:
+    """Return a function that yields the public examples' gradients (n, p) at each call; small ones of a batch are stored.
+
+    Args:
+        first: Position of the first value that is read.
+    """
     if view.examples > 1 and fitting(view, 600_000_000) >= len(public.labels):
-        stored = tuple(gradients_alone(view, public))
+        stored = tuple(some[:, first:] for some in gradients_alone(view, public))
         return lambda: stored
-    return lambda: gradients_alone(view, public)
+    return lambda: (some[:, first:] for some in gradients_alone(view, public))
 
 
 def _shares(

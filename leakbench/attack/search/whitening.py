@@ -10,7 +10,16 @@ import torch
 from scipy.fft import dct
 from torch import Tensor
 
-__all__ = ["LUMA_CHROMA", "PIXEL_VARIANCE", "Whitening", "class_means", "fitting_floor", "of_examples", "one_over_f"]
+__all__ = [
+    "LUMA_CHROMA",
+    "PIXEL_VARIANCE",
+    "Whitening",
+    "class_means",
+    "fitting_floor",
+    "of_examples",
+    "one_over_f",
+    "spread_of",
+]
 
 PIXEL_VARIANCE = 0.06
 """Variance of the pixels of natural images in [0, 1]."""
@@ -89,7 +98,7 @@ def of_examples(inputs: Tensor, floor: float, base: Whitening | None = None) -> 
             B = I.
     """
     mean, least = inputs.mean(0), floor**0.5
-    spread, directions = _spread(inputs - mean if base is None else base.invert(inputs - mean))
+    spread, directions = spread_of(inputs - mean if base is None else base.invert(inputs - mean))
     more = ((spread + floor).sqrt() - least).to(inputs)
     less = (1 / (spread + floor).sqrt() - 1 / least).to(inputs)
     directions = directions.to(inputs)
@@ -130,7 +139,7 @@ def unexplained(inputs: Tensor, base: Whitening, floors: tuple[float, ...]) -> l
     halves = (inputs[::2], inputs[1::2])
     lost = [0.0] * len(floors)
     for known, new in (halves, halves[::-1]):
-        spread, directions = _spread(base.invert(known - known.mean(0)))
+        spread, directions = spread_of(base.invert(known - known.mean(0)))
         apart = base.invert(new - known.mean(0)).flatten(1).double()
         along = (apart @ directions.T).square().mean(0)
         outside = apart.square().sum(1).mean() - along.sum()
@@ -140,7 +149,7 @@ def unexplained(inputs: Tensor, base: Whitening, floors: tuple[float, ...]) -> l
     return lost
 
 
-def _spread(apart: Tensor) -> tuple[Tensor, Tensor]:
+def spread_of(apart: Tensor) -> tuple[Tensor, Tensor]:
     """Return (variances (r,), directions (r, d)) of deviations (n, *s) from a mean, r <= min(n, d), in float64, ascending.
 
     They come from the products of rows, or of columns if these are fewer. A decomposition of the deviations themselves takes

@@ -90,7 +90,7 @@ class Catch:
     def _first(self, public: Public) -> Public:
         """Return the public examples, those of class c first, since the network treats the other classes alike."""
         order = (public.labels != self.of).to(torch.int8).argsort(stable=True)
-        return Public(public.inputs[order], public.labels[order])
+        return public.at(order)
 
     def _filled(self, mine: Tensor, classes: int) -> Tensor:
         """Return the last layer's gradient (V, classes, ...) for one example of class c, given its row c (V, ...)."""

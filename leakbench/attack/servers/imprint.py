@@ -16,6 +16,7 @@ from leakbench.core.part import Count, Positive, part
 from leakbench.core.types import Network
 from leakbench.federated.view import Knowledge, Public
 from leakbench.models import parameters
+from leakbench.models.batch_norm import in_client_mode, mixes_examples
 
 __all__ = ["Bins", "Imprint", "Imprinted", "edges_of", "imprinted", "known_inputs"]
 
@@ -185,7 +186,7 @@ def imprinted(
         block.rows.weight.copy_((functional / widths[:, None]).repeat(1, clients))
         block.rows.bias.copy_(-edges[:-1] / widths)
         block.back.weight.copy_(back * signs)
-    block.train(network.model.training)
+    in_client_mode(block, "train" if mixes_examples(network.model) else "eval")
     added = {name: weights for name, weights in parameters(block).items() if not name.startswith("model.")}
     sent = added | {f"model.{name}": weights for name, weights in network.parameters.items()}
     memory = {f"model.{name}": buffer for name, buffer in network.memory.items()}

@@ -7,11 +7,12 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from leakbench.core.fitted import Fits
 from leakbench.core.part import part
 from leakbench.core.types import Network
 from leakbench.federated.view import Knowledge, Public, View
 
-__all__ = ["HONEST", "Honest", "Isolates", "Server", "lies"]
+__all__ = ["HONEST", "Honest", "Isolates", "Learns", "Server", "lies"]
 
 
 HONEST = "none: the server sends the model as it is"
@@ -42,6 +43,16 @@ class Server(Protocol):
 def lies(server: Server) -> bool:
     """Return whether a server sends a changed model."""
     return server.threat != "honest"
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A server that learns from public examples what it sends; the runner gives it a source of stored fits."""
+
+    def learn(
+        self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator, fits: Fits
+    ) -> tuple[Network, Any]:
+        """Return the same as the call of the server, with fits from a source."""
 
 
 @runtime_checkable

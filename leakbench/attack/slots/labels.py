@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from leakbench.attack.front import fully_connected, outputs_of, quotient
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import FEW, public_of
 from leakbench.attack.search.label_counts import label_counts
 from leakbench.core.errors import InputError
 from leakbench.core.part import part
 from leakbench.core.recipe import Slot
+from leakbench.core.task import heads_of
 from leakbench.core.types import Generators
+from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import logits_of
 from leakbench.federated.view import View
 from leakbench.models import one_hot
+from leakbench.models.batch_norm import mixes_examples
 
-__all__ = ["LABELS", "Given", "Joint", "LabelGuess", "Labels", "LastLayer", "LastLayerCounts", "LastLayerSoft"]
+__all__ = [
+    "LABELS",
+    "Given",
+    "Joint",
+    "LabelGuess",
+    "Labels",
+    "LastLayer",
+    "LastLayerCounts",
+    "LastLayerSoft",
+    "Solved",
+    "solved_targets",
+    "with_labels",
+]
 
 
 @dataclass(frozen=True)
@@ -27,7 +44,7 @@ class LabelGuess:
     """Guessed labels.
 
     Args:
-        targets: (V, M, classes), one-hot; logits if `joint`.
+        targets: (V, M, classes), one-hot; logits if `joint`. For other tasks than classes (V, M, k), and free numbers if `joint`.
         joint: Whether the labels are searched together with the inputs.
     """
 
@@ -51,7 +68,8 @@ class Joint:
         """Return random logits (V, M, classes)."""
         like = view.like
         logits = torch.stack([torch.randn(view.examples, view.classes, generator=rng) for rng in rngs])
-        return LabelGuess(logits.to(like), joint=True)
+        heads = heads_of(view.network.model)
+        return LabelGuess(logits.to(like) if heads is None else heads.start(logits.to(like)), joint=True)
 
 
 @part("labels.last_layer")
@@ -139,6 +157,58 @@ class Given:
         if view.labels is None:
             raise InputError("labels: 'given' needs a view that shows the true labels; this one does not")
         return LabelGuess(one_hot(view.labels, view.classes).to(view.like), joint=False)
+
+
+@part("labels.solved")
+class Solved:
+    """Solve the targets of one example from the gradient of the last layer, if it is a biased linear layer; else search them.
+
+    The bias has the gradient d = dL/dz, and a quotient of gradients shows the layer's input h, so that z = W h + b is known. For
+    classes, the only negative number of d = softmax(z) - y is the true one. For k labels, d = (sigmoid(z) - y) / k is negative
+    where a label is 1. For k numbers, d = 2 (z - y) / k. Numbers need the exact gradient; behind a defense that the attacker knows
+    they are searched, and so are the targets of a user's own loss.
+    """
+
+    def __call__(self, view: View, rngs: Generators) -> LabelGuess:
+        """Return solved targets (V, M, k), or free numbers for a search as `joint` does."""
+        targets = solved_targets(view)
+        return Joint()(view, rngs) if targets is None else LabelGuess(targets, joint=False)
+
+
+def solved_targets(view: View) -> Tensor | None:
+    """Return the targets (V, 1, k) of one example from the last layer's gradient, see `Solved`; None if it does not show them."""
+    heads = heads_of(view.network.model)
+    plain = view.examples == 1 and view.of_gradients and view.secret is None and not mixes_examples(view.network.model)
+    if heads is None or heads.function is not None or not plain:
+        return None
+    layers = fully_connected(view.network, view.shape)
+    if not layers or not layers[-1].last or not layers[-1].biased or layers[-1].drawn:
+        return None
+    last = layers[-1]
+    delta = heads.split(view.update[f"{last.name}bias"])
+    exact = view.stations.before(view.tap) == Stations() and not view.noise and not view.unknown
+    if any(head.kind == "numbers" for head in heads.heads) and not exact:
+        return None
+    outputs = heads.split(outputs_of(view, last, quotient(view, last)[0]).to(view.like)) if exact else delta
+    parts = []
+    for head, d, z in zip(heads.heads, delta, outputs, strict=True):
+        if head.kind == "classes":
+            parts.append(one_hot(d.argmin(-1), head.width).to(d))
+        else:
+            parts.append((d < 0).to(d) if head.kind == "labels" else z - d * head.size / 2)
+    return heads.joined(tuple(parts))[:, None]
+
+
+def with_labels(part: Any, labels: Any) -> Any:
+    """Return a part in which `labels` replaces every part that reads labels off the last layer, at any depth."""
+    if isinstance(part, LastLayer | LastLayerCounts | LastLayerSoft):
+        return labels
+    if isinstance(part, tuple):
+        return tuple(with_labels(inner, labels) for inner in part)
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    changed = {f.name: with_labels(getattr(part, f.name), labels) for f in dataclasses.fields(part) if f.init}
+    return dataclasses.replace(part, **changed)
 
 
 LABELS = Slot("labels", ("leakbench.attack.slots",))

@@ -92,11 +92,11 @@ class Whitened:
             public = public_of(view, "whitened", self.public)
             inputs, labels = public.inputs.to(like), public.labels.to(like.device)
             mean = inputs.mean(0)
-            means = (
-                class_means(inputs, labels, view.classes) if self.by_class else mean.expand(view.classes, *mean.shape)
-            )
+            if not self.by_class:
+                return self.around(mean + inputs - mean), None
+            means = class_means(inputs, labels, view.classes)
             white = self.around(mean + inputs - means[labels])
-            return white, white.invert(means - mean).flatten(1) if self.by_class else None
+            return white, white.invert(means - mean).flatten(1)
         if self.by_class:
             raise InputError(
                 "whitened: by_class needs public examples of the classes, got no source of any (source: public)"
