@@ -19,8 +19,9 @@ from leakbench.privacy.ledger import Phase, Schedule, first_rounds
 __all__ = ["cell_curve", "cell_epsilon", "ledger_of", "schedule_of"]
 
 
-BARE_CONTROLS = (
-    "the control variates of SCAFFOLD carry examples into later rounds without the noise, which only the server adds"
+CONTROLS = (
+    "control variates of SCAFFOLD carry earlier noise and cohorts into later updates: no other client's noise counts, and no draw"
+    " of cohorts of a fixed size"
 )
 
 
@@ -45,6 +46,8 @@ def cell_epsilon(
         reasons.append(f"{fewer}: there are {schedule.clients} clients for cohorts of {schedule.clients_per_round}")
     if schedule.by_availability:
         reasons.append("no amplification by client sampling: availability is not uniform, and an observer may know it")
+    if schedule.control_variates and defense.unit == "client" and schedule.client_sampling != "poisson":
+        reasons.append(CONTROLS)
     return _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), reasons)
 
 

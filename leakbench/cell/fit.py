@@ -135,6 +135,11 @@ def check_statistics(s: Settings, attack: Attack, defense: Defense, name: str) -
             f"statistics: got {s.statistics!r}, but {name!r} has no prior of batch normalization that reads them; try --attack"
             " inverting_gradients_batch_norm"
         )
+    if s.statistics != "proxy" and defense.inputs:
+        raise InputError(
+            f"statistics: got {s.statistics!r}, but the defense changes the examples before they are normalised, and those are not"
+            " the victim's; expected batch, running or proxy"
+        )
     steps = s.federation.local_iterations if s.protocol == "live" else 1
     summed = [tap for tap in s.taps if defense.shows_sum(tap) and defense.clock(s.federation, 0).cohort > 1]
     if s.statistics != "proxy" and (steps > 1 or summed):

@@ -334,20 +334,18 @@ def _data(request: Request, data_dir: Path | None, progress: Any, load: Load) ->
     if request.targets is None:
         name, recipe, data = without_examples(request.dataset, data_dir, progress, load, request.size)
     else:  # Targets are computed from the examples.
+        _check_targets(request.targets, *resolve("datasets", DatasetRecipe, request.dataset))
         more = {} if request.size is None else {"size": request.size}
         name, recipe, data = load(request.dataset, data_dir, progress=progress, **more)
-        data = _with_targets(data, recipe, request.targets)
+        data = recipe.targets[request.targets](data)
     return name, recipe, with_label_head(data) if data.train_targets.dim() == 2 else data
 
 
-def _with_targets(data: Dataset, recipe: DatasetRecipe, name: str) -> Dataset:
-    """Return the data set with the targets of a name in its recipe; raises InputError for an unknown name."""
-    if name not in recipe.targets:
+def _check_targets(asked: str, name: str, recipe: DatasetRecipe) -> None:
+    """Raise InputError for targets that the recipe of a data set does not have."""
+    if asked not in recipe.targets:
         known = f"; its recipe has {', '.join(recipe.targets)}" if recipe.targets else "; its recipe has none"
-        raise InputError(
-            f"targets: unknown name {name!r} for {data.name!r}{nearest(name, list(recipe.targets)) or known}"
-        )
-    return recipe.targets[name](data)
+        raise InputError(f"targets: unknown name {asked!r} for {name!r}{nearest(asked, list(recipe.targets)) or known}")
 
 
 def _loss(asked: str, data: Dataset, name: str) -> str:

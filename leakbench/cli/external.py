@@ -79,7 +79,15 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
     show_default="the folder's, else the dataset's",
     help="Tokens of a language model: a file with one word piece per line, or a tokenizer.json.",
 )
-@click.option("--classes", required=True, type=click.IntRange(min=2), help="Number of classes.")
+@click.option("--classes", type=click.IntRange(min=2), help="Number of classes.")
+@click.option(
+    "--targets",
+    help=(
+        "What the network answers instead of a class, such as labels:1x64x64,classes:10: kinds (classes, labels, numbers), each "
+        "with its width, and for masks the places after it."
+    ),
+)
+@click.option("--loss", help="Your loss of outputs and targets, with --targets: package.module:function.")
 @click.option("--batch", type=int, default=1, show_default=True, help="Batch size of a local step, B.")
 @click.option(
     "--learning-rate",
@@ -118,7 +126,7 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 @click.option(
     "--truth",
     type=FILE,
-    help="File with the true inputs (V, M, *shape) and labels (V, M), to score the reconstructions.",
+    help="File with the true inputs (V, M, *shape) and labels (V, M), or targets (V, M, k), to score the reconstructions.",
 )
 @click.option("--mean", help="Mean that your pipeline subtracts from inputs in [0, 1]: one number, or one per channel.")
 @click.option("--std", help="Standard deviation that your pipeline divides by: one number, or one per channel.")
@@ -152,8 +160,8 @@ def attack(
     """Reconstruct what leaks from an update of your own network.
 
     With --truth, the reconstructions are scored. Files are .safetensors or .npz and contain {parameter: array}; pickles
-    are refused. Inputs are in [0, 1], and the loss is the mean cross-entropy over the batch. All other assumptions are
-    printed with -v, or if no leak is found.
+    are refused. Inputs are in [0, 1], and the loss is the mean over the batch, cross-entropy without --targets. All other
+    assumptions are printed with -v, or if no leak is found.
 
     With --out FOLDER, the searches are saved every few seconds; run an interrupted command again to resume it. The
     reconstructions are saved before they are scored; run it again with another --truth to score them without a search.

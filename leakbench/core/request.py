@@ -187,7 +187,7 @@ class Request:
         str | None,
         Field(
             description=(
-                "What networks answer instead of the class: a name among the `targets` of the data set's recipe, such as labels, "
+                "What networks answer instead of the class: a name among the `targets` of the dataset's recipe, such as labels, "
                 "numbers or masks. Networks then have heads for them, and attacks search them."
             )
         ),
@@ -724,9 +724,9 @@ WITHOUT_CODE = ("hf:", "torchvision:", "timm:")
 
 def refuse_code(given: Mapping[str, Any]) -> None:
     """Raise InputError if fields of a file name a function to import: a file is data, and may be a stranger's."""
-    for field in ("model", "leak_model"):
+    for field in ("model", "leak_model", "loss"):
         name = given.get(field)
-        if isinstance(name, str) and ":" in name and not name.startswith(WITHOUT_CODE):
+        if isinstance(name, str) and ":" in name and (field == "loss" or not name.startswith(WITHOUT_CODE)):
             raise InputError(
                 f"{field}: got the function {name!r}; a file imports no code, so run it by `leakbench run --{_option(field)}`"
             )

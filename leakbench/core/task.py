@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -28,16 +28,23 @@ __all__ = [
     "Heads",
     "LossFunction",
     "Task",
+    "heads_from",
     "heads_of",
     "is_classification",
     "loss_function",
     "pinned_loss",
     "squared_error",
+    "task_content",
     "task_of",
     "with_task",
 ]
 
 Kind: TypeAlias = Literal["classes", "labels", "numbers"]
+
+KINDS: tuple[Kind, ...] = ("classes", "labels", "numbers")
+
+MOST = 10_000_000
+"""Largest size of a head."""
 
 LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
 """(outputs of a batch, targets of a batch) -> the loss of each example (n,), or their mean."""
@@ -64,7 +71,7 @@ class Head:
             binary cross-entropy. `numbers`: `width` numbers, by squared error.
         width: Number of outputs at each place.
         places: Grid (H, W) of places with an answer each; empty for one answer for the whole example.
-        center: Mean of the training targets of `numbers`, from which explained variance is measured; empty for other kinds.
+        center: Mean of the test targets of `numbers`, from which explained variance is measured; empty for other kinds.
     """
 
     name: str
@@ -180,9 +187,13 @@ class Heads:
         )
 
     def start(self, normal: Tensor) -> Tensor:
-        """Return the start (..., k) of a search of free numbers from N(0, 1) draws; numbers start near their center."""
+        """Return the start (..., k) of a search of free numbers from N(0, 1) draws.
+
+        It is near targets without a preference, and for numbers near their center. From draws of deviation 1, searches with
+        second derivatives do not leave the gradient of a wrong class.
+        """
         parts = (
-            part / 10 + part.new_tensor(head.center) if head.kind == "numbers" else part
+            part / 10 + part.new_tensor(head.center) if head.kind == "numbers" else part / 10
             for head, part in zip(self.heads, self.split(normal), strict=True)
         )
         return self.joined(tuple(parts))
@@ -277,6 +288,32 @@ class Heads:
         return losses
 
 
+def heads_from(text: str, loss: LossFunction | None = None) -> Heads:
+    """Return the heads of words such as `labels:1x64x64,classes:10`: kinds, each with its width and places.
+
+    Args:
+        text: The words.
+        loss: A user's function; None for the losses of the heads.
+
+    Raises:
+        InputError: For other words.
+    """
+    heads: list[Head] = []
+    for word in text.split(","):
+        kind, _, sizes = word.strip().partition(":")
+        numbers = sizes.split("x")
+        if kind not in KINDS or not all(n.isascii() and n.isdecimal() and 1 <= int(n) <= MOST for n in numbers):
+            raise InputError(
+                f"targets: got {word!r}, expected KIND:WIDTH or KIND:WIDTHxHEIGHTxWIDTH with one of {', '.join(KINDS)}, as"
+                " labels:1x64x64,classes:10"
+            )
+        width, *places = map(int, numbers)
+        heads.append(
+            Head(f"{kind} {len(heads) + 1}", kind, width, tuple(places), (0.5,) * width if kind == "numbers" else ())
+        )
+    return Heads(tuple(heads), loss, "targets" if loss is None else getattr(loss, "__qualname__", "own"))
+
+
 CLASSIFICATION = Heads((Head("class", "classes", 0),))
 """The task of a network without another one: classes by cross-entropy. Their number is that of the targets."""
 
@@ -318,6 +355,22 @@ def squared_error(output: Tensor, target: Any) -> Tensor:
     return (output.reshape(target.shape) - target).square().flatten(1).mean(1)
 
 
+def task_content(model: nn.Module) -> str:
+    """Return what decides the losses of a network with heads, for the identity of what is learned from its gradients.
+
+    The result is empty for classes, and for next tokens, whose network says so itself.
+    """
+    heads = heads_of(model)
+    if heads is None:
+        return ""
+    return f"{replace(heads, function=None)}{'' if heads.function is None else _digest(heads.function)}"
+
+
+def _digest(function: LossFunction) -> str:
+    """Return the sha256 of the source of a function's module; raises OSError or TypeError if it cannot be read."""
+    return hashlib.sha256(inspect.getsource(inspect.getmodule(function) or function).encode()).hexdigest()
+
+
 def pinned_loss(text: str) -> str:
     """Return `package.module:function` with the sha256 of the module's source, which is part of a run's identity.
 
@@ -326,10 +379,10 @@ def pinned_loss(text: str) -> str:
     """
     function = import_function("loss", text, str(Path.cwd()))
     try:
-        source = inspect.getsource(inspect.getmodule(function) or function)
+        digest = _digest(function)
     except (OSError, TypeError):
         raise InputError(f"loss: the source of {text!r} cannot be read; expected a function in a file") from None
-    return f"{text}@{hashlib.sha256(source.encode()).hexdigest()}"
+    return f"{text}@{digest}"
 
 
 def loss_function(pinned: str) -> LossFunction:

@@ -140,7 +140,9 @@ def squares(paths: Sequence[Path], side: int, cache: Cache, key: str, crop: int 
             pixels[i] = _square(path, side, crop)
         return {"pixels": pixels}
 
-    return cache(f"{key}-{crop or 'whole'}-{side}", decoded)["pixels"]
+    # A listing does not depend on the order of the files, but the pixels do.
+    order = hashlib.sha256("\n".join("/".join(path.parts[-3:]) for path in paths).encode(errors="surrogateescape"))
+    return cache(f"{key}-{order.hexdigest()[:16]}-{crop or 'whole'}-{side}", decoded)["pixels"]
 
 
 def unknown_pictures(train: Pixels, test: Pixels) -> Tensor | None:

@@ -77,7 +77,8 @@ class Columns:
         if not left:
             raise InputError("targets: got all columns of the table, expected at least one column to be left")
         train, test = (_columns(x, numbers, categories) for x in (data.train_inputs, data.test_inputs))
-        center = tuple(train[:, : len(numbers)].mean(0).tolist())
+        # Attackers start at the center, so that it is not that of the victims' split.
+        center = tuple(test[:, : len(numbers)].mean(0).tolist())
         heads = [Head(f.name, "classes", len(f.values)) for f in categories]
         if numbers:
             heads.insert(0, Head(", ".join(f.name for f in numbers), "numbers", len(numbers), center=center))

@@ -304,10 +304,9 @@ def _attack_chunk(
             None if own_reconstruction is None else ordered, real, null.guesses[null.best_for_success], gallery
         )
     )
-    if cell.data.targets is not None:
-        rows = rows.join(
-            score_targets(own_reconstruction, real, cell.data.targets.test, cell.data.targets.heads, closeness)
-        )
+    answers = cell.data.public_answers
+    if cell.data.targets is not None and answers is not None:
+        rows = rows.join(score_targets(own_reconstruction, real, answers, cell.data.targets.heads, closeness))
     if isinstance(table, TextJudge):
         rows = rows.join(score_text(ordered, real, table))
     elif table is not None:

@@ -34,6 +34,7 @@ __all__ = [
     "candidate_examples",
     "candidates",
     "draw_victims",
+    "epochs_of",
     "public_examples",
     "sent_to_clients",
     "truth",

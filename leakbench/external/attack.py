@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,10 +39,11 @@ from leakbench.external.saved import SavedAnswer, SavedSearches, Searched, resto
 from leakbench.external.scoring import LATE, Scorer, reserve, seconds_per_gradient
 from leakbench.external.trace import Trace
 from leakbench.federated.searches import Searches, Store, usual_share
-from leakbench.federated.view import View
-from leakbench.measure.rates import IDENTIFIED
+from leakbench.federated.view import Public, View
+from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED, LABELS
 from leakbench.report.own import OWN
 from leakbench.storage.store import SCHEMA, content_hash, open_run, tensor_hash
+from leakbench.storage.summary import Tap
 from leakbench.summary.evidence import Setup, is_strongest
 from leakbench.summary.limits import CANDIDATES
 from leakbench.summary.tap import tap_summary
@@ -159,13 +161,30 @@ def _settings(trace: Trace) -> dict[str, Any]:
         "optimizer": how.optimizer,
         "mode": how.mode,
         "reads": trace.view.knowledge.reads,
+        **({} if trace.heads is None else {"targets": repr(trace.heads.heads), "loss": trace.heads.name}),
     }
+
+
+def _absent(summary: Tap, trace: Trace) -> tuple[str, ...]:
+    """Return the fields without a value: anyone can identify the only candidate, and other targets than classes have no labels."""
+    identified = IDENTIFIED.ends if summary.candidates == 1 else ()
+    return identified if trace.heads is None else (*identified, LABELS.name, *LABEL_RANKED.ends)
+
+
+def _public(trace: Trace, attacker: Attacker) -> Public:
+    """Return the public examples; those for a network with other targets than classes have targets that say nothing."""
+    heads = trace.heads
+    if heads is None:
+        return attacker.public(trace.shape, trace.classes)
+    public = attacker.public(trace.shape, sys.maxsize)
+    usual = heads.possible(heads.start(torch.zeros(heads.size)))
+    return dataclasses.replace(public, answers=usual.expand(len(public.labels), -1))
 
 
 def _hashes(trace: Trace, attacker: Attacker) -> list[str]:
     """Return the hashes of the updates, of the network, and of a truth that is left out of the attacker's public examples."""
     network, inputs = trace.view.network, trace.inputs
-    _, removed = without_truth(attacker.public(trace.shape, trace.classes), inputs)
+    _, removed = without_truth(_public(trace, attacker), inputs)
     truth = {"inputs": inputs} if inputs is not None and removed else {}
     modes = [name for name, module in network.model.named_modules() if module.training]
     return [
@@ -204,7 +223,7 @@ def attack_trace(
     inputs, labels, method = trace.inputs, trace.labels, attacker.attack.method
     report = Reporter(after=QUICK) if reporter is None else reporter
     view, needs = attacker.view(trace), attacker.attack.needs
-    public, _ = without_truth(attacker.public(view.shape, view.classes), inputs)
+    public, _ = without_truth(_public(trace, attacker), inputs)
     report.tick("preparation")
     view = dataclasses.replace(view, fits=FitStore(fit_folder()), tick=lambda step="", _=None: report.tick(step))
     most, left, reserved, candidates = max(FEW, needs.public), None, 0.0, CANDIDATES
@@ -247,8 +266,7 @@ def attack_trace(
         finally:
             report.close()
         summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
-        if summary.candidates == 1:  # Anyone can identify the only candidate.
-            summary = summary.replaced(**dict.fromkeys(IDENTIFIED.ends))
+        summary = summary.replaced(**dict.fromkeys(_absent(summary, trace)))
         scored = {"summary": summary.as_dict(), "rows": rows, "matched": matched, "left_out": score.left_out}
     return Outcome(
         **scored,

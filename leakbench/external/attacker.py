@@ -15,7 +15,7 @@ from leakbench.attack import Attack, attack_on
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.needs import TEXT
-from leakbench.attack.slots.labels import Joint, LastLayerCounts, with_labels
+from leakbench.attack.slots.labels import Joint, LastLayerCounts, Solved, with_labels
 from leakbench.attack.slots.stop import limited
 from leakbench.cell import KNOWS
 from leakbench.cell.fit import check_kind
@@ -53,6 +53,7 @@ SAME = 1e-4
 """Largest difference of two inputs in [0, 1] that are the same example; undoing a normalisation rounds."""
 
 SEARCHED = "no trained layer ends the network with a row for each class: autoleak searches labels with the inputs"
+SOLVED = "the network has other targets than classes: they follow from its last layer, or are searched with the inputs"
 COUNTED = "features of the last layer can be negative: autoleak counts labels by public examples, not by their signs"
 
 
@@ -159,7 +160,9 @@ class Attacker:
         """
         view, found = trace.view, self
         self._check_kind(trace, vocabulary)
-        if isinstance(self.attack.method, AutoLeak) and trace.texts is None:
+        if trace.heads is not None:
+            found = found._with_method(with_labels(self.attack.method, Solved()), SOLVED)
+        elif isinstance(self.attack.method, AutoLeak) and trace.texts is None:
             matrices = [p for p in view.update.values() if p.dim() > 2]
             x = torch.rand(4, *view.shape, generator=torch.Generator().manual_seed(0))
             passed = forward_pass(in_mode(view.network.model, "eval"), x)
@@ -251,7 +254,7 @@ def without_truth(public: Public, inputs: Tensor | None) -> tuple[Public, int]:
     if not bool(remain.any()):
         raise InputError(f"dataset: all of its {len(remain)} public examples are the truth's own; expected another one")
     removed = len(remain) - int(remain.sum())
-    return (Public(public.inputs[remain], public.labels[remain]) if removed else public), removed
+    return (public.at(remain) if removed else public), removed
 
 
 @dataclass(frozen=True)

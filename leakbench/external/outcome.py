@@ -401,6 +401,8 @@ def write_reconstructions(rows: Sequence[Row], path: Path) -> None:
             key = LeakagePoint(row.tap, (row.round,)).file
             found[f"{key}.inputs"] = row.answer.inputs.contiguous()
             found[f"{key}.labels"] = row.answer.labels.contiguous()
+            if row.answer.targets is not None:
+                found[f"{key}.targets"] = row.answer.targets.contiguous()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, save(found), private=True)
 
@@ -411,7 +413,7 @@ def write_run(
     """Finish a run folder: rows.parquet if anything was scored, reconstructions.safetensors, and report.html.
 
     reconstructions.safetensors contains `<tap>.round1.reconstruction` (V, M, *s), in the order of `.truth` if there is
-    one, and `.labels` (V, M), the attacker's.
+    one, and `.labels` (V, M), the attacker's; `.targets` (V, M, k) for a network that does not name classes.
 
     Args:
         run: The folder, locked by this process.
@@ -424,6 +426,8 @@ def write_run(
     for found, trace in zip(outcomes, traces, strict=True):
         key = LeakagePoint(found.tap, (found.round,)).file
         tensors[f"{key}.labels"] = found.answer.labels
+        if found.answer.targets is not None:
+            tensors[f"{key}.targets"] = found.answer.targets
         tensors[f"{key}.reconstruction"] = found.answer.inputs if found.matched is None else found.matched
         if found.rows is not None and trace.inputs is not None:
             tensors[f"{key}.truth"] = trace.inputs.float()

@@ -30,6 +30,7 @@ from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.models import one_hot
 from leakbench.scoring.scores import VictimTruth, score
 from leakbench.scoring.scores_rankings import score_ways
+from leakbench.scoring.scores_targets import score_targets
 from leakbench.scoring.scores_texts import score_text, text_judge
 from leakbench.summary.limits import CANDIDATES
 
@@ -125,11 +126,13 @@ class Scorer:
         rng, data = generator(attacker.seed, "null"), attacker.data
         words = None if data is None else data.vocabulary
         if words is None:
-            null = null_attack(public.inputs, public.labels, len(labels), labels, attacker.eta, rng)
+            granted = labels if self.trace.heads is None else None
+            null = null_attack(public.inputs, public.labels, len(labels), granted, attacker.eta, rng)
         else:
             null = null_texts(public.inputs, len(labels), attacker.eta, words, rng)
         shown, own = self._shown
-        truth = VictimTruth(victims, inputs.float(), known, torch.zeros_like(known), own)
+        targets = None if self.trace.heads is None else self.trace.targets
+        truth = VictimTruth(victims, inputs.float(), known, torch.zeros_like(known), own, answers=targets)
         likelihood = self._likelihood
         ranked = {IDENTIFIED.name: likelihood}
         ranked |= by_both((self._informed,), likelihood, shown, public.inputs[:CALIBRATION], answer)
@@ -142,6 +145,9 @@ class Scorer:
         strangers = dataclasses.replace(truth, examples=torch.full_like(known, -1))
         best = null.guesses[null.best_for_success]
         rows = rows.join(score_ways(ranked, truth)).join(score_recognised(matched, strangers, best, gallery))
+        if self.trace.heads is not None and targets is not None:
+            errors = score_targets(answer, truth, targets.flatten(0, 1), self.trace.heads, PIXELS)
+            rows = rows.join(errors)
         judge = None if data is None else text_judge(data, null)
         return rows if judge is None else rows.join(score_text(matched, truth, judge)), matched
 
@@ -166,7 +172,8 @@ class Scorer:
     @cached_property
     def _shown(self) -> tuple[Public, Tensor]:
         """The candidates, and the place of each victim's first example among them (V,)."""
-        return _candidates(self.inputs, self.labels, self.public, self.attacker, self.candidates)
+        targets = None if self.trace.heads is None else self.trace.targets
+        return _candidates(self.inputs, self.labels, targets, self.public, self.attacker, self.candidates)
 
     @cached_property
     def _likelihood(self) -> Ranking:
@@ -175,12 +182,18 @@ class Scorer:
         return Candidates()((alone,), self.rngs)
 
 
-def _candidates(inputs: Tensor, labels: Tensor, public: Public, attacker: Attacker, most: int) -> tuple[Public, Tensor]:
-    """Return the first examples of all victims with public ones of a dataset, shuffled, and the victims' places (V,)."""
-    few = public.first(0 if attacker.data is None else max(0, most - len(inputs)))
+def _candidates(
+    inputs: Tensor, labels: Tensor, targets: Tensor | None, public: Public, attacker: Attacker, most: int
+) -> tuple[Public, Tensor]:
+    """Return the first examples of all victims with public ones of a dataset, shuffled, and the victims' places (V,).
+
+    Public examples have no targets for a network that does not name classes, so that the victims alone are candidates.
+    """
+    few = public.first(0 if attacker.data is None or targets is not None else max(0, most - len(inputs)))
     pool = torch.cat([inputs[:, 0], few.inputs])
     order = torch.randperm(len(pool), generator=generator(attacker.seed, "candidates"))
-    shown = Public(pool[order], torch.cat([labels[:, 0], few.labels])[order])
+    answers = None if targets is None else targets[:, 0][order]
+    shown = Public(pool[order], torch.cat([labels[:, 0], few.labels])[order], answers)
     return shown, order.argsort()[: len(inputs)]
 
 

@@ -6,18 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.imported import said
+from leakbench.core.task import Heads, with_task
 from leakbench.core.types import Clock, Network, Parameters
 from leakbench.external.arrays import Named, as_parameters, as_state
 from leakbench.external.network import Normal, in_mode, mixes_batch
 from leakbench.federated.client import NO_EXAMPLE
 from leakbench.federated.optimizer import OPTIMIZERS, linear_steps
 from leakbench.federated.view import Knowledge, View
+from leakbench.models import one_hot
 from leakbench.models.conversion import forward_pass, order_layers
 from leakbench.models.language import LanguageModel
 
@@ -109,6 +112,8 @@ class Trace:
         reads: `gradient` or `weights`, what the updates are; None for `gradient` without a learning rate, else `weights`.
         round: Round of the leak, from 1.
         left_out: Number of clients that trained in another way and are not attacked.
+        heads: What the network answers instead of a class; the truth then has targets (V, M, k) in place of labels, and `classes`
+            is k.
     """
 
     model: nn.Module = field(repr=False)
@@ -123,6 +128,7 @@ class Trace:
     reads: str | None = None
     round: int = 1
     left_out: int = 0
+    heads: Heads | None = None
 
     @property
     def texts(self) -> LanguageModel | None:
@@ -136,8 +142,17 @@ class Trace:
 
     @property
     def labels(self) -> Tensor | None:
-        """The true labels (V, M), int64; None if unknown."""
-        return None if self._truth is None else self._truth[1]
+        """The true labels (V, M), int64, zeros for a network with other targets than classes; None if unknown."""
+        if self._truth is None or self.heads is None:
+            return None if self._truth is None else self._truth[1]
+        return torch.zeros(self._truth[1].shape[:2], dtype=torch.int64)
+
+    @property
+    def targets(self) -> Tensor | None:
+        """The true targets (V, M, k), one-hot for classes; None if unknown."""
+        if self._truth is None:
+            return None
+        return one_hot(self._truth[1], self.classes) if self.heads is None else self._truth[1]
 
     @property
     def examples(self) -> int:
@@ -216,11 +231,12 @@ class Trace:
         if self.normal is not None and self.texts is not None:
             raise InputError("mean: tokens are not normalised; leave --mean and --std out")
         network = network if self.normal is None else self.normal.before(network)
-        _check_answer(network, self.shape, self.classes)
+        _check_answer(network, self.shape, self.classes, self.heads)
         x = torch.rand(1, *self.shape, generator=torch.Generator().manual_seed(0))
         x = x if self.texts is None else (x * (self.texts.tokens - 1)).floor()
         order = order_layers(network, forward_pass(network, x))
         network = network if self.training.mode == "eval" else in_mode(network, self.training.mode)
+        network = network if self.heads is None else with_task(network, self.heads)
         shapes = {name: p.shape for name, p in network.named_parameters()}
         sent = [{name: one[name].reshape(shapes[name]) for name in order if name in one} for one in sent]
         # The fast engine needs the parameters of every layer.
@@ -241,7 +257,13 @@ class Trace:
         whole = (*counts, *shape)
         if inputs.numel() != math.prod(whole) or tuple(inputs.shape[-len(shape) :]) != shape:
             raise InputError(f"truth: inputs have the shape {tuple(inputs.shape)}, expected {whole}")
-        if labels.numel() != math.prod(counts) or labels.is_floating_point() or labels.dtype == torch.bool:
+        if self.heads is not None:
+            if labels.numel() != math.prod(counts) * self.classes or not bool(torch.isfinite(labels.float()).all()):
+                raise InputError(
+                    f"truth: targets have the shape {tuple(labels.shape)}, expected finite numbers of the shape"
+                    f" {(*counts, self.classes)}"
+                )
+        elif labels.numel() != math.prod(counts) or labels.is_floating_point() or labels.dtype == torch.bool:
             got = f"{tuple(labels.shape)} of {labels.dtype}"
             raise InputError(f"truth: labels are {got}, expected whole numbers of the shape {counts}")
         if self.texts is not None:
@@ -250,6 +272,8 @@ class Trace:
             raise InputError(
                 "truth: inputs reach out of [0, 1], in which the attacks search; divide 8-bit pixels by 255"
             )
+        if self.heads is not None:
+            return inputs.reshape(whole).float(), labels.float().reshape(*counts, self.classes)
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self.classes:
             raise InputError(f"truth: labels go from {low} to {high}, expected 0 to {self.classes - 1}")
@@ -300,19 +324,35 @@ def _flatten_scalars(model: nn.Module) -> None:
                 module._parameters[name] = nn.Parameter(p.detach().reshape(1), p.requires_grad)
 
 
-def _check_answer(model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Check that a network returns finite logits (1, classes) for an input of zeros."""
+def _check_answer(model: nn.Module, shape: tuple[int, ...], classes: int, heads: Heads | None) -> None:
+    """Check that a network returns finite logits (1, classes), or a finite loss of its heads, for an input of zeros."""
     try:
         with torch.no_grad():
             found = model(torch.zeros(1, *shape))
     except Exception as error:
         raise InputError(f"shape: the model fails on an input of {(1, *shape)}: {said(error)}") from None
+    if heads is not None:
+        _check_loss(found, shape, heads)
+        return
     if not isinstance(found, Tensor):
         raise InputError(f"model: it answers with a {type(found).__name__}, expected a tensor (n, {classes})")
     if tuple(found.shape) != (1, classes):
         raise InputError(f"classes: the model answers one input with {tuple(found.shape)}, expected (1, {classes})")
     if not bool(found.isfinite().all()):
         raise InputError("model: it answers an input of zeros with numbers that are not finite")
+
+
+def _check_loss(outputs: Any, shape: tuple[int, ...], heads: Heads) -> None:
+    """Check that the outputs for one input have a finite loss."""
+    try:
+        with torch.no_grad():
+            loss = heads.losses(outputs, torch.zeros(1, *shape), heads.possible(torch.zeros(1, heads.size)))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"loss: it fails on one input: {said(error)}") from None
+    if loss.shape != (1,) or not bool(loss.isfinite().all()):
+        raise InputError(f"loss: got the shape {tuple(loss.shape)} for one input, or a number that is not finite")
 
 
 def _check_gradient(view: View) -> None:

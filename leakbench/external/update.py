@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.core.errors import InputError, nearest
+from leakbench.core.imported import import_function
 from leakbench.core.rng import generator
+from leakbench.core.task import Heads, LossFunction, heads_from
 from leakbench.core.words import seconds
 from leakbench.core.words import success as threshold
 from leakbench.data.vocabulary import Vocabulary
@@ -33,7 +35,7 @@ from leakbench.storage.store import check_out
 
 __all__ = ["UpdateFiles", "attack_update", "warn"]
 
-OPTIONAL = ("iterations", "learning_rate", "success", "defense", "dataset", "knows")
+OPTIONAL = ("classes", "iterations", "learning_rate", "success", "defense", "dataset", "knows")
 """Arguments that may be None."""
 
 
@@ -42,7 +44,9 @@ def attack_update(
     update: Named | Sequence[Named],
     *,
     shape: tuple[int, ...],
-    classes: int,
+    classes: int | None = None,
+    targets: str | None = None,
+    loss: LossFunction | None = None,
     batch: int = 1,
     before: Named | Sequence[Named] | None = None,
     learning_rate: float | None = None,
@@ -73,7 +77,11 @@ def attack_update(
         update: {parameter: tensor}, the gradient of the mean loss as `.grad` has it; with a learning rate, what training added to
             the weights. Several updates are several victims.
         shape: Shape of one input.
-        classes: Number of classes.
+        classes: Number of classes; None with `targets`.
+        targets: What the network answers instead of a class, as `labels:1x64x64,classes:10`: the kinds of its outputs (`classes`,
+            `labels` that are 0 or 1, `numbers`), each with its width, and for masks the places after it.
+        loss: Function of outputs and targets that returns the loss of each example, or their mean; None for cross-entropy of
+            classes and labels, and squared error of numbers. It needs `targets`.
         batch: Number of examples in a step.
         before: Weights and buffers that were sent to the client, for all updates or one for each; None for the model's own.
         learning_rate: Learning rate of the client; None where `update` is a gradient.
@@ -83,7 +91,8 @@ def attack_update(
         weight_decay: Weight decay, as in torch.optim: this factor times the weights is added to each gradient.
         victim_mode: `eval` or `train`: the mode in which batch and instance normalisation computed.
         tap: Leakage point: `type-2`, `type-1` or `type-0`.
-        truth: Inputs (V, M, *shape) in [0, 1] and labels (V, M) of V victims with M examples each, to score the reconstructions.
+        truth: Inputs (V, M, *shape) in [0, 1] and labels (V, M), with `targets` targets (V, M, k), of V victims with M examples
+            each, to score the reconstructions.
         normalise: Mean and standard deviation, a number or one for each channel, that turn inputs in [0, 1] into the model's.
         attack: Name in the catalog, or path of a recipe.
         knows: `oblivious` or `defense`, what the attacker knows; None for what the recipe says.
@@ -136,7 +145,9 @@ def attack_update(
     how = Training(batch, local_iterations, learning_rate, client_optimizer, victim_mode, "", momentum, weight_decay)
     normal = normal_of(normalise, shape)
     arrays = None if truth is None else (torch.as_tensor(truth[0]).float(), torch.as_tensor(truth[1]))
-    trace = Trace(model, updates, shape, classes, how, before, tap, arrays, normal)
+    heads = _heads(classes, targets, loss)
+    width = int(classes or 0) if heads is None else heads.size
+    trace = Trace(model, updates, shape, width, how, before, tap, arrays, normal, heads=heads)
     _ = trace.inputs  # A truth that does not fit is reported first.
     limit = seconds("budget", budget)
     options = AttackerOptions(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, limit)
@@ -148,6 +159,23 @@ def attack_update(
     points = {tap: (trace, attacker.for_network(trace, path))}
     folder = None if out is None else Path(out)
     return attack_traces(points, folder, options.names, "leakbench.attack_update", began=began)[tap]
+
+
+def _heads(classes: int | None, targets: str | None, loss: LossFunction | None) -> Heads | None:
+    """Return the heads of a network with other targets than classes.
+
+    Raises:
+        InputError: Unless exactly one of classes and targets is given, and for a loss without targets.
+    """
+    if (classes is None) == (targets is None):
+        raise InputError(
+            f"classes: got {'none' if classes is None else 'targets too'}; give one of classes and targets"
+        )
+    if targets is None:
+        if loss is not None:
+            raise InputError("loss: got a function without targets; expected targets too, as classes:10")
+        return None
+    return heads_from(targets, loss)
 
 
 def _got(value: object) -> str:
@@ -193,7 +221,7 @@ class UpdateFiles:
 
     builder: str
     shape: tuple[int, ...]
-    classes: int
+    classes: int | None = None
     updates: tuple[Path, ...] = ()
     befores: tuple[Path, ...] = ()
     afters: tuple[Path, ...] = ()
@@ -206,6 +234,8 @@ class UpdateFiles:
     victim_mode: str = "eval"
     tap: str = "type-1"
     truth: Path | None = None
+    targets: str | None = None
+    loss: str | None = None
     normalise: tuple[Numbers, Numbers] | None = None
     vocabulary: Path | None = None
 
@@ -240,13 +270,28 @@ class UpdateFiles:
         if self.afters:
             updates = _changes(model, befores, _read("after", self.afters))
         truth = None if self.truth is None else read_arrays("truth", self.truth)
-        if truth is not None and set(truth) != {"inputs", "labels"}:
-            raise InputError(f"truth: got the arrays {', '.join(sorted(truth))}, expected inputs and labels")
-        arrays = None if truth is None else (truth["inputs"], truth["labels"])
+        heads = self._heads
+        second = "labels" if heads is None else "targets"
+        if truth is not None and set(truth) != {"inputs", second}:
+            raise InputError(f"truth: got the arrays {', '.join(sorted(truth))}, expected inputs and {second}")
+        arrays = None if truth is None else (truth["inputs"], truth[second])
         normal = normal_of(self.normalise, self.shape)
-        trace = Trace(model, updates, self.shape, self.classes, how, befores or None, self.tap, arrays, normal)
+        trace = Trace(
+            model, updates, self.shape, self._width, how, befores or None, self.tap, arrays, normal, heads=heads
+        )
         _ = trace.inputs, trace.view  # Files that do not fit are reported before the dataset is read.
         return trace, options.with_public(attacker, words).for_network(trace, self.vocabulary)
+
+    @property
+    def _heads(self) -> Heads | None:
+        """The heads of a network with other targets than classes."""
+        loss = None if self.loss is None else import_function("loss", self.loss, str(Path.cwd()))
+        return _heads(self.classes, self.targets, loss)
+
+    @property
+    def _width(self) -> int:
+        """Number of outputs."""
+        return int(self.classes or 0) if self._heads is None else self._heads.size
 
     @property
     def _words(self) -> Vocabulary | None:
@@ -282,12 +327,13 @@ class UpdateFiles:
         if drawn and not self.befores:
             raise InputError(f"before: got none, expected the weights of {name!r} that the client received")
         if external is not None:
-            return external.made(self.shape, self.classes)
+            return external.made(self.shape, self._width)
         shape, padding = self.shape, 0
         if architecture(name).texts:
             tokens, padding = options.known_tokens(words)
             shape = (*shape, tokens)
-        return build(name, shape, self.classes, generator(options.seed, "network"), padding=padding)
+        rng = generator(options.seed, "network")
+        return build(name, shape, self._width, rng, padding=padding, heads=self._heads)
 
 
 def _check_reads_words(vocabulary: Path | None, texts: bool, name: str) -> None:

@@ -3,8 +3,9 @@
 A client adds c - c_i to each gradient. After the round, its control variate is c_i+ = c_i - c + (x - y_i) / (L * learning_rate).
 Both are computed from what was released anyway: c_i+ from the update after the `client` station, as the server receives it, and c
 from the step of the global model, after the noise of the server. So the second message of a client, c_i+ - c_i, is a function of
-its update and of c, and shows an attacker nothing new: it is the mean of the directions of the client's steps, which an
-attacker that knows the learning rate computes from the update.
+its update and of c, and shows an attacker of this update nothing new: it is the mean of the directions of the client's steps,
+which an attacker that knows the learning rate computes from the update. But the client's next update shows its earlier noise
+again, so that the ledger does not count the noise of other clients (`leakbench.privacy.ledger.Schedule`).
 
 The state of all clients is in the memory of the server under `server.`, so checkpoints contain it, and neither another client nor
 an attacker gets it.

@@ -8,6 +8,7 @@ In the `paper` protocol this is one release. Sampling does not amplify it, since
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from leakbench.data.partition import Iid, Partition
 from leakbench.defense import FactProbe, phases
 from leakbench.defense.facts import doubts_of_inputs
 from leakbench.experiment.leak_noise import leak_facts
+from leakbench.experiment.victims import epochs_of
 from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanisms
@@ -75,6 +77,8 @@ def guards(cell: Cell, network: Network, rounds: int, partition: Partition) -> d
             sigma, reason = None, "none: no finite epsilon"
         if isinstance(before, str):
             sigma, reason = None, reason or before
+        if sigma is not None and cell.defense.unit == "example" and tap != "type-2":
+            sigma /= math.sqrt(epochs_of(cell))  # An update of several epochs has so many releases of each example.
         if cell.attack.needs.logits:
             sigma, reason = None, "none: the attacker is told the victims' logits"
         trained = () if isinstance(before, str) else before

@@ -161,7 +161,9 @@ def forward_pass(model: nn.Module, x: Tensor) -> ForwardPass:
     first, last = min(layers, key=places.__getitem__), max(layers, key=places.__getitem__)
     reads_input = first in inputs and _same(inputs[first].flatten(1), x.flatten(1))
     signed = last in inputs and float(inputs[last].min()) < -1e-6
-    answers = last in outputs and _same(outputs[last].flatten(1).softmax(1), answer.flatten(1).softmax(1))
+    # A network of several heads answers with several tensors.
+    single = last in outputs and isinstance(answer, Tensor)
+    answers = single and _same(outputs[last].flatten(1).softmax(1), answer.flatten(1).softmax(1))
     return ForwardPass(places, reads_input, signed, answers)
 
 

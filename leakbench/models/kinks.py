@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from leakbench.models.shapes import Shape
 
@@ -48,9 +50,9 @@ def kinked(model: nn.Module, shape: Shape) -> bool:
     return any(name.startswith(KINKS) for name in _nodes(output))
 
 
-def _nodes(output: torch.Tensor) -> Iterator[str]:
-    """Yield the names of the autograd nodes of an output, each once."""
-    left, seen = [output.grad_fn], set()
+def _nodes(output: Any) -> Iterator[str]:
+    """Yield the names of the autograd nodes of an output, or of several in a container, each once."""
+    left, seen = [result.grad_fn for result in tree_leaves(output)], set()
     while left:
         node = left.pop()
         if node is None or node in seen:

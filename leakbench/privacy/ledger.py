@@ -66,7 +66,9 @@ class Schedule:
             not covered.
         by_availability: Whether clients take part by availability, which no epsilon may count as random: each client counts in
             every round, and a round may have fewer than K_t clients.
-        control_variates: Whether clients keep a control variate of SCAFFOLD, with their own noise alone, for later rounds.
+        control_variates: Whether clients keep a control variate of SCAFFOLD, with their own noise alone, for later rounds. Then no
+            epsilon counts the noise of other clients, nor cohorts of a fixed size as random: what other clients send depends on
+            the earlier cohorts.
 
     Raises:
         InputError: For a field outside its range.
@@ -132,8 +134,13 @@ class Schedule:
 
     @property
     def complete(self) -> bool:
-        """Whether every sum of a round contains the noise of exactly K_t clients."""
-        return self.client_sampling != "poisson" and not self.dropout and not self.by_availability
+        """Whether every sum of a round contains the noise of exactly K_t clients, and no later sum shows it again.
+
+        A control variate carries a client's own noise into its later updates. So the sums of later rounds show it again without
+        the noise of the same other clients.
+        """
+        certain = self.client_sampling != "poisson" and not self.dropout and not self.by_availability
+        return certain and not self.control_variates
 
     @property
     def client_rate(self) -> float:

@@ -89,7 +89,12 @@ def _shuffled(arriving: Released, guarded: tuple[Guarded, ...], schedule: Schedu
     if any(n.station != "client" or n.integer for n in noises):
         return arriving
     if not schedule.complete:
-        text = f"{arriving.sentence}; the number of reports in a round is random, so that shuffling proves nothing"
+        why = (
+            "control variates connect the reports"
+            if schedule.control_variates
+            else "the number of reports in a round is random"
+        )
+        text = f"{arriving.sentence}; {why}, so that shuffling proves nothing"
         return dataclasses.replace(arriving, sentence=text)
     least = min(multiplier(g.noises[-1], lambda noise: noise.std) for g in guarded)
     reports = min(g.stretch.clients_per_round for g in guarded)
@@ -296,12 +301,15 @@ def _trusting_others(cohorts: str) -> str:
 def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     own, cohorts = _own(guarded), _cohorts(guarded)
     visible = own and not schedule.complete
-    draw: Draw = "visible" if visible or schedule.client_sampling == "in_turn" else schedule.client_sampling
+    # Other clients' control variates depend on earlier cohorts, whose members are not independent of each other.
+    shown = schedule.client_sampling == "in_turn" or (schedule.control_variates and schedule.client_sampling == "fixed")
+    draw: Draw = "visible" if visible or shown or schedule.client_sampling == "in_turn" else schedule.client_sampling
     parts = _parts(guarded, schedule, draw)
     what = f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, {schedule.rounds} rounds"
-    if schedule.in_turn:
+    if shown:
         honest = _trusting_others(cohorts) if own and not visible else ""
-        only = "; only the client's own noise counts, since others may drop out" if visible else ""
+        only = "; only the client's own noise counts" if visible else ""
+        only += ", since others may drop out" if visible and not schedule.control_variates else ""
         what = f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates"
         return Released(parts, f"{what}, {_seen_rounds(guarded, schedule)}; zero-out adjacency{honest}{only}", "client")
     if visible:

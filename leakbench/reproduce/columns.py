@@ -297,6 +297,27 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ),
         SIZE,
     ),
+    "targets": (
+        ROW,
+        Column(
+            "target error [95 % CI]",
+            interval(rates.TARGET_ERROR.name),
+            "how far the inferred targets are from the true ones: the share of wrong labels, classes or pixels, for numbers in "
+            "[0, 1] the mean difference, as a mean over the heads",
+        ),
+        Column(
+            "baseline error",
+            number(rates.TARGET_ERROR.baseline),
+            "the same for the best constant guess from public targets",
+        ),
+        ASR,
+        NULL_ASR,
+        RMSE,
+        NULL_RMSE,
+        PSNR,
+        IDENTIFIED,
+        SIZE,
+    ),
     "leaks": (
         ROW,
         VERDICT,

@@ -80,6 +80,9 @@ TEXT_FIELDS = (
 )
 """Copied for texts."""
 
+TARGET_FIELDS = (*rates.TARGET_ERROR.ends, rates.TARGET_ERROR.baseline)
+"""Copied for networks that answer with something else than classes."""
+
 TENTH = 0.1
 """An RMSE at which a picture is still recognisable."""
 
@@ -299,6 +302,7 @@ def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
         "victims": tap.victims,
         "networks": tap.networks,
         **{key: tap.value(key) for key in MEASURES},
+        **({} if tap.null_target_error is None else {key: tap.value(key) for key in TARGET_FIELDS}),
         **{key: tap.value(key) for key in (TEXT_FIELDS if ruler == EDIT_DISTANCE.name else ())},
         **ends,
         "minutes": minutes_of(tap),

@@ -22,7 +22,7 @@ from leakbench.core.request import Request
 from leakbench.core.typed import check_fields
 from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, VERDICTS, current_word, resilient
 from leakbench.measure.measures import EDIT_DISTANCE, PSNR, RMSE
-from leakbench.measure.rates import ASR, IDENTIFIED, RATES, ROUGE_1, fields_of
+from leakbench.measure.rates import ASR, IDENTIFIED, RATES, ROUGE_1, TARGET_ERROR, fields_of
 from leakbench.storage.store import alone, write_atomically
 from leakbench.study.stale import parsed_versions
 from leakbench.summary.verdict import above_chance, whole_victims
@@ -133,6 +133,7 @@ OF_PAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "points": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline), SIZES),
     "claims": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline), SIZES),
     "strongest": (("limit", IDENTIFIED.name, "candidates", ASR.name), SIZES),
+    "targets": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline, TARGET_ERROR.baseline), SIZES),
     "leaks": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline, "epsilon_valid", "epsilon_tap"), SIZES),
     "texts": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline, ROUGE_1.name), SIZES),
     "servers": ((IDENTIFIED.name, "candidates", "minutes", ASR.name), SIZES),

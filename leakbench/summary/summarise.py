@@ -80,7 +80,7 @@ def summarise(
         "join_rounds": s.join_rounds,
         "observations": s.observations,
         "threat": cell.attack.server.threat,
-        "threat_letter": letter(cell.attack),
+        "threat_letter": letter(cell.attack, s.statistics),
         **({} if wanted is None else {"fished": wanted}),
         "conspicuous": seen.found,
         "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),

@@ -1,5 +1,6 @@
 """A learned fit is cached by the hash of its training inputs, read back bit-identical, and used for nothing else."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -35,6 +36,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.fitted import Fitted, Origin, RecordedFits, fitted_anew
 from leakbench.core.recipe import construct
 from leakbench.core.rng import generator
+from leakbench.core.task import Head, Heads, squared_error, with_task
 from leakbench.core.types import Clock, Network
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
@@ -565,3 +567,18 @@ def test_a_fit_reads_no_victim(dataset: str, method: Method) -> None:
     read = {x.numpy().tobytes() for x in view.public.inputs.flatten(1)}
     assert len(read) >= 50
     assert attacked.isdisjoint(read)
+
+
+def test_another_loss_or_other_targets_are_another_origin() -> None:
+    """Otherwise a map that was learned from the gradients of one loss would read those of another."""
+    view = seen()
+    assert view.public is not None
+    heads = (Head("class", "classes", 2), Head("labels", "labels", 2))
+    origins = [origin_of("lmmse", lmmse.__name__, {}, view.public, (view,))]
+    for head, function in ((heads[0], None), (heads[1], None), (heads[0], squared_error)):
+        model = with_task(copy.deepcopy(view.network.model), Heads((head,), function))
+        other = dataclasses.replace(view, network=dataclasses.replace(view.network, model=model))
+        origins.append(origin_of("lmmse", lmmse.__name__, {}, view.public, (other,)))
+    answers = dataclasses.replace(view.public, answers=one_hot(view.public.labels, 2))
+    origins += [origin_of("lmmse", lmmse.__name__, {}, public, (view,)) for public in (answers,)]
+    assert len({json.dumps(dict(origin)) for origin in origins}) == len(origins)

@@ -57,6 +57,7 @@ BAD = {
     "budget": "-1",
     "size": "0",
     "statistics": "none_such",
+    "targets": "none_such",
     "scores": "none_such.csv",
     "claimed": "-1",
     "gaussian": "2,1",

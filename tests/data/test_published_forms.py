@@ -11,6 +11,7 @@ from PIL import Image
 from leakbench.core.errors import AbsentError, InputError
 from leakbench.core.recipe import construct
 from leakbench.data import commands, find
+from leakbench.data.cache import Cache
 from leakbench.data.celeba import CelebA
 from leakbench.data.cifar import Cifar100Python
 from leakbench.data.dataset import people_apart
@@ -289,6 +290,15 @@ def test_celeba_by_identity_shows_victims_and_public_photographs_of_different_pe
     assert data.classes == 6 and data.class_names[0] == "person 100" and len(data.train_targets) == 18
     assert set(data.train_targets[data.victims].tolist()) == {0, 2, 4}
     assert set(data.public_targets.tolist()) <= {1, 3, 5}
+
+
+def test_a_cached_split_gives_another_split_its_own_photographs(tmp_path):
+    cache, folder = Cache(tmp_path / "cache", print), tmp_path / "celeba"
+    folder.mkdir()
+    fields = {"side": 8, "labels": "identity", "minimum": 4}
+    reads = [form(CelebA, lambda place: made_sets.celeba(place, 9, 8), folder, **fields, seed=seed) for seed in (0, 1)]
+    reads[0](folder, cache)
+    assert torch.equal(reads[1](folder, cache).train_inputs, reads[1](folder).train_inputs)
 
 
 def test_celeba_takes_the_first_people_of_each_split(tmp_path):

@@ -25,6 +25,7 @@ from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import View
+from leakbench.limits.guards import guards
 from leakbench.models import one_hot, parameters
 
 EPOCHS, EXAMPLES, BATCH, RATE = 3, 4, 2, 0.1
@@ -215,3 +216,17 @@ def test_small_alphas_give_clients_with_few_labels() -> None:
 
     assert labels("dirichlet:0.05") < 4
     assert labels("dirichlet:100") > 6
+
+
+def test_a_bound_counts_the_release_of_each_epoch() -> None:
+    """The update of four epochs has four noisy gradients of each example, which are one with half the noise."""
+    deviations = []
+    for epochs in (1, 4):
+        fields = {"protocol": "live", "train_rounds": 1, "leak_rounds": ("0",), "batch": 4, "examples_per_client": 20}
+        request = Request(dataset="digits", attack="cpl", taps=("type-1",), defense="fed_cdp", epochs=epochs, **fields)  # type: ignore[arg-type]
+        some = resolve_cell(request, None)
+        model, weights = fresh_network(some, trained=True)
+        found = guards(some, Network(model, weights), 0, hand_out(some))
+        deviations.append((found["type-1"].sigma, found["type-2"].sigma))
+    (one, single), (four, same) = deviations
+    assert one is not None and four == pytest.approx(one / 2) and single == same

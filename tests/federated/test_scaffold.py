@@ -203,3 +203,40 @@ def test_what_scaffold_does_not_take_is_refused(fields: dict[str, object], messa
 def test_too_many_control_variates_are_refused() -> None:
     with pytest.raises(InputError, match="algorithm: scaffold stores a control variate for each of 1000000000 clients"):
         scaffold.first_controls({"w": torch.zeros(1)}, 10**9)
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "secure", "shuffled"])
+def test_other_clients_show_their_noise_again(aggregation: str) -> None:
+    """Client 2's later update contains the noise of its earlier one, which then does not hide client 1 any more."""
+    noisy = Defense(
+        title="t",
+        cite="c",
+        unit="client",
+        cohorts="fixed",
+        aggregation=aggregation,  # type: ignore[arg-type]
+        client=(ClipWhole(norm=1.0), GaussianNoise(multiplier=1.0, to="each")),
+    )
+    sizes = {"clients": 40, "clients_per_round": 10, "train_rounds": 10}
+    plain, scaffold = (cell(**sizes, algorithm=name) for name in ("fedavg", "scaffold"))
+    found = [cell_epsilon(noisy, c.data, c.settings, hand_out(c), None) for c in (plain, scaffold)]
+    assert found[0].sigma_effective == pytest.approx(10**0.5)
+    assert found[1].sigma_effective == 1.0 and found[1].by_tap["type-0"].sigma_effective == 1.0
+    assert found[1].valid == found[1].by_tap["type-1"].valid
+    assert "no other client's noise counts" in found[1].reason
+
+
+def test_a_later_round_betrays_the_noise_of_another_client() -> None:
+    """Two rounds of N = 4, K = 2: the sum of the second one makes the first one tell more than its whole noise allows."""
+    rng, n, deviation = torch.Generator().manual_seed(0), 400_000, 0.5
+
+    def seen(own: float) -> Tensor:
+        noises = [deviation * torch.randn(n, generator=rng, dtype=torch.float64) for _ in range(4)]
+        first = own + noises[0] + noises[1]  # Client 2 has a gradient of zero.
+        control, second_own = -first / 4, -noises[1]
+        second = (second_own - control).clamp(-1, 1) + (0 - control).clamp(-1, 1) + noises[2] + noises[3]
+        return first + (second - (first / 4).clamp(-1, 1) - first / 4) / 3
+
+    with_it, without = (float((seen(own) > 1.0).double().mean()) for own in (1.0, 0.0))
+    one = 2 * deviation**2
+    alone = [float(torch.special.ndtr(torch.tensor((own - 1.0) / one**0.5))) for own in (1.0, 0.0)]
+    assert with_it == pytest.approx(alone[0], abs=0.02) and without < alone[1] - 0.005

@@ -270,8 +270,12 @@ def test_files_import_no_code(tmp_path: Path) -> None:
     body = {"given": {"dataset": "digits", "leak_model": "os:abort"}, "each": {"seed": [0]}}
     with pytest.raises(InputError, match=r"leak_model: got the function 'os:abort'; a file imports no code"):
         grid_of(body, tmp_path / "grid.yaml")
+    with pytest.raises(InputError, match=r"loss: got the function 'os:abort'; a file imports no code"):
+        cell_fields("", {"loss": "os:abort"})
     with pytest.raises(InputError, match=r"row 1: model: got the function 'os:abort'"):
         cell_fields("row 1: ", {"model": "os:abort"})
+    with pytest.raises(InputError, match=r"row 1: loss: got the function 'torchvision:fn'"):
+        cell_fields("row 1: ", {"loss": "torchvision:fn"})
     assert cell_fields("", {"model": "torchvision:resnet18"}) == {"model": "torchvision:resnet18"}
     recipe = (catalog_folder("attacks") / "cpl.yaml").read_text() + "leak_model: os:abort\n"
     (tmp_path / "mine.yaml").write_text(recipe)

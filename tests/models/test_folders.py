@@ -250,9 +250,8 @@ def test_padding_is_the_vocabularys_and_no_token_sees_it(tmp_path):
     whole[0, 3:] = 0
     other = built(tmp_path, padding=0)
     assert model.read(x)[0].sum() == 3 and other.read(whole)[0].sum() == 2
-    assert torch.equal(
-        model(x), build(f"hf:{tmp_path}", (3, 300), 2, torch.Generator().manual_seed(0), padding=7)(x[:, :3])
-    )
+    short = build(f"hf:{tmp_path}", (3, 300), 2, torch.Generator().manual_seed(0), padding=7)(x[:, :3])
+    torch.testing.assert_close(model(x), short)  # Other shapes of products may round differently.
 
 
 def test_the_same_vocabulary_leaves_the_data_as_they_are():

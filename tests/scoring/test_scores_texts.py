@@ -25,6 +25,7 @@ from leakbench.scoring.scores import score
 from leakbench.scoring.scores_texts import TEXT_COLUMNS, TextJudge, score_text, text_judge
 from leakbench.storage.summary import Summary
 from leakbench.summary.tap import tap_summary
+from leakbench.summary.targets import target_notes
 from leakbench.summary.texts import text_notes
 
 VOCABULARY = Vocabulary.of_word_pieces(
@@ -150,10 +151,10 @@ def test_the_baseline_guess_knows_only_public_sentences():
 def test_an_attack_that_only_ranks_has_guesses_and_reasons():
     tap = tap_summary(rows_of(None), 1.0)
     assert tap.rouge_1 is None and tap.null_rouge_1 is not None and tap.identified == 1
-    notes = text_notes("type-1", tap, "class")
+    notes = text_notes("type-1", tap)
     assert notes["taps.type-1.rouge_1"] == "the attack ranks, it does not reconstruct"
     assert "taps.type-1.label_accuracy" not in notes
-    assert "no labels" in text_notes("type-1", tap, "next_token")["taps.type-1.label_accuracy"]
+    assert "no label leaks" in target_notes("type-1", tap, "next_token")["taps.type-1.label_accuracy"]
 
 
 def test_the_columns_of_texts():

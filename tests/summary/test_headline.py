@@ -11,6 +11,7 @@ import torch
 
 from leakbench.auditing.verdict import Audit
 from leakbench.core.verdict_words import VERDICTS
+from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import Federation
 from leakbench.report.headline import STYLES, Headline, headline
 from leakbench.report.words import warnings
@@ -22,6 +23,14 @@ from leakbench.summary.utility import utility
 
 STRONG = Setup(attack="autoleak", strongest=True, adaptive=True, command="leakbench run --victims 100")
 TARGETS = torch.arange(100) % 20
+
+
+def answering(targets: torch.Tensor) -> Dataset:
+    """Return a data set with these test labels."""
+    x, names = torch.zeros(len(targets), 1), tuple(map(str, range(20)))
+    return Dataset("made", "tabular", x, targets, x, targets, names, torch.arange(1), "")
+
+
 PLANNED = Federation(rounds=5, batch=2, examples_per_client=4)
 
 
@@ -206,11 +215,11 @@ def test_records_are_reconstructed_by_their_features() -> None:
 def test_accuracy_with_chance_and_whether_the_network_is_undertrained(accuracies: list[float], rest: str) -> None:
     rounds = pd.DataFrame({"accuracy": accuracies})
     of = summary(at_1=rows()) | {"accuracy": accuracies[-1] if accuracies else None, "rounds": len(accuracies)}
-    assert headline_of(of | utility(rounds, TARGETS, PLANNED)).accuracy == f"Accuracy: {rest}"
+    assert headline_of(of | utility(rounds, answering(TARGETS), PLANNED)).accuracy == f"Accuracy: {rest}"
 
 
 def test_a_set_of_one_class_has_nothing_above_chance() -> None:
-    found = utility(pd.DataFrame({"accuracy": [1.0] * 5}), torch.zeros(10, dtype=torch.int64), PLANNED)
+    found = utility(pd.DataFrame({"accuracy": [1.0] * 5}), answering(torch.zeros(10, dtype=torch.int64)), PLANNED)
     assert found == {"chance": 1.0, "undertrained": "not significantly above chance"}
 
 

@@ -11,6 +11,7 @@ from leakbench.measure.statistics import mean_interval, proportion
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.scoring.scores_texts import NEAREST
 from leakbench.storage.summary import Tap
+from leakbench.summary.targets import target_notes
 from leakbench.summary.texts import distance_of, text_fields, text_notes
 
 NAN = float("nan")
@@ -77,7 +78,7 @@ def test_rows_of_earlier_versions_have_no_value_of_a_new_score_and_other_data_no
     assert set(found) == set(text_fields(rows()))
     assert text_fields(rows().drop(columns=EDIT_DISTANCE.name)) == {}
     tap = Tap(**{name: value for name, value in found.items() if value is not None})
-    notes = text_notes("type-1", tap, "class")
+    notes = text_notes("type-1", tap)
     told = {name.rpartition(".")[2] for name, why in notes.items() if why.startswith("the rows are of an earlier")}
     assert told == {LENGTH.name, LENGTH.baseline, NEAREST[1]}
     assert set(notes) == {f"taps.type-1.{name}" for name in (*told, RMSE.baseline, "verbatim")}
@@ -86,10 +87,10 @@ def test_rows_of_earlier_versions_have_no_value_of_a_new_score_and_other_data_no
 def test_notes_and_the_distance_of_success_of_texts_and_of_other_data() -> None:
     texts, ranking = (Tap(null_edit_distance=0.5, edit_distance=each) for each in (0.1, None))
     assert distance_of(texts) is EDIT_DISTANCE and distance_of(Tap()) is RMSE
-    assert text_notes("type-1", Tap(), "class") == {}
-    notes = text_notes("type-1", ranking, "next_token")
+    assert text_notes("type-1", Tap()) == {}
+    notes = text_notes("type-1", ranking)
     assert notes["taps.type-1.edit_distance"] == notes["taps.type-1.rouge_1"] == RANKS_ONLY
     assert "taps.type-1.null_edit_distance" not in notes
     for name in ("label_accuracy", "label_ranked"):
-        assert "no labels" in notes[f"taps.type-1.{name}"]
-        assert f"taps.type-1.{name}" not in text_notes("type-1", texts, "class")
+        assert "no label leaks" in target_notes("type-1", ranking, "next_token")[f"taps.type-1.{name}"]
+        assert target_notes("type-1", texts, "class") == {}

@@ -29,6 +29,14 @@ def test_the_letter_of_the_threat_model_follows_from_the_parts(method, server, e
     assert expected in MEANS
 
 
+@pytest.mark.parametrize(
+    ("statistics", "expected"), [("given", "E"), ("inferred", "E"), ("running", "D"), ("proxy", "D")]
+)
+def test_the_statistics_of_the_victims_are_a_letter_of_their_own(statistics, expected):
+    attack = construct(Attack, {"title": "t", "cite": "c", "method": "lmmse", "server": "honest"})
+    assert letter(attack, statistics) == expected and expected in MEANS
+
+
 def test_an_attacker_that_knows_a_noise_needs_public_data():
     recipe = {"title": "t", "cite": "c", "method": "rows", "server": "trap", "knows": "defense"}
     assert letter(construct(Attack, recipe)) == "G"

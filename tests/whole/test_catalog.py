@@ -436,6 +436,7 @@ CHECKS = {
     "required": lambda value, wanted, _: not isinstance(value, dict) or value.keys() >= set(wanted),
     "items": _items,
     "prefixItems": _prefix,
+    "propertyNames": lambda value, wanted, _: not isinstance(value, dict) or all(fits(name, wanted) for name in value),
     "minProperties": lambda value, wanted, _: not isinstance(value, dict) or len(value) >= wanted,
     "minItems": lambda value, wanted, _: not isinstance(value, list) or len(value) >= wanted,
     "maxItems": lambda value, wanted, _: not isinstance(value, list) or len(value) <= wanted,

@@ -16,6 +16,7 @@ from leakbench.attack.learn.sources import sources
 from leakbench.core.answers import Fit
 from leakbench.core.fitted import Fits, Fitted, Origin
 from leakbench.core.recipe import describe
+from leakbench.core.task import task_content
 from leakbench.core.types import Parameters
 from leakbench.federated.view import Public, View
 from leakbench.models.batch_norm import mixes_examples
@@ -32,10 +33,10 @@ def origin_of(
 ) -> Origin:
     """Return the origin of what a part learns from public examples and, if it reads them, from views.
 
-    For a view, everything counts that determines the gradient of a single example: the weights and statistics of the network; the
-    stations that the attacker runs, with their clock; the noise; and the leakage point. Two leakage points between which nothing
-    acts have the same origin. Neither the observed updates nor the victims count. The version of PyTorch counts, since another
-    version may sum in another order.
+    For a view, everything counts that determines the gradient of a single example: the weights and statistics of the network; its
+    loss; the stations that the attacker runs, with their clock; the noise; and the leakage point. Two leakage points between which
+    nothing acts have the same origin. Neither the observed updates nor the victims count. The version of PyTorch counts, since
+    another version may sum in another order.
 
     Args:
         part: Name of the part.
@@ -47,12 +48,13 @@ def origin_of(
     origin = {
         "part": part,
         "fields": content_hash(dict(fields)),
-        "public examples": tensor_hash({"inputs": public.inputs, "labels": public.labels}),
+        "public examples": tensor_hash({"inputs": public.inputs, "labels": public.labels} | _answers(public)),
         "code": _code(module),
         "torch": torch.__version__,
     }
     if views:
         origin["weights"] = content_hash([_weights(view) for view in views])
+        origin["task"] = content_hash([task_content(view.network.model) for view in views])
         origin["defense"] = content_hash([_defense(view) for view in views])
         origin["noise"] = content_hash([view.noise for view in views])
         origin["leakage point"] = content_hash([_place(view) for view in views])
@@ -87,6 +89,10 @@ def learned_by(
 
     fitted = fits(origin, fit)
     return fitted.read(origin, like), fitted.fit
+
+
+def _answers(public: Public) -> dict[str, Tensor]:
+    return {} if public.answers is None else {"answers": public.answers}
 
 
 def _weights(view: View) -> list[str]:

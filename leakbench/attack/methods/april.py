@@ -86,4 +86,5 @@ def _plain_block(view: View) -> str | None:
 
 def _narrow(weight: Tensor) -> Tensor:
     """Return whether a weight (..., width, p) of an embedding does not determine its p inputs."""
-    return torch.linalg.matrix_rank(weight) < weight.shape[-1]
+    narrow: Tensor = torch.linalg.matrix_rank(weight) < weight.shape[-1]
+    return narrow

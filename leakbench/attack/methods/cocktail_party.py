@@ -125,7 +125,8 @@ class CocktailParty:
         white = (vectors / values.sqrt()) @ vectors.mT
         directions = _orthogonal(white @ signal, self.iterations, rng) @ white
         directions = _likeliest(directions @ signal, self.iterations) @ directions
-        return directions @ mixtures / (directions @ ones)[:, None]
+        examples: Tensor = directions @ mixtures / (directions @ ones)[:, None]
+        return examples
 
     def _signal(self, mixtures: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Return the signal (M, n) of mixtures (M, d) of inputs of a shape (*s)."""

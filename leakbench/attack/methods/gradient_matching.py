@@ -268,11 +268,11 @@ class Points:
 
     def reconstruction(self, best: Descended, answer: Tensor, targets: Tensor, stop: Stop) -> Reconstruction:
         """Return reconstructed inputs (V, M, *s) with their targets (V, M, k) and the records of the best searches."""
-        labels = targets.argmax(-1)
+        labels, finite = targets.argmax(-1), best.value.isfinite()[:, None, None]
         return Reconstruction(
             inputs=answer,
             labels=labels if self.heads is None else torch.full_like(labels, -1),
-            targets=None if self.heads is None else self.heads.decided(targets),
+            targets=None if self.heads is None else self.heads.decided(targets).where(finite, torch.nan),
             certainty=-best.value[:, None].expand(-1, labels.shape[1]),
             trajectory=best.trajectory,
             steps=best.steps,

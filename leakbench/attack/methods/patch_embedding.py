@@ -100,7 +100,7 @@ def embedding_of(view: View) -> Embedding | None:
     first = next(iter(model.named_children()), None) if type(model) is nn.Sequential else None
     if first is None or type(first[1]) is not Patches or model._forward_pre_hooks or first[1]._forward_pre_hooks:
         return None
-    names = Embedding(*(f"{first[0]}.{name}" for name in ("embed.weight", "embed.bias", "positions")))
+    names = Embedding(f"{first[0]}.embed.weight", f"{first[0]}.embed.bias", f"{first[0]}.positions")
     trained = all(name in view.network.parameters for name in (names.weight, names.positions))
     return names if trained else None
 

@@ -133,7 +133,8 @@ class RGap:
                     gradient = view.update[front.prefix + step.weight][lane].double()
                     victims[lane] = layer.before(victim, gradient, self.trust, self.rank)
                 else:
-                    victims[lane] = _Victim.at(*[victim.values.new_full(shape, torch.nan)] * 2)
+                    unknown = victim.values.new_full(shape, torch.nan)
+                    victims[lane] = _Victim.at(unknown, unknown)
         return victims
 
 

@@ -85,9 +85,11 @@ def _scores(view: View, features: tuple[Feature, ...]) -> dict[str, Tensor]:
 def _of_values(view: View, public: Public, observed: Tensor, gradients: Tensor, feature: Feature) -> Tensor:
     """Return scores (V, classes, values) of each pair of label and value."""
     values, many = values_of(public.inputs, feature), len(feature.values)
+    # A network with other targets does not answer with the classes of the examples.
+    classes = view.classes if public.answers is None else int(public.labels.max()) + 1
     known = values >= 0
     if not known.any():
-        return observed.new_full((len(observed), view.classes, many), -torch.inf)
+        return observed.new_full((len(observed), classes, many), -torch.inf)
     groups = public.labels[known] * many + values[known]
-    means = group_means([gradients[known]], groups, view.classes * many)
-    return explained(view, observed, means).reshape(-1, view.classes, many)
+    means = group_means([gradients[known]], groups, classes * many)
+    return explained(view, observed, means).reshape(-1, classes, many)

@@ -17,7 +17,16 @@ from leakbench.federated.view import View
 __all__ = ["Reconstructed"]
 
 
-SEARCHES = ("autoleak", "gradient_matching", "feature_inversion", "lamp", "dager", "bag_of_words", "token_likelihood")
+SEARCHES = (
+    "plug_and_play",
+    "autoleak",
+    "gradient_matching",
+    "feature_inversion",
+    "lamp",
+    "dager",
+    "bag_of_words",
+    "token_likelihood",
+)
 """Methods that search or reconstruct texts: their own fields have starts."""
 
 
