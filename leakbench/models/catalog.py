@@ -39,7 +39,7 @@ from leakbench.models.lenet import LENETS, lenet
 from leakbench.models.resnet import resnet18
 from leakbench.models.segmentation import unet_tiny, unet_tiny_of
 from leakbench.models.shapes import Shape
-from leakbench.models.small import cnn, cnn_fc, mlp, mlp_100, mlp_256, mlp_600, mlp_1000, mlp_relu, mlp_sigmoid
+from leakbench.models.small import cnn, cnn_avg, cnn_fc, mlp, mlp_100, mlp_256, mlp_600, mlp_1000, mlp_relu, mlp_sigmoid
 from leakbench.models.trainable import ALL, with_trainable
 from leakbench.models.vision_transformer import vision_transformer
 
@@ -211,6 +211,10 @@ HALF = uniform(0.5)
 
 MODELS: dict[str, Architecture] = {
     "cnn": Architecture(cnn, xavier),
+    **{
+        name: Architecture(partial(cnn_avg, name, activation=activation), truncated_normal)
+        for name, activation in (("cnn_avg_relu", nn.ReLU), ("cnn_avg_gelu", nn.GELU))
+    },
     **{
         name: Architecture(partial(cnn_fc, name, rows=rows), torch_default)
         for name, rows in (("cnn_fc_1024", 1024), ("cnn_fc_2048", 2048))

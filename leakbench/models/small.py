@@ -6,7 +6,7 @@ from torch import nn
 
 from leakbench.models.shapes import Shape, features, picture
 
-__all__ = ["cnn", "cnn_fc", "mlp", "mlp_100", "mlp_256", "mlp_600", "mlp_1000", "mlp_relu", "mlp_sigmoid"]
+__all__ = ["cnn", "cnn_avg", "cnn_fc", "mlp", "mlp_100", "mlp_256", "mlp_600", "mlp_1000", "mlp_relu", "mlp_sigmoid"]
 
 
 def cnn(shape: Shape, classes: int) -> nn.Module:
@@ -25,6 +25,28 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
         nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(64 * rows * columns, classes, bias=False),
+    )
+
+
+def cnn_avg(name: str, shape: Shape, classes: int, activation: type[nn.Module]) -> nn.Module:
+    """The CNN that Dimitrov et al. attack after several local epochs, with ReLU as released or with GELU, and with biases.
+
+    TMLR 2022, arXiv:2206.12395: conv3x3(32), conv3x3(64), each with 2x2 average pooling, a linear layer of 100 and one of the
+    classes; 333,526 parameters on MNIST. First weights normal with deviation 1 / sqrt(fan in), cut at two deviations; the released
+    code divides them by 0.88 and standardises its inputs.
+    """
+    channels, height, width = picture(name, shape, 4)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, padding=1),
+        activation(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        activation(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 100),
+        activation(),
+        nn.Linear(100, classes),
     )
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as F
 
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator
@@ -39,6 +40,7 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
     "mlp_relu": lambda: MODELS["mlp_relu"].builder(SHAPE, CLASSES),
     "mlp_1000": lambda: MODELS["mlp_1000"].builder(SHAPE, CLASSES),
     "cnn_fc_1024": lambda: MODELS["cnn_fc_1024"].builder(SHAPE, CLASSES),
+    "cnn_avg_gelu": lambda: MODELS["cnn_avg_gelu"].builder(SHAPE, CLASSES),
 }
 
 
@@ -75,6 +77,25 @@ def test_mlp_600_equals_the_released_network() -> None:
         assert 1.9 * deviation < float(weight.abs().max()) <= 2 * deviation
         # A normal distribution truncated at two deviations has .88 of its deviation.
         assert float(weight.std()) == pytest.approx(0.88 * deviation, rel=0.05)
+
+
+def test_cnn_avg_equals_the_released_network() -> None:
+    """Dimitrov et al.: 3x3 convolutions of 32 and 64 channels, average pooling, linear layers of 100 and of the classes."""
+    model = build("cnn_avg_relu", (1, 28, 28), 10, generator(0, "model"))
+    weights = parameters(model)
+    assert [tuple(w.shape) for w in weights.values() if w.dim() > 1] == [
+        (32, 1, 3, 3), (64, 32, 3, 3), (100, 64 * 7 * 7), (10, 100)
+    ]  # fmt: skip
+    assert sum(w.numel() for w in weights.values()) == 333_526
+    assert all(not w.any() for w in weights.values() if w.dim() == 1)
+    x = torch.rand(2, 1, 28, 28, generator=generator(0, "x"))
+    hidden = x
+    for name in ("0", "3"):
+        hidden = F.avg_pool2d(F.conv2d(hidden, weights[f"{name}.weight"], weights[f"{name}.bias"], padding=1).relu(), 2)
+    hidden = F.linear(hidden.flatten(1), weights["7.weight"], weights["7.bias"]).relu()
+    torch.testing.assert_close(model(x), F.linear(hidden, weights["9.weight"], weights["9.bias"]))
+    smooth = build("cnn_avg_gelu", (1, 28, 28), 10, generator(0, "model"))
+    assert all(torch.equal(w, weights[n]) for n, w in parameters(smooth).items())
 
 
 @pytest.mark.slow
