@@ -18,6 +18,7 @@ from leakbench.external.network import input_normals, keeps_statistics, mode_of,
 from leakbench.external.outcome import UNKNOWN, Outcome
 from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
+from leakbench.models import one_hot
 
 __all__ = [
     "ALIKE",
@@ -237,11 +238,13 @@ class _Difference:
 
 def _difference(trace: Trace, attacker: Attacker) -> _Difference | None:
     """Return the difference; None for an equal update or an unknown truth."""
-    if trace.inputs is None or trace.targets is None:
+    if trace.inputs is None or trace.labels is None or trace.targets is None:
         return None
     view = attacker.informed_view(trace)  # The defense was applied, whether or not the attack knows it.
     try:
-        apart, times, cosine = distance_of_guess(view, trace.inputs, trace.targets)
+        apart, times, cosine = distance_of_guess(
+            view, trace.inputs, trace.labels if trace.heads is None else trace.targets
+        )
     except InputError:
         return None  # The defense makes a choice that depends on more than a guess.
     apart = torch.where(apart.isfinite(), apart, 0.0)  # An update of zeros has its own sentence.
@@ -294,13 +297,14 @@ def distance_of_guess(view: View, inputs: Tensor, targets: Tensor) -> tuple[Tens
     Args:
         view: The view.
         inputs: Inputs (V, M, *s) in the order of use.
-        targets: Targets (V, M, k), one-hot for classes.
+        targets: Labels (V, M), or targets (V, M, k) of a network that does not name classes.
 
     Returns:
         |u - r| / |u| (V,), infinite for an update of zeros if r is not zero; <u, r> / <r, r> (V,); the cosine (V,).
     """
+    whole = targets if targets.is_floating_point() else one_hot(targets, view.classes)
     with torch.no_grad():
-        answered = view.respond(inputs.float(), targets.float())
+        answered = view.respond(inputs.float(), whole)
     # In double precision, in which no square of a float32 overflows.
     r, u = (torch.cat([p[n].flatten(1) for n in view.update], 1).double() for p in (answered, view.update))
     between, of_u, of_r, product = (u - r).norm(dim=1), u.norm(dim=1), r.norm(dim=1), (u * r).sum(1)

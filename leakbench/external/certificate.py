@@ -9,7 +9,6 @@ from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.external.assumptions import ALIKE, distance_of_guess, rounding_of
 from leakbench.federated.view import View
-from leakbench.models import one_hot
 
 __all__ = ["certified"]
 
@@ -32,8 +31,7 @@ def certified(view: View, answer: Reconstruction) -> Tensor:
         return there
     sent = torch.stack([u.flatten(1).abs().amax(1) for u in view.update.values()]).amax(0) > 0
     try:
-        targets = one_hot(answer.labels.clamp_min(0), view.classes)
-        apart, _, _ = distance_of_guess(view, answer.inputs.nan_to_num(), targets)
+        apart, _, _ = distance_of_guess(view, answer.inputs.nan_to_num(), answer.labels.clamp_min(0))
     except InputError:  # The defense makes a choice that depends on more than a guess.
         return torch.zeros_like(there)
     # The weights before and after training are rounded, so that their difference is rounded by more than a gradient.

@@ -113,6 +113,8 @@ ELSEWHERE = {
     ("reproduce", "page"),
     ("frontier", "page"),
     ("attack", "afters"),
+    ("attack", "targets"),
+    ("attack", "loss"),
 }
 """(command, parameter) after which the base command has nothing to check."""
 

@@ -203,7 +203,7 @@ def test_the_truth_is_the_original_and_what_leaks_is_not(tmp_path: Path) -> None
 )
 def test_data_of_another_kind_are_refused(part: dict[str, object], dataset: str, message: str) -> None:
     defense = construct(Defense, {"title": "t", "cite": "t", "unit": "example", "inputs": [part]})
-    data = dataclasses.make_dataclass("Data", ["kind", "shape", "classes"])(
+    data = dataclasses.make_dataclass("Data", ["kind", "shape", "outputs"])(
         *{"adult": ("tabular", (12,), 2), "reviews": ("text", (9,), 2)}[dataset]
     )
     with pytest.raises(InputError, match=message):

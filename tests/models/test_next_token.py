@@ -154,7 +154,7 @@ def test_the_data_then_have_no_classes():
         ({"dataset": "digits", "model": None, "leak_model": None}, "next_token takes texts, 'digits' has none"),
         (
             {"loss": "next_tokens"},
-            "got 'next_tokens', expected class or next_token or targets or squared or package.module:function; did you mean",
+            "got 'next_tokens', expected class or next_token or squared or package.module:function; did",
         ),
         ({"defense": "soteria"}, "has no classes, which the defense 'soteria' reads"),
         ({"defense": "precode"}, "has no classes, which the defense 'precode' reads"),
