@@ -47,7 +47,7 @@ def spanned(view: View) -> FullyConnected | None:
 
     In an update of several local steps, the span holds the features of each step at the weights of that step. Those of the first
     step are at the sent weights, which the attacker knows, so that the span shows the examples of the first step. It shows
-    all examples if the layer reads the inputs, which stay the same while a client trains.
+    all examples if no trained layer is before it, since its inputs then stay the same while a client trains, in every epoch.
 
     Returns:
         None if no layer qualifies.
@@ -59,9 +59,16 @@ def spanned(view: View) -> FullyConnected | None:
         return None
     for layer in fully_connected(view.network, view.shape):
         outputs, inputs = view.network.parameters[f"{layer.name}weight"].shape[-2:]
-        if not layer.drawn and view.examples <= outputs - layer.last and view.examples < inputs:
+        many = _largest_rank(view, layer)
+        if not layer.drawn and many <= outputs - layer.last and many < inputs:
             return layer
     return None
+
+
+def _largest_rank(view: View, layer: FullyConnected) -> int:
+    """Return the largest rank of the inputs of a layer in an update: the number of uses of examples at different weights."""
+    uses = 1 if view.tap == "type-2" else view.cohort * view.local_steps * view.batch
+    return uses if layer.names else uses // view.epochs
 
 
 def separable(view: View) -> FullyConnected | None:
@@ -101,7 +108,7 @@ def in_span(view: View, layer: FullyConnected, candidates: Public, public: Publi
             scores.append(observed.new_full((len(entered),), torch.nan))
             sure.append(torch.zeros((), dtype=torch.bool, device=observed.device))
             continue
-        basis, least = _basis(observed, view.examples), SHORT * usual.norm(dim=1).median()
+        basis, least = _basis(observed, _largest_rank(view, layer)), SHORT * usual.norm(dim=1).median()
         own, others = (_outside(features, basis, least) for features in (entered, usual))
         scores.append(-own.clamp_min(LEAST).log())
         sure.append(own.min() < CLEAR * others.quantile(0.01))

@@ -68,8 +68,7 @@ def readable(view: View) -> FullyConnected | None:
     labelled = bool(layers) and layers[-1].last
     # Without a bias, the length of h follows only from a gradient that was not scaled.
     usable = tuple(a for a in layers if labelled and not a.drawn and (a.biased or (a.last and not transforms)))
-    # The input of a layer without parameters before it is the network's input, which `analytic_fc` reads.
-    return usable[0] if usable and usable[0].names else None
+    return usable[0] if usable and not usable[0].first else None
 
 
 def read(view: View, layer: FullyConnected, rngs: Generators, until: Until | None = None) -> Features:

@@ -31,7 +31,8 @@ class FullyConnected:
         biased: Whether it has a trained bias.
         last: Whether its output is the network's output.
         drawn: Whether its input depends on the random numbers of a stochastic network.
-        names: Names of the parameters of the layers before it, in the order of the model.
+        names: Names of the trained parameters of the layers before it, in the order of the model.
+        first: Whether its input is the network's input: no parameter, trained or frozen, is before it.
     """
 
     name: str
@@ -39,6 +40,7 @@ class FullyConnected:
     last: bool
     drawn: bool
     names: tuple[str, ...]
+    first: bool
 
 
 @dataclass(frozen=True)
@@ -99,15 +101,20 @@ def _layers(key: _Key) -> tuple[FullyConnected, ...]:
         alone = all(n in network.parameters and uses.get(n, 0) <= 1 for n in own)
         if alone and len(passes) == runs and entered.dim() == 2 and len(entered) == 1:
             drawn = any(not torch.equal(entered, other) for other, _ in again)
-            layers.append(FullyConnected(prefix, biased, left is logits, drawn, before[name]))
+            layers.append(FullyConnected(prefix, biased, left is logits, drawn, *before[name]))
     return tuple(layers)
 
 
 def _before(
     network: Network, linear: dict[str, nn.Linear], zero: Tensor
-) -> tuple[dict[str, tuple[str, ...]], dict[str, int]]:
-    """Return the parameters on which the input of each linear layer depends, and the number of uses of each parameter."""
-    tensors = {n: t.clone().requires_grad_(n in network.parameters) for n, t in _of_one(network).items()}
+) -> tuple[dict[str, tuple[tuple[str, ...], bool]], dict[str, int]]:
+    """Return the parameters on which the inputs of linear layers depend, and the number of uses of each parameter.
+
+    Returns:
+        {linear layer: (names of the trained parameters, whether there are no parameters at all)}; and {parameter: its uses}.
+    """
+    weights = {n: t for n, t in {**network.parameters, **network.frozen}.items() if t.is_floating_point()}
+    tensors = {n: t.clone().requires_grad_(n in weights) for n, t in {**network.frozen, **_of_one(network)}.items()}
     inputs: dict[str, Tensor] = {}
 
     def record(name: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -118,13 +125,14 @@ def _before(
 
     with _hooked({m: record(n) for n, m in linear.items()}), torch.enable_grad():
         logits = functional_call(network.model, dict(tensors), (zero,))
-        names = list(network.parameters)
-        before: dict[str, tuple[str, ...]] = {}
+        names = list(weights)
+        before: dict[str, tuple[tuple[str, ...], bool]] = {}
         for name, entered in inputs.items():
             own = [tensors[n] for n in names]
             some = entered.requires_grad
             slopes = torch.autograd.grad(entered.sum(), own, retain_graph=True, allow_unused=True) if some else ()
-            before[name] = tuple(n for n, slope in zip(names, slopes, strict=some) if slope is not None)
+            reads = tuple(n for n, slope in zip(names, slopes, strict=some) if slope is not None)
+            before[name] = tuple(n for n in reads if n in network.parameters), not reads
         return before, _uses(logits, tensors)
 
 
@@ -226,6 +234,8 @@ class Front:
             return features, grads
 
         def one(own: Parameters, x: Tensor, c: Tensor) -> tuple[Tensor, Parameters]:
+            if not own:  # All layers of the front are frozen.
+                return self._entering(own, x), {}
             answer, back, *_ = vjp(lambda p: self._entering(p, x), own)
             return answer, back(c)[0]
 

@@ -28,7 +28,17 @@ from leakbench.measure.metrics import Score
 from leakbench.models.references import identity_of, named
 from leakbench.storage.store import SCHEMA, content_hash
 
-__all__ = ["Cell", "hand_out", "identified", "identity", "leak_clock", "leak_federation"]
+__all__ = [
+    "LATER_OF_FEDERATION",
+    "USUAL",
+    "Cell",
+    "changed_federation",
+    "hand_out",
+    "identified",
+    "identity",
+    "leak_clock",
+    "leak_federation",
+]
 
 
 LATER_OF_FEDERATION = (
@@ -43,9 +53,15 @@ LATER_OF_FEDERATION = (
 """Settings of a federation that came later; at their defaults, they are not part of the identity."""
 
 USUAL = {field.name: field.default for field in dataclasses.fields(Federation)}
+"""{setting of a federation: its default}."""
 
 SINCE = "0.1.0"
 """Release that is part of every identity. A later release changes identities only by behaviour versions, not by its number."""
+
+
+def changed_federation(federation: Federation) -> dict[str, Any]:
+    """Return {setting: value} of the settings of `LATER_OF_FEDERATION` that are not at their defaults."""
+    return {n: value for n in LATER_OF_FEDERATION if (value := getattr(federation, n)) != USUAL[n]}
 
 
 @dataclass(frozen=True)

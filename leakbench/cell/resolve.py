@@ -34,7 +34,7 @@ from leakbench.core.recipe import resolve
 from leakbench.core.request import CLASS, NEXT_TOKEN, TARGETS, Request, check_request, leak_rounds, networks_of
 from leakbench.core.task import pinned_loss
 from leakbench.core.words import Threshold, check_success
-from leakbench.data.availability import check_availability
+from leakbench.data.availability import written_availability
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.partition import partition_of
@@ -225,8 +225,7 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
     momentum = plain.momentum if request.momentum is None else request.momentum
     if momentum and optimizer != "sgd":
         raise InputError(f"momentum: got {momentum:g} with --client-optimizer {optimizer}, expected 0, or sgd")
-    availability = plain.availability if request.availability is None else request.availability
-    check_availability(availability)
+    availability = written_availability(plain.availability if request.availability is None else request.availability)
     decay = plain.weight_decay if request.weight_decay is None else request.weight_decay
     if algorithm == "scaffold" and (momentum or decay or optimizer != "sgd"):
         raise InputError(

@@ -11,7 +11,7 @@ from torch import Tensor
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator
 
-__all__ = ["DAY", "UNIFORM", "available_clients", "check_availability"]
+__all__ = ["DAY", "UNIFORM", "available_clients", "check_availability", "written_availability"]
 
 UNIFORM = "uniform"
 """Every client is available in every round."""
@@ -45,6 +45,12 @@ def check_availability(words: str) -> tuple[str, tuple[float, ...]]:
             f"availability: got {words!r}, expected uniform, beta:A,B with numbers above 0, or diurnal:D with a number from 0 to 1"
         )
     return kind, numbers
+
+
+def written_availability(words: str) -> str:
+    """Return an availability with its numbers in one form, as `beta:1,2` for `beta:1.0, 2`; raises InputError for other words."""
+    kind, numbers = check_availability(words)
+    return f"{kind}:{','.join(str(int(n)) if n.is_integer() else repr(n) for n in numbers)}" if numbers else kind
 
 
 def available_clients(words: str, clients: int, seed: int, round_number: int) -> Tensor:

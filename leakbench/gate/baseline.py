@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from leakbench.cell import LATER_OF_FEDERATION, USUAL
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import content_of
@@ -87,7 +88,9 @@ def _check_rows(rows: pd.DataFrame) -> None:
 OF_ATTACK = ("protocol", "join_rounds", "reads", "observations", "networks", "budget")
 """What the attacker sees of a gradient, at which networks, and for how long; with other values it is another attack."""
 
-EARLIER = {"networks": 1, "budget": None, "trainable": "all", "loss": "class", "canaries": 0}
+EARLIER = {"networks": 1, "budget": None, "trainable": "all", "loss": "class", "canaries": 0} | {
+    f"federation.{name}": USUAL[name] for name in LATER_OF_FEDERATION
+}
 """Values of settings that baselines from before there were these settings do not have."""
 
 OF_NO_MATTER = (

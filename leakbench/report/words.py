@@ -196,6 +196,12 @@ def _networks(summary: Summary) -> str:
         (
             f" | the leak is from {leaking}" if leaking else "",
             " | clients step by Adam" if summary.client_optimizer == "adam" else "",
+            f" | momentum {summary.momentum:g}" if summary.momentum else "",
+            f" | weight decay {summary.weight_decay:g}" if summary.weight_decay else "",
+            f" | FedProx with proximal {summary.proximal:g}" if summary.algorithm == "fedprox" else "",
+            " | SCAFFOLD" if summary.algorithm == "scaffold" else "",
+            f" | {summary.epochs} epochs of a client" if summary.epochs else "",
+            f" | availability {summary.availability}" if summary.availability else "",
             f" | victims in {mode} mode" if mode else "",
             f" | init: {init}" if init != "default" else "",
             f" | trained: {summary.trainable}" if summary.trainable else "",

@@ -417,6 +417,12 @@ class Summary(_Fields):
     loss: str | None = None
     reads: str | None = None
     client_optimizer: str | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    algorithm: str | None = None
+    proximal: float | None = None
+    epochs: int | None = None
+    availability: str | None = None
     join_rounds: bool | None = None
     observations: Any = None
     threat: str | None = None

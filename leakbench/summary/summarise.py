@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.attack.servers.fishing import fished
-from leakbench.cell import Cell, knowledge, leak_federation, looks_at, random_at
+from leakbench.cell import Cell, changed_federation, knowledge, leak_federation, looks_at, random_at
 from leakbench.core.leakage_points import LeakagePoint, listed, point_name
 from leakbench.core.request import CLASS
 from leakbench.experiment.conspicuous import Conspicuous
@@ -77,6 +77,7 @@ def summarise(
         **({} if s.loss == CLASS else {"loss": s.loss}),
         "reads": s.reads,
         "client_optimizer": s.federation.client_optimizer,
+        **changed_federation(s.federation),
         "join_rounds": s.join_rounds,
         "observations": s.observations,
         "threat": cell.attack.server.threat,

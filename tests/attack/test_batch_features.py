@@ -129,6 +129,60 @@ def test_the_span_of_several_steps_shows_the_examples_of_the_first_step(learning
     assert torch.equal(ranked // (steps * batch), torch.arange(V)) and (ranked % (steps * batch) < batch).all()
 
 
+@pytest.mark.parametrize(("batch", "hidden"), [(2, 32), (1, 24), (1, 20)])
+def test_several_epochs_have_features_at_the_weights_of_each_step(batch: int, hidden: int) -> None:
+    """Four examples in six epochs are 24 inputs of a layer behind a trained one, and four of a first layer."""
+    torch.manual_seed(1)
+    front = (nn.Unflatten(1, (1, FEATURES)), nn.Conv1d(1, 2, 3, padding=1), nn.Sigmoid(), nn.Flatten())
+    model = nn.Sequential(*front, nn.Linear(2 * FEATURES, hidden), nn.Sigmoid(), nn.Linear(hidden, 2)).eval().double()
+    many, epochs = 4, 6
+    shown = examples(V * many + 40, 2, 2)
+    shown = dataclasses.replace(shown, inputs=shown.inputs.double())
+    once = (V, many // batch, batch)
+    x, y = shown.inputs[: V * many].reshape(*once, FEATURES), one_hot(shown.labels[: V * many], 2).double()
+    used = (torch.cat([t] * epochs, 1)[:, None] for t in (x, y.reshape(*once, 2)))
+    public = dataclasses.replace(examples(200, 2, 1), inputs=examples(200, 2, 1).inputs.double())
+
+    def leaked(model: nn.Module, steps: int, epochs: int, *batches: Tensor) -> View:
+        network = Network(model, parameters(model))
+        update = leak("type-1", network, *batches, 2.0, NONE, Clock(0, 0, 1, steps), None)
+        return View(
+            "type-1", network, {n: u.detach() for n, u in update.items()}, batch, (FEATURES,), 2, 2.0,
+            local_steps=steps, epochs=epochs, public=public, candidates=shown,
+        )  # fmt: skip
+
+    steps = epochs * many // batch
+    view = leaked(model, steps, epochs, *used)
+    layer = spanned(view)
+    assert view.examples == many
+    assert (layer is None) == (hidden < many * epochs)
+    if layer is not None:
+        scores, sure = in_span(view, layer, shown, public)
+        own = scores.reshape(V, -1)[:, : V * many].reshape(V, V, many)
+        assert sure.all() and all(bool((own[v, v, :batch] > 8).all()) for v in range(V))
+        assert all(own[v, v, :batch].min() > scores[v, V * many :].max() for v in range(V))
+
+
+def test_a_first_layer_shows_the_examples_of_all_epochs() -> None:
+    """Its inputs do not change, so that four outputs are enough for four examples in six epochs; also behind frozen layers."""
+    for front in (nn.Identity(), nn.Linear(FEATURES, FEATURES)):
+        model = nn.Sequential(front.requires_grad_(False), *perceptron(hidden=4))
+        one, shown = view(model, 4)
+        network, six = one.network, [torch.cat([t] * 6, 2) for t in batches_of(shown)]
+        update = leak("type-1", network, *six, 0.1, NONE, Clock(0, 0, 1, 6), None)
+        seen = dataclasses.replace(one, update=update, local_steps=6, epochs=6)
+        layer = spanned(seen)
+        assert layer is not None and layer.name == "1." and not layer.names
+        scores, sure = in_span(seen, layer, shown, seen.public)
+        assert sure.all() and ranked_first(scores, 4)
+
+
+def batches_of(shown: Public) -> tuple[Tensor, Tensor]:
+    """Return the inputs and targets (V, 1, 1, 4, ...) of the first examples."""
+    count = V * 4
+    return shown.inputs[:count].reshape(V, 1, 1, 4, -1), one_hot(shown.labels[:count], 2).reshape(V, 1, 1, 4, 2)
+
+
 def test_candidates_in_the_span_are_ranked_first() -> None:
     """With a batch of twelve and two classes, a likelihood that models the other examples as Gaussian finds few."""
     leaked, _ = view(perceptron(), 12)

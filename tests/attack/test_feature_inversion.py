@@ -153,6 +153,35 @@ def test_a_weight_that_is_used_twice_is_not_read(model):
     torch.testing.assert_close(read(leaked, layer, generators()).entered[0, :, 0], entered[0])
 
 
+def frozen_front(model: nn.Sequential) -> nn.Sequential:
+    """Freeze all layers before the last one."""
+    for p in model[:-1].parameters():
+        p.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_features_behind_frozen_layers_are_read(bias):
+    """The layer before it is not trained, and its input is still not the network's input."""
+    model = frozen_front(network(nn.Sigmoid, bias))
+    leaked = view(model)
+    assert set(leaked.update) == ({"3.weight", "3.bias"} if bias else {"3.weight"})
+    layer = readable(leaked)
+    assert (layer.name, layer.names, layer.first) == ("3.", (), False)
+    torch.testing.assert_close(read(leaked, layer, generators()).entered[0], entering(model, truth()[0]))
+    answer = dataclasses.replace(INVERSION, stop=Iterations(limit=100))((leaked,), generators())
+    features = entering(model, answer.inputs.detach())
+    apart = (features - entering(model, truth()[0])).norm() / entering(model, truth()[0]).norm()
+    assert float(apart) < 0.01 and torch.equal(answer.labels, truth()[1])
+
+
+def test_a_layer_of_the_networks_inputs_is_left_to_the_analytic_attack():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES)).double().eval()
+    [layer] = fully_connected(Network(model, parameters(model)), SHAPE)
+    assert layer.first and layer.names == ()
+    assert readable(view(model)) is None
+
+
 def test_a_last_layer_whose_weight_is_used_twice_shows_no_features():
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Linear(5, 5), nn.Sigmoid(), nn.Linear(5, 5))
     model[4].weight = model[2].weight

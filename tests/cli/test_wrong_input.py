@@ -75,6 +75,9 @@ def names_all(line: str, words: str) -> bool:
     return all(word in line for word in words.split("|"))
 
 
+BN = "--attack inverting_gradients_batch_norm --victim-mode train"
+"""An attack that compares statistics of batch normalisation."""
+
 OPTIONS = [
     ("--attack clp", "attack|'clp'|did you mean 'cpl'"),
     ("--knows defence", "knows|'defence'|did you mean 'defense'"),
@@ -95,6 +98,18 @@ OPTIONS = [
     (
         "--leak-model resnet18_batch_norm --victim-mode train --taps type-1 --statistics given",
         "statistics|'given'|no prior of batch normalization|--attack inverting_gradients_batch_norm",
+    ),
+    (f"{BN} --leak-model resnet18_batch_norm --taps global --statistics given", "statistics|several clients at global"),
+    (
+        f"{BN} --model resnet18_batch_norm --taps type-1 --protocol live --local-iterations 2 --statistics inferred",
+        "statistics|got 'inferred'|2 local iterations|expected batch, running or proxy",
+    ),
+    *(
+        (
+            f"{BN} --leak-model resnet18_batch_norm --taps type-1 --defense oasis --statistics {choice}",
+            f"statistics|got '{choice}'|the defense changes the examples|expected batch, running or proxy",
+        )
+        for choice in ("given", "inferred")
     ),
     ("--leak-model lenet", "leak-model|'lenet'|did you mean 'lenet_"),
     ("--model convnet", "victim-mode|'convnet'|--victim-mode train|--victim-mode eval"),

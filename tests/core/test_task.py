@@ -106,6 +106,14 @@ def test_right_answers_of_heads() -> None:
     assert float(right.sum() / asked.sum()) == pytest.approx(1 - 4 / 5)  # 1 - residual / total squares
 
 
+def test_an_output_that_is_not_finite_explains_less_than_nothing() -> None:
+    """Its own R^2 counts as -1, so that the mean over all outputs is a number."""
+    numbers = Heads((Head("age", "numbers", 1, center=(0.0,)),))
+    outputs = torch.tensor([[1.0], [torch.nan], [torch.inf]])
+    right, asked = numbers.answered(outputs, torch.zeros(3, 1), torch.tensor([[1.0], [2.0], [3.0]]))
+    assert (right.tolist(), asked.tolist()) == ([1, -4, -9], [1, 4, 9])
+
+
 def test_the_accuracy_of_several_heads_is_their_mean() -> None:
     heads = Heads((MASK, CLASSES))
     mask, named = torch.ones(1, 1, 2, 3), torch.tensor([[1.0, 0, 0, 0]])

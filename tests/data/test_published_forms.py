@@ -379,8 +379,8 @@ def test_labels_that_do_not_exclude_each_other_are_the_targets_of_networks(tmp_p
     (tmp_path / "celeba.yaml").write_text(text.replace("celeba:\n", "celeba:\n    labels: attributes\n", 1))
     monkeypatch.chdir(tmp_path)
     words = ("run", "--dataset", recipe, "--data-dir", str(tmp_path), "--train-rounds", "0")
-    few = ("--attack", "identification", "--victims", "2", "--candidates", "2", "--taps", "type-2", "--out", "found")
-    code, _, err = called(monkeypatch, capsys, *words, *few)
+    few = ("--attack", "identification", "--victims", "2", "--candidates", "2", "--taps", "type-2", "--clients", "3")
+    code, _, err = called(monkeypatch, capsys, *words, *few, "--out", "found")
     assert code == 0, err
     assert json.loads((tmp_path / "found" / "manifest.json").read_text())["settings"]["loss"] == "targets"
 

@@ -7,7 +7,7 @@ from leakbench.cell import Request, resolve_cell
 from leakbench.cell.accounting import cell_epsilon, ledger_of
 from leakbench.cell.cell import Cell, hand_out
 from leakbench.core.errors import InputError
-from leakbench.data.availability import available_clients, check_availability
+from leakbench.data.availability import available_clients, check_availability, written_availability
 from leakbench.data.recipe import Federation
 from leakbench.federated.sampling import draw_clients
 
@@ -78,6 +78,20 @@ def test_a_round_may_miss_clients() -> None:
 
 def test_the_default_keeps_the_identity() -> None:
     assert cell().hash == cell(availability="uniform").hash != cell(availability="diurnal:1").hash
+
+
+def test_numbers_have_one_form() -> None:
+    """The same distribution is the same cell, in whatever form its numbers are."""
+    forms = {words: written_availability(words) for words in ("beta:1,2", "beta:1.0,2", "beta: 1e0 ,2.", "beta:01,2e0")}
+    assert set(forms.values()) == {"beta:1,2"}
+    assert [written_availability(w) for w in ("uniform", "beta:.5,1e20", "diurnal:0.80", "diurnal:0")] == [
+        "uniform",
+        "beta:0.5,100000000000000000000",
+        "diurnal:0.8",
+        "diurnal:0",
+    ]
+    hashes = {cell(availability=words).hash for words in forms}
+    assert len(hashes) == 1 and cell(availability="beta:1,2.5").hash not in hashes
 
 
 @pytest.mark.parametrize(

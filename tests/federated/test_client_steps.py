@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakbench.cell import Request, resolve_cell
+from leakbench.cell import Request, hand_out, resolve_cell
 from leakbench.core.errors import InputError
 from leakbench.core.types import Clock, Network, Parameters
 from leakbench.data.recipe import Federation
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.experiment.victims import Sent, draw_victims, view_of
 from leakbench.federated.leakage import leak, rounded
 from leakbench.federated.optimizer import linear_steps, regularised
 from leakbench.federated.view import View
@@ -80,7 +82,16 @@ def test_clients_follow_torch(steps: int, optimizer: str, settings: dict[str, fl
             torch.testing.assert_close(ours, after[name], rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("fields", [{"momentum": 0.9}, {"weight_decay": 0.3}, {"proximal": 0.7, "weight_decay": 0.1}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"momentum": 0.9},
+        {"weight_decay": 0.3},
+        {"proximal": 0.7, "weight_decay": 0.1},
+        {"proximal": 3e6},  # Times the learning rate, .3: the term is as large as the gradients.
+        {"proximal": 3e6, "momentum": 0.5},
+    ],
+)
 def test_a_leak_is_in_units_of_a_gradient(fields: dict[str, float]) -> None:
     """For a short learning rate all gradients are the first one, which then is the update, with every setting."""
     net, (inputs, targets) = network(), examples(6)
@@ -89,6 +100,34 @@ def test_a_leak_is_in_units_of_a_gradient(fields: dict[str, float]) -> None:
     found = leak("type-1", net, inputs, targets, 1e-7, PLAIN, clock(6, **fields), None)
     for name, g in wanted.items():
         torch.testing.assert_close(found[name], g, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7])
+@pytest.mark.parametrize(("decay", "proximal"), [(0.0, 2.0), (3.0, 0.0), (3.0, 2.0)])
+def test_steps_with_a_constant_gradient_are_a_geometric_series(steps: int, decay: float, proximal: float) -> None:
+    """w_t - w_0 = r (w_(t-1) - w_0) - rate (g + decay w_0), with r = 1 - rate (decay + proximal)."""
+    how = linear_steps(clock(steps, weight_decay=decay, proximal=proximal), RATE, steps)
+    left = (1 - RATE * (decay + proximal)) ** steps
+    assert how.length == pytest.approx((1 - left) / (RATE * (decay + proximal)), rel=1e-12)
+    assert how.kept == pytest.approx(1 - decay / (decay + proximal) * (1 - left), rel=1e-12)
+
+
+@pytest.mark.parametrize("where", ["lanes", "own"])
+def test_weight_decay_is_subtracted_from_a_sum_of_clients_with_networks_of_their_own(where: str) -> None:
+    """The mean update over K clients has the decay of their mean weights."""
+    victims, cohort = 2 if where == "lanes" else 1, 3
+    net, rng = network(), torch.Generator().manual_seed(5)
+    lanes = victims * cohort
+    own = {n: p + 0.1 * torch.randn(lanes, *p.shape, generator=rng, dtype=p.dtype) for n, p in net.parameters.items()}
+    if where == "lanes":
+        net = dataclasses.replace(net, parameters=own, shared=False)
+    else:
+        net = dataclasses.replace(net, own={"0.weight": own["0.weight"]})
+    x, y = examples(1, lanes=lanes)
+    x, y = x.reshape(victims, cohort, *x.shape[2:]), y.reshape(victims, cohort, *y.shape[2:])
+    wanted, found = (leak("global", net, x, y, RATE, PLAIN, clock(1, weight_decay=d), None) for d in (0.0, 0.3))
+    for name, g in wanted.items():
+        torch.testing.assert_close(found[name], g, rtol=1e-10, atol=1e-12)
 
 
 def test_plain_steps_keep_their_numbers() -> None:
@@ -158,6 +197,24 @@ def test_differences_of_weights_are_read_with_weight_decay() -> None:
     read = rounded(found, net.parameters, RATE * how.length, how.kept)
     for name, g in found.items():
         torch.testing.assert_close(read[name], g, rtol=1e-9, atol=1e-12)
+
+
+def test_weights_of_clients_with_momentum_are_read_at_the_length_of_their_steps() -> None:
+    """Two steps with momentum .9 are 1 + 1.9 steps long, and single precision rounds differences of weights of this size."""
+
+    def seen(reads: str) -> View:
+        asked = {"dataset": "digits", "attack": "cpl", "taps": ("type-1",), "protocol": "live", "train_rounds": 0}
+        asked |= {"victims": 2, "clients": 4, "clients_per_round": 2, "local_iterations": 2, "device": "cpu"}
+        some = resolve_cell(Request(**asked, momentum=0.9, reads=reads), None)  # type: ignore[arg-type]
+        victims = draw_victims(some, "type-1", 0, hand_out(some))
+        return view_of(some, "type-1", 0, victims, torch.arange(2), Sent(Network(*fresh_network(some, True))))
+
+    exact, read = seen("gradient"), seen("weights")
+    for name, w in exact.network.parameters.items():
+        found, (right, plain) = read.update[name], (exact.learning_rate * length for length in (2.9, 2.0))
+        by_hand, other = ((w - (w - length * exact.update[name])) / length for length in (right, plain))
+        torch.testing.assert_close(found, by_hand, rtol=1e-6, atol=0)
+        assert not w.any() or not torch.allclose(found, other, rtol=1e-6, atol=0), name
 
 
 def cell_hash(**fields: object) -> str:

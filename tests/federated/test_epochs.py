@@ -10,6 +10,7 @@ from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.slots.descent import AdamDescent
 from leakbench.attack.slots.distance import Cosine
 from leakbench.attack.slots.epochs import EpochsAgree, of_one_epoch
+from leakbench.attack.slots.labels import Given
 from leakbench.attack.slots.labels_shuffled import Shuffled
 from leakbench.attack.slots.start import Uniform
 from leakbench.attack.slots.stop import Iterations
@@ -139,6 +140,17 @@ def test_shuffled_labels_keep_their_counts() -> None:
         tuple(Shuffled(of="given")(view, (generator(s, "o"),) * 2).targets.argmax(2)[0].tolist()) for s in range(8)
     }
     assert len(orders) > 1
+
+
+def test_given_labels_do_not_show_the_order_of_an_epoch() -> None:
+    """Each client's labels are ascending, and those of one epoch keep their order of use."""
+    view, _, labels = seen()
+    assert not torch.equal(labels, labels.sort(1).values)
+    assert torch.equal(Given()(view, ()).targets.argmax(2), labels.sort(1).values)
+    two = dataclasses.replace(view, cohort=2, labels=torch.tensor([[2, 1, 2, 0], [0, 2, 1, 0]]))
+    assert Given()(two, ()).targets.argmax(2).tolist() == [[1, 2, 0, 2], [0, 2, 0, 1]]
+    once = dataclasses.replace(view, epochs=1)
+    assert torch.equal(Given()(once, ()).targets.argmax(2), labels)
 
 
 def cell(**fields: object) -> Cell:

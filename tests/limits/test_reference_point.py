@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakbench.attack.servers.head import Latents
 from leakbench.attack.servers.imprint import Bins
+from leakbench.attack.servers.scale_mia import LatentBins
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
@@ -82,6 +84,17 @@ def test_the_law_counts_distinct_examples_of_one_client_and_of_the_victim_with_f
     """An example that two local steps use counts once; clients with separate blocks are counted separately."""
     indices_are(monkeypatch, torch.tensor(indices))
     assert found(cell, partition, clients=clients).alone == alone_in_a_bin(BINS, distinct)
+
+
+@pytest.mark.parametrize("bins", [8, 16])
+def test_bins_of_latents_have_the_same_law(cell, partition, monkeypatch, bins):
+    """Scale-MIA has the bins of the first linear layer: four examples are (1 - 1 / k)^3 alone."""
+    indices_are(monkeypatch, torch.arange(4)[None])
+    edges = torch.linspace(0, 1, bins + 1)
+    of_latents = Bins("rows", torch.ones(2) / 2, edges[:-1], edges[1:], torch.ones(bins), True)
+    latents = LatentBins(of_latents, Latents(None, torch.zeros(1, 2), None))
+    shown = reference(cell, dataclasses.replace(sent(), secret=latents), "type-1", 0, partition, GUARD, prior_of(cell))
+    assert (shown.alone, shown.no_alone) == (pytest.approx((1 - 1 / bins) ** 3), "")
 
 
 def test_more_blocks_than_clients_count_as_one_each(cell, partition, monkeypatch):

@@ -148,7 +148,10 @@ class LastLayerSoft:
 
 @part("labels.given")
 class Given:
-    """Use the true labels, in the order in which the clients used them: an oracle, which the threat model must grant."""
+    """Use the true labels, in the order in which the clients used them: an oracle, which the threat model must grant.
+
+    After several epochs, in which the order changes, the labels of each client are in ascending order.
+    """
 
     needs: ClassVar[Needs] = Needs(labels=True)
 
@@ -156,7 +159,10 @@ class Given:
         """Return one-hot labels; raises InputError if the view does not contain the true labels."""
         if view.labels is None:
             raise InputError("labels: 'given' needs a view that shows the true labels; this one does not")
-        return LabelGuess(one_hot(view.labels, view.classes).to(view.like), joint=False)
+        labels = view.labels
+        if view.epochs > 1:  # The attacker does not know the orders.
+            labels = labels.reshape(view.victims, view.cohort, -1).sort(2).values.flatten(1)
+        return LabelGuess(one_hot(labels, view.classes).to(view.like), joint=False)
 
 
 @part("labels.solved")
