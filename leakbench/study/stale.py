@@ -117,7 +117,7 @@ def versions_asked(requests: Sequence[Request]) -> dict[str, int]:
 
 
 def _unread(
-    name_or_path: str, _data_dir: Path | None, progress: Progress | None = None
+    name_or_path: str, _data_dir: Path | None, progress: Progress | None = None, size: int | None = None
 ) -> tuple[str, DatasetRecipe, Dataset]:
     raise AbsentError(f"dataset {name_or_path!r}: its recipe has no sizes")
 

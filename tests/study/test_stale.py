@@ -185,6 +185,13 @@ def test_every_shared_piece_enters_the_identity_of_the_cells_that_use_it(monkeyp
                 assert raised(behaviours_of(cell)) | now == raised(behaviours_of(cell))
 
 
+def test_cells_whose_data_are_needed_for_a_version_are_named() -> None:
+    """Targets are computed from examples, at any size."""
+    for size in (None, 16):
+        with pytest.raises(AbsentError, match="dataset 'digits'"):
+            versions_asked([Request(dataset="digits", targets="mask", size=size, train_rounds=0)])
+
+
 def test_the_version_of_a_partition_is_known_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request(attack="cpl", train_rounds=0)
     before = resolve_cell(request, None)
