@@ -329,7 +329,7 @@ def accuracy(model: nn.Module, state: Parameters, inputs: Tensor, targets: Tenso
     """Return (accuracy in [0, 1], mean cross-entropy) on inputs (n, *s) and targets (n,).
 
     For a network with another task (`leakbench.core.task`), these are the share of right answers to all questions, or of explained
-    squares, and the mean loss of an example.
+    squares, and the mean loss of an example. A network that explains less than the mean of the targets has the share 0.
 
     Args:
         targets: (n,) classes, or (n, k) targets of another task.
@@ -351,7 +351,7 @@ def accuracy(model: nn.Module, state: Parameters, inputs: Tensor, targets: Tenso
         finite = logits.isfinite().all(1)  # The argmax of NaN is class 0, which would count as a prediction.
         right += int(((logits.argmax(1) == y) & finite).sum())
         loss += float(nn.functional.cross_entropy(logits, y, reduction="sum"))
-    return right / (asked or len(targets)), loss / len(targets)
+    return max(0.0, right / (asked or len(targets))), loss / len(targets)
 
 
 def to_tensors(now: Round) -> dict[str, Tensor]:

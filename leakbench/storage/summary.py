@@ -41,9 +41,6 @@ Share: TypeAlias = Annotated[int, Field(ge=0, le=1)] | Annotated[float, Field(ge
 Amount: TypeAlias = Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0)]
 """A number of at least 0."""
 
-Accuracy: TypeAlias = Annotated[int, Field(le=1)] | Annotated[float, Field(le=1)]
-"""A number of at most 1: a share of right answers, or of explained squares, which is negative for a bad network."""
-
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 """A whole number of at least 1."""
 
@@ -429,7 +426,7 @@ class Summary(_Fields):
     threat_letter: str | None = None
     fished: int | None = None
     conspicuous: Conspicuous | None = None
-    accuracy: Accuracy | None = None
+    accuracy: Share | None = None
     rounds: int | None = None
     chance: Share | None = None
     undertrained: str | None = None

@@ -49,7 +49,7 @@ def utility(rounds: pd.DataFrame, data: Dataset, planned: Federation) -> dict[st
         return {"chance": chance, "undertrained": ""}
     reached = float(rounds["accuracy"].iloc[-1])
     # The answers about one example depend on each other, so that only its mean counts, as one draw.
-    above = accuracy_above_chance(max(0.0, reached), many, chance)
+    above = accuracy_above_chance(reached, many, chance)
     why = "" if above else "not significantly above chance"
     if not why and len(rounds) < planned.rounds:
         why = f"{len(rounds)} of the data set's {planned.rounds} rounds"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import names, resolve
 from leakbench.core.rng import generator, generators
+from leakbench.core.task import Head, Heads, with_task
 from leakbench.core.types import Clock, Network, Parameters, Signal
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
@@ -487,3 +488,13 @@ def test_a_checkpoint_contains_the_counts_of_clients_that_took_part(clients: int
     numbers = sum(tensor.numel() for name, tensor in held.items() if name.startswith("counts."))
     assert numbers <= 6 + min(clients, max(2 * took_part + 1, 10_000))
     assert counts_in({"model.w": torch.ones(2)}) is None
+
+
+def test_a_network_that_explains_less_than_the_mean_has_the_accuracy_zero() -> None:
+    heads = Heads((Head("age", "numbers", 1, center=(0.5,)),))
+    model = with_task(nn.Linear(1, 1), heads)
+    state = {"weight": torch.zeros(1, 1), "bias": torch.tensor([9.0])}
+    right, loss = accuracy(model, state, torch.zeros(4, 1), torch.tensor([[0.0], [1.0], [0.0], [1.0]]))
+    assert right == 0 and loss == pytest.approx((81 + 64) / 2)
+    right, _ = accuracy(model, state | {"bias": torch.tensor([0.6])}, torch.zeros(4, 1), torch.full((4, 1), 0.6))
+    assert right == 1
