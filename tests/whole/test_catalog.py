@@ -246,12 +246,15 @@ def test_an_attack_runs(name, tmp_path):
     # One iteration of L-BFGS evaluates the distance up to 20 times.
     limit = 1 if stages > 1 or isinstance(getattr(attack.method, "descent", None), LbfgsDescent) else 2
     # No batch of faces has the class that the attack fishes for.
-    pictures = "faces" if fished(attack.server) is None else "digits"
+    patches = attack.leak_model.startswith("vit_")  # Their sides are multiples of the patches'.
+    pictures = "faces" if fished(attack.server) is None and not patches else "digits"
     data = "cancer" if attack.needs.table else "reviews" if attack.needs.text else pictures
     asked = {"dataset": data, "iterations": limit if searches else None}
     # Features of a batch can be read only with more classes than examples. The stages of an ensemble handle batches themselves.
     single = attack.needs.alone or only_starts_elsewhere(attack) or name == "feature_inversion" or stages > 1
     asked |= {"leak_batch": 1} if single else {}
+    if name == "peftleak":
+        asked |= {"model": "vit_tiny", "trainable": "adapters:r=8"}
     asked |= {"victim_mode": "eval", "candidates": 2} if name in LARGE else {}
     summary, rows = run_tiny(tmp_path / "run", attack=name, **asked)
     assert summary["cell"]["attack"] == name
