@@ -39,6 +39,7 @@ AT = 1
 
 FORMS: dict[str, dict[str, Any]] = {
     "constant": {"value": 0.5},
+    "reconstructed": {"method": "lmmse"},
     "total_variation": {"weight": 1.0},
     "length": {"weight": 1.0},
     "embedding_length": {"weight": 1.0},
