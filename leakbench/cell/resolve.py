@@ -309,7 +309,7 @@ def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
 
 
 def _networks(request: Request, leaking: str) -> int:
-    """Return the number of draws of the first weights; 1 if the weights are those of a file, of which there are no draws."""
+    """Return the number of draws of the first weights; 1 if the weights are those of a file, since those are fixed."""
     network = ExternalNetwork.of(leaking)
     if network is None or not network.trained:
         return networks_of(request)
