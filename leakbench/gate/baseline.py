@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.cell import LATER_OF_FEDERATION, USUAL
+from leakbench.cell import LATER_OF_FEDERATION, USUAL, Settings
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import content_of
@@ -85,13 +86,13 @@ def _check_rows(rows: pd.DataFrame) -> None:
             raise InputError(f"rows.identified: at {tap}, round {number}, some victims have null, expected all or none")
 
 
-OF_ATTACK = ("protocol", "join_rounds", "reads", "observations", "networks", "budget")
+OF_ATTACK = ("protocol", "join_rounds", "reads", "observations", "networks", "budget", "statistics")
 """What the attacker sees of a gradient, at which networks, and for how long; with other values it is another attack."""
 
-EARLIER = {"networks": 1, "budget": None, "trainable": "all", "loss": "class", "canaries": 0} | {
-    f"federation.{name}": USUAL[name] for name in LATER_OF_FEDERATION
-}
-"""Values of settings that baselines from before there were these settings do not have."""
+EARLIER = {
+    each.name: each.default for each in dataclasses.fields(Settings) if each.default is not dataclasses.MISSING
+} | {f"federation.{name}": USUAL[name] for name in LATER_OF_FEDERATION}
+"""Values of settings that baselines from before there were these settings lack: a new setting changes nothing at its default."""
 
 OF_NO_MATTER = (
     "part",

@@ -16,7 +16,7 @@ import yaml
 from command_line import called
 
 from leakbench.core.errors import InputError
-from leakbench.gate.baseline import baseline_of, kept_of
+from leakbench.gate.baseline import OF_ATTACK, baseline_of, changed, kept_of
 from leakbench.gate.gate import GateCheck, GateLimits, gate, junit, lines, markdown
 from leakbench.storage.store import content_hash, read_manifest
 
@@ -146,6 +146,14 @@ def test_changes_of_the_system_are_reported(runs: Runs) -> None:
         "leak_model": "'lenet_cpl' before, 'lenet_dlg_relu' now: not the same system",
         "federation.learning_rate": "'0.05' before, '0.5' now: not the same system",
     }
+
+
+def test_statistics_that_an_older_baseline_does_not_name_are_those_of_the_batch() -> None:
+    """A baseline from before `--statistics` is of `batch`; a run with other statistics has another attacker."""
+    now, then = {"statistics": "proxy", "size": 64, "defense": "none"}, {"defense": "none"}
+    assert changed(now, then) == {"statistics": "'batch' before, 'proxy' now", "size": "'None' before, '64' now"}
+    assert changed({**now, "statistics": "batch"}, then) == {"size": "'None' before, '64' now"}
+    assert "statistics" in OF_ATTACK
 
 
 def test_an_old_baseline_without_settings_is_compared_with_a_note(runs: Runs) -> None:
