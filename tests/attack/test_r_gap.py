@@ -168,6 +168,16 @@ def test_what_it_cannot_invert_is_refused() -> None:
         RGap()((noisy,), rngs())
 
 
+def test_a_layer_with_too_many_inputs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The widest layer of `chain` has 20 x 5 x 5 = 500 inputs."""
+    shown, _ = view(chain(nn.LeakyReLU(0.2)))
+    monkeypatch.setattr("leakbench.attack.methods.r_gap.MOST_INPUTS", 500)
+    RGap()((shown,), rngs())
+    monkeypatch.setattr("leakbench.attack.methods.r_gap.MOST_INPUTS", 499)
+    with pytest.raises(InputError, match="got a layer with 500 inputs, expected at most 499"):
+        RGap()((shown,), rngs())
+
+
 def test_an_update_that_is_not_finite_gives_no_reconstruction() -> None:
     """Only the victim whose update is not finite lacks a reconstruction."""
     shown, x = view(chain(nn.LeakyReLU(0.2)))

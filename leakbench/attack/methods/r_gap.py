@@ -45,6 +45,9 @@ ACTIVE = 1e-6
 EDGE = 1e-6
 """Distance of the output of a bounded activation from its bounds, within which its input is unknown."""
 
+MOST_INPUTS = 10_000
+"""Largest number of inputs of a layer: the equations of more take 5 GB and over ten minutes per victim, growing with the cube."""
+
 TINY = 1e-300
 """Keeps a derivative of zero from dividing by zero."""
 
@@ -103,6 +106,12 @@ class RGap:
             raise InputError(
                 "attack: r_gap inverts convolutions, linear layers, LeakyReLU, ReLU, sigmoid and tanh; this network has other"
                 " layers, such as max pooling, a norm or a shortcut; use --leak-model cnn6, or choose another attack"
+            )
+        largest = max(map(math.prod, front.shapes), default=0)
+        if largest > MOST_INPUTS:
+            raise InputError(
+                f"attack: r_gap solves for all inputs of a layer at once; got a layer with {largest:,} inputs, expected at most"
+                f" {MOST_INPUTS:,}; use smaller pictures (--size 32) or a narrower network, or choose another attack"
             )
         features = read(view, layer, rngs)
         answers = []
