@@ -118,6 +118,16 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
     help="Mode of the batch and instance normalisation layers on the client: eval or train.",
 )
 @click.option(
+    "--statistics",
+    default="batch",
+    show_default=True,
+    help=(
+        "Statistics of batch normalization with which a guess is compared, for --victim-mode train: batch (the running ones that "
+        "the client received), proxy (those of public examples), or inferred (the client's batch, solved from the running ones in "
+        "--after)."
+    ),
+)
+@click.option(
     "--tap",
     default="type-1",
     show_default=True,

@@ -28,7 +28,7 @@ from leakbench.core.types import Network, Parameters
 from leakbench.federated.view import Public
 from leakbench.models.batch_norm import MEAN, VARIANCE, BatchNorm, batch_moments, in_client_mode
 
-__all__ = ["attacker_network", "attacker_statistics"]
+__all__ = ["attacker_network", "attacker_statistics", "proxy_statistics", "solved_statistics"]
 
 PROXIES = 64
 """Largest number of public examples whose statistics are a proxy."""
@@ -58,9 +58,14 @@ def attacker_statistics(network: Network, choice: str, inputs: Tensor, public: P
     if choice not in ("proxy", "given", "inferred"):
         return None
     if choice == "proxy":
-        moments = _moments(network, public.first(PROXIES).inputs.to(inputs)[None])
-        return {name: m.expand(len(inputs), -1) for name, m in moments.items()}
+        return proxy_statistics(network, public, inputs)
     return _moments(network, inputs) if choice == "given" else _inferred(network, inputs)
+
+
+def proxy_statistics(network: Network, public: Public, like: Tensor) -> Parameters:
+    """Return the statistics {name: (V, C)} of public examples, the same for each of V victims with examples like (V, M, *s)."""
+    moments = _moments(network, public.first(PROXIES).inputs.to(like)[None])
+    return {name: m.expand(len(like), -1) for name, m in moments.items()}
 
 
 @torch.no_grad()
@@ -75,11 +80,7 @@ def _moments(network: Network, inputs: Tensor) -> Parameters:
 
 @torch.no_grad()
 def _inferred(network: Network, inputs: Tensor) -> Parameters:
-    """Return what the server solves from the running statistics that each client sends, {name: (V, C)}.
-
-    With momentum m and n values of a channel, the client sends (1 - m) old + m mean, and likewise n / (n - 1) times the variance.
-    """
-    layers = {name: m for name, m in network.model.named_modules() if isinstance(m, BatchNorm)}
+    """Return what the server solves from the running statistics that each client sends, {name: (V, C)}."""
     old = network.statistics
 
     def sent(own: Parameters, x: Tensor) -> Parameters:
@@ -88,8 +89,24 @@ def _inferred(network: Network, inputs: Tensor) -> Parameters:
         return {name: state[name] for name in old}
 
     after = vmap(sent, in_dims=(network.axis, 0))(network.parameters, inputs)
+    return solved_statistics(network, after, inputs[0])
+
+
+@torch.no_grad()
+def solved_statistics(network: Network, after: Parameters, like: Tensor) -> Parameters:
+    """Return the statistics of each client's batch, {name: (V, C)}, from its running statistics after one step in train mode.
+
+    With momentum m and n values of a channel, the client sends (1 - m) old + m mean, and likewise n / (n - 1) times the variance.
+
+    Args:
+        network: The network that the server sent, with the old running statistics, in train mode.
+        after: {name: (V, C)}, the running statistics after the step.
+        like: (M, *s), any batch of the size of a client's.
+    """
+    layers = {name: m for name, m in network.model.named_modules() if isinstance(m, BatchNorm)}
+    old = network.statistics
     whole = {**{n: p if network.shared else p[0] for n, p in network.parameters.items()}, **old}
-    counts = batch_moments(network.model, whole, inputs[0])[1]
+    counts = batch_moments(network.model, whole, like)[1]
     solved: Parameters = {}
     for name, new in after.items():
         layer, _, kind = name.rpartition(".")

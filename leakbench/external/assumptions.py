@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.core.errors import InputError
+from leakbench.core.request import BATCH
 from leakbench.core.types import Parameters
 from leakbench.external.attacker import Attacker, without_truth
 from leakbench.external.network import input_normals, keeps_statistics, mode_of, normalisations
@@ -52,6 +53,11 @@ TWICE, ENOUGH = 2.0, 100
 LONGEST = 1e18
 """Length of an update, as a gradient, up to which searches can square it."""
 
+STATISTICS = {
+    "proxy": "the public examples",
+    "inferred": "the client's batch, solved from the running ones that it sent",
+}
+
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 SINGLE = "float32"
@@ -75,6 +81,10 @@ def assumptions(trace: Trace, attacker: Attacker) -> list[str]:
     if trace.before is None:
         lines.append("the weights are those of the model as it is built; --before gives others")
     lines += mode_lines(view.network.model)
+    if attacker.statistics != BATCH:
+        lines.append(
+            f"a guess is compared with the statistics of batch normalisation of {STATISTICS[attacker.statistics]}"
+        )
     for normal in input_normals(view.network.model):
         by = " and ".join(",".join(f"{n:g}" for n in numbers) for numbers in (normal.mean, normal.std))
         lines.append(f"inputs in [0, 1] are normalised by mean and deviation {by} before the network")

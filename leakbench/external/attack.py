@@ -26,6 +26,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter, minutes
 from leakbench.core.provenance import versions
 from leakbench.core.recipe import describe
+from leakbench.core.request import BATCH
 from leakbench.core.rng import generators
 from leakbench.core.types import Generators
 from leakbench.data.vocabulary import Vocabulary
@@ -123,7 +124,9 @@ def _identity(points: Points, names: Mapping[str, str], command: str) -> dict[st
         "taps": {trace.tap: _settings(trace) for trace, _ in points.values()},
         "success": attacker.eta,
         "seed": attacker.seed,
-    } | ({} if attacker.budget is None else {"budget": attacker.budget})
+    }
+    settings |= {} if attacker.budget is None else {"budget": attacker.budget}
+    settings |= {} if attacker.statistics == BATCH else {"statistics": attacker.statistics}
     content = {
         "schema": SCHEMA,
         "version": __version__,
@@ -186,9 +189,11 @@ def _hashes(trace: Trace, attacker: Attacker) -> list[str]:
     network, inputs = trace.view.network, trace.inputs
     _, removed = without_truth(_public(trace, attacker), inputs)
     truth = {"inputs": inputs} if inputs is not None and removed else {}
+    solved = [tensor_hash(trace.solved)] if attacker.statistics == "inferred" else []
     modes = [name for name, module in network.model.named_modules() if module.training]
     return [
         *(tensor_hash(t) for t in (trace.view.update, network.parameters, network.statistics, truth)),
+        *solved,
         content_hash([repr(network.model), modes, [repr(normal) for normal in input_normals(network.model)]]),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from leakbench.cell import KNOWS
 from leakbench.cell.fit import check_kind
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.recipe import resolve
-from leakbench.core.request import MOST_ITERATIONS
+from leakbench.core.request import BATCH, MOST_ITERATIONS
 from leakbench.core.rng import generator
 from leakbench.core.words import check_success
 from leakbench.data.dataset import Dataset
@@ -32,7 +33,8 @@ from leakbench.defense import Defense, FactProbe
 from leakbench.defense.augmentation import copies_of, is_random
 from leakbench.defense.facts import facts_at
 from leakbench.experiment.leak_noise import noise_std
-from leakbench.external.network import in_mode
+from leakbench.experiment.statistics import proxy_statistics
+from leakbench.external.network import in_mode, mixes_batch
 from leakbench.external.trace import Trace
 from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.view import Public, View
@@ -42,6 +44,9 @@ from leakbench.models.conversion import forward_pass
 from leakbench.summary.verdict import STRONGEST
 
 __all__ = ["Attacker", "AttackerOptions", "checked_texts", "without_truth"]
+
+STATISTICS = (BATCH, "proxy", "inferred")
+"""Statistics of batch normalisation that the attacker of an external update can have (`leakbench.experiment.statistics`)."""
 
 SYNTHETIC = 256
 """Number of public examples that are generated if no dataset is named."""
@@ -71,6 +76,7 @@ class Attacker:
         budget: Most seconds of the attack; None for no limit.
         untried: Attackers that may reconstruct more than this one.
         shortened: Option that gives `autoleak` less work than its recipe, with its value; empty for none.
+        statistics: One of `STATISTICS`, the statistics of batch normalisation with which a guess is compared.
         adapted: How `for_network` changed the attack, in a sentence; empty for no change.
     """
 
@@ -83,6 +89,7 @@ class Attacker:
     budget: float | None = None
     untried: tuple[str, ...] = ()
     shortened: str = ""
+    statistics: str = BATCH
     adapted: str = ""
 
     @property
@@ -114,7 +121,17 @@ class Attacker:
 
     def view(self, trace: Trace) -> View:
         """Return the view of this attacker, which knows the defense if its recipe says so."""
-        return trace.view if self.attack.knows == "oblivious" else self.informed_view(trace)
+        view = trace.view if self.attack.knows == "oblivious" else self.informed_view(trace)
+        if self.statistics == BATCH:
+            return view
+        if self.statistics == "inferred":
+            statistics = trace.solved
+        else:
+            like = view.like.new_zeros(view.victims, view.examples, *view.shape)
+            public, _ = without_truth(self.public(trace.shape, sys.maxsize), trace.inputs)
+            statistics = proxy_statistics(view.network, public, like)
+        known = dataclasses.replace(view.knowledge, statistics=self.statistics)
+        return dataclasses.replace(view, statistics=statistics, knowledge=known)
 
     def informed_view(self, trace: Trace) -> View:
         """Return the view of an attacker that knows the defense, if there is one."""
@@ -160,6 +177,7 @@ class Attacker:
         """
         view, found = trace.view, self
         self._check_kind(trace, vocabulary)
+        self._check_statistics(trace)
         if trace.heads is not None:
             found = found._with_method(with_labels(self.attack.method, Solved()), SOLVED)
         elif isinstance(self.attack.method, AutoLeak) and trace.texts is None:
@@ -174,6 +192,26 @@ class Attacker:
             return found
         method = with_evaluations(found.attack.method, self.evaluations, view.network.model, view.shape)
         return found._with_method(method, found.adapted)
+
+    def _check_statistics(self, trace: Trace) -> None:
+        """Raise InputError for statistics that the attack does not read, or that the update does not have."""
+        if self.statistics == BATCH:
+            return
+        got = f"statistics: got {self.statistics!r}, but"
+        if not mixes_batch(trace.view.network.model):
+            raise InputError(
+                f"{got} the network was not trained by its batches' statistics; leave it out, or give --victim-mode train"
+            )
+        if not self.attack.needs.statistics:
+            raise InputError(
+                f"{got} this attack has no prior of batch normalization that reads them; try --attack"
+                " inverting_gradients_batch_norm"
+            )
+        if self.statistics == "inferred" and (trace.training.steps > 1 or (self.defense and self.defense.inputs)):
+            raise InputError(
+                f"{got} these are of one batch of unchanged examples; expected one local step without a defense of the examples,"
+                " or proxy"
+            )
 
     def _check_kind(self, trace: Trace, vocabulary: Path | None) -> None:
         """Raise InputError if the network, the dataset and the attack do not read the same kind of data."""
@@ -272,6 +310,7 @@ class AttackerOptions:
         iterations: Most iterations of a search; None for the recipe's number.
         evaluations: Most gradient evaluations of each victim; None for no limit.
         budget: Most seconds of the attack; None for no limit.
+        statistics: One of `STATISTICS`.
     """
 
     attack: str = "autoleak"
@@ -284,6 +323,7 @@ class AttackerOptions:
     iterations: int | None = None
     evaluations: int | None = None
     budget: float | None = None
+    statistics: str = BATCH
 
     @staticmethod
     def pop_from(options: dict[str, Any]) -> AttackerOptions:
@@ -309,6 +349,11 @@ class AttackerOptions:
             raise InputError(f"evaluations: got {self.evaluations}, expected at least 1")
         if self.dataset is not None:
             resolve("datasets", DatasetRecipe, self.dataset)
+        if self.statistics not in STATISTICS:
+            raise InputError(
+                f"statistics: got {self.statistics!r}, expected {' or '.join(STATISTICS)}; the running ones are those of"
+                " --victim-mode eval"
+            )
         limits = {"iterations": self.iterations, "evaluations": self.evaluations}
         shortened = " ".join(f"--{name} {value}" for name, value in limits.items() if value is not None)
         return Attacker(
@@ -320,6 +365,7 @@ class AttackerOptions:
             budget=self.budget,
             untried=tuple(self._untried()),
             shortened=shortened if self.attack == STRONGEST else "",
+            statistics=self.statistics,
         )
 
     def _untried(self) -> Iterator[str]:

@@ -15,6 +15,7 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.imported import said
 from leakbench.core.task import Heads, with_task
 from leakbench.core.types import Clock, Network, Parameters
+from leakbench.experiment.statistics import solved_statistics
 from leakbench.external.arrays import Named, as_parameters, as_state
 from leakbench.external.network import Normal, in_mode, mixes_batch
 from leakbench.federated.client import NO_EXAMPLE
@@ -112,6 +113,7 @@ class Trace:
         reads: `gradient` or `weights`, what the updates are; None for `gradient` without a learning rate, else `weights`.
         round: Round of the leak, from 1.
         left_out: Number of clients that trained in another way and are not attacked.
+        sent: Buffers that the clients sent after training, for all or one for each; None if they sent none.
         heads: What the network answers instead of a class; the truth then has targets (V, M, k) in place of labels, and `classes`
             is k.
     """
@@ -129,6 +131,7 @@ class Trace:
     round: int = 1
     left_out: int = 0
     heads: Heads | None = None
+    sent: Named | Sequence[Named] | None = field(default=None, repr=False)
 
     @property
     def texts(self) -> LanguageModel | None:
@@ -208,6 +211,30 @@ class Trace:
         )
         _check_gradient(view)
         return view
+
+    @cached_property
+    def solved(self) -> Parameters:
+        """The statistics {name: (V, C)} of the clients' batches, solved from the running statistics that they sent.
+
+        Raises:
+            InputError: If they sent none, or those that they received.
+        """
+        several = [] if self.sent is None else [self.sent] if isinstance(self.sent, Mapping) else [*self.sent]
+        network, victims = self.view.network, len(self.updates)
+        if len(several) != victims:
+            raise InputError(
+                f"statistics: 'inferred' needs the running statistics that each client sent, got those of {len(several)} clients"
+                f" of {victims}; give --before and --after with the buffers, or leave it out"
+            )
+        states = [as_state("after", self.model, state) for state in several]
+        after = {name: torch.stack([state[name] for state in states]) for name in network.statistics}
+        moved = [torch.equal(after[n], old.expand_as(after[n])) for n, old in network.statistics.items() if old.dim()]
+        if all(moved):
+            raise InputError(
+                "statistics: 'inferred' got running statistics equal to those that the clients received, so that they did not"
+                " send them, or trained in eval mode; leave it out"
+            )
+        return solved_statistics(network, after, torch.zeros(self.training.batch, *self.shape))
 
     @property
     def _starts(self) -> list[Named]:

@@ -69,6 +69,8 @@ def attack_update(
     seed: int = 0,
     out: str | Path | None = None,
     vocabulary: str | Path | None = None,
+    statistics: str = "batch",
+    sent: Named | Sequence[Named] | None = None,
 ) -> Outcome:
     """Attack one update of a model, or several, and score the reconstructions where the truth is given.
 
@@ -107,6 +109,10 @@ def attack_update(
         out: Folder for a report, rows and reconstructions, as `leakbench attack --out` writes them. It may not contain anything
             else. An interrupted attack resumes from it.
         vocabulary: File with the tokens of a language model, as of `--vocabulary`; None for those of the dataset.
+        statistics: Statistics of batch normalisation with which a guess is compared, if `victim_mode` is `train`: `batch`, the
+            running ones that were sent to the client; `proxy`, those of public examples; `inferred`, those of the client's batch,
+            solved from `sent`.
+        sent: Buffers that the client sent after training, for one update or one for each; None if it sent none.
 
     Returns:
         The reconstructions; with `truth` also their scores and the verdict, in `summary`.
@@ -134,12 +140,14 @@ def attack_update(
     _check_types(counts, Integral, "a whole number")
     factors = {"momentum": momentum, "weight_decay": weight_decay}
     _check_types({"learning_rate": learning_rate, "success": success, **factors}, Real, "a number")
-    names = {"attack": attack, "defense": defense, "dataset": dataset, "knows": knows}
+    names = {"attack": attack, "defense": defense, "dataset": dataset, "knows": knows, "statistics": statistics}
     _check_types(names, str, "a name as a string")
     shape = _shape(shape)
     updates = _updates("update", update)
     if before is not None:
         _updates("before", before)
+    if sent is not None:
+        _updates("sent", sent)
     if not updates:
         raise InputError("update: got none, expected at least one")
     how = Training(batch, local_iterations, learning_rate, client_optimizer, victim_mode, "", momentum, weight_decay)
@@ -147,10 +155,12 @@ def attack_update(
     arrays = None if truth is None else (torch.as_tensor(truth[0]).float(), torch.as_tensor(truth[1]))
     heads = _heads(classes, targets, loss)
     width = int(classes or 0) if heads is None else heads.size
-    trace = Trace(model, updates, shape, width, how, before, tap, arrays, normal, heads=heads)
+    trace = Trace(model, updates, shape, width, how, before, tap, arrays, normal, heads=heads, sent=sent)
     _ = trace.inputs  # A truth that does not fit is reported first.
     limit = seconds("budget", budget)
-    options = AttackerOptions(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, limit)
+    options = AttackerOptions(
+        attack, defense, dataset, data_dir, success, seed, knows, iterations, None, limit, statistics
+    )
     attacker, path = options(), None if vocabulary is None else Path(vocabulary)
     _check_reads_words(path, trace.texts is not None, type(model).__name__)
     _ = trace.view  # An update that does not fit is reported before the dataset is read.
@@ -266,9 +276,9 @@ class UpdateFiles:
         _check_reads_words(self.vocabulary, isinstance(model, LanguageModel), self.builder)
         check_shapes(model, self.builder)
         befores = _read("before", self.befores)
-        updates = _read("update", self.updates)
-        if self.afters:
-            updates = _changes(model, befores, _read("after", self.afters))
+        updates, afters = _read("update", self.updates), _read("after", self.afters)
+        if afters:
+            updates = _changes(model, befores, afters)
         truth = None if self.truth is None else read_arrays("truth", self.truth)
         heads = self._heads
         second = "labels" if heads is None else "targets"
@@ -277,7 +287,17 @@ class UpdateFiles:
         arrays = None if truth is None else (truth["inputs"], truth[second])
         normal = normal_of(self.normalise, self.shape)
         trace = Trace(
-            model, updates, self.shape, self._width, how, befores or None, self.tap, arrays, normal, heads=heads
+            model,
+            updates,
+            self.shape,
+            self._width,
+            how,
+            befores or None,
+            self.tap,
+            arrays,
+            normal,
+            heads=heads,
+            sent=afters or None,
         )
         _ = trace.inputs, trace.view  # Files that do not fit are reported before the dataset is read.
         return trace, options.with_public(attacker, words).for_network(trace, self.vocabulary)

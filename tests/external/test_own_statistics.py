@@ -1,0 +1,152 @@
+"""Statistics of batch normalisation that the attacker of an own update has: those of public examples, or of the client's batch."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import called
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import leakbench
+from leakbench.core.errors import InputError
+from leakbench.external.attacker import AttackerOptions
+from leakbench.external.trace import Trace, Training
+
+SHAPE, CLASSES, BATCH, RATE, VICTIMS = (1, 6, 6), 3, 4, 0.1, 2
+ATTACK = "inverting_gradients_batch_norm"
+
+
+def build() -> nn.Module:
+    """Return a network with PyTorch's own batch normalisation, whose running statistics are not those of a fresh layer."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Sigmoid(), nn.Flatten(), nn.Linear(48, CLASSES)]
+    model = nn.Sequential(*layers)
+    model[1].running_mean.uniform_(0.1, 0.5)
+    model[1].running_var.uniform_(0.5, 1.5)
+    return model
+
+
+def trained(victim: int) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
+    """Return (the state that a client sends after one step in train mode, its inputs and labels, its first layer's outputs)."""
+    model, rng = build().train(), torch.Generator().manual_seed(victim)
+    x, y = torch.rand(BATCH, *SHAPE, generator=rng), torch.arange(BATCH) % CLASSES
+    with torch.no_grad():
+        entering = model[0](x)
+    step = torch.optim.SGD(model.parameters(), RATE)
+    nn.functional.cross_entropy(model(x), y).backward()
+    step.step()
+    return {name: t.clone() for name, t in model.state_dict().items()}, x, y, entering
+
+
+def trace(sent: bool = True, mode: str = "train", **more: int) -> tuple[Trace, list[Tensor]]:
+    before = build().state_dict()
+    clients = [trained(victim) for victim in range(VICTIMS)]
+    updates = [{n: after[n] - before[n] for n, _ in build().named_parameters()} for after, *_ in clients]
+    truth = torch.stack([x for _, x, _, _ in clients]), torch.stack([y for _, _, y, _ in clients])
+    how = Training(BATCH, learning_rate=RATE, mode=mode, **more)
+    buffers = [after for after, *_ in clients] if sent else None
+    found = Trace(build(), updates, SHAPE, CLASSES, how, before, "type-1", truth, sent=buffers)
+    return found, [entering for *_, entering in clients]
+
+
+def test_the_statistics_of_each_batch_are_solved_from_what_pytorch_sends() -> None:
+    found, entering = trace()
+    view = AttackerOptions(ATTACK, statistics="inferred")().for_network(found).view(found)
+    assert view.statistics is not None and view.knowledge.statistics == "inferred"
+    for victim, x in enumerate(entering):
+        flat = x.transpose(0, 1).flatten(1)
+        torch.testing.assert_close(view.statistics["1.running_mean"][victim], flat.mean(1), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            view.statistics["1.running_var"][victim], flat.var(1, correction=0), rtol=1e-3, atol=1e-5
+        )
+
+
+def test_statistics_of_public_examples_leave_out_the_truth() -> None:
+    """A dataset whose public examples are the truth and one other gives the statistics of the other alone."""
+    found, _ = trace()
+    assert found.inputs is not None
+    attacker = AttackerOptions(ATTACK, statistics="proxy")()
+    public = attacker.public(SHAPE, CLASSES)
+    other = public.first(5)
+    both = dataclasses.replace(
+        other,
+        inputs=torch.cat([found.inputs.flatten(0, 1), other.inputs]),
+        labels=torch.cat([torch.zeros(VICTIMS * BATCH, dtype=torch.int64), other.labels]),
+    )
+    seen = {}
+    for name, examples in (("both", both), ("other", other)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("leakbench.external.attacker.Attacker.public", lambda *_, e=examples: e)
+            statistics = attacker.view(found).statistics
+        assert statistics is not None
+        seen[name] = statistics["1.running_mean"]
+    assert torch.equal(seen["both"], seen["other"])
+    assert torch.equal(seen["other"][0], seen["other"][1])
+
+
+@pytest.mark.parametrize(
+    ("statistics", "attack", "how", "words"),
+    [
+        ("given", ATTACK, {}, "got 'given', expected batch or proxy or inferred"),
+        ("inferred", ATTACK, {"mode": "eval"}, "not trained by its batches' statistics"),
+        ("proxy", "inverting_gradients", {}, "this attack has no prior of batch normalization"),
+        ("inferred", ATTACK, {"steps": 2}, "expected one local step"),
+    ],
+)
+def test_statistics_that_do_not_fit_are_refused(statistics: str, attack: str, how: dict[str, int], words: str) -> None:
+    found, _ = trace(**how)
+    if how.get("steps"):
+        found = dataclasses.replace(found, truth=None)
+    with pytest.raises(InputError, match=words):
+        AttackerOptions(attack, statistics=statistics)().for_network(found).view(found)
+
+
+def test_running_statistics_that_were_not_sent_are_refused() -> None:
+    attacker = AttackerOptions(ATTACK, statistics="inferred")()
+    found, _ = trace(sent=False)
+    with pytest.raises(InputError, match="got those of 0 clients of 2"):
+        attacker.view(found)
+    same = dataclasses.replace(found, sent=[build().state_dict()] * VICTIMS)
+    with pytest.raises(InputError, match="equal to those that the clients received"):
+        attacker.view(same)
+
+
+def test_the_command_and_the_function_read_what_a_client_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after, x, y, _ = trained(0)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n\n\ndef build():\n    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Sigmoid(),"
+        f" nn.Flatten(), nn.Linear(48, {CLASSES}))\n"
+    )
+    save_file(dict(build().state_dict()), tmp_path / "before.safetensors")
+    save_file(after, tmp_path / "after.safetensors")
+    asked = (
+        f"attack --model mine:build --before before.safetensors --after after.safetensors --shape 1,6,6 --classes {CLASSES}"
+        f" --batch {BATCH} --learning-rate {RATE} --victim-mode train --attack {ATTACK} --iterations 2 -v"
+    )
+    code, out, _ = called(monkeypatch, capsys, *asked.split(), "--statistics", "inferred")
+    assert code == 0
+    assert "statistics of batch normalisation of the client's batch" in " ".join(out.split())
+    answers = {
+        choice: leakbench.attack_update(
+            build(),
+            {n: after[n] - p.detach() for n, p in build().named_parameters()},
+            shape=SHAPE,
+            classes=CLASSES,
+            batch=BATCH,
+            before=build().state_dict(),
+            learning_rate=RATE,
+            victim_mode="train",
+            attack=ATTACK,
+            iterations=40,
+            statistics=choice,
+            sent=after,
+            truth=(x[None], y[None]),
+        ).answer.inputs
+        for choice in ("batch", "inferred")
+    }
+    assert not torch.equal(answers["batch"], answers["inferred"])
