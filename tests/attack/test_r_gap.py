@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from leakbench.attack.doubts import RANK
 from leakbench.attack.methods.r_gap import RGap, _Layer, _solver
+from leakbench.attack.one_step import likeliest
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Network
@@ -93,6 +94,15 @@ def test_a_layer_with_fewer_equations_than_inputs_has_the_doubt() -> None:
         read[row, [0, 1, 4, 5]] = True
     torch.testing.assert_close(answer.inputs[..., read], x[..., read], rtol=0, atol=1e-6)
     assert (answer.inputs[..., ~read].abs() < 1e-9).all()
+
+
+def test_the_doubt_is_that_of_the_chosen_reconstruction() -> None:
+    """Of several roots, each victim has the doubt of its own likeliest one."""
+    answer = RGap()((view(chain(nn.Tanh()))[0],), rngs())
+    sure = [torch.tensor([[0.0], [1.0], [0.0]]), torch.tensor([[1.0], [0.0], [2.0]])]
+    doubted = [torch.tensor([True, True, False]), torch.tensor([False, False, True])]
+    roots = [dataclasses.replace(answer, certainty=c, doubts={RANK: d}) for c, d in zip(sure, doubted, strict=True)]
+    assert likeliest(roots).doubts[RANK].tolist() == [False, True, True]
 
 
 def test_the_normal_matrix_is_that_of_the_layer() -> None:
