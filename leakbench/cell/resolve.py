@@ -38,7 +38,7 @@ from leakbench.core.words import Threshold, check_success
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe
-from leakbench.data.targets import with_class_head, with_label_head
+from leakbench.data.targets import with_class_head
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
@@ -74,8 +74,7 @@ def with_examples(
     """
     if cell.data.has_examples:
         return cell
-    more = {} if cell.settings.size is None else {"size": cell.settings.size}
-    data = _as_read(load(dataset, data_dir, progress=progress, **more)[2], cell.settings)
+    data = _as_read(load(dataset, data_dir, progress=progress, size=cell.settings.size)[2], cell.settings)
     cell = identified(dataclasses.replace(cell, data=data))
     check_looks(cell)
     return cell
@@ -236,13 +235,11 @@ def _as_read(data: Dataset, s: Settings) -> Dataset:
 def _data(request: Request, data_dir: Path | None, progress: Any, load: Load) -> tuple[str, DatasetRecipe, Dataset]:
     """Return (name, recipe, data) of a request: without examples where the recipe has sizes, with those that targets need."""
     if request.targets is None:
-        name, recipe, data = without_examples(request.dataset, data_dir, progress, load, request.size)
-    else:  # Targets are computed from the examples.
-        _check_targets(request.targets, *resolve("datasets", DatasetRecipe, request.dataset))
-        more = {} if request.size is None else {"size": request.size}
-        name, recipe, data = load(request.dataset, data_dir, progress=progress, **more)
-        data = recipe.targets[request.targets](data)
-    return name, recipe, with_label_head(data) if data.train_targets.dim() == 2 else data
+        return without_examples(request.dataset, data_dir, progress, load, request.size)
+    # Targets are computed from the examples.
+    _check_targets(request.targets, *resolve("datasets", DatasetRecipe, request.dataset))
+    name, recipe, data = load(request.dataset, data_dir, progress=progress, size=request.size)
+    return name, recipe, recipe.targets[request.targets](data)
 
 
 def _check_targets(asked: str, name: str, recipe: DatasetRecipe) -> None:
