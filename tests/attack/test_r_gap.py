@@ -178,6 +178,17 @@ def test_what_it_cannot_invert_is_refused() -> None:
         RGap()((noisy,), rngs())
 
 
+def test_layers_with_too_many_inputs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither memory nor time would be enough for all equations of large pictures: `autoleak` then leaves it out."""
+    shown, _ = view(chain(nn.LeakyReLU(0.2)))
+    monkeypatch.setattr("leakbench.attack.methods.r_gap.MOST", 500)
+    assert RGap().applies(shown)
+    monkeypatch.setattr("leakbench.attack.methods.r_gap.MOST", 499)
+    assert not RGap().applies(shown)
+    with pytest.raises(InputError, match="got 500, expected at most 499"):
+        RGap()((shown,), rngs())
+
+
 def test_an_update_that_is_not_finite_gives_no_reconstruction() -> None:
     """Only the victim whose update is not finite lacks a reconstruction."""
     shown, x = view(chain(nn.LeakyReLU(0.2)))
