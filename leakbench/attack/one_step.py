@@ -25,6 +25,7 @@ def answered_at_once(
     rngs: Generators,
     fit: Fit | None = None,
     labels: Tensor | None = None,
+    certainty: Tensor | None = None,
 ) -> Reconstruction:
     """Return inputs as a reconstruction after one step and one evaluation.
 
@@ -34,10 +35,8 @@ def answered_at_once(
         rngs: Victim v draws from rngs[v].
         fit: What the attack learned before.
         labels: (V, M) int64, labels that the attack has read; None for those of `LastLayer`.
-
-    Returns:
-        The certainty is minus the squared distance of the gradients of the reconstruction
-        from the observed ones, summed over the views.
+        certainty: (V, M); None for minus the squared distance of the reconstruction's gradients from the observed ones, summed
+            over the views.
     """
     view = views[0]
     targets = _targets(view, rngs) if labels is None else one_hot(labels, view.classes)
@@ -50,7 +49,7 @@ def answered_at_once(
         inputs=inputs,
         labels=targets.argmax(-1) if heads is None else torch.full_like(targets.argmax(-1), -1),
         targets=None if heads is None else heads.decided(targets),
-        certainty=-distance[:, None].expand(-1, view.examples),
+        certainty=-distance[:, None].expand(-1, view.examples) if certainty is None else certainty,
         trajectory=distance[None],
         steps=once,
         evaluations=once,
@@ -67,19 +66,14 @@ def _targets(view: View, rngs: Generators) -> Tensor:
     For another task than classes, return the targets (V, M, k) that the last layer shows, else those of no preference.
     """
     heads = heads_of(view.network.model)
+    nothing = view.like.new_zeros(view.victims, view.examples, view.classes)
     if heads is not None:
         targets = solved_targets(view)
-        like = view.like
-        return (
-            heads.possible(heads.start(like.new_zeros(view.victims, view.examples, view.classes)))
-            if targets is None
-            else targets
-        )
+        return heads.possible(heads.start(nothing)) if targets is None else targets
     try:
         return LastLayer()(view, rngs).targets
     except InputError:
-        like = view.like
-        return like.new_full((view.victims, view.examples, view.classes), 1 / view.classes)
+        return nothing + 1 / view.classes
 
 
 def likeliest(answers: list[Reconstruction]) -> Reconstruction:
@@ -103,4 +97,5 @@ def likeliest(answers: list[Reconstruction]) -> Reconstruction:
         evaluations=many,
         iterates=inputs[None],
         spent=many[None],
+        doubts={why: of_each([a.doubts[why] for a in answers]) for why in answers[0].doubts},
     )

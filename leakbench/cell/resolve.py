@@ -14,6 +14,7 @@ from leakbench.attack.slots.labels import Solved, with_labels
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
+from leakbench.cell.federation import by_passes, check_scaffold, federation_of
 from leakbench.cell.fit import (
     WORDS,
     check_alone,
@@ -34,12 +35,10 @@ from leakbench.core.recipe import resolve
 from leakbench.core.request import CLASS, NEXT_TOKEN, TARGETS, Request, check_request, leak_rounds, networks_of
 from leakbench.core.task import pinned_loss
 from leakbench.core.words import Threshold, check_success
-from leakbench.data.availability import written_availability
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import Load, load_dataset, without_examples
-from leakbench.data.partition import partition_of
-from leakbench.data.recipe import DatasetRecipe, Federation
-from leakbench.data.targets import with_class_head, with_label_head
+from leakbench.data.recipe import DatasetRecipe
+from leakbench.data.targets import with_class_head
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
@@ -75,8 +74,7 @@ def with_examples(
     """
     if cell.data.has_examples:
         return cell
-    more = {} if cell.settings.size is None else {"size": cell.settings.size}
-    data = _as_read(load(dataset, data_dir, progress=progress, **more)[2], cell.settings)
+    data = _as_read(load(dataset, data_dir, progress=progress, size=cell.settings.size)[2], cell.settings)
     cell = identified(dataclasses.replace(cell, data=data))
     check_looks(cell)
     return cell
@@ -103,75 +101,87 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         attack = _with_iterations(attack, request.iterations)
     if request.knows is not None:
         attack = dataclasses.replace(attack, knows=request.knows)
-    device = device_of(request.device)
+    names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
     check_kind(attack, data, (attack_name, data_name))
     request = _with_success(request, data, data_name)
-    federation = _federation(request, recipe)
-    recipes_leak = defense.leak_model or attack.leak_model
-    heads = None if data.targets is None else data.heads
-    model = _model("model", request.model, defense.model, default_model(data.layout, heads))
-    leak_model = _model("leak-model", request.leak_model, recipes_leak, default_leak_model(data.layout, heads))
-    if request.leak_model is not None:
-        check_takes(leak_model, data.layout, "leak-model")
     lpips, weights = _lpips(request.lpips_weights)
-    loss = _loss(request.loss, data, data_name)
-    settings = Settings(
-        protocol=request.protocol,
-        taps=tuple(tap for tap in TAPS if tap in request.taps),
-        victims=request.victims,
-        leak_batch=federation.batch if request.leak_batch is None else request.leak_batch,
-        leak_rounds=leak_rounds(request, federation.rounds),
-        model=model,
-        leak_model=leak_model,
-        federation=federation,
-        success=None if request.success is None else float(request.success),
-        candidates=recipe.candidates if request.candidates is None else request.candidates,
-        lpips=weights,
-        seed=request.seed,
-        device=str(device),
-        victim_mode=request.victim_mode,
-        init=rule_of(request.init)[0],
-        trainable=str(trainable_of(request.trainable)),
-        loss=loss,
-        targets=request.targets or "",
-        join_rounds=request.join_rounds,
-        pictures=request.pictures,
-        reads=request.reads,
-        engine=request.engine,
-        observations=request.observations,
-        networks=_networks(request, model if request.protocol == "live" else leak_model),
-        budget=request.budget,
-        canaries=request.canaries,
-        examples_per_person=request.examples_per_person,
-        size=request.size,
-        statistics=request.statistics,
-    )
-    defense = _by_passes(defense, settings)
-    _check_scaffold(settings)
-    data = _as_read(data, settings)
-    attack = _for_targets(attack, settings.loss)
-    if settings.join_rounds and len(settings.leak_rounds) < 2:
-        raise InputError(
-            f"join-rounds: got the leak round {settings.leak_rounds[0]} alone, expected two or more in --leak-rounds"
-        )
-    check_loss(settings, attack, defense, {"attack": attack_name, "defense": defense_name})
-    check_alone(settings, attack, defense, attack_name)
-    check_statistics(settings, attack, defense, attack_name)
-    check_class(settings, data, attack, (attack_name, data_name))
-    if settings.victims > len(data.victims):
-        raise InputError(
-            f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"
-        )
-    if request.evaluations is not None:
-        network = probe(defense, data, settings, settings.leaking).network
-        method = with_evaluations(attack.method, request.evaluations, network.model, data.shape)
-        attack = dataclasses.replace(attack, method=method)
-    if isinstance(attack.method, ReadsParameters) or lies(attack.server):
-        check_trained(settings, attack, probe(defense, data, settings, settings.leaking).network, attack_name)
-    names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
+    settings = _settings(request, recipe, data, data_name, defense.model, defense.leak_model or attack.leak_model)
+    settings = dataclasses.replace(settings, lpips=weights)
+    defense, data, attack = by_passes(defense, settings), _as_read(data, settings), _for_targets(attack, settings.loss)
+    _check(settings, data, attack, defense, names)
+    attack = _on_network(attack, request, settings, defense, data, attack_name)
     cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, "", request, data_dir))
     check_looks(cell)
     return cell
+
+
+def _settings(
+    request: Request, recipe: DatasetRecipe, data: Dataset, name: str, of_model: str, of_leak_model: str
+) -> Settings:
+    """Return the settings of a request, with those of the recipes where it has none.
+
+    Args:
+        name: Name of the data set.
+        of_model: Network in the recipe of the defense; empty without one.
+        of_leak_model: Network in the recipe of the defense or the attack; empty without one.
+    """
+    device = device_of(request.device)
+    federation = federation_of(request, recipe.federation)
+    heads = None if data.targets is None else data.heads
+    model = _model("model", request.model, of_model, default_model(data.layout, heads))
+    leak_model = _model("leak-model", request.leak_model, of_leak_model, default_leak_model(data.layout, heads))
+    if request.leak_model is not None:
+        check_takes(leak_model, data.layout, "leak-model")
+    same = {f.name: getattr(request, f.name) for f in dataclasses.fields(Settings) if hasattr(request, f.name)}
+    resolved: dict[str, Any] = {
+        "taps": tuple(tap for tap in TAPS if tap in request.taps),
+        "leak_batch": federation.batch if request.leak_batch is None else request.leak_batch,
+        "leak_rounds": leak_rounds(request, federation.rounds),
+        "model": model,
+        "leak_model": leak_model,
+        "federation": federation,
+        "success": None if request.success is None else float(request.success),
+        "candidates": recipe.candidates if request.candidates is None else request.candidates,
+        "lpips": "",
+        "device": str(device),
+        "init": rule_of(request.init)[0],
+        "trainable": str(trainable_of(request.trainable)),
+        "loss": _loss(request.loss, data, name),
+        "targets": request.targets or "",
+        "networks": _networks(request, model if request.protocol == "live" else leak_model),
+    }
+    return Settings(**same | resolved)
+
+
+def _check(s: Settings, data: Dataset, attack: Attack, defense: Defense, names: dict[str, str]) -> None:
+    """Raise InputError for parts of a cell that do not fit its settings."""
+    check_scaffold(s)
+    if s.join_rounds and len(s.leak_rounds) < 2:
+        raise InputError(
+            f"join-rounds: got the leak round {s.leak_rounds[0]} alone, expected two or more in --leak-rounds"
+        )
+    check_loss(s, attack, defense, names)
+    check_alone(s, attack, defense, names["attack"])
+    check_statistics(s, attack, defense, names["attack"])
+    check_class(s, data, attack, (names["attack"], names["dataset"]))
+    if s.victims > len(data.victims):
+        raise InputError(
+            f"victims: got {s.victims}, the set {names['dataset']!r} holds {len(data.victims)} that may be attacked"
+        )
+
+
+def _on_network(attack: Attack, request: Request, s: Settings, defense: Defense, data: Dataset, name: str) -> Attack:
+    """Return the attack with the iterations of the request's evaluations, after checks against the network that leaks."""
+    reads = isinstance(attack.method, ReadsParameters) or lies(attack.server)
+    if request.evaluations is None and not reads:
+        return attack
+    network = probe(defense, data, s, s.leaking).network
+    if request.evaluations is not None:
+        method = with_evaluations(attack.method, request.evaluations, network.model, data.shape)
+        attack = dataclasses.replace(attack, method=method)
+    if reads:
+        check_trained(s, attack, network, name)
+    return attack
 
 
 def _with_success(request: Request, data: Dataset, name: str) -> Request:
@@ -181,112 +191,6 @@ def _with_success(request: Request, data: Dataset, name: str) -> Request:
     measure = EDIT_DISTANCE if data.kind == TEXT else RMSE
     check_success(request.success, measure.name, f"{name!r} holds {WORDS[data.kind]}")
     return dataclasses.replace(request, success=Threshold(request.success, measure.name))
-
-
-def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
-    plain = recipe.federation
-    asked = {
-        "clients": (request.clients, plain.clients),
-        "clients-per-round": (request.clients_per_round, plain.clients_per_round),
-        "train-rounds": (request.train_rounds, plain.rounds),
-        "local-iterations": (request.local_iterations, plain.local_iterations),
-        "batch": (request.batch, plain.batch),
-        "examples-per-client": (request.examples_per_client, plain.examples_per_client),
-    }
-    numbers = {name: usual if value is None else value for name, (value, usual) in asked.items()}
-    if request.clients is not None and request.clients_per_round is None:
-        numbers["clients-per-round"] = min(numbers["clients-per-round"], numbers["clients"])
-    if numbers["clients-per-round"] > numbers["clients"]:
-        raise InputError(
-            f"clients-per-round: got {numbers['clients-per-round']}, more than there are clients ({numbers['clients']})"
-        )
-    held = numbers["examples-per-client"]
-    if numbers["batch"] > held:
-        raise InputError(f"batch: got {numbers['batch']}, more than the {held} examples that a client holds")
-    if request.examples_per_person > held:
-        raise InputError(
-            f"examples-per-person: got {request.examples_per_person}, more than the {held} examples that a client holds"
-        )
-    epochs = 0 if request.local_iterations is not None else request.epochs or plain.epochs
-    if epochs:
-        if held % numbers["batch"]:
-            raise InputError(
-                f"epochs: got batches of {numbers['batch']} and {held} examples of a client, expected a batch size that divides"
-                " them; set --batch or --examples-per-client"
-            )
-        numbers["local-iterations"] = epochs * (held // numbers["batch"])
-    proximal = request.proximal if request.proximal is not None else plain.proximal
-    algorithm = request.algorithm or ("fedprox" if proximal else plain.algorithm)
-    if algorithm != "fedprox":
-        proximal = 0.0
-    elif not proximal:
-        raise InputError("proximal: not given, expected a number > 0 with --algorithm fedprox, as 0.01")
-    optimizer = request.client_optimizer or plain.client_optimizer
-    momentum = plain.momentum if request.momentum is None else request.momentum
-    if momentum and optimizer != "sgd":
-        raise InputError(f"momentum: got {momentum:g} with --client-optimizer {optimizer}, expected 0, or sgd")
-    availability = written_availability(plain.availability if request.availability is None else request.availability)
-    decay = plain.weight_decay if request.weight_decay is None else request.weight_decay
-    if algorithm == "scaffold" and (momentum or decay or optimizer != "sgd"):
-        raise InputError(
-            "algorithm: scaffold takes plain SGD, whose steps its control variates average; leave --momentum, --weight-decay and"
-            " --client-optimizer out"
-        )
-    return dataclasses.replace(
-        plain,
-        clients=numbers["clients"],
-        clients_per_round=numbers["clients-per-round"],
-        rounds=numbers["train-rounds"],
-        local_iterations=numbers["local-iterations"],
-        batch=numbers["batch"],
-        learning_rate=plain.learning_rate if request.learning_rate is None else request.learning_rate,
-        dropout=plain.dropout if request.dropout is None else request.dropout,
-        client_optimizer=optimizer,
-        epochs=epochs,
-        examples_per_client=held,
-        partition=plain.partition if request.partition is None else partition_of(request.partition),
-        momentum=momentum,
-        weight_decay=decay,
-        algorithm=algorithm,
-        availability=availability,
-        proximal=proximal,
-    )
-
-
-def _check_scaffold(s: Settings) -> None:
-    """Raise InputError for what SCAFFOLD's control variates would change, and what is not computed with them."""
-    if s.federation.algorithm != "scaffold":
-        return
-    if s.protocol == "live" and any(s.leak_rounds):
-        raise InputError(
-            f"leak-rounds: got {','.join(map(str, s.leak_rounds))} with --algorithm scaffold, expected 0: later updates contain the"
-            " control variates of earlier rounds, which are not attacked yet"
-        )
-    if s.canaries:
-        raise InputError(
-            f"canaries: got {s.canaries} with --algorithm scaffold, which does not audit control variates; leave one of them out"
-        )
-
-
-def _by_passes(defense: Defense, s: Settings) -> Defense:
-    """Return the defense with the batches of clients that pass over their examples.
-
-    Raises:
-        InputError: If the defense draws batches in another way, or if the leaked batch does not divide a client's examples.
-    """
-    f = s.federation
-    if not f.epochs:
-        return defense
-    if defense.batches == "poisson":
-        raise InputError(
-            "epochs: the defense draws Poisson batches (batches: poisson), which are not passes over a client's examples; leave"
-            " --epochs out, or take a defense with fixed batches"
-        )
-    if max(s.leak_batch, f.examples_per_client) % s.leak_batch:
-        raise InputError(
-            f"leak-batch: got {s.leak_batch} with --epochs, expected a divisor of a client's {f.examples_per_client} examples"
-        )
-    return dataclasses.replace(defense, batches="split")
 
 
 def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
@@ -331,13 +235,11 @@ def _as_read(data: Dataset, s: Settings) -> Dataset:
 def _data(request: Request, data_dir: Path | None, progress: Any, load: Load) -> tuple[str, DatasetRecipe, Dataset]:
     """Return (name, recipe, data) of a request: without examples where the recipe has sizes, with those that targets need."""
     if request.targets is None:
-        name, recipe, data = without_examples(request.dataset, data_dir, progress, load, request.size)
-    else:  # Targets are computed from the examples.
-        _check_targets(request.targets, *resolve("datasets", DatasetRecipe, request.dataset))
-        more = {} if request.size is None else {"size": request.size}
-        name, recipe, data = load(request.dataset, data_dir, progress=progress, **more)
-        data = recipe.targets[request.targets](data)
-    return name, recipe, with_label_head(data) if data.train_targets.dim() == 2 else data
+        return without_examples(request.dataset, data_dir, progress, load, request.size)
+    # Targets are computed from the examples.
+    _check_targets(request.targets, *resolve("datasets", DatasetRecipe, request.dataset))
+    name, recipe, data = load(request.dataset, data_dir, progress=progress, size=request.size)
+    return name, recipe, recipe.targets[request.targets](data)
 
 
 def _check_targets(asked: str, name: str, recipe: DatasetRecipe) -> None:

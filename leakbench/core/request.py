@@ -69,6 +69,9 @@ CLASS, NEXT_TOKEN, SQUARED = LOSSES = ("class", "next_token", "squared")
 """Losses of networks: the cross-entropy of an example's class, the mean of that of the next tokens of a text, or the squared error
 of the outputs from the targets."""
 
+FUNCTION = "package.module:function"
+"""Among the words that a field accepts: a user's own function."""
+
 TARGETS = "targets"
 """The loss `class` of a cell with `targets`: that of each of their heads."""
 
@@ -202,7 +205,7 @@ class Request:
                 "(squared error of the outputs from the targets), or package.module:function of your own."
             )
         ),
-        LOSSES,
+        (*LOSSES, FUNCTION),
     ] = "class"
     trainable: Annotated[
         str,
@@ -615,16 +618,15 @@ FEW_WORDS = 2
 
 
 def _check_words(name: str, value: Any) -> None:
-    for extra in metadata(name):
-        if isinstance(extra, tuple) and value is not None:
-            for word in value if isinstance(value, tuple) else (value,):
-                if word not in extra and not (name == "loss" and ":" in word):
-                    near, accepted = nearest(word, extra), " or ".join(extra)
-                    if name == "loss":
-                        accepted += " or package.module:function"
-                    if len(extra) <= FEW_WORDS or name == "loss":
-                        near = f", expected {accepted}{'' if near.startswith('; known') else near}"
-                    raise InputError(f"{_option(name)}: got {word!r}{near}")
+    accepted = next((extra for extra in metadata(name) if isinstance(extra, tuple)), ())
+    if not accepted or value is None:
+        return
+    for word in value if isinstance(value, tuple) else (value,):
+        if word not in accepted and not (FUNCTION in accepted and ":" in word):
+            near = nearest(word, accepted)
+            if len(accepted) <= FEW_WORDS or FUNCTION in accepted:
+                near = f", expected {' or '.join(accepted)}{'' if near.startswith('; known') else near}"
+            raise InputError(f"{_option(name)}: got {word!r}{near}")
 
 
 def _check_bounds(name: str, value: Any) -> None:

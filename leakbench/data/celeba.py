@@ -14,9 +14,9 @@ from torch import Tensor
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.part import Count, Text, part
 from leakbench.data.cache import NO_CACHE, Cache
-from leakbench.data.checks import AnMd5File, Check, Md5File, check_files, checked_bytes, within
+from leakbench.data.checks import AnMd5File, Check, Md5File, check_files, checked_bytes, lines_of, within
 from leakbench.data.dataset import Dataset, people_apart
-from leakbench.data.photographs import Pinned, Side, check_pin, listing_of, read_content, shown, squares
+from leakbench.data.photographs import Pinned, Side, accepted_listing, read_content, shown, squares
 from leakbench.data.pictures import unit
 from leakbench.data.split import SplitSeed, TestShare, split
 
@@ -107,8 +107,7 @@ class CelebA:
         rows, train, test = self._parts(tables)
         used = torch.cat([rows[train], rows[test]])
         paths = [root / PHOTOGRAPHS / tables.names[i] for i in used.tolist()]
-        listing = listing_of(root, paths)
-        check_pin(root, self.sha256, listing)
+        listing = accepted_listing(root, paths, self.sha256)
         targets, names = self._targets(tables, used)
         people = tables.people[used]
         half = len(train)
@@ -146,7 +145,7 @@ class CelebA:
     def _tables(self, folder: Path | None) -> _Tables:
         contents = [checked_bytes(folder, file) for file in self.files]
         places = [within(folder) / file.file for file in self.files]
-        lines = [_lines(content, where) for content, where in zip(contents, places, strict=True)]
+        lines = [lines_of(content, where) for content, where in zip(contents, places, strict=True)]
         # The first line of the attributes is the number of rows, the second one has their names.
         titles = tuple(shown(word) for word in " ".join(lines[0][1:2]).split())
         rows = [
@@ -162,13 +161,6 @@ class CelebA:
             raise InputError(f"{places[0]}: got no table of attributes that are 1 or -1")
         whole = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for content in contents)).hexdigest()
         return _Tables(names, (values + 1) // 2, titles, people[:, 0], splits[:, 0], whole)
-
-
-def _lines(content: bytes, where: Path) -> list[str]:
-    try:
-        return content.decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not text in UTF-8: {error}") from None
 
 
 def _rows(lines: list[str], where: Path, width: int) -> dict[str, list[int]]:

@@ -26,6 +26,7 @@ __all__ = [
     "checked_bytes",
     "identity",
     "identity_of",
+    "lines_of",
     "sha256_of",
     "within",
 ]
@@ -164,6 +165,14 @@ def identity_of(files: Iterable[tuple[str, str]]) -> str:
     """Return the same sha256 of files given as (name, sha256). A name that is not UTF-8 counts with its own bytes."""
     lines = "".join(f"{sha}  {name}\n" for name, sha in sorted(files))
     return hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()
+
+
+def lines_of(content: bytes, where: Path) -> list[str]:
+    """Return the lines of a file's content; raises InputError for another encoding than UTF-8."""
+    try:
+        return content.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not text in UTF-8: {error}") from None
 
 
 def within(folder: Path | None) -> Path:

@@ -17,7 +17,7 @@ from leakbench.core.part import Count, part
 from leakbench.data.cache import NO_CACHE, Arrays, Cache
 from leakbench.data.checks import Check, within
 from leakbench.data.dataset import Dataset, people_apart
-from leakbench.data.photographs import Pinned, check_pin, listing_of, read_content, shown, visible
+from leakbench.data.photographs import Pinned, accepted_listing, listing_of, read_content, shown, visible
 from leakbench.data.pictures import Pixels, unit
 from leakbench.data.split import SplitSeed, TestShare, split
 
@@ -89,8 +89,7 @@ class Femnist:
         """Read the set; raises InputError for a file that is missing or has another form."""
         root = within(folder)
         files = self._files(root)
-        listing = listing_of(root, [path for each in files for path in each])
-        check_pin(root, self.sha256, listing)
+        listing = accepted_listing(root, [path for each in files for path in each], self.sha256)
         read = self._read(files, cache, f"femnist-v1-{listing[:32]}-{self.split}-{self.most_writers or 'all'}")
         train, test = self._parts(read)
         for name, chosen in (("training", train), ("test", test)):

@@ -20,6 +20,7 @@ from leakbench.data.formats import Format, ReadsAnySize
 from leakbench.data.recipe import DatasetRecipe, Origin
 from leakbench.data.resize import resized
 from leakbench.data.sizes import Sizes
+from leakbench.data.targets import with_label_head
 
 __all__ = ["Load", "find_folder", "load_dataset", "without_examples"]
 
@@ -61,6 +62,8 @@ def load_dataset(
     data = form(folder, Cache(home / "decoded" if home else None, warn))
     data.check(name)
     data = dataclasses.replace(data, name=name)
+    if data.train_targets.dim() == 2:
+        data = with_label_head(data)
     if sizes is not None:
         sizes.check(data)
     attributes_of(data, recipe.sensitive)
@@ -96,10 +99,9 @@ def without_examples(
         InputError: For an unknown name, or as `load` does.
     """
     name, recipe = resolve("datasets", DatasetRecipe, name_or_path)
-    more = {} if size is None else {"size": size}
     _, sizes = at_size(recipe, size)
     if sizes is None:
-        return load(name_or_path, data_dir, progress=progress, **more)
+        return load(name_or_path, data_dir, progress=progress, size=size)
     data = sizes.without_examples(name)
     return name, recipe, data if size is None else resized(data, size)
 

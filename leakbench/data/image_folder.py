@@ -14,21 +14,20 @@ from leakbench.core.errors import InputError
 from leakbench.core.part import Count, part
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import Check, within
-from leakbench.data.dataset import Dataset, everyone
+from leakbench.data.dataset import Dataset
 from leakbench.data.photographs import (
     PICTURES,
     Pinned,
     Side,
-    check_pin,
+    accepted_listing,
+    dataset_of,
     listing_of,
     pictures_in,
     read_content,
     shown,
     squares,
-    unknown_pictures,
     visible,
 )
-from leakbench.data.pictures import unit
 from leakbench.data.split import Split, SplitSeed, TestShare, split
 
 __all__ = ["ImageFolder"]
@@ -84,20 +83,15 @@ class ImageFolder:
     def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
         """Read the set; raises InputError for a picture that cannot be read, an empty class, or a split without pictures."""
         album = self._album(folder)
-        listing = listing_of(album.root, album.paths)
-        check_pin(album.root, self.sha256, listing)
+        listing = accepted_listing(album.root, album.paths, self.sha256)
         train, test = self._parts(album)
         labels = album.labels
         if missing := sorted(set(range(len(album.names))) - set(labels[train].tolist())):
             raise InputError(f"{album.root}: the class {album.names[missing[0]]!r} has no training picture; add some")
         pixels = squares(album.paths, self.side, cache, f"folder-v1-{listing[:32]}")
-        try:
-            public = unknown_pictures(pixels[train], pixels[test])
-        except InputError as error:
-            raise InputError(f"{album.root}: {error}") from None
-        halves = (unit(pixels[train]), labels[train], unit(pixels[test]), labels[test])
         content = read_content(listing, f"{self.side} x {self.side}", labels, train, test)
-        return Dataset("", "image", *halves, album.names, everyone(train), content, public=public)
+        halves = (pixels[train], pixels[test])
+        return dataset_of(album.root, halves, (labels[train], labels[test]), album.names, content)
 
     def training_count(self) -> int:
         """Return the number of training pictures; raises InputError as a call does, but reads no picture."""

@@ -17,7 +17,8 @@ from leakbench.core.errors import InputError
 from leakbench.core.untrusted import CONTROLS
 from leakbench.data.cache import Cache
 from leakbench.data.checks import identity_of, sha256_of
-from leakbench.data.pictures import MOST_PIXELS, Pixels
+from leakbench.data.dataset import Dataset, everyone
+from leakbench.data.pictures import MOST_PIXELS, Pixels, unit
 from leakbench.engine.memory import memory_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ __all__ = [
     "PICTURES",
     "Pinned",
     "Side",
-    "check_pin",
+    "accepted_listing",
+    "dataset_of",
     "listing_of",
     "pictures_in",
     "read_content",
@@ -87,13 +89,15 @@ def listing_of(root: Path, paths: Sequence[Path]) -> str:
     return identity_of(lines)
 
 
-def check_pin(root: Path, pinned: str, listing: str) -> None:
-    """Raise InputError if the content of a folder is not the accepted one; an empty `pinned` accepts any content."""
+def accepted_listing(root: Path, paths: Sequence[Path], pinned: str) -> str:
+    """Return `listing_of` files; raises InputError if it is not the pinned one. An empty `pinned` accepts any content."""
+    listing = listing_of(root, paths)
     if pinned not in ("", listing):
         raise InputError(
             f"{root}: sha256: the files in use have the listing sha256 {listing}, expected {pinned}: some are missing or"
             " changed; restore them, or correct the recipe"
         )
+    return listing
 
 
 def shown(path: Path | str) -> str:
@@ -160,6 +164,18 @@ def unknown_pictures(train: Pixels, test: Pixels) -> Tensor | None:
             "every test picture is a training picture too, expected others, which an attacker may know; add some"
         )
     return None if len(apart) == len(test) else torch.tensor(apart)
+
+
+def dataset_of(
+    root: Path, pixels: tuple[Pixels, Pixels], labels: tuple[Tensor, Tensor], names: tuple[str, ...], content: str
+) -> Dataset:
+    """Return (training, test) pictures (n, C, H, W) with labels (n,) as a data set; public are its `unknown_pictures`."""
+    try:
+        public = unknown_pictures(*pixels)
+    except InputError as error:
+        raise InputError(f"{root}: {error}") from None
+    halves = (unit(pixels[0]), labels[0], unit(pixels[1]), labels[1])
+    return Dataset("", "image", *halves, names, everyone(labels[0]), content, public=public)
 
 
 def _check_memory(count: int, side: int) -> None:

@@ -12,21 +12,20 @@ from torch import Tensor
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, part
 from leakbench.data.cache import NO_CACHE, Cache
-from leakbench.data.checks import Check, within
-from leakbench.data.dataset import Dataset, everyone
+from leakbench.data.checks import Check, lines_of, within
+from leakbench.data.dataset import Dataset
 from leakbench.data.photographs import (
     Pinned,
     Side,
-    check_pin,
+    accepted_listing,
+    dataset_of,
     listing_of,
     pictures_in,
     read_content,
     shown,
     squares,
-    unknown_pictures,
     visible,
 )
-from leakbench.data.pictures import unit
 
 __all__ = ["TinyImageNet"]
 
@@ -81,14 +80,11 @@ class TinyImageNet:
                     f"{root / name}: got {len(paths):,} pictures, expected {expected:,}; fetch the set again"
                 )
         paths = [*listed.paths[0], *listed.paths[1]]
-        listing = listing_of(root, paths)
-        check_pin(root, self.sha256, listing)
+        listing = accepted_listing(root, paths, self.sha256)
         pixels = squares(paths, self.side, cache, f"tiny-imagenet-v1-{listing[:32]}")
-        train, test = pixels[: self.train], pixels[self.train :]
-        halves = (unit(train), listed.labels[0], unit(test), listed.labels[1])
         content = read_content(listing, f"{self.side} x {self.side}", *listed.labels)
-        public = unknown_pictures(train, test)
-        return Dataset("", "image", *halves, _names(root, listed.classes), everyone(halves[1]), content, public=public)
+        halves = (pixels[: self.train], pixels[self.train :])
+        return dataset_of(root, halves, listed.labels, _names(root, listed.classes), content)
 
 
 def _listed(root: Path) -> _Listed:
@@ -120,8 +116,6 @@ def _names(root: Path, classes: list[str]) -> tuple[str, ...]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return lines_of(path.read_bytes(), path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not text in UTF-8: {error}") from None

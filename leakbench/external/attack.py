@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
+from torch import Tensor
 
 from leakbench import __version__
 from leakbench.attack import Attack
@@ -227,21 +230,9 @@ def attack_trace(
     _check(attacker.attack)
     inputs, labels, method = trace.inputs, trace.labels, attacker.attack.method
     report = Reporter(after=QUICK) if reporter is None else reporter
-    view, needs = attacker.view(trace), attacker.attack.needs
-    public, _ = without_truth(_public(trace, attacker), inputs)
-    report.tick("preparation")
-    view = dataclasses.replace(view, fits=FitStore(fit_folder()), tick=lambda step="", _=None: report.tick(step))
-    most, left, reserved, candidates = max(FEW, needs.public), None, 0.0, CANDIDATES
-    if attacker.budget is not None:
-        each = seconds_per_gradient(view, attacker.budget)
-        most = max(LEAST_PUBLIC, min(most, int(COUNTED * attacker.budget / max(each, 1e-9))))
-        if inputs is not None:
-            reserved, candidates = reserve(view, attacker, each)
-    words = None if attacker.data is None else attacker.data.vocabulary
-    view = dataclasses.replace(view, public=public.first(most), vocabulary=words)
+    view, public, reserved, candidates = _prepared(trace, attacker, report)
     rngs = generators(attacker.seed, "attack", [(view.clock.round, v) for v in range(view.victims)])
-    if attacker.budget is not None:
-        left = attacker.budget - spent - reserved - (time.monotonic() - began)
+    left = None if attacker.budget is None else attacker.budget - spent - reserved - (time.monotonic() - began)
     # With the truth, the check of the searches on public examples waits: a success does not need it.
     later = method if isinstance(method, AutoLeak) and inputs is not None and attacker.budget is None else None
     earlier = None if saved is None else saved.read()
@@ -261,18 +252,12 @@ def attack_trace(
     scored: dict[str, Any] = {"summary": None}
     if inputs is not None and labels is not None:
         score = Scorer(trace, inputs, labels, attacker, public, view, rngs, candidates)
-        try:
-            report.tick("scores")
-            rows, matched = score(answer)
-            if later is not None and not rows["success"].all():
-                answer = later.checked(answer, view, rngs[0])
-                report.tick("scores")
-                rows, matched = score(answer)
-        finally:
-            report.close()
+        check = None if later is None else partial(later.checked, view=view, rng=rngs[0])
+        answer, rows, matched = _scored(score, answer, check, report)
         summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
         summary = summary.replaced(**dict.fromkeys(_absent(summary, trace)))
         scored = {"summary": summary.as_dict(), "rows": rows, "matched": matched, "left_out": score.left_out}
+    words = view.vocabulary
     return Outcome(
         **scored,
         answer=answer,
@@ -285,6 +270,44 @@ def attack_trace(
         sentences=() if words is None else _sentences(answer, words),
         certified=None if words is None or inputs is not None else certified(view, answer),
     )
+
+
+def _prepared(trace: Trace, attacker: Attacker, report: Reporter) -> tuple[View, Public, float, int]:
+    """Return the view with the public examples that the budget leaves, all public examples, and what the scores need.
+
+    The scores need some seconds, which are reserved, and a number of candidates.
+    """
+    view, needs = attacker.view(trace), attacker.attack.needs
+    public, _ = without_truth(_public(trace, attacker), trace.inputs)
+    report.tick("preparation")
+    view = dataclasses.replace(view, fits=FitStore(fit_folder()), tick=lambda step="", _=None: report.tick(step))
+    most, reserved, candidates = max(FEW, needs.public), 0.0, CANDIDATES
+    if attacker.budget is not None:
+        each = seconds_per_gradient(view, attacker.budget)
+        most = max(LEAST_PUBLIC, min(most, int(COUNTED * attacker.budget / max(each, 1e-9))))
+        if trace.inputs is not None:
+            reserved, candidates = reserve(view, attacker, each)
+    words = None if attacker.data is None else attacker.data.vocabulary
+    return dataclasses.replace(view, public=public.first(most), vocabulary=words), public, reserved, candidates
+
+
+def _scored(
+    score: Scorer,
+    answer: Reconstruction,
+    check: Callable[[Reconstruction], Reconstruction] | None,
+    report: Reporter,
+) -> tuple[Reconstruction, pd.DataFrame, Tensor]:
+    """Return the reconstructions, their rows and their matched inputs; `check` adds doubts if not every victim is a success."""
+    try:
+        report.tick("scores")
+        rows, matched = score(answer)
+        if check is not None and not rows["success"].all():
+            answer = check(answer)
+            report.tick("scores")
+            rows, matched = score(answer)
+    finally:
+        report.close()
+    return answer, rows, matched
 
 
 def _sentences(answer: Reconstruction, words: Vocabulary) -> tuple[str, ...]:

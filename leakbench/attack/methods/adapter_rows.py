@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -105,8 +104,7 @@ class AdapterRows:
                 read[pixels[patches.place[v, members]]] = patches.values[v, members]
                 inputs[v, n] = prior(read).clamp(0, 1).reshape(view.shape)
                 sure[v, n] = len(set(patches.place[v, members].tolist()))
-        answer = answered_at_once((view,), inputs, rngs)
-        return dataclasses.replace(answer, certainty=sure)
+        return answered_at_once((view,), inputs, rngs, certainty=sure)
 
 
 LEADING = 200

@@ -52,6 +52,12 @@ class BinsRead:
     noise: Tensor
     certainty: Tensor
 
+    def best(self, most: int) -> BinsRead:
+        """Return up to `most` of the bins, the most certain ones first."""
+        certainty, places = self.certainty.topk(min(most, self.certainty.shape[1]), dim=1)
+        contents = self.contents.gather(1, places[..., None].expand(-1, -1, self.contents.shape[2]))
+        return BinsRead(contents, self.noise.gather(1, places), certainty)
+
 
 def read_bins(view: View, bins: Bins, scale: str, tolerance: float, limits: tuple[float, float]) -> BinsRead:
     """Return the contents of the bins; the certainty is the logarithm of the length of a bin's gradient.

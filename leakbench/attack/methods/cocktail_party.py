@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -104,9 +103,9 @@ class CocktailParty:
             each.append(self._separated(view, weight[lane], bias[lane], rngs[lane]))
         unclamped = torch.stack(each).to(view.update[f"{name}weight"])
         shaped = unclamped.reshape(view.victims, view.examples, *view.shape)
-        answer = answered_at_once((view,), shaped.clamp(0, 1), rngs)
         inside = ((unclamped >= -OUTSIDE) & (unclamped <= 1 + OUTSIDE)).to(unclamped).mean(2)
-        return dataclasses.replace(answer, certainty=inside.masked_fill(unclamped.isnan().any(2), -torch.inf))
+        sure = inside.masked_fill(unclamped.isnan().any(2), -torch.inf)
+        return answered_at_once((view,), shaped.clamp(0, 1), rngs, certainty=sure)
 
     def _separated(self, view: View, weight: Tensor, bias: Tensor, rng: torch.Generator) -> Tensor:
         """Return the examples (M, d) of one batch, unclamped."""

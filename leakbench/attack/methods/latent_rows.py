@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from leakbench.attack.looks import averaged
-from leakbench.attack.methods.bins import read_bins
+from leakbench.attack.methods.bins import BinsRead, read_bins
 from leakbench.attack.needs import IMAGE, Needs
 from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.attack.search.shrinkage import shrinkage_of
@@ -22,7 +20,7 @@ from leakbench.core.part import NonNegative, part
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
 
-__all__ = ["LatentRows", "likely_latents"]
+__all__ = ["LatentRows", "decoded"]
 
 
 @part("method.latent_rows")
@@ -77,19 +75,26 @@ class LatentRows:
         low, high = float(known.min()), float(known.max())
         limits = (low - self.tolerance * (high - low), high + (high - low))
         read = read_bins(view, secret.bins, self.scale, self.tolerance, limits)
-        many = min(view.examples, read.certainty.shape[1])
-        best, row = read.certainty.topk(many, dim=1)
-        chosen = read.contents.gather(1, row[..., None].expand(-1, -1, read.contents.shape[2]))
-        latents = chosen.new_full((view.victims, view.examples, chosen.shape[2]), torch.nan)
-        latents[:, :many] = likely_latents(view, secret.latents, chosen, read.noise.gather(1, row))
-        sure = latents.new_full(latents.shape[:2], -torch.inf)
-        sure[:, :many] = best
-        inputs = secret.latents.decode(latents, view.shape)
-        inputs = inputs.where(sure.isfinite().reshape(*sure.shape, *[1] * len(view.shape)), torch.nan)
-        answer = answered_at_once((view,), inputs, rngs, secret.latents.fit)
-        return dataclasses.replace(answer, certainty=sure)
+        return decoded(view, secret.latents, read.best(view.examples), rngs)
 
 
-def likely_latents(view: View, latents: Latents, read: Tensor, noise: Tensor) -> Tensor:
-    """Return the posterior means (V, M, d) of latents `read` under noise of deviation (V, M); unchanged if the noise is unknown."""
-    return read if view.noise is None else shrinkage_of(latents.known)(read, noise.square())
+def decoded(view: View, latents: Latents, read: BinsRead, rngs: Generators) -> Reconstruction:
+    """Decode up to M latents of each victim, under known noise their posterior means.
+
+    Args:
+        view: The view of V victims.
+        latents: The decoder and the public latents.
+        read: Contents (V, k, d) that are latents, k <= M.
+        rngs: One generator for each victim.
+
+    Returns:
+        NaN for a latent whose certainty is minus infinity, and behind the k latents.
+    """
+    each, many = read.contents, read.contents.shape[1]
+    whole = each.new_full((view.victims, view.examples, each.shape[2]), torch.nan)
+    whole[:, :many] = each if view.noise is None else shrinkage_of(latents.known)(each, read.noise.square())
+    sure = whole.new_full(whole.shape[:2], -torch.inf)
+    sure[:, :many] = read.certainty
+    inputs = latents.decode(whole, view.shape)
+    inputs = inputs.where(sure.isfinite().reshape(*sure.shape, *[1] * len(view.shape)), torch.nan)
+    return answered_at_once((view,), inputs, rngs, latents.fit, certainty=sure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -10,10 +9,10 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.looks import averaged
-from leakbench.attack.methods.bins import possible_in
-from leakbench.attack.methods.latent_rows import likely_latents
+from leakbench.attack.methods.bins import BinsRead, possible_in
+from leakbench.attack.methods.latent_rows import decoded
 from leakbench.attack.needs import IMAGE, Needs
-from leakbench.attack.one_step import answered_at_once, likeliest
+from leakbench.attack.one_step import likeliest
 from leakbench.attack.servers.seer import Projection
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
@@ -80,15 +79,8 @@ class Projected:
         slack = self.tolerance * (limit - secret.above) + 5 * noise / latent.shape[1] ** 0.5
         possible = possible_in(latent[:, None], noise[:, None], (low, high), self.tolerance * (high - low))[:, 0]
         possible = possible & (h >= secret.above - slack) & (h <= limit + slack)
-        latents = latent.new_full((view.victims, view.examples, latent.shape[1]), torch.nan)
-        latents[:, 0] = likely_latents(view, secret.latents, latent[:, None], noise[:, None])[:, 0]
-        latents[~possible] = torch.nan
-        sure = latents.new_full(latents.shape[:2], -torch.inf)
-        sure[:, 0] = size.log().masked_fill(~possible, -torch.inf)
-        inputs = secret.latents.decode(latents, view.shape)
-        inputs = inputs.where(sure.isfinite().reshape(*sure.shape, *[1] * len(view.shape)), torch.nan)
-        answer = answered_at_once((view,), inputs, rngs, secret.latents.fit)
-        return dataclasses.replace(answer, certainty=sure)
+        sure = size.log().masked_fill(~possible, -torch.inf)
+        return decoded(view, secret.latents, BinsRead(latent[:, None], noise[:, None], sure[:, None]), rngs)
 
     def _read(self, view: View, secret: Projection) -> tuple[Tensor, Tensor, Tensor]:
         """Return the latents (V, d), the standard deviation (V,) of the noise on them, and the size (V,) of the projection."""

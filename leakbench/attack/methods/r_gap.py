@@ -45,8 +45,8 @@ ACTIVE = 1e-6
 EDGE = 1e-6
 """Distance of the output of a bounded activation from its bounds, within which its input is unknown."""
 
-MOST_INPUTS = 10_000
-"""Largest number of inputs of a layer: the equations of more take 5 GB and over ten minutes per victim, growing with the cube."""
+MOST = 8192
+"""Largest number of inputs of a layer: its matrix of squares takes .5 GB, and its eigenvectors some minutes."""
 
 TINY = 1e-300
 """Keeps a derivative of zero from dividing by zero."""
@@ -78,7 +78,8 @@ class RGap:
 
     def applies(self, view: View) -> bool:
         """Return whether the recursion can begin and pass every layer."""
-        return view.examples == 1 and readable(view) is not None and _front(view) is not None
+        front = _front(view) if view.examples == 1 and readable(view) is not None else None
+        return front is not None and front.largest <= MOST
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct V victims from the mean of the observations of a release, clamped to [0, 1].
@@ -90,7 +91,8 @@ class RGap:
             NaN if the last layer could not be read.
 
         Raises:
-            InputError: For a network that is not a chain of invertible layers, and for a view that shows no readable layer.
+            InputError: For a network that is not a chain of invertible layers, for layers with too many inputs, and for a view that
+                shows no readable layer.
         """
         return likeliest([answer for view, _ in averaged(views) for answer in self._answers(view, rngs)])
 
@@ -107,11 +109,10 @@ class RGap:
                 "attack: r_gap inverts convolutions, linear layers, LeakyReLU, ReLU, sigmoid and tanh; this network has other"
                 " layers, such as max pooling, a norm or a shortcut; use --leak-model cnn6, or choose another attack"
             )
-        largest = max(map(math.prod, front.shapes), default=0)
-        if largest > MOST_INPUTS:
+        if front.largest > MOST:
             raise InputError(
-                f"attack: r_gap solves for all inputs of a layer at once; got a layer with {largest:,} inputs, expected at most"
-                f" {MOST_INPUTS:,}; use smaller pictures (--size 32) or a narrower network, or choose another attack"
+                f"attack: r_gap solves equations for all inputs of a layer, got {front.largest}, expected at most {MOST}; use a"
+                " smaller --size, or choose another attack"
             )
         features = read(view, layer, rngs)
         answers = []
@@ -160,6 +161,12 @@ class _Front:
     steps: tuple[Step, ...]
     shapes: tuple[tuple[int, ...], ...]
     prefix: str
+
+    @property
+    def largest(self) -> int:
+        """Largest number of inputs of a layer with weights."""
+        each = zip(self.steps, self.shapes, strict=True)
+        return max((math.prod(shape) for step, shape in each if isinstance(step, Affine)), default=0)
 
     def parameters(self, view: View, lane: int) -> Parameters:
         """Return the parameters of the layers for one victim, in float64."""

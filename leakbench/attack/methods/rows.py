@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -99,26 +98,24 @@ class Rows:
         read = self._bins(view, view.secret) if isinstance(view.secret, Bins) else self._first(view)
         # The one gradient at type-2 is that of an original; its copies are in the update of a batch.
         copies = 1 if view.tap == "type-2" else copies_of(view.stations.inputs)
-        many = min(copies * view.examples, read.certainty.shape[1])
-        best, row = read.certainty.topk(many, dim=1)
-        chosen = read.contents.gather(1, row[..., None].expand(-1, -1, read.contents.shape[2]))
-        inputs = chosen.new_full((view.victims, copies * view.examples, chosen.shape[2]), torch.nan)
-        inputs[:, :many] = self._denoised(view, chosen, read.noise.gather(1, row)).clamp(0, 1)
+        best = read.best(copies * view.examples)
+        many = best.certainty.shape[1]
+        inputs = best.contents.new_full((view.victims, copies * view.examples, best.contents.shape[2]), torch.nan)
+        inputs[:, :many] = self._denoised(view, best).clamp(0, 1)
         sure = inputs.new_full(inputs.shape[:2], -torch.inf)
-        sure[:, :many] = best
+        sure[:, :many] = best.certainty
         inputs = inputs.where(sure.isfinite()[..., None], torch.nan)
         if copies > 1:
             public = public_of(view, "rows", self.public)
             inputs, sure = one_of_each(view.stations.inputs, inputs, sure, view.examples, public)
-        answer = answered_at_once((view,), inputs.reshape(*sure.shape, *view.shape), rngs)
-        return dataclasses.replace(answer, certainty=sure)
+        return answered_at_once((view,), inputs.reshape(*sure.shape, *view.shape), rngs, certainty=sure)
 
-    def _denoised(self, view: View, chosen: Tensor, noise: Tensor) -> Tensor:
-        """Return the posterior means (V, M, d) given noise of standard deviation (V, M); unchanged if the noise is unknown."""
+    def _denoised(self, view: View, read: BinsRead) -> Tensor:
+        """Return the posterior means (V, k, d) of the contents; unchanged if the noise is unknown."""
         if view.noise is None:
-            return chosen
-        public = public_of(view, "rows", self.public).inputs.flatten(1).to(chosen)
-        return shrinkage_of(public)(chosen, noise.square())
+            return read.contents
+        public = public_of(view, "rows", self.public).inputs.flatten(1).to(read.contents)
+        return shrinkage_of(public)(read.contents, read.noise.square())
 
     def _bins(self, view: View, bins: Bins) -> BinsRead:
         """Return the contents of the bins."""

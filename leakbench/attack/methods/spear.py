@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -120,8 +119,9 @@ class Spear:
         )
         answers = [self._batch(one, view.examples, rng, view.tick) for one, rng in zip(layers, rngs, strict=True)]
         inputs = torch.stack([x for x, _ in answers]).to(view.update[f"{name}weight"])
-        answer = answered_at_once((view,), inputs.clamp(0, 1).reshape(view.victims, view.examples, *view.shape), rngs)
-        return dataclasses.replace(answer, certainty=torch.stack([sure for _, sure in answers]).to(inputs))
+        shaped = inputs.clamp(0, 1).reshape(view.victims, view.examples, *view.shape)
+        sure = torch.stack([certainty for _, certainty in answers]).to(inputs)
+        return answered_at_once((view,), shaped, rngs, certainty=sure)
 
     def _batch(self, one: _Layer, many: int, rng: torch.Generator, tick: Tick = unticked) -> tuple[Tensor, Tensor]:
         """Return the inputs (M, d) and the certainty (M,) of one batch."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -55,6 +55,8 @@ class ScaleMia:
     the logits stay small and more of a gradient is in the bins.
     """
 
+    threat: ClassVar[str] = "malicious parameters"
+
     gain: Annotated[
         Positive,
         Field(
@@ -76,11 +78,6 @@ class ScaleMia:
     def needs(self) -> Needs:
         """Public images."""
         return Needs(public=self.public, kinds=(IMAGE,))
-
-    @property
-    def threat(self) -> str:
-        """`malicious parameters`: values are chosen, no layer is added."""
-        return "malicious parameters"
 
     def __call__(
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -80,6 +80,8 @@ class Seer:
     an image. The training starts at rows that lean towards the property, and takes a minute.
     """
 
+    threat: ClassVar[str] = "malicious parameters"
+
     share: Annotated[
         Annotated[float, Field(gt=0, lt=1)] | None,
         Field(description="Share of public examples with the property; None for one in the examples of an update."),
@@ -107,11 +109,6 @@ class Seer:
     def needs(self) -> Needs:
         """Public images."""
         return Needs(public=self.public, kinds=(IMAGE,))
-
-    @property
-    def threat(self) -> str:
-        """`malicious parameters`: values are chosen, no layer is added."""
-        return "malicious parameters"
 
     def __call__(
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
