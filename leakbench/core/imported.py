@@ -10,7 +10,7 @@ from typing import Any
 
 from leakbench.core.errors import InputError
 
-__all__ = ["import_function", "said"]
+__all__ = ["import_function", "reason_of"]
 
 
 def import_function(field: str, path: str, folder: str) -> Callable[..., Any]:
@@ -35,13 +35,13 @@ def import_function(field: str, path: str, folder: str) -> Callable[..., Any]:
         for word in name.split("."):
             function = getattr(function, word)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{field}: {path!r} cannot be imported: {said(error)}") from None
+        raise InputError(f"{field}: {path!r} cannot be imported: {reason_of(error)}") from None
     if not callable(function):
         raise InputError(f"{field}: {path!r} is of type {type(function).__name__}, expected a function")
     return function  # type: ignore[no-any-return]
 
 
-def said(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return an error's type and message; only the type if the message raises an error."""
     try:
         return f"{type(error).__name__}: {error}"

@@ -230,7 +230,7 @@ class Heads:
         return total
 
     def answered(self, outputs: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sums over the heads; see `Task`. A head of numbers only counts if there is no other."""
+        """Return the sums over the heads; see `Task`. Heads of numbers count only without other heads."""
         if len(self.heads) == 1 and not self.heads[0].size:
             return self.heads[0].answered(outputs, targets)
         several = any(head.kind != "numbers" for head in self.heads)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.core.errors import InputError, nearest
-from leakbench.core.imported import said
+from leakbench.core.imported import reason_of
 from leakbench.core.task import Heads, with_task
 from leakbench.core.types import Clock, Network, Parameters
 from leakbench.external.arrays import Named, as_parameters, as_state
@@ -281,7 +281,7 @@ class Trace:
 
 
 def _check_tokens(inputs: Tensor, model: LanguageModel) -> None:
-    """Raise InputError for sentences (V, M, T) that are no numbers of tokens, or have only padding."""
+    """Raise InputError for sentences (V, M, T) that are not numbers of tokens, or have only padding."""
     numbers = inputs.double()
     if not bool(numbers.isfinite().all()) or not torch.equal(numbers, numbers.floor()):
         raise InputError("truth: inputs are not whole, expected the numbers of tokens")
@@ -330,7 +330,7 @@ def _check_answer(model: nn.Module, shape: tuple[int, ...], classes: int, heads:
         with torch.no_grad():
             found = model(torch.zeros(1, *shape))
     except Exception as error:
-        raise InputError(f"shape: the model fails on an input of {(1, *shape)}: {said(error)}") from None
+        raise InputError(f"shape: the model fails on an input of {(1, *shape)}: {reason_of(error)}") from None
     if heads is not None:
         _check_loss(found, shape, heads)
         return
@@ -350,7 +350,7 @@ def _check_loss(outputs: Any, shape: tuple[int, ...], heads: Heads) -> None:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"loss: it fails on one input: {said(error)}") from None
+        raise InputError(f"loss: it fails on one input: {reason_of(error)}") from None
     if loss.shape != (1,) or not bool(loss.isfinite().all()):
         raise InputError(f"loss: got the shape {tuple(loss.shape)} for one input, or a number that is not finite")
 
@@ -367,4 +367,4 @@ def _check_gradient(view: View) -> None:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"model: its gradient cannot be computed and differentiated: {said(error)}") from None
+        raise InputError(f"model: its gradient cannot be computed and differentiated: {reason_of(error)}") from None

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.extras import need
 from leakbench.core.hashes import content_hash
-from leakbench.core.imported import import_function, said
+from leakbench.core.imported import import_function, reason_of
 from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.conversion import adapt_layers, convert_norms, forward_pass, order_layers, remove_hooks
 from leakbench.models.folder import FOLDER, TYPES, checksum_of
@@ -138,7 +138,7 @@ class ExternalNetwork:
         except InputError:
             raise
         except (Exception, SystemExit) as error:
-            raise InputError(f"{field}: {self.builder!r} failed: {said(error)}") from None
+            raise InputError(f"{field}: {self.builder!r} failed: {reason_of(error)}") from None
         if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
             raise InputError(
                 f"{field}: {self.builder!r} returned {type(model).__name__}, expected a torch.nn.Module with parameters that are"
@@ -169,7 +169,7 @@ class ExternalNetwork:
         except InputError:
             raise
         except Exception as error:
-            raise InputError(f"model: {self.builder!r} fails on inputs of shape {shape}: {said(error)}") from None
+            raise InputError(f"model: {self.builder!r} fails on inputs of shape {shape}: {reason_of(error)}") from None
         if not isinstance(answer, Tensor) or answer.shape != (1, classes):
             got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
             raise InputError(
