@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from leakbench.auditing.bounds import CONFIDENCE, Reals
 from leakbench.auditing.one_run import OneRun, audit_one_run, default_choices, family_start
 from leakbench.core.errors import InputError, check_file
-from leakbench.core.imported import said as reason
+from leakbench.core.imported import reason_of
 from leakbench.core.rng import generator
 from leakbench.core.types import Parameters, without_wrapper
 from leakbench.core.untrusted import bounded_text, said
@@ -461,7 +461,7 @@ class ExampleCanaries:
             raise
         except Exception as error:  # A user's model may fail in any way.
             raise InputError(
-                f"canaries: the model or the loss fails on inputs {tuple(x.shape)} and labels {tuple(y.shape)}: {reason(error)}"
+                f"canaries: the model or the loss fails on inputs {tuple(x.shape)} and labels {tuple(y.shape)}: {reason_of(error)}"
             ) from error
 
     def started(self, model: nn.Module) -> None:

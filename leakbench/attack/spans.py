@@ -70,10 +70,10 @@ def probes_of(
     return list(_layers(model, trained, groups).values())
 
 
-def trains_first(model: LanguageModel, trained: Sequence[str], many: int = 2) -> bool:
-    """Return whether the first attention layers of a network are trained, so that their gradients have the inputs' spans."""
-    every = list(_layers(model, [name for name, _ in model.named_parameters()], ATTENTION))[:many]
-    return len(every) == many and list(_layers(model, trained, ATTENTION))[:many] == every
+def trains_first(model: LanguageModel, trained: Sequence[str]) -> bool:
+    """Return whether the first two attention layers of a network are trained: their gradients have the inputs' spans."""
+    every = list(_layers(model, [name for name, _ in model.named_parameters()], ATTENTION))[:2]
+    return len(every) == 2 and list(_layers(model, trained, ATTENTION))[:2] == every
 
 
 def _layers(

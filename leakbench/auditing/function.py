@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from leakbench.core.errors import InputError
-from leakbench.core.imported import import_function, said
+from leakbench.core.imported import import_function, reason_of
 from leakbench.core.types import Parameters
 
 __all__ = ["CallableRelease", "callable_release", "load_callable"]
@@ -63,7 +63,7 @@ class CallableRelease:
             with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
                 returned = self.function(update, *more, **named)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            raise InputError(f"callable: it raised {said(error)}") from None
+            raise InputError(f"callable: it raised {reason_of(error)}") from None
         return torch.cat([torch.from_numpy(a).flatten() for a in _checked(returned, arrays)])
 
 
@@ -77,7 +77,7 @@ def _checked(returned: Any, arrays: Mapping[str, Any]) -> list[Any]:
         try:
             given = np.asarray(returned[name])
         except Exception as error:
-            raise InputError(f"callable: for {name!r} it returned no array ({said(error)})") from None
+            raise InputError(f"callable: for {name!r} it returned no array ({reason_of(error)})") from None
         if given.dtype.kind not in "fiu":
             raise InputError(f"callable: for {name!r} it returned {given.dtype}, expected an array of real numbers")
         value = given.astype(np.float64)

@@ -15,7 +15,7 @@ from leakbench.conformance.batch_cases import batch_cases
 from leakbench.conformance.case import Case, shown
 from leakbench.conformance.contract import Answer, Floats, Scorer, Truth, read_scores
 from leakbench.conformance.pixel_cases import lpips_case, pixel_cases
-from leakbench.core.imported import said
+from leakbench.core.imported import reason_of
 
 __all__ = ["CaseResult", "all_cases", "conform"]
 
@@ -72,7 +72,7 @@ def _ask(scorer: Scorer, case: Case) -> dict[str, Floats] | str:
         with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
             returned = scorer(cast(Truth, truth), cast(Answer, answer))
     except (Exception, SystemExit) as error:
-        return f"raised {' '.join(said(error).split())}"
+        return f"raised {' '.join(reason_of(error).split())}"
     untouched = _same(truth, case.truth) and _same(answer, case.answer)
     return read_scores(returned) | {"untouched": np.array(float(untouched))}
 

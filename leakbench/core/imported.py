@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from leakbench.core.errors import InputError
 
-__all__ = ["import_function", "said"]
+__all__ = ["failing_as", "import_function", "reason_of"]
 
 
 def import_function(field: str, path: str, folder: str) -> Callable[..., Any]:
@@ -35,15 +35,26 @@ def import_function(field: str, path: str, folder: str) -> Callable[..., Any]:
         for word in name.split("."):
             function = getattr(function, word)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{field}: {path!r} cannot be imported: {said(error)}") from None
+        raise InputError(f"{field}: {path!r} cannot be imported: {reason_of(error)}") from None
     if not callable(function):
         raise InputError(f"{field}: {path!r} is of type {type(function).__name__}, expected a function")
     return function  # type: ignore[no-any-return]
 
 
-def said(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return an error's type and message; only the type if the message raises an error."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:
         return type(error).__name__
+
+
+@contextmanager
+def failing_as(message: str) -> Iterator[None]:
+    """Raise InputError with a message and the reason in place of any error of a user's code; it may fail in any way."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{message}: {reason_of(error)}") from None

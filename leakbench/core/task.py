@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -223,20 +223,15 @@ class Heads:
         """Return the losses (n,) of examples; see `Task`."""
         if self.function is not None:
             return self._own(outputs, targets)
-        if len(self.heads) == 1 and not self.heads[0].size:  # Plain classification.
-            return self.heads[0].losses(outputs, targets)
-        pairs = zip(self.heads, self._outputs(outputs), self.split(targets), strict=True)
-        total: Tensor = sum(head.losses(z, t) for head, z, t in pairs)  # type: ignore[assignment]
-        return total
+        first, *others = [head.losses(z, t) for head, z, t in self._of_heads(outputs, targets)]
+        return sum(others, first)
 
     def answered(self, outputs: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sums over the heads; see `Task`. A head of numbers only counts if there is no other."""
-        if len(self.heads) == 1 and not self.heads[0].size:
-            return self.heads[0].answered(outputs, targets)
+        """Return the sums over the heads; see `Task`. Heads of numbers count only without other heads."""
         several = any(head.kind != "numbers" for head in self.heads)
         each = [
             head.answered(z, t)
-            for head, z, t in zip(self.heads, self._outputs(outputs), self.split(targets), strict=True)
+            for head, z, t in self._of_heads(outputs, targets)
             if not (several and head.kind == "numbers")
         ]
         # Every head has the same weight, although a mask has many more answers than a class.
@@ -244,6 +239,12 @@ class Heads:
             return each[0]
         shares = torch.stack([right / asked.clamp_min(1) for right, asked in each]).mean(0)
         return shares, torch.ones_like(shares)
+
+    def _of_heads(self, outputs: Any, targets: Tensor) -> Iterator[tuple[Head, Tensor, Tensor]]:
+        """Return the heads, each with its outputs (n, width, *places) and its targets (n, *places, width)."""
+        if not self.size:  # Plain classification.
+            return iter([(self.heads[0], outputs, targets)])
+        return zip(self.heads, self._outputs(outputs), self.split(targets), strict=True)
 
     def _outputs(self, outputs: Any) -> tuple[Tensor, ...]:
         """Return the heads' outputs (n, width, *places) from a tensor, a tuple, a list or a dictionary of tensors.

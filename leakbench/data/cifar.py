@@ -99,7 +99,7 @@ def _names(meta: dict[bytes, Any], where: Path, kind: str) -> tuple[str, ...]:
 class Cifar100Python:
     """The Python version of CIFAR-100: two pickled batches of 32 x 32 pictures in colour, each with a fine and a coarse label.
 
-    The source publishes an MD5 of each file and no sha256. The unpickler runs no code, whatever the file contains.
+    The source publishes an MD5 of each file and no sha256. The unpickler never runs code of a file.
     """
 
     train: Annotated[AnMd5File, Field(description="Training batch.")]

@@ -56,7 +56,7 @@ class Targets:
 class Dataset:
     """Real data, ready to be partitioned.
 
-    The tokens of a text are whole numbers in float32, which is exact up to 2^24, so that NaN is no token everywhere.
+    The tokens of a text are whole numbers in float32, which is exact up to 2^24, so that NaN can mark a missing token.
 
     Args:
         train_inputs: (n, *s), float32; *s is (C, H, W) for pictures and (F,) for tables, both in [0, 1], and (T,) for texts, whose

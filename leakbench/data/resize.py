@@ -74,6 +74,9 @@ def _every(data: Dataset, k: int) -> Dataset:
     if public is not None:
         known = torch.zeros(len(data.test_targets), dtype=torch.bool).index_fill(0, public, True)
         public = known[::k].nonzero()[:, 0]
+    targets = data.targets
+    if targets is not None:
+        targets = dataclasses.replace(targets, train=targets.train[train], test=targets.test[::k])
     return dataclasses.replace(
         data,
         train_inputs=data.train_inputs[train],
@@ -82,4 +85,6 @@ def _every(data: Dataset, k: int) -> Dataset:
         test_targets=data.test_targets[::k],
         victims=may_be_victim[train].nonzero()[:, 0],
         public=public,
+        groups=None if data.groups is None else data.groups[train],
+        targets=targets,
     )

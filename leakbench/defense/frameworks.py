@@ -21,7 +21,7 @@ from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.extras import need
-from leakbench.core.imported import said
+from leakbench.core.imported import reason_of
 from leakbench.core.part import part
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
 from leakbench.defense.guess import surviving
@@ -63,7 +63,7 @@ def _named(part: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{part}: its code raised {said(error)}; check its arguments") from None
+        raise InputError(f"{part}: its code raised {reason_of(error)}; check its arguments") from None
 
 
 def filtered(build: Callable[[], Any], update: Arrays, seed: int, steps: int = 1) -> Arrays:

@@ -219,7 +219,9 @@ class Attacker:
         decides, examples = (RMSE, "pictures or tables") if model is None else (EDIT_DISTANCE, "texts")
         check_success(self.success, decides.name, f"the update is of {examples}")
         if model is None and data is not None and data.kind == TEXT:
-            raise InputError(f"dataset: {data.name!r} holds texts, but the network is no language model of leakbench")
+            raise InputError(
+                f"dataset: {data.name!r} holds texts, but the network is not a language model of leakbench"
+            )
         if model is None:
             return
         data = checked_texts(data)

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from leakbench.core.errors import InputError, nearest
-from leakbench.core.imported import said
+from leakbench.core.imported import failing_as
 from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.conversion import convert_norms, remove_hooks
 
@@ -84,10 +84,8 @@ def in_mode(model: nn.Module, mode: str) -> nn.Module:
     """
     if mode not in MODES:
         raise InputError(f"victim-mode: got {mode!r}, expected {' or '.join(MODES)}{nearest(mode, MODES)}")
-    try:
+    with failing_as("model: it cannot be copied"):
         copied = copy.deepcopy(model).cpu().float().train(False)
-    except Exception as error:
-        raise InputError(f"model: it cannot be copied: {said(error)}") from None
     remove_hooks(copied)
     if mode == "eval":
         return copied

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 
-from leakbench.core.imported import said
+from leakbench.core.imported import reason_of
 from leakbench.core.types import Parameters
 from leakbench.external.network import keeps_statistics, mixes_batch, mode_of
 
@@ -46,7 +46,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False},
     "Adam": {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0, "amsgrad": False, "maximize": False},
 }
-"""{optimizer of PyTorch: the settings with which an attacker unrolls its steps, but for `unrolled_settings`}."""
+"""{optimizer of PyTorch: the settings of the steps that an attacker unrolls, without those of `unrolled_settings`}."""
 
 MIXED = "batch normalisation in train mode takes its statistics from the whole batch, so that no single example has a gradient"
 
@@ -134,7 +134,7 @@ def record_batch(batches: ObservedBatches, x: Tensor, y: Tensor, model: nn.Modul
                 _record_examples(batches, x, y, model, loss_fn)
         inputs, labels = x.detach().cpu().clone(), _classes(y.detach().cpu().clone())
     except Exception as error:  # A user's tensors and model may fail in any way.
-        batches.fault = " ".join(said(error).split())
+        batches.fault = " ".join(reason_of(error).split())
         return
     batches.inputs.append(inputs)
     batches.labels.append(labels)
@@ -156,7 +156,7 @@ def _record_examples(batches: ObservedBatches, x: Tensor, y: Tensor, model: nn.M
     try:
         batches.examples = _example_gradients(x, y, model, loss_fn)
     except Exception as error:  # The loss or the network cannot be mapped over examples.
-        why = " ".join(said(error).split())
+        why = " ".join(reason_of(error).split())
         batches.note = f"single examples' gradients cannot be computed: {why[:LONGEST]}{'...' * (len(why) > LONGEST)}"
 
 

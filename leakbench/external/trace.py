@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.core.errors import InputError, nearest
-from leakbench.core.imported import said
+from leakbench.core.imported import failing_as
 from leakbench.core.task import Heads, with_task
 from leakbench.core.types import Clock, Network, Parameters
 from leakbench.experiment.statistics import solved_statistics
@@ -308,7 +308,7 @@ class Trace:
 
 
 def _check_tokens(inputs: Tensor, model: LanguageModel) -> None:
-    """Raise InputError for sentences (V, M, T) that are no numbers of tokens, or have only padding."""
+    """Raise InputError for sentences (V, M, T) that are not numbers of tokens, or have only padding."""
     numbers = inputs.double()
     if not bool(numbers.isfinite().all()) or not torch.equal(numbers, numbers.floor()):
         raise InputError("truth: inputs are not whole, expected the numbers of tokens")
@@ -353,11 +353,8 @@ def _flatten_scalars(model: nn.Module) -> None:
 
 def _check_answer(model: nn.Module, shape: tuple[int, ...], classes: int, heads: Heads | None) -> None:
     """Check that a network returns finite logits (1, classes), or a finite loss of its heads, for an input of zeros."""
-    try:
-        with torch.no_grad():
-            found = model(torch.zeros(1, *shape))
-    except Exception as error:
-        raise InputError(f"shape: the model fails on an input of {(1, *shape)}: {said(error)}") from None
+    with failing_as(f"shape: the model fails on an input of {(1, *shape)}"), torch.no_grad():
+        found = model(torch.zeros(1, *shape))
     if heads is not None:
         _check_loss(found, shape, heads)
         return
@@ -371,13 +368,8 @@ def _check_answer(model: nn.Module, shape: tuple[int, ...], classes: int, heads:
 
 def _check_loss(outputs: Any, shape: tuple[int, ...], heads: Heads) -> None:
     """Check that the outputs for one input have a finite loss."""
-    try:
-        with torch.no_grad():
-            loss = heads.losses(outputs, torch.zeros(1, *shape), heads.possible(torch.zeros(1, heads.size)))
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"loss: it fails on one input: {said(error)}") from None
+    with failing_as("loss: it fails on one input"), torch.no_grad():
+        loss = heads.losses(outputs, torch.zeros(1, *shape), heads.possible(torch.zeros(1, heads.size)))
     if loss.shape != (1,) or not bool(loss.isfinite().all()):
         raise InputError(f"loss: got the shape {tuple(loss.shape)} for one input, or a number that is not finite")
 
@@ -388,10 +380,6 @@ def _check_gradient(view: View) -> None:
     embedded = (model.width,) if isinstance(model, LanguageModel) else ()  # Searches of texts move embeddings.
     inputs = torch.full((1, view.examples, *view.shape, *embedded), 0.5, requires_grad=True)
     targets = torch.full((1, view.examples, view.classes), 1 / view.classes)
-    try:
+    with failing_as("model: its gradient cannot be computed and differentiated"):
         found = view.respond(inputs, targets, torch.zeros(1, dtype=torch.int64))
         torch.autograd.grad(torch.stack([g.square().sum() for g in found.values()]).sum(), inputs, allow_unused=True)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"model: its gradient cannot be computed and differentiated: {said(error)}") from None

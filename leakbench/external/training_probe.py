@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from leakbench.core.errors import InputError
-from leakbench.core.imported import said
+from leakbench.core.imported import reason_of
 from leakbench.core.types import Parameters
 from leakbench.core.words import seconds
 from leakbench.external.arrays import ENDINGS, Named, unwrapped_model
@@ -168,7 +168,7 @@ def _hooks(
         try:
             act()
         except Exception as error:  # A user's optimizer may fail in any way; the training continues.
-            heard.fault, heard.ended = said(error), True
+            heard.fault, heard.ended = reason_of(error), True
 
     on_step = on_gradient(lambda optimizer: unless_it_fails(lambda: record(optimizer)))
 
@@ -473,7 +473,7 @@ class Probe:
                     answer = model.eval()(x.to(next(model.parameters())))
             except Exception as error:
                 raise InputError(
-                    f"probe: the model fails on an observed input of {tuple(x.shape)}: {said(error)}"
+                    f"probe: the model fails on an observed input of {tuple(x.shape)}: {reason_of(error)}"
                 ) from None
             finally:
                 for name, module in model.named_modules():

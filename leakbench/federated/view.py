@@ -87,7 +87,7 @@ class View:
     """One observation of V victims at one leakage point.
 
     An input guess is (V, M, *s), with M = K * L * B distinct examples. If the clients pass E times over the same examples, M is
-    K * L * B / E, and a guess is used in the same order in each epoch; with `apart`, each epoch has guesses of its own.
+    K * L * B / E, and a guess is used in the same order in each epoch; with `apart`, each epoch has its own guesses.
 
     Args:
         network: The network that the clients received, with one set of parameters for all victims or one for each.

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from leakbench.core.errors import InputError, nearest
-from leakbench.core.imported import import_function, said
+from leakbench.core.imported import import_function, reason_of
 from leakbench.external.assumptions import contradiction, mode_lines, overlap
 from leakbench.external.attack import attack_trace
 from leakbench.external.attacker import Attacker, AttackerOptions
@@ -139,7 +139,7 @@ def run_tapped(app: FlowerApp, config: RunConfig, clients: int, sink: Path) -> N
         except (Exception, SystemExit) as error:
             if isinstance(error, OSError) and str(error.filename).startswith(str(sink)):
                 raise  # The app did not fail, but the writing of a leak did.
-            raise failed[0] if failed else InputError(f"app: its server failed: {said(error)}") from error
+            raise failed[0] if failed else InputError(f"app: its server failed: {reason_of(error)}") from error
     if failed:
         raise failed[0]
 
@@ -154,7 +154,7 @@ def _watched(failed: list[InputError]) -> Mod:
             failed.append(error)
             raise
         except (Exception, SystemExit) as error:
-            text = f"app: its client {client_of(context)} failed ({message.metadata.message_type}): {said(error)}"
+            text = f"app: its client {client_of(context)} failed ({message.metadata.message_type}): {reason_of(error)}"
             failed.append(InputError(text))
             raise failed[-1] from error
 
@@ -236,7 +236,9 @@ def _model(options: AppOptions) -> nn.Module:
             with torch.no_grad(), redirect_stdout(sys.stderr):
                 model.eval()(torch.zeros(1, *options.shape))
         except (Exception, SystemExit) as error:
-            raise InputError(f"shape: the model fails on an input of {(1, *options.shape)}: {said(error)}") from error
+            raise InputError(
+                f"shape: the model fails on an input of {(1, *options.shape)}: {reason_of(error)}"
+            ) from error
     return model
 
 

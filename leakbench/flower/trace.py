@@ -93,7 +93,7 @@ class TrainingOptions:
 
 
 def _regular(header: Mapping[str, str], unusual: Mapping[str, Any], optimizer: str | None) -> tuple[float, float]:
-    """Return the momentum and the weight decay that are unrolled: of an optimizer whose groups and settings allow it."""
+    """Return the momentum and the weight decay that are unrolled, 0 where the optimizer's groups or settings do not allow it."""
     read = {name: float(header.get(name, "0")) for name in ("momentum", "weight-decay")}
     momentum = (
         read["momentum"] if optimizer == "sgd" and not {"momentum", "nesterov", "dampening"} & set(unusual) else 0.0

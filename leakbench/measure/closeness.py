@@ -84,17 +84,19 @@ def eta_of(data: Dataset, seed: int, success: float | None) -> float:
     return closeness_of(data).threshold(data.train_inputs[data.victims], generator(seed, "eta"))
 
 
-def _threshold(
-    examples: Tensor, rng: torch.Generator, pairwise: Apart, most: int = 400, quantile: float = 0.001
-) -> float:
-    """Return the largest distance that at most the share `quantile` of the pairs of distinct sentences reaches.
+MOST, QUANTILE = 400, 0.001
+"""Largest number of sentences whose distances give the threshold, and the share of their pairs that reaches it."""
+
+
+def _threshold(examples: Tensor, rng: torch.Generator, pairwise: Apart) -> float:
+    """Return the largest distance that at most the share `QUANTILE` of the pairs of distinct sentences reaches.
 
     Distances of sentences are fractions with many ties, so that a quantile alone could be reached by more pairs.
 
     Raises:
         InputError: For fewer than two distinct sentences.
     """
-    chosen = examples[torch.randperm(len(examples), generator=rng)[:most]]
+    chosen = examples[torch.randperm(len(examples), generator=rng)[:MOST]]
     chosen = torch.unique(chosen, dim=0)
     if len(chosen) < 2:
         raise InputError(f"examples: got {len(chosen)} distinct, expected at least 2 to measure a distance")
@@ -105,6 +107,6 @@ def _threshold(
             "examples: all have the same tokens, expected at least 2 distinct sentences to measure a distance"
         )
     ordered = apart.sort().values
-    allowed = int(quantile * len(ordered))
+    allowed = int(QUANTILE * len(ordered))
     below = ordered[ordered < ordered[allowed]]
     return float(below[-1]) if len(below) else float(ordered[0]) / 2

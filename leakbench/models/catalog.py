@@ -171,7 +171,7 @@ def build(
 
 
 def _with_heads(name: str, shape: Shape, heads: Heads) -> nn.Module:
-    """Return a network with outputs for some heads, in one vector unless the network has outputs of its own for each head."""
+    """Return a network with outputs for some heads, in one vector unless the network has its own outputs for each head."""
     made = architecture(name)
     if made.heads is not None:
         return made.heads(shape, heads)

@@ -39,7 +39,7 @@ def convert_norm(name: str, module: _BatchNorm) -> BatchNorm:
         name: Name of the module, for messages.
 
     Raises:
-        InputError: For one without weights, running statistics or momentum, and for another class with a `forward` of its own.
+        InputError: For one without weights, running statistics or momentum, and for another class with its own `forward`.
     """
     kind = type(module).__name__
     if not module.affine or module.running_mean is None or module.running_var is None or module.momentum is None:

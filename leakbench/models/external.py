@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.extras import need
 from leakbench.core.hashes import content_hash
-from leakbench.core.imported import import_function, said
+from leakbench.core.imported import failing_as, import_function
 from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.conversion import adapt_layers, convert_norms, forward_pass, order_layers, remove_hooks
 from leakbench.models.folder import FOLDER, TYPES, checksum_of
@@ -128,17 +128,12 @@ class ExternalNetwork:
                 are missing, unknown, not finite, or of another shape or type.
         """
         library, _, name = self.builder.partition(":")
-        try:
-            with redirect_stdout(sys.stderr):
-                if library in LIBRARIES:
-                    model: Any = LIBRARIES[library].build(field, name, shape, classes)
-                else:
-                    function = import_function(field, self.builder, str(folder or Path.cwd()))
-                    model = function(**_arguments(function, field, self.builder, shape, classes))
-        except InputError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise InputError(f"{field}: {self.builder!r} failed: {said(error)}") from None
+        with failing_as(f"{field}: {self.builder!r} failed"), redirect_stdout(sys.stderr):
+            if library in LIBRARIES:
+                model: Any = LIBRARIES[library].build(field, name, shape, classes)
+            else:
+                function = import_function(field, self.builder, str(folder or Path.cwd()))
+                model = function(**_arguments(function, field, self.builder, shape, classes))
         if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
             raise InputError(
                 f"{field}: {self.builder!r} returned {type(model).__name__}, expected a torch.nn.Module with parameters that are"
@@ -163,13 +158,8 @@ class ExternalNetwork:
         model = convert_norms(model)
         adapt_layers(model)
         x = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0))
-        try:
-            with torch.no_grad():
-                answer = model(x)
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(f"model: {self.builder!r} fails on inputs of shape {shape}: {said(error)}") from None
+        with failing_as(f"model: {self.builder!r} fails on inputs of shape {shape}"), torch.no_grad():
+            answer = model(x)
         if not isinstance(answer, Tensor) or answer.shape != (1, classes):
             got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
             raise InputError(

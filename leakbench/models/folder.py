@@ -127,7 +127,7 @@ class NetworkFolder:
         return bool(self._weights("model"))
 
     def load_head(self, head: nn.Linear) -> None:
-        """Read the weights of the layer that names the next token; raises InputError if there are none of this shape."""
+        """Read the weights of the layer that names the next token; raises InputError if the files have none of this shape."""
         found = [self._checked(name, tensor) for name, tensor in self.tensors().items() if name in HEADS]
         if not found or found[0].shape != head.weight.shape:
             got = str(tuple(found[0].shape)) if found else "none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,6 @@ from leakbench.models.shapes import Shape
 __all__ = ["LanguageModel", "NextToken", "bert_tiny", "from_folder", "gpt_tiny", "gpt_wide"]
 
 LIBRARY = "transformers"
-
-Masks: TypeAlias = tuple[Tensor, Tensor]
 
 
 class LanguageModel(nn.Module):

@@ -53,7 +53,7 @@ def _described(name: str, architecture: Architecture) -> dict[str, Any]:
 
 def _kinds(model: nn.Module, known: dict[type[nn.Module], str]) -> str:
     held = {type(layer) for layer in model.modules()}
-    # The library of transformers has classes of its own for forms of the same activation.
+    # The library of transformers has its own classes for forms of the same activation.
     own = {
         word
         for kind, word in known.items()

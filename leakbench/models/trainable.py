@@ -54,7 +54,7 @@ PROJECTIONS |= dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), ("qu
 
 @dataclass(frozen=True)
 class Trainable:
-    """A rule of which parameters are trained.
+    """A rule that selects the trained parameters.
 
     Args:
         name: `all`, `head`, `no_embeddings`, `blocks`, `lora` or `adapters`.
@@ -102,7 +102,7 @@ def with_trainable(model: nn.Module, text: str, rng: torch.Generator) -> nn.Modu
         return model
     last = ("head." if model.head is not None else "") if isinstance(model, NextToken) else last_layer(model)
     if last is None or (not last and rule.name == "head"):
-        raise InputError(f"trainable: got {text!r}, but the network has no last layer of its own; expected all")
+        raise InputError(f"trainable: got {text!r}, but the network has no separate last layer; expected all")
     model.requires_grad_(False)
     if rule.name == "adapters" and not add_adapters(model, rule.number, rng):
         raise InputError(f"trainable: got {text!r}, which takes a transformer; expected head, lora:r=N, or vit_tiny")

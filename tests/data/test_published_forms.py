@@ -383,6 +383,10 @@ def test_labels_that_do_not_exclude_each_other_are_the_targets_of_networks(tmp_p
     code, _, err = called(monkeypatch, capsys, *words, *few, "--out", "found")
     assert code == 0, err
     assert json.loads((tmp_path / "found" / "manifest.json").read_text())["settings"]["loss"] == "targets"
+    read = load_dataset(recipe, tmp_path)[2]
+    assert read.targets is not None
+    assert read.targets.train.shape == (len(read.train_inputs), 3)
+    assert read.class_names == ("example",)
 
 
 @pytest.mark.slow

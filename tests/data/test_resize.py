@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from leakbench.core.errors import InputError
+from leakbench.core.task import CLASSIFICATION
 from leakbench.data import resize
-from leakbench.data.dataset import Dataset
+from leakbench.data.dataset import Dataset, Targets
 from leakbench.data.find import at_size, load_dataset, without_examples
 from leakbench.data.pictures import FaceFolders
 from leakbench.data.resize import resized
@@ -46,6 +47,21 @@ def test_every_kth_example_of_a_class_stays_and_victims_are_the_same_pictures(mo
     assert few.public is not None
     assert few.public.tolist() == [0, 1]
     assert few.resized == "pictures of 4 x 4; only one of 2 examples, to fit into memory"
+
+
+def test_people_and_targets_stay_with_their_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = _data()
+    targets = Targets(
+        data.train_inputs.mean((1, 2, 3))[:, None], data.test_inputs.mean((1, 2, 3))[:, None], CLASSIFICATION
+    )
+    people = torch.arange(12)
+    monkeypatch.setattr(resize, "MOST_VALUES", 18 * 16 // 2)
+    few = resized(dataclasses.replace(data, groups=people, targets=targets), 4)
+    assert few.groups is not None and few.targets is not None
+    assert len(few.groups) == len(few.train_inputs) < 12
+    assert torch.equal(data.train_inputs[few.groups], few.train_inputs)
+    assert torch.equal(few.targets.train[:, 0], few.train_inputs.mean((1, 2, 3)))
+    assert torch.equal(few.targets.test[:, 0], few.test_inputs.mean((1, 2, 3)))
 
 
 def test_a_plan_without_examples_has_the_same_sizes() -> None:

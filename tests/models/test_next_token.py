@@ -122,7 +122,7 @@ def test_a_sentence_of_one_token_has_no_loss_and_no_gradient(place):
 
 
 def test_trained_parts_with_a_tied_and_an_own_head(place):
-    with pytest.raises(InputError, match="trainable: got 'head', but the network has no last layer of its own"):
+    with pytest.raises(InputError, match="trainable: got 'head', but the network has no separate last layer"):
         both(place, "gpt2", "head")
     assert set(parameters(both(place, "llama", "head")[0])) == {"head.weight"}
     for kind in CAUSAL:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.looks import averaged
-from leakbench.attack.methods.patch_embedding import embedding_of, of_one_example, unmixed
+from leakbench.attack.methods.patch_embedding import Rank, embedding_of, of_one_example, unmixed
 from leakbench.attack.needs import IMAGE, Needs
 from leakbench.attack.one_step import likeliest
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
-from leakbench.core.part import Positive, part
+from leakbench.core.part import part
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
 from leakbench.models.vision_transformer import PlainBlock
@@ -33,12 +32,7 @@ class April:
 
     needs: ClassVar[Needs] = Needs(alone=True, kinds=(IMAGE,))
 
-    rank: Annotated[
-        Positive,
-        Field(
-            description="Smallest singular value of D, as a share of the largest one, of a direction that is determined."
-        ),
-    ] = 1e-6
+    rank: Rank = 1e-6
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct V victims from the mean of the observations of a release, clamped to [0, 1].

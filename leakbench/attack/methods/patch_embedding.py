@@ -22,7 +22,14 @@ from leakbench.core.types import Generators
 from leakbench.federated.view import View
 from leakbench.models.vision_transformer import Patches
 
-__all__ = ["Embedding", "PatchEmbedding", "embedding_of", "unmixed"]
+__all__ = ["Embedding", "PatchEmbedding", "Rank", "embedding_of", "unmixed"]
+
+Rank = Annotated[
+    Positive,
+    Field(
+        description="Smallest singular value of D, as a share of the largest one, of a direction that is determined."
+    ),
+]
 
 
 @part("method.patch_embedding")
@@ -37,12 +44,7 @@ class PatchEmbedding:
 
     needs: ClassVar[Needs] = Needs(alone=True, kinds=(IMAGE,))
 
-    rank: Annotated[
-        Positive,
-        Field(
-            description="Smallest singular value of D, as a share of the largest one, of a direction that is determined."
-        ),
-    ] = 1e-6
+    rank: Rank = 1e-6
 
     def applies(self, view: View) -> bool:
         """Return whether the network begins with an embedding of patches whose gradients show one example."""

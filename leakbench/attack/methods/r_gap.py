@@ -258,7 +258,7 @@ class _Layer:
         weight: Its weight.
         bias: Its bias, 0 without one.
         matrix: (O, k * k * C), the weight in the order of the columns of `leakbench.engine.patches.patches`.
-        reads: (P, k * k), the places that each output reads; the number of places stands for the padding.
+        reads: (P, k * k), the places that each output reads; the number of places marks the padding.
         normal: (n, n), the product of the layer's map with itself.
     """
 

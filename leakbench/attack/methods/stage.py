@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
 
 from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.token_likelihood import TokenLikelihood
-from leakbench.core.answers import Reconstruction
+from leakbench.attack.slots.start_reconstructed import Reconstructs
 from leakbench.core.part import part
 from leakbench.core.recipe import Slot
-from leakbench.core.types import Generators
 from leakbench.federated.view import View
 from leakbench.models.kinks import kinked
 from leakbench.models.language import LanguageModel
 from leakbench.models.layers import begins_linear
 
 __all__ = ["Reconstructs", "Stage"]
-
-
-@runtime_checkable
-class Reconstructs(Protocol):
-    """A method that returns a reconstruction."""
-
-    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Reconstruct the V victims of the views; victim v draws from rngs[v]."""
 
 
 PICTURE = 3

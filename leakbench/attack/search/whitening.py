@@ -48,6 +48,15 @@ class Whitening:
     apply: Callable[[Tensor], Tensor]
     invert: Callable[[Tensor], Tensor]
 
+    def decode(self, z: Tensor) -> Tensor:
+        """Return the inputs (V, M, *s) of coordinates z (V, M, ...)."""
+        inputs = self.mean + self.apply(z.reshape(-1, *self.mean.shape))
+        return inputs.reshape(*z.shape[:2], *self.mean.shape)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the coordinates (V, M, d) of inputs x (V, M, *s)."""
+        return self.invert(x.flatten(0, 1) - self.mean).reshape(*x.shape[:2], -1)
+
 
 def one_over_f(shape: tuple[int, ...], like: Tensor) -> Whitening:
     """Return the whitening of images (C, H, W) with the spectrum of natural images; it needs no data.

@@ -39,7 +39,7 @@ class Shuffled:
         return needs
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
-        """Return the labels of each victim in an order of its own."""
+        """Return the labels of each victim in another order."""
         guess = PARTS[self.of](view, rngs)
         orders = torch.stack([torch.randperm(view.examples, generator=rng) for rng in rngs]).to(guess.targets.device)
         return replace(guess, targets=guess.targets.gather(1, orders[..., None].expand_as(guess.targets)))

@@ -52,14 +52,7 @@ def coordinates_of(view: View, public: int, mixture: Mixture, weight: float) -> 
     """Return the coordinates in which the mixture of the first `public` examples is fitted, with its energy times `weight`."""
     white = whitening_of(public_of(view, "mixture", public).inputs.to(view.like))
 
-    def decode(z: Tensor) -> Tensor:
-        inputs = white.mean + white.apply(z.reshape(-1, *view.shape))
-        return inputs.reshape(*z.shape[:2], *view.shape)
-
-    def encode(x: Tensor) -> Tensor:
-        return white.invert(x.flatten(0, 1) - white.mean).reshape(*x.shape[:2], -1)
-
     def energy(z: Tensor, _: Tensor) -> Tensor:
         return weight * mixture.energy(z).sum(1)
 
-    return Coordinates(decode, encode, energy)
+    return Coordinates(white.decode, white.encode, energy)

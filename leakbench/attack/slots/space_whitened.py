@@ -72,18 +72,11 @@ class Whitened:
         """
         white, centres = self._prior(view)
 
-        def decode(z: Tensor) -> Tensor:
-            inputs = white.mean + white.apply(z.reshape(-1, *view.shape))
-            return inputs.reshape(*z.shape[:2], *view.shape)
-
-        def encode(x: Tensor) -> Tensor:
-            return white.invert(x.flatten(0, 1) - white.mean).reshape(*x.shape[:2], -1)
-
         def energy(z: Tensor, targets: Tensor) -> Tensor:
             apart = z if centres is None else z - targets @ centres
             return self.weight / 2 * apart.flatten(1).square().sum(1)
 
-        return Coordinates(decode, encode, energy)
+        return Coordinates(white.decode, white.encode, energy)
 
     def _prior(self, view: View) -> tuple[Whitening, Tensor | None]:
         """Return the map, and the centres (classes, d) of the classes' priors; None if all classes have the same."""

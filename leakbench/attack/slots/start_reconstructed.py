@@ -14,8 +14,7 @@ from leakbench.core.recipe import Slot
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
 
-__all__ = ["Reconstructed"]
-
+__all__ = ["Reconstructed", "Reconstructs"]
 
 SEARCHES = (
     "plug_and_play",
