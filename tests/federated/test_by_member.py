@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakbench.attack import public_gradients
 from leakbench.core.types import Clock, Network
 from leakbench.defense.transform import Stations
 from leakbench.engine import saved
@@ -68,3 +69,19 @@ def test_the_estimate_is_that_of_one_example_where_it_is_computed_alone() -> Non
     many = saved.MOST_SAVED // counted
     assert saved.search_bytes(network, SHAPE, many, mixes=False) == 4 * (7 * weights + 3 * counted)
     assert saved.search_bytes(network, SHAPE, many, mixes=True) == 4 * (7 * weights + 3 * many * counted)
+
+
+def test_the_bytes_of_a_chunk_of_gradients_are_those_of_its_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes its gradient while it is computed and three copies of it; `CHUNK` limits how many are computed at once."""
+    network = _network("eval")
+    counted = saved.activations(network, SHAPE)
+    weights = sum(p.numel() for p in network.parameters.values())
+    each = 8 * 3 * weights + 4 * 3 * (
+        weights + counted
+    )  # The network has float64 numbers; the estimate of a gradient has 4 bytes.
+    for examples in (1, 5):
+        monkeypatch.setattr(public_gradients, "CHUNK", examples * saved.gradient_bytes(network, SHAPE))
+        assert public_gradients.chunk_bytes(network, SHAPE) == examples * each
+    several = {name: torch.stack([p, p]) for name, p in network.parameters.items()}
+    lanes = Network(network.model, several, shared=False)
+    assert public_gradients.chunk_bytes(lanes, SHAPE) == public_gradients.chunk_bytes(network, SHAPE)
