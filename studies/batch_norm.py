@@ -108,7 +108,7 @@ def difference(some: Parameters | None, others: Parameters | None) -> float:
     """Return the distance of statistics from others over the length of the others, over all layers and victims."""
     assert some is not None and others is not None
     apart = sum(float((some[name] - others[name]).square().sum()) for name in others)
-    return (apart / sum(float(tensor.square().sum()) for tensor in others.values())) ** 0.5
+    return float((apart / sum(float(tensor.square().sum()) for tensor in others.values())) ** 0.5)
 
 
 def main() -> None:
@@ -185,7 +185,6 @@ def main() -> None:
         for number in range(NETWORKS)
         for stage in STAGES
         for mode, statistics in KNOWLEDGE
-        if KNOWLEDGE[mode, statistics].prior == "" or batch > 1
     }
     asked, store = chosen(list(keys), given.only), store_of(RESULTS / "batch_norm.csv", list(keys))
     rows = store.existing.read() if given.page else store.read()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from leakbench.attack import public_gradients
 from leakbench.core.types import Clock, Network
 from leakbench.defense.transform import Stations
 from leakbench.engine import saved
+from leakbench.experiment import stage_attack
 from leakbench.federated import client
 from leakbench.federated.leakage import leak
 from leakbench.models import parameters
@@ -85,3 +88,14 @@ def test_the_bytes_of_a_chunk_of_gradients_are_those_of_its_examples(monkeypatch
     several = {name: torch.stack([p, p]) for name, p in network.parameters.items()}
     lanes = Network(network.model, several, shared=False)
     assert public_gradients.chunk_bytes(lanes, SHAPE) == public_gradients.chunk_bytes(network, SHAPE)
+
+
+def test_the_estimate_of_a_run_counts_its_parts_once() -> None:
+    """The process, freed memory, two copies of the pictures, five of the weights, and the larger of searches and rankings."""
+    network = _network("eval")
+    weights = sum(p.numel() for p in network.parameters.values())
+    data = SimpleNamespace(shape=SHAPE, classes=CLASSES, train_targets=torch.zeros(6), test_targets=torch.zeros(4))
+    ranking = 2 * 4 * CLASSES * weights + public_gradients.chunk_bytes(network, SHAPE)
+    base = 700_000_000 + 512 * 1024**2 + 2 * 4 * 10 * 3 * 64 * 64 + 20 * weights
+    assert stage_attack.needed_bytes(network, data, 0) == base + ranking
+    assert stage_attack.needed_bytes(network, data, ranking + 8) == base + ranking + 8

@@ -39,7 +39,7 @@ def test_every_attacker_reads_the_same_images_of_a_batch_size(made: ModuleType, 
             group[["network", "victim", "example", "null_rmse", "eta"]].reset_index(drop=True)
             for _, group in of_size.groupby(["stage", "mode", "statistics"])
         ]
-        assert len(others) >= 5
+        assert len(others) >= 8
         for other in others:
             pd.testing.assert_frame_equal(other, first)
 
@@ -65,3 +65,19 @@ def test_incomplete_networks_are_left_out(made: ModuleType, rows: pd.DataFrame) 
     left = made.complete(rows[rows["row"] != cell])
     gone = (made.complete(rows)["batch"] == batch) & (made.complete(rows)["network"] == network)
     assert len(left) == len(made.complete(rows)) - gone.sum()
+
+
+def test_the_verdict_follows_from_the_rows(made: ModuleType, rows: pd.DataFrame) -> None:
+    """For one image: the mode makes a difference early, the victim's statistics make none, and nothing is reconstructed late."""
+    single = made.complete(rows)
+    single = single[single["batch"] == 1]
+
+    def mean(stage: str, mode: str, statistics: str) -> float:
+        at = (single["stage"] == stage) & (single["mode"] == mode) & (single["statistics"] == statistics)
+        return float(single.loc[at, "rmse"].mean())
+
+    null = single["null_rmse"].mean()
+    assert mean("early", "eval", "batch") < 0.7 * mean("early", "train", "batch") < null
+    assert abs(mean("early", "train", "given") - mean("early", "train", "batch")) < 0.01
+    assert mean("early", "train", "running") > 2 * null
+    assert min(mean("late", *known) for known in made.KNOWLEDGE) > null
