@@ -118,7 +118,7 @@ FAMILIES: dict[str, list[tuple[str, str]]] = {
         ("Fed-alphaCDP", "fed_alpha_cdp"),
         ("Geyer et al., priority-based noise, TabLeak", "geyer|priority|tableak"),
         ("Flower", "flower"),
-        ("Attacks", "autoleak|leakage|strongest"),
+        ("Attacks", "autoleak|batch_norm|leakage|strongest"),
         ("Malicious servers", "servers|conspicuous|ideal_server|fishing"),
         ("Checks of leakbench, the first version", "bench|bounds|history|noise_bounds|peer"),
     ],

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakbench.core.errors import InputError
-from leakbench.core.types import Parameters
+from leakbench.core.types import Network, Parameters
 from leakbench.defense.guess import Surviving, on_a_guess
 from leakbench.defense.transform import RunsNetwork, Stations
 from leakbench.engine.budget import lanes_within
@@ -17,7 +17,7 @@ from leakbench.engine.saved import activations, gradient_bytes
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
 
-__all__ = ["before_mask", "check_learnable", "fitting", "flat", "gradients_alone", "numbers"]
+__all__ = ["before_mask", "check_learnable", "chunk_bytes", "fitting", "flat", "gradients_alone", "numbers"]
 
 
 CHUNK = 1_500_000_000
@@ -46,7 +46,7 @@ def gradients_alone(
     # The gradients of language models are larger than all caches: fewer at once are several times faster.
     few = min(chunk, fitting(view, 64_000_000 if view.vocabulary is not None else 600_000_000))
     if activations(view.network, view.shape):
-        few = lanes_within(CHUNK, gradient_bytes(view.network, view.shape), few)
+        few = min(few, _together(view.network, view.shape))
     for x, y in zip(torch.split(inputs, few), torch.split(targets, few), strict=True):
         rngs = None if rng is None else (rng,) * len(x)
         with torch.no_grad():  # The yield is outside, since a caller that stops early would stay without derivatives.
@@ -54,6 +54,24 @@ def gradients_alone(
             gradients = leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, randomness)
         view.tick()
         yield flat(gradients)
+
+
+def _together(network: Network, shape: tuple[int, ...]) -> int:
+    """Return the number of gradients of large pictures that are computed at once."""
+    return lanes_within(CHUNK, gradient_bytes(network, shape))
+
+
+def chunk_bytes(network: Network, shape: tuple[int, ...]) -> int:
+    """Return the bytes that a chunk of `gradients_alone` takes for large pictures, until the caller has the next chunk.
+
+    For each example, these are the gradient while it is computed and three more of its size: the mean over the batch of one, the
+    flat copy, and the flat copy of the chunk before, which the caller has until the next one is complete.
+    """
+    weights = next(iter(network.parameters.values())).element_size() * sum(
+        p.numel() for p in network.parameters.values()
+    )
+    lanes = 1 if network.shared else len(next(iter(network.parameters.values())))
+    return _together(network, shape) * (gradient_bytes(network, shape) + 3 * weights // lanes)
 
 
 def before_mask(view: View) -> View | None:

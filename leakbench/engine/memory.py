@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["keep_freed_memory", "memory_of"]
+__all__ = ["RETAINED", "keep_freed_memory", "memory_of"]
 
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Files of Linux with the memory limit of a container."""

@@ -19,7 +19,7 @@ from leakbench.attack.isolation import answered, readable
 from leakbench.attack.looks import chooses
 from leakbench.attack.null.pictures import NullAttack, null_attack
 from leakbench.attack.null.texts import null_texts
-from leakbench.attack.public_gradients import CHUNK as GRADIENTS
+from leakbench.attack.public_gradients import chunk_bytes
 from leakbench.attack.rankings.classes import LARGEST
 from leakbench.attack.recipe import Method
 from leakbench.attack.servers.fishing import fished
@@ -32,12 +32,14 @@ from leakbench.core.progress import Progress, begin, saying, ticking
 from leakbench.core.rng import generator, generators
 from leakbench.core.types import Network
 from leakbench.data.attributes import attributes_of, commonest
+from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
 from leakbench.defense.augmentation import is_random
 from leakbench.defense.refuse import RefuseConspicuous
 from leakbench.engine.budget import lanes_within, memory_budget
+from leakbench.engine.memory import RETAINED
 from leakbench.engine.room import Room
-from leakbench.engine.saved import activations, gradient_bytes, search_bytes
+from leakbench.engine.saved import activations, search_bytes
 from leakbench.experiment.attack_time import AttackTime
 from leakbench.experiment.rankings import likelihoods, rankings
 from leakbench.experiment.victims import (
@@ -63,7 +65,7 @@ from leakbench.scoring.scores_targets import score_targets
 from leakbench.scoring.scores_texts import TextJudge, score_text, text_judge
 from leakbench.storage.store import Run, without_pictures
 
-__all__ = ["LOWER", "CellLeak", "Judge", "attack_leak"]
+__all__ = ["LOWER", "CellLeak", "Judge", "attack_leak", "needed_bytes"]
 
 LOWER = "lower --leak-batch, --observations or the restarts of the attack, or take a smaller --leak-model"
 
@@ -367,18 +369,27 @@ def _search_bytes(network: Network, shape: tuple[int, ...], victims: Victims) ->
     return search_bytes(network, shape, victims.indices[0].numel(), mixes)
 
 
-def _say_memory(leak: CellLeak, lanes: int, victims: Victims, say: Callable[[str], None]) -> None:
-    """Say once how much memory the search for some victims and the rankings take, for large pictures.
+def needed_bytes(network: Network, data: Dataset, searching: int) -> int:
+    """Return an estimate of the peak memory of a run on large pictures, at least the measured peaks (docs/performance.md).
 
-    The estimate is within a factor of 2 of measured peaks (docs/performance.md).
+    Args:
+        network: The network that leaks.
+        data: The data set, of which two copies exist while it is read.
+        searching: Bytes of the searches, which run before the rankings.
     """
+    weights = sum(p.numel() for p in network.parameters.values())
+    # The model, its parameters, the observed update and two flat copies of it.
+    sent = 5 * 4 * weights
+    ranking = 2 * 4 * min(data.classes * weights, LARGEST) + chunk_bytes(network, data.shape)
+    pictures = 2 * 4 * math.prod(data.shape) * (len(data.train_targets) + len(data.test_targets))
+    return PROCESS + RETAINED + pictures + sent + max(searching, ranking)
+
+
+def _say_memory(leak: CellLeak, lanes: int, victims: Victims, say: Callable[[str], None]) -> None:
+    """Say once how much memory the search for some victims and the rankings take, for large pictures."""
     network, data = next(iter(leak.sent.values())).network, leak.cell.data
     if leak.network or not activations(network, data.shape):
         return
     restarts = max(getattr(search, "restarts", 1) for search in searches_of(leak.cell.attack.method))
-    searching = lanes * restarts * _search_bytes(network, data.shape, victims)
-    weights = sum(p.numel() for p in network.parameters.values())
-    ranking = 2 * 4 * min(data.classes * weights, LARGEST) + max(GRADIENTS, gradient_bytes(network, data.shape))
-    pictures = 2 * 4 * math.prod(data.shape) * (len(data.train_targets) + len(data.test_targets))
-    total = PROCESS + pictures + max(searching, ranking)
+    total = needed_bytes(network, data, lanes * restarts * _search_bytes(network, data.shape, victims))
     say(f"about {total / 1e9:.1f} GB of memory, {lanes} {'victim' if lanes == 1 else 'victims'} at a time")

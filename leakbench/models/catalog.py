@@ -35,7 +35,7 @@ from leakbench.models.initialise import (
     xavier,
 )
 from leakbench.models.language import LanguageModel, NextToken, bert_tiny, from_folder, gpt_tiny, gpt_wide
-from leakbench.models.lenet import LENETS, lenet
+from leakbench.models.lenet import LENETS, lenet, lenet_batch_norm
 from leakbench.models.resnet import resnet18
 from leakbench.models.segmentation import unet_tiny, unet_tiny_of
 from leakbench.models.shapes import Shape
@@ -230,6 +230,10 @@ MODELS: dict[str, Architecture] = {
     **{
         name: Architecture(partial(lenet, name), HALF if activation is nn.Sigmoid else torch_default)
         for name, (_, activation) in LENETS.items()
+    },
+    **{
+        name: Architecture(partial(lenet_batch_norm, name, activation=activation), torch_default)
+        for name, activation in (("lenet_dlg_relu_batch_norm", nn.ReLU), ("lenet_dlg_gelu_batch_norm", nn.GELU))
     },
     "convnet": Architecture(partial(convnet, "convnet", norm=True), torch_default),
     "convnet_no_norm": Architecture(partial(convnet, "convnet_no_norm", norm=False), torch_default),

@@ -1,12 +1,13 @@
-"""The LeNets of DLG and CPL, as published with sigmoids, and with ReLU or GELU so that smoothness can be compared."""
+"""The LeNets of DLG and CPL, as published with sigmoids, with ReLU or GELU, and DLG's with batch normalisation."""
 
 from __future__ import annotations
 
 from torch import nn
 
+from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.shapes import Shape, picture
 
-__all__ = ["LENETS", "lenet"]
+__all__ = ["LENETS", "lenet", "lenet_batch_norm"]
 
 STRIDES: dict[str, tuple[int, ...]] = {"lenet_dlg": (2, 2, 1), "lenet_cpl": (2, 2, 1, 1)}
 ACTIVATIONS: dict[str, type[nn.Module]] = {"": nn.Sigmoid, "_relu": nn.ReLU, "_gelu": nn.GELU}
@@ -29,9 +30,25 @@ def lenet(name: str, shape: Shape, classes: int) -> nn.Module:
     (`last_layer`) can be wrong.
     """
     strides, activation = LENETS[name]
+    return _lenet(name, shape, classes, strides, activation, norm=False)
+
+
+def lenet_batch_norm(name: str, shape: Shape, classes: int, activation: type[nn.Module]) -> nn.Module:
+    """DLG's LeNet with batch normalisation between each convolution, which then has no bias, and its activation.
+
+    Not from a paper: the smallest network here on which attacks with and without the statistics of batches can be compared. It
+    starts with PyTorch's default.
+    """
+    return _lenet(name, shape, classes, STRIDES["lenet_dlg"], activation, norm=True)
+
+
+def _lenet(
+    name: str, shape: Shape, classes: int, strides: tuple[int, ...], activation: type[nn.Module], norm: bool
+) -> nn.Module:
     channels, height, width = picture(name, shape, 4)
     layers: list[nn.Module] = []
     for stride in strides:
-        layers += [nn.Conv2d(channels, 12, 5, padding=2, stride=stride), activation()]
+        layers.append(nn.Conv2d(channels, 12, 5, padding=2, stride=stride, bias=not norm))
+        layers += [BatchNorm(12), activation()] if norm else [activation()]
         channels, height, width = 12, -(-height // stride), -(-width // stride)
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, classes))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from leakbench.attack import public_gradients
 from leakbench.core.types import Clock, Network
 from leakbench.defense.transform import Stations
 from leakbench.engine import saved
+from leakbench.experiment import stage_attack
 from leakbench.federated import client
 from leakbench.federated.leakage import leak
 from leakbench.models import parameters
@@ -68,3 +72,30 @@ def test_the_estimate_is_that_of_one_example_where_it_is_computed_alone() -> Non
     many = saved.MOST_SAVED // counted
     assert saved.search_bytes(network, SHAPE, many, mixes=False) == 4 * (7 * weights + 3 * counted)
     assert saved.search_bytes(network, SHAPE, many, mixes=True) == 4 * (7 * weights + 3 * many * counted)
+
+
+def test_the_bytes_of_a_chunk_of_gradients_are_those_of_its_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes its gradient while it is computed and three copies of it; `CHUNK` limits how many are computed at once."""
+    network = _network("eval")
+    counted = saved.activations(network, SHAPE)
+    weights = sum(p.numel() for p in network.parameters.values())
+    each = 8 * 3 * weights + 4 * 3 * (
+        weights + counted
+    )  # The network has float64 numbers; the estimate of a gradient has 4 bytes.
+    for examples in (1, 5):
+        monkeypatch.setattr(public_gradients, "CHUNK", examples * saved.gradient_bytes(network, SHAPE))
+        assert public_gradients.chunk_bytes(network, SHAPE) == examples * each
+    several = {name: torch.stack([p, p]) for name, p in network.parameters.items()}
+    lanes = Network(network.model, several, shared=False)
+    assert public_gradients.chunk_bytes(lanes, SHAPE) == public_gradients.chunk_bytes(network, SHAPE)
+
+
+def test_the_estimate_of_a_run_counts_its_parts_once() -> None:
+    """The process, freed memory, two copies of the pictures, five of the weights, and the larger of searches and rankings."""
+    network = _network("eval")
+    weights = sum(p.numel() for p in network.parameters.values())
+    data = SimpleNamespace(shape=SHAPE, classes=CLASSES, train_targets=torch.zeros(6), test_targets=torch.zeros(4))
+    ranking = 2 * 4 * CLASSES * weights + public_gradients.chunk_bytes(network, SHAPE)
+    base = 700_000_000 + 512 * 1024**2 + 2 * 4 * 10 * 3 * 64 * 64 + 20 * weights
+    assert stage_attack.needed_bytes(network, data, 0) == base + ranking
+    assert stage_attack.needed_bytes(network, data, ranking + 8) == base + ranking + 8

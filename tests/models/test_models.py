@@ -21,6 +21,7 @@ from leakbench.defense.transform import Stations
 from leakbench.federated.client import Examples, example_signal
 from leakbench.federated.leakage import leak
 from leakbench.models import MODELS, build, one_hot, parameters
+from leakbench.models.batch_norm import in_client_mode
 from leakbench.models.convnet import convnet
 from leakbench.models.initialise import initialise, rule_of, torch_default
 from leakbench.models.resnet import resnet18
@@ -37,6 +38,7 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
     "vit_tiny": lambda: vision_transformer("vit_tiny", SHAPE, CLASSES, patch=4, width=12, depth=2, heads=2),
     "lenet_cpl_relu": lambda: MODELS["lenet_cpl_relu"].builder(SHAPE, CLASSES),
     "lenet_dlg_gelu": lambda: MODELS["lenet_dlg_gelu"].builder(SHAPE, CLASSES),
+    "lenet_dlg_gelu_batch_norm": lambda: MODELS["lenet_dlg_gelu_batch_norm"].builder(SHAPE, CLASSES),
     "mlp_relu": lambda: MODELS["mlp_relu"].builder(SHAPE, CLASSES),
     "mlp_1000": lambda: MODELS["mlp_1000"].builder(SHAPE, CLASSES),
     "cnn_fc_1024": lambda: MODELS["cnn_fc_1024"].builder(SHAPE, CLASSES),
@@ -185,6 +187,22 @@ def test_lenets_differ_in_their_activation_alone(name: str) -> None:
     assert all(torch.equal(p, first[n]) for model in several for n, p in parameters(model).items())
     outputs = [model(x) for model in several]
     assert all(not torch.allclose(a, b) for a, b in ((outputs[0], outputs[1]), (outputs[1], outputs[2])))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_the_batch_norm_of_a_lenet_is_the_identity_at_its_first_statistics(activation: str) -> None:
+    """In eval mode, with a mean of 0 and a variance of 1 up to epsilon; in train mode, the outputs are those of another network."""
+    normal = build(f"lenet_dlg_{activation}_batch_norm", (3, 32, 32), 10, generator(0, "model"))
+    plain = build(f"lenet_dlg_{activation}", (3, 32, 32), 10, generator(0, "model"))
+    state = plain.state_dict()
+    for layer in (0, 2, 4):  # Convolution, normalisation and activation are three layers instead of two.
+        state[f"{layer}.weight"] = normal.state_dict()[f"{layer // 2 * 3}.weight"]
+        state[f"{layer}.bias"] = torch.zeros(12)
+    state |= {f"7.{name}": normal.state_dict()[f"10.{name}"] for name in ("weight", "bias")}
+    plain.load_state_dict(state)
+    x = torch.rand(2, 3, 32, 32, generator=generator(0, "inputs"))
+    torch.testing.assert_close(normal(x), plain(x), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(in_client_mode(normal, "train")(x), plain(x), rtol=1e-2, atol=1e-2)
 
 
 # Under what attacks do

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 TESTED = {
     "README": "test_reproduce.py",
     "audits": "test_results_audits.py",
+    "batch_norm": "test_results_batch_norm.py",
     "bench": "test_results_pages.py",
     "broken_defenses": "test_results_broken_defenses.py",
     "bounds_hold": "test_results_pages.py",

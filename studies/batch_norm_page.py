@@ -1,0 +1,277 @@
+"""The page of batch normalisation against gradient inversion, from the rows that `batch_norm.py` measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from leakbench.box import box_of
+from leakbench.core.scripts import markdown_table
+from leakbench.measure.statistics import difference_interval, mean_interval, proportion
+
+__all__ = ["BATCHES", "KNOWLEDGE", "NETWORKS", "STAGES", "STEPS", "complete", "page"]
+
+STAGES = ("early", "late")
+STEPS = {"early": 0, "late": 300}
+"""{stage: number of training steps before the leak}."""
+
+BATCHES = (1, 4)
+NETWORKS = 5
+"""Number of draws of the first weights that can be measured."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an attacker does with the statistics of batch normalisation.
+
+    Args:
+        normalised: The statistics that normalise a guess.
+        prior: The statistics that the prior compares a guess with; empty without the prior.
+    """
+
+    normalised: str
+    prior: str = ""
+
+
+KNOWLEDGE = {
+    ("eval", "batch"): Known("the server's, as the victim did"),
+    ("train", "batch"): Known("its own, as the victim did"),
+    ("train", "running"): Known("the server's"),
+    ("train", "proxy"): Known("its own", "64 public faces"),
+    ("train", "given"): Known("its own", "the victim's batch"),
+}
+"""{(mode of the victims, choice of `leakbench.experiment.statistics`): what the attacker does}."""
+
+
+SOURCES = (
+    (
+        "Geiping et al., NeurIPS 2020, arXiv:2003.14053",
+        "Measured in eval mode only ([issue 6](https://github.com/JonasGeiping/invertinggradients/issues/6) of the code).",
+        "The rows of eval mode have this setting, with another network.",
+    ),
+    (
+        "Yin et al., CVPR 2021, arXiv:2104.07586",
+        "A prior on statistics of batch normalization is part of an attack on batches of ImageNet.",
+        "Not the same quantity. Here the prior makes no difference that these rows can show, whichever statistics it has.",
+    ),
+    (
+        "Huang et al., NeurIPS 2021, arXiv:2112.00059",
+        "Without the private statistics and labels, attacks are much weaker. The main results are with both"
+        " ([issue 4](https://github.com/Princeton-SysML/GradAttack/issues/4) of the code).",
+        "Not the same quantity (ResNet-18, CIFAR-10, LPIPS, two assumptions at once). Direction at first weights: the same"
+        " for an attacker that takes the server's statistics; for one that takes the guess's own, the private statistics made"
+        " no difference.",
+    ),
+    (
+        "Hatamizadeh et al., 2022, arXiv:2202.06924",
+        "Attacks of the literature are impractical where clients update the statistics; a new attack works there.",
+        "Not the same quantity. Direction at first weights: an attack that takes the server's statistics fails; one that computes"
+        " them as the client did is a little better than the baseline guess.",
+    ),
+    (
+        "Du et al., 2024, arXiv:2404.05403",
+        "Leakage is largest early in training and depends on the network.",
+        "Not the same quantity. Direction: the same.",
+    ),
+    (
+        "Fan et al., 2025, arXiv:2506.08435",
+        "Clients' data can be reconstructed in realistic settings.",
+        "Not the same quantity. Direction: not shown after training, where this search fails.",
+    ),
+    (
+        "Valadi et al., 2025, arXiv:2508.19819, version 1",
+        "Eval mode makes attacks much easier. In train mode, only wide and shallow networks with skip connections and"
+        " normalization before the activation are attacked.",
+        "Not the same quantity. Direction at first weights: the same, eval mode is easier. After training, no row"
+        " distinguishes the modes.",
+    ),
+)
+"""(source, what it states, how this page compares)."""
+
+TEXT = """# Batch normalization: who knows the statistics of a batch
+
+{box}
+`python studies/batch_norm.py` writes this page from batch_norm.csv, which has a row for each image.
+
+The network is `lenet_dlg_gelu_batch_norm`: three convolutions of 12 channels, each with batch
+normalization and GELU. The images are LFW at 32 x 32. The server is honest and reads the gradient of
+one client's batch (type-1), without a defense. Labels are not given. All rows of a batch size attack the
+same images; there are {each} batches for each draw of the first weights. *Early* is at the first weights. *Late* is the
+same network after {steps} steps of SGD in train mode (batches of 64, rate 0.3), with a test accuracy of
+{low:.2f} to {high:.2f}; the victims are among the training examples.
+
+The search is the same in every row: Inverting Gradients with 200 iterations of signed Adam and a total
+variation of .01. It differs in the statistics that normalize the guess. `proxy` and `given` add the
+prior of Huang et al. with its weight of .005. In a trial with two images of another seed, which has no
+row, a weight of .1 and a total variation of .001 were not better.
+
+{table}
+
+- *victim*: the mode of the client. In eval mode it normalizes by the running statistics that the server
+  sent, in train mode by those of its batch.
+- *RMSE*: the mean over images with a 95 % interval over networks; *baseline* is the best guess from
+  public faces and the label, without a gradient.
+- *better*: the share of images that are closer than the baseline guess. *labels*: the share of labels that are
+  inferred correctly. *ASR*: the share within eta
+  ({eta:.3f}), with a 95 % interval over networks.
+- *difference*: the RMSE minus that of the attacker that normalizes by the guess's own statistics, paired
+  by batch, with a 95 % interval over networks. It compares with train mode also in the rows of eval mode.
+- *distance*: the median cosine distance to the observed gradient, of the result and of the true images
+  in the attacker's network. A distance of the true images above 0 means that the attacker's network
+  does not explain the gradient.
+
+## Why the guess needs no statistics
+
+In train mode, the statistics of a batch are functions of the batch. A search over the whole batch
+computes them from its guess, as the client did from its examples. The true images then have a distance of
+0 to the observed gradient, without any knowledge of the statistics. An attacker that takes the
+running statistics instead computes another function. The true images do not explain the gradient there, so
+that no search can find them by matching gradients. Results of both attackers are called attacks without
+knowledge of the statistics, which may be one reason for contradicting statements.
+
+Train mode is harder than eval mode at first weights even if the statistics are given. One possible reason: the
+first normalization removes a constant that is added to all pixels of a batch, except at the borders. This was
+not tested.
+
+The statistics that a server solves from a client's running statistics (`inferred`) differ from those of the
+batch (`given`) by at most {inferred:.0e} of their length. They are the same attacker, so `inferred` has no row.
+Those of public faces (`proxy`) differ by {proxy_early:.2f} early and {proxy_late:.2f} late (medians).
+
+## Published statements
+
+No sentence is quoted. No number is compared, because no source measures the same quantity.
+
+{sources}
+
+## What is excluded
+
+- {iterations} iterations do not converge: the *distance* of the result is above that of the true images, most of all
+  late. A row without a reconstruction is not protection, and the late rows do not show that trained
+  networks are safe. Late, labels are also counted wrongly in some batches (column *labels*).
+- One small network, one data set, one local iteration, batches of 1, and {batch} on one network. Several local iterations, deep
+  networks, larger batches and other weights of the prior were not measured.
+- Fewer than 20 networks or batches a row: the intervals are wide. Intervals at B = {batch} are those of one network.
+- In eval mode, the late network was trained in train mode, so that its running statistics fit the data.
+"""
+
+HEADS = (
+    "B",
+    "batches x networks",
+    "leak",
+    "victim",
+    "guess normalized by",
+    "prior",
+    "RMSE [95 % CI]",
+    "baseline",
+    "better",
+    "labels",
+    "ASR [95 % CI]",
+    "difference",
+)
+
+
+def page(rows: pd.DataFrame) -> str:
+    """Return the page; cells of networks that lack another row of their batch size are left out.
+
+    Args:
+        rows: One for each image, as `batch_norm.py` writes them.
+    """
+    rows = complete(rows)
+    groups = {
+        (batch, stage, *known): rows[
+            (rows["batch"] == batch)
+            & (rows["stage"] == stage)
+            & (rows["mode"] == known[0])
+            & (rows["statistics"] == known[1])
+        ]
+        for batch in BATCHES
+        for stage in STAGES
+        for known in KNOWLEDGE
+    }
+    groups = {key: group for key, group in groups.items() if len(group) and len(groups[(*key[:2], "train", "batch")])}
+    lines = [_line(key, group, groups[(*key[:2], "train", "batch")]) for key, group in groups.items()]
+    late, given = rows[rows["stage"] == "late"], rows[rows["statistics"] == "given"]
+    main = rows[rows["batch"] == BATCHES[0]]
+    proxies = {stage: rows[rows["stage"] == stage]["error_proxy"].median() for stage in STAGES}
+    return TEXT.format(
+        box="\n".join(_box(groups, rows)),
+        each=main["victim"].nunique() // main["network"].nunique(),
+        steps=STEPS["late"],
+        low=late["accuracy"].min(),
+        high=late["accuracy"].max(),
+        table=markdown_table([*HEADS, "distance, true images"], lines),
+        eta=rows["eta"].iloc[0],
+        inferred=given["error_inferred"].max(),
+        proxy_early=proxies["early"],
+        proxy_late=proxies["late"],
+        sources=markdown_table(("source", "states", "here"), SOURCES),
+        iterations=rows["iterations"].max(),
+        batch=max(BATCHES),
+    )
+
+
+def complete(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of networks and batch sizes with all of their cells."""
+    cells = rows.drop_duplicates("row").groupby(["batch", "network"]).size()
+    wanted = cells.groupby("batch").transform("max")
+    whole = cells[cells == wanted].index
+    return rows[pd.MultiIndex.from_frame(rows[["batch", "network"]]).isin(whole)]
+
+
+def _by_batch(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean of each batch, and its network."""
+    return rows.groupby("victim")[["rmse", "null_rmse", "network", "distance", "distance_of_truth"]].mean()
+
+
+def _line(key: tuple[int, str, str, str], rows: pd.DataFrame, own: pd.DataFrame) -> list[str]:
+    known, means, others = KNOWLEDGE[key[2], key[3]], _by_batch(rows), _by_batch(own)
+    apart = difference_interval(means["rmse"] - others["rmse"], network=means["network"])
+    return [
+        *(
+            str(key[0]),
+            f"{len(means)} x {means['network'].nunique()}",
+            key[1],
+            key[2],
+            known.normalised,
+            known.prior or "-",
+        ),
+        "{:.3f} [{:.3f}, {:.3f}]".format(*mean_interval(means["rmse"], network=means["network"])),
+        f"{means['null_rmse'].mean():.3f}",
+        _better(rows),
+        f"{rows['label_right'].mean():.2f}",
+        "{:.2f} [{:.2f}, {:.2f}]".format(*_asr(rows)),
+        "-" if key[2:] == ("train", "batch") else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*apart),
+        f"{means['distance'].median():.4f}, {abs(means['distance_of_truth'].median()):.4f}",
+    ]
+
+
+def _asr(rows: pd.DataFrame) -> tuple[float, float, float]:
+    return proportion(rows["rmse"] <= rows["eta"], rows["victim"], network=rows["network"])
+
+
+def _box(groups: dict[tuple[int, str, str, str], pd.DataFrame], rows: pd.DataFrame) -> list[str]:
+    def mean(stage: str, mode: str, statistics: str, column: str = "rmse") -> str:
+        return f"{_by_batch(groups[BATCHES[0], stage, mode, statistics])[column].mean():.3f}"
+
+    main = rows[rows["batch"] == BATCHES[0]]
+    own = groups[BATCHES[0], "early", "train", "batch"]
+    late = [mean("late", *known) for known in KNOWLEDGE]
+    return box_of(
+        "An attacker has to know the statistics of the victim's batch to invert a network in train mode.",
+        f"No: knowing them made no difference, the mode did. At first weights and for one image, an attacker in eval mode has an"
+        f" RMSE of {mean('early', 'eval', 'batch')}. In train mode it has {mean('early', 'train', 'batch')} if a guess is normalized by"
+        f" its own statistics, and {mean('early', 'train', 'given')} if it also knows the victim's. Both are little better than the"
+        f" baseline guess ({mean('early', 'train', 'batch', 'null_rmse')}; {_better(own)} of the images are closer). A guess that is"
+        f" normalized by the server's statistics fails ({mean('early', 'train', 'running')}). After training, no attacker is"
+        f" better than the baseline guess at this effort, also not in eval mode ({min(late)} to {max(late)}).",
+        f"{rows['row'].nunique()} cells; {main['victim'].nunique()} images on {main['network'].nunique()} networks for one image a"
+        f" batch, {rows[rows['batch'] == BATCHES[1]]['victim'].nunique()} batches of {BATCHES[1]} on one network; one seed.",
+        "One small network and one data set. The searches have not converged, so that a failure is not protection.",
+        "python studies/batch_norm.py",
+    )
+
+
+def _better(rows: pd.DataFrame) -> str:
+    """Return the share of images that are closer than the baseline guess."""
+    return f"{(rows['rmse'] < rows['null_rmse']).mean():.2f}"
