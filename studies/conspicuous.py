@@ -82,11 +82,12 @@ def lies(data: str, model: str) -> dict[str, Server]:
         }
     if model == "mlp_1000":
         return {"trap": TrapWeights(s=0.7 if data == "mnist" else 0.95), "quantile_rows": QuantileRows()}
-    return {
+    of_others: dict[str, dict[str, Server]] = {
         "cnn_fc_1024": {"scale_mia": ScaleMia()},
         "mlp_256": {"seer": Seer()},
         ADAPTERS: {"peftleak": PeftLeak()},
-    }.get(model, {})
+    }
+    return of_others.get(model, {})
 
 
 def fresh(model: str, data: Dataset, number: int) -> Network:

@@ -133,10 +133,11 @@ def _box(honest: pd.DataFrame, lied: pd.DataFrame) -> str:
 
 def _fewer(honest: pd.DataFrame) -> str:
     """Return the sentence on honest networks with fewer batches, or without training; empty without such networks."""
-    many = honest.groupby(PLACE).size()
-    trained = {key[:2] for key in many.index if key[2]}
-    least = many.groupby(PLACE[:2]).max()
-    fewer = [f"{data}, {model}: {each}" for (data, model), each in least.items() if (data, model) not in trained]
+    fewer = [
+        f"{own['dataset'].iloc[0]}, {own['model'].iloc[0]}: {own.groupby(PLACE).size().max()}"
+        for _, own in honest.groupby(PLACE[:2])
+        if not own["rounds"].any()
+    ]
     return f"Fewer, and only at random weights: {'; '.join(fewer)}." if fewer else ""
 
 

@@ -9,7 +9,6 @@ import pytest
 from leakbench.defense.refuse import RefuseConspicuous
 from tests.published_files import STUDIES, published_file
 
-
 VIT = "vit_tiny_patch8 adapters:r=64"
 
 
