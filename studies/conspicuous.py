@@ -59,7 +59,9 @@ PAIRS = {
     f"cifar10, {ADAPTERS}": ("cifar10", ADAPTERS),
 }
 """{name: (data set, network and, after a space, what is trained of it)}."""
-SIZES = (1, 8, 32)
+SIZES, LARGE = (1, 8, 32), {"mlp_256": 64}
+"""The batch sizes, and one more for the network of `seer`, which is measured with it on other pages."""
+
 NETWORKS, HONEST, LIED = 20, 80, 20
 """How many honest networks at random weights; over how many batches in all, as of a trained one; how many batches of a lie."""
 
@@ -145,7 +147,7 @@ def measure(name: str, data_dir: Path | None) -> pd.DataFrame:
     public = Public(data.public_inputs, data.public_targets)
     rows: list[dict[str, Any]] = []
     for rounds, networks in by_rounds.items():
-        for size in SIZES:
+        for size in (*SIZES, *([LARGE[model]] if model in LARGE else [])):
             key = {"dataset": dataset, "model": model, "rounds": rounds, "batch": size}
             seen = looked_at(networks, data, batches(partition, size, SLOW.get(model, HONEST), "honest"))
             rows += [{**key, "server": "honest", **each} for each in seen]

@@ -32,8 +32,7 @@ a server that knows the batch size. A batch is of one client: {honest} batches f
 for malicious ones. {fewer}
 
 `scale_mia` and `seer` learn from public images, `scale_mia` once and `seer` once for each batch size;
-the rows do not cover other trainings. Batches of 64 were not measured here. The row of `refuse_conspicuous`
-in [servers_learned.md](servers_learned.md) has 50 of them, for `seer`.
+the rows do not cover other trainings. Batches of 64 were measured for the network of `seer` alone.
 
 - *Rows alike*: the mean |cosine| between two rows of a weight.
 - *D-SNR*: one example's gradient norm divided by the sum of the others' (Garov et al.,

@@ -63,7 +63,8 @@ def test_every_network_is_measured_with_its_malicious_versions(rows: pd.DataFram
         lies = {"cnn": of_cnn, VIT: {"peftleak"}, **of_others}.get(model, set())
         assert servers == {"honest", *lies}
     many = rows.groupby(["dataset", "model", "rounds", "batch", "server"]).size()
-    assert set(rows["batch"]) == {1, 8, 32}
+    assert set(rows["batch"]) == {1, 8, 32, 64}
+    assert set(rows[rows["batch"] == 64]["model"]) == {"mlp_256"}
     honest = many[many.index.get_level_values("server") == "honest"]
     slow = honest.index.get_level_values("model") == VIT
     assert set(honest[~slow]) == {80}
