@@ -58,7 +58,8 @@ OTHERS = """
 transformer. LeNet has neither, so that these servers have no column in the matrix. Their batches, numbers of victims and
 thresholds of success also differ. Only the defenses below were measured: the other defenses of the matrix are not shown to stop
 these servers. `seer` outputs at most one image of 64, so that precision is the share to read. Intervals, baselines and rankings
-are in [servers_learned.md](servers_learned.md) and [fine_tuning.md](fine_tuning.md).
+are in [servers_learned.md](servers_learned.md) and [fine_tuning.md](fine_tuning.md);
+[adapter_patches.md](adapter_patches.md) has PEFTLeak behind a clip and noise.
 
 {table}
 """
