@@ -21,10 +21,14 @@ from shared.options import checked, parser
 from shared.rows import store_of
 from torch import Tensor
 
+from leakbench.attack.fit_store import FitStore, fit_folder
 from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
 from leakbench.attack.servers.fishing import Fishing
 from leakbench.attack.servers.imprint import Imprint
-from leakbench.attack.servers.server import Server
+from leakbench.attack.servers.peftleak import PeftLeak
+from leakbench.attack.servers.scale_mia import ScaleMia
+from leakbench.attack.servers.seer import Seer
+from leakbench.attack.servers.server import Learns, Server
 from leakbench.core.rng import generator
 from leakbench.core.scripts import one_line
 from leakbench.core.types import Network
@@ -38,19 +42,31 @@ from leakbench.federated.simulate import train
 from leakbench.federated.view import Knowledge, Public
 from leakbench.models import build, parameters
 from leakbench.models.gates import gated_biases
+from leakbench.models.trainable import ALL, with_trainable
 from leakbench.reproduce.choose import chosen
 
 RESULTS = Path(__file__).parents[1] / "results" / "servers"
 
 PICTURES = ("mnist", "cifar10", "lfw")
 MODELS = ("cnn", "lenet_cpl", "mlp_1000")
+OF_LEARNERS = ("cnn_fc_1024", "mlp_256")
+"""Networks of the servers that learn what they send."""
+ADAPTERS = "vit_tiny_patch8 adapters:r=64"
 PAIRS = {
     **{f"{data}, {model}": (data, model) for data in PICTURES for model in MODELS},
     **{f"adult, {model}": ("adult", model) for model in ("mlp", "mlp_sigmoid")},
+    **{f"mnist, {model}": ("mnist", model) for model in OF_LEARNERS},
+    f"cifar10, {ADAPTERS}": ("cifar10", ADAPTERS),
 }
-SIZES = (1, 8, 32)
+"""{name: (data set, network and, after a space, what is trained of it)}."""
+SIZES, LARGE = (1, 8, 32), {"mlp_256": 64}
+"""The batch sizes, and one more for the network of `seer`, which is measured with it on other pages."""
+
 NETWORKS, HONEST, LIED = 20, 80, 20
 """How many honest networks at random weights; over how many batches in all, as of a trained one; how many batches of a lie."""
+
+SLOW = {ADAPTERS: 20}
+"""{network: its number of batches of honest networks, and none after training}, for a network with slow gradients."""
 
 COHORT, STEPS, ROUNDS = 10, 20, 10
 """How the networks are trained: clients a round, local iterations, rounds; the rest as the data set's recipe says."""
@@ -68,13 +84,27 @@ def lies(data: str, model: str) -> dict[str, Server]:
         }
     if model == "mlp_1000":
         return {"trap": TrapWeights(s=0.7 if data == "mnist" else 0.95), "quantile_rows": QuantileRows()}
-    return {}
+    of_others: dict[str, dict[str, Server]] = {
+        "cnn_fc_1024": {"scale_mia": ScaleMia()},
+        "mlp_256": {"seer": Seer()},
+        ADAPTERS: {"peftleak": PeftLeak()},
+    }
+    return of_others.get(model, {})
 
 
 def fresh(model: str, data: Dataset, number: int) -> Network:
     """Return an honest network at random weights."""
-    built = build(model, data.shape, data.classes, generator(SEED, "model", number))
+    name, _, trained = model.partition(" ")
+    built = build(name, data.shape, data.classes, generator(SEED, "model", number))
+    built = with_trainable(built, trained or ALL, generator(SEED, "trainable", number))
     return Network(built, parameters(built))
+
+
+def sent_by(server: Server, network: Network, public: Public, size: int) -> Network:
+    """Return the network that a malicious server sends to clients with batches of a size."""
+    given = (network, public, Knowledge(examples=size), generator(SEED, "server"))
+    sent, _ = server.learn(*given, FitStore(fit_folder())) if isinstance(server, Learns) else server(*given)
+    return sent
 
 
 def after_rounds(model: str, data: Dataset, federation: Federation, partition: Partition) -> Network:
@@ -111,16 +141,18 @@ def measure(name: str, data_dir: Path | None) -> pd.DataFrame:
     rng = generator(SEED, "partition")
     partition = federation.partition(data.train_targets, federation.clients, federation.examples_per_client, rng)
     start = [fresh(model, data, number) for number in range(NETWORKS)]
-    by_rounds = {0: start, ROUNDS: [after_rounds(model, data, federation, partition)]}
+    by_rounds = {0: start}
+    if model not in SLOW:
+        by_rounds[ROUNDS] = [after_rounds(model, data, federation, partition)]
     public = Public(data.public_inputs, data.public_targets)
     rows: list[dict[str, Any]] = []
     for rounds, networks in by_rounds.items():
-        for size in SIZES:
+        for size in (*SIZES, *([LARGE[model]] if model in LARGE else [])):
             key = {"dataset": dataset, "model": model, "rounds": rounds, "batch": size}
-            seen = looked_at(networks, data, batches(partition, size, HONEST, "honest"))
+            seen = looked_at(networks, data, batches(partition, size, SLOW.get(model, HONEST), "honest"))
             rows += [{**key, "server": "honest", **each} for each in seen]
             for server, lie in lies(dataset, model).items():
-                sent, _ = lie(networks[0], public, Knowledge(examples=size), generator(SEED, "server"))
+                sent = sent_by(lie, networks[0], public, size)
                 seen = looked_at([sent], data, batches(partition, size, LIED, "lied"))
                 rows += [{**key, "server": server, **each} for each in seen]
     return pd.DataFrame(rows)

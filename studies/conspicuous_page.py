@@ -29,7 +29,10 @@ PAGE = """# What a client can see of a malicious server's model
 Honest networks: 20 random initialisations (0 rounds), or one network after {rounds} undefended rounds of
 10 clients with 20 local iterations each. Malicious models: each is made from the first initialisation by
 a server that knows the batch size. A batch is of one client: {honest} batches for honest networks, {lied}
-for malicious ones.
+for malicious ones. {fewer}
+
+`scale_mia` and `seer` learn from public images, `scale_mia` once and `seer` once for each batch size;
+the rows do not cover other trainings. Batches of 64 were measured for the network of `seer` alone.
 
 - *Rows alike*: the mean |cosine| between two rows of a weight.
 - *D-SNR*: one example's gradient norm divided by the sum of the others' (Garov et al.,
@@ -94,6 +97,7 @@ def page_of(rows: pd.DataFrame) -> str:
         rounds=rows["rounds"].max(),
         honest=honest.groupby(PLACE).size().max(),
         lied=lied.groupby([*PLACE, "server"]).size().max(),
+        fewer=_fewer(honest),
         thresholds=_listed({name: getattr(part, name) for name in JUDGED}),
         largest=_listed(thresholds_from(rows)),
         level=LEVEL,
@@ -124,6 +128,16 @@ def _box(honest: pd.DataFrame, lied: pd.DataFrame) -> str:
             "python studies/conspicuous.py",
         )
     )
+
+
+def _fewer(honest: pd.DataFrame) -> str:
+    """Return the sentence on honest networks with fewer batches, or without training; empty without such networks."""
+    fewer = [
+        f"{own['dataset'].iloc[0]}, {own['model'].iloc[0]}: {own.groupby(PLACE).size().max()}"
+        for _, own in honest.groupby(PLACE[:2])
+        if not own["rounds"].any()
+    ]
+    return f"Fewer, and only at random weights: {'; '.join(fewer)}." if fewer else ""
 
 
 def _alarms(honest: pd.DataFrame) -> Iterator[str]:

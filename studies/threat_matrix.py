@@ -2,7 +2,8 @@
 
     python studies/threat_matrix.py
 
-Writes threat_matrix.md next to this file from the existing rows; `leakbench reproduce servers_matrix` measures them.
+Writes threat_matrix.md to results/servers from the existing rows; `leakbench reproduce servers_matrix` measures them. A second
+table has the rows of the servers that need a network of their own, from servers_learned.csv and fine_tuning.csv.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from leakbench.box import box_of, caveats_of, evidence_of, leaks_counted
 from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import markdown_table, one_line
 from leakbench.core.verdict_words import LEAKING
+from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.file import body_of
 from leakbench.reproduce.page import on_one_network
 from leakbench.reproduce.published import rows_of
@@ -49,14 +51,33 @@ A malicious server does not read the {first}, which is inside the client: the co
 gradient reveal.
 """
 
+OTHERS = """
+## Servers that need a network of their own
 
-def matrix(rows: pd.DataFrame, caution: Sequence[str] = (), stale: Mapping[str, Sequence[str]] | None = None) -> str:
+`scale_mia` and `seer` need a network that ends with two or more fully connected layers, and `peftleak` needs adapters of a vision
+transformer. LeNet has neither, so that these servers have no column in the matrix. Their batches, numbers of victims and
+thresholds of success also differ. Only the defenses below were measured: the other defenses of the matrix are not shown to stop
+these servers. `seer` outputs at most one image of 64, so that precision is the share to read. Intervals, baselines and rankings
+are in [servers_learned.md](servers_learned.md) and [fine_tuning.md](fine_tuning.md);
+[adapter_patches.md](adapter_patches.md) has PEFTLeak behind a clip and noise.
+
+{table}
+"""
+
+
+def matrix(
+    rows: pd.DataFrame,
+    caution: Sequence[str] = (),
+    stale: Mapping[str, Sequence[str]] | None = None,
+    others: pd.DataFrame | None = None,
+) -> str:
     """Return the page for the rows of servers_matrix.csv.
 
     Args:
         rows: The rows.
         caution: The lines above the matrix, as of `caution`.
         stale: Names of stale cells by reason.
+        others: The rows of servers that need a network of their own; None without the second table.
     """
     rows = rows.assign(
         defense=rows["cell"].str.rsplit(", ", n=1).str[0], server=rows["cell"].str.rsplit(", ", n=1).str[1]
@@ -69,13 +90,31 @@ def matrix(rows: pd.DataFrame, caution: Sequence[str] = (), stale: Mapping[str, 
     above = int(rows["above"].sum())
     said = f"{above or 'None'} of {len(rows)} cells {'is' if above <= 1 else 'are'} above its bound or reference."
     before = "".join(f"{line}\n" for line in caution)
-    return TEXT.format(
+    page = TEXT.format(
         box="\n".join(box(rows, stale or {})),
         caution=before,
         table=markdown_table(["defense", *heads], lines),
         above=said,
         first=point_name("type-2"),
     )
+    return page if others is None else page + OTHERS.format(table=table_of_others(others))
+
+
+def table_of_others(rows: pd.DataFrame) -> str:
+    """Return the table of the servers that need a network of their own, a line for each row."""
+    heads = ["server and defense", "leakage point", "images recovered", "precision", "patches read", "baseline ASR"]
+    shares = ("asr", "precision", "patches_read", "null_asr")
+    rows = rows.reindex(columns=["row", "point", *shares])
+    lines = (
+        [row["row"], point_name(row["point"]), *(text_of(row[name]) for name in shares)] for _, row in rows.iterrows()
+    )
+    return markdown_table(heads, lines)
+
+
+def rows_of_others() -> pd.DataFrame:
+    """Return the rows of servers_learned.csv, and those of PEFTLeak in fine_tuning.csv."""
+    learned, tuned = (pd.read_csv(RESULTS / f"{name}.csv") for name in ("servers_learned", "fine_tuning"))
+    return pd.concat([learned, tuned[tuned["row"].str.startswith("peftleak")]], ignore_index=True)
 
 
 def box(rows: pd.DataFrame, stale: Mapping[str, Sequence[str]]) -> list[str]:
@@ -111,7 +150,7 @@ def main() -> None:
     """Write the page."""
     rows = RowStore(RESULTS / "servers_matrix.csv", of_table("servers")).existing.read()
     table = table_of(*body_of("servers_matrix"))
-    page = matrix(rows, caution(table, rows), stale_names(list(rows_of(table, rows))))
+    page = matrix(rows, caution(table, rows), stale_names(list(rows_of(table, rows))), rows_of_others())
     (RESULTS / "threat_matrix.md").write_text(page, encoding="utf-8")
 
 

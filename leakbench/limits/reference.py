@@ -1,6 +1,7 @@
 """References for a malicious server: the best results that its attack may expect, next to the measured ones.
 
-Without noise, an imprint reconstructs an example exactly if the example is alone in its bin. With a clip and Gaussian noise,
+Without noise, an imprint reconstructs an example exactly if the example is alone in its bin, and PEFTLeak reads a patch exactly if
+the patch is alone in its bin. With a clip and Gaussian noise,
 the best server has one example's whole clipped gradient in one row, g = C (x, 1) / |(x, 1)|, and reads x with an error of
 deviation sigma |(x, 1)| / sqrt(releases) (Riess et al., arXiv:2402.12861, has the same model of the best attacker). It denoises
 x with a Gaussian of public examples. An attacker that knows more may have a smaller error, so this is not a bound.
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
 from leakbench.attack.servers.imprint import Bins
+from leakbench.attack.servers.peftleak import PatchBins
 from leakbench.attack.servers.scale_mia import LatentBins
 from leakbench.attack.servers.server import HONEST, lies
 from leakbench.cell import Cell
@@ -24,7 +26,7 @@ from leakbench.experiment.victims import Sent, draw_victims, public_examples, tr
 from leakbench.limits.guards import Guard
 from leakbench.measure.closeness import eta_of
 
-__all__ = ["Reference", "ReferenceData", "alone_in_a_bin", "ideal", "prior_of", "reference"]
+__all__ = ["Reference", "ReferenceData", "alone_in_a_bin", "alone_patches", "ideal", "prior_of", "reference"]
 
 EXAMPLES = 200
 """Largest number of examples for the ideal server."""
@@ -78,6 +80,9 @@ def reference(
     inputs, _, indices = truth(cell, tap, victims)
     alone, no_alone = None, "none: no bins that each hold what is alone in them"
     secret = sent.secret.bins if isinstance(sent.secret, LatentBins) else sent.secret
+    if isinstance(secret, PatchBins):
+        share = alone_patches(secret, indices.shape[1])
+        no_alone = f"none: bins of patches; {share:.3f} of the patches are expected to be alone in their bin"
     if isinstance(secret, Bins):
         # An example in two local iterations counts once. Clients with separate blocks of bins count separately.
         several = indices.reshape(len(indices), min(secret.clients, indices.shape[1]), -1)
@@ -97,6 +102,23 @@ def reference(
 def alone_in_a_bin(bins: int, examples: int) -> float:
     """Return (1 - 1 / k)^(n - 1), the probability that one of n examples is alone in its bin, for k equally likely bins."""
     return float((1 - 1 / bins) ** (examples - 1))
+
+
+def alone_patches(bins: PatchBins, pictures: int) -> float:
+    """Return the expected share of the patches of n pictures that are alone in their bin.
+
+    The mean of (1 - 1 / k_p)^(n - 1) over the positions p. The a (r - 1) bins of a adapters of r rows are shared out among the
+    positions as evenly as whole numbers allow. Patches at different positions are never in one bin.
+
+    Args:
+        bins: The server's bins.
+        pictures: n.
+    """
+    adapters, rows = bins.cutoffs.shape
+    positions = bins.layout.positions
+    each, more = divmod(adapters * (rows - 1), positions)
+    shares = (alone_in_a_bin(each, pictures), alone_in_a_bin(each + 1, pictures))
+    return ((positions - more) * shares[0] + more * shares[1]) / positions
 
 
 def ideal(prior: Shrinkage, inputs: Tensor, sigma: float, eta: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:

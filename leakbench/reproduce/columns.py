@@ -396,6 +396,16 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "the expected share of examples that are alone in their bin: (1 - 1/k)^(n - 1)",
         ),
         Column(
+            "patches read [95 % CI]",
+            interval("patches_read"),
+            "the share of the patches that are reconstructed to an RMSE of at most .01; interval by batch",
+        ),
+        Column(
+            "law of patches",
+            number("patches_alone", 3),
+            "the expected share of patches that are alone in their bin, for k bins of a position and n images",
+        ),
+        Column(
             "precision",
             number(rates.PRECISION.name),
             "the share of the reconstructions that are correct; none without a reconstruction",

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from leakbench.attack.methods.rows import Rows
 from leakbench.attack.servers.imprint import Bins
+from leakbench.attack.servers.peftleak import PatchBins, PeftLeak, patches_of
 from leakbench.cell import Cell
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import plan, prepare
@@ -30,6 +31,7 @@ from leakbench.core.verdict_words import resilient
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import draw_victims, sent_to_clients, truth, view_of
 from leakbench.federated.view import View
+from leakbench.limits.reference import alone_patches
 from leakbench.measure import rates
 from leakbench.measure.closeness import eta_of
 from leakbench.measure.measures import EDIT_DISTANCE, PSNR, RMSE, SSIM, deciding
@@ -55,6 +57,7 @@ __all__ = [
     "command_of",
     "in_any_row",
     "measured",
+    "patches_read",
     "point_of",
     "trainings_of",
     "within",
@@ -85,6 +88,9 @@ TARGET_FIELDS = (*rates.TARGET_ERROR.ends, rates.TARGET_ERROR.baseline)
 
 TENTH = 0.1
 """An RMSE at which a picture is still recognisable."""
+
+READ = 0.01
+"""The RMSE up to which a patch of a vision transformer counts as read."""
 
 OTHERS = 500
 """Among how many examples an answer picks its own, on pages about servers."""
@@ -320,8 +326,29 @@ def _of_servers(cell: Cell, tap: Tap, point: LeakagePoint, rows: pd.DataFrame, t
         **{key: tap.value(key) for key in OF_SERVERS},
         "within_tenth": float((rows[RMSE.name] <= TENTH).mean()),
         **in_any_row(cell, point.tap),
+        **_patches(cell, tap, point, answers, truth),
         "picked": _picked(*flat),
     }
+
+
+def _patches(cell: Cell, tap: Tap, point: LeakagePoint, answers: Tensor, truth: Tensor) -> Row:
+    """Return the share of patches that an attack on patches reads, with its interval over batches and networks, and its law."""
+    columns = ("patches_read", "patches_read_low", "patches_read_high", "patches_alone")
+    if not isinstance(cell.attack.server, PeftLeak):
+        return dict.fromkeys(columns)
+    sent = sent_to_clients(cell, Network(*fresh_network(cell, False, 0)), point.tap)
+    bins: PatchBins = sent.secret
+    read = patches_read(answers, truth, bins.patch)
+    lanes = np.arange(len(read)).repeat(read.shape[1])
+    share = proportion(read.flatten().numpy(), lanes, network=lanes % cell.settings.networks)
+    return dict(zip(columns, (*share, alone_patches(bins, truth.shape[1])), strict=True))
+
+
+def patches_read(answers: Tensor, truth: Tensor, patch: int) -> Tensor:
+    """Return (V, B P): whether each patch of the pictures (V, B, C, H, W) is reconstructed to an RMSE of at most `READ`."""
+    apart = (answers - truth).flatten(0, 1)
+    read: Tensor = patches_of(apart, patch).square().mean(2).sqrt() <= READ  # NaN is not read.
+    return read.reshape(len(answers), -1)
 
 
 def _picked(answers: Tensor, truth: Tensor, others: Tensor) -> float:

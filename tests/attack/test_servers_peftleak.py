@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.methods.adapter_rows import AdapterRows, read_patches
+from leakbench.attack.methods.adapter_rows import _Prior as Gaussian
 from leakbench.attack.methods.rows import Rows
 from leakbench.attack.servers.peftleak import PatchBins, PeftLeak, patches_of
 from leakbench.cell import Request, resolve_cell
@@ -17,6 +18,7 @@ from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, Public, View
+from leakbench.limits.reference import alone_patches
 from leakbench.models import build, one_hot, parameters
 from leakbench.models.trainable import with_trainable
 from leakbench.models.vision_transformer import vision_transformer
@@ -82,9 +84,67 @@ def test_every_patch_that_is_alone_in_its_bin_is_read_exactly():
         true = (patches_of(x[v], 4) * 1e6).round()
         wanted = {(p, tuple(true[b, p].tolist())) for b in range(4) for p in range(POSITIONS) if single[v, b, p]}
         assert wanted and wanted <= found
-    # 3 adapters of 40 rows: 117 bins for 16 positions.
-    law = (1 - POSITIONS / 117) ** 3
-    assert abs(float(single.double().mean()) - law) < 0.1
+    assert abs(float(single.double().mean()) - alone_patches(view.secret, 4)) < 0.1
+
+
+@pytest.mark.parametrize(("rank", "shared_out"), [(40, (11, 7)), (17, (16, 3)), (9, (8, 1))])
+def test_the_law_of_patches_equals_that_of_balls_in_bins(rank, shared_out):
+    """3 adapters of r rows have 3 (r - 1) bins for 16 positions: 117 as 11 x 7 + 5 x 8, 48 as 16 x 3, 24 as 8 x 1 + 8 x 2."""
+    _, bins = PeftLeak()(honest(rank), PUBLIC, Knowledge(), generator(0, "server"))
+    many, least = shared_out
+    sizes = torch.tensor([least] * many + [least + 1] * (POSITIONS - many))
+    drawn = (torch.rand(20000, 4, POSITIONS, generator=generator(0, "balls")) * sizes).floor()
+    single = ((drawn[:, :, None] == drawn[:, None]).sum(2) == 1).double().mean((1, 2))
+    assert abs(float(single.mean()) - alone_patches(bins, 4)) < 4 * float(single.std()) / 20000**0.5 + 1e-12
+    assert alone_patches(bins, 1) == 1
+
+
+def test_known_noise_is_allowed_for_and_removed():
+    """Noise of 1/300 of the coordinate that is one: the oblivious reading accepts few patches, the adaptive one most."""
+    x = pictures(4, 1)
+    view = attacked(x)
+    size = patch_scale(view)
+    noise = size / 300
+    rng = generator(0, "noise")
+    update = {n: u + noise * torch.randn(u.shape, generator=rng).to(u) for n, u in view.update.items()}
+    blind = dataclasses.replace(view, update=update)
+    told = dataclasses.replace(blind, noise=noise)
+    read = [read_patches(seen, view.secret, 0.02) for seen in (blind, told)]
+    assert read[0].possible.sum() < 0.5 * read[1].possible.sum()
+    own = patches_of(x.flatten(0, 1), 4)
+    place = read[1].place[0].expand_as(read[1].possible)
+    for v in range(len(x)):
+        good = read[1].possible[v]
+        assert good.sum() >= 12
+        apart = read[1].values[v, good] - own[v, place[v, good]]
+        # The stated deviation is that of the error.
+        ratio = apart / read[1].noise[v, good, None]
+        assert 0.7 < float(ratio.std()) < 1.4
+    errors = [float((rebuilt(seen) - x).square().mean(3).sqrt().nan_to_num(nan=1.0).mean()) for seen in (blind, told)]
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_a_picture_is_its_posterior_mean_under_the_gaussian_of_public_pictures():
+    """As by the covariance of the whole Gaussian; missing pixels, exact ones, and ones with noise of several sizes."""
+    prior = Gaussian.of(PUBLIC.inputs[:30, :, :4, :4])
+    covariance = prior.directions @ prior.directions.mT + prior.noise * torch.eye(48)
+    x = PUBLIC.inputs[40, :, :4, :4].flatten()
+    noise = torch.tensor([0.0, 0.02, 0.3, torch.inf]).double().repeat(12)
+    known = noise.isfinite()
+    read = x.where(known, torch.nan)
+    shown = covariance[:, known]
+    gain = shown @ torch.linalg.inv(shown[known] + noise[known].square().diag())
+    expected = prior.mean + gain @ (x - prior.mean)[known]
+    answer = prior(read, noise.where(known, 0.0))
+    torch.testing.assert_close(answer, expected, rtol=0, atol=1e-8)
+    torch.testing.assert_close(answer[noise == 0], x[noise == 0])
+
+
+def patch_scale(view: View) -> float:
+    """Return the median of the coordinate that is one, over the bins with a patch."""
+    weight = torch.stack([view.update[f"{name}.weight"] for name in view.secret.layers], 1)
+    one = (weight[:, :, :-1] - weight[:, :, 1:])[..., view.secret.layout.one].abs()
+    return float(one[one > 1e-3 * one.max()].median())
 
 
 def test_the_tag_puts_patches_of_one_picture_together():

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from leakbench.attack.servers.head import Latents
 from leakbench.attack.servers.imprint import Bins
+from leakbench.attack.servers.peftleak import Layout, PatchBins
 from leakbench.attack.servers.scale_mia import LatentBins
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
@@ -95,6 +96,16 @@ def test_bins_of_latents_have_the_same_law(cell, partition, monkeypatch, bins):
     latents = LatentBins(of_latents, Latents(None, torch.zeros(1, 2), None))
     shown = reference(cell, dataclasses.replace(sent(), secret=latents), "type-1", 0, partition, GUARD, prior_of(cell))
     assert (shown.alone, shown.no_alone) == (pytest.approx((1 - 1 / bins) ** 3), "")
+
+
+def test_bins_of_patches_have_a_law_of_patches_and_not_of_examples(cell, partition, monkeypatch):
+    """2 adapters of 5 rows: 8 bins, 2 for each of 4 positions, so that half of the patches of two pictures are alone."""
+    indices_are(monkeypatch, torch.arange(2)[None])
+    nothing = torch.zeros(1)
+    bins = PatchBins(("a", "b"), torch.zeros(2, 5), 1.0, Layout(1, 4), nothing, nothing, 4, nothing)
+    shown = reference(cell, dataclasses.replace(sent(), secret=bins), "type-1", 0, partition, GUARD, prior_of(cell))
+    assert shown.alone is None
+    assert shown.no_alone == "none: bins of patches; 0.500 of the patches are expected to be alone in their bin"
 
 
 def test_more_blocks_than_clients_count_as_one_each(cell, partition, monkeypatch):

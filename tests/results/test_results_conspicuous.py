@@ -9,6 +9,8 @@ import pytest
 from leakbench.defense.refuse import RefuseConspicuous
 from tests.published_files import STUDIES, published_file
 
+VIT = "vit_tiny_patch8 adapters:r=64"
+
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -44,7 +46,12 @@ def test_thresholds_are_above_the_statistics_of_honest_networks(made: ModuleType
     honest = rows["server"] == "honest"
     assert refused[honest & (rows["batch"] == 1)]["any"].mean() == 0
     assert refused[honest].groupby([rows[key] for key in made.PLACE])["any"].mean().max() <= 0.03
-    assert refused[rows["server"].str.startswith("imprint")]["rows_alike"].all()
+    # Rows of equal direction are refused in each batch; SEER is accepted in some and refused in others.
+    alike = rows["server"].str.startswith("imprint") | rows["server"].isin(["scale_mia", "peftleak"])
+    assert refused[alike]["rows_alike"].all()
+    seer = rows["server"] == "seer"
+    assert not refused[seer][["rows_alike", "d_snr"]].any().any()
+    assert 0 < refused[seer & (rows["batch"] > 1)]["lit_alone"].mean() < 1
 
 
 def test_every_network_is_measured_with_its_malicious_versions(rows: pd.DataFrame) -> None:
@@ -52,11 +59,16 @@ def test_every_network_is_measured_with_its_malicious_versions(rows: pd.DataFram
     assert {data for data, _ in pairs} == {"mnist", "cifar10", "lfw", "adult"}
     for (_, model), servers in pairs.items():
         of_cnn = {"imprint, sparse", "imprint, cumulative", "fishing"}
-        lies = {"cnn": of_cnn, "mlp_1000": {"trap", "quantile_rows"}}.get(model, set())
+        of_others = {"mlp_1000": {"trap", "quantile_rows"}, "cnn_fc_1024": {"scale_mia"}, "mlp_256": {"seer"}}
+        lies = {"cnn": of_cnn, VIT: {"peftleak"}, **of_others}.get(model, set())
         assert servers == {"honest", *lies}
     many = rows.groupby(["dataset", "model", "rounds", "batch", "server"]).size()
-    assert set(rows["batch"]) == {1, 8, 32}
-    assert set(many[many.index.get_level_values("server") == "honest"]) == {80}
+    assert set(rows["batch"]) == {1, 8, 32, 64}
+    assert set(rows[rows["batch"] == 64]["model"]) == {"mlp_256"}
+    honest = many[many.index.get_level_values("server") == "honest"]
+    slow = honest.index.get_level_values("model") == VIT
+    assert set(honest[~slow]) == {80}
+    assert set(honest[slow]) == {20}
     assert set(many[many.index.get_level_values("server") != "honest"]) == {20}
     assert rows[rows["batch"] == 1][["d_snr", "lit_alone"]].isna().all().all()
 

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 TESTED = {
     "README": "test_reproduce.py",
+    "adapter_patches": "test_results_adapter_patches.py",
     "audits": "test_results_audits.py",
     "batch_norm": "test_results_batch_norm.py",
     "bench": "test_results_pages.py",

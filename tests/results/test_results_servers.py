@@ -71,14 +71,25 @@ def test_the_matrix_has_a_line_for_each_defense(in_results):
     assert said in matrix(pd.concat([undefended, rows]))
 
 
+def test_servers_with_a_network_of_their_own_have_a_table_below_the_matrix(in_results):
+    from threat_matrix import rows_of_others, table_of_others  # noqa: PLC0415
+
+    rows = pd.DataFrame([{"row": "seer, clip", "point": "type-1", "asr": 0.01, "precision": 0.5, "null_asr": 0.02}])
+    assert "| seer, clip | client update (type-1) | 0.01 | 0.50 | - | 0.02 |" in table_of_others(rows)
+    names = rows_of_others()["row"]
+    assert {name.partition(",")[0].removesuffix(" loud") for name in names} == {"scale_mia", "seer", "peftleak"}
+    assert names.is_unique
+
+
 @pytest.mark.slow
 def test_the_matrix_names_stale_rows_and_rows_of_one_network(in_results):
-    from threat_matrix import caution, matrix  # noqa: PLC0415
+    from threat_matrix import caution, matrix, rows_of_others  # noqa: PLC0415
 
     table = table_of(*body_of("servers_matrix"))
     rows = RowStore(published_file("servers_matrix.csv"), of_table("servers")).read()
     stale = stale_names(list(rows_of(table, rows)))
-    assert matrix(rows, caution(table, rows), stale) == published_file("threat_matrix.md").read_text(encoding="utf-8")
+    page = matrix(rows, caution(table, rows), stale, rows_of_others())
+    assert page == published_file("threat_matrix.md").read_text(encoding="utf-8")
     older = rows.assign(behaviours='{"batches": 1, "rankings": 1}', networks=1.0)
     page = matrix(older, caution(table, older))
     assert "Stale rows; `leakbench reproduce servers_matrix --stale` measures them again:" in page
@@ -98,6 +109,20 @@ def test_examples_in_rows_are_counted_by_the_truth(in_results):
     view = View("type-1", Network(model, parameters(model)), update, 3, (50,), 2, 0.1)
     assert within(view, "0.", inputs, 0.05).tolist() == [[True, True, False], [False, True, False]]
     assert within(view, "0.", inputs, 0.03).tolist() == [[True, False, False], [False, False, False]]
+
+
+def test_patches_are_read_by_their_own_rmse(in_results):
+    """Of four patches of a picture: exact, just within .01, just beyond it, and missing."""
+    from leakbench.reproduce.measure import patches_read  # noqa: PLC0415
+
+    truth = torch.rand(2, 3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    answers = truth.clone()
+    answers[..., :4, 4:] += 0.0099
+    answers[..., 4:, :4] -= 0.0101
+    answers[..., 4:, 4:] = torch.nan
+    assert patches_read(answers, truth, 4).tolist() == [[True, True, False, False] * 3] * 2
+    answers[1, 2] = torch.nan
+    assert patches_read(answers, truth, 4).sum(1).tolist() == [6, 4]
 
 
 def test_the_rows_of_a_layer_contain_what_a_run_recovers(in_results):

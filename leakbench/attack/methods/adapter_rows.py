@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import unfold
 
 from leakbench.attack.looks import averaged
+from leakbench.attack.methods.bins import DIFFERENCE, SURE
 from leakbench.attack.needs import IMAGE, Needs
 from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.attack.public import public_of
@@ -33,12 +34,14 @@ class Patch:
         place: Positions (V, bins) int64 from 0.
         tag: Tags (V, bins, TAG) in deviations of public tags.
         possible: (V, bins) bool, whether a bin can contain one patch.
+        noise: Standard deviation (V, bins) of the known noise on each number of a token; zero without one.
     """
 
     values: Tensor
     place: Tensor
     tag: Tensor
     possible: Tensor
+    noise: Tensor
 
 
 @part("method.adapter_rows")
@@ -48,7 +51,12 @@ class AdapterRows:
     The bias is not needed: a token is divided by its coordinate that is one, which also removes the layer norms. The n largest
     groups of equal tags are the n pictures. The other patches of a picture are their posterior mean given those that were read,
     under a Gaussian with the mean and the leading principal components of public pictures.
+
+    An attacker that knows the standard deviation of the noise takes a bin's position from its cutoffs, allows five standard
+    deviations in all checks, and replaces each patch that it reads by its posterior mean under the same Gaussian.
     """
+
+    behaviour = 2
 
     tolerance: Annotated[
         NonNegative,
@@ -99,10 +107,14 @@ class AdapterRows:
         )
         pixels = where[0].mT.long().to(inputs.device)
         for v in range(view.victims):
-            for n, members in enumerate(_groups(patches.tag[v], patches.possible[v], self.radius, view.examples)):
+            noisy = patches.noise[v, patches.possible[v]].sum() / patches.possible[v].sum().clamp_min(1)
+            radius = self.radius + SURE * float(noisy / bins.spread.amin())
+            for n, members in enumerate(_groups(patches.tag[v], patches.possible[v], radius, view.examples)):
                 read = inputs.new_full((inputs[0, 0].numel(),), torch.nan)
                 read[pixels[patches.place[v, members]]] = patches.values[v, members]
-                inputs[v, n] = prior(read).clamp(0, 1).reshape(view.shape)
+                noise = torch.zeros_like(read)
+                noise[pixels[patches.place[v, members]]] = patches.noise[v, members, None]
+                inputs[v, n] = prior(read, noise).clamp(0, 1).reshape(view.shape)
                 sure[v, n] = len(set(patches.place[v, members].tolist()))
         return answered_at_once((view,), inputs, rngs, certainty=sure)
 
@@ -135,13 +147,23 @@ class _Prior:
         noise = values[:-LEADING].clamp_min(0).sum() / flat.shape[1] + 1e-6
         return _Prior(flat.mean(0), apart.mT @ vectors[:, -LEADING:], noise)
 
-    def __call__(self, read: Tensor) -> Tensor:
-        """Return a picture (d,) with its missing pixels (NaN) replaced by their posterior mean."""
+    def __call__(self, read: Tensor, noise: Tensor) -> Tensor:
+        """Return the posterior mean (d,) of a picture.
+
+        Args:
+            read: The pixels (d,), NaN for the missing ones.
+            noise: Standard deviation (d,) of the noise on them. Pixels without noise stay as they are.
+        """
         known = read.isfinite()
-        rows = self.directions[known]
-        precision = rows.mT @ rows / self.noise + torch.eye(rows.shape[1]).to(rows)
-        z = torch.linalg.solve(precision, rows.mT @ (read - self.mean)[known] / self.noise)
-        return torch.where(known, read, self.mean + self.directions @ z)
+        rows, apart = self.directions[known], (read - self.mean)[known]
+        variance = self.noise + noise[known].square()
+        precision = (rows / variance[:, None]).mT @ rows + torch.eye(rows.shape[1]).to(rows)
+        common = self.directions @ torch.linalg.solve(precision, rows.mT @ (apart / variance))
+        # What the components leave of a pixel is its own, and is shrunk by its own noise.
+        own = torch.zeros_like(read)
+        own[known] = (apart - common[known]) * self.noise / variance
+        answer: Tensor = self.mean + common + own
+        return answer
 
 
 def read_patches(view: View, bins: PatchBins, tolerance: float) -> Patch:
@@ -155,26 +177,30 @@ def read_patches(view: View, bins: PatchBins, tolerance: float) -> Patch:
     weight = torch.stack([view.update[f"{name}.weight"] for name in bins.layers], 1)
     layout = bins.layout
     tokens = (weight[:, :, :-1] - weight[:, :, 1:]).flatten(1, 2)
+    noise = DIFFERENCE * (view.noise or 0.0) / tokens[..., layout.one].abs()
     tokens = tokens / tokens[..., layout.one, None]
     lower, upper = bins.cutoffs[:, :-1].flatten(), bins.cutoffs[:, 1:].flatten()
     values = tokens[..., : layout.content] @ bins.basis + bins.middle
     places = tokens[..., layout.place] * layout.positions
-    h = tokens[..., 0] + bins.gap * places
-    place = places.round()
-    slack = tolerance * (upper - lower)
+    # The contents of position p are around p times the gap.
+    place = (lower / bins.gap + 0.5).floor().clamp(1, layout.positions)
+    h = tokens[..., 0] + bins.gap * place
+    # Noise on the coordinate that is one scales the whole token.
+    moved = SURE * noise
+    slack = tolerance * (upper - lower) + moved * (1 + tokens[..., 0].abs())
+    loose = tolerance + moved * (1 + (values - bins.middle).abs().amax(2))
     possible = (
         (h >= lower - slack)
         & (h <= upper + slack)
-        & ((places - place).abs() < tolerance)
-        & (place >= 1)
-        & (place <= layout.positions)
-        & (values.amin(2) >= -tolerance)
-        & (values.amax(2) <= 1 + tolerance)
-        & (tokens[..., layout.zero].abs() < tolerance)
+        & ((places - place).abs() < tolerance + 2 * moved * layout.positions)
+        & (values.amin(2) >= -loose)
+        & (values.amax(2) <= 1 + loose)
+        & (tokens[..., layout.zero].abs() < tolerance + moved)
+        & (moved < 1)
     )
     tag = tokens[..., layout.tag] / bins.spread
-    place = place.nan_to_num().clamp(1, layout.positions).long() - 1
-    return Patch(values, place, tag, possible & tag.isfinite().all(2))
+    where = (place.long() - 1).expand_as(possible)
+    return Patch(values, where, tag, possible & tag.isfinite().all(2), noise)
 
 
 def _groups(tag: Tensor, possible: Tensor, radius: float, many: int) -> list[Tensor]:
