@@ -212,8 +212,13 @@ HALF = uniform(0.5)
 MODELS: dict[str, Architecture] = {
     "cnn": Architecture(cnn, xavier),
     **{
-        name: Architecture(partial(cnn_avg, name, activation=activation), truncated_normal)
-        for name, activation in (("cnn_avg_relu", nn.ReLU), ("cnn_avg_gelu", nn.GELU))
+        name: Architecture(partial(cnn_avg, name, activation=activation, standardised=standardised), truncated_normal)
+        for name, activation, standardised in (
+            ("cnn_avg_relu", nn.ReLU, False),
+            ("cnn_avg_gelu", nn.GELU, False),
+            ("cnn_avg_relu_femnist", nn.ReLU, True),
+            ("cnn_avg_gelu_femnist", nn.GELU, True),
+        )
     },
     **{
         name: Architecture(partial(cnn_fc, name, rows=rows), torch_default)

@@ -40,7 +40,7 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
     "mlp_relu": lambda: MODELS["mlp_relu"].builder(SHAPE, CLASSES),
     "mlp_1000": lambda: MODELS["mlp_1000"].builder(SHAPE, CLASSES),
     "cnn_fc_1024": lambda: MODELS["cnn_fc_1024"].builder(SHAPE, CLASSES),
-    "cnn_avg_gelu": lambda: MODELS["cnn_avg_gelu"].builder(SHAPE, CLASSES),
+    "cnn_avg_gelu_femnist": lambda: MODELS["cnn_avg_gelu_femnist"].builder(SHAPE, CLASSES),
 }
 
 
@@ -96,6 +96,18 @@ def test_cnn_avg_equals_the_released_network() -> None:
     torch.testing.assert_close(model(x), F.linear(hidden, weights["9.weight"], weights["9.bias"]))
     smooth = build("cnn_avg_gelu", (1, 28, 28), 10, generator(0, "model"))
     assert all(torch.equal(w, weights[n]) for n, w in parameters(smooth).items())
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_the_networks_of_femnist_standardise_their_inputs(activation: str) -> None:
+    """The same first weights as without, and the same outputs for inputs that are standardised before."""
+    plain, of_femnist = (
+        build(f"cnn_avg_{activation}{end}", (1, 28, 28), 62, generator(0, "m")) for end in ("", "_femnist")
+    )
+    for a, b in zip(plain.parameters(), of_femnist.parameters(), strict=True):
+        assert torch.equal(a, b)
+    x = torch.rand(3, 1, 28, 28, generator=generator(0, "x"))
+    torch.testing.assert_close(of_femnist(x), plain((x - 0.9642384386141873) / 0.15767843198426892))
 
 
 @pytest.mark.slow
