@@ -39,7 +39,19 @@ from leakbench.models.lenet import LENETS, lenet
 from leakbench.models.resnet import resnet18
 from leakbench.models.segmentation import unet_tiny, unet_tiny_of
 from leakbench.models.shapes import Shape
-from leakbench.models.small import cnn, cnn_avg, cnn_fc, mlp, mlp_100, mlp_256, mlp_600, mlp_1000, mlp_relu, mlp_sigmoid
+from leakbench.models.small import (
+    WHITE,
+    cnn,
+    cnn_avg,
+    cnn_fc,
+    mlp,
+    mlp_100,
+    mlp_256,
+    mlp_600,
+    mlp_1000,
+    mlp_relu,
+    mlp_sigmoid,
+)
 from leakbench.models.trainable import ALL, with_trainable
 from leakbench.models.vision_transformer import vision_transformer
 
@@ -212,12 +224,11 @@ HALF = uniform(0.5)
 MODELS: dict[str, Architecture] = {
     "cnn": Architecture(cnn, xavier),
     **{
-        name: Architecture(partial(cnn_avg, name, activation=activation, standardised=standardised), truncated_normal)
-        for name, activation, standardised in (
-            ("cnn_avg_relu", nn.ReLU, False),
-            ("cnn_avg_gelu", nn.GELU, False),
-            ("cnn_avg_relu_femnist", nn.ReLU, True),
-            ("cnn_avg_gelu_femnist", nn.GELU, True),
+        name: Architecture(partial(cnn_avg, name, activation=activation, standardised=data), truncated_normal)
+        for data in ("", *WHITE)
+        for name, activation in (
+            ("_".join(filter(None, ("cnn_avg_relu", data))), nn.ReLU),
+            ("_".join(filter(None, ("cnn_avg_gelu", data))), nn.GELU),
         )
     },
     **{

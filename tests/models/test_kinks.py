@@ -8,7 +8,16 @@ from leakbench.models import MODELS, build
 from leakbench.models.kinks import kinked
 
 SMOOTH = {"lenet_dlg", "lenet_cpl", "lenet_dlg_gelu", "lenet_cpl_gelu", "mlp_sigmoid", "vit_tiny", "vit_tiny_patch8"}
-SMOOTH |= {"gpt_tiny", "gpt_wide", "bert_tiny", "unet_tiny", "vit_tiny_april", "cnn_avg_gelu", "cnn_avg_gelu_femnist"}
+SMOOTH |= {
+    "gpt_tiny",
+    "gpt_wide",
+    "bert_tiny",
+    "unet_tiny",
+    "vit_tiny_april",
+    "cnn_avg_gelu",
+    "cnn_avg_gelu_femnist",
+    "cnn_avg_gelu_omniglot",
+}
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
