@@ -273,11 +273,11 @@ class View:
     def coarser(self, local_steps: int) -> View:
         """Return the view of an attacker that assumes fewer, longer local steps than L, over the same examples.
 
-        With one step, the attacker treats the update as the gradient of one batch of all examples. After several epochs, a number
-        of steps that is not a multiple of the epochs is not accepted, except one step.
+        With one step, the attacker treats the update as the gradient of one batch of all examples. After E epochs, up to E steps
+        are each over all examples, so that no order is assumed.
 
         Raises:
-            InputError: If `local_steps` does not divide L, or divides an epoch's examples into no whole batches.
+            InputError: If `local_steps` does not divide L, or is neither a divisor nor a multiple of E.
         """
         if self.tap == "type-2" or local_steps >= self.local_steps:
             return self
@@ -285,12 +285,12 @@ class View:
             raise InputError(
                 f"local_steps: got {local_steps}, expected a divisor of the {self.local_steps} local iterations"
             )
-        if local_steps > 1 and local_steps % self.epochs:
+        epochs = min(local_steps, self.epochs)
+        if self.epochs % epochs or local_steps % epochs:
             raise InputError(
-                f"local_steps: got {local_steps}, expected 1 or a multiple of the {self.epochs} epochs of a client"
+                f"local_steps: got {local_steps}, expected a divisor or a multiple of the {self.epochs} epochs of a client"
             )
         times = self.local_steps // local_steps
-        epochs = 1 if local_steps == 1 else self.epochs
         longer = linear_steps(self.clock, self.learning_rate, self.local_steps).length / self.local_steps
         return replace(
             self,

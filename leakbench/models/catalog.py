@@ -39,7 +39,19 @@ from leakbench.models.lenet import LENETS, lenet, lenet_batch_norm
 from leakbench.models.resnet import resnet18
 from leakbench.models.segmentation import unet_tiny, unet_tiny_of
 from leakbench.models.shapes import Shape
-from leakbench.models.small import cnn, cnn_avg, cnn_fc, mlp, mlp_100, mlp_256, mlp_600, mlp_1000, mlp_relu, mlp_sigmoid
+from leakbench.models.small import (
+    WHITE,
+    cnn,
+    cnn_avg,
+    cnn_fc,
+    mlp,
+    mlp_100,
+    mlp_256,
+    mlp_600,
+    mlp_1000,
+    mlp_relu,
+    mlp_sigmoid,
+)
 from leakbench.models.trainable import ALL, with_trainable
 from leakbench.models.vision_transformer import vision_transformer
 
@@ -212,8 +224,12 @@ HALF = uniform(0.5)
 MODELS: dict[str, Architecture] = {
     "cnn": Architecture(cnn, xavier),
     **{
-        name: Architecture(partial(cnn_avg, name, activation=activation), truncated_normal)
-        for name, activation in (("cnn_avg_relu", nn.ReLU), ("cnn_avg_gelu", nn.GELU))
+        name: Architecture(partial(cnn_avg, name, activation=activation, standardised=data), truncated_normal)
+        for data in ("", *WHITE)
+        for name, activation in (
+            ("_".join(filter(None, ("cnn_avg_relu", data))), nn.ReLU),
+            ("_".join(filter(None, ("cnn_avg_gelu", data))), nn.GELU),
+        )
     },
     **{
         name: Architecture(partial(cnn_fc, name, rows=rows), torch_default)

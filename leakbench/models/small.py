@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from leakbench.models.shapes import Shape, features, picture
 
@@ -28,15 +28,39 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
     )
 
 
-def cnn_avg(name: str, shape: Shape, classes: int, activation: type[nn.Module]) -> nn.Module:
+WHITE: dict[str, tuple[float, float]] = {
+    "femnist": (0.9642384386141873, 0.15767843198426892),
+    "omniglot": (0.921, 0.230),
+}
+"""{data set of dark strokes on white: mean and deviation of its pixels}; FEMNIST's are those of Dimitrov et al.'s released code."""
+
+
+class Standardised(nn.Module):
+    """Subtract a mean and divide by a deviation, before the first layer.
+
+    Code that standardises its inputs does so outside the network. Without it, a page that is mostly white gives nearly the same
+    activations for all pictures.
+    """
+
+    def __init__(self, mean: float, deviation: float) -> None:
+        super().__init__()
+        self.mean, self.deviation = mean, deviation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return pictures (n, c, H, W) in deviations."""
+        return (x - self.mean) / self.deviation
+
+
+def cnn_avg(name: str, shape: Shape, classes: int, activation: type[nn.Module], standardised: str = "") -> nn.Module:
     """The CNN that Dimitrov et al. attack after several local epochs, with ReLU as released or with GELU, and with biases.
 
     TMLR 2022, arXiv:2206.12395: conv3x3(32), conv3x3(64), each with 2x2 average pooling, a linear layer of 100 and one of the
     classes; 333,526 parameters on MNIST. First weights normal with deviation 1 / sqrt(fan in), cut at two deviations; the released
-    code divides them by 0.88 and standardises its inputs.
+    code divides them by 0.88. It also standardises its inputs, which is a first layer here if `standardised` names one of `WHITE`.
     """
     channels, height, width = picture(name, shape, 4)
     return nn.Sequential(
+        *([Standardised(*WHITE[standardised])] if standardised else []),
         nn.Conv2d(channels, 32, 3, padding=1),
         activation(),
         nn.AvgPool2d(2),

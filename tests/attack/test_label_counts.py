@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from leakbench.attack.search.label_counts import label_counts, rounded
-from leakbench.attack.slots.labels import LABELS, Given, LastLayer, LastLayerCounts
+from leakbench.attack.slots.labels import LABELS, Given, LastLayer, LastLayerCounts, LastLayerCountsBothEnds
 from leakbench.cell import Request, resolve_cell
 from leakbench.cell.cell import hand_out
 from leakbench.cli import main
@@ -103,6 +103,53 @@ def test_without_a_bias_it_is_least_squares() -> None:
         for dw in view.update["weight"]
     ]
     assert torch.equal(label_counts(view, ()), rounded(8 * torch.tensor(slow), 8))
+
+
+def after_steps(rate: float, steps: int, momentum: float = 0.0) -> tuple[View, Tensor, nn.Module]:
+    """Return the update of clients with one input under random labels (V, 12), which is public too, after some steps."""
+    rng = generator(2, "ends")
+    model = nn.Linear(6, 5).double()
+    nn.init.normal_(model.weight, generator=rng)
+    x, y = torch.rand(6, generator=rng, dtype=torch.float64), torch.randint(5, (20, 12), generator=rng)
+    network, clock = Network(model, parameters(model)), Clock(0, 0, 1, steps, momentum=momentum)
+    inputs, targets = x.expand(20, 1, steps, 12, 6), one_hot(y, 5).double()[:, None, None].expand(-1, -1, steps, -1, -1)
+    update = leak("type-1", network, inputs, targets, rate, Stations(), clock, None)
+    public = Public(x.expand(3, 6), torch.zeros(3, dtype=torch.int64))
+    view = View(
+        "type-1", network, update, 12, (6,), 5, rate, local_steps=steps, epochs=steps, clock=clock, public=public
+    )
+    return view, y, model
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_both_ends_are_the_sent_and_the_returned_model(momentum: float) -> None:
+    """The mean of the public probabilities of both, less the gradient of the bias, by hand."""
+    view, _, model = after_steps(0.3, 4, momentum)
+    x, at = view.public.inputs, view.network.parameters  # type: ignore[union-attr]
+    scale = 4.0 if not momentum else 4 + 3 * 0.5 + 2 * 0.25 + 0.125
+    slow = []
+    for victim in range(20):
+        end = {n: at[n] - 0.3 * scale * view.update[n][victim] for n in at}
+        ends = [torch.func.functional_call(model, w, (x,)).softmax(1).mean(0) for w in (at, end)]
+        slow.append(12 * (sum(ends) / 2 - view.update["bias"][victim]))
+    assert torch.equal(label_counts(view, (), both_ends=True), rounded(torch.stack(slow), 12))
+
+
+def test_both_ends_count_what_the_sent_model_miscounts() -> None:
+    """Steps move the probabilities towards the labels, which the sent model alone takes for fewer labels."""
+    view, y, _ = after_steps(0.5, 5)
+    true = y.sort(1).values
+    sent, both = (
+        (part(view, ()).targets.argmax(-1) == true).float().mean()
+        for part in (LastLayerCounts(), LastLayerCountsBothEnds())
+    )
+    assert sent < 0.85
+    assert both > 0.95
+
+
+def test_for_one_step_the_returned_model_is_not_used() -> None:
+    view, _, _ = after_steps(0.5, 1)
+    assert torch.equal(label_counts(view, (), both_ends=True), label_counts(view, ()))
 
 
 def test_repeats_among_faces_at_random_weights() -> None:

@@ -1,4 +1,4 @@
-"""Small data sets in the published form of CIFAR-100, TinyImageNet, FEMNIST and CelebA, and the recipes of their catalog."""
+"""Small data sets in the form of CIFAR-100, TinyImageNet, FEMNIST, CelebA and Omniglot, and the recipes of their catalog."""
 
 from __future__ import annotations
 
@@ -91,6 +91,18 @@ def femnist(folder: Path, counts: tuple[int, ...] = (26, 25, 30, 22, 20, 9), pla
     return {"femnist": {}}
 
 
+def omniglot(folder: Path, characters: tuple[int, ...] = (3, 2), each: int = 20) -> dict[str, Any]:
+    """Write an Omniglot of alphabets `B`, `A`, ... with these numbers of characters; return the fields of its format."""
+    rng = np.random.default_rng(0)
+    names = [f"{'BACD'[i]}/character{1 + j:02}" for i, count in enumerate(characters) for j in range(count)]
+    for number, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        for person in range(each):
+            ink = Image.fromarray(rng.integers(0, 2, (105, 105)) > 0)  # One bit a pixel, as published.
+            ink.save(folder / name / f"{number:04}_{1 + person:02}.png")
+    return {"omniglot": {}}
+
+
 def celeba(folder: Path, people: int = 9, each: int = 21, **changed: str) -> dict[str, Any]:
     """Write a CelebA, two thirds of whose people are in the training split; return the fields of its format."""
     count = people * each
@@ -118,6 +130,7 @@ MADE = {
     "tiny_imagenet": (tiny_imagenet, "tiny-imagenet/tiny-imagenet-200"),
     "femnist": (femnist, "femnist/data"),
     "celeba": (celeba, "celeba"),
+    "omniglot": (omniglot, "omniglot/images_background_small1"),
 }
 """{data set: (writes a small one, its folder below a data folder)}."""
 

@@ -8,8 +8,8 @@ from leakbench.data.partition import Iid, Shards
 from leakbench.data.recipe import DatasetRecipe, Federation, Origin
 
 NAMES = [
-    *("adult", "cancer", "celeba", "cifar10", "cifar100", "digits", "faces", "femnist", "lfw", "mnist", "reviews"),
-    "tiny_imagenet",
+    *("adult", "cancer", "celeba", "cifar10", "cifar100", "digits", "faces", "femnist", "lfw", "mnist"),
+    *("omniglot", "reviews", "tiny_imagenet"),
 ]
 
 

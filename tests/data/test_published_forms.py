@@ -17,6 +17,7 @@ from leakbench.data.cifar import Cifar100Python
 from leakbench.data.dataset import people_apart
 from leakbench.data.femnist import NAMES, Femnist
 from leakbench.data.find import load_dataset
+from leakbench.data.omniglot import Omniglot
 from leakbench.data.tiny_imagenet import TinyImageNet
 from tests.command_line import called
 from tests.data import made_sets
@@ -147,6 +148,43 @@ def test_tiny_imagenet_accepts_one_content_if_the_recipe_has_it(tmp_path):
         pinned(tmp_path)
     accepted = construct(TinyImageNet, {"train": 6, "test": 4, "sha256": got, "side": 8})
     assert accepted(tmp_path).shape == (3, 8, 8) and all(c.ok for c in accepted.check(tmp_path))
+
+
+# Omniglot
+
+
+def drawings(folder, **fields):
+    return form(Omniglot, lambda place: made_sets.omniglot(place, (3, 2), 4), folder, **fields)
+
+
+def test_omniglot_classes_are_the_characters_of_its_alphabets(tmp_path):
+    data = drawings(tmp_path)(tmp_path)
+    assert data.class_names == tuple(
+        f"{n}/character0{i}" for n, i in (("A", 1), ("A", 2), ("B", 1), ("B", 2), ("B", 3))
+    )
+    assert data.shape == (1, 28, 28) and data.public is None
+    assert data.train_targets.bincount().tolist() == [3] * 5 and data.test_targets.bincount().tolist() == [1] * 5
+    some = construct(Omniglot, {"alphabets": ["B"], "side": 105, "test_share": 0.25})(tmp_path)
+    assert some.class_names == ("B/character01", "B/character02", "B/character03")
+    with Image.open(tmp_path / "B/character01/0000_01.png") as one:
+        pixels = torch.from_numpy(np.asarray(one).copy()).float()
+    both = torch.cat([some.train_inputs, some.test_inputs])[:, 0]
+    assert pixels.unique().tolist() == [0, 1] and any(torch.equal(each, pixels) for each in both)
+
+
+def test_omniglot_names_what_is_missing(tmp_path):
+    set_form = drawings(tmp_path)
+    got = set_form.check(tmp_path)[0]
+    assert got.ok and got.file == "20 pictures of 5 characters"
+    with pytest.raises(InputError, match=r"C: cannot be read"):
+        construct(Omniglot, {"alphabets": ["C"]})(tmp_path)
+    with pytest.raises(InputError, match=f"listing sha256 {got.got}, expected 0000"):
+        construct(Omniglot, {"sha256": "0" * 64})(tmp_path)
+    for path in (tmp_path / "A/character02").iterdir():
+        path.unlink()
+    with pytest.raises(InputError, match=r"character02: expected pictures in <alphabet>/<character>"):
+        set_form(tmp_path)
+    assert not set_form.check(tmp_path)[0].ok
 
 
 # FEMNIST

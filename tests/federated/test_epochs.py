@@ -82,8 +82,53 @@ def test_coarser_steps_are_of_the_examples_of_an_epoch(steps: int, batch: int, e
     assert (coarse.batch, coarse.epochs, coarse.examples) == (batch, epochs, EXAMPLES)
     assert coarse.learning_rate * coarse.local_steps == pytest.approx(RATE * 6)
     coarse.respond(inputs, one_hot(labels, 3).double())
-    with pytest.raises(InputError, match="local_steps: got 2, expected 1 or a multiple of the 3 epochs"):
+    with pytest.raises(InputError, match="local_steps: got 2, expected a divisor or a multiple of the 3 epochs"):
         view.coarser(2)
+
+
+def plain_descent(net: Network, inputs: Tensor, targets: Tensor, steps: int, rate: float) -> dict[str, Tensor]:
+    """Return the mean gradient of steps of gradient descent over all examples (n, *s), by a loop."""
+    weights = {n: p.clone() for n, p in net.parameters.items()}
+    for _ in range(steps):
+        leaves = {n: w.detach().requires_grad_() for n, w in weights.items()}
+        loss = nn.functional.cross_entropy(torch.func.functional_call(net.model, leaves, (inputs,)), targets)
+        moves = torch.autograd.grad(loss, list(leaves.values()))
+        weights = {n: w - rate * g for (n, w), g in zip(leaves.items(), moves, strict=True)}
+    return {n: (net.parameters[n] - w.detach()) / (rate * steps) for n, w in weights.items()}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_up_to_one_step_an_epoch_is_over_all_examples(steps: int) -> None:
+    """Four epochs of two steps as fewer steps: gradient descent of the same length, for any order of the guess."""
+    view, inputs, labels = seen()
+    four = dataclasses.replace(view, local_steps=8, epochs=4, clock=Clock(0, 0, 1, 8))
+    coarse = four.coarser(steps)
+    assert (coarse.local_steps, coarse.batch, coarse.examples) == (steps, EXAMPLES, EXAMPLES)
+    targets = one_hot(labels, 3).double()
+    update = coarse.respond(inputs, targets)
+    order = torch.tensor([2, 0, 3, 1])
+    shuffled = coarse.respond(inputs[:, order], targets[:, order])
+    for victim in range(2):
+        slow = plain_descent(four.network, inputs[victim], targets[victim], steps, RATE * 8 / steps)
+        for name, g in update.items():
+            torch.testing.assert_close(g[victim], slow[name], rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(shuffled[name][victim], g[victim], rtol=1e-9, atol=1e-12)
+
+
+def test_more_steps_are_closer_to_the_update() -> None:
+    """At the true examples; the rest is the order, which no step over all examples has."""
+    view, inputs, labels = seen(victims=8)
+    four = dataclasses.replace(view, local_steps=8, epochs=4, clock=Clock(0, 0, 1, 8), learning_rate=1.0)
+    net, rng = four.network, torch.Generator().manual_seed(5)
+    used = torch.cat([torch.randperm(EXAMPLES, generator=rng) for _ in range(4)])
+    targets = one_hot(labels, 3).double()
+    x, y = inputs[:, used].reshape(8, 1, 8, BATCH, 1, 3, 3), targets[:, used].reshape(8, 1, 8, BATCH, 3)
+    update = leak("type-1", net, x, y, 1.0, Stations(), four.clock, None)
+    far = [
+        sum(float((g - update[n]).square().sum()) for n, g in four.coarser(steps).respond(inputs, targets).items())
+        for steps in (1, 2, 4)
+    ]
+    assert far[0] > 2 * far[1] > 4 * far[2]
 
 
 def test_the_penalty_is_the_mean_over_pairs_of_epochs() -> None:

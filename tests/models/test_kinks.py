@@ -16,6 +16,8 @@ SMOOTH |= {
     "vit_tiny_april",
     "cnn_avg_gelu",
     "lenet_dlg_gelu_batch_norm",
+    "cnn_avg_gelu_femnist",
+    "cnn_avg_gelu_omniglot",
 }
 
 

@@ -42,7 +42,7 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
     "mlp_relu": lambda: MODELS["mlp_relu"].builder(SHAPE, CLASSES),
     "mlp_1000": lambda: MODELS["mlp_1000"].builder(SHAPE, CLASSES),
     "cnn_fc_1024": lambda: MODELS["cnn_fc_1024"].builder(SHAPE, CLASSES),
-    "cnn_avg_gelu": lambda: MODELS["cnn_avg_gelu"].builder(SHAPE, CLASSES),
+    "cnn_avg_gelu_femnist": lambda: MODELS["cnn_avg_gelu_femnist"].builder(SHAPE, CLASSES),
 }
 
 
@@ -98,6 +98,19 @@ def test_cnn_avg_equals_the_released_network() -> None:
     torch.testing.assert_close(model(x), F.linear(hidden, weights["9.weight"], weights["9.bias"]))
     smooth = build("cnn_avg_gelu", (1, 28, 28), 10, generator(0, "model"))
     assert all(torch.equal(w, weights[n]) for n, w in parameters(smooth).items())
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize(("data", "mean", "deviation"), [("femnist", 0.9642, 0.1577), ("omniglot", 0.921, 0.23)])
+def test_networks_that_standardise_their_inputs(activation: str, data: str, mean: float, deviation: float) -> None:
+    """The same first weights as without, and the same outputs for inputs that are standardised before."""
+    plain, inside = (
+        build(f"cnn_avg_{activation}{end}", (1, 28, 28), 62, generator(0, "m")) for end in ("", f"_{data}")
+    )
+    for a, b in zip(plain.parameters(), inside.parameters(), strict=True):
+        assert torch.equal(a, b)
+    x = torch.rand(3, 1, 28, 28, generator=generator(0, "x"))
+    torch.testing.assert_close(inside(x), plain((x - mean) / deviation), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.slow

@@ -11,24 +11,27 @@ from leakbench.attack.public import public_of
 from leakbench.core.errors import InputError
 from leakbench.core.types import Generators, Parameters
 from leakbench.defense.transform import Stations
+from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 
 __all__ = ["label_counts", "rounded"]
 
 
-def label_counts(view: View, rngs: Generators) -> Tensor:
+def label_counts(view: View, rngs: Generators, both_ends: bool = False) -> Tensor:
     """Return the numbers of examples (V, classes) int64 of each class among the M examples of an update.
 
     For features h_i, probabilities p_i and one-hot labels y_i, the last layer's gradient is the mean over M examples of
     (p_i - y_i) h_i^T for the weights and of p_i - y_i for the bias. With E[p] and E[h] of public examples in place of those of the
     batch, the share of each class is E[p] - db with a bias (Geng et al. 2021, arXiv:2110.09074), and otherwise the least-squares
     solution of E[p h^T] - dW = share E[h]^T. It is exact if public and private examples have the same means. The sign rules (iDLG,
-    LLG) are the case of E[p] near 0. For an update of several local iterations, the means are those at the sent model.
+    LLG) are the case of E[p] near 0. For an update of several local iterations, the means are those at the sent model, or the
+    average of those at the sent and at the returned model (Dimitrov et al., TMLR 2022, who interpolate between the two).
 
     Args:
         view: The view of V victims.
         rngs: Not used.
+        both_ends: Whether to use the returned model too.
 
     Raises:
         InputError: If the view has no public examples, or if the last layer does not have one row per class.
@@ -37,6 +40,10 @@ def label_counts(view: View, rngs: Generators) -> Tensor:
         like = view.like
         return torch.full((view.victims, 1), view.examples, device=like.device)
     name, slope, expected = _of_public(view)
+    if both_ends and view.local_steps > 1:
+        length = view.learning_rate * linear_steps(view.clock, view.learning_rate, view.local_steps).length
+        _, end_slope, end = _of_public(replace(view, network=view.network.moved(view.update, length)))
+        slope, expected = (slope + end_slope) / 2, (expected + end) / 2
     gradient = view.update[name].flatten(2) if view.update[name].dim() > 2 else view.update[name][..., None]
     share = ((expected - gradient) * slope[:, None]).sum(2) / slope.square().sum(1, keepdim=True).clamp_min(1e-30)
     return rounded(share * view.examples, view.examples)

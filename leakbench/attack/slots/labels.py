@@ -32,6 +32,7 @@ __all__ = [
     "Labels",
     "LastLayer",
     "LastLayerCounts",
+    "LastLayerCountsBothEnds",
     "LastLayerSoft",
     "Solved",
     "solved_targets",
@@ -110,10 +111,28 @@ class LastLayerCounts:
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
         """Return one-hot labels in ascending order; raises InputError if the view has no public examples."""
-        counts = label_counts(view, rngs)
-        classes = torch.arange(view.classes, device=counts.device).expand_as(counts)
-        labels = classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples)
-        return LabelGuess(one_hot(labels, view.classes).to(view.like), joint=False)
+        return _counted(label_counts(view, rngs), view)
+
+
+@part("labels.last_layer_counts_both_ends")
+class LastLayerCountsBothEnds:
+    """Count the labels of an update of several local iterations with public examples at the sent and at the returned model.
+
+    See `label_counts`; Dimitrov et al. (TMLR 2022) interpolate between the two models.
+    """
+
+    needs: ClassVar[Needs] = Needs(classes=True)
+
+    def __call__(self, view: View, rngs: Generators) -> LabelGuess:
+        """Return one-hot labels in ascending order; raises InputError if the view has no public examples."""
+        return _counted(label_counts(view, rngs, both_ends=True), view)
+
+
+def _counted(counts: Tensor, view: View) -> LabelGuess:
+    """Return one-hot labels in ascending order, from the numbers of examples (V, classes) of each class."""
+    classes = torch.arange(view.classes, device=counts.device).expand_as(counts)
+    labels = classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples)
+    return LabelGuess(one_hot(labels, view.classes).to(view.like), joint=False)
 
 
 @part("labels.last_layer_soft")
@@ -208,7 +227,7 @@ def solved_targets(view: View) -> Tensor | None:
 
 def with_labels(part: Any, labels: Any) -> Any:
     """Return a part in which `labels` replaces every part that reads labels off the last layer, at any depth."""
-    if isinstance(part, LastLayer | LastLayerCounts | LastLayerSoft):
+    if isinstance(part, LastLayer | LastLayerCounts | LastLayerCountsBothEnds | LastLayerSoft):
         return labels
     if isinstance(part, tuple):
         return tuple(with_labels(inner, labels) for inner in part)

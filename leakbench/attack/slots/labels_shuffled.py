@@ -10,14 +10,26 @@ import torch
 from pydantic import Field
 
 from leakbench.attack.needs import Needs
-from leakbench.attack.slots.labels import Given, LabelGuess, Labels, LastLayer, LastLayerCounts
+from leakbench.attack.slots.labels import (
+    Given,
+    LabelGuess,
+    Labels,
+    LastLayer,
+    LastLayerCounts,
+    LastLayerCountsBothEnds,
+)
 from leakbench.core.part import part
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
 
 __all__ = ["Shuffled"]
 
-PARTS: Mapping[str, Labels] = {"last_layer": LastLayer(), "last_layer_counts": LastLayerCounts(), "given": Given()}
+PARTS: Mapping[str, Labels] = {
+    "last_layer": LastLayer(),
+    "last_layer_counts": LastLayerCounts(),
+    "last_layer_counts_both_ends": LastLayerCountsBothEnds(),
+    "given": Given(),
+}
 
 
 @part("labels.shuffled")
@@ -29,7 +41,8 @@ class Shuffled:
     """
 
     of: Annotated[
-        Literal["last_layer", "last_layer_counts", "given"], Field(description="Part that gives the labels.")
+        Literal["last_layer", "last_layer_counts", "last_layer_counts_both_ends", "given"],
+        Field(description="Part that gives the labels."),
     ] = "last_layer_counts"
 
     @property
