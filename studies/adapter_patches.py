@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -47,7 +48,7 @@ class Setting:
     width: int
     batch: int
     defense: str = "none"
-    knows: str = "oblivious"
+    knows: Literal["oblivious", "defense"] = "oblivious"
     attack: str = "peftleak"
 
 
