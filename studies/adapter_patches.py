@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -47,7 +48,7 @@ class Setting:
     width: int
     batch: int
     defense: str = "none"
-    knows: str = "oblivious"
+    knows: Literal["oblivious", "defense"] = "oblivious"
     attack: str = "peftleak"
 
 
@@ -59,7 +60,7 @@ CLIP, WEAK, STRONG = (_recipe(f"clip_4{noise}") for noise in ("", "_sum_sigma_0_
 LOUD = _recipe("peftleak_loud")
 
 SETTINGS = {
-    **{f"r = {r}, B = {b}": Setting(r, b) for r in (64, 8) for b in (1, 8, 32)},
+    **{f"r = {r}, B = {b}": Setting(r, b) for b in (8, 32) for r in (64, 8)},
     "r = 64, B = 8, clip 4": Setting(64, 8, CLIP),
     "loud, r = 64, B = 8": Setting(64, 8, attack=LOUD),
     "loud, r = 64, B = 8, sigma 1e-6, oblivious": Setting(64, 8, WEAK, attack=LOUD),
@@ -107,7 +108,7 @@ def measure(name: str, data_dir: Path | None) -> list[Row]:
         leak_batch=s.batch,
         taps=("type-1",),
         train_rounds=0,
-        candidates=2,
+        candidates=BATCHES,
         networks=1,
     )
     cell = prepare(request, data_dir)
