@@ -262,7 +262,7 @@ def _box(groups: dict[tuple[int, str, str, str], pd.DataFrame], rows: pd.DataFra
         "No: knowing them made no difference, the mode did. At first weights and for one image, an attacker in eval mode"
         f" has an RMSE of {mean('early', 'eval', 'batch')}. In train mode it has {mean('early', 'train', 'batch')} if a guess is"
         f" normalized by its own statistics, and {mean('early', 'train', 'given')} if it also knows the victim's. Both are little"
-        f" better than the baseline guess ({mean('early', 'train', 'batch', 'null_rmse')}; {_better(own)} of the images are closer)."
+        f" better than the baseline guess ({mean('early', 'train', 'batch', 'null_rmse')}): {_better(own)} of images are closer."
         f" A guess that is normalized by the server's statistics fails ({mean('early', 'train', 'running')}). After training, no"
         f" attacker is better than the baseline guess at this effort, also not in eval mode ({min(late)} to {max(late)}).",
         f"{rows['row'].nunique()} cells; {main['victim'].nunique()} images on {main['network'].nunique()} networks for one image a"
