@@ -60,8 +60,8 @@ SOURCES = (
         "Without the private statistics and labels, attacks are much weaker. The main results are with both"
         " ([issue 4](https://github.com/Princeton-SysML/GradAttack/issues/4) of the code).",
         "Not the same quantity (ResNet-18, CIFAR-10, LPIPS, two assumptions at once). Direction at first weights: the same"
-        " for an attacker that takes the server's statistics; for one that takes the guess's own, the private statistics hardly made"
-        " a difference.",
+        " for an attacker that takes the server's statistics; for one that takes the guess's own, the private statistics"
+        " hardly made a difference.",
     ),
     (
         "Hatamizadeh et al., 2022, arXiv:2202.06924",
@@ -83,7 +83,8 @@ SOURCES = (
         "Valadi et al., 2025, arXiv:2508.19819, version 1",
         "Eval mode makes attacks much easier. In train mode, only wide and shallow networks with skip connections and"
         " normalization before the activation are attacked.",
-        "Not the same quantity. Direction at first weights: the same, eval mode is easier. After training, this search fails in both modes.",
+        "Not the same quantity. Direction at first weights: the same, eval mode is easier. After training, this search"
+        " fails in both modes.",
     ),
 )
 """(source, what it states, how this page compares)."""
