@@ -53,15 +53,15 @@ SOURCES = (
     (
         "Yin et al., CVPR 2021, arXiv:2104.07586",
         "A prior on statistics of batch normalization is part of an attack on batches of ImageNet.",
-        "Not the same quantity. Here the prior makes no difference that these rows can show, whichever statistics it has.",
+        "Not the same quantity. Here the prior hardly makes a difference, whichever statistics it has.",
     ),
     (
         "Huang et al., NeurIPS 2021, arXiv:2112.00059",
         "Without the private statistics and labels, attacks are much weaker. The main results are with both"
         " ([issue 4](https://github.com/Princeton-SysML/GradAttack/issues/4) of the code).",
         "Not the same quantity (ResNet-18, CIFAR-10, LPIPS, two assumptions at once). Direction at first weights: the same"
-        " for an attacker that takes the server's statistics; for one that takes the guess's own, the private statistics made"
-        " no difference.",
+        " for an attacker that takes the server's statistics; for one that takes the guess's own, the private statistics"
+        " hardly made a difference.",
     ),
     (
         "Hatamizadeh et al., 2022, arXiv:2202.06924",
@@ -83,8 +83,8 @@ SOURCES = (
         "Valadi et al., 2025, arXiv:2508.19819, version 1",
         "Eval mode makes attacks much easier. In train mode, only wide and shallow networks with skip connections and"
         " normalization before the activation are attacked.",
-        "Not the same quantity. Direction at first weights: the same, eval mode is easier. After training, no row"
-        " distinguishes the modes.",
+        "Not the same quantity. Direction at first weights: the same, eval mode is easier. After training, this search"
+        " fails in both modes.",
     ),
 )
 """(source, what it states, how this page compares)."""
@@ -148,10 +148,10 @@ No sentence is quoted. No number is compared, because no source measures the sam
 
 - {iterations} iterations do not converge: the *distance* of the result is above that of the true images, most of all
   late. A row without a reconstruction is not protection, and the late rows do not show that trained
-  networks are safe. Late, labels are also counted wrongly in some batches (column *labels*).
+  networks are safe. Late, most labels are counted wrongly (column *labels*), while the baseline guess gets the true ones.
 - One small network, one data set, one local iteration, batches of 1, and {batch} on one network. Several local iterations, deep
   networks, larger batches and other weights of the prior were not measured.
-- Fewer than 20 networks or batches a row: the intervals are wide. Intervals at B = {batch} are those of one network.
+- Five networks for one image a batch, with wide intervals. Intervals at B = {batch} are those of four batches of one network.
 - In eval mode, the late network was trained in train mode, so that its running statistics fit the data.
 """
 
@@ -259,12 +259,12 @@ def _box(groups: dict[tuple[int, str, str, str], pd.DataFrame], rows: pd.DataFra
     late = [mean("late", *known) for known in KNOWLEDGE]
     return box_of(
         "An attacker has to know the statistics of the victim's batch to invert a network in train mode.",
-        f"No: knowing them made no difference, the mode did. At first weights and for one image, an attacker in eval mode has an"
-        f" RMSE of {mean('early', 'eval', 'batch')}. In train mode it has {mean('early', 'train', 'batch')} if a guess is normalized by"
-        f" its own statistics, and {mean('early', 'train', 'given')} if it also knows the victim's. Both are little better than the"
-        f" baseline guess ({mean('early', 'train', 'batch', 'null_rmse')}; {_better(own)} of the images are closer). A guess that is"
-        f" normalized by the server's statistics fails ({mean('early', 'train', 'running')}). After training, no attacker is"
-        f" better than the baseline guess at this effort, also not in eval mode ({min(late)} to {max(late)}).",
+        "No: knowing them hardly made a difference, the mode did. At first weights and for one image, an attacker in eval mode"
+        f" has an RMSE of {mean('early', 'eval', 'batch')}. In train mode it has {mean('early', 'train', 'batch')} if a guess is"
+        f" normalized by its own statistics, and {mean('early', 'train', 'given')} if it also knows the victim's. Both are little"
+        f" better than the baseline guess ({mean('early', 'train', 'batch', 'null_rmse')}): {_better(own)} of images are closer."
+        f" A guess that is normalized by the server's statistics fails ({mean('early', 'train', 'running')}). After training, no"
+        f" attacker is better than the baseline guess at this effort, also not in eval mode ({min(late)} to {max(late)}).",
         f"{rows['row'].nunique()} cells; {main['victim'].nunique()} images on {main['network'].nunique()} networks for one image a"
         f" batch, {rows[rows['batch'] == BATCHES[1]]['victim'].nunique()} batches of {BATCHES[1]} on one network; one seed.",
         "One small network and one data set. The searches have not converged, so that a failure is not protection.",
