@@ -24,6 +24,9 @@ LANES = 32
 
 BUDGET = 400_000_000
 
+APART = 2_000_000_000
+"""Largest number of bytes of the gradients of all examples, or of all clients, that a defense changes one by one."""
+
 
 def fisher_information(
     view: View, inputs: Tensor, targets: Tensor, std: float, probes: int, rng: torch.Generator
@@ -49,7 +52,8 @@ def fisher_information(
         raise InputError(f"probes: got {probes}, expected at least 1")
     lanes = torch.arange(len(inputs), device=inputs.device).repeat(probes)
     size = 4 * sum(u[0].numel() for u in view.update.values())
-    side_by_side = max(1, min(LANES, BUDGET // size))
+    apart = view.examples if view.stations.example else view.cohort
+    side_by_side = max(1, min(LANES, BUDGET // size, APART // (size * apart)))
     chunks = torch.split(lanes, side_by_side)
     squares = torch.cat([_pulled(view, inputs[some], targets[some], some, rng) for some in chunks])
     return squares.reshape(probes, -1).mean(0) / (std**2 * inputs[0, 0].numel())

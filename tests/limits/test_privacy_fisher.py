@@ -115,3 +115,19 @@ def test_invalid_numbers_are_refused(std: float, probes: int) -> None:
     x, y = examples(1, (9,))
     with pytest.raises(InputError, match=r"^(std|probes): got"):
         fisher_information(view_of(model, (9,), "type-2", Stations()), x, y, std, probes, torch.Generator())
+
+
+@pytest.mark.parametrize(("stations", "expected"), [(Stations(example=(ClipWhole(0.05),)), 5), (Stations(), 15)])
+def test_gradients_that_a_defense_keeps_apart_limit_the_probes_of_a_chunk(
+    monkeypatch: pytest.MonkeyPatch, stations: Stations, expected: int
+) -> None:
+    """Three examples of 14 float32 numbers: 15 probes have 840 bytes of sums, and 5 probes as many of single gradients."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 2))
+    view = view_of(model, (6,), "type-1", stations, batch=3)
+    chunks: list[int] = []
+    monkeypatch.setattr("leakbench.limits.fisher.APART", 15 * 4 * 14)
+    monkeypatch.setattr(
+        "leakbench.limits.fisher._pulled", lambda *a: (chunks.append(len(a[3])), torch.ones(len(a[3])))[1]
+    )
+    fisher_information(view, *examples(3, (6,)), std=0.3, probes=15, rng=torch.Generator())
+    assert max(chunks) == expected and sum(chunks) == 30
