@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from leakbench.core.errors import InputError
-from leakbench.core.imported import import_function
+from leakbench.core.imported import failing_as, import_function
 
 __all__ = [
     "CLASSIFICATION",
@@ -206,6 +206,10 @@ class Heads:
         """Return the nearest possible targets (..., k)."""
         return self.joined(tuple(h.decided(part) for h, part in zip(self.heads, self.split(targets), strict=True)))
 
+    def blind(self) -> Tensor:
+        """Return the constant guess (1, k) without any data: the first class, no label, and the center of numbers."""
+        return self.decided(self.possible(self.start(torch.zeros(1, self.size))))
+
     def usual(self, targets: Tensor) -> Tensor:
         """Return the best constant guess (k,) from known targets (P, k): the most frequent class or label, the median number."""
         parts = (
@@ -283,7 +287,15 @@ class Heads:
                     return x[None]
                 return {n: v[None] for n, v in x.items()} if isinstance(x, dict) else tuple(v[None] for v in x)
 
-            return function(first(z), first(t)).sum()
+            with failing_as(f"loss: {self.name} fails on one example"):
+                loss = function(first(z), first(t))
+            if not isinstance(loss, Tensor) or loss.shape not in ((), (1,)):
+                got = f"the shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+                raise InputError(
+                    f"loss: {self.name} returns {got} for one example, expected a tensor with its loss, as (n,) of n examples or"
+                    " as their mean; average over labels, numbers and places"
+                )
+            return loss.reshape(())
 
         losses: Tensor = vmap(one)(outputs, parts[0] if len(parts) == 1 else parts)
         return losses

@@ -71,7 +71,7 @@ def assumptions(trace: Trace, attacker: Attacker) -> list[str]:
     view, how, lines = trace.view, trace.training, list[str]()
     if view.knowledge.reads == "gradient":
         many = "one example" if view.examples == 1 else f"{view.examples} examples"
-        lines.append(f"the update is the gradient of the mean cross-entropy of {many}")
+        lines.append(f"the update is the gradient of the mean {_loss(trace)} of {many}")
     else:
         rate = f"at learning rate {how.rate:g}"
         lines.append(
@@ -108,6 +108,13 @@ def assumptions(trace: Trace, attacker: Attacker) -> list[str]:
         lines.append(UNKNOWN)
     difference = _difference(trace, attacker)
     return lines + ([] if difference is None else [difference.line])
+
+
+def _loss(trace: Trace) -> str:
+    """Return the name of the loss in a sentence."""
+    if trace.heads is None:
+        return "cross-entropy"
+    return "loss of the targets" if trace.heads.function is None else f"loss {trace.heads.name}"
 
 
 def warnings_of(trace: Trace, attacker: Attacker) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ class Scorer:
         best = null.guesses[null.best_for_success]
         rows = rows.join(score_ways(ranked, truth)).join(score_recognised(matched, strangers, best, gallery))
         if self.trace.heads is not None and targets is not None:
-            errors = score_targets(answer, truth, targets.flatten(0, 1), self.trace.heads, PIXELS)
+            errors = score_targets(answer, truth, self.trace.heads.blind(), self.trace.heads, PIXELS)
             rows = rows.join(errors)
         judge = None if data is None else text_judge(data, null)
         return rows if judge is None else rows.join(score_text(matched, truth, judge)), matched

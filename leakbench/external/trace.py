@@ -286,9 +286,10 @@ class Trace:
             raise InputError(f"truth: inputs have the shape {tuple(inputs.shape)}, expected {whole}")
         if self.heads is not None:
             if labels.numel() != math.prod(counts) * self.classes or not bool(torch.isfinite(labels.float()).all()):
+                heads = " and ".join(f"{head.size} of {head.name}" for head in self.heads.heads)
                 raise InputError(
                     f"truth: targets have the shape {tuple(labels.shape)}, expected finite numbers of the shape"
-                    f" {(*counts, self.classes)}"
+                    f" {(*counts, self.classes)}: {heads}, a class as a one-hot vector"
                 )
         elif labels.numel() != math.prod(counts) or labels.is_floating_point() or labels.dtype == torch.bool:
             got = f"{tuple(labels.shape)} of {labels.dtype}"

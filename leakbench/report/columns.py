@@ -175,7 +175,8 @@ TARGET_COLUMNS = (
     PointColumn(TARGET_ERROR.heading, TARGET_ERROR.meaning, _with_interval(TARGET_ERROR)),
     PointColumn(
         "baseline error",
-        "The same for the best constant guess from public targets, without any gradient. Only an error below it shows a leak.",
+        "The same for the best constant guess from public targets, without any gradient; for an update of your own, whose public "
+        "examples have no targets, the guess of the first class, no label and numbers of 0.5. Only an error below it shows a leak.",
         _plain(TARGET_ERROR.baseline),
     ),
 )
@@ -326,7 +327,9 @@ def text_columns(summaries: Sequence[Summary]) -> tuple[PointColumn, ...]:
 
 def update_columns(summary: Summary) -> tuple[PointColumn, ...]:
     """Return the columns that an external update may have."""
-    return (SUCCESS, BASELINE, *TEXT_COLUMNS, *EDIT_COLUMNS[1:], *OF_UPDATES[-2:]) if has_texts(summary) else OF_UPDATES
+    if has_texts(summary):
+        return (SUCCESS, BASELINE, *TEXT_COLUMNS, *EDIT_COLUMNS[1:], *OF_UPDATES[-2:])
+    return (*OF_UPDATES[:2], *TARGET_COLUMNS, *OF_UPDATES[2:]) if has_targets(summary) else OF_UPDATES
 
 
 def core_columns(summary: Summary) -> tuple[PointColumn, ...]:

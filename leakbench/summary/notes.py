@@ -143,13 +143,7 @@ def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
 
 def tap_notes(key: str, tap: Tap, group: pd.DataFrame, cell: Cell) -> dict[str, str]:
     """Return the notes on one leakage point's measurements."""
-    notes = (
-        table_notes(key, tap)
-        | text_notes(key, tap)
-        | target_notes(key, tap, cell.settings.loss)
-        | fit_notes(key, tap)
-        | ranking_notes(key, tap)
-    )
+    notes = table_notes(key, tap) | text_notes(key, tap) | fit_notes(key, tap) | ranking_notes(key, tap)
     absent = undefined(cell.data.layout)
     reasons = {measure.name: measure.absent for measure in MEASURES if measure.absent} | absent
     if tap.null_recognised is None:
@@ -159,7 +153,7 @@ def tap_notes(key: str, tap: Tap, group: pd.DataFrame, cell: Cell) -> dict[str, 
         if tap.value(name) is None:
             failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"
             notes[f"taps.{key}.{name}"] = reasons.get(name, failed)
-    notes |= told_notes(key, tap) | _verdict_notes(key, tap)
+    notes |= told_notes(key, tap) | _verdict_notes(key, tap) | target_notes(key, tap, cell.settings.loss)
     if tap.asr is None:
         silent = SILENT if tap.null_recognised is None else (*SILENT, RECOGNISED.name)
         return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in silent}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from leakbench.core.request import CLASS
-from leakbench.measure.rates import LABEL_RANKED, LABELS, TARGET_ERROR
+from leakbench.measure.rates import COUNTED, LABEL_RANKED, LABELS, TARGET_ERROR
 from leakbench.measure.statistics import mean_interval
 from leakbench.storage.summary import Tap
 
@@ -32,7 +32,9 @@ def target_notes(key: str, tap: Tap, loss: str) -> dict[str, str]:
     """Return why a network that does not name classes has no labels, and its attack perhaps no targets."""
     if loss == CLASS:
         return {}
-    notes = {f"taps.{key}.{name}": NO_LABELS for name in (LABELS.name, LABEL_RANKED.name)}
+    notes = {
+        f"taps.{key}.{name}": NO_LABELS for name in (LABELS.name, LABEL_RANKED.name, COUNTED.name, COUNTED.baseline)
+    }
     if tap.null_target_error is not None and tap.target_error is None:
         notes[f"taps.{key}.{TARGET_ERROR.name}"] = NOT_INFERRED
     return notes

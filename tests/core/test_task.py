@@ -138,6 +138,29 @@ def test_a_function_of_a_user_gets_targets_in_pytorchs_shapes() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_a_function_of_a_user_that_fails_or_returns_something_else_is_refused() -> None:
+    """A loss for each label would be added up in silence otherwise."""
+
+    def failing(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("my own error")
+
+    def each_label(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (output - target).square()
+
+    for loss, message in (
+        (failing, "loss: mine:loss fails on one example: RuntimeError: my own error"),
+        (each_label, r"loss: mine:loss returns the shape \(1, 4\) for one example, expected a tensor with its loss"),
+        (lambda output, target: 1.0, "loss: mine:loss returns a float for one example"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Heads((CLASSES,), loss, "mine:loss").losses(torch.zeros(2, 4), torch.zeros(2, 1), torch.zeros(2, 4))  # type: ignore[arg-type]
+
+
+def test_the_blind_guess_needs_no_data() -> None:
+    heads = Heads((CLASSES, Head("labels", "labels", 2), Head("numbers", "numbers", 1, (), (0.5,))))
+    assert heads.blind().tolist() == [[1, 0, 0, 0, 0, 0, 0.5]]
+
+
 def test_outputs_of_other_shapes_are_refused_in_one_line() -> None:
     with pytest.raises(
         InputError, match=r"model: its outputs for one example have the shapes \[\(3,\)\], expected class \(4,\)"

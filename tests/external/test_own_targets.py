@@ -1,5 +1,6 @@
 """Updates of networks with other targets than classes: masks and classes together, labels, numbers, and a user's own loss."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,10 @@ def test_a_network_with_a_mask_and_a_class_is_attacked_with_its_own_loss() -> No
     assert outcome.summary["asr"] == 1 and outcome.summary["rmse"] < 0.05
     assert outcome.summary["label_accuracy"] is None
     assert outcome.summary["target_error"] < 0.1
+    # Without public targets, the baseline is no label and the first class: the first is wrong where the mask is 1.
+    wrong = float((targets[:, :64] > 0).float().mean())
+    assert outcome.summary["null_target_error"] == pytest.approx(wrong / 2)
+    assert "the gradient of the mean loss own_loss of one example" in outcome.assumptions
     assert outcome.answer.targets is not None and outcome.answer.targets.shape == (1, 1, 67)
     assert "differs" not in outcome.lines  # The gradient of the truth is the update.
 
@@ -94,6 +99,8 @@ def test_the_command_reads_targets_and_writes_them(tmp_path: Path, monkeypatch: 
     code, out, err = called(monkeypatch, capsys, *words)
     assert code == 0, err
     assert "RECONSTRUCTS: 1 of 1" in out
+    _, every, _ = called(monkeypatch, capsys, *words[:-1], "again", "-v")
+    assert re.search(r"target +baseline", every)  # The heads of two columns are written in two lines.
     found = load_file(tmp_path / "found" / "reconstructions.safetensors")
     torch.testing.assert_close(found["type-1.round1.targets"][0], y, rtol=0, atol=1e-4)
     torch.testing.assert_close(found["type-1.round1.reconstruction"][0], x, rtol=0, atol=1e-4)
@@ -113,7 +120,7 @@ def test_the_command_reads_targets_and_writes_them(tmp_path: Path, monkeypatch: 
         ({"classes": 3, "loss": own_loss}, "loss: got a function without targets"),
         (
             {"targets": "labels:1x8x8,classes:3", "truth": (torch.zeros(1, 1, 1, 8, 8), torch.zeros(1, 1, 4))},
-            "truth: targets have the shape",
+            r"truth: targets have the shape .* \(1, 1, 67\): 64 of labels 1 and 3 of classes 2, a class as a one-hot vector",
         ),
     ],
 )

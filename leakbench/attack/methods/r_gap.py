@@ -26,6 +26,7 @@ from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.part import Positive, part
+from leakbench.core.task import is_classification
 from leakbench.core.types import Generators, Parameters
 from leakbench.engine.patches import folded, patches
 from leakbench.engine.steps import Affine, Crop, Flatten, Pointwise, Step
@@ -97,6 +98,11 @@ class RGap:
         return likeliest([answer for view, _ in averaged(views) for answer in self._answers(view, rngs)])
 
     def _answers(self, view: View, rngs: Generators) -> list[Reconstruction]:
+        if not is_classification(view.network.model):
+            raise InputError(
+                "attack: r_gap reads the last layer of a network of classes, got other targets; leave out --targets and --loss, or"
+                " choose another attack"
+            )
         layer = readable(view) if view.examples == 1 else None
         if layer is None:
             raise InputError(
