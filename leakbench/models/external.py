@@ -44,6 +44,10 @@ COUNTER = "num_batches_tracked"
 """Last word of the name of a counter of PyTorch's batch normalisation, which files of weights may leave out."""
 
 
+SAME = 1e-3
+"""How far the outputs for one input may differ by rounding, as a share of the largest one."""
+
+
 @dataclass(frozen=True)
 class ExternalNetwork:
     """A network outside the catalog.
@@ -66,7 +70,9 @@ class ExternalNetwork:
         rest, _, sha256 = name.rpartition("@")
         if not (rest and re.fullmatch("[0-9a-f]{64}", sha256)):
             rest, sha256 = name, ""
-        builder, _, weights = rest.partition("@")
+        builder, at, weights = rest.partition("@")
+        if at and not weights:
+            raise InputError(f"model: got {name!r} without a file after @; expected a file *{ENDING}, or no @")
         return cls(builder, Path(weights) if weights else None, sha256)
 
     def __str__(self) -> str:
@@ -157,13 +163,26 @@ class ExternalNetwork:
         remove_hooks(model)
         model = convert_norms(model)
         adapt_layers(model)
-        x = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0))
+        several = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+        x = several[:1]
         with failing_as(f"model: {self.builder!r} fails on inputs of shape {shape}"), torch.no_grad():
-            answer = model(x)
+            answer, again, together = model(x), model(x), model(several)
         if not isinstance(answer, Tensor) or answer.shape != (1, classes):
             got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
             raise InputError(
                 f"model: {self.builder!r} returns {got} for one input, expected logits of shape (1, {classes})"
+            )
+        if not bool(answer.isfinite().all()):
+            raise InputError(f"model: {str(self)!r} returns numbers that are not finite; check its weights and statistics")
+        if not _equal(again, answer):
+            raise InputError(
+                f"model: {self.builder!r} returns other numbers for the same input in eval mode; expected a network without a state"
+                " and without random numbers"
+            )
+        if not _equal(together[:1], answer):
+            raise InputError(
+                f"model: {self.builder!r} returns other numbers for an input if it is in a batch; expected a network that reads each"
+                " example alone, or batch normalisation"
             )
         order_layers(model, forward_pass(model, x))
         return model
@@ -183,6 +202,10 @@ class ExternalNetwork:
                     f"init: got {init!r}, which has no rule for {name!r}, a {type(module).__name__} of {str(self)!r}; expected"
                     " default"
                 )
+
+
+def _equal(some: Tensor, others: Tensor) -> bool:
+    return some.shape == others.shape and bool((some - others).abs().max() <= SAME * others.abs().max())
 
 
 @contextmanager

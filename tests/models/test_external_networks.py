@@ -70,6 +70,31 @@ def odd():
             return super().forward(x) * 2
     return nn.Sequential(nn.Conv2d(3, 2, 3), Own(2), nn.Flatten(), nn.LazyLinear(4))
 
+class Changed(nn.Sequential):
+    def forward(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        z = super().forward(x)
+        return {"mixing": z - z.mean(0) / 2, "counting": z * self.calls, "drawing": z + torch.randn_like(z)}[self.how]
+
+def _changed(how):
+    model = Changed(nn.Flatten(), nn.Linear(432, 4))
+    model.how = how
+    return model
+
+def mixing():
+    return _changed("mixing")
+
+def counting():
+    return _changed("counting")
+
+def drawing():
+    return _changed("drawing")
+
+def infinite():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(432, 4))
+    model[1].weight.data.fill_(torch.nan)
+    return model
+
 def keeping():
     return nn.Sequential(nn.Conv2d(3, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True), nn.Flatten(), nn.Linear(200, 4))
 """
@@ -153,6 +178,12 @@ def test_a_function_gets_the_arguments_that_it_names(mine: Path, name: str) -> N
         ("mynets:missing", "cannot be imported"),
         ("nowhere.at.all:build", "cannot be imported"),
         ("torchvision:resnet19", "unknown name 'resnet19'; did you mean"),
+        ("mynets:mixing", "returns other numbers for an input if it is in a batch"),
+        ("mynets:counting", "returns other numbers for the same input"),
+        ("mynets:drawing", "returns other numbers for the same input"),
+        ("mynets:infinite", "returns numbers that are not finite"),
+        ("mynets:build@", "without a file after @"),
+        ("torchvision:resnet18@", "without a file after @"),
         ("mynets:build@w.bin", r"expected a file \*.safetensors"),
         ("mynets:build@w.safetensors", "cannot be read"),
     ],
