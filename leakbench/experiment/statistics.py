@@ -89,7 +89,8 @@ def _inferred(network: Network, inputs: Tensor) -> Parameters:
         return {name: state[name] for name in old}
 
     after = vmap(sent, in_dims=(network.axis, 0))(network.parameters, inputs)
-    return solved_statistics(network, after, inputs[0])
+    solved = solved_statistics(network, after, inputs[0])
+    return {name: s.clamp_min(0) if name.endswith(VARIANCE) else s for name, s in solved.items()}
 
 
 @torch.no_grad()
@@ -102,6 +103,9 @@ def solved_statistics(network: Network, after: Parameters, like: Tensor) -> Para
         network: The network that the server sent, with the old running statistics, in train mode.
         after: {name: (V, C)}, the running statistics after the step.
         like: (M, *s), any batch of the size of a client's.
+
+    Returns:
+        Variances below 0 are rounding errors, or of statistics that are not those after one step.
     """
     layers = {name: m for name, m in network.model.named_modules() if isinstance(m, BatchNorm)}
     old = network.statistics
@@ -113,5 +117,5 @@ def solved_statistics(network: Network, after: Parameters, like: Tensor) -> Para
         if kind in (MEAN, VARIANCE):
             momentum, n = layers[layer].momentum, counts[name]
             batch = (new - (1 - momentum) * old[name]) / momentum
-            solved[name] = batch if kind == MEAN else (batch * (n - 1) / n).clamp_min(0)
+            solved[name] = batch if kind == MEAN else batch * (n - 1) / n
     return solved

@@ -74,8 +74,11 @@ def assumptions(trace: Trace, attacker: Attacker) -> list[str]:
         lines.append(f"the update is the gradient of the mean {_loss(trace)} of {many}")
     else:
         rate = f"at learning rate {how.rate:g}"
+        named = {"momentum": how.momentum, "weight decay": how.weight_decay}
+        factors = "".join(f", {name} {factor:g}" for name, factor in named.items() if factor)
         lines.append(
-            f"the update is the change of the weights by {how.steps} steps of {how.optimizer} with {how.batch} examples each {rate}"
+            f"the update is the change of the weights by {how.steps} steps of {how.optimizer} with {how.batch} examples each"
+            f" {rate}{factors}"
         )
     lines += [*_unreadable(view), *_half_precision(view)]
     if trace.before is None:

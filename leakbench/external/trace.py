@@ -22,12 +22,19 @@ from leakbench.federated.client import NO_EXAMPLE
 from leakbench.federated.optimizer import OPTIMIZERS, linear_steps
 from leakbench.federated.view import Knowledge, View
 from leakbench.models import one_hot
+from leakbench.models.batch_norm import VARIANCE
 from leakbench.models.conversion import forward_pass, order_layers
 from leakbench.models.language import LanguageModel
 
 __all__ = ["TAPS", "Trace", "Training"]
 
 TAPS = ("type-2", "type-1", "type-0")
+
+COUNTER = "num_batches_tracked"
+"""Last word of the name of a counter of PyTorch's batch normalisation."""
+
+ROUNDING = 1e-4
+"""How far below 0 rounding can leave a solved variance, as a share of the largest running one."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +241,22 @@ class Trace:
                 "statistics: 'inferred' got running statistics equal to those that the clients received, so that they did not"
                 " send them, or trained in eval mode; leave it out"
             )
-        return solved_statistics(network, after, torch.zeros(self.training.batch, *self.shape))
+        start = self._starts[0]
+        counters = [name for name in start if name.endswith(COUNTER)]
+        steps = {int(state[n]) - int(start[n]) for state in several for n in counters if n in state}
+        if steps - {1}:
+            raise InputError(
+                f"statistics: 'inferred' needs one local step, but a counter of batches rose by {min(steps - {1})}; expected batch"
+                " or proxy, or the buffers after one step"
+            )
+        solved = solved_statistics(network, after, torch.zeros(self.training.batch, *self.shape))
+        variances = {name: statistic for name, statistic in solved.items() if name.endswith(VARIANCE)}
+        if any(bool(s.min() < -ROUNDING * network.statistics[name].max()) for name, s in variances.items()):
+            raise InputError(
+                "statistics: 'inferred' solves variances below 0, so that the buffers are not those of one step from --before with"
+                " the momentum of the model; correct them, or leave it out"
+            )
+        return solved | {name: statistic.clamp_min(0) for name, statistic in variances.items()}
 
     @property
     def _starts(self) -> list[Named]:

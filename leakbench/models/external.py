@@ -173,7 +173,9 @@ class ExternalNetwork:
                 f"model: {self.builder!r} returns {got} for one input, expected logits of shape (1, {classes})"
             )
         if not bool(answer.isfinite().all()):
-            raise InputError(f"model: {str(self)!r} returns numbers that are not finite; check its weights and statistics")
+            raise InputError(
+                f"model: {str(self)!r} returns numbers that are not finite; check its weights and statistics"
+            )
         if not _equal(again, answer):
             raise InputError(
                 f"model: {self.builder!r} returns other numbers for the same input in eval mode; expected a network without a state"
@@ -181,8 +183,8 @@ class ExternalNetwork:
             )
         if not _equal(together[:1], answer):
             raise InputError(
-                f"model: {self.builder!r} returns other numbers for an input if it is in a batch; expected a network that reads each"
-                " example alone, or batch normalisation"
+                f"model: {self.builder!r} returns other numbers for an input if it is in a batch; expected a network that reads"
+                " each example alone, or batch normalisation"
             )
         order_layers(model, forward_pass(model, x))
         return model

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from scipy.stats import multivariate_normal
 from torch import Tensor, nn
 
@@ -255,6 +256,7 @@ class Noise(nn.Module):
 
     def __init__(self, kept: Tensor) -> None:
         super().__init__()
+        self.a = torch.nn.Parameter(torch.zeros(1))
         self.kept, self.config, self.steps = kept, types.SimpleNamespace(sample_size=6, in_channels=1), []
 
     def forward(self, images: Tensor, step: int) -> types.SimpleNamespace:
@@ -268,7 +270,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Diffusers
     """Return a denoiser of a folder with weights, and the model that the package reads from it."""
     path = tmp_path / WEIGHTS
     path.parent.mkdir()
-    path.write_bytes(b"weights")
+    save_file({"a": torch.zeros(1)}, path)
     kept = (1 - torch.linspace(1e-4, 0.02, 1000)).cumprod(0)
     model = Noise(kept)
 
@@ -285,7 +287,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Diffusers
 
     package = types.SimpleNamespace(UNet2DModel=read(model), DDPMScheduler=read(scheduler()))
     monkeypatch.setattr(denoiser.importlib, "import_module", lambda name: package)
-    return DiffusersDenoiser(folder=str(tmp_path), sha256=hashlib.sha256(b"weights").hexdigest()), model
+    return DiffusersDenoiser(folder=str(tmp_path), sha256=hashlib.sha256(path.read_bytes()).hexdigest()), model
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.5])
@@ -309,6 +311,16 @@ def test_a_folder_without_a_usable_model_is_refused(
         dataclasses.replace(part, sha256="0" * 64)(seen)
     with pytest.raises(InputError, match="not found; expected a folder in the format of diffusers"):
         dataclasses.replace(part, folder=str(tmp_path / "none"))(seen)
+
+    kept = (tmp_path / WEIGHTS).read_bytes()
+    save_file({"b": torch.zeros(1)}, tmp_path / WEIGHTS)
+    digest = hashlib.sha256((tmp_path / WEIGHTS).read_bytes()).hexdigest()
+    with pytest.raises(InputError, match="do not have the same tensors, for example 'a'"):
+        dataclasses.replace(part, sha256=digest)(seen)
+    (tmp_path / WEIGHTS).write_bytes(b"junk")
+    with pytest.raises(InputError, match="cannot be read by diffusers"):
+        dataclasses.replace(part, sha256=hashlib.sha256(b"junk").hexdigest())(seen)
+    (tmp_path / WEIGHTS).write_bytes(kept)
 
     def missing(name: str) -> None:
         raise ImportError(name)

@@ -113,6 +113,18 @@ def test_running_statistics_that_were_not_sent_are_refused() -> None:
         attacker.view(same)
 
 
+def test_buffers_that_are_not_those_of_one_step_are_refused() -> None:
+    """Another number of steps by the counter, and variances that one step cannot give."""
+    attacker, (found, _) = AttackerOptions(ATTACK, statistics="inferred")(), trace()
+    buffers = [trained(victim)[0] for victim in range(VICTIMS)]
+    later = [{**b, "1.num_batches_tracked": b["1.num_batches_tracked"] + 7} for b in buffers]
+    with pytest.raises(InputError, match="a counter of batches rose by 8"):
+        attacker.view(dataclasses.replace(found, sent=later))
+    smaller = [{**b, "1.running_var": b["1.running_var"] * 0.1} for b in buffers]
+    with pytest.raises(InputError, match="solves variances below 0"):
+        attacker.view(dataclasses.replace(found, sent=smaller))
+
+
 def test_the_command_and_the_function_read_what_a_client_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field
+from safetensors import safe_open
 from torch import Tensor
 
 from leakbench.attack.needs import IMAGE, PLAIN, Needs
@@ -18,6 +19,7 @@ from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.slots.space import Pixels
 from leakbench.attack.slots.space_mixture import coordinates_of, prior_of
 from leakbench.core.errors import InputError
+from leakbench.core.imported import failing_as
 from leakbench.core.part import Count, Text, part
 from leakbench.core.recipe import Slot
 from leakbench.federated.view import View
@@ -118,8 +120,17 @@ class DiffusersDenoiser:
         except ImportError as error:
             raise InputError("denoiser: diffusers is not installed; pip install 'leakbench[diffusers]'") from error
         local = {"local_files_only": True}
-        model = diffusers.UNet2DModel.from_pretrained(self.folder, subfolder="unet", use_safetensors=True, **local)
-        scheduler = diffusers.DDPMScheduler.from_pretrained(self.folder, subfolder="scheduler", **local)
+        with failing_as(f"denoiser: folder: {self.folder!r} cannot be read by diffusers"):
+            with safe_open(path, framework="pt") as tensors:
+                names = set(tensors.keys())
+            model = diffusers.UNet2DModel.from_pretrained(self.folder, subfolder="unet", use_safetensors=True, **local)
+            scheduler = diffusers.DDPMScheduler.from_pretrained(self.folder, subfolder="scheduler", **local)
+            # diffusers draws tensors that the file lacks at random, with a warning.
+            if other := sorted(names ^ set(model.state_dict())):
+                raise InputError(
+                    f"denoiser: folder: {str(path)!r} and the network of config.json do not have the same tensors, for example"
+                    f" {other[0]!r}; save the model again with save_pretrained"
+                )
         if scheduler.config.prediction_type != "epsilon":
             raise InputError(
                 f"denoiser: the model predicts {scheduler.config.prediction_type!r}, expected 'epsilon' (noise)"
