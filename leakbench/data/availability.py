@@ -24,8 +24,9 @@ def check_availability(availability: str) -> tuple[str, tuple[float, ...]]:
     """Return the kind of an availability and its numbers.
 
     Args:
-        availability: `uniform`; `beta:A,B`, where each client has its own probability from a Beta(A, B) distribution; or `diurnal:D`,
-            where the probability of client i in round t is (1 + D sin(2 pi (t / 24 + u_i))) / 2, with u_i uniform in [0, 1).
+        availability: `uniform`; `beta:A,B`, where each client has its own probability from a Beta(A, B) distribution; or
+            `diurnal:D`, where the probability of client i in round t is (1 + D sin(2 pi (t / 24 + u_i))) / 2, with u_i uniform in
+            [0, 1).
 
     Raises:
         InputError: For another text, A or B not above 0, and D outside [0, 1].
@@ -42,7 +43,8 @@ def check_availability(availability: str) -> tuple[str, tuple[float, ...]]:
     }
     if not fits.get(kind, False) or (kind == UNIFORM and availability != UNIFORM):
         raise InputError(
-            f"availability: got {availability!r}, expected uniform, beta:A,B with numbers above 0, or diurnal:D with a number from 0 to 1"
+            f"availability: got {availability!r}, expected uniform, beta:A,B with numbers above 0, or diurnal:D with a number"
+            " from 0 to 1"
         )
     return kind, numbers
 

@@ -420,10 +420,9 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "the share of examples recovered to an RMSE of at most eta; interval by batch",
         ),
         Column(
-            "batches with one [95 % CI]",
+            "batches with a recovered image [95 % CI]",
             batches_with_one,
-            "for a server that reads at most one example of a batch, the share of batches with a recovered example: B times "
-            "`recovered`",
+            "for a server that reads at most one image of a batch: B times `recovered` and its interval",
         ),
         Column("verbatim [95 % CI]", interval(rates.VERBATIM.name), "to an RMSE of at most .001"),
         Column(
