@@ -57,7 +57,7 @@ def with_evaluations(method: Any, most: int, model: nn.Module, shape: tuple[int,
     running = [n for n, s in enumerate(searches) if hasattr(s, "stop") and runs_on(method, n, model, shape)]
     if not running:
         raise InputError(
-            f"evaluations: the attack's method {type(method).__name__} does not search, so that it takes none; leave it out"
+            f"evaluations: got {most}, but the attack does not search, so that it has no evaluations; leave it out"
         )
     running.sort(key=lambda n: most_evaluations(searches[n]))
     least = [most_evaluations(searches[n], 1) for n in running]

@@ -25,10 +25,14 @@ def probe_of(defense: Defense, data: Dataset, settings: Settings) -> FactProbe:
     return probe(defense, data, settings, settings.model)
 
 
-def build_for(data: Dataset, settings: Settings, name: str, rng: torch.Generator) -> nn.Module:
-    """Return the network of a name at first weights that `rng` draws, with the task of a cell, without extensions."""
+def build_for(data: Dataset, settings: Settings, name: str, rng: torch.Generator, field: str = "model") -> nn.Module:
+    """Return the network of a name at first weights that `rng` draws, with the task of a cell, without extensions.
+
+    Args:
+        field: The option that names the network, for messages.
+    """
     s, heads = settings, _heads(data, settings.loss)
-    model = build(name, data.layout, data.outputs, rng, s.init, data.padding, s.trainable, s.loss, heads)
+    model = build(name, data.layout, data.outputs, rng, s.init, data.padding, s.trainable, s.loss, heads, field)
     return model if heads is None else with_task(model, heads)
 
 
@@ -46,6 +50,6 @@ def _heads(data: Dataset, loss: str) -> Heads | None:
 def probe(defense: Defense, data: Dataset, settings: Settings, name: str) -> FactProbe:
     """Return the network of a name at some first weights, in the mode of a cell, and the federation."""
     rng = torch.Generator().manual_seed(0)
-    plain = build_for(data, settings, name, rng)
+    plain = build_for(data, settings, name, rng, "model" if name == settings.model else "leak-model")
     model = in_client_mode(extended(defense.network, plain, data.shape, data.outputs, rng), settings.victim_mode)
     return FactProbe(Network(model, parameters(model)), data.shape, data.outputs, settings.federation)

@@ -31,6 +31,7 @@ from leakbench.cell.settings import Settings
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.extras import need
 from leakbench.core.leakage_points import TAPS
+from leakbench.core.recipe import names as catalog_names
 from leakbench.core.recipe import resolve
 from leakbench.core.request import CLASS, NEXT_TOKEN, TARGETS, Request, check_request, leak_rounds, networks_of
 from leakbench.core.task import pinned_loss
@@ -98,7 +99,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         need("rouge_score", "dataset")  # Else only the scores, after the attack, would miss it.
     attack_name, attack = attack_on(data.kind, request.attack)
     if request.iterations is not None:
-        attack = _with_iterations(attack, request.iterations)
+        attack = _with_iterations(attack, request.iterations, attack_name)
     if request.knows is not None:
         attack = dataclasses.replace(attack, knows=request.knows)
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
@@ -244,9 +245,14 @@ def _data(request: Request, data_dir: Path | None, progress: Any, load: Load) ->
 
 def _check_targets(asked: str, name: str, recipe: DatasetRecipe) -> None:
     """Raise InputError for targets that the recipe of a data set does not have."""
+    if not recipe.targets:
+        targets = {each: resolve("datasets", DatasetRecipe, each)[1].targets for each in catalog_names("datasets")}
+        having = "; ".join(f"{each} ({', '.join(some)})" for each, some in targets.items() if some)
+        raise InputError(
+            f"targets: got {asked!r}, but {name!r} has no targets; leave it out, or take a --dataset with targets: {having}"
+        )
     if asked not in recipe.targets:
-        known = f"; its recipe has {', '.join(recipe.targets)}" if recipe.targets else "; its recipe has none"
-        raise InputError(f"targets: unknown name {asked!r} for {name!r}{nearest(asked, list(recipe.targets)) or known}")
+        raise InputError(f"targets: unknown name {asked!r} for {name!r}{nearest(asked, list(recipe.targets))}")
 
 
 def _loss(asked: str, data: Dataset, name: str) -> str:
@@ -298,8 +304,8 @@ def _lpips(folder: Path | None) -> tuple[Score | str, str]:
     return score, ", ".join(sorted(path.name for path in folder.glob("*.pth")))
 
 
-def _with_iterations(attack: Attack, limit: int) -> Attack:
+def _with_iterations(attack: Attack, limit: int, name: str) -> Attack:
     method = limited(attack.method, limit)
     if method is None:
-        raise InputError(f"iterations: the attack's method {type(attack.method).__name__} takes no iterations")
+        raise InputError(f"iterations: got {limit}, but the attack {name!r} does not search; leave out --iterations")
     return dataclasses.replace(attack, method=method)

@@ -83,8 +83,8 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 @click.option(
     "--targets",
     help=(
-        "What the network answers instead of a class, such as labels:1x64x64,classes:10: kinds (classes, labels, numbers), each "
-        "with its width, and for masks the places after it."
+        "What the network predicts instead of a class: outputs as kind:number, of the kinds classes, labels (0 or 1) and numbers. "
+        "labels:1x64x64,classes:10 is one label for each of 64 x 64 pixels, and one of 10 classes."
     ),
 )
 @click.option("--loss", help="Your loss of outputs and targets, with --targets: package.module:function.")

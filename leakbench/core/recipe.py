@@ -287,10 +287,7 @@ def check_name(kind: str, name: str, option: str | None = None) -> None:
     """
     option = option or kind[:-1]
     if kind == DATASETS and name.startswith(FOLDER):
-        if not Path(name.removeprefix(FOLDER)).expanduser().is_dir():
-            raise InputError(
-                f"{option}: no folder {name.removeprefix(FOLDER)!r}; give the folder of the classes' folders"
-            )
+        _check_folder(option, name.removeprefix(FOLDER))
         return
     if is_path(name):
         check_file(option, name)
@@ -307,6 +304,17 @@ def check_name(kind: str, name: str, option: str | None = None) -> None:
         raise InputError(
             f"{option}: unknown name {name!r}{near} (or a path that ends in .yaml{', or folder:PATH' if kind == DATASETS else ''})"
         )
+
+
+def _check_folder(option: str, path: str) -> None:
+    """Raise InputError, with the option, for the path in `folder:PATH` that is not a folder."""
+    if not path:
+        raise InputError(f"{option}: got {FOLDER!r} without a path, expected {FOLDER}PATH, as {FOLDER}pictures")
+    place = Path(path).expanduser()
+    if place.is_file():
+        raise InputError(f"{option}: {path!r} is a file, expected a folder; unpack it, or give the folder that has it")
+    if not place.is_dir():
+        raise InputError(f"{option}: no folder {path!r}; give the folder of the classes' folders")
 
 
 def _is_file(path: Path) -> bool:

@@ -190,8 +190,8 @@ class Request:
         str | None,
         Field(
             description=(
-                "What networks answer instead of the class: a name among the `targets` of the dataset's recipe, such as labels, "
-                "numbers or masks. Networks then have heads for them, and attacks search them."
+                "What networks predict instead of the class: a name among the `targets` of the dataset's recipe, such as labels, "
+                "numbers or masks. Networks get outputs for these targets, and attacks reconstruct the targets too."
             )
         ),
         Unset("the class"),
@@ -575,6 +575,10 @@ def check_request(request: Request) -> None:
     _check_privacy(request)
 
 
+OF_FEDPROX = " with --algorithm fedprox, as 0.01, and 0 with another algorithm"
+"""End of the message about the accepted values of the proximal factor."""
+
+
 def _check_client(request: Request) -> None:
     """Check the numbers of the clients' training."""
     if request.momentum is not None and not 0 <= request.momentum < 1:
@@ -582,9 +586,11 @@ def _check_client(request: Request) -> None:
     for name in ("weight_decay", "proximal"):
         factor = getattr(request, name)
         if factor is not None and not (factor == 0 or 1e-30 <= factor <= 1e30):
-            raise InputError(f"{_option(name)}: got {factor}, expected 0, or a number from 1e-30 to 1e30")
+            numbers = "a number from 1e-30 to 1e30"
+            accepted = f"0, or {numbers}" if name == "weight_decay" else f"{numbers}{OF_FEDPROX}"
+            raise InputError(f"{_option(name)}: got {factor:g}, expected {accepted}")
     if request.algorithm == "fedprox" and request.proximal == 0:
-        raise InputError("proximal: got 0 with --algorithm fedprox, expected a number > 0, as 0.01")
+        raise InputError(f"proximal: got 0, expected a number from 1e-30 to 1e30{OF_FEDPROX}")
     if request.algorithm in ("fedavg", "scaffold") and request.proximal:
         raise InputError(
             f"proximal: got it with --algorithm {request.algorithm}; leave --algorithm out, or take fedprox"

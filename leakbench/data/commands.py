@@ -15,7 +15,7 @@ from leakbench.data.recipe import DatasetRecipe
 
 __all__ = ["fetch_dataset", "list_datasets", "verify_dataset"]
 
-Row: TypeAlias = dict[str, str | float | bool]
+Row: TypeAlias = dict[str, str | float | bool | None]
 
 
 def list_datasets(data_dir: Path | None = None) -> list[Row]:
@@ -75,7 +75,8 @@ def verify_dataset(name_or_path: str, data_dir: Path | None = None) -> list[Row]
         data_dir: Data folder; None for the usual ones.
 
     Returns:
-        Rows {file, expected, got, ok}, one for each file; `got` is empty for a missing file.
+        Rows {file, expected, got, ok}, one for each file; `got` is empty for a missing file. Where the recipe has no checksum,
+        `expected` is empty and `ok` is None.
 
     Raises:
         InputError: If no folder has files of the set.
@@ -89,4 +90,7 @@ def verify_dataset(name_or_path: str, data_dir: Path | None = None) -> list[Row]
                 f"dataset {name_or_path!r}: not found; fetch it with `leakbench data fetch {shlex.quote(name_or_path)}`"
             )
     checks = recipe.format.check(folder)
-    return [{"file": c.file, "expected": " or ".join(c.expected), "got": c.got, "ok": c.ok} for c in checks]
+    return [
+        {"file": c.file, "expected": " or ".join(c.expected), "got": c.got, "ok": c.ok if c.expected else None}
+        for c in checks
+    ]

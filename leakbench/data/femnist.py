@@ -83,7 +83,7 @@ class Femnist:
             got = listing_of(within(folder), paths)
         except InputError as error:
             return (Check(name, (self.sha256 or "JSON files of LEAF",), str(error)),)
-        return (Check(f"{name}: {len(paths)} files", (self.sha256 or got,), got),)
+        return (Check(f"{name}: {len(paths)} files", (self.sha256,) if self.sha256 else (), got),)
 
     def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
         """Read the set; raises InputError for a file that is missing or has another form."""

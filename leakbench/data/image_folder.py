@@ -78,7 +78,8 @@ class ImageFolder:
             got = listing_of(album.root, album.paths)
         except InputError as error:
             return (Check("pictures", (self.sha256 or "one folder per class",), str(error)),)
-        return (Check(f"{len(album.paths):,} pictures of {len(album.names):,} classes", (self.sha256 or got,), got),)
+        number = f"{len(album.paths):,} pictures of {len(album.names):,} classes"
+        return (Check(number, (self.sha256,) if self.sha256 else (), got),)
 
     def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
         """Read the set; raises InputError for a picture that cannot be read, an empty class, or a split without pictures."""

@@ -63,7 +63,7 @@ class Omniglot:
         except InputError as error:
             return (Check("pictures", (self.sha256 or "<alphabet>/<character>/*.png",), str(error)),)
         number = f"{len(drawings.paths):,} pictures of {len(drawings.names):,} characters"
-        return (Check(number, (self.sha256 or got,), got),)
+        return (Check(number, (self.sha256,) if self.sha256 else (), got),)
 
     def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
         """Read the set; raises InputError for a missing alphabet, a picture that cannot be read, or other content."""

@@ -414,7 +414,7 @@ class AttackerOptions:
 
     def _attack(self) -> Attack:
         kind = "" if self.dataset is None else without_examples(self.dataset, self.data_dir)[2].kind
-        recipe = attack_on(kind, self.attack)[1]
+        name, recipe = attack_on(kind, self.attack)
         if self.knows is not None:
             if self.knows not in KNOWS:
                 raise InputError(
@@ -427,5 +427,7 @@ class AttackerOptions:
             raise InputError(f"iterations: got {self.iterations}, expected 1 to {MOST_ITERATIONS}")
         method = limited(recipe.method, self.iterations)
         if method is None:
-            raise InputError(f"iterations: the attack's method {type(recipe.method).__name__} takes no iterations")
+            raise InputError(
+                f"iterations: got {self.iterations}, but the attack {name!r} does not search; leave it out"
+            )
         return dataclasses.replace(recipe, method=method)

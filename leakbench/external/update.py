@@ -80,8 +80,8 @@ def attack_update(
             the weights. Several updates are several victims.
         shape: Shape of one input.
         classes: Number of classes; None with `targets`.
-        targets: What the network answers instead of a class, as `labels:1x64x64,classes:10`: the kinds of its outputs (`classes`,
-            `labels` that are 0 or 1, `numbers`), each with its width, and for masks the places after it.
+        targets: What the network predicts instead of a class: its outputs as `kind:number`, of the kinds `classes`, `labels` (0
+            or 1) and `numbers`. `labels:1x64x64,classes:10` is one label for each of 64 x 64 pixels, and one of 10 classes.
         loss: Function of outputs and targets that returns the loss of each example, or their mean; None for cross-entropy of
             classes and labels, and squared error of numbers. It needs `targets`.
         batch: Number of examples in a step.

@@ -36,9 +36,10 @@ from leakbench.models.initialise import (
 )
 from leakbench.models.language import LanguageModel, NextToken, bert_tiny, from_folder, gpt_tiny, gpt_wide
 from leakbench.models.lenet import LENETS, lenet, lenet_batch_norm
+from leakbench.models.references import shown
 from leakbench.models.resnet import resnet18
 from leakbench.models.segmentation import unet_tiny, unet_tiny_of
-from leakbench.models.shapes import Shape
+from leakbench.models.shapes import Shape, ShapeError
 from leakbench.models.small import (
     WHITE,
     cnn,
@@ -87,11 +88,12 @@ class Architecture:
     heads: Callable[[Shape, Heads], nn.Module] | None = None
 
 
-def architecture(name: str) -> Architecture:
+def architecture(name: str, field: str = "model") -> Architecture:
     """Return the network of a name in `MODELS`, or the one of a folder, a library or a user's function.
 
     Args:
         name: A key of `MODELS`, `hf:FOLDER`, or a name that `leakbench.models.external` reads.
+        field: The option that names the network, for messages.
 
     Raises:
         InputError: For another name.
@@ -101,9 +103,9 @@ def architecture(name: str) -> Architecture:
         return Architecture(partial(from_folder, folder), narrow_normal, texts=True)
     external = ExternalNetwork.of(name)
     if external is not None:
-        return Architecture(external.built, None)
+        return Architecture(partial(external.built, field=field), None)
     if name not in MODELS:
-        raise InputError(f"model: unknown name {name!r}{nearest(name, list(MODELS))} (or {ACCEPTED})")
+        raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))} (or {ACCEPTED})")
     return MODELS[name]
 
 
@@ -135,6 +137,7 @@ def build(
     trainable: str = ALL,
     loss: str = CLASS,
     heads: Heads | None = None,
+    field: str = "model",
 ) -> nn.Module:
     """Build a network in eval mode.
 
@@ -150,16 +153,20 @@ def build(
         trainable: The parameters that are trained, see `leakbench.models.trainable`.
         loss: One of `leakbench.core.request.LOSSES`, or a function.
         heads: The outputs of the network; None for one for each class.
+        field: The option that names the network, for messages.
 
     Raises:
         InputError: For an unknown name, initialisation or rule of trained parameters, or a shape that the network does not accept.
     """
-    made = architecture(name)
+    made = architecture(name, field)
     rule, folder = rule_of(init)[1] or made.init, NetworkFolder.of(name)
-    check_takes(name, shape)
+    check_takes(name, shape, field)
     external = ExternalNetwork.of(name)
-    with nullcontext() if external is None else first_weights(rng):
-        model = made.builder(shape, classes) if heads is None else _with_heads(name, shape, heads)
+    try:
+        with nullcontext() if external is None else first_weights(rng):
+            model = made.builder(shape, classes) if heads is None else _with_heads(made, shape, heads)
+    except ShapeError as error:
+        raise ShapeError(error.problem, field) from None
     if isinstance(model, LanguageModel):
         model.padding = padding
         if model.words.padding_idx is not None:  # Its row gets no gradient.
@@ -171,7 +178,7 @@ def build(
     if external is not None and rule is not None:
         external.check_init(model, init)
     if rule is None:
-        return with_trainable(model, trainable, rng).eval()
+        return with_trainable(model, trainable, rng, (field, shown(name))).eval()
     if folder is None or not folder.trained:
         initialise(model, rule, rng)
     elif isinstance(model, NextToken):
@@ -179,12 +186,11 @@ def build(
             folder.load_head(model.head)
     elif isinstance(model, LanguageModel):
         initialise(model.classifier, rule, rng)
-    return with_trainable(model, trainable, rng).eval()
+    return with_trainable(model, trainable, rng, (field, shown(name))).eval()
 
 
-def _with_heads(name: str, shape: Shape, heads: Heads) -> nn.Module:
+def _with_heads(made: Architecture, shape: Shape, heads: Heads) -> nn.Module:
     """Return a network with outputs for some heads, in one vector unless the network has its own outputs for each head."""
-    made = architecture(name)
     if made.heads is not None:
         return made.heads(shape, heads)
     return made.builder(shape, heads.size)

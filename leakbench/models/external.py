@@ -149,41 +149,46 @@ class ExternalNetwork:
             _load(model, self.weights, field)
         return model
 
-    def built(self, shape: Shape, classes: int) -> nn.Module:
+    def built(self, shape: Shape, classes: int, field: str = "model") -> nn.Module:
         """Return the network prepared for attacks, in eval mode in float32.
 
         Batch normalisation becomes leakbench's, activations do not work in place, and layers are listed in the order in which they
         run.
 
+        Args:
+            shape: Shape of one input.
+            classes: Number of classes.
+            field: The option that names the network, for the message.
+
         Raises:
             InputError: As `pinned` and `made`, and for a network that does not return logits (n, classes) for inputs (n, *shape).
         """
-        self.pinned()
-        model = self.made(shape, classes).cpu().float().eval()
+        self.pinned(field)
+        model = self.made(shape, classes, field).cpu().float().eval()
         remove_hooks(model)
         model = convert_norms(model)
         adapt_layers(model)
         several = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
         x = several[:1]
-        with failing_as(f"model: {self.builder!r} fails on inputs of shape {shape}"), torch.no_grad():
+        with failing_as(f"{field}: {self.builder!r} fails on inputs of shape {shape}"), torch.no_grad():
             answer, again, together = model(x), model(x), model(several)
         if not isinstance(answer, Tensor) or answer.shape != (1, classes):
             got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
             raise InputError(
-                f"model: {self.builder!r} returns {got} for one input, expected logits of shape (1, {classes})"
+                f"{field}: {self.builder!r} returns {got} for one input, expected logits of shape (1, {classes})"
             )
         if not bool(answer.isfinite().all()):
             raise InputError(
-                f"model: {str(self)!r} returns numbers that are not finite; check its weights and statistics"
+                f"{field}: {str(self)!r} returns numbers that are not finite; check its weights and statistics"
             )
         if not _equal(again, answer):
             raise InputError(
-                f"model: {self.builder!r} returns other numbers for the same input in eval mode; expected a network without a state"
+                f"{field}: {self.builder!r} returns other numbers for the same input in eval mode; expected a network without a state"
                 " and without random numbers"
             )
         if not _equal(together[:1], answer):
             raise InputError(
-                f"model: {self.builder!r} returns other numbers for an input if it is in a batch; expected a network that reads"
+                f"{field}: {self.builder!r} returns other numbers for an input if it is in a batch; expected a network that reads"
                 " each example alone, or batch normalisation"
             )
         order_layers(model, forward_pass(model, x))

@@ -79,13 +79,16 @@ def trainable_of(text: str) -> Trainable:
     raise InputError(f"trainable: got {text!r}, expected {ACCEPTED}")
 
 
-def with_trainable(model: nn.Module, text: str, rng: torch.Generator) -> nn.Module:
+def with_trainable(
+    model: nn.Module, text: str, rng: torch.Generator, named: tuple[str, str] | None = None
+) -> nn.Module:
     """Freeze the parameters that a rule does not train, and return the model.
 
     Args:
         model: A network at its first weights.
         text: The rule, see `trainable_of`.
         rng: Source of the first weights of LoRA and adapters.
+        named: The option that names the network, and its name, for messages; None if there is none.
 
     Raises:
         InputError: For an unknown rule, or a network without the parts that it names.
@@ -112,13 +115,14 @@ def with_trainable(model: nn.Module, text: str, rng: torch.Generator) -> nn.Modu
         elif not add_lora(model, rule.number, rng, (last or "").removesuffix(".")):
             raise InputError(f"trainable: got {text!r}, but the network has no layer for LoRA; expected all or head")
     if rule.name == "blocks":
-        _train_last_blocks(model, rule)
+        _train_last_blocks(model, rule, "the network" if named is None else f"--{named[0]} {named[1]}")
     if not isinstance(model, NextToken) or last:  # A head that is tied to frozen embeddings is frozen.
         model.get_submodule(last.removesuffix(".")).requires_grad_()
     return model
 
 
-def _train_last_blocks(model: nn.Module, rule: Trainable) -> None:
+def _train_last_blocks(model: nn.Module, rule: Trainable, network: str) -> None:
+    """Train the last blocks; raises InputError, which names the network, if it has none or too few."""
     if isinstance(model, LanguageModel):
         lists = [module for module in model.transformer.modules() if isinstance(module, nn.ModuleList)]
         blocks = list(lists[0])  # The outermost list of a transformer has its blocks.
@@ -126,12 +130,11 @@ def _train_last_blocks(model: nn.Module, rule: Trainable) -> None:
         blocks = _blocks(model)
     if not blocks:
         raise InputError(
-            f"trainable: got {str(rule)!r}, but the network has no blocks, as a ViT or a ResNet has; expected all or head"
+            f"trainable: got {str(rule)!r}, but {network} has no blocks, as a ViT or a ResNet has; expected all or head, or"
+            " a network with blocks for both --model and --leak-model, such as vit_tiny"
         )
     if rule.number > len(blocks):
-        raise InputError(
-            f"trainable: got {str(rule)!r}, but the network has {len(blocks)} blocks; expected at most that"
-        )
+        raise InputError(f"trainable: got {str(rule)!r}, but {network} has {len(blocks)} blocks; expected at most that")
     for block in blocks[-rule.number :]:
         block.requires_grad_()
 

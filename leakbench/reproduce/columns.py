@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,13 @@ from leakbench.core.scripts import in_table, untagged
 from leakbench.measure import measures, rates
 from leakbench.study.rows import Row
 
-__all__ = ["COLUMNS", "WITHOUT_LEAKS", "Column", "measures_of", "text_of", "without_an_answer"]
+__all__ = ["COLUMNS", "WITHOUT_LEAKS", "Column", "legend_of", "measures_of", "text_of", "without_an_answer"]
+
+OF_PAIRS = ", which two different {} of the data set reach once in a thousand pairs"
+"""Definition of eta for a kind of examples, unless the table has its own threshold of success."""
+
+OF_ONE = ("seer", "fishing", "fishing_feature")
+"""Attacks that reconstruct at most one example of a batch."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,23 @@ class Column:
     heading: str
     show: Callable[[Row], str]
     meaning: str = ""
+
+
+def legend_of(columns: Iterable[Column], thresholds: set[float | None]) -> list[str]:
+    """Return the line of each meaning.
+
+    Args:
+        columns: The columns that a page shows.
+        thresholds: The thresholds of success of the table's cells; None for that of the data set.
+    """
+    lines = [f"- {column.heading}: {column.meaning}." for column in columns if column.meaning]
+    own = sorted(f"{threshold:g}" for threshold in thresholds if threshold is not None)
+    if not own:
+        return lines
+    for kind in ("examples", "sentences"):
+        lines = [line.replace(OF_PAIRS.format(kind), "") for line in lines]
+    eta = f"- eta: the threshold of success; {' or '.join(own)} in this table"
+    return [*lines, f"{eta}{', and that of the data set in other rows' if None in thresholds else ''}."]
 
 
 def text_of(value: Any, digits: int = 2) -> str:
@@ -110,6 +133,15 @@ def seconds_a_batch(row: Row) -> str:
     return text_of(60 * row["minutes"] / row["victims"], 1)
 
 
+def batches_with_one(row: Row) -> str:
+    """Show the share of batches with a recovered example, with its interval, for an attack that reads one at most; else `-`."""
+    name = rates.ASR.name
+    if row.get("attack") not in OF_ONE or pd.isna(row.get(name)):
+        return "-"
+    share, low, high = (text_of(min(row["batch"] * row[key], 1)) for key in (name, f"{name}_low", f"{name}_high"))
+    return f"{share} [{low}, {high}]"
+
+
 def in_any_row(row: Row) -> str:
     """Show the share of examples that any row contains, with its interval where the row has one."""
     known = not pd.isna(row.get("in_any_row_low"))
@@ -127,8 +159,7 @@ ROW = Column("row", lambda row: in_table(row["row"]))
 ASR = Column(
     "ASR [95 % CI]",
     interval(rates.ASR.name),
-    "the share of images that are reconstructed to an RMSE of at most eta, which two different examples of the data set reach "
-    "once in a thousand pairs",
+    f"the share of images that are reconstructed to an RMSE of at most eta{OF_PAIRS.format('examples')}",
 )
 NULL_ASR = Column(
     "baseline ASR",
@@ -179,8 +210,7 @@ VERDICT = Column("verdict", lambda row: in_table(row.get("verdict", "-")))
 TEXT_ASR = Column(
     "ASR [95 % CI]",
     interval(rates.ASR.name),
-    "the share of sentences that are reconstructed to an edit distance of at most eta, which two different sentences of the data "
-    "set reach once in a thousand pairs",
+    f"the share of sentences that are reconstructed to an edit distance of at most eta{OF_PAIRS.format('sentences')}",
 )
 
 COLUMNS: dict[str, tuple[Column, ...]] = {
@@ -388,6 +418,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "recovered [95 % CI]",
             interval(rates.ASR.name),
             "the share of examples recovered to an RMSE of at most eta; interval by batch",
+        ),
+        Column(
+            "batches with a recovered image [95 % CI]",
+            batches_with_one,
+            "for a server that reads at most one image of a batch: B times `recovered` and its interval",
         ),
         Column("verbatim [95 % CI]", interval(rates.VERBATIM.name), "to an RMSE of at most .001"),
         Column(

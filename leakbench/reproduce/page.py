@@ -27,7 +27,7 @@ from leakbench.box import (
 from leakbench.cell import Request
 from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.reproduce.agreement import LEVEL
-from leakbench.reproduce.columns import COLUMNS, WITHOUT_LEAKS, text_of, without_an_answer
+from leakbench.reproduce.columns import COLUMNS, WITHOUT_LEAKS, legend_of, text_of, without_an_answer
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.price import leaks_of, price_lines, reached_of
 from leakbench.reproduce.published import rows_of
@@ -138,7 +138,8 @@ def page_of(
     measured = markdown_table((c.heading for c, _ in shown), zip(*(cells for _, cells in shown), strict=True))
     lacking = [line.name for line in table.lines if line.name not in set(rows["cell"])]
     missing = [_missing(lacking, minutes or {}), ""] if lacking else []
-    legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
+    thresholds = {request.success for line in table.lines for request in line.requests("full", {})}
+    legend = legend_of((column for column, _ in shown), thresholds)
     cite = [untagged(table.cite), ""] if table.cite else []
     lines = [
         *(

@@ -121,7 +121,7 @@ def check_of_run(path: Path, manifest: Mapping[str, Any]) -> None:
 def check_finished(path: Path, manifest: Mapping[str, Any]) -> None:
     """Raise InputError, with the file, for the manifest of a run that is not finished."""
     if "summary" not in manifest:
-        raise InputError(f"{path}: has no summary; the run is not finished, run it again to go on")
+        raise InputError(f"{path}: has no summary; the run is not finished; run the same command again to resume")
 
 
 def check_shown(path: Path, manifest: Mapping[str, Any]) -> None:

@@ -272,7 +272,7 @@ def rows_of(folder: Path) -> tuple[pd.DataFrame, str]:
     """Return (the rows, the data set) of a finished run; raises InputError for another."""
     manifest: dict[str, Any] = read_manifest(folder)
     if not manifest.get("complete"):
-        raise InputError(f"compare: the run in {str(folder)!r} is not finished; run it again to go on")
+        raise InputError(f"compare: the run in {str(folder)!r} is not finished; run the same command again to resume")
     needed(folder / "manifest.json", manifest, "files", "cell.dataset")
     return read_rows(written(folder, manifest, "rows.parquet")), str(manifest["cell"]["dataset"])
 

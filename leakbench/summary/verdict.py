@@ -45,6 +45,12 @@ EXACT = 0.01
 """RMSE of an exact reconstruction, as a share of the baseline guess's. No guess without a gradient comes so near by chance: in d
 dimensions, the part of a ball within a hundredth of its radius is 100^-d."""
 
+FEW = (
+    f"but on fewer than {LEAST_COMPARED} victims, without a significant identification, an exact sentence, or an RMSE of at most"
+    f" {100 * EXACT:g} % of the baseline guess's"
+)
+"""Why a measurement above the baseline guess's does not state a leak by itself, for too few victims."""
+
 LEVEL = 0.01
 """A leak is stated where chance reaches as many identified victims less often than this."""
 
@@ -153,7 +159,7 @@ def verdict(evidence: Evidence) -> Verdict:
 
 def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
     """Yield what the evidence lacks, the most important first, and whether the deciding run would supply it."""
-    yield from ((f"{measurement}, but on fewer than {LEAST_COMPARED} victims", True) for measurement in evidence.above)
+    yield from ((f"{measurement}, {FEW}", True) for measurement in evidence.above)
     if not evidence.adaptive:
         yield "the attacker does not know the defense", True
     if evidence.ranks_only:

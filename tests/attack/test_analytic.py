@@ -145,7 +145,7 @@ def test_from_the_command_line(
     rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")
     assert set(rows["failure_reason"]) == {""}
     for wrong, said in (
-        ([*mlp, "--iterations", "3"], "takes no iterations"),
+        ([*mlp, "--iterations", "3"], "does not search; leave out --iterations"),
         ([*mlp, "--leak-model", "lenet_cpl"], "biased linear first layer"),
     ):
         monkeypatch.setattr("sys.argv", [*wrong, "--out", str(tmp_path / "other")])

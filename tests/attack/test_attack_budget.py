@@ -428,7 +428,7 @@ def test_seconds_minutes_and_hours_are_read() -> None:
         ({"budget": -5.0}, "budget: got -5, expected a number of seconds above 0"),
         ({"evaluations": 0}, "evaluations: got 0, expected at least 1"),
         ({"evaluations": 20}, "evaluations: got 20, expected at least 21"),
-        ({"evaluations": 500, "attack": "lmmse"}, "evaluations: the attack's method Lmmse does not search"),
+        ({"evaluations": 500, "attack": "lmmse"}, "evaluations: got 500, but the attack does not search"),
     ],
 )
 def test_an_impossible_limit_is_refused_in_one_line(limits: dict[str, Any], message: str) -> None:

@@ -339,7 +339,7 @@ def test_from_the_command_line_it_beats_the_baseline(noisy, options, tmp_path, m
     [
         ((), "reads what one example leaks, type-1 shows"),
         (("--taps", "global", "--leak-batch", "1"), "global shows"),
-        (("--taps", "type-2", "--iterations", "3"), "takes no iterations"),
+        (("--taps", "type-2", "--iterations", "3"), "does not search; leave out --iterations"),
     ],
 )
 def test_a_leak_of_several_is_refused_before_anything_runs(options, said, tmp_path, monkeypatch, capsys):

@@ -167,7 +167,7 @@ def test_other_victims_and_unfinished_runs_are_refused(runs: Path, tmp_path: Pat
     half.mkdir()
     manifest = json.loads((runs / "none" / "manifest.json").read_text())
     reseal(half, {**manifest, "complete": False})
-    with pytest.raises(InputError, match="is not finished"):
+    with pytest.raises(InputError, match="is not finished; run the same command again to resume"):
         compare(runs / "none", half)
 
 

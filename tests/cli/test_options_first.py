@@ -227,7 +227,7 @@ def test_a_bad_value_is_named_before_data_are_searched(name: str, option: click.
         ("--observations 2", "observations: got 2"),
         ("--attack tableak", "attack: 'tableak' needs tables"),
         ("--attack lmmse", "attack: 'lmmse' reads what one example leaks"),
-        ("--attack lmmse --iterations 5", "iterations: the attack's method"),
+        ("--attack lmmse --iterations 5", "iterations: got 5, but the attack 'lmmse' does not search"),
         ("--epsilon 1", "epsilon: defense 'none'"),
         ("--epsilon 1 --noise-factor 2", "noise-factor: got --epsilon"),
         ("--noise-factor 2", "noise-factor: defense 'none' adds no noise"),

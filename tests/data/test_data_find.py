@@ -218,7 +218,7 @@ def test_list_shows_the_state_of_each_set(tmp_path):
     (tmp_path / "adult").mkdir()
     (tmp_path / "adult/adult.data").write_text("")
     rows = {row["name"]: row for row in commands.list_datasets(tmp_path)}
-    assert len(rows) == 12
+    assert len(rows) == 13
     assert rows["faces"]["state"] == "embedded" and rows["faces"]["megabytes"] == 0
     assert rows["adult"]["state"] == f"found at {tmp_path / 'adult'}"
     assert rows["cifar10"]["state"] == "absent" and rows["cifar10"]["megabytes"] == 170.5

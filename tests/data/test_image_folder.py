@@ -11,6 +11,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.recipe import check_name, own_recipes, resolve
 from leakbench.data import photographs
 from leakbench.data.cache import NO_CACHE, Cache
+from leakbench.data.commands import verify_dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.image_folder import ImageFolder
 from leakbench.data.photographs import squares, unknown_pictures
@@ -241,8 +242,15 @@ def test_a_folder_is_a_data_set_without_a_recipe(tmp_path, monkeypatch):
     assert (len(data.train_targets), f.examples_per_client, f.batch, f.local_iterations) == (18, 1, 1, 1)
     large = resolve("datasets", DatasetRecipe, f"folder:{album(tmp_path / 'large', a=90, b=90)}")[1].federation
     assert (large.examples_per_client, large.batch, large.local_iterations) == (13, 4, 4)
+    [row] = verify_dataset(f"folder:{root}")  # Without an accepted listing, nothing is compared.
+    assert (row["expected"], row["ok"], len(row["got"])) == ("", None, 64)
     with pytest.raises(InputError, match=r"dataset: no folder '/none'"):
         check_name("datasets", "folder:/none")
+    (tmp_path / "pics.zip").touch()
+    with pytest.raises(InputError, match=r"^dataset: '.*pics\.zip' is a file, expected a folder; unpack it"):
+        check_name("datasets", f"folder:{tmp_path / 'pics.zip'}")
+    with pytest.raises(InputError, match=r"^dataset: got 'folder:' without a path, expected folder:PATH"):
+        check_name("datasets", "folder:")
     with pytest.raises(InputError, match="unknown name 'folder:/none'"):
         check_name("attacks", "folder:/none")
 

@@ -240,7 +240,14 @@ def test_defaults_keep_the_identity_and_settings_change_it() -> None:
         ),
         ({"weight_decay": -0.1}, "weight-decay: got -0.1, expected 0"),
         ({"algorithm": "fedprox"}, "proximal: not given, expected a number > 0 with --algorithm fedprox"),
-        ({"algorithm": "fedprox", "proximal": 0.0}, "proximal: got 0 with --algorithm fedprox"),
+        (
+            {"algorithm": "fedprox", "proximal": 0.0},
+            "proximal: got 0, expected a number .* with --algorithm fedprox",
+        ),
+        (
+            {"proximal": -1.0},
+            "proximal: got -1, expected a number .* with --algorithm fedprox, as 0.01, and 0 with another",
+        ),
         ({"algorithm": "fedavg", "proximal": 0.1}, "proximal: got it with --algorithm fedavg"),
     ],
 )

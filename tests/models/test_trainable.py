@@ -101,12 +101,12 @@ def test_each_rule_trains_what_it_says_and_changes_no_first_weight(kind, place):
 
 def test_what_a_network_does_not_have_is_refused(place):
     for rule, message in (
-        ("blocks:1", "the network has no blocks"),
+        ("blocks:1", "--model cnn has no blocks"),
         ("no_embeddings", "the network has no embeddings"),
     ):
         with pytest.raises(InputError, match=f"^trainable: got '{rule}', .*{message}"):
             build("cnn", (1, 12, 12), 2, torch.Generator(), trainable=rule)
-    with pytest.raises(InputError, match="the network has 2 blocks; expected at most that"):
+    with pytest.raises(InputError, match=r"--model hf:\S+ has 2 blocks; expected at most that"):
         network(place, "gpt2", "blocks:3")
 
 

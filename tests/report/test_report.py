@@ -375,7 +375,7 @@ def test_a_run_without_a_summary_is_refused(tmp_path: Path) -> None:
     manifest = json.loads(path.read_text())
     del manifest["summary"]
     path.write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match="not finished"):
+    with pytest.raises(InputError, match="not finished; run the same command again to resume"):
         write_report(tmp_path)
 
 

@@ -33,7 +33,7 @@ from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.agreement import Agreement
 from leakbench.reproduce.choose import chosen
-from leakbench.reproduce.columns import without_an_answer
+from leakbench.reproduce.columns import COLUMNS, OF_ONE, batches_with_one, legend_of, without_an_answer
 from leakbench.reproduce.curves import Rounds
 from leakbench.reproduce.file import body_of, table_names
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, trainings_of
@@ -1385,3 +1385,22 @@ def test_time_left_is_estimated_for_cells_that_are_given_an_epsilon() -> None:
     rows = pd.DataFrame({"cell": cells, "scale": "full", "seeds": 1, "wall_minutes": 3.0, "minutes": 3.0})
     left = minutes_left(table, rows)
     assert left["Fed-SDP, epsilon 2"] == pytest.approx(3.0)
+
+
+def test_a_legend_defines_eta_once() -> None:
+    """A table with its own threshold does not have the one that is calibrated on pairs of examples."""
+    for kind in ("claims", "texts"):
+        usual = "\n".join(legend_of(COLUMNS[kind], {None}))
+        assert "once in a thousand pairs" in usual and "- eta:" not in usual
+    own = legend_of(COLUMNS["claims"], {0.1122})
+    assert "thousand pairs" not in "".join(own) and own[-1] == "- eta: the threshold of success; 0.1122 in this table."
+    assert legend_of(COLUMNS["claims"], {None, 0.05})[-1].endswith(
+        "0.05 in this table, and that of the data set in other rows."
+    )
+
+
+def test_the_share_of_batches_is_that_of_attacks_that_read_one_image_at_most() -> None:
+    row = {"attack": OF_ONE[0], "batch": 64, "asr": 25 / (50 * 64), "asr_low": 0.28 / 64, "asr_high": 1.5 / 64}
+    assert batches_with_one(row) == "0.50 [0.28, 1.00]"
+    assert batches_with_one({**row, "attack": "imprint"}) == "-"
+    assert batches_with_one({**row, "asr": float("nan")}) == "-"

@@ -457,7 +457,8 @@ def test_fewer_than_four_reconstructed_examples_count_with_a_significant_identif
     if word == "inconclusive":  # What keeps the leak from being stated comes first, and is said once.
         reason, _, rest = found.verdict_reason.partition("; ")
         assert reason.startswith("the ASR 1.00 is significantly above") and reason.endswith(
-            "but on fewer than 4 victims"
+            "but on fewer than 4 victims, without a significant identification, an exact sentence, or an RMSE of at most 1 % of"
+            " the baseline guess's"
         )
         assert "not significantly" not in rest
 

@@ -40,9 +40,9 @@ OUTSIDE = 0.01
 class CocktailParty:
     """Separate the M examples of dL/dW = D^T X / M by independent component analysis (Kariyappa et al., ICML 2023, section 4).
 
-    The first M right singular vectors of dL/dW are mixtures of the examples. FastICA (Hyvaerinen, 1999) gives orthogonal
-    directions of least Gaussian signals; then steps of Newton's kind maximise the likelihood of independent signals with the
-    density 1 / cosh, for which the directions need not be orthogonal. The gradient of the bias is the same mixture of ones, which
+    The first M right singular vectors of dL/dW are mixtures of the examples. FastICA (Hyvaerinen, 1999) finds orthogonal
+    directions whose signals are least Gaussian. Quasi-Newton steps then maximise the likelihood of independent signals with the
+    density 1 / cosh, where the directions need not be orthogonal. The gradient of the bias is the same mixture of ones, which
     gives each example its sign and length.
 
     The paper separates the values of the pixels and adds a total variation. The default here separates the differences of

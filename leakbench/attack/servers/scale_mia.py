@@ -1,10 +1,10 @@
 """An imprint of latents: the network's own layers become an encoder and bins, and the server keeps the decoder.
 
 The encoder is the network's convolutions, with weights of an autoencoder that the server trained on public examples. The first
-linear layer has k equal rows, which compare the mean of the latent with k cutoffs. The layers after it pass the sum of the
-activations on with alternating signs, as in `imprint`, and give logits of the same size and of a sign that alternates from class
-to class. So every example gets the same derivative on every row below its bin, up to these signs, and the differences of
-neighbouring rows contain each bin's latents.
+linear layer has k equal rows, which compare the mean of the latent with k cutoffs. The layers after it pass on the sum of the
+activations with alternating signs, as in `imprint`. The logits have the same size, and their sign alternates from class to class.
+So every example has the same derivative, up to its sign, at every row below its bin. The differences of neighbouring rows then
+contain the latents of each bin.
 """
 
 from __future__ import annotations

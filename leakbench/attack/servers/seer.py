@@ -254,9 +254,9 @@ def _drawn(kind: Tensor, many: int, rng: torch.Generator) -> Tensor:
 
 
 def _rescaled(values: Tensor, kind: Tensor, chosen: Tensor, rng: torch.Generator) -> Tensor:
-    """Return latents (n, d) with the labels of `chosen`; some are other examples, rescaled to means of the same kind.
+    """Return the latents (n, d) of `chosen`, a random half of them scaled to the mean of an example in `kind`.
 
-    Few public examples have the property, so that these alone would be learned by heart.
+    Few public examples are in `kind`. Training on these alone would overfit to them.
     """
     wanted = values[_drawn(kind, len(chosen), rng)].mean(1)
     means = values[chosen].mean(1)
