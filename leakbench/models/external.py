@@ -183,8 +183,8 @@ class ExternalNetwork:
             )
         if not _equal(again, answer):
             raise InputError(
-                f"{field}: {self.builder!r} returns other numbers for the same input in eval mode; expected a network without a state"
-                " and without random numbers"
+                f"{field}: {self.builder!r} returns other numbers for the same input in eval mode; expected a network without a"
+                " state and without random numbers"
             )
         if not _equal(together[:1], answer):
             raise InputError(
