@@ -146,7 +146,7 @@ def test_a_truth_of_padding_alone_is_refused(recorded):
 def test_texts_for_another_network_are_refused():
     model = nn.Sequential(nn.Linear(LENGTH, 2))
     update = {name: torch.randn_like(p) for name, p in model.named_parameters()}
-    with pytest.raises(InputError, match="'reviews' holds texts, but the network is no language model"):
+    with pytest.raises(InputError, match="'reviews' holds texts, but the network is not a language model"):
         leakbench.attack_update(model, update, shape=(LENGTH,), classes=2, dataset="reviews")
 
 
