@@ -53,38 +53,38 @@ SOURCES = (
     (
         "Yin et al., CVPR 2021, arXiv:2104.07586",
         "A prior on statistics of batch normalization is part of an attack on batches of ImageNet.",
-        "Not the same quantity. Here the prior hardly makes a difference, whichever statistics it has.",
+        "Not the same quantity. Here the prior makes a small difference or none, whichever statistics it has.",
     ),
     (
         "Huang et al., NeurIPS 2021, arXiv:2112.00059",
         "Without the private statistics and labels, attacks are much weaker. The main results are with both"
         " ([issue 4](https://github.com/Princeton-SysML/GradAttack/issues/4) of the code).",
-        "Not the same quantity (ResNet-18, CIFAR-10, LPIPS, two assumptions at once). Direction at first weights: the same"
-        " for an attacker that takes the server's statistics; for one that takes the guess's own, the private statistics"
-        " hardly made a difference.",
+        "Not the same quantity (ResNet-18, CIFAR-10, LPIPS, two assumptions at once). Direction: the same for an attacker that"
+        " takes the server's statistics. For one that takes the guess's own, the private statistics make a small difference or"
+        " none. The assumption of labels was not varied here.",
     ),
     (
         "Hatamizadeh et al., 2022, arXiv:2202.06924",
         "Attacks of the literature are impractical where clients update the statistics; a new attack works there.",
-        "Not the same quantity. Direction at first weights: an attack that takes the server's statistics fails; one that computes"
-        " them as the client did is a little better than the baseline guess.",
+        "Not the same quantity. An attack that takes the server's statistics fails here too. One that computes them as the"
+        " client did succeeds for one image.",
     ),
     (
         "Du et al., 2024, arXiv:2404.05403",
         "Leakage is largest early in training and depends on the network.",
-        "Not the same quantity. Direction: the same.",
+        "Not the same quantity. Direction: the attacks are closer early than late, at this effort. One network was measured.",
     ),
     (
         "Fan et al., 2025, arXiv:2506.08435",
         "Clients' data can be reconstructed in realistic settings.",
-        "Not the same quantity. Direction: not shown after training, where this search fails.",
+        "Not the same quantity. Direction: some images after training, and one image of a batch in train mode.",
     ),
     (
         "Valadi et al., 2025, arXiv:2508.19819, version 1",
         "Eval mode makes attacks much easier. In train mode, only wide and shallow networks with skip connections and"
         " normalization before the activation are attacked.",
-        "Not the same quantity. Direction at first weights: the same, eval mode is easier. After training, this search"
-        " fails in both modes.",
+        "Not the same quantity. Direction: in batches of 4 eval mode is easier; for one image it takes fewer iterations, and"
+        " the result is about as close. This network is wide and shallow, without skip connections.",
     ),
 )
 """(source, what it states, how this page compares)."""
@@ -96,15 +96,17 @@ TEXT = """# Batch normalization: who knows the statistics of a batch
 
 The network is `lenet_dlg_gelu_batch_norm`: three convolutions of 12 channels, each with batch
 normalization and GELU. The images are LFW at 32 x 32. The server is honest and reads the gradient of
-one client's batch (type-1), without a defense. Labels are not given. All rows of a batch size attack the
-same images; there are {each} batches for each draw of the first weights. *Early* is at the first weights. *Late* is the
-same network after {steps} steps of SGD in train mode (batches of 64, rate 0.3), with a test accuracy of
-{low:.2f} to {high:.2f}; the victims are among the training examples.
+one client's batch (type-1), without a defense. The true labels are given, as the papers on these
+statistics assume. All rows of a batch size attack the same images; there are {each} batches for each
+draw of the first weights. *Early* is at the first weights. *Late* is the same network after {steps}
+steps of SGD in train mode (batches of 64, rate 0.3), with a test accuracy of {low:.2f} to {high:.2f};
+the victims are among the training examples.
 
-The search is the same in every row: Inverting Gradients with 200 iterations of signed Adam and a total
-variation of .01. It differs in the statistics that normalize the guess. `proxy` and `given` add the
-prior of Huang et al. with its weight of .005. In a trial with two images of another seed, which has no
-row, a weight of .1 and a total variation of .001 were not better.
+The search is the same in every row: Inverting Gradients with {iterations:,} iterations of signed Adam
+and a total variation of .01. It differs in the statistics that normalize the guess. `proxy` and `given`
+add the prior of Huang et al. with its weight of .005. A trial with 200 iterations, which has no rows
+here, showed a large difference between the modes for one image: only the attack on eval mode had
+converged.
 
 {table}
 
@@ -112,8 +114,7 @@ row, a weight of .1 and a total variation of .001 were not better.
   sent, in train mode by those of its batch.
 - *RMSE*: the mean over images with a 95 % interval over networks; *baseline* is the best guess from
   public faces and the label, without a gradient.
-- *better*: the share of images that are closer than the baseline guess. *labels*: the share of labels that are
-  inferred correctly. *ASR*: the share within eta
+- *better*: the share of images that are closer than the baseline guess. *ASR*: the share within eta
   ({eta:.3f}), with a 95 % interval over networks.
 - *difference*: the RMSE minus that of the attacker that normalizes by the guess's own statistics, paired
   by batch, with a 95 % interval over networks. It compares with train mode also in the rows of eval mode.
@@ -130,13 +131,13 @@ running statistics instead computes another function. The true images do not exp
 that no search can find them by matching gradients. Results of both attackers are called attacks without
 knowledge of the statistics, which may be one reason for contradicting statements.
 
-Train mode is harder than eval mode at first weights even if the statistics are given. One possible reason: the
-first normalization removes a constant that is added to all pixels of a batch, except at the borders. This was
-not tested.
+In batches of {batch}, train mode is harder than eval mode even if the statistics are given. For one image, the
+prior of the victim's statistics makes no significant difference at first weights, and the result is a
+little worse with it after training (column *difference*).
 
 The statistics that a server solves from a client's running statistics (`inferred`) differ from those of the
 batch (`given`) by at most {inferred:.0e} of their length. They are the same attacker, so `inferred` has no row.
-Those of public faces (`proxy`) differ by {proxy_early:.2f} early and {proxy_late:.2f} late (medians).
+Those of public faces (`proxy`) differ by {proxy_early:.2f} early and {proxy_late:.2f} late (medians, one image).
 
 ## Published statements
 
@@ -146,9 +147,10 @@ No sentence is quoted. No number is compared, because no source measures the sam
 
 ## What is excluded
 
-- {iterations} iterations do not converge: the *distance* of the result is above that of the true images, most of all
-  late. A row without a reconstruction is not protection, and the late rows do not show that trained
-  networks are safe. Late, most labels are counted wrongly (column *labels*), while the baseline guess gets the true ones.
+- The searches do not converge: the *distance* of the result is above that of the true images, most of all
+  in train mode and late. A row without a reconstruction is not protection, and the late rows do not show that
+  trained networks are safe.
+- The labels are given. An attacker that counts them is wrong about many of them late.
 - One small network, one data set, one local iteration, batches of 1, and {batch} on one network. Several local iterations, deep
   networks, larger batches and other weights of the prior were not measured.
 - Five networks for one image a batch, with wide intervals. Intervals at B = {batch} are those of four batches of one network.
@@ -165,7 +167,6 @@ HEADS = (
     "RMSE [95 % CI]",
     "baseline",
     "better",
-    "labels",
     "ASR [95 % CI]",
     "difference",
 )
@@ -193,7 +194,7 @@ def page(rows: pd.DataFrame) -> str:
     lines = [_line(key, group, groups[(*key[:2], "train", "batch")]) for key, group in groups.items()]
     late, given = rows[rows["stage"] == "late"], rows[rows["statistics"] == "given"]
     main = rows[rows["batch"] == BATCHES[0]]
-    proxies = {stage: rows[rows["stage"] == stage]["error_proxy"].median() for stage in STAGES}
+    proxies = {stage: main[main["stage"] == stage]["error_proxy"].median() for stage in STAGES}
     return TEXT.format(
         box="\n".join(_box(groups, rows)),
         each=main["victim"].nunique() // main["network"].nunique(),
@@ -239,7 +240,6 @@ def _line(key: tuple[int, str, str, str], rows: pd.DataFrame, own: pd.DataFrame)
         "{:.3f} [{:.3f}, {:.3f}]".format(*mean_interval(means["rmse"], network=means["network"])),
         f"{means['null_rmse'].mean():.3f}",
         _better(rows),
-        f"{rows['label_right'].mean():.2f}",
         "{:.2f} [{:.2f}, {:.2f}]".format(*_asr(rows)),
         "-" if key[2:] == ("train", "batch") else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*apart),
         f"{means['distance'].median():.4f}, {abs(means['distance_of_truth'].median()):.4f}",
@@ -255,16 +255,15 @@ def _box(groups: dict[tuple[int, str, str, str], pd.DataFrame], rows: pd.DataFra
         return f"{_by_batch(groups[BATCHES[0], stage, mode, statistics])[column].mean():.3f}"
 
     main = rows[rows["batch"] == BATCHES[0]]
-    own = groups[BATCHES[0], "early", "train", "batch"]
-    late = [mean("late", *known) for known in KNOWLEDGE]
     return box_of(
         "An attacker has to know the statistics of the victim's batch to invert a network in train mode.",
-        "No: knowing them hardly made a difference, the mode did. At first weights and for one image, an attacker in eval mode"
-        f" has an RMSE of {mean('early', 'eval', 'batch')}. In train mode it has {mean('early', 'train', 'batch')} if a guess is"
-        f" normalized by its own statistics, and {mean('early', 'train', 'given')} if it also knows the victim's. Both are little"
-        f" better than the baseline guess ({mean('early', 'train', 'batch', 'null_rmse')}): {_better(own)} of images are closer."
-        f" A guess that is normalized by the server's statistics fails ({mean('early', 'train', 'running')}). After training, no"
-        f" attacker is better than the baseline guess at this effort, also not in eval mode ({min(late)} to {max(late)}).",
+        "No: an attacker normalizes its guess by the guess's own statistics, as the client did. For one image at first weights,"
+        f" the RMSE is then {mean('early', 'train', 'batch')}, against {mean('early', 'train', 'given')} with the victim's"
+        f" statistics and {mean('early', 'eval', 'batch')} in eval mode (baseline guess:"
+        f" {mean('early', 'train', 'batch', 'null_rmse')}). A guess that is normalized by the server's statistics fails"
+        f" ({mean('early', 'train', 'running')}). After training the three have {mean('late', 'train', 'batch')},"
+        f" {mean('late', 'train', 'given')} and {mean('late', 'eval', 'batch')}. In batches of {BATCHES[1]}, eval mode alone is"
+        " attacked at this effort.",
         f"{rows['row'].nunique()} cells; {main['victim'].nunique()} images on {main['network'].nunique()} networks for one image a"
         f" batch, {rows[rows['batch'] == BATCHES[1]]['victim'].nunique()} batches of {BATCHES[1]} on one network; one seed.",
         "One small network and one data set. The searches have not converged, so that a failure is not protection.",

@@ -68,16 +68,20 @@ def test_incomplete_networks_are_left_out(made: ModuleType, rows: pd.DataFrame) 
 
 
 def test_the_verdict_follows_from_the_rows(made: ModuleType, rows: pd.DataFrame) -> None:
-    """For one image: the mode makes a difference early, the victim's statistics make none, and nothing is reconstructed late."""
-    single = made.complete(rows)
-    single = single[single["batch"] == 1]
+    """For one image, neither the mode nor the victim's statistics make much of a difference; the server's statistics do."""
+    whole = made.complete(rows)
+    single = whole[whole["batch"] == 1]
 
     def mean(stage: str, mode: str, statistics: str) -> float:
         at = (single["stage"] == stage) & (single["mode"] == mode) & (single["statistics"] == statistics)
         return float(single.loc[at, "rmse"].mean())
 
     null = single["null_rmse"].mean()
-    assert mean("early", "eval", "batch") < 0.7 * mean("early", "train", "batch") < null
-    assert abs(mean("early", "train", "given") - mean("early", "train", "batch")) < 0.01
+    for mode, statistics in (("eval", "batch"), ("train", "batch"), ("train", "given")):
+        assert mean("early", mode, statistics) < 0.6 * null
+        assert abs(mean("early", mode, statistics) - mean("early", "train", "batch")) < 0.01
     assert mean("early", "train", "running") > 2 * null
-    assert min(mean("late", *known) for known in made.KNOWLEDGE) > null
+    assert max(mean("late", "eval", "batch"), mean("late", "train", "batch")) < null < mean("late", "train", "running")
+    batches = whole[(whole["batch"] == 4) & (whole["stage"] == "early")]
+    reached = (batches["rmse"] <= batches["eta"]).groupby(batches["mode"]).mean()
+    assert reached["eval"] > 0.8 and reached["train"] == 0
