@@ -29,7 +29,7 @@ PAGE = """# What a client can see of a malicious server's model
 Honest networks: 20 random initialisations (0 rounds), or one network after {rounds} undefended rounds of
 10 clients with 20 local iterations each. Malicious models: each is made from the first initialisation by
 a server that knows the batch size. A batch is of one client: {honest} batches for honest networks, {lied}
-for malicious ones. {fewer}
+for malicious ones. {fewer}{same}
 
 `scale_mia` and `seer` learn from public images, `scale_mia` once and `seer` once for each batch size;
 the rows do not cover other trainings. Batches of 64 were measured for the network of `seer` alone.
@@ -98,6 +98,7 @@ def page_of(rows: pd.DataFrame) -> str:
         honest=honest.groupby(PLACE).size().max(),
         lied=lied.groupby([*PLACE, "server"]).size().max(),
         fewer=_fewer(honest),
+        same=_same(lied),
         thresholds=_listed({name: getattr(part, name) for name in JUDGED}),
         largest=_listed(thresholds_from(rows)),
         level=LEVEL,
@@ -123,10 +124,34 @@ def _box(honest: pd.DataFrame, lied: pd.DataFrame) -> str:
         box_of(
             "A client recognises a malicious server's model by statistics of the model on its own batch.",
             verdict,
-            f"{len(honest)} batches of honest networks and {len(lied)} of malicious models.",
+            f"{len(honest)} batches of honest networks and {len(distinct(lied))} of malicious models.",
             "The thresholds come from the same honest networks. The servers do not adapt to the client's check.",
             "python studies/conspicuous.py",
         )
+    )
+
+
+def distinct(lied: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of malicious models without those that repeat all rows of the same network and server at fewer rounds."""
+    found: dict[tuple[Any, ...], list[pd.DataFrame]] = {}
+    for (*key, _), rows in lied.groupby(["dataset", "model", "server", "rounds"]):
+        values = rows[["batch", *SEEN]].reset_index(drop=True)
+        earlier = found.setdefault(tuple(key), [])
+        if not any(values.equals(other[values.columns].reset_index(drop=True)) for other in earlier):
+            earlier.append(rows)
+    return pd.concat([rows for groups in found.values() for rows in groups])
+
+
+def _same(lied: pd.DataFrame) -> str:
+    """Return the paragraph on malicious models that are the same at several rounds; empty without such models."""
+    repeated = lied.drop(distinct(lied).index)
+    if repeated.empty:
+        return ""
+    names = " and ".join(f"`{name}`" for name in repeated["server"].unique())
+    many, rounds = f"{len(repeated)} of the {len(lied)} rows", repeated["rounds"].max()
+    return (
+        f"\n\nThe models of {names} are the same at 0 and {rounds} rounds. The evidence above\n"
+        f"counts their batches once: {many} of malicious models repeat others."
     )
 
 

@@ -23,9 +23,15 @@ __all__ = ["before_mask", "check_learnable", "chunk_bytes", "fitting", "flat", "
 CHUNK = 1_500_000_000
 """Largest number of bytes of the gradients that are computed at once for large pictures."""
 
+MOST = 64
+"""Largest number of gradients that are computed at once."""
+
+STORED = 600_000_000
+"""Largest number of bytes of the gradients that are in memory at once."""
+
 
 def gradients_alone(
-    view: View, examples: Public, chunk: int = 64, rng: torch.Generator | None = None, draws: Tensor | None = None
+    view: View, examples: Public, chunk: int = MOST, rng: torch.Generator | None = None, draws: Tensor | None = None
 ) -> Iterator[Tensor]:
     """Yield the gradients that each example would have shown alone, with the defense as far as the attacker knows it.
 
@@ -44,7 +50,7 @@ def gradients_alone(
     inputs = examples.inputs.to(like)[:, None, None, None]
     targets = examples.targets(view.classes).to(like)[:, None, None, None]
     # The gradients of language models are larger than all caches: fewer at once are several times faster.
-    few = min(chunk, fitting(view, 64_000_000 if view.vocabulary is not None else 600_000_000))
+    few = min(chunk, fitting(view, 64_000_000 if view.vocabulary is not None else STORED))
     if activations(view.network, view.shape):
         few = min(few, _together(view.network, view.shape))
     for x, y in zip(torch.split(inputs, few), torch.split(targets, few), strict=True):
@@ -62,16 +68,14 @@ def _together(network: Network, shape: tuple[int, ...]) -> int:
 
 
 def chunk_bytes(network: Network, shape: tuple[int, ...]) -> int:
-    """Return the bytes that a chunk of `gradients_alone` takes for large pictures, until the caller has the next chunk.
+    """Return the bytes that a chunk of `gradients_alone` takes at most for large pictures, until the caller has the next chunk.
 
     For each example, these are the gradient while it is computed and three more of its size: the mean over the batch of one, the
     flat copy, and the flat copy of the chunk before, which the caller has until the next one is complete.
     """
-    weights = next(iter(network.parameters.values())).element_size() * sum(
-        p.numel() for p in network.parameters.values()
-    )
-    lanes = 1 if network.shared else len(next(iter(network.parameters.values())))
-    return _together(network, shape) * (gradient_bytes(network, shape) + 3 * weights // lanes)
+    weights = next(iter(network.parameters.values())).element_size() * _numbers(network)
+    examples = min(MOST, _fitting(network, STORED), _together(network, shape))
+    return examples * (gradient_bytes(network, shape) + 3 * weights)
 
 
 def before_mask(view: View) -> View | None:
@@ -106,13 +110,21 @@ def check_learnable(view: View, part: str) -> None:
 
 def fitting(view: View, budget: int) -> int:
     """Return how many gradients of the network fit into `budget` bytes; at least 4, so that both halves have two."""
-    return max(4, budget // (4 * numbers(view)))
+    return _fitting(view.network, budget)
+
+
+def _fitting(network: Network, budget: int) -> int:
+    return max(4, budget // (4 * _numbers(network)))
 
 
 def numbers(view: View) -> int:
     """Return p, the number of values of one gradient."""
-    lanes = 1 if view.network.shared else len(next(iter(view.network.parameters.values())))
-    return sum(weights.numel() for weights in view.network.parameters.values()) // lanes
+    return _numbers(view.network)
+
+
+def _numbers(network: Network) -> int:
+    lanes = 1 if network.shared else len(next(iter(network.parameters.values())))
+    return sum(weights.numel() for weights in network.parameters.values()) // lanes
 
 
 def flat(gradients: Parameters) -> Tensor:

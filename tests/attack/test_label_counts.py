@@ -110,6 +110,7 @@ def after_steps(rate: float, steps: int, momentum: float = 0.0) -> tuple[View, T
     rng = generator(2, "ends")
     model = nn.Linear(6, 5).double()
     nn.init.normal_(model.weight, generator=rng)
+    nn.init.zeros_(model.bias)
     x, y = torch.rand(6, generator=rng, dtype=torch.float64), torch.randint(5, (20, 12), generator=rng)
     network, clock = Network(model, parameters(model)), Clock(0, 0, 1, steps, momentum=momentum)
     inputs, targets = x.expand(20, 1, steps, 12, 6), one_hot(y, 5).double()[:, None, None].expand(-1, -1, steps, -1, -1)
@@ -133,6 +134,38 @@ def test_both_ends_are_the_sent_and_the_returned_model(momentum: float) -> None:
         ends = [torch.func.functional_call(model, w, (x,)).softmax(1).mean(0) for w in (at, end)]
         slow.append(12 * (sum(ends) / 2 - view.update["bias"][victim]))
     assert torch.equal(label_counts(view, (), both_ends=True), rounded(torch.stack(slow), 12))
+
+
+def test_without_a_bias_the_features_of_both_ends_are_used() -> None:
+    """Least squares with the means of E[p h^T] and of E[h] at the sent and at the returned model, by hand."""
+    rng, rate, steps = generator(5, "ends"), 4.0, 5
+    model = nn.Sequential(nn.Linear(6, 4), nn.Sigmoid(), nn.Linear(4, 5, bias=False)).double()
+    for weights in model.parameters():
+        nn.init.normal_(weights, generator=rng)
+    x, y = torch.rand(6, generator=rng, dtype=torch.float64), torch.randint(5, (20, 12), generator=rng)
+    network, clock = Network(model, {n: p.detach() for n, p in parameters(model).items()}), Clock(0, 0, 1, steps)
+    inputs, targets = x.expand(20, 1, steps, 12, 6), one_hot(y, 5).double()[:, None, None].expand(-1, -1, steps, -1, -1)
+    update = leak("type-1", network, inputs, targets, rate, Stations(), clock, None)
+    known = torch.rand(30, 6, generator=rng, dtype=torch.float64)
+    public = Public(known, torch.zeros(30, dtype=torch.int64))
+    view = View(
+        "type-1", network, update, 12, (6,), 5, rate, local_steps=steps, epochs=steps, clock=clock, public=public
+    )
+    slow, of_sent = [], []
+    for victim in range(20):
+        at = network.parameters
+        end = {n: at[n] - rate * steps * update[n][victim] for n in at}
+        slopes, expected = [], []
+        for w in (at, end):
+            h = torch.sigmoid(known @ w["0.weight"].T + w["0.bias"])
+            p = (h @ w["2.weight"].T).softmax(1)
+            slopes.append(h.mean(0))
+            expected.append((p[:, :, None] * h[:, None]).mean(0))
+        rest = sum(expected) / 2 - update["2.weight"][victim]
+        for slope, counts in ((sum(slopes) / 2, slow), (slopes[0], of_sent)):
+            counts.append(12 * rest @ slope / slope.square().sum())
+    assert torch.equal(label_counts(view, (), both_ends=True), rounded(torch.stack(slow), 12))
+    assert not torch.equal(rounded(torch.stack(slow), 12), rounded(torch.stack(of_sent), 12))
 
 
 def test_both_ends_count_what_the_sent_model_miscounts() -> None:

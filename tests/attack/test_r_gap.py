@@ -189,6 +189,18 @@ def test_layers_with_too_many_inputs_are_refused(monkeypatch: pytest.MonkeyPatch
         RGap()((shown,), rngs())
 
 
+def test_only_layers_with_weights_have_equations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution of 128 inputs with 1,024 outputs solves equations for 128 numbers; the activation behind it solves none."""
+    torch.manual_seed(3)
+    layers = [nn.Conv2d(2, 16, 3, padding=1), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(1024, CLASSES)]
+    shown, x = view(nn.Sequential(*layers).double().eval())
+    monkeypatch.setattr("leakbench.attack.methods.r_gap.MOST", 128)
+    assert RGap().applies(shown)
+    torch.testing.assert_close(RGap()((shown,), rngs()).inputs, x, rtol=0, atol=1e-6)
+    monkeypatch.setattr("leakbench.attack.methods.r_gap.MOST", 127)
+    assert not RGap().applies(shown)
+
+
 def test_an_update_that_is_not_finite_gives_no_reconstruction() -> None:
     """Only the victim whose update is not finite lacks a reconstruction."""
     shown, x = view(chain(nn.LeakyReLU(0.2)))

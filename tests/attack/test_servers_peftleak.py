@@ -124,6 +124,26 @@ def test_known_noise_is_allowed_for_and_removed():
     assert errors[1] < 0.5 * errors[0]
 
 
+def test_known_noise_widens_the_bins():
+    """Noise of 1/30 moves the content of some patches out of their bins, and within five deviations of them."""
+    view = attacked(pictures(4, 1))
+    noise, rng = patch_scale(view) / 30, generator(0, "noise")
+    update = {n: u + noise * torch.randn(u.shape, generator=rng).to(u) for n, u in view.update.items()}
+    told = dataclasses.replace(view, update=update, noise=noise)
+    assert read_patches(told, view.secret, 0.0).possible.sum(1).tolist() == [POSITIONS] * 4
+
+
+def test_the_variance_outside_the_leading_components_is_that_of_the_others(monkeypatch):
+    """Three leading eigenvalues of the covariance of 30 pictures are in the directions, and the rest is noise."""
+    monkeypatch.setattr("leakbench.attack.methods.adapter_rows.LEADING", 3)
+    known = PUBLIC.inputs[:30, :, :4, :4]
+    prior = Gaussian.of(known)
+    values, vectors = torch.linalg.eigh(torch.cov(known.flatten(1).mT, correction=0))
+    torch.testing.assert_close(prior.noise, values[:-3].sum() / 48 + 1e-6)
+    leading = vectors[:, -3:] * values[-3:] @ vectors[:, -3:].mT
+    torch.testing.assert_close(prior.directions @ prior.directions.mT, leading, rtol=0, atol=1e-10)
+
+
 def test_a_picture_is_its_posterior_mean_under_the_gaussian_of_public_pictures():
     """As by the covariance of the whole Gaussian; missing pixels, exact ones, and ones with noise of several sizes."""
     prior = Gaussian.of(PUBLIC.inputs[:30, :, :4, :4])

@@ -1,6 +1,7 @@
 """Statistics of batch normalisation that the attacker of an own update has: those of public examples, or of the client's batch."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 import leakbench
 from leakbench.core.errors import InputError
+from leakbench.core.progress import Reporter
+from leakbench.external.attack import attack_traces
 from leakbench.external.attacker import AttackerOptions
 from leakbench.external.trace import Trace, Training
 
@@ -28,9 +31,18 @@ def build() -> nn.Module:
     return model
 
 
-def trained(victim: int) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
+def silent() -> nn.Module:
+    """Return the network with a first layer of zeros, so that its running means stay 0 in every step."""
+    model = build()
+    with torch.no_grad():
+        for tensor in (*model[0].parameters(), model[1].running_mean):
+            tensor.zero_()
+    return model
+
+
+def trained(victim: int, make: Callable[[], nn.Module] = build) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
     """Return (the state that a client sends after one step in train mode, its inputs and labels, its first layer's outputs)."""
-    model, rng = build().train(), torch.Generator().manual_seed(victim)
+    model, rng = make().train(), torch.Generator().manual_seed(victim)
     x, y = torch.rand(BATCH, *SHAPE, generator=rng), torch.arange(BATCH) % CLASSES
     with torch.no_grad():
         entering = model[0](x)
@@ -40,14 +52,16 @@ def trained(victim: int) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
     return {name: t.clone() for name, t in model.state_dict().items()}, x, y, entering
 
 
-def trace(sent: bool = True, mode: str = "train", **more: int) -> tuple[Trace, list[Tensor]]:
-    before = build().state_dict()
-    clients = [trained(victim) for victim in range(VICTIMS)]
-    updates = [{n: after[n] - before[n] for n, _ in build().named_parameters()} for after, *_ in clients]
+def trace(
+    sent: bool = True, mode: str = "train", make: Callable[[], nn.Module] = build, **more: int
+) -> tuple[Trace, list[Tensor]]:
+    before = make().state_dict()
+    clients = [trained(victim, make) for victim in range(VICTIMS)]
+    updates = [{n: after[n] - before[n] for n, _ in make().named_parameters()} for after, *_ in clients]
     truth = torch.stack([x for _, x, _, _ in clients]), torch.stack([y for _, _, y, _ in clients])
     how = Training(BATCH, learning_rate=RATE, mode=mode, **more)
     buffers = [after for after, *_ in clients] if sent else None
-    found = Trace(build(), updates, SHAPE, CLASSES, how, before, "type-1", truth, sent=buffers)
+    found = Trace(make(), updates, SHAPE, CLASSES, how, before, "type-1", truth, sent=buffers)
     return found, [entering for *_, entering in clients]
 
 
@@ -61,6 +75,14 @@ def test_the_statistics_of_each_batch_are_solved_from_what_pytorch_sends() -> No
         torch.testing.assert_close(
             view.statistics["1.running_var"][victim], flat.var(1, correction=0), rtol=1e-3, atol=1e-5
         )
+
+
+def test_one_statistic_that_did_not_move_is_solved_with_the_others() -> None:
+    """A layer whose outputs are 0 leaves its running mean at 0, and moves its running variance."""
+    found, _ = trace(make=silent)
+    solved = found.solved
+    assert torch.equal(solved["1.running_mean"], torch.zeros(VICTIMS, 3))
+    torch.testing.assert_close(solved["1.running_var"], torch.zeros(VICTIMS, 3), rtol=0, atol=1e-5)
 
 
 def test_statistics_of_public_examples_leave_out_the_truth() -> None:
@@ -101,6 +123,34 @@ def test_statistics_that_do_not_fit_are_refused(statistics: str, attack: str, ho
         found = dataclasses.replace(found, truth=None)
     with pytest.raises(InputError, match=words):
         AttackerOptions(attack, statistics=statistics)().for_network(found).view(found)
+
+
+def test_a_batch_of_changed_examples_is_not_inferred() -> None:
+    """A defense of the examples changes the batch whose statistics the client sends."""
+    found, _ = trace()
+    attacker = AttackerOptions(ATTACK, defense="mixup", knows="oblivious", statistics="inferred")()
+    with pytest.raises(InputError, match="expected one local step without a defense of the examples"):
+        attacker.for_network(found)
+    AttackerOptions(ATTACK, defense="mixup", knows="oblivious", statistics="proxy")().for_network(found)
+    AttackerOptions(ATTACK, defense="noise_gaussian", knows="oblivious", statistics="inferred")().for_network(found)
+
+
+def test_a_folder_resumes_only_with_the_same_statistics(tmp_path: Path) -> None:
+    """Another choice of statistics and other buffers of the clients are another attack; the same ones are not."""
+    found, _ = trace()
+    buffers = [{**trained(victim)[0]} for victim in range(VICTIMS)]
+    other = [{**b, "1.running_var": b["1.running_var"] * 1.01} for b in buffers]
+
+    def attacked(statistics: str, seen: Trace) -> Tensor:
+        options = AttackerOptions(ATTACK, iterations=2, statistics=statistics)
+        folder, quiet = tmp_path / ("inferred" if statistics == "inferred" else "public"), Reporter(quiet=True)
+        return attack_traces({"type-1": (seen, options())}, folder, {}, "test", quiet)["type-1"].answer.inputs
+
+    for choice in ("inferred", "proxy"):
+        assert torch.equal(attacked(choice, found), attacked(choice, found))
+    for choice, seen in (("batch", found), ("inferred", dataclasses.replace(found, sent=other))):
+        with pytest.raises(InputError, match="contains another attack"):
+            attacked(choice, seen)
 
 
 def test_running_statistics_that_were_not_sent_are_refused() -> None:

@@ -15,6 +15,7 @@ from leakbench.engine import saved
 from leakbench.experiment import stage_attack
 from leakbench.federated import client
 from leakbench.federated.leakage import leak
+from leakbench.federated.view import Public, View
 from leakbench.models import parameters
 from leakbench.models.batch_norm import BatchNorm, in_client_mode
 
@@ -88,6 +89,21 @@ def test_the_bytes_of_a_chunk_of_gradients_are_those_of_its_examples(monkeypatch
     several = {name: torch.stack([p, p]) for name, p in network.parameters.items()}
     lanes = Network(network.model, several, shared=False)
     assert public_gradients.chunk_bytes(lanes, SHAPE) == public_gradients.chunk_bytes(network, SHAPE)
+
+
+def test_a_chunk_has_at_most_64_gradients_and_600_mb_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The estimate counts the examples that `gradients_alone` computes at once: of a small network, 64."""
+    network = _network("eval")
+    weights = sum(p.numel() for p in network.parameters.values())
+    each = saved.gradient_bytes(network, SHAPE) + 8 * 3 * weights
+    view = View("type-2", network, {}, 1, SHAPE, CLASSES, 0.1)
+    public = Public(torch.rand(70, *SHAPE, dtype=torch.float64), torch.zeros(70, dtype=torch.int64))
+    monkeypatch.setattr(public_gradients, "CHUNK", 10**12)
+    assert public_gradients.chunk_bytes(network, SHAPE) == 64 * each
+    assert [len(g) for g in public_gradients.gradients_alone(view, public)] == [64, 6]
+    monkeypatch.setattr(public_gradients, "STORED", 30 * 4 * weights)
+    assert public_gradients.chunk_bytes(network, SHAPE) == 30 * each
+    assert [len(g) for g in public_gradients.gradients_alone(view, public)] == [30, 30, 10]
 
 
 def test_the_estimate_of_a_run_counts_its_parts_once() -> None:

@@ -115,6 +115,22 @@ def test_up_to_one_step_an_epoch_is_over_all_examples(steps: int) -> None:
             torch.testing.assert_close(shuffled[name][victim], g[victim], rtol=1e-9, atol=1e-12)
 
 
+def test_coarser_steps_of_epochs_apart_have_guesses_of_their_own() -> None:
+    """Four epochs of two steps as one step an epoch, each over its own guess; as one step, all epochs have one guess."""
+    view, _, labels = seen()
+    four = dataclasses.replace(view, local_steps=8, epochs=4, clock=Clock(0, 0, 1, 8), apart=True)
+    coarse = four.coarser(4)
+    assert (coarse.apart, coarse.batch, coarse.examples) == (True, EXAMPLES, 4 * EXAMPLES)
+    guess = torch.rand(2, 4 * EXAMPLES, 1, 3, 3, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    targets = torch.cat([one_hot(labels, 3).double()] * 4, 1)
+    x, y = guess.reshape(2, 1, 4, EXAMPLES, 1, 3, 3), targets.reshape(2, 1, 4, EXAMPLES, 3)
+    expected = leak("type-1", four.network, x, y, RATE * 2, Stations(), Clock(0, 0, 1, 4), None)
+    for name, g in coarse.respond(guess, targets).items():
+        torch.testing.assert_close(g, expected[name], rtol=1e-9, atol=1e-12)
+    one = four.coarser(1)
+    assert (one.apart, one.examples) == (False, EXAMPLES)
+
+
 def test_more_steps_are_closer_to_the_update() -> None:
     """At the true examples; the rest is the order, which no step over all examples has."""
     view, inputs, labels = seen(victims=8)

@@ -117,13 +117,16 @@ def test_invalid_numbers_are_refused(std: float, probes: int) -> None:
         fisher_information(view_of(model, (9,), "type-2", Stations()), x, y, std, probes, torch.Generator())
 
 
-@pytest.mark.parametrize(("stations", "expected"), [(Stations(example=(ClipWhole(0.05),)), 5), (Stations(), 15)])
+@pytest.mark.parametrize(
+    ("stations", "clients", "expected"),
+    [(Stations(example=(ClipWhole(0.05),)), 1, 5), (Stations(), 1, 15), (Stations(), 3, 5)],
+)
 def test_gradients_that_a_defense_keeps_apart_limit_the_probes_of_a_chunk(
-    monkeypatch: pytest.MonkeyPatch, stations: Stations, expected: int
+    monkeypatch: pytest.MonkeyPatch, stations: Stations, clients: int, expected: int
 ) -> None:
-    """Three examples of 14 float32 numbers: 15 probes have 840 bytes of sums, and 5 probes as many of single gradients."""
+    """Three examples or clients of 14 float32 numbers: 15 probes have 840 bytes of sums, 5 probes as many of single gradients."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(6, 2))
-    view = view_of(model, (6,), "type-1", stations, batch=3)
+    view = dataclasses.replace(view_of(model, (6,), "type-0", stations, batch=3 // clients), cohort=clients)
     chunks: list[int] = []
     monkeypatch.setattr("leakbench.limits.fisher.APART", 15 * 4 * 14)
     monkeypatch.setattr(

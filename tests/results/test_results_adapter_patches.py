@@ -7,6 +7,14 @@ import torch
 from leakbench.attack.methods.adapter_rows import Patch
 from tests.published_files import STUDIES, published_file
 
+BINS = {64: [82] * 5 + [83] * 11, 8: [9] * 13 + [10] * 3}
+"""{width r of the adapters: number of bins of each position}."""
+
+
+def law_of(width: int, batch: int) -> float:
+    """Return the mean of (1 - 1 / k)^(B - 1) over the positions."""
+    return sum((1 - 1 / k) ** (batch - 1) for k in BINS[width]) / len(BINS[width])
+
 
 @pytest.fixture
 def rows() -> pd.DataFrame:
@@ -33,6 +41,26 @@ def test_undefended_rows_follow_the_law_and_exceed_the_baseline(rows):
     assert len(plain) >= 6
     assert (plain["read"] - plain["law"]).abs().max() < 0.1
     assert (plain["near"] > plain["baseline"]).mean() > 0.5
+
+
+def test_the_law_is_that_of_the_bins_of_each_position(rows):
+    """A network of L = 12 blocks has 2 L - 3 adapters with bins; their 1,323 or 147 bins are shared out among 16 positions."""
+    for _, row in rows.iterrows():
+        assert sum(BINS[row["width"]]) == 21 * (row["width"] - 1)
+        assert row["patches"] == row["batches"] * row["batch"] * len(BINS[row["width"]])
+        assert row["law"] == pytest.approx(law_of(row["width"], row["batch"]), rel=1e-12)
+
+
+@pytest.mark.data
+def test_a_row_has_the_law_of_its_batch_size(in_studies, rows):
+    """Its other numbers are the published ones."""
+    from adapter_patches import measure  # noqa: PLC0415
+
+    (row,) = measure("r = 8, B = 8", None)
+    assert row["law"] == pytest.approx(law_of(8, 8), rel=1e-12)
+    published = rows[rows["row"] == row["row"]].iloc[0]
+    for name in ("patches", "law", "baseline"):
+        assert row[name] == pytest.approx(published[name], rel=1e-6)
 
 
 def test_patches_are_counted_at_their_position_and_among_the_answers(in_studies):

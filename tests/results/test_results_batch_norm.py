@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
+from leakbench.attack.one_step import answered_at_once
+from leakbench.cell.cell import hand_out
+from leakbench.experiment.victims import draw_victims, truth
 from tests.published_files import STUDIES, published_file
 
 
@@ -85,3 +92,31 @@ def test_the_verdict_follows_from_the_rows(made: ModuleType, rows: pd.DataFrame)
     batches = whole[(whole["batch"] == 4) & (whole["stage"] == "early")]
     reached = (batches["rmse"] <= batches["eta"]).groupby(batches["mode"]).mean()
     assert reached["eval"] > 0.8 and reached["train"] == 0
+
+
+@pytest.mark.data
+def test_an_answer_that_is_not_the_truth_is_scored_as_such(
+    made: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A grey image of another class has its own distance from the victim's image, and a wrong label."""
+    import batch_norm  # noqa: PLC0415
+
+    def grey(method: Any, views: Any, rngs: Any) -> Any:
+        (view,) = views
+        inputs = torch.full((view.victims, view.examples, *view.shape), 0.5)
+        answer = answered_at_once(views, inputs, rngs, labels=torch.zeros(view.victims, 1, dtype=torch.int64))
+        return dataclasses.replace(answer, labels=torch.full((view.victims, 1), -1))
+
+    name = batch_norm.name_of("eval", "batch", 1, "early", 0)
+    monkeypatch.setattr(batch_norm, "answered", grey)
+    monkeypatch.setattr(batch_norm, "RESULTS", tmp_path)
+    monkeypatch.setattr(batch_norm, "page", lambda rows: "")
+    monkeypatch.setattr(sys, "argv", ["batch_norm.py", "--only", name])
+    batch_norm.main()
+    scored = pd.read_csv(tmp_path / "batch_norm.csv")
+    cell = batch_norm.cell_of("eval", "batch", 1, None)
+    inputs = truth(cell, "type-1", draw_victims(cell, "type-1", 0, hand_out(cell)))[0]
+    expected = (inputs[scored["victim"].tolist(), 0] - 0.5).square().flatten(1).mean(1).sqrt()
+    assert len(scored) == batch_norm.VICTIMS
+    assert scored["rmse"].tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+    assert not scored["label_right"].any()

@@ -73,6 +73,17 @@ def test_every_network_is_measured_with_its_malicious_versions(rows: pd.DataFram
     assert rows[rows["batch"] == 1][["d_snr", "lit_alone"]].isna().all().all()
 
 
+def test_models_that_are_the_same_at_both_rounds_count_once(made: ModuleType, rows: pd.DataFrame) -> None:
+    """SEER and Scale-MIA do not depend on the trained network; a changed row makes the model of another round another one."""
+    lied = rows[rows["server"] != "honest"]
+    repeated = lied.drop(made.distinct(lied).index)
+    assert repeated.groupby("server").size().to_dict() == {"scale_mia": 60, "seer": 80}
+    assert set(repeated["rounds"]) == {10}
+    changed = lied.copy()
+    changed.loc[repeated.index[0], "loss"] += 1
+    assert len(made.distinct(changed)) in (len(made.distinct(lied)) + 60, len(made.distinct(lied)) + 80)
+
+
 def test_accepted_models_are_not_counted(made: ModuleType) -> None:
     """By hand: above a threshold and large enough, above it and too small, parallel rows in any batch, and nothing to detect."""
     part = RefuseConspicuous(rows_alike=0.5, d_snr=1.0, lit_alone=None)
