@@ -54,7 +54,7 @@ from leakbench.experiment.victims import (
 )
 from leakbench.federated.view import View
 from leakbench.measure.closeness import closeness_of
-from leakbench.measure.metrics import Score
+from leakbench.measure.metrics import MOST_PAIRED, Score
 from leakbench.measure.recognised import RecognitionGallery, gallery_of, score_recognised
 from leakbench.measure.unanswered import explained
 from leakbench.models.batch_norm import mixes_examples
@@ -382,7 +382,9 @@ def needed_bytes(network: Network, data: Dataset, searching: int) -> int:
     sent = 5 * 4 * weights
     ranking = 2 * 4 * min(data.classes * weights, LARGEST) + chunk_bytes(network, data.shape)
     pictures = 2 * 4 * math.prod(data.shape) * (len(data.train_targets) + len(data.test_targets))
-    return PROCESS + RETAINED + pictures + sent + max(searching, ranking)
+    # The distances of pairs, from which the threshold of success follows, are computed in float64.
+    pairs = 3 * 8 * math.prod(data.shape) * min(len(data.victims), MOST_PAIRED)
+    return PROCESS + RETAINED + pictures + pairs + sent + max(searching, ranking)
 
 
 def _say_memory(leak: CellLeak, lanes: int, victims: Victims, say: Callable[[str], None]) -> None:

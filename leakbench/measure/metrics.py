@@ -22,6 +22,7 @@ from leakbench.core.errors import InputError
 
 __all__ = [
     "LPIPS_ABSENT",
+    "MOST_PAIRED",
     "NO_PIXELS",
     "Score",
     "load_lpips",
@@ -143,18 +144,26 @@ def _local_mean(pictures: Tensor) -> Tensor:
     return blurred.reshape(*pictures.shape[:2], *blurred.shape[2:])
 
 
+MOST_PAIRED = 3000
+"""Largest number of examples whose distances give the threshold of success."""
+
+
 def pairwise_rmse(a: Tensor, b: Tensor) -> Tensor:
     """Return the RMSE of every pair, (n, k) float64, between examples (n, *s) and (k, *s).
 
     By a Gram matrix in float64 about the mean of `b`: right to 1e-7 even for near-duplicates.
     """
-    centre = b.flatten(1).double().mean(0)
-    x, y = (examples.flatten(1).double() - centre for examples in (a, b))
+    x, y = (examples.flatten(1).to(torch.float64, copy=True) for examples in (a, b))
+    centre = y.mean(0)
+    x -= centre  # In place, since large pictures fill the memory.
+    y -= centre
     squared = torch.addmm(x.square().sum(1)[:, None] + y.square().sum(1), x, y.T, alpha=-2)
     return squared.clamp_min_(0).div_(x.shape[1]).sqrt_()
 
 
-def success_threshold(examples: Tensor, rng: torch.Generator, most: int = 3000, quantile: float = 0.001) -> float:
+def success_threshold(
+    examples: Tensor, rng: torch.Generator, most: int = MOST_PAIRED, quantile: float = 0.001
+) -> float:
     """Return eta: the `quantile` of the RMSE between two distinct examples (n, *s) of a data set, over at most `most`.
 
     A random other picture would pass once in a thousand. Exact duplicates count as one example. Raises InputError for
