@@ -155,6 +155,14 @@ def test_the_rows_of_a_layer_contain_what_a_run_recovers(in_results):
         assert set(in_any_row(other, "type-1").values()) == {None}
 
 
+def test_a_row_that_only_ranks_has_no_share_of_reconstructions():
+    rows = pd.read_csv(published_file("fine_tuning.csv"))
+    ranks = rows["attack"] == "identification"
+    assert ranks.sum() == 4
+    for column in ("within_tenth", "picked"):
+        assert rows.loc[ranks, column].isna().all() and rows.loc[~ranks, column].notna().all()
+
+
 @pytest.mark.data
 def test_a_fixed_public_digit_is_right_in_more_batches_than_seer(data_dir):
     """Without a gradient: the public digit with the most public digits within eta, and the mean of the digits around it.
