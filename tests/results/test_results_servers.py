@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -11,14 +12,17 @@ from torch import nn
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.types import Network
 from leakbench.experiment.victims import draw_victims, public_examples, truth
 from leakbench.federated.view import View
 from leakbench.models import parameters
+from leakbench.reproduce import measure
 from leakbench.reproduce.file import body_of
 from leakbench.reproduce.measure import OTHERS, cells_of
 from leakbench.reproduce.published import rows_of
 from leakbench.reproduce.table import read_table, table_of
+from leakbench.storage.summary import Tap
 from leakbench.study.rows import RowStore, of_table
 from leakbench.study.stale import stale_names
 from tests.published_files import STUDIES, published_file
@@ -161,6 +165,19 @@ def test_a_row_that_only_ranks_has_no_share_of_reconstructions():
     assert ranks.sum() == 4
     for column in ("within_tenth", "picked"):
         assert rows.loc[ranks, column].isna().all() and rows.loc[~ranks, column].notna().all()
+
+
+@pytest.mark.parametrize("asr", [None, 0.0])
+def test_an_attack_that_only_ranks_picks_nothing(asr):
+    """A share of zero is one of reconstructions; an attack without any has no share."""
+    data = SimpleNamespace(victims=torch.arange(4), train_inputs=torch.rand(4, 2), shape=(2,))
+    attack = SimpleNamespace(server=None, method=None)
+    cell = SimpleNamespace(data=data, attack=attack, settings=SimpleNamespace(protocol="paper"))
+    rows = pd.DataFrame({"tap": ["type-1"], "round": [0], "example": [0], "rmse": [math.nan]})
+    missing = torch.full((1, 1, 2), torch.nan)
+    tensors = {"type-1.round0.reconstruction": missing, "type-1.round0.truth": torch.rand(1, 1, 2)}
+    found = measure._of_servers(cell, Tap(asr=asr), LeakagePoint("type-1"), rows, tensors)
+    assert (found["picked"], found["within_tenth"]) == (asr, asr)
 
 
 @pytest.mark.data
