@@ -57,9 +57,11 @@ OTHERS = """
 `scale_mia` and `seer` need a network that ends with two or more fully connected layers, and `peftleak` needs adapters of a vision
 transformer. LeNet has neither, so that these servers have no column in the matrix. Their batches, numbers of victims and
 thresholds of success also differ. Only the defenses below were measured: the other defenses of the matrix are not shown to stop
-these servers. `seer` outputs at most one image of 64, so that precision is the share to read. Intervals, baselines and rankings
-are in [servers_learned.md](servers_learned.md) and [fine_tuning.md](fine_tuning.md);
-[adapter_patches.md](adapter_patches.md) has PEFTLeak behind a clip and noise.
+these servers. *Outputs that pick*: the share of outputs that are nearer to their example than to 499 others. `seer` outputs at
+most one image of 64, matched to the nearest, so that an output picks an example by chance in 64 / (64 + 499) = .114. A row of
+`seer` that is not above this share has no evidence of a leak. Its precision shows nothing, because a fixed public digit is right
+in more batches. Intervals, baselines and rankings are in [servers_learned.md](servers_learned.md) and
+[fine_tuning.md](fine_tuning.md); [adapter_patches.md](adapter_patches.md) has PEFTLeak behind a clip and noise.
 
 {table}
 """
@@ -102,9 +104,12 @@ def matrix(
 
 def table_of_others(rows: pd.DataFrame) -> str:
     """Return the table of the servers that need a network of their own, a line for each row."""
-    heads = ["server and defense", "leakage point", "images recovered", "precision", "patches read", "baseline ASR"]
-    shares = ("asr", "precision", "patches_read", "null_asr")
-    rows = rows.reindex(columns=["row", "point", *shares])
+    heads = ["server and defense", "leakage point", "images recovered", "outputs that pick", "precision"]
+    heads += ["patches read", "baseline ASR"]
+    rows = rows.reindex(columns=["row", "point", "asr", "picked", "precision", "patches_read", "null_asr"])
+    # Precision is the share of the outputs that are recovered images, so that asr / precision is the share with an output.
+    rows["picks"] = rows["picked"] * rows["precision"] / rows["asr"]
+    shares = ("asr", "picks", "precision", "patches_read", "null_asr")
     lines = (
         [row["row"], point_name(row["point"]), *(text_of(row[name]) for name in shares)] for _, row in rows.iterrows()
     )

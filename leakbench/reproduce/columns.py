@@ -450,7 +450,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "picked of 500",
             number("picked"),
-            "the share of reconstructions that are nearer to their example than to 499 others",
+            "the share of examples whose reconstruction is nearer to them than to 499 others; an output that is matched to the "
+            "nearest of B examples picks it by chance with B / (B + 499)",
         ),
         Column(
             "ideal server",

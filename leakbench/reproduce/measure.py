@@ -322,12 +322,13 @@ def _of_servers(cell: Cell, tap: Tap, point: LeakagePoint, rows: pd.DataFrame, t
     free = cell.data.victims[~torch.isin(cell.data.victims, torch.tensor(rows["example"].to_numpy()))]
     others = cell.data.train_inputs[free[: OTHERS - 1]]
     flat = (each.flatten(end_dim=-len(cell.data.shape) - 1).flatten(1) for each in (answers, truth, others))
+    reconstructs = tap.value(ASR.name) is not None  # An attack that only ranks reconstructs nothing.
     return {
         **{key: tap.value(key) for key in OF_SERVERS},
-        "within_tenth": float((rows[RMSE.name] <= TENTH).mean()),
+        "within_tenth": float((rows[RMSE.name] <= TENTH).mean()) if reconstructs else None,
         **in_any_row(cell, point.tap),
         **_patches(cell, tap, point, answers, truth),
-        "picked": _picked(*flat),
+        "picked": _picked(*flat) if reconstructs else None,
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakbench.attack.methods.adapter_rows import AdapterRows, read_patches
+from leakbench.attack.methods.adapter_rows import AdapterRows, read_patches, read_pictures
 from leakbench.attack.methods.adapter_rows import _Prior as Gaussian
 from leakbench.attack.methods.rows import Rows
 from leakbench.attack.servers.peftleak import PatchBins, PeftLeak, patches_of
@@ -177,6 +177,21 @@ def test_the_tag_puts_patches_of_one_picture_together():
             own = patches_of(x[v, b][None], 4)[0, places]
             apart = (patches_of(found[v], 4)[:, places] - own).abs().amax((1, 2))
             assert float(apart.min()) < 1e-9  # One picture of the answer has all patches that were alone.
+
+
+def test_the_patches_that_were_read_are_marked_in_the_pictures():
+    """The marked patches are exact, and others are filled in; the certainty of a picture is their number."""
+    x = pictures(3, 4)
+    view = attacked(x)
+    found, read = read_pictures(view, view.secret, AdapterRows())
+    answer = AdapterRows()((view,), generators(0, "v", [(v,) for v in range(3)]))
+    marked = patches_of(read.flatten(0, 1).double(), 4)
+    assert (marked.min(2).values == marked.max(2).values).all() and 0 < float(marked.mean()) < 1
+    assert torch.equal(answer.certainty, marked[..., 0].sum(1).reshape(3, 4).to(answer.certainty))
+    torch.testing.assert_close(answer.inputs, found, rtol=0, atol=0, equal_nan=True)
+    apart = (patches_of(found.flatten(0, 1), 4)[:, None] - patches_of(x.flatten(0, 1), 4)[None]).abs().amax(3).amin(1)
+    assert (apart[marked[..., 0] == 1] < 1e-9).double().mean() > 0.9
+    assert (apart[marked[..., 0] == 0] > 1e-3).all()
 
 
 def test_the_architecture_is_that_of_the_client_and_the_honest_network_is_unchanged():

@@ -1,5 +1,7 @@
 """The page of patches that PEFTLeak reads follows from its rows, and its counts agree with a count by hand."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 import torch
@@ -37,7 +39,7 @@ def test_the_page_is_rendered_from_its_rows(in_studies, rows):
 
 def test_undefended_rows_follow_the_law_and_exceed_the_baseline(rows):
     """Five batches vary by more than patches of one batch do, so that a tenth is allowed."""
-    plain = rows[~rows["row"].str.contains("sigma")]
+    plain = rows[~rows["row"].str.contains("sigma|gain")]
     assert len(plain) >= 6
     assert (plain["read"] - plain["law"]).abs().max() < 0.1
     assert (plain["near"] > plain["baseline"]).mean() > 0.5
@@ -61,6 +63,29 @@ def test_a_row_has_the_law_of_its_batch_size(in_studies, rows):
     published = rows[rows["row"] == row["row"]].iloc[0]
     for name in ("patches", "law", "baseline"):
         assert row[name] == pytest.approx(published[name], rel=1e-6)
+
+
+def test_noise_reduces_the_reading_of_an_adaptive_attacker_and_does_not_end_it(rows):
+    """More than the mean public patch: at most B of its baseline for the precision, and the baseline for the share near."""
+    told = rows[rows["row"].str.contains("adaptive")]
+    assert len(told) == 6 and (told["read"] < 0.1).all()
+    best = told.groupby(told["row"].str.extract(r"sigma (\S+),")[0])[["read", "near_low"]].max()
+    assert (best["read"] > 0.02).all() and (best["near_low"] > 5 * told["baseline"].max()).all()
+    assert (told["precision"] > 10 * 8 * told["baseline"]).all()
+
+
+def test_a_posterior_patch_counts_at_its_position_if_it_was_read(in_studies, monkeypatch):
+    """Two pictures of two patches of one pixel; one patch of the second picture is filled in."""
+    import adapter_patches  # noqa: PLC0415
+
+    pictures = torch.tensor([[[[[0.1, 0.2]]], [[[0.3, 0.4]]]]])
+    read = torch.tensor([[[[[True, True]]], [[[False, True]]]]])
+    monkeypatch.setattr(adapter_patches, "read_pictures", lambda *_: (pictures, read))
+    bins = SimpleNamespace(patch=1)
+    found = adapter_patches.posterior(SimpleNamespace(victims=1, examples=2), bins, None)
+    assert found.values[..., 0].tolist() == pictures.flatten(1).tolist()
+    assert found.place.tolist() == [[0, 1, 0, 1]]
+    assert found.possible.tolist() == [[True, True, False, True]]
 
 
 def test_patches_are_counted_at_their_position_and_among_the_answers(in_studies):

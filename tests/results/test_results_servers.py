@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -10,12 +11,18 @@ from torch import nn
 
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
+from leakbench.cell.cell import hand_out
+from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.types import Network
+from leakbench.experiment.victims import draw_victims, public_examples, truth
 from leakbench.federated.view import View
 from leakbench.models import parameters
+from leakbench.reproduce import measure
 from leakbench.reproduce.file import body_of
+from leakbench.reproduce.measure import OTHERS, cells_of
 from leakbench.reproduce.published import rows_of
-from leakbench.reproduce.table import table_of
+from leakbench.reproduce.table import read_table, table_of
+from leakbench.storage.summary import Tap
 from leakbench.study.rows import RowStore, of_table
 from leakbench.study.stale import stale_names
 from tests.published_files import STUDIES, published_file
@@ -74,8 +81,11 @@ def test_the_matrix_has_a_line_for_each_defense(in_results):
 def test_servers_with_a_network_of_their_own_have_a_table_below_the_matrix(in_results):
     from threat_matrix import rows_of_others, table_of_others  # noqa: PLC0415
 
-    rows = pd.DataFrame([{"row": "seer, clip", "point": "type-1", "asr": 0.01, "precision": 0.5, "null_asr": 0.02}])
-    assert "| seer, clip | client update (type-1) | 0.01 | 0.50 | - | 0.02 |" in table_of_others(rows)
+    row = {"row": "seer, clip", "point": "type-1", "asr": 0.01, "precision": 0.5, "picked": 0.015, "null_asr": 0.02}
+    # An output for .02 of the images, of which three quarters pick.
+    assert "| seer, clip | client update (type-1) | 0.01 | 0.75 | 0.50 | - | 0.02 |" in table_of_others(
+        pd.DataFrame([row])
+    )
     names = rows_of_others()["row"]
     assert {name.partition(",")[0].removesuffix(" loud") for name in names} == {"scale_mia", "seer", "peftleak"}
     assert names.is_unique
@@ -147,3 +157,77 @@ def test_the_rows_of_a_layer_contain_what_a_run_recovers(in_results):
     for attack, network in (("cpl", None), ("imprint", "mlp_1000")):
         other = prepare(dataclasses.replace(asked, attack=attack, leak_model=network), None)
         assert set(in_any_row(other, "type-1").values()) == {None}
+
+
+def test_a_row_that_only_ranks_has_no_share_of_reconstructions():
+    rows = pd.read_csv(published_file("fine_tuning.csv"))
+    ranks = rows["attack"] == "identification"
+    assert ranks.sum() == 4
+    for column in ("within_tenth", "picked"):
+        assert rows.loc[ranks, column].isna().all() and rows.loc[~ranks, column].notna().all()
+
+
+@pytest.mark.parametrize("asr", [None, 0.0])
+def test_an_attack_that_only_ranks_picks_nothing(asr):
+    """A share of zero is one of reconstructions; an attack without any has no share."""
+    data = SimpleNamespace(victims=torch.arange(4), train_inputs=torch.rand(4, 2), shape=(2,))
+    attack = SimpleNamespace(server=None, method=None)
+    cell = SimpleNamespace(data=data, attack=attack, settings=SimpleNamespace(protocol="paper"))
+    rows = pd.DataFrame({"tap": ["type-1"], "round": [0], "example": [0], "rmse": [math.nan]})
+    missing = torch.full((1, 1, 2), torch.nan)
+    tensors = {"type-1.round0.reconstruction": missing, "type-1.round0.truth": torch.rand(1, 1, 2)}
+    found = measure._of_servers(cell, Tap(asr=asr), LeakagePoint("type-1"), rows, tensors)
+    assert (found["picked"], found["within_tenth"]) == (asr, asr)
+
+
+@pytest.mark.data
+def test_a_fixed_public_digit_is_right_in_more_batches_than_seer(data_dir):
+    """Without a gradient: the public digit with the most public digits within eta, and the mean of the digits around it.
+
+    Both are an image for a batch, matched to the nearest of its 64, as SEER's is. The page prints 27 and 34 of 50, and that
+    they pick an example in 9 and 3.
+    """
+    name = "seer, mnist, B = 64, undefended, oblivious"
+    row = pd.read_csv(published_file("servers_learned.csv")).set_index("row").loc[name]
+    [line] = [line for line in read_table("servers_learned").lines if line.name == name]
+    [cell] = cells_of(line, "full", {}, data_dir)
+    inputs, _, indices = truth(cell, "type-1", draw_victims(cell, "type-1", 0, hand_out(cell)))
+    inputs = inputs.flatten(2)
+    public = public_examples(cell, len(cell.data.public_targets)).inputs.flatten(1)
+    reach = cell.settings.success * public.shape[1] ** 0.5
+    count = torch.cat([(torch.cdist(each, public) <= reach).sum(1) for each in public.split(1000)])
+    digit = public[count.argmax()]
+    mean = digit
+    for _ in range(20):
+        mean = public[(public - mean).norm(dim=1) <= reach].mean(0)
+    right = [((inputs - each).norm(dim=2) <= reach).any(1) for each in (digit, mean)]
+    assert [int(each.sum()) for each in right] == [27, 34]
+    others = cell.data.train_inputs[cell.data.victims[~torch.isin(cell.data.victims, indices)][: OTHERS - 1]].flatten(1)
+    picked = [(inputs - each).norm(dim=2).amin(1) < (others - each).norm(dim=1).amin() for each in (digit, mean)]
+    assert [int(each.sum()) for each in picked] == [9, 3]
+    by_seer, outputs = 50 * 64 * row["asr"], 50 * 64 * row["asr"] / row["precision"]
+    assert (by_seer, outputs) == pytest.approx((25, 32))
+    assert all(each.double().mean() > 64 * row["asr"] for each in right)
+    # Among its outputs alone, SEER's precision is not significantly above the mean digit's share either.
+    low, high = wilson(by_seer, outputs)
+    assert low < right[1].double().mean() < high
+
+
+def test_seer_picks_its_example_far_more_often_than_by_chance():
+    """An output is nearer to one of its 64 than to 499 others in 64 / 563 by chance; half the outputs is far above."""
+    rows = pd.read_csv(published_file("servers_learned.csv"))
+    rows = rows[rows["attack"] == "seer"]
+    outputs = rows["victims"] * rows["batch"] * rows["asr"] / rows["precision"]
+    picked = rows["victims"] * rows["batch"] * rows["picked"]
+    assert picked.round().tolist() == [31, 31, 30, 31, 38, 31]
+    assert outputs.round().tolist() == [32, 32, 31, 31, 49, 50]
+    assert round(64 / (64 + OTHERS - 1), 3) == 0.114
+    assert (picked / outputs).min() > 0.6
+
+
+def wilson(right: float, many: float) -> tuple[float, float]:
+    """Return the 95 % interval of Wilson (1927) of a share."""
+    z, share = 1.96, right / many
+    middle = (share + z**2 / (2 * many)) / (1 + z**2 / many)
+    half = z * math.sqrt(share * (1 - share) / many + z**2 / (4 * many**2)) / (1 + z**2 / many)
+    return middle - half, middle + half

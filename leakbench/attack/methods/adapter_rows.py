@@ -22,7 +22,7 @@ from leakbench.core.part import Count, NonNegative, Positive, part
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
 
-__all__ = ["AdapterRows", "Patch", "read_patches"]
+__all__ = ["AdapterRows", "Patch", "read_patches", "read_pictures"]
 
 
 @dataclass(frozen=True)
@@ -98,25 +98,40 @@ class AdapterRows:
             raise InputError(
                 "adapter_rows: it reads the adapters that a malicious server chose; give the attack a server: peftleak"
             )
-        patches = read_patches(view, bins, self.tolerance)
-        prior = _Prior.of(public_of(view, "adapter_rows", self.public).inputs.to(view.like))
-        inputs = view.like.new_full((view.victims, view.examples, *view.shape), torch.nan)
-        sure = view.like.new_full((view.victims, view.examples), -torch.inf)
-        where = unfold(
-            torch.arange(inputs[0, 0].numel()).reshape(1, *view.shape).double(), bins.patch, stride=bins.patch
-        )
-        pixels = where[0].mT.long().to(inputs.device)
-        for v in range(view.victims):
-            noisy = patches.noise[v, patches.possible[v]].sum() / patches.possible[v].sum().clamp_min(1)
-            radius = self.radius + SURE * float(noisy / bins.spread.amin())
-            for n, members in enumerate(_groups(patches.tag[v], patches.possible[v], radius, view.examples)):
-                read = inputs.new_full((inputs[0, 0].numel(),), torch.nan)
-                read[pixels[patches.place[v, members]]] = patches.values[v, members]
-                noise = torch.zeros_like(read)
-                noise[pixels[patches.place[v, members]]] = patches.noise[v, members, None]
-                inputs[v, n] = prior(read, noise).clamp(0, 1).reshape(view.shape)
-                sure[v, n] = len(set(patches.place[v, members].tolist()))
-        return answered_at_once((view,), inputs, rngs, certainty=sure)
+        inputs, read = read_pictures(view, bins, self)
+        sure = (read.flatten(2).sum(2) / len(bins.middle)).to(inputs)
+        return answered_at_once((view,), inputs, rngs, certainty=sure.masked_fill(sure == 0, -torch.inf))
+
+
+def read_pictures(view: View, bins: PatchBins, method: AdapterRows) -> tuple[Tensor, Tensor]:
+    """Group the patches that are read, and return each picture's posterior mean.
+
+    Args:
+        view: The view of V victims of B pictures.
+        bins: The server's bins.
+        method: The tolerance, the radius and the number of public pictures.
+
+    Returns:
+        Pictures (V, B, C, H, W) in [0, 1], NaN for one without a patch, and the pixels of patches that were read (V, B, C, H, W)
+        bool.
+    """
+    patches = read_patches(view, bins, method.tolerance)
+    prior = _Prior.of(public_of(view, "adapter_rows", method.public).inputs.to(view.like))
+    inputs = view.like.new_full((view.victims, view.examples, *view.shape), torch.nan)
+    known = torch.zeros_like(inputs, dtype=torch.bool)
+    where = unfold(torch.arange(inputs[0, 0].numel()).reshape(1, *view.shape).double(), bins.patch, stride=bins.patch)
+    pixels = where[0].mT.long().to(inputs.device)
+    for v in range(view.victims):
+        noisy = patches.noise[v, patches.possible[v]].sum() / patches.possible[v].sum().clamp_min(1)
+        radius = method.radius + SURE * float(noisy / bins.spread.amin())
+        for n, members in enumerate(_groups(patches.tag[v], patches.possible[v], radius, view.examples)):
+            read = inputs.new_full((inputs[0, 0].numel(),), torch.nan)
+            read[pixels[patches.place[v, members]]] = patches.values[v, members]
+            noise = torch.zeros_like(read)
+            noise[pixels[patches.place[v, members]]] = patches.noise[v, members, None]
+            inputs[v, n] = prior(read, noise).clamp(0, 1).reshape(view.shape)
+            known[v, n] = read.isfinite().reshape(view.shape)
+    return inputs, known
 
 
 LEADING = 200
