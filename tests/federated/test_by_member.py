@@ -113,6 +113,6 @@ def test_the_estimate_of_a_run_counts_its_parts_once() -> None:
     sizes = {"train_targets": torch.zeros(6), "test_targets": torch.zeros(4), "victims": torch.arange(5)}
     data = SimpleNamespace(shape=SHAPE, classes=CLASSES, **sizes)
     ranking = 2 * 4 * CLASSES * weights + public_gradients.chunk_bytes(network, SHAPE)
-    base = 700_000_000 + 512 * 1024**2 + (2 * 4 * 10 + 3 * 8 * 5) * 3 * 64 * 64 + 20 * weights
+    base = 700_000_000 + 512 * 1024**2 + (2 * 4 * 10 + 5 * 8 * 5) * 3 * 64 * 64 + 20 * weights
     assert stage_attack.needed_bytes(network, data, 0) == base + ranking
     assert stage_attack.needed_bytes(network, data, ranking + 8) == base + ranking + 8
