@@ -60,7 +60,7 @@ def data_fetch(name: str, data_dir: Path | None) -> None:
 def data_verify(name: str, data_dir: Path | None, as_json: bool) -> None:
     """Check the sha256 of every file of the dataset NAME.
 
-    The exit code is 1 if a file differs. A folder of your own pictures has no expected sha256: its own is printed.
+    The exit code is 1 if a file differs. A folder of your own images has no expected sha256: its own is printed.
     """
     check_names({"dataset": name})
     from leakbench.data.commands import verify_dataset  # noqa: PLC0415
