@@ -118,6 +118,9 @@ def training_notes(cell: Cell, rounds: pd.DataFrame) -> dict[str, str]:
     aborted = int((rounds["update_scale"].isna() & finite).sum())
     if aborted and cell.defense.on_dropout == "abort":
         said.append(f"{aborted} of {len(rounds)} were aborted, since a client failed")
+    still = int((rounds["update_scale"] == 0).sum())
+    if still:
+        said.append(f"{still} of {len(rounds)} changed nothing: no client took part, or all updates were 0")
     if said:
         notes["rounds"] = "; ".join(said)
     if rounds.empty:
