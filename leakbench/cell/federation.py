@@ -47,7 +47,7 @@ def federation_of(request: Request, plain: Federation) -> Federation:
 
 
 def _check_counts(f: dict[str, Any], examples_per_person: int) -> None:
-    """Raise InputError for numbers of which one cannot be larger than the other."""
+    """Raise InputError if a number is larger than the one that limits it."""
     held = f["examples_per_client"]
     if f["clients_per_round"] > f["clients"]:
         raise InputError(

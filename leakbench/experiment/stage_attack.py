@@ -374,7 +374,7 @@ def needed_bytes(network: Network, data: Dataset, searching: int) -> int:
 
     Args:
         network: The network that leaks.
-        data: The data set, of which two copies exist while it is read.
+        data: The data set; two copies of it exist while it is read.
         searching: Bytes of the searches, which run before the rankings.
     """
     weights = sum(p.numel() for p in network.parameters.values())

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from leakbench.core.errors import InputError
+from leakbench.core.types import Parameters
 from leakbench.federated.view import View
 
 __all__ = ["fisher_information", "rmse_floor"]
@@ -53,18 +54,24 @@ def fisher_information(
     lanes = torch.arange(len(inputs), device=inputs.device).repeat(probes)
     size = 4 * sum(u[0].numel() for u in view.update.values())
     apart = view.examples if view.stations.example else view.cohort
-    side_by_side = max(1, min(LANES, BUDGET // size, APART // (size * apart)))
-    chunks = torch.split(lanes, side_by_side)
-    squares = torch.cat([_pulled(view, inputs[some], targets[some], some, rng) for some in chunks])
-    return squares.reshape(probes, -1).mean(0) / (std**2 * inputs[0, 0].numel())
+    side_by_side = max(1, APART // (size * apart))
+    squares = []
+    for chunk in torch.split(lanes, max(1, min(LANES, BUDGET // size))):
+        # The draws are those of the whole chunk, so that a result does not depend on how many gradients fit.
+        signs = {name: _signs(u.new_empty(len(chunk), *u.shape[1:]), rng) for name, u in view.update.items()}
+        for some in torch.split(torch.arange(len(chunk)), side_by_side):
+            at = chunk[some.to(chunk.device)]
+            own = {name: sign[some] for name, sign in signs.items()}
+            squares.append(_pulled(view, inputs[at], targets[at], at, own))
+    return torch.cat(squares).reshape(probes, -1).mean(0) / (std**2 * inputs[0, 0].numel())
 
 
-def _pulled(view: View, inputs: Tensor, targets: Tensor, lanes: Tensor, rng: torch.Generator) -> Tensor:
+def _pulled(view: View, inputs: Tensor, targets: Tensor, lanes: Tensor, signs: Parameters) -> Tensor:
     """Return (n,), |J^T u|^2 with regard to the first example of each of n inputs (n, M, *s), each with its own signs u."""
     with torch.enable_grad():
         first = inputs[:, :1].detach().requires_grad_()
         released = view.respond(torch.cat([first, inputs[:, 1:]], 1), targets, lanes)
-        total = torch.stack([(_signs(g, rng) * g).sum() for g in released.values()]).sum()
+        total = torch.stack([(signs[name] * g).sum() for name, g in released.items()]).sum()
         (back,) = torch.autograd.grad(total, first)
     return back.flatten(1).square().sum(1)
 

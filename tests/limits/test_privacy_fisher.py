@@ -134,3 +134,13 @@ def test_gradients_that_a_defense_keeps_apart_limit_the_probes_of_a_chunk(
     )
     fisher_information(view, *examples(3, (6,)), std=0.3, probes=15, rng=torch.Generator())
     assert max(chunks) == expected and sum(chunks) == 30
+
+
+def test_the_information_does_not_depend_on_how_many_gradients_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 3)).double()
+    view = view_of(model, (6,), "type-1", Stations(example=(ClipWhole(0.05),)), batch=3)
+    whole = fisher_information(view, *examples(3, (6,)), 0.3, 7, torch.Generator().manual_seed(1))
+    monkeypatch.setattr("leakbench.limits.fisher.APART", 1)
+    one_by_one = fisher_information(view, *examples(3, (6,)), 0.3, 7, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(one_by_one, whole, rtol=1e-9, atol=0)
