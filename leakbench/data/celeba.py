@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -25,6 +26,8 @@ __all__ = ["CelebA"]
 PHOTOGRAPHS = "img_align_celeba"
 TRAIN, TEST = 0, 2
 """Numbers of the splits in the published table; 1 is the validation split, which is not used."""
+
+WHOLE = re.compile(r"-?[0-9]{1,10}")
 
 IDENTITY, ATTRIBUTES = "identity", "attributes"
 """Values of `labels` that are not the name of an attribute."""
@@ -168,11 +171,14 @@ def _rows(lines: list[str], where: Path, width: int) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = {}
     for line in lines:
         name, *words = line.split() or [""]
-        try:
-            numbers = [int(word) for word in words]
-        except ValueError:
-            numbers = []
-        if len(numbers) != width or Path(name).name != name or name in rows or any(abs(n) > 10**9 for n in numbers):
+        numbers = [int(word) for word in words if WHOLE.fullmatch(word)]
+        if (
+            len(words) != width
+            or len(numbers) != width
+            or Path(name).name != name
+            or name in rows
+            or any(abs(n) > 10**9 for n in numbers)
+        ):
             raise InputError(f"{where}: got the line {line[:60]!r}, expected a new file name and {width} whole numbers")
         rows[name] = numbers
     return rows

@@ -74,7 +74,7 @@ def _batches(folder: Path | None, files: tuple[File, ...]) -> tuple[Tensor, Tens
 def _batch(batch: dict[bytes, Any], where: Path, kind: str) -> tuple[bytes, list[int]]:
     """Return the pixels of one batch, 3,072 bytes per picture, and the labels; raises InputError for other content."""
     state = getattr(batch.get(b"data"), "state", None)
-    pixels = state[4] if isinstance(state, tuple) and len(state) == 5 else None
+    pixels = state[4] if isinstance(state, tuple) and len(state) == 5 and _of_bytes(state[2]) else None
     if not isinstance(pixels, bytes) or not pixels or len(pixels) % 3072:
         raise InputError(f"{where}: data: got no array of n x 3072 unsigned bytes")
     labels = batch.get(kind.encode())
@@ -85,6 +85,11 @@ def _batch(batch: dict[bytes, Any], where: Path, kind: str) -> tuple[bytes, list
     if isinstance(state, tuple) and state[3]:  # NumPy wrote the array column by column.
         pixels = np.frombuffer(pixels, np.uint8).reshape(3072, -1).T.tobytes()
     return pixels, labels
+
+
+def _of_bytes(kind: Any) -> bool:
+    """Return whether the pickled type of an array is that of unsigned bytes."""
+    return getattr(kind, "arguments", ())[:1] in ((b"u1",), ("u1",))
 
 
 def _names(meta: dict[bytes, Any], where: Path, kind: str) -> tuple[str, ...]:
@@ -139,10 +144,10 @@ def _pictures(pixels: bytes) -> Tensor:
 
 
 class _Inert:
-    """Replaces the classes in a pickle: stores the state and does nothing."""
+    """Replaces the classes in a pickle: stores the arguments and the state, and does nothing."""
 
     def __init__(self, *arguments: Any) -> None:
-        self.state: Any = ()
+        self.arguments, self.state = arguments, ()
 
     def __setstate__(self, state: Any) -> None:
         self.state = state

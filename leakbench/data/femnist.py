@@ -164,8 +164,10 @@ def _file(path: Path) -> dict[str, tuple[Pixels, np.ndarray[Any, Any]]]:
 
 
 def _writer(name: str, images: Any) -> tuple[Pixels, np.ndarray[Any, Any]]:
-    x, y = np.array(images["x"], dtype=np.float64), np.array(images["y"], dtype=None if images["y"] else np.int64)
-    x = x if len(x) else x.reshape(0, SIDE * SIDE)  # LEAF's split may leave a writer without test images.
+    x, y = np.array(images["x"]), np.array(images["y"], dtype=None if images["y"] else np.int64)
+    x = x if len(x) else np.empty((0, SIDE * SIDE))  # LEAF's split may leave a writer without test images.
+    if x.dtype.kind not in "if":
+        raise ValueError(f"writer {name!r}: x: expected lists of {SIDE * SIDE} numbers in [0, 1]")
     if x.ndim != 2 or x.shape[1] != SIDE * SIDE or not bool(((x >= 0) & (x <= 1)).all()):
         raise ValueError(f"writer {name!r}: x: got shape {x.shape}, expected lists of {SIDE * SIDE} numbers in [0, 1]")
     if y.shape != x.shape[:1] or y.dtype.kind != "i" or not bool(((y >= 0) & (y < len(NAMES))).all()):

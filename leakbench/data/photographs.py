@@ -70,8 +70,16 @@ def visible(folder: Path) -> list[Path]:
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """Return the pictures directly in a folder by name, also links; raises InputError for a folder that cannot be read."""
-    return [path for path in visible(folder) if path.suffix.lower() in PICTURES and not path.is_dir()]
+    """Return the pictures directly in a folder by name, also links to files.
+
+    Raises:
+        InputError: For a folder that cannot be read, and for a picture that is no file, such as a link to a device without an end.
+    """
+    found = [path for path in visible(folder) if path.suffix.lower() in PICTURES and not path.is_dir()]
+    for path in found:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{shown(path)}: is not a file or a link to one; remove it")
+    return found
 
 
 def listing_of(root: Path, paths: Sequence[Path]) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leakbench.core.errors import InputError
+
 __all__ = ["Adapter", "LowRank", "add_adapters", "add_lora"]
 
 PROJECTIONS = ("qkv", "query", "value", "q_proj", "v_proj")
@@ -81,6 +83,9 @@ def add_lora(model: nn.Module, rank: int, rng: torch.Generator, head: str) -> in
 
     Returns:
         The number of changed layers.
+
+    Raises:
+        InputError: For a rank above that of the largest layer.
     """
     modules = list(model.named_modules())
     if any(isinstance(module, nn.MultiheadAttention) for _, module in modules):
@@ -92,6 +97,11 @@ def add_lora(model: nn.Module, rank: int, rng: torch.Generator, head: str) -> in
     }
     projections = {name: module for name, module in layers.items() if name.rpartition(".")[2] in PROJECTIONS}
     chosen = projections or layers
+    widest = max((min(layer.weight.shape[0], layer.weight[0].numel()) for layer in chosen.values()), default=rank)
+    if rank > widest:
+        raise InputError(
+            f"trainable: got 'lora:r={rank}', expected r of at most {widest}, the rank of the largest layer"
+        )
     for layer in chosen.values():
         side = LowRank(layer, rank).to(layer.weight)
         weight: Any = side[0].weight

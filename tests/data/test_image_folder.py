@@ -105,6 +105,10 @@ def test_hidden_files_other_files_and_links(tmp_path):
     (root / "b" / "broken.png").symlink_to(tmp_path / "nowhere.png")
     with pytest.raises(InputError, match=r"broken\.png: cannot be read: No such file"):
         read(root)
+    (root / "b" / "broken.png").unlink()
+    (root / "b" / "endless.png").symlink_to("/dev/zero")
+    with pytest.raises(InputError, match=r"endless\.png: is not a file or a link to one"):
+        read(root)
 
 
 def test_names_in_any_script_and_bytes(tmp_path):

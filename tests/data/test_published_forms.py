@@ -78,6 +78,7 @@ class Bomb:
         ("meta", python_2({"fine_label_names": Bomb()}), r"meta: not a CIFAR batch: .*no business with"),
         ("meta", python_2({"coarse_label_names": [b"x"]}), r"meta: fine_label_names: got no list of names"),
         ("test", python_2({"data": 3}), r"test: data: got no array"),
+        ("test", python_2({"data": np.zeros((2, 1536), np.uint16)}), r"test: data: got no array of n x 3072 unsigned"),
         (
             "train",
             python_2({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 0]}),
@@ -85,7 +86,7 @@ class Bomb:
         ),
         ("train", b"", r"train: not a CIFAR batch"),
     ],
-    ids=["bomb", "bomb inside", "names", "data", "labels", "empty"],
+    ids=["bomb", "bomb inside", "names", "data", "numbers of 16 bits", "labels", "empty"],
 )
 def test_a_right_md5_of_a_wrong_pickle_runs_no_code(tmp_path, name, content, words):
     set_form = tiny_cifar100(tmp_path / "set", **{name: content})
@@ -260,6 +261,7 @@ def test_femnist_rounds_to_the_nearest_of_256_levels(tmp_path):
         ({"users": ["b"], "user_data": {"a": {"x": [IMAGE], "y": [1]}}}, "`users` are not"),
         ({"users": ["a"], "user_data": {"a": {"x": [IMAGE[1:]], "y": [1]}}}, r"x: got shape \(1, 783\)"),
         ({"users": ["a"], "user_data": {"a": {"x": [[2.0] * 784], "y": [1]}}}, "expected lists of 784 numbers"),
+        ({"users": ["a"], "user_data": {"a": {"x": [["0.5"] * 784], "y": [1]}}}, "expected lists of 784 numbers"),
         (
             {"users": ["a"], "user_data": {"a": {"x": [[float("nan")] * 784], "y": [1]}}},
             "expected lists of 784 numbers",
@@ -359,6 +361,7 @@ def test_celeba_crops_the_centre(tmp_path):
         ("identity_CelebA.txt", "../1.jpg 1\n", r"got the line '\.\./1\.jpg 1'"),
         ("list_attr_celeba.txt", "", "has other photographs|no table of attributes"),
         ("list_attr_celeba.txt", "1\nBald\n000001.jpg 1 1\n", "expected a new file name and 1 whole numbers"),
+        ("list_attr_celeba.txt", "1\nBald\n000001.jpg \u0661\n", "expected a new file name and 1 whole numbers"),
         ("list_eval_partition.txt", "\n", "got the line ''"),
     ],
 )

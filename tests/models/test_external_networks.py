@@ -227,7 +227,8 @@ def test_weights_of_a_file_are_loaded_and_are_part_of_the_name_without_their_pat
         ({"fc_dot_bias": None}, "got no weights 'fc.bias'"),
         ({"head_dot_bias": torch.zeros(2)}, "the unknown weights 'head.bias'"),
         ({"fc_dot_bias": torch.zeros(5)}, r"weights 'fc.bias': got \(5,\), expected \(4,\)"),
-        ({"fc_dot_bias": torch.full((4,), torch.nan)}, "NaN or infinity"),
+        ({"fc_dot_bias": torch.full((4,), torch.nan)}, "NaN, infinity or a number beyond float32"),
+        ({"fc_dot_bias": torch.full((4,), 1e300, dtype=torch.float64)}, "a number beyond float32"),
         ({"fc_dot_bias": torch.zeros(4, dtype=torch.int64)}, "expected floating point"),
     ],
 )

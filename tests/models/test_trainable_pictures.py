@@ -207,6 +207,7 @@ def test_what_a_network_does_not_have_is_refused():
         (small("cnn"), "blocks:1", "has no blocks, as a ViT or a ResNet has; expected all or head"),
         (small("cnn"), "adapters:r=2", "takes a transformer; expected head, lora:r=N, or vit_tiny"),
         (small("vit"), "blocks:3", "the network has 2 blocks; expected at most that"),
+        (small("cnn"), "lora:r=100000", "expected r of at most [0-9]+, the rank of the largest layer"),
         (Whole(), "lora:r=2", "the network has no layer for LoRA; expected all or head"),
         (nn.Sequential(nn.Flatten(), nn.Linear(9, 2)), "lora:r=2", "the network has no layer for LoRA"),
     ):
