@@ -83,7 +83,9 @@ def test_reconstructions_are_not_written_into_the_folder_of_updates(
     assert code == 2 and "is one of the files that are read from its folder" in err
     assert held(place) == before
     code, _, err = attacked(monkeypatch, capsys, update="sent", out="new/below/answers.safetensors")
-    assert (code, err) == (0, "")
+    assert code == 0
+    # On a slow machine, an estimate of the time is printed.
+    assert not [line for line in err.splitlines() if not line.startswith("estimated at most")]
     assert set(load_file("new/below/answers.safetensors")) == {"type-1.round1.inputs", "type-1.round1.labels"}
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import binom
 from torch import nn
 
 from leakbench.cell import Request
@@ -219,10 +220,15 @@ def test_seer_picks_its_example_far_more_often_than_by_chance():
     rows = rows[rows["attack"] == "seer"]
     outputs = rows["victims"] * rows["batch"] * rows["asr"] / rows["precision"]
     picked = rows["victims"] * rows["batch"] * rows["picked"]
-    assert picked.round().tolist() == [31, 31, 30, 31, 38, 31]
-    assert outputs.round().tolist() == [32, 32, 31, 31, 49, 50]
-    assert round(64 / (64 + OTHERS - 1), 3) == 0.114
-    assert (picked / outputs).min() > 0.6
+    known = (
+        rows["precision"] > 0
+    )  # At sigma .01 no output is within the threshold, so that their number is not in the row.
+    assert picked.round().tolist() == [31, 31, 30, 31, 38, 31, 15, 35]
+    assert outputs[known].round().tolist() == [32, 32, 31, 31, 49, 50, 36]
+    chance = 64 / (64 + OTHERS - 1)
+    assert round(chance, 3) == 0.114 and round(50 * chance) == 6
+    assert (picked / outputs)[known].min() > 0.6
+    assert binom.sf(15 - 1, 50, chance) < 0.001
 
 
 def wilson(right: float, many: float) -> tuple[float, float]:
