@@ -14,7 +14,6 @@ from leakbench.attack.rankings.attributes import Attributes
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
 from leakbench.attack.servers.server import lies
-from leakbench.attack.slots.labels import LastLayerCounts
 from leakbench.cell.settings import Settings
 from leakbench.core.behaviour import SHARED, behaviour_of, identity_name, versions_of_parts
 from leakbench.data.dataset import Dataset
@@ -41,26 +40,12 @@ class Resolved(Protocol):
     def settings(self) -> Settings: ...
 
 
-def _counts_one_label(cell: Resolved) -> bool:
-    """Return whether the attack counts the label of one example without noise, at weights that were trained.
-
-    At first weights, the former rule found the same labels. On tables, `autoleak` runs no stage that counts labels.
-    """
-    s = cell.settings
-    if isinstance(cell.attack.method, AutoLeak) and cell.data.kind == "tabular":
-        return False
-    one = "type-2" in s.taps or s.leak_batch * s.federation.local_iterations == 1
-    trained = s.protocol == "live" and s.federation.rounds > 0
-    return trained and one and identity_name(LastLayerCounts) in versions_of_parts(cell.attack)
-
-
 USED: dict[str, Callable[[Resolved], bool]] = {
     "closed forms": lambda cell: isinstance(cell.attack.method, AutoLeak) and cell.settings.leaking.startswith("vit_"),
     "engine": lambda cell: cell.settings.engine == "fast",
     "training": lambda cell: cell.settings.federation.rounds > 0,
     "rankings": lambda cell: cell.settings.victims > 1,
     "batches": lambda cell: cell.settings.victims > 1 and _together(cell),
-    "label of one example": _counts_one_label,
     "local steps": lambda cell: cell.settings.victims > 1 and _several_steps(cell),
     "accounting": lambda cell: bool(cell.defense.stations.transforms),
     "bounds": lambda cell: bool(cell.defense.stations.transforms),

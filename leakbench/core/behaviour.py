@@ -41,7 +41,6 @@ SHARED = {
     "closed forms": 2,  # leakbench.attack.methods.autoleak: the closed forms that run before the stages on transformers
     "engine": 1,  # leakbench.engine: gradients, and the noise that is added to them
     "intervals": 1,  # leakbench.measure.statistics
-    "label of one example": 2,  # leakbench.attack.search.label_counts: from a gradient of a biased last layer without noise
     "leakage": 1,  # leakbench.federated.leakage: what leaks, and which victims are drawn
     "local steps": 2,  # leakbench.attack.batch_features: what is read of an update of several local steps
     "metrics": 1,  # leakbench.measure.metrics: scores of a reconstruction, the threshold of success

@@ -73,7 +73,7 @@ def pictures_in(folder: Path) -> list[Path]:
     """Return the pictures directly in a folder by name, also links to files.
 
     Raises:
-        InputError: For a folder that cannot be read, and for a picture that is no file, such as a link to a device without an end.
+        InputError: For a folder that cannot be read, and for a picture that is not a file, such as a link to an endless device.
     """
     found = [path for path in visible(folder) if path.suffix.lower() in PICTURES and not path.is_dir()]
     for path in found:

@@ -282,7 +282,7 @@ def _load(model: nn.Module, path: Path, field: str) -> None:
                 f"{field}: {path}: weights {name!r}: got {tensor.dtype}, expected floating point; convert them"
             )
         # A number of a wider type may be beyond the range of the network's.
-        if not tensor.to(state[name].dtype).isfinite().all():
+        if not (tensor.isfinite() & tensor.to(state[name].dtype).isfinite()).all():
             raise InputError(
                 f"{field}: {path}: weights {name!r}: got NaN, infinity or a number beyond"
                 f" {str(state[name].dtype).removeprefix('torch.')}, expected finite numbers"

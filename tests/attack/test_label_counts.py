@@ -51,29 +51,6 @@ def test_rounded_counts_are_the_nearest(wanted: list[float], total: int) -> None
     assert float((found - real).square().sum()) == pytest.approx(float(distances.min()))
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.0, 20.0])
-def test_the_label_of_one_example_is_read_from_the_bias(scale: float) -> None:
-    """Features of both signs and probabilities far from the public ones, as after training: every label is right.
-
-    A prior of the wrong class does not matter, since p - y is negative at the true class alone; behind noise it does.
-    """
-    rng = generator(0, "label of one")
-    model = nn.Linear(6, 5).double()
-    nn.init.normal_(model.weight, std=scale, generator=rng)
-    x, y = torch.randn(50, 1, 6, generator=rng, dtype=torch.float64), torch.randint(5, (50, 1), generator=rng)
-    public = Public(torch.randn(30, 6, generator=rng, dtype=torch.float64), torch.zeros(30, dtype=torch.int64))
-    view = seen(model, x, y, 5, public)
-    assert torch.equal(label_counts(view, ()).argmax(1), y[:, 0])
-    noisy = dataclasses.replace(view, noise=0.1)
-    assert torch.equal(label_counts(noisy, ()), _by_means(model, noisy, public))
-
-
-def _by_means(model: nn.Linear, view: View, public: Public) -> Tensor:
-    """Return the counts with the mean probability of public examples."""
-    mean = model(public.inputs).softmax(1).mean(0)
-    return torch.stack([rounded((mean - db)[None], 1)[0] for db in view.update["bias"]])
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @given(seed=st.integers(0, 1000), batch=st.integers(1, 12))
 @settings(max_examples=15, deadline=None)

@@ -171,8 +171,8 @@ def test_a_version_that_would_be_a_field_is_refused() -> None:
 def test_every_shared_piece_enters_the_identity_of_the_cells_that_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"none": Request(attack="cpl", train_rounds=0), "fed_cdp": Request(defense="fed_cdp", attack="cpl")}
     before = {name: resolve_cell(request, None) for name, request in asked.items()}
-    # The closed forms are of `autoleak` on vision transformers; the label of one example is counted in training.
-    always = {"local steps", "closed forms", "label of one example"}
+    # The closed forms are of `autoleak` on vision transformers.
+    always = {"local steps", "closed forms"}
     unused = {"none": {"training", "accounting", "bounds"} | always, "fed_cdp": always}
     for piece in list(SHARED):
         with monkeypatch.context() as patch:
@@ -222,13 +222,6 @@ def test_versions_are_those_of_the_pieces_that_a_cell_uses() -> None:
     assert "local steps" not in used(**live, local_iterations=3, taps=("type-1",), client_optimizer="adam")
     assert "local steps" not in used("imprint", **live, local_iterations=3, taps=("type-1",))  # A malicious server.
     assert "local steps" not in used(**(live | {"victims": 1}), local_iterations=3, taps=("type-1",))
-    label, counts = "label of one example", "inverting_gradients"
-    assert label in used(counts, **live, local_iterations=3, taps=("type-2",))
-    assert label in used(counts, **live, local_iterations=1, taps=("type-1",))
-    assert label not in used(counts, **live, local_iterations=3, taps=("type-1",))
-    assert label not in used(counts, **(live | {"train_rounds": 0}), local_iterations=1, taps=("type-1",))
-    assert label not in used(counts, dataset="digits", train_rounds=1, taps=("type-2",))
-    assert label not in used(**live, local_iterations=1, taps=("type-1",))
 
 
 def test_a_network_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:

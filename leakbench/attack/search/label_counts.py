@@ -27,8 +27,6 @@ def label_counts(view: View, rngs: Generators, both_ends: bool = False) -> Tenso
     solution of E[p h^T] - dW = share E[h]^T. It is exact if public and private examples have the same means. The sign rules (iDLG,
     LLG) are the case of E[p] near 0. For an update of several local iterations, the means are those at the sent model, or the
     average of those at the sent and at the returned model (Dimitrov et al., TMLR 2022, who interpolate between the two).
-    For one example and a bias, without noise, the only negative number of p - y is the true class (iDLG: Zhao et al., 2020,
-    eq. 3), also where p differs from E[p], as after training.
 
     Args:
         view: The view of V victims.
@@ -41,9 +39,6 @@ def label_counts(view: View, rngs: Generators, both_ends: bool = False) -> Tenso
     if view.classes == 1:  # All examples have the only class.
         like = view.like
         return torch.full((view.victims, 1), view.examples, device=like.device)
-    bias = _last_layer(view.update, view.classes)[1]
-    if view.examples == 1 and bias and view.noise is None and not view.unknown:
-        return one_hot(view.update[bias].argmin(1), view.classes).long()
     name, slope, expected = _of_public(view)
     if both_ends and view.local_steps > 1:
         length = view.learning_rate * linear_steps(view.clock, view.learning_rate, view.local_steps).length
