@@ -83,7 +83,7 @@ def test_servers_with_a_network_of_their_own_have_a_table_below_the_matrix(in_re
     from threat_matrix import rows_of_others, table_of_others  # noqa: PLC0415
 
     row = {"row": "seer, clip", "point": "type-1", "asr": 0.01, "precision": 0.5, "picked": 0.015, "null_asr": 0.02}
-    # An output for .02 of the images, of which three quarters pick.
+    # An output for .02 of the images; three quarters of them pick.
     assert "| seer, clip | client update (type-1) | 0.01 | 0.75 | 0.50 | - | 0.02 |" in table_of_others(
         pd.DataFrame([row])
     )
@@ -215,14 +215,13 @@ def test_a_fixed_public_digit_is_right_in_more_batches_than_seer(data_dir):
 
 
 def test_seer_picks_its_example_far_more_often_than_by_chance():
-    """An output is nearer to one of its 64 than to 499 others in 64 / 563 by chance; half the outputs is far above."""
+    """An output is nearer to one of its 64 than to 499 others in 64 / 563 by chance; also sigma .01 leaves more than that."""
     rows = pd.read_csv(published_file("servers_learned.csv"))
     rows = rows[rows["attack"] == "seer"]
     outputs = rows["victims"] * rows["batch"] * rows["asr"] / rows["precision"]
     picked = rows["victims"] * rows["batch"] * rows["picked"]
-    known = (
-        rows["precision"] > 0
-    )  # At sigma .01 no output is within the threshold, so that their number is not in the row.
+    # At sigma .01 no output is within the threshold, so that the number of outputs does not follow from the row.
+    known = rows["precision"] > 0
     assert picked.round().tolist() == [31, 31, 30, 31, 38, 31, 15, 35]
     assert outputs[known].round().tolist() == [32, 32, 31, 31, 49, 50, 36]
     chance = 64 / (64 + OTHERS - 1)
