@@ -11,7 +11,7 @@ from pathlib import Path
 from leakbench.data.tables import COLUMNS
 from tests.bad.case import Case, written
 from tests.bad.picture_files import RUN, recipe
-from tests.published_files import published_file
+from tests.published_files import without, written_by_hand
 
 ROWS = "leakage_batches"
 
@@ -36,8 +36,7 @@ def _adult(data: str | bytes, *says: str) -> Case:
 
 def _rows(change: Callable[[list[list[str]]], str], *says: str) -> Case:
     def write(folder: Path) -> None:
-        with published_file(f"{ROWS}.csv").open(encoding="utf-8", newline="") as file:
-            written(f"{ROWS}.csv", change(list(csv.reader(file))))(folder)
+        written(f"{ROWS}.csv", change(written_by_hand(f"{ROWS}.csv")))(folder)
 
     return Case(f"reproduce {ROWS} --page --out .", (f"{ROWS}.csv", *says), write)
 
@@ -57,11 +56,7 @@ def _cell(column: str, value: str) -> Case:
 
 
 def _without(column: str) -> Case:
-    def change(lines: list[list[str]]) -> str:
-        at = lines[0].index(column)
-        return _text([line[:at] + line[at + 1 :] for line in lines])
-
-    return _rows(change, column)
+    return _rows(lambda lines: _text(without(lines, column)), column)
 
 
 CASES = (
