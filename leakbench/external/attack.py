@@ -297,11 +297,15 @@ def _scored(
     check: Callable[[Reconstruction], Reconstruction] | None,
     report: Reporter,
 ) -> tuple[Reconstruction, pd.DataFrame, Tensor]:
-    """Return the reconstructions, their rows and their matched inputs; `check` adds doubts if not every victim is a success."""
+    """Return the reconstructions, their rows and their matched inputs.
+
+    `check` adds doubts to a failure: if an example is neither a success nor recognised.
+    """
     try:
         report.tick("scores")
         rows, matched = score(answer)
-        if check is not None and not rows["success"].all():
+        leaked = rows["success"] | (rows["recognised"] == 1 if "recognised" in rows else False)
+        if check is not None and not leaked.all():
             answer = check(answer)
             report.tick("scores")
             rows, matched = score(answer)

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ class Attacker:
     statistics: str = BATCH
     adapted: str = ""
 
-    @property
+    @cached_property
     def eta(self) -> float:
         """The threshold of success, an RMSE."""
         if self.data is None:

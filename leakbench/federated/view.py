@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from leakbench.federated.separations import Separations
 from leakbench.models import one_hot
 
 __all__ = ["Knowledge", "Public", "View"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,23 @@ class Public:
     inputs: Tensor
     labels: Tensor
     answers: Tensor | None = None
+    found: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, key: Hashable, compute: Callable[[Public], T]) -> T:
+        """Return `compute` of the examples; the result is kept, so that searches with the same public examples share it.
+
+        Args:
+            key: What is computed, with everything else that it depends on.
+            compute: Takes the examples.
+        """
+        if key not in self.found:
+            self.found[key] = compute(self)
+        found: T = self.found[key]
+        return found
 
     def first(self, most: int) -> Public:
-        """Return the first examples, at most `most`."""
-        return self.at(slice(most))
+        """Return the first examples, at most `most`; the same object each time."""
+        return self.once(("first", most), lambda public: public.at(slice(most)))
 
     def at(self, chosen: Tensor | slice) -> Public:
         """Return some of the examples."""

@@ -13,7 +13,7 @@ from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.search.whitening import Whitening, class_means, fitting_floor, of_examples, one_over_f
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, NonNegative, Positive, part
-from leakbench.federated.view import View
+from leakbench.federated.view import Public, View
 
 __all__ = ["Whitened"]
 
@@ -83,13 +83,8 @@ class Whitened:
         like = view.like
         if self.source == "public" or (self.source == "usual" and len(view.shape) != 3):
             public = public_of(view, "whitened", self.public)
-            inputs, labels = public.inputs.to(like), public.labels.to(like.device)
-            mean = inputs.mean(0)
-            if not self.by_class:
-                return self.around(mean + inputs - mean), None
-            means = class_means(inputs, labels, view.classes)
-            white = self.around(mean + inputs - means[labels])
-            return white, white.invert(means - mean).flatten(1)
+            key = ("whitened", self.floor, self.by_class, view.classes, like.dtype, like.device)
+            return public.once(key, lambda examples: self._fitted(examples, view.classes, like))
         if self.by_class:
             raise InputError(
                 "whitened: by_class needs public examples of the classes, got no source of any (source: public)"
@@ -99,6 +94,15 @@ class Whitened:
                 f"whitened: one_over_f needs pictures, got inputs of shape {view.shape} (try source: public)"
             )
         return one_over_f(view.shape, like), None
+
+    def _fitted(self, public: Public, classes: int, like: Tensor) -> tuple[Whitening, Tensor | None]:
+        inputs, labels = public.inputs.to(like), public.labels.to(like.device)
+        mean = inputs.mean(0)
+        if not self.by_class:
+            return self.around(mean + inputs - mean), None
+        means = class_means(inputs, labels, classes)
+        white = self.around(mean + inputs - means[labels])
+        return white, white.invert(means - mean).flatten(1)
 
     def around(self, inputs: Tensor) -> Whitening:
         """Return the whitening of public examples (n, *s)."""
