@@ -8,8 +8,9 @@ autograd, but without its graph no tensor is stored twice, and linear steps need
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from leakbench.core.types import Parameters
 from leakbench.engine.chain import Chain, ThereAndBack
 from leakbench.engine.steps import Affine, Passed
 
-__all__ = ["gradients", "gradients_once"]
+__all__ = ["Along", "Direction", "gradients", "gradients_once", "pulled"]
 
 
 def gradients(
@@ -83,21 +84,38 @@ class _Once(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *directions: Tensor) -> tuple[Tensor | None, ...]:
-        by_inputs, by_targets = _pulled(ctx.passage, ctx.merged, ctx.weights, ctx.targets, directions)
+        given = iter(directions)
+        along: dict[int, Direction] = {
+            i: Along(step, ctx.merged, *(next(given) for _ in step.names))
+            for i, step in enumerate(ctx.passage.chain.steps)
+            if isinstance(step, Affine)
+        }
+        by_inputs, by_targets = pulled(ctx.passage, ctx.weights, ctx.targets, along)
         return None, None, None, None, by_inputs, by_targets
 
 
-def _pulled(
-    passage: ThereAndBack, merged: bool, weights: Tensor, targets: Tensor, directions: tuple[Tensor, ...]
+class Direction(Protocol):
+    """A direction of one layer's weights."""
+
+    def moved(self, done: Passed) -> Tensor:
+        """Return the tangent of the layer's output along the direction."""
+
+    def returned(self, delta: Tensor, entered: torch.Size) -> Tensor:
+        """Return the derivative of <direction, gradient> with respect to the layer's input, through its gradient."""
+
+
+def pulled(
+    passage: ThereAndBack, weights: Tensor, targets: Tensor, along: Mapping[int, Direction]
 ) -> tuple[Tensor, Tensor]:
-    """Return the derivatives of <R, gradients>, where R are the directions, by inputs (K, B, *s) and targets (K, B, classes)."""
+    """Return the derivatives of <R, gradients> by inputs (K, B, *s) and targets (K, B, classes).
+
+    Args:
+        passage: The passes from which the gradients follow.
+        weights: (K, B).
+        targets: (K, B, classes).
+        along: {position of a layer with weights: R of the layer}, constants.
+    """
     steps, passed, first = passage.chain.steps, passage.passed, passage.chain.first
-    given = iter(directions)
-    along = {
-        i: _Along(step, merged, *(next(given) for _ in step.names))
-        for i, step in enumerate(steps)
-        if isinstance(step, Affine)
-    }
 
     tangents: list[Tensor | None] = [None]
     for i in range(first, len(steps)):
@@ -113,22 +131,22 @@ def _pulled(
     chances, weights = passage.chances, weights[..., None]
     mean = (chances * tangent).sum(-1, keepdim=True)
     by_targets = weights * (mean - tangent)
-    pulled = weights * targets.sum(-1, keepdim=True) * chances * (tangent - mean)
+    found = weights * targets.sum(-1, keepdim=True) * chances * (tangent - mean)
     for i in reversed(range(first, len(steps))):
         done, before, delta = passed[i], tangents[i - first], passage.deltas[i - first]
-        pulled = done.back(pulled)
+        found = done.back(found)
         if i in along:
-            pulled = pulled + along[i].returned(delta, pulled.shape)
+            found = found + along[i].returned(delta, found.shape)
         elif done.bend is not None and before is not None:
-            pulled = pulled + done.bend(before, delta)
+            found = found + done.bend(before, delta)
     for done in reversed(passed[:first]):
-        pulled = done.back(pulled)
-    return pulled.movedim(-1, 2) if pulled.dim() == 5 else pulled, by_targets
+        found = done.back(found)
+    return found.movedim(-1, 2) if found.dim() == 5 else found, by_targets
 
 
 @dataclass(frozen=True)
-class _Along:
-    """A direction of one layer's weights.
+class Along:
+    """A direction as one tensor for each parameter.
 
     Args:
         merged: Whether each lane has one direction, else each example.

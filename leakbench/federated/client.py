@@ -144,7 +144,7 @@ def example_signal(network: Network, examples: Examples, step: int) -> Signal:
     """
     if mixes_examples(network.model):
         raise InputError(f"victim-mode: {NO_EXAMPLE}; choose eval")
-    chain = _chain(network, examples.inputs.shape[3:])
+    chain = chain_in(network, examples.inputs.shape[3:])
     if chain is not None:
         return Signal(gradients(chain, network.parameters, network.shared, *examples.at(step), merged=False))
 
@@ -165,7 +165,7 @@ def runs_apart(network: Network, stations: Stations, shape: tuple[int, ...]) -> 
     on_cpu = all(p.device.type == "cpu" for p in network.parameters.values())
     transforms = (*stations.example, *stations.batch, *stations.client, *stations.server)
     alone = not any(isinstance(t, RunsNetwork) for t in transforms)
-    return on_cpu and alone and _ours((*transforms, *stations.inputs)) and _chain(network, shape) is not None
+    return on_cpu and alone and _ours((*transforms, *stations.inputs)) and chain_in(network, shape) is not None
 
 
 def _ours(transforms: Iterable[Transform | Augmentation]) -> bool:
@@ -173,7 +173,7 @@ def _ours(transforms: Iterable[Transform | Augmentation]) -> bool:
     return all(type(t).__module__.startswith("leakbench.") for t in transforms)
 
 
-def _chain(network: Network, shape: tuple[int, ...]) -> Chain | None:
+def chain_in(network: Network, shape: tuple[int, ...]) -> Chain | None:
     """Return the network's chain of layers for examples of that shape; None if `torch.func` has to differentiate it."""
     if network.engine == "reference" or network.draws or network.statistics or not is_classification(network.model):
         return None
@@ -296,7 +296,7 @@ def local_iterations(
     The result is differentiable with respect to the examples' inputs and targets.
     """
     examples, stations = augmented(examples, stations, clock, rngs)
-    optimizer, chain = optimizer_of(clock), _chain(network, examples.inputs.shape[3:])
+    optimizer, chain = optimizer_of(clock), chain_in(network, examples.inputs.shape[3:])
     if chain is not None:
         network = replace(network, parameters=chain.laid_out(network.parameters))
     start, (clients, steps) = network, examples.inputs.shape[:2]

@@ -25,7 +25,7 @@ from leakbench.federated.searches import Searches
 from leakbench.federated.separations import Separations
 from leakbench.models import one_hot
 
-__all__ = ["Knowledge", "Public", "View"]
+__all__ = ["Knowledge", "Public", "View", "neighbours"]
 
 T = TypeVar("T")
 
@@ -322,7 +322,7 @@ class View:
         """Return the leaked update of all victims, or of those in `lanes`; neighbouring lanes are not copied."""
         if lanes is None:
             return self.update
-        where = _neighbours(lanes)
+        where = neighbours(lanes)
         return {n: u[lanes if where is None else where] for n, u in self.update.items()}
 
     def to(self, dtype: torch.dtype) -> View:
@@ -342,7 +342,7 @@ class View:
         return replace(self, network=network, update=cast(self.update), statistics=statistics)
 
 
-def _neighbours(lanes: Tensor) -> slice | None:
+def neighbours(lanes: Tensor) -> slice | None:
     """Return the lanes (n,) as a slice; None if they are not consecutive, or on a GPU, which would have to wait."""
     if lanes.device.type != "cpu" or not len(lanes):
         return None

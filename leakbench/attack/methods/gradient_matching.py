@@ -16,10 +16,10 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.clock import begun, cut_short, late_of
-from leakbench.attack.looks import averaged, cut_of, responses
+from leakbench.attack.looks import Matched, averaged, cut_of, matched_of, releases, responses
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENT, Descended, Descent, Running, Terms, descend, together
-from leakbench.attack.slots.distance import DISTANCE, Distance, MeasuresLikelihood
+from leakbench.attack.slots.distance import DISTANCE, Distance, DividesSquares, MeasuresLikelihood
 from leakbench.attack.slots.epochs import of_one_epoch
 from leakbench.attack.slots.labels import LABELS, LabelGuess, Labels
 from leakbench.attack.slots.pooling import POOLING, Least, Pooling
@@ -133,12 +133,22 @@ class GradientMatching:
     def _searched(
         self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop, rngs: Generators
     ) -> Descended:
+        matched = self._matched(views, points)
+
         def value(z: Tensor, targets: Tensor, hidden: Tensor | None, lanes: Tensor) -> Tensor:
-            return self._value(views, points.space, z, targets, hidden, lanes % views[0].victims)
+            return self._value(views, points.space, z, targets, hidden, lanes % views[0].victims, matched)
 
         searches = views[0].searches
         running = None if searches is None else searches.begin(self)
         return searched(points, start, value, self.descent, stop, cut_of(views), running, views[0].tick)
+
+    def _matched(self, views: tuple[View, ...], points: Points) -> tuple[tuple[Matched, float], ...] | None:
+        """Return the squared distances of each view and their divisors; None if the gradients of guesses are needed themselves."""
+        alone = len(releases(views)) == len(views) and points.hidden is None and not points.space.unreached
+        if not isinstance(self.distance, DividesSquares) or not alone:
+            return None
+        found = [(matched, self.distance.divisor(view)) for view in views if (matched := matched_of(view)) is not None]
+        return tuple(found) if len(found) == len(views) else None
 
     def _value(
         self,
@@ -148,12 +158,15 @@ class GradientMatching:
         targets: Tensor,
         hidden: Tensor | None,
         victims: Tensor,
+        matched: tuple[tuple[Matched, float], ...] | None = None,
     ) -> Tensor:
         inputs = space.decode(z)
         value = space.energy(z, targets)
         if hidden is not None and isinstance(self.distance, MeasuresLikelihood):
             value = value + hidden.square().sum(1) / 2
-        for guess, view in responses(views, inputs, targets, victims, hidden):
+        for squares, divisor in matched or ():
+            value = value + squares(inputs, targets, victims) / divisor
+        for guess, view in responses(views, inputs, targets, victims, hidden) if matched is None else ():
             reached = {name: g for name, g in guess.items() if name not in space.unreached}
             value = value + self.distance(reached, view.observed(victims), view)
         for prior in self.priors:

@@ -14,7 +14,17 @@ from leakbench.core.types import Parameters
 from leakbench.defense.guess import unlikelihood
 from leakbench.federated.view import View
 
-__all__ = ["DISTANCE", "Cosine", "CosineByLayer", "Distance", "Likelihood", "MeasuresLikelihood", "SquaredL2", "Tag"]
+__all__ = [
+    "DISTANCE",
+    "Cosine",
+    "CosineByLayer",
+    "Distance",
+    "DividesSquares",
+    "Likelihood",
+    "MeasuresLikelihood",
+    "SquaredL2",
+    "Tag",
+]
 
 
 @runtime_checkable
@@ -38,9 +48,21 @@ class MeasuresLikelihood(Distance, Protocol):
     likelihood: Literal[True]
 
 
+@runtime_checkable
+class DividesSquares(Distance, Protocol):
+    """A distance that is the sum of squared differences over a number, where no transform acts on the guess."""
+
+    def divisor(self, view: View) -> float:
+        """Return the number."""
+
+
 @part("distance.squared_l2")
 class SquaredL2:
     """Sum the squared differences over all layers (DLG: Zhu et al., NeurIPS 2019, eq. 4; CPL the same)."""
+
+    def divisor(self, view: View) -> float:
+        """Return 1."""
+        return 1.0
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return distances (V,)."""
@@ -166,14 +188,18 @@ class Likelihood:
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return distances (V,)."""
         known = self.told(guess, observed, view)
-        return SquaredL2()(guess, observed, view) / (2 * self.floor**2) if known is None else known
+        return SquaredL2()(guess, observed, view) / self.divisor(view) if known is None else known
+
+    def divisor(self, view: View) -> float:
+        """Return 2 s^2."""
+        return 2 * max(self.floor, view.noise or 0.0) ** 2
 
     def told(self, guess: Parameters, observed: Parameters, view: View) -> Tensor | None:
         """Return distances (V,) with the defense as the attacker knows it; None if it does not give a likelihood."""
         # Transforms after this leakage point have not acted on the update.
         value = unlikelihood(view.stations.before(view.tap), guess, observed)
         if value is None and view.noise:
-            value = SquaredL2()(guess, observed, view) / (2 * max(self.floor, view.noise) ** 2)
+            value = SquaredL2()(guess, observed, view) / self.divisor(view)
         return value
 
 
