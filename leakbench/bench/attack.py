@@ -15,17 +15,19 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.search.lbfgs import Objective
 from leakbench.attack.slots.descent import Search, Terms
 from leakbench.attack.slots.stop import Iterations
-from leakbench.bench.figure import Figure
+from leakbench.bench.figure import Figure, absent
 from leakbench.bench.operations import ceiling, layer_products, matching_operations
 from leakbench.bench.size import Size
-from leakbench.bench.timing import ONE, either_way, least, median, one_thread_each
+from leakbench.bench.timing import ONE, either_way, least, median, one_thread_each, with_threads
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.cell import hand_out
 from leakbench.core.answers import Reconstruction
+from leakbench.core.recipe import resolve
 from leakbench.core.rng import generators
 from leakbench.core.types import Generators, Network, Parameters
 from leakbench.experiment.stage_train import fresh_network
@@ -33,7 +35,7 @@ from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.view import View
 from leakbench.measure.closeness import eta_of
 
-__all__ = ["attack_floor_ratio", "attack_speedup", "search_alone"]
+__all__ = ["TimedDescent", "attack_floor_ratio", "attack_speedup", "search_alone", "seconds_to_eta"]
 
 EVALUATIONS = 5
 """Number of evaluations in a row whose mean is one repeat of `attack_floor_ratio`."""
@@ -121,12 +123,14 @@ class _Starts:
         self.targets = self.leak.attack.labels(self.leak.view, rngs).targets
         self.start = self.leak.attack.start(self.leak.view, rngs)
 
-    def search(self, victim: int, outer: int, lean: bool = False) -> Alone:
+    def search(
+        self, victim: int, outer: int, lean: bool = False, until: Callable[[Tensor], bool] | None = None
+    ) -> Alone:
         """Search for one victim with torch.optim.LBFGS."""
         network = self.leak.view.network
         own = {n: u[victim] for n, u in self.leak.view.update.items()}
         start, targets = self.start[victim], self.targets[victim]
-        return search_alone(network.model, network.parameters, own, start, targets, outer, lean)
+        return search_alone(network.model, network.parameters, own, start, targets, outer, lean, until)
 
 
 def _timed_together(leak: Leaked) -> tuple[Reconstruction, dict[str, float]]:
@@ -190,7 +194,7 @@ def attack_floor_ratio(size: Size, dataset: str, data_dir: Path | None) -> Figur
     victims, tops, each = leak.view.victims, list[float](), list[float]()
     for _ in range(size.repeats):
         tops.append(ceiling())
-        descent = _TimedDescent()
+        descent = TimedDescent()
         dataclasses.replace(leak.attack, descent=descent)((leak.view,), leak.rngs)
         # Shares of the victims run side by side; the evaluations of step 0 fill caches.
         each.append(max(descent.taken[1]) / victims)
@@ -205,6 +209,76 @@ def attack_floor_ratio(size: Size, dataset: str, data_dir: Path | None) -> Figur
             "ms a victim": statistics.median(each) * 1e3,
         },
     )
+
+
+TO_ETA = ("cpl", "whitened")
+"""Attacks whose time until success is measured."""
+
+
+def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
+    """Return the seconds per victim until a reconstruction of CPL is a success.
+
+    All victims are searched together to the end. A victim's time is the share of the search's time that its evaluations took until
+    the first snapshot within eta; a snapshot is taken after each of the first 40 outer iterations.
+    """
+    leak = leaked(dataset, data_dir, size.alone_to_eta * 4, size.to_eta)
+    starts, parts, seconds = _Starts(leak), dict[str, float](), list[float]()
+    for name in TO_ETA:
+        method = resolve("attacks", Attack, name)[1].method
+        assert isinstance(method, GradientMatching)  # noqa: S101 - said to mypy; it holds by construction
+        attack = dataclasses.replace(method, stop=Iterations(limit=size.to_eta))
+        dataclasses.replace(attack, stop=Iterations(limit=1))((leak.view,), leak.rngs)  # warm
+        times: list[float] = []
+        for _ in range(size.rarely):
+            began = time.perf_counter()
+            answer = attack((leak.view,), leak.rngs)
+            an_evaluation = (time.perf_counter() - began) / float(answer.evaluations.sum())
+            spent = _spent_to_eta(leak, answer)
+            times.append(float(spent.median()) * an_evaluation)
+        if bool(spent.median().isfinite()):
+            parts |= {
+                f"{name}, s to eta": statistics.median(times),
+                f"{name}, evaluations to eta": float(spent.median()),
+            }
+        parts[f"{name}, share of the victims that reach eta"] = float(spent.isfinite().double().mean())
+        seconds = times if name == "cpl" else seconds
+    parts |= _one_by_one(leak, starts, size)
+    if not all(map(math.isfinite, seconds)):
+        return absent(f"most of the {leak.view.victims} searches did not reach eta in {size.to_eta} outer iterations")
+    return Figure(
+        "s",
+        f"CPL on {leak.cell.names['dataset']}, {leak.view.victims} victims together: median seconds a victim until the RMSE is"
+        f" at most {leak.eta:.3g}, the share of the search's time that its evaluations took",
+        tuple(seconds),
+        parts,
+    )
+
+
+def _spent_to_eta(leak: Leaked, answer: Reconstruction) -> Tensor:
+    """Return (V,), the gradient evaluations of each victim until its first snapshot within eta; infinite if none is."""
+    error = (answer.iterates[:, :, 0] - leak.real).flatten(2).square().mean(2).sqrt()
+    within = error <= leak.eta
+    first = within.to(torch.int8).argmax(0)
+    spent = answer.spent.gather(0, first[None])[0].double()
+    return spent.masked_fill(~within.any(0), torch.inf)
+
+
+def _one_by_one(leak: Leaked, starts: _Starts, size: Size) -> dict[str, float]:
+    """Return the parts of `torch.optim.LBFGS` for one victim after another, with CPL's starts."""
+    taken: list[float] = []
+    for victim in range(min(size.alone_to_eta, leak.view.victims)):
+        within = partial(_within, leak, torch.tensor([victim]))
+        began = time.perf_counter()
+        found = with_threads(1, partial(starts.search, victim, size.to_eta, until=within))
+        taken.append(time.perf_counter() - began if within(found.inputs) else math.inf)
+    middle = statistics.median(taken)
+    reached = {"torch.optim.LBFGS one by one, one thread, s to eta": middle} if math.isfinite(middle) else {}
+    share = sum(map(math.isfinite, taken)) / len(taken)
+    return {**reached, f"torch.optim.LBFGS, share of {len(taken)} that reach eta": share}
+
+
+def _within(leak: Leaked, lanes: Tensor, answers: Tensor) -> bool:
+    return leak.success(answers, lanes) == 1
 
 
 @dataclass
@@ -232,7 +306,7 @@ class _Timed:
 
 
 @dataclass(frozen=True)
-class _TimedDescent:
+class TimedDescent:
     """A descent that records {step: seconds of one evaluation of each share of the victims}."""
 
     taken: dict[int, list[float]] = field(default_factory=dict)
@@ -259,6 +333,7 @@ def search_alone(
     targets: Tensor,
     outer: int,
     lean: bool = False,
+    until: Callable[[Tensor], bool] | None = None,
 ) -> Alone:
     """Search one victim's input from `start` (1, *s) with soft labels `targets` (1, classes), `outer` steps at most.
 
@@ -266,6 +341,7 @@ def search_alone(
         truth: {p: (*p)}, the leaked gradient. Ends as our searches do: when the distance is no longer finite, or when a step took
             one evaluation, after which every further one stays where it is; the authors go on evaluating there.
         lean: Whether to skip the derivatives of the distance by the weights, which the authors' `backward` computes without use.
+        until: Takes the inputs (1, *s) after each outer step and ends the search; None to search on.
     """
     guess = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([guess])
@@ -292,6 +368,8 @@ def search_alone(
         value = float(optimizer.step(closure).detach())  # type: ignore[no-untyped-call]
         if value < least:
             best, least = here, value
+        if until is not None and until(guess.detach()):
+            return Alone(guess.detach().clone(), evaluations)
         if not math.isfinite(value) or evaluations == before + 1:
             break
     last = float(closure().detach())

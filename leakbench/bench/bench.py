@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leakbench.bench.attack import attack_floor_ratio, attack_speedup
+from leakbench.bench.attack import attack_floor_ratio, attack_speedup, seconds_to_eta
+from leakbench.bench.costs import evaluation_ms
 from leakbench.bench.figure import Figure
 from leakbench.bench.machine import Machine, load, machine
 from leakbench.bench.private import alpha_over_dp, dp_over_nonprivate, dp_vs_opacus, flat_over_nonprivate
@@ -21,6 +22,9 @@ from leakbench.core.request import at_least
 from leakbench.data.recipe import DatasetRecipe
 
 __all__ = ["AIMED", "KEYS", "Bench", "bench"]
+
+NONE = "none"
+"""In place of an aim, for a figure without one."""
 
 AIMED: dict[str, tuple[str, Callable[..., Figure]]] = {
     "attack_speedup": (">= 15", attack_speedup),
@@ -36,6 +40,8 @@ AIMED: dict[str, tuple[str, Callable[..., Figure]]] = {
     "whitened_seconds_per_victim": ("<= 0.25", whitened_seconds_per_victim),
     "ranking_seconds": ("<= 5", ranking_seconds),
     "lmmse_fit_seconds": ("<= 5", lmmse_fit_seconds),
+    "seconds_to_eta": (NONE, seconds_to_eta),
+    "evaluation_ms": (NONE, evaluation_ms),
 }
 """{key: (its aim on two cores, its measurement)}. Those in `ATTACKS` take a size, a data set and its folder; others a size."""
 
@@ -44,7 +50,7 @@ KEYS = tuple(AIMED)
 DATASET = "faces"
 """Default data set of the victims, the embedded one with faces."""
 
-ATTACKS = ("attack_speedup", "attack_floor_ratio")
+ATTACKS = ("attack_speedup", "attack_floor_ratio", "seconds_to_eta")
 
 USED = {"outer": ("attack_speedup",), "dataset": ATTACKS, "data-dir": ATTACKS}
 """{option: the keys that it changes}."""
@@ -107,7 +113,7 @@ def _check_used(chosen: list[str], given: dict[str, Any]) -> None:
     """Raise InputError for an option that changes none of the measured keys."""
     for option, value in given.items():
         if value is not None and not set(USED[option]) & set(chosen):
-            keys = " and ".join(USED[option])
+            keys = " and ".join(", ".join(USED[option]).rsplit(", ", 1))
             raise InputError(f"{option}: got {value}, which only {keys} would use, and --only leaves that out")
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from leakbench.bench.bench import AIMED, Bench
+from leakbench.bench.bench import AIMED, NONE, Bench
 from leakbench.bench.figure import Figure, figure_of
 from leakbench.bench.machine import machine
 from leakbench.box import box_of
@@ -88,12 +88,13 @@ def _commands(found: Bench) -> list[str]:
 
 def _box(found: Bench, measured: dict[str, Figure]) -> list[str]:
     """Return the box at the top of the page."""
-    reached = [key for key, figure in measured.items() if _reaches(figure.median, AIMED[key][0])]
-    missed = ", ".join(f"`{key}`" for key in measured if key not in reached)
+    aimed = [key for key in measured if AIMED[key][0] != NONE]
+    reached = [key for key in aimed if _reaches(measured[key].median, AIMED[key][0])]
+    missed = ", ".join(f"`{key}`" for key in aimed if key not in reached)
     m = found.machine
     return box_of(
         "leakbench is as fast as its aims, each a ratio to a reference that does the same work.",
-        f"{len(reached)} of {len(measured)} aims are reached by the median.{f' Missed: {missed}.' if missed else ''}",
+        f"{len(reached)} of {len(aimed)} aims are reached by the median.{f' Missed: {missed}.' if missed else ''}",
         f"{len(measured)} figures with {_spread(measured)} repeats each, on {m.cores} cores.",
         "The aims are for two idle cores." + "".join(f" {text[0].upper()}{text[1:]}." for text in m.warnings()),
         found.command,

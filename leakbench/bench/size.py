@@ -27,6 +27,9 @@ class Size:
         steps: L of these rounds, and of a client of Opacus.
         whitened: Number of victims of the whitened search.
         ranked: Number of victims that are ranked among 1,000 candidates.
+        to_eta: Largest number of outer iterations of the searches whose time until success is measured.
+        alone_to_eta: Number of victims of these that are searched one by one; four times as many are searched together.
+        sizes: Whether one evaluation is timed at all sizes of an attack, or at a few.
     """
 
     repeats: int
@@ -44,6 +47,9 @@ class Size:
     steps: int
     whitened: int
     ranked: int
+    to_eta: int
+    alone_to_eta: int
+    sizes: bool
 
 
 FULL = Size(
@@ -62,6 +68,9 @@ FULL = Size(
     steps=100,
     whitened=100,
     ranked=500,
+    to_eta=40,
+    alone_to_eta=8,
+    sizes=True,
 )
 
 QUICK = Size(
@@ -80,4 +89,7 @@ QUICK = Size(
     steps=10,
     whitened=8,
     ranked=50,
+    to_eta=8,
+    alone_to_eta=2,
+    sizes=False,
 )

@@ -31,7 +31,7 @@ __all__ = ["bench"]
 @click.option(
     "--dataset",
     show_default="faces",
-    help="Dataset of the victims of attack_speedup and attack_floor_ratio. Published figures use lfw.",
+    help="Dataset of the victims of attack_speedup, attack_floor_ratio and seconds_to_eta. Published figures use lfw.",
 )
 @data_dir_option
 @click.option(

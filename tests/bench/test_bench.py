@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from command_line import called
@@ -17,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from leakbench.attack import Attack
 from leakbench.attack.slots.stop import Iterations
-from leakbench.bench import attack, ways
+from leakbench.bench import attack, costs, ways
 from leakbench.bench import bench as keys
 from leakbench.bench.attack import search_alone
 from leakbench.bench.bench import AIMED, KEYS, Bench
@@ -147,11 +148,79 @@ def test_an_evaluation_lasts_until_its_slowest_share_is_done(monkeypatch: pytest
         def __getitem__(self, step: int) -> list[float]:
             return {1: next(shares)}[step]
 
-    monkeypatch.setattr(attack, "_TimedDescent", lambda made=attack._TimedDescent: made(Made()))
+    monkeypatch.setattr(attack, "TimedDescent", lambda made=attack.TimedDescent: made(Made()))
     monkeypatch.setattr(attack, "ceiling", lambda: 1e9)
     found = attack.attack_floor_ratio(dataclasses.replace(QUICK, lanes=2, repeats=2), "digits", None)
     floor = found.parts["MFLOP a victim"] * 1e6 / 1e9
     assert found.values == pytest.approx((1.5 / floor, 2.0 / floor))
+
+
+def test_the_evaluations_until_eta_are_those_of_the_first_snapshot_within_it() -> None:
+    """Of three victims, the first is within eta at the second snapshot, the second at once and away again, the third never."""
+    leak = attack.leaked("digits", None, 3, 1)
+    far = torch.tensor([[0.5, 0.0, 0.5], [0.0, 0.5, 0.5], [0.0, 0.5, 0.5]])
+    answer = dataclasses.replace(
+        leak.attack((leak.view,), leak.rngs),
+        iterates=(leak.real + far.reshape(3, 3, *[1] * (leak.real.dim() - 1)))[:, :, None],
+        spent=torch.tensor([[20, 20, 20], [40, 40, 40], [60, 60, 60]]),
+    )
+    assert leak.eta < 0.5
+    assert attack._spent_to_eta(leak, answer).tolist() == [40, 20, math.inf]
+
+
+def test_a_single_search_ends_where_it_is_told_to() -> None:
+    """The first outer step that ends below half the start's distance."""
+    seen, real = view(1)
+    truth, start = {n: u[0] for n, u in seen.update.items()}, real[0] + 0.1
+    targets, network = torch.eye(4, dtype=torch.float64)[:1], seen.network
+    whole = search_alone(network.model, network.parameters, truth, start, targets, 20)
+    asked: list[torch.Tensor] = []
+
+    def until(x: torch.Tensor) -> bool:
+        asked.append(x)
+        return len(asked) == 2
+
+    found = search_alone(network.model, network.parameters, truth, start, targets, 20, until=until)
+    assert torch.equal(found.inputs, asked[1]) and found.evaluations < whole.evaluations
+
+
+def test_exponents_are_those_of_the_law() -> None:
+    """Seconds of 2 V^.9 B^.7 P^.4 N^.2 give these exponents, and intervals of no length."""
+    law = {"victims": 0.9, "batch": 0.7, "parameters": 0.4, "pixels": 0.2}
+    counts = [attacked.counts() for attacked in costs.FULL]
+    times = [2.0 * math.prod(count[name] ** power for name, power in law.items()) for count in counts]
+    found = costs.fitted(counts, times)
+    assert found.exponents == pytest.approx(law) and found.scale == pytest.approx(2.0)
+    assert found.halves == pytest.approx(dict.fromkeys(law, 0.0), abs=1e-9) and found.apart == pytest.approx(1.0)
+
+
+def test_intervals_of_exponents_contain_them() -> None:
+    """With errors of 10 %, in about 95 of 100 fits; a share below .88 has a probability of .2 %."""
+    rng, counts = np.random.default_rng(0), [attacked.counts() for attacked in costs.FULL]
+    inside = 0
+    for _ in range(200):
+        times = [count["victims"] ** 0.9 * float(np.exp(rng.normal(0, 0.1))) for count in counts]
+        found = costs.fitted(counts, times)
+        inside += abs(found.exponents["victims"] - 0.9) <= found.halves["victims"]
+    assert inside >= 176
+
+
+@pytest.mark.parametrize("sizes", [costs.FULL, costs.FEW])
+def test_the_sizes_of_attacks_tell_the_exponents_apart(sizes: tuple[costs.Attacked, ...]) -> None:
+    rows = np.array([[1.0, *np.log(list(attacked.counts().values()))] for attacked in sizes])
+    assert len(rows) > 5 and np.linalg.matrix_rank(rows - [1, *rows[:, 1:].mean(0)] + [1, 0, 0, 0, 0]) == 5
+    assert costs.BASE in sizes
+
+
+@pytest.mark.slow
+def test_an_evaluation_is_timed_at_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the seconds of a made-up law, and with those of a real evaluation of two pictures."""
+    assert costs._seconds(costs.Attacked(2, 2, 4, 16)) > 0
+    monkeypatch.setattr(costs, "_seconds", lambda attacked: attacked.victims / 1000)
+    found = costs.evaluation_ms(dataclasses.replace(QUICK, repeats=2))
+    assert found.values == (16.0, 16.0)
+    assert found.parts["exponent of the victims"] == pytest.approx(1.0)
+    assert found.parts["exponent of the batch"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_arms_take_turns() -> None:
@@ -399,7 +468,8 @@ def test_keys_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         (("--page", "nowhere"), "'nowhere' does not exist"),
         (
             ("--only", "ranking_seconds", "--dataset", "lfw"),
-            "dataset: got lfw, which only attack_speedup and attack_floor_ratio would use, and --only leaves that out",
+            "dataset: got lfw, which only attack_speedup, attack_floor_ratio and seconds_to_eta would use, and --only leaves "
+            "that out",
         ),
         (("--only", "attack_floor_ratio", "--outer", "3"), "outer: got 3, which only attack_speedup would use"),
     ],
