@@ -37,6 +37,8 @@ class Kernel:
 
 def patches(pictures: Tensor, kernel: Kernel) -> Tensor:
     """Return the patches (n, H', W', k * k * C) of pictures (n, H, W, C); differentiable any number of times."""
+    if _plain():
+        return _Patches.forward(pictures, kernel)
     taken: Tensor = _Patches.apply(pictures, kernel)
     return taken
 
@@ -47,8 +49,15 @@ def folded(columns: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
     Args:
         columns: (n, H', W', k * k * C).
     """
+    if _plain():
+        return _Folded.forward(columns, kernel, height, width)
     summed: Tensor = _Folded.apply(columns, kernel, height, width)
     return summed
+
+
+def _plain() -> bool:
+    """Return whether nothing is differentiated, so that the calls of autograd, as long as a small copy, can be left out."""
+    return not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
 
 
 def spread(leaving: Tensor, matrices: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
