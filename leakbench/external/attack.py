@@ -44,7 +44,7 @@ from leakbench.external.scoring import LATE, Scorer, reserve, seconds_per_gradie
 from leakbench.external.trace import Trace
 from leakbench.federated.searches import Searches, Store, usual_share
 from leakbench.federated.view import Public, View
-from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED, LABELS
+from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED, LABELS, RECOGNISED
 from leakbench.report.own import OWN
 from leakbench.storage.store import SCHEMA, content_hash, open_run, tensor_hash
 from leakbench.storage.summary import Tap
@@ -304,7 +304,7 @@ def _scored(
     try:
         report.tick("scores")
         rows, matched = score(answer)
-        leaked = rows["success"] | (rows["recognised"] == 1 if "recognised" in rows else False)
+        leaked = rows["success"] | (rows[RECOGNISED.name] == 1 if RECOGNISED.name in rows else False)
         if check is not None and not leaked.all():
             answer = check(answer)
             report.tick("scores")
