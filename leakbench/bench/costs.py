@@ -135,7 +135,7 @@ def evaluation_ms(size: Size) -> Figure:
     times = [float(np.median(each)) for each in zip(*taken, strict=True)]
     fit = fitted([attacked.counts() for attacked in attacks], times)
     base = BASE.counts()
-    sizes = ", ".join(f"{number:,} {name}" for name, number in base.items())
+    sizes = ", ".join(f"{name} {number:,}" for name, number in base.items())
     return Figure(
         "ms",
         f"one evaluation of gradient matching (cpl's, client updates) for all victims together: {sizes}; elsewhere, times the"
