@@ -49,9 +49,7 @@ class Lbfgs:
         stored: (V, slots) bool, whether a victim has a pair in the slot; otherwise its y and s are zero there.
         used: Number of slots in use.
         fresh: Slot of the pair whose products are not yet computed.
-        crossed: <s_i, y_j> for i <= j, (V, slots, slots) in float64. A slot without a pair has a one on the diagonal, so that
-            systems with it can be solved, and zeros elsewhere.
-        squared: <y_i, y_j>, likewise; a slot without a pair has zeros.
+        crossed, squared: <s_i, y_j> for i <= j, and <y_i, y_j>, (V, slots, slots) in float64.
         evaluations: (V,) gradient evaluations.
         settled: (V,) bool, whether the point is optimal or has no direction of descent, so that it never moves again.
     """
@@ -153,7 +151,6 @@ class Lbfgs:
         for products in (self.crossed, self.squared):
             products[victims, slots] = 0
             products[victims, :, slots] = 0
-        self.crossed[victims, slots, slots] = 1
 
     def _free_slot(self) -> int:
         """Return the next slot. The buffers start empty and grow, since most searches end long before the history is full."""
@@ -171,7 +168,6 @@ class Lbfgs:
         pad = torch.nn.functional.pad
         self.differences, self.steps = pad(self.differences, (0, 0, 0, more)), pad(self.steps, (0, 0, 0, more))
         self.crossed, self.squared = pad(self.crossed, (0, more, 0, more)), pad(self.squared, (0, more, 0, more))
-        self.crossed.diagonal(dim1=1, dim2=2)[:, slots - more :] = 1
         self.stored = pad(self.stored, (0, more))
 
     def _close_gaps(self) -> None:
@@ -199,11 +195,12 @@ class Lbfgs:
         by_step, by_difference = self._products(steps, differences, gradient)
         crossed, squared = self.crossed[:, : self.used, : self.used], self.squared[:, : self.used, : self.used]
         scale = self.scale.double()[:, None, None]
-        # The coefficients u and w of a slot without a pair are zero, since its s and y are.
-        u = torch.linalg.solve_triangular(crossed, -by_step, upper=True)
+        # A slot without a pair has zeros everywhere; a one on the diagonal keeps its coefficient at zero.
+        triangle = crossed + torch.diag_embed((~self.stored[:, : self.used]).double())
+        u = torch.linalg.solve_triangular(triangle, -by_step, upper=True)
         along = crossed.diagonal(dim1=1, dim2=2)[..., None] * u
         along = along + scale * (torch.bmm(squared, u) + by_difference)
-        w = torch.linalg.solve_triangular(crossed.mT, along, upper=False)
+        w = torch.linalg.solve_triangular(triangle.mT, along, upper=False)
         curved = torch.bmm(w.mT.to(steps), steps) - torch.bmm((scale * u).mT.to(steps), differences)
         return curved[:, 0] - self.scale[:, None] * gradient
 
@@ -216,7 +213,6 @@ class Lbfgs:
         by_step, by_difference = (torch.bmm(both, pairs.mT).mT.double() for pairs in (steps, differences))
         if new is not None:
             self.crossed[:, : new + 1, new] = by_step[:, : new + 1, 1]
-            self.crossed[:, new, new] += (~self.stored[:, new]).to(self.crossed)
             self.squared[:, : self.used, new] = self.squared[:, new, : self.used] = by_difference[:, :, 1]
             self.fresh = None
         return by_step[..., :1], by_difference[..., :1]
