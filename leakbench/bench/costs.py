@@ -20,12 +20,13 @@ from leakbench.bench.figure import Figure
 from leakbench.bench.size import Size
 from leakbench.bench.task import made_up
 from leakbench.core.recipe import resolve
-from leakbench.core.rng import generators
+from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, Network
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import View
 from leakbench.models import one_hot, parameters
+from leakbench.models.initialise import initialise, torch_default
 
 __all__ = ["evaluation_ms"]
 
@@ -54,9 +55,12 @@ class Attacked:
     def network(self) -> nn.Sequential:
         """Return the network: two convolutions with strides of 2 and sigmoids, and a linear layer."""
         c, left = self.channels, (self.side // 4) ** 2
-        first, second = (nn.Conv2d(entering, c, 5, stride=2, padding=2) for entering in (3, c))
-        torch.manual_seed(0)
-        return nn.Sequential(first, nn.Sigmoid(), second, nn.Sigmoid(), nn.Flatten(), nn.Linear(c * left, CLASSES))
+        with torch.random.fork_rng(devices=[]):  # A new layer draws from the global generator.
+            first, second = (nn.Conv2d(entering, c, 5, stride=2, padding=2) for entering in (3, c))
+            last = nn.Linear(c * left, CLASSES)
+        model = nn.Sequential(first, nn.Sigmoid(), second, nn.Sigmoid(), nn.Flatten(), last)
+        initialise(model, torch_default, generator(0, "bench network"))
+        return model
 
     def counts(self) -> dict[str, int]:
         """Return {size: number} of the sizes that the fit uses."""
@@ -138,8 +142,8 @@ def evaluation_ms(size: Size) -> Figure:
     sizes = ", ".join(f"{name} {number:,}" for name, number in base.items())
     return Figure(
         "ms",
-        f"one evaluation of gradient matching (cpl's, client updates) for all victims together: {sizes}; elsewhere, times the"
-        f" product of (size / this size)^exponent, fitted to {len(attacks)} sizes by least squares of the logarithms",
+        f"one evaluation of gradient matching (cpl's, client updates) for all victims together: {sizes}; elsewhere, the"
+        f" fit times the product of (size / this size)^exponent, fitted to {len(attacks)} sizes by least squares of the logarithms",
         tuple(repeat[attacks.index(BASE)] * 1e3 for repeat in taken),
         {
             **{
@@ -151,6 +155,9 @@ def evaluation_ms(size: Size) -> Figure:
                     (", highest at 95 %", fit.exponents[name] + fit.halves[name]),
                 )
             },
+            "ms by the fit at these sizes": 1e3
+            * fit.scale
+            * math.prod(n ** fit.exponents[name] for name, n in base.items()),
             "largest factor between a time and its prediction": fit.apart,
         },
     )

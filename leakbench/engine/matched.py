@@ -1,12 +1,13 @@
 """The squared distance of a chain's gradient from an observed one, without the gradients of linear layers.
 
-The gradient of a linear layer for B examples is a product of rank B at most, and a distance needs only inner products with its
-two factors. With orthonormal columns U and V, an observed gradient G = U S V^T, factors d = a U^T + d' and h = b V^T + h':
+The gradient of a linear layer for one example is a product of two vectors, and a distance needs only inner products with them.
+With orthonormal columns U and V, an observed gradient G = U S V^T, factors d = a U^T + d' and h = b V^T + h':
 
-    |d^T h - G|^2 = |a^T b - S|^2 + <d' d'^T, b b^T> + <a a^T, h' h'^T> + <d' d'^T, h' h'^T>
+    |d^T h - G|^2 = |a^T b - S|^2 + |d'|^2 |b|^2 + |a|^2 |h'|^2 + |d'|^2 |h'|^2
 
-No large numbers cancel in these terms, so that the distance is as exact as a sum of squared differences. A layer with 62 classes
-and 768 features then reads some thousand numbers for each example, not nine times 47,616.
+No term is negative, so that nothing cancels, and the distance is as exact as a sum of squared differences. A layer with 62 classes
+and 768 features then reads some thousand numbers for each example, not nine times 47,616. For several examples, the products
+between them cancel, so that their gradients are computed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from leakbench.engine.steps import Affine
 __all__ = ["Observed", "observed", "squared_distance"]
 
 SPARE = 4
-"""Number of directions in which a gradient is tried beyond its expected rank."""
+"""Number of directions in which a gradient is tried beyond the one of an example."""
 
 ROUNDING = 8
 """Largest length of a remainder, in units of the rounding error of the whole, that counts as zero."""
@@ -72,21 +73,24 @@ class Observed:
         return Observed({name: g[lanes] for name, g in self.gradients.items()}, factors)
 
 
-def observed(chain: Chain, gradients: Parameters, rank: int) -> Observed:
+def observed(chain: Chain, gradients: Parameters, examples: int) -> Observed:
     """Return observed gradients {p: (K, *p)}, those of linear layers factored if their rank is low or one of their sides is short.
 
+    The rank is that of all lanes together, so that noise in one lane changes the last digits of the others.
+
     Args:
-        rank: Expected rank, the number of examples behind a gradient.
+        examples: Number of examples behind a gradient; only for one, gradients are factored.
     """
     linear = [step.weight for step in chain.steps if isinstance(step, Affine) and step.kernel is None]
-    factors = {name: found for name in linear if (found := _factored(gradients[name], rank)) is not None}
+    exact = [name for name in linear if examples == 1 and gradients[name].dtype in (torch.float32, torch.float64)]
+    factors = {name: found for name in exact if (found := _factored(gradients[name])) is not None}
     return Observed({name: g for name, g in gradients.items() if name not in factors}, factors)
 
 
-def _factored(matrices: Tensor, rank: int) -> Factors | None:
+def _factored(matrices: Tensor) -> Factors | None:
     """Return the factors of (K, O, I); None if they would have as many numbers as the matrices."""
     short, long = sorted(matrices.shape[1:])
-    if (tried := rank + SPARE) < short // 2:
+    if (tried := 1 + SPARE) < short // 2:
         directions = torch.randn(matrices.shape[2], tried, generator=torch.Generator().manual_seed(0))
         left = torch.linalg.qr(matrices @ directions.to(matrices)).Q
         rest = matrices - left @ (left.mT @ matrices)
@@ -96,7 +100,7 @@ def _factored(matrices: Tensor, rank: int) -> Factors | None:
     if NARROW * short > long:
         return None
     if matrices.shape[1] > matrices.shape[2]:
-        turned = _factored(matrices.mT, rank)
+        turned = _factored(matrices.mT)
         return None if turned is None else Factors(turned.right, turned.middle.mT, turned.left)
     return _by_left(matrices, torch.eye(matrices.shape[1]).to(matrices).expand(len(matrices), -1, -1))
 

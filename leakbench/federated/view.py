@@ -85,6 +85,10 @@ class Public:
         found: T = self.found[key]
         return found
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was computed, which a copy in another process computes again."""
+        return vars(self) | {"found": {}}
+
     def first(self, most: int) -> Public:
         """Return the first examples, at most `most`; the same object each time."""
         return self.once(("first", most), lambda public: public.at(slice(most)))

@@ -156,7 +156,10 @@ def test_an_evaluation_lasts_until_its_slowest_share_is_done(monkeypatch: pytest
 
 
 def test_the_evaluations_until_eta_are_those_of_the_first_snapshot_within_it() -> None:
-    """Of three victims, the first is within eta at the second snapshot, the second at once and away again, the third never."""
+    """Of three victims, the first is within eta at the second snapshot, the second at once and away again, the third never.
+
+    A snapshot has the best point before its step, to which the evaluations of the step before led.
+    """
     leak = attack.leaked("digits", None, 3, 1)
     far = torch.tensor([[0.5, 0.0, 0.5], [0.0, 0.5, 0.5], [0.0, 0.5, 0.5]])
     answer = dataclasses.replace(
@@ -165,7 +168,7 @@ def test_the_evaluations_until_eta_are_those_of_the_first_snapshot_within_it() -
         spent=torch.tensor([[20, 20, 20], [40, 40, 40], [60, 60, 60]]),
     )
     assert leak.eta < 0.5
-    assert attack._spent_to_eta(leak, answer).tolist() == [40, 20, math.inf]
+    assert attack._spent_to_eta(leak, answer).tolist() == [20, 0, math.inf]
 
 
 def test_a_single_search_ends_where_it_is_told_to() -> None:

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -17,6 +18,7 @@ from leakbench.cell import Request, resolve_cell
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator
 from leakbench.external.assumptions import assumptions, overlap
+from leakbench.external.attack import _scored
 from leakbench.external.attacker import Attacker, AttackerOptions, without_truth
 from leakbench.external.trace import Trace, Training
 from leakbench.federated.view import Public
@@ -154,3 +156,26 @@ def test_an_attacker_without_public_examples_is_refused() -> None:
     assert (len(kept.inputs), len(kept.labels), left_out) == (1, 1, 2) and torch.equal(kept.inputs[0], public.inputs[2])
     with pytest.raises(InputError, match="dataset: all of its 3 public examples are the truth's own"):
         without_truth(public, public.inputs[None])
+
+
+@pytest.mark.parametrize(
+    ("success", "recognised", "checks"),
+    [
+        ([True, True], None, False),
+        ([True, False], None, True),
+        ([True, False], [0.0, 1.0], False),
+        ([True, False], [1.0, 0.0], True),
+        ([False, False], [1.0, math.nan], True),
+    ],
+)
+def test_searches_are_checked_unless_every_example_leaked(
+    success: list[bool], recognised: list[float] | None, checks: bool
+) -> None:
+    """A reconstruction, or a recognised one, is a leak; an example that nobody could recognise is not."""
+    rows = pd.DataFrame({"success": success} | ({} if recognised is None else {"recognised": recognised}))
+    calls: list[Any] = []
+    quiet: Any = type("Quiet", (), {"tick": lambda *_: None, "close": lambda *_: None})()
+    answer: Any = object()
+    score: Any = lambda _: (rows, torch.zeros(1))  # noqa: E731
+    _scored(score, answer, lambda given: calls.append(given) or given, quiet)  # type: ignore[func-returns-value]
+    assert calls == [answer] * checks

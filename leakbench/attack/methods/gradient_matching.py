@@ -19,7 +19,7 @@ from leakbench.attack.clock import begun, cut_short, late_of
 from leakbench.attack.looks import Matched, averaged, cut_of, matched_of, releases, responses
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENT, Descended, Descent, Running, Terms, descend, together
-from leakbench.attack.slots.distance import DISTANCE, Distance, DividesSquares, MeasuresLikelihood
+from leakbench.attack.slots.distance import DISTANCE, Distance, Likelihood, MeasuresLikelihood, SquaredL2
 from leakbench.attack.slots.epochs import of_one_epoch
 from leakbench.attack.slots.labels import LABELS, LabelGuess, Labels
 from leakbench.attack.slots.pooling import POOLING, Least, Pooling
@@ -145,9 +145,11 @@ class GradientMatching:
     def _matched(self, views: tuple[View, ...], points: Points) -> tuple[tuple[Matched, float], ...] | None:
         """Return the squared distances of each view and their divisors; None if the gradients of guesses are needed themselves."""
         alone = len(releases(views)) == len(views) and points.hidden is None and not points.space.unreached
-        if not isinstance(self.distance, DividesSquares) or not alone:
+        distance = self.distance
+        # A subclass may be another distance.
+        if not alone or not (type(distance) is SquaredL2 or type(distance) is Likelihood):
             return None
-        found = [(matched, self.distance.divisor(view)) for view in views if (matched := matched_of(view)) is not None]
+        found = [(matched, distance.divisor(view)) for view in views if (matched := matched_of(view)) is not None]
         return tuple(found) if len(found) == len(views) else None
 
     def _value(

@@ -19,7 +19,6 @@ __all__ = [
     "Cosine",
     "CosineByLayer",
     "Distance",
-    "DividesSquares",
     "Likelihood",
     "MeasuresLikelihood",
     "SquaredL2",
@@ -46,14 +45,6 @@ class MeasuresLikelihood(Distance, Protocol):
     """A distance that is minus the logarithm of a likelihood, so that minus that of a prior can be added to it."""
 
     likelihood: Literal[True]
-
-
-@runtime_checkable
-class DividesSquares(Distance, Protocol):
-    """A distance that is the sum of squared differences over a number, where no transform acts on the guess."""
-
-    def divisor(self, view: View) -> float:
-        """Return the number."""
 
 
 @part("distance.squared_l2")

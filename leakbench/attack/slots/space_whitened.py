@@ -83,7 +83,7 @@ class Whitened:
         like = view.like
         if self.source == "public" or (self.source == "usual" and len(view.shape) != 3):
             public = public_of(view, "whitened", self.public)
-            key = ("whitened", self.floor, self.by_class, view.classes, like.dtype, like.device)
+            key = (type(self), self.floor, self.by_class, view.classes, like.dtype, like.device)
             return public.once(key, lambda examples: self._fitted(examples, view.classes, like))
         if self.by_class:
             raise InputError(
