@@ -112,24 +112,25 @@ class Matched:
     seen: Observed
 
     def __call__(self, inputs: Tensor, targets: Tensor, victims: Tensor) -> Tensor:
-        """Return the distances (n,) of guesses (n, M, *s) with labels (n, M, classes) for the victims in `victims` (n,)."""
+        """Return the distances (n,) of guesses (n, 1, *s) with labels (n, 1, classes) for the victims in `victims` (n,)."""
         where = neighbours(victims)
         seen = self.seen.of(victims if where is None else where)
-        shares = inputs.new_full(inputs.shape[:2], 1 / inputs.shape[1])
-        return squared_distance(self.chain, self.network.parameters, seen, inputs, targets, shares)
+        return squared_distance(
+            self.chain, self.network.parameters, seen, inputs, targets, inputs.new_ones(inputs.shape[:2])
+        )
 
 
 def matched_of(view: View) -> Matched | None:
-    """Return the squared distances for a view; None if an update is more than the mean gradient of its examples at one network.
+    """Return the squared distances for a view; None if its update is not the gradient of one example at one network.
 
-    That is so behind a defense that the attacker runs on its guess, after several local steps or epochs, for several clients, and
-    for networks that `leakbench.engine` does not compute.
+    They do not apply to batches and several clients, behind a defense that the attacker runs on its guess, after several local
+    steps or epochs, and to networks that `leakbench.engine` does not compute.
     """
     clock, network = view.clock, view.network
-    once = view.tap == "type-2" or view.cohort * view.local_steps * view.epochs == 1
+    once = view.examples == 1 and (view.tap == "type-2" or view.cohort * view.local_steps * view.epochs == 1)
     weights = clock.weight_decay or network.correction or network.own or not network.shared
     plain = once and clock.client_optimizer == "sgd" and view.stations.before(view.tap) == Stations() and not weights
     chain = chain_in(network, view.shape) if plain and not view.reads_draws else None
     if chain is None:
         return None
-    return Matched(chain, network, observed(chain, view.update, view.examples))
+    return Matched(chain, network, observed(chain, view.update))

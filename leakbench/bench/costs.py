@@ -85,8 +85,8 @@ FULL = (
 
 FEW = (
     *(dataclasses.replace(BASE, victims=n) for n in (4, 16)),
-    *(dataclasses.replace(BASE, batch=n) for n in (4,)),
-    *(dataclasses.replace(BASE, channels=n) for n in (48,)),
+    dataclasses.replace(BASE, batch=4),
+    dataclasses.replace(BASE, channels=48),
     *(dataclasses.replace(BASE, side=n) for n in (16, 64)),
     dataclasses.replace(BASE, side=16, channels=48),
 )

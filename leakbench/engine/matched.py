@@ -7,7 +7,7 @@ With orthonormal columns U and V, an observed gradient G = U S V^T, factors d = 
 
 No term is negative, so that nothing cancels, and the distance is as exact as a sum of squared differences. A layer with 62 classes
 and 768 features then reads some thousand numbers for each example, not nine times 47,616. For several examples, the products
-between them cancel, so that their gradients are computed.
+between them would cancel.
 """
 
 from __future__ import annotations
@@ -73,16 +73,13 @@ class Observed:
         return Observed({name: g[lanes] for name, g in self.gradients.items()}, factors)
 
 
-def observed(chain: Chain, gradients: Parameters, examples: int) -> Observed:
+def observed(chain: Chain, gradients: Parameters) -> Observed:
     """Return observed gradients {p: (K, *p)}, those of linear layers factored if their rank is low or one of their sides is short.
 
     The rank is that of all lanes together, so that noise in one lane changes the last digits of the others.
-
-    Args:
-        examples: Number of examples behind a gradient; only for one, gradients are factored.
     """
     linear = [step.weight for step in chain.steps if isinstance(step, Affine) and step.kernel is None]
-    exact = [name for name in linear if examples == 1 and gradients[name].dtype in (torch.float32, torch.float64)]
+    exact = [name for name in linear if gradients[name].dtype in (torch.float32, torch.float64)]
     factors = {name: found for name in exact if (found := _factored(gradients[name])) is not None}
     return Observed({name: g for name, g in gradients.items() if name not in factors}, factors)
 

@@ -156,7 +156,7 @@ def test_an_evaluation_lasts_until_its_slowest_share_is_done(monkeypatch: pytest
 
 
 def test_the_evaluations_until_eta_are_those_of_the_first_snapshot_within_it() -> None:
-    """Of three victims, the first is within eta at the second snapshot, the second at once and away again, the third never.
+    """The first victim is within eta at the second snapshot, the second at once and away again, the third never.
 
     A snapshot has the best point before its step, to which the evaluations of the step before led.
     """

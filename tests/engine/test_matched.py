@@ -23,7 +23,7 @@ NETWORKS = {
 }
 
 
-def setting(name: str, batch: int, dtype: torch.dtype) -> tuple[Chain, dict[str, Tensor], Tensor, Tensor, Tensor]:
+def setting(name: str, dtype: torch.dtype) -> tuple[Chain, dict[str, Tensor], Tensor, Tensor, Tensor]:
     """Return a chain with its parameters, and inputs, targets and weights of three lanes."""
     rng = generator(0, name)
     model = NETWORKS[name]().to(dtype)
@@ -31,10 +31,10 @@ def setting(name: str, batch: int, dtype: torch.dtype) -> tuple[Chain, dict[str,
         nn.init.normal_(p, std=0.3, generator=rng)
     chain = chain_of(model)
     assert chain is not None
-    x = torch.rand(3, batch, 2, 8, 8, generator=rng, dtype=dtype)
+    x = torch.rand(3, 1, 2, 8, 8, generator=rng, dtype=dtype)
     classes = model[-1].out_features
-    y = one_hot(torch.randint(classes, (3, batch), generator=rng), classes).to(dtype)
-    return chain, dict(model.named_parameters()), x, y, torch.full((3, batch), 1 / batch, dtype=dtype)
+    y = one_hot(torch.randint(classes, (3, 1), generator=rng), classes).to(dtype)
+    return chain, dict(model.named_parameters()), x, y, torch.ones(3, 1, dtype=dtype)
 
 
 def summed(chain: Chain, parameters: dict[str, Tensor], seen: dict[str, Tensor], *rest: Tensor) -> Tensor:
@@ -44,10 +44,9 @@ def summed(chain: Chain, parameters: dict[str, Tensor], seen: dict[str, Tensor],
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
-@pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_distance_and_its_derivatives_are_those_of_the_gradients(name: str, batch: int, noise: float) -> None:
-    chain, parameters, x, y, w = setting(name, batch, torch.float64)
+def test_the_distance_and_its_derivatives_are_those_of_the_gradients(name: str, noise: float) -> None:
+    chain, parameters, x, y, w = setting(name, torch.float64)
     parameters = {n: p.detach() for n, p in parameters.items()}
     other = torch.rand(x.shape, generator=generator(1, "other"), dtype=x.dtype)
     with torch.no_grad():
@@ -56,7 +55,7 @@ def test_the_distance_and_its_derivatives_are_those_of_the_gradients(name: str, 
     answers = []
     for way in (summed, squared_distance):
         guess, soft = x.clone().requires_grad_(), y.clone().requires_grad_()
-        given = seen if way is summed else observed(chain, seen, batch)
+        given = seen if way is summed else observed(chain, seen)
         value = way(chain, parameters, given, guess, soft, w)
         factors = torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64)
         answers.append((value.detach(), *torch.autograd.grad((value * factors).sum(), (guess, soft))))
@@ -65,54 +64,39 @@ def test_the_distance_and_its_derivatives_are_those_of_the_gradients(name: str, 
 
 
 def test_only_matrices_of_low_rank_or_with_a_short_side_are_factored() -> None:
-    chain, parameters, x, y, w = setting("wide", 1, torch.float32)
+    chain, parameters, x, y, w = setting("wide", torch.float32)
     parameters = {n: p.detach() for n, p in parameters.items()}
     seen = {n: g[:, 0] for n, g in gradients_once(chain, parameters, x, y, w, True).items()}
     weights = [n for n, g in seen.items() if g.dim() == 3]
-    assert set(observed(chain, seen, 1).factors) == set(weights)
+    assert set(observed(chain, seen).factors) == set(weights)
     noisy = {n: g + torch.randn(g.shape, generator=generator(0, n)) for n, g in seen.items()}
-    found = observed(chain, noisy, 1)
+    found = observed(chain, noisy)
     assert set(found.factors) == {weights[2]} and {weights[0], weights[1]} <= set(found.gradients)
-    for given, each in ((seen, observed(chain, seen, 1)), (noisy, found)):
+    for given, each in ((seen, observed(chain, seen)), (noisy, found)):
         for name, f in each.factors.items():
             assert torch.allclose(f.left @ f.middle @ f.right.mT, given[name], atol=1e-5)
             assert torch.allclose(f.right.mT @ f.right, torch.eye(f.right.shape[2]).expand(3, -1, -1), atol=1e-5)
 
 
-@pytest.mark.parametrize("batch", [2, 8])
-def test_several_examples_give_the_sum_of_differences(batch: int) -> None:
-    """With more examples than classes, products between examples would cancel: in float32, distances below zero."""
-    chain, parameters, x, y, w = setting("wide", batch, torch.float32)
-    parameters = {n: p.detach() for n, p in parameters.items()}
-    seen = {n: g[:, 0] for n, g in gradients_once(chain, parameters, x, y, w, True).items()}
-    given = observed(chain, seen, batch)
-    assert not given.factors
-    assert torch.equal(squared_distance(chain, parameters, given, x, y, w), torch.zeros(3))
-    near = x + 1e-4 * torch.randn(x.shape, generator=generator(2, "near"))
-    assert torch.allclose(
-        squared_distance(chain, parameters, given, near, y, w), summed(chain, parameters, seen, near, y, w), rtol=1e-4
-    )
-
-
 def test_gradients_of_half_precision_are_not_factored() -> None:
-    chain = setting("wide", 1, torch.float32)[0]
+    chain = setting("wide", torch.float32)[0]
     seen = {"1.weight": torch.zeros(3, 40, 128), "3.weight": torch.zeros(3, 40, 40), "5.weight": torch.zeros(3, 3, 40)}
-    assert observed(chain, seen, 1).factors
-    assert not observed(chain, {name: g.bfloat16() for name, g in seen.items()}, 1).factors
+    assert observed(chain, seen).factors
+    assert not observed(chain, {name: g.bfloat16() for name, g in seen.items()}).factors
 
 
 def test_close_to_the_truth_the_distance_is_as_exact_as_a_sum_of_differences() -> None:
     """In float32, one step of 1e-4 from the truth: terms of the length of the gradient would hide the distance."""
-    chain, parameters, x, y, w = setting("convolutions", 1, torch.float32)
+    chain, parameters, x, y, w = setting("convolutions", torch.float32)
     parameters = {n: p.detach() for n, p in parameters.items()}
     seen = {n: g[:, 0] for n, g in gradients_once(chain, parameters, x, y, w, True).items()}
     whole = sum(float(g.square().sum()) for g in seen.values())
     near = x + 1e-4 * torch.randn(x.shape, generator=generator(2, "near"))
-    ours = squared_distance(chain, parameters, observed(chain, seen, 1), near, y, w)
+    ours = squared_distance(chain, parameters, observed(chain, seen), near, y, w)
     exact = {n: p.double() for n, p in parameters.items()}
     double = {n: g[:, 0] for n, g in gradients_once(chain, exact, x.double(), y.double(), w.double(), True).items()}
     slow = summed(chain, exact, double, near.double(), y.double(), w.double())
     assert float(slow.max()) < 1e-6 * whole
     assert torch.allclose(ours.double(), slow, rtol=0.05, atol=1e-13 * whole)
-    same = squared_distance(chain, parameters, observed(chain, seen, 1), x, y, w)
+    same = squared_distance(chain, parameters, observed(chain, seen), x, y, w)
     assert float(same.min()) >= 0 and float(same.max()) < 1e-12 * whole

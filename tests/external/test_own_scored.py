@@ -171,7 +171,7 @@ def test_an_attacker_without_public_examples_is_refused() -> None:
 def test_searches_are_checked_unless_every_example_leaked(
     success: list[bool], recognised: list[float] | None, checks: bool
 ) -> None:
-    """A reconstruction, or a recognised one, is a leak; an example that nobody could recognise is not."""
+    """A reconstruction, or a recognised one, is a leak; an example whose recognition is not known is not."""
     rows = pd.DataFrame({"success": success} | ({} if recognised is None else {"recognised": recognised}))
     calls: list[Any] = []
     quiet: Any = type("Quiet", (), {"tick": lambda *_: None, "close": lambda *_: None})()
