@@ -229,7 +229,7 @@ def test_the_private_numbers_of_two_parts_are_refused() -> None:
 
 
 def test_an_attack_that_knows_the_defense_searches_the_concealed_examples() -> None:
-    """The same search is nearer to every image with them than without, and finds one of three."""
+    """The same search finds one of three images with them, and none without; where it finds none, its errors say nothing."""
     errors = {}
     for knows in ("defense", "oblivious"):
         view, inputs, targets = leaked({"batch": (Conceal(iterations=20),)}, knows=knows)
@@ -243,8 +243,8 @@ def test_an_attack_that_knows_the_defense_searches_the_concealed_examples() -> N
         )
         found = attack((view,), generators(0, "start", [(0,), (1,), (2,)])).inputs
         errors[knows] = (found - inputs).square().flatten(1).mean(1).sqrt()
-    assert bool((errors["defense"] < errors["oblivious"]).all())
     assert float(errors["defense"].min()) < 0.1
+    assert float(errors["oblivious"].min()) > 0.2
 
 
 def test_hidden_numbers_are_the_last_coordinates_of_a_search() -> None:
