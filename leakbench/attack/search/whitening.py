@@ -117,10 +117,31 @@ def of_examples(inputs: Tensor, floor: float, base: Whitening | None = None) -> 
         moved: Tensor = everywhere * flat + (flat @ directions.T * there) @ directions
         return moved.reshape(x.shape)
 
+    root = _dense_root(directions, least, more)
+
+    def apply(z: Tensor) -> Tensor:
+        return along(z, least, more) if root is None else (z.flatten(1) @ root).reshape(z.shape)
+
+    def invert(x: Tensor) -> Tensor:
+        return along(x, 1 / least, less)
+
     if base is None:
-        return Whitening(mean, lambda z: along(z, least, more), lambda x: along(x, 1 / least, less))
+        return Whitening(mean, apply, invert)
     outer, inner = base.apply, base.invert
-    return Whitening(mean, lambda z: outer(along(z, least, more)), lambda x: along(inner(x), 1 / least, less))
+    return Whitening(mean, lambda z: outer(apply(z)), lambda x: invert(inner(x)))
+
+
+def _dense_root(directions: Tensor, everywhere: float, there: Tensor) -> Tensor | None:
+    """Return everywhere * I + D^T diag(there) D as a matrix (d, d); None if the directions D (r, d) have fewer numbers.
+
+    A search multiplies by it in every evaluation, there and back. The two products with D read twice as many numbers if r = d.
+    """
+    count, size = directions.shape
+    if 2 * count <= size:
+        return None
+    root = (directions.T * there) @ directions
+    root.diagonal().add_(everywhere)
+    return root
 
 
 def fitting_floor(inputs: Tensor, base: Whitening) -> float:

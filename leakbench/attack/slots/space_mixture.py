@@ -50,7 +50,11 @@ def prior_of(view: View, public: int) -> Mixture:
 
 def coordinates_of(view: View, public: int, mixture: Mixture, weight: float) -> Coordinates:
     """Return the coordinates in which the mixture of the first `public` examples is fitted, with its energy times `weight`."""
-    white = whitening_of(public_of(view, "mixture", public).inputs.to(view.like))
+    like = view.like
+    white = public_of(view, "mixture", public).once(
+        ("whitening with mirror images", like.dtype, like.device),
+        lambda examples: whitening_of(examples.inputs.to(like)),
+    )
 
     def energy(z: Tensor, _: Tensor) -> Tensor:
         return weight * mixture.energy(z).sum(1)
