@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from torch import Tensor
 
-from leakbench.core.types import Network, Parameters
+from leakbench.core.types import Parameters
 from leakbench.defense.guess import Chooses
 from leakbench.defense.transform import Stations
 from leakbench.engine.budget import ALL_CACHES, lanes_within
-from leakbench.engine.chain import Chain
-from leakbench.engine.matched import Observed, observed, squared_distance
 from leakbench.engine.side_by_side import Pieces
-from leakbench.federated.client import chain_in, runs_apart
-from leakbench.federated.view import View, neighbours
+from leakbench.federated.client import runs_apart
+from leakbench.federated.view import View
 
-__all__ = ["Matched", "averaged", "chooses", "cut_of", "matched_of", "releases", "responses"]
+__all__ = ["averaged", "chooses", "cut_of", "releases", "responses"]
 
 
 def releases(views: tuple[View, ...]) -> tuple[tuple[View, ...], ...]:
@@ -95,42 +93,3 @@ def responses(
             if guess is None or not alike:
                 guess = view.respond(inputs, targets, victims, by_what_leaked=True, hidden=hidden)
             yield guess, view
-
-
-@dataclass(frozen=True)
-class Matched:
-    """The squared distances of guesses' gradients from the observed ones, for a view whose update is a plain gradient.
-
-    Args:
-        chain: The layers of the network.
-        network: The network.
-        seen: The observed gradients of all victims.
-    """
-
-    chain: Chain
-    network: Network
-    seen: Observed
-
-    def __call__(self, inputs: Tensor, targets: Tensor, victims: Tensor) -> Tensor:
-        """Return the distances (n,) of guesses (n, 1, *s) with labels (n, 1, classes) for the victims in `victims` (n,)."""
-        where = neighbours(victims)
-        seen = self.seen.of(victims if where is None else where)
-        return squared_distance(
-            self.chain, self.network.parameters, seen, inputs, targets, inputs.new_ones(inputs.shape[:2])
-        )
-
-
-def matched_of(view: View) -> Matched | None:
-    """Return the squared distances for a view; None if its update is not the gradient of one example at one network.
-
-    They do not apply to batches and several clients, behind a defense that the attacker runs on its guess, after several local
-    steps or epochs, and to networks that `leakbench.engine` does not compute.
-    """
-    clock, network = view.clock, view.network
-    once = view.examples == 1 and (view.tap == "type-2" or view.cohort * view.local_steps * view.epochs == 1)
-    weights = clock.weight_decay or network.correction or network.own or not network.shared
-    plain = once and clock.client_optimizer == "sgd" and view.stations.before(view.tap) == Stations() and not weights
-    chain = chain_in(network, view.shape) if plain and not view.reads_draws else None
-    if chain is None:
-        return None
-    return Matched(chain, network, observed(chain, view.update))

@@ -1,13 +1,13 @@
-"""The squared distance of a chain's gradient from an observed one, without the gradients of linear layers.
+"""The squared distance of one example's gradient from an observed one, without the gradients of linear layers.
 
 The gradient of a linear layer for one example is a product of two vectors, and a distance needs only inner products with them.
-With orthonormal columns U and V, an observed gradient G = U S V^T, factors d = a U^T + d' and h = b V^T + h':
+With orthonormal columns U and V, an observed gradient G = U S V^T, and d = U a + d', h = V b + h':
 
-    |d^T h - G|^2 = |a^T b - S|^2 + |d'|^2 |b|^2 + |a|^2 |h'|^2 + |d'|^2 |h'|^2
+    |d h^T - G|^2 = |a b^T - S|^2 + |d'|^2 (|b|^2 + |h'|^2) + |a|^2 |h'|^2
 
-No term is negative, so that nothing cancels, and the distance is as exact as a sum of squared differences. A layer with 62 classes
-and 768 features then reads some thousand numbers for each example, not nine times 47,616. For several examples, the products
-between them would cancel.
+No term is negative, so that nothing cancels between them. A layer with 62 classes and 768 features then reads some thousand numbers
+for each example, not nine times 47,616. The factors and these products are in float64: close to the truth, d' and h' are small
+differences.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from torch.autograd.function import once_differentiable
 from leakbench.core.types import Parameters
 from leakbench.engine.chain import Chain, ThereAndBack
 from leakbench.engine.once import Along, Direction, pulled
-from leakbench.engine.steps import Affine
+from leakbench.engine.steps import Affine, Passed
 
 __all__ = ["Observed", "observed", "squared_distance"]
 
 SPARE = 4
 """Number of directions in which a gradient is tried beyond the one of an example."""
 
-ROUNDING = 8
-"""Largest length of a remainder, in units of the rounding error of the whole, that counts as zero."""
+STORED, COMPUTED = 2, 64
+"""Largest length of a remainder that counts as zero, relative to the whole: so many times the rounding error of the matrix's type,
+plus so many times that of float64, in which the remainder is computed."""
 
 NARROW = 4
 """A matrix whose sides differ by this factor is factored at any rank, since the shorter side bounds it."""
@@ -38,7 +39,7 @@ NARROW = 4
 
 @dataclass(frozen=True)
 class Factors:
-    """Matrices G = U S V^T of K lanes, with orthonormal columns of U and V.
+    """Matrices G = U S V^T of K lanes in float64, with orthonormal columns of U and V.
 
     Args:
         left: U (K, O, r).
@@ -69,141 +70,178 @@ class Observed:
 
     def of(self, lanes: Tensor | slice) -> Observed:
         """Return the gradients of some lanes."""
-        factors = {name: found.of(lanes) for name, found in self.factors.items()}
+        factors = {name: some.of(lanes) for name, some in self.factors.items()}
         return Observed({name: g[lanes] for name, g in self.gradients.items()}, factors)
 
 
 def observed(chain: Chain, gradients: Parameters) -> Observed:
     """Return observed gradients {p: (K, *p)}, those of linear layers factored if their rank is low or one of their sides is short.
 
-    The rank is that of all lanes together, so that noise in one lane changes the last digits of the others.
+    A layer is factored in all lanes or in none, so that noise in one lane changes the last digits of the others.
     """
     linear = [step.weight for step in chain.steps if isinstance(step, Affine) and step.kernel is None]
     exact = [name for name in linear if gradients[name].dtype in (torch.float32, torch.float64)]
-    factors = {name: found for name in exact if (found := _factored(gradients[name])) is not None}
+    factors = {name: some for name in exact if (some := _factored(gradients[name])) is not None}
     return Observed({name: g for name, g in gradients.items() if name not in factors}, factors)
 
 
 def _factored(matrices: Tensor) -> Factors | None:
     """Return the factors of (K, O, I); None if they would have as many numbers as the matrices."""
-    short, long = sorted(matrices.shape[1:])
-    if (tried := 1 + SPARE) < short // 2:
-        directions = torch.randn(matrices.shape[2], tried, generator=torch.Generator().manual_seed(0))
-        left = torch.linalg.qr(matrices @ directions.to(matrices)).Q
-        rest = matrices - left @ (left.mT @ matrices)
-        least = ROUNDING * torch.finfo(matrices.dtype).eps * torch.linalg.matrix_norm(matrices)
-        if bool((torch.linalg.matrix_norm(rest) <= least).all()):
-            return _by_left(matrices, left)
-    if NARROW * short > long:
-        return None
     if matrices.shape[1] > matrices.shape[2]:
         turned = _factored(matrices.mT)
         return None if turned is None else Factors(turned.right, turned.middle.mT, turned.left)
-    return _by_left(matrices, torch.eye(matrices.shape[1]).to(matrices).expand(len(matrices), -1, -1))
+    short, long = matrices.shape[1:]
+    if (tried := 1 + SPARE) < short // 2:
+        directions = torch.randn(long, tried, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        low = _of_low_rank(matrices, directions.to(matrices.device))
+        if low is not None:
+            return low
+    if NARROW * short > long:
+        return None
+    whole = torch.eye(short, dtype=torch.float64, device=matrices.device)
+    return _joined([_by_left(matrix.double(), whole) for matrix in matrices])
 
 
-def _by_left(matrices: Tensor, left: Tensor) -> Factors:
-    """Return the factors for U (K, O, r) whose columns span those of the matrices."""
-    right, middle = torch.linalg.qr(matrices.mT @ left)
-    return Factors(left, middle.mT.contiguous(), right)
+def _of_low_rank(matrices: Tensor, directions: Tensor) -> Factors | None:
+    """Return the factors if the images of `directions` (I, t) span the columns of every matrix, else None."""
+    lanes = []
+    rounding = STORED * torch.finfo(matrices.dtype).eps + COMPUTED * torch.finfo(torch.float64).eps
+    for matrix in matrices:  # One after the other, to save memory.
+        exact = matrix.double()
+        left = torch.linalg.qr(exact @ directions).Q
+        rest = exact - left @ (left.mT @ exact)
+        # Not `>`, since a lane with NaN is not factored either.
+        if not bool(torch.linalg.matrix_norm(rest) <= rounding * torch.linalg.matrix_norm(exact)):
+            return None
+        lanes.append(_by_left(exact, left))
+    return _joined(lanes)
 
 
-def squared_distance(
-    chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor, weights: Tensor
-) -> Tensor:
-    """Return the squared L2 distances (K,) of the sums of the examples' gradients from the observed ones.
+def _by_left(matrix: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return U, S and V of (O, I) for U (O, r) whose columns span those of the matrix."""
+    right, middle = torch.linalg.qr(matrix.mT @ left)
+    return left, middle.mT, right
 
-    Differentiable once, with respect to inputs and targets. All lanes share the parameters; the arguments are those of
-    `Chain.gradient`.
+
+def _joined(lanes: list[tuple[Tensor, Tensor, Tensor]]) -> Factors:
+    return Factors(*(torch.stack(each) for each in zip(*lanes, strict=True)))
+
+
+def squared_distance(chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the squared L2 distances (K,) of the examples' gradients from the observed ones.
+
+    Differentiable once, with respect to inputs and targets.
+
+    Args:
+        chain: The layers of the network.
+        parameters: {p: (*p)}, the same for all lanes.
+        seen: The observed gradients of the K lanes.
+        inputs: (K, 1, *s).
+        targets: (K, 1, classes).
+
+    Raises:
+        ValueError: For several examples in a lane, between whose gradients terms would cancel.
     """
-    found: Tensor = _Distance.apply(chain, parameters, seen, weights, inputs, targets)
+    if inputs.shape[1] != 1:
+        raise ValueError(f"inputs: got {inputs.shape[1]} examples for each gradient, expected 1")
+    found: Tensor = _Distance.apply(chain, parameters, seen, inputs, targets)
     return found
 
 
 class _Distance(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        chain: Chain,
-        parameters: Parameters,
-        seen: Observed,
-        weights: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
+        ctx: Any, chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor
     ) -> Tensor:
-        passage = chain.there_and_back(parameters, True, inputs, targets, weights)
-        apart, squares = _apart(passage, parameters, seen)
-        ctx.passage, ctx.apart, ctx.weights, ctx.targets = passage, apart, weights, targets
+        ctx.weights, ctx.targets = inputs.new_ones(inputs.shape[:2]), targets
+        ctx.passage = chain.there_and_back(parameters, True, inputs, targets, ctx.weights)
+        ctx.residuals, squares = _residuals(ctx.passage, parameters, seen)
         return squares
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        by_inputs, by_targets = pulled(ctx.passage, ctx.weights, ctx.targets, ctx.apart)
+        by_inputs, by_targets = pulled(ctx.passage, ctx.weights, ctx.targets, ctx.residuals)
         scale = 2 * gradients[0]
         by_inputs = by_inputs * scale.reshape(-1, *[1] * (by_inputs.dim() - 1))
-        return None, None, None, None, by_inputs, by_targets * scale[:, None, None]
+        return None, None, None, by_inputs, by_targets * scale[:, None, None]
 
 
-def _apart(passage: ThereAndBack, parameters: Parameters, seen: Observed) -> tuple[dict[int, Direction], Tensor]:
+def _residuals(passage: ThereAndBack, parameters: Parameters, seen: Observed) -> tuple[dict[int, Direction], Tensor]:
     """Return {layer: its gradient minus the observed one}, and the squared lengths (K,) of all together."""
     numbers = [i for i, step in enumerate(passage.chain.steps) if isinstance(step, Affine)]
-    apart: dict[int, Direction] = {}
+    residuals: dict[int, Direction] = {}
     squares: list[Tensor] = []
     for i, layer in zip(numbers, passage.layers(parameters), strict=True):
         name, bias = layer.layer.weight, layer.layer.bias
         if name in seen.factors:
-            rest = None if bias is None else layer.sums.sum(1, keepdim=True) - seen.gradients[bias][:, None]
-            far = _Far.of(seen.factors[name], layer.deltas[:, :, 0], layer.columns[:, :, 0], rest)
-            apart[i] = far
-            squares += [far.square(), *([] if rest is None else [rest.square().sum((1, 2))])]
+            rest = None if bias is None else layer.sums - seen.gradients[bias][:, None]
+            product = _Product.of(seen.factors[name], layer.deltas[:, 0, 0], layer.columns[:, 0, 0], rest)
+            residuals[i] = product
+            squares += [product.square().to(passage.chances), *([] if rest is None else [_square(rest)])]
         else:
             rests = [g - seen.gradients[n][:, None] for n, g in layer.merged().items()]
-            apart[i] = Along(layer.layer, True, *rests)
-            squares += [torch.linalg.vecdot(each.flatten(1), each.flatten(1)) for each in rests]
-    return apart, torch.stack(squares).sum(0)
+            residuals[i] = Along(layer.layer, True, *rests)
+            squares += map(_square, rests)
+    return residuals, torch.stack(squares).sum(0)
+
+
+def _square(each: Tensor) -> Tensor:
+    flat = each.flatten(1)
+    square: Tensor = torch.linalg.vecdot(flat, flat)
+    return square
 
 
 @dataclass(frozen=True)
-class _Far:
-    """The gradient d^T h of a linear layer minus the observed U S V^T.
+class _Product:
+    """The gradient d h^T of a linear layer minus the observed U S V^T.
 
     Args:
         factors: The observed gradient.
-        within: (a, b), the parts (K, B, r) and (K, B, q) of d and h in the columns of U and V.
-        without: (d', h'), the rest.
-        middle: a^T b - S.
-        products: (a a^T, b b^T, d' d'^T, h' h'^T), (K, B, B) each.
+        a, b: The coordinates (K, r) of d in the columns of U, and (K, q) of h in those of V.
+        d, h: What is left of d (K, O) and of h (K, I).
+        middle: a b^T - S.
+        lengths: (|a|^2, |b|^2, |d'|^2, |h'|^2), each (K, 1).
         bias: The bias's gradient minus the observed one, (K, 1, O); None without a bias.
     """
 
     factors: Factors
-    within: tuple[Tensor, Tensor]
-    without: tuple[Tensor, Tensor]
+    a: Tensor
+    b: Tensor
+    d: Tensor
+    h: Tensor
     middle: Tensor
-    products: tuple[Tensor, Tensor, Tensor, Tensor]
+    lengths: tuple[Tensor, Tensor, Tensor, Tensor]
     bias: Tensor | None
 
     @classmethod
-    def of(cls, factors: Factors, delta: Tensor, entered: Tensor, bias: Tensor | None) -> _Far:
-        """Return the difference for d = `delta` (K, B, O) and h = `entered` (K, B, I)."""
-        a, b = delta @ factors.left, entered @ factors.right
-        d, h = delta - a @ factors.left.mT, entered - b @ factors.right.mT
-        products = (a @ a.mT, b @ b.mT, d @ d.mT, h @ h.mT)
-        return cls(factors, (a, b), (d, h), a.mT @ b - factors.middle, products, bias)
+    def of(cls, factors: Factors, delta: Tensor, entered: Tensor, bias: Tensor | None) -> _Product:
+        """Return the difference for d = `delta` (K, O) and h = `entered` (K, I)."""
+        d, h = delta.double(), entered.double()
+        a, b = _times(d, factors.left), _times(h, factors.right)
+        d, h = d - _times(a, factors.left.mT), h - _times(b, factors.right.mT)
+        a_a, b_b, d_d, h_h = (x.square().sum(1, keepdim=True) for x in (a, b, d, h))
+        return cls(factors, a, b, d, h, a[:, :, None] * b[:, None] - factors.middle, (a_a, b_b, d_d, h_h), bias)
 
     def square(self) -> Tensor:
-        """Return its squared length (K,), without the bias."""
-        aa, bb, dd, hh = self.products
-        return self.middle.square().sum((1, 2)) + (dd * (bb + hh) + aa * hh).sum((1, 2))
+        """Return its squared length (K,) in float64, without the bias."""
+        a, b, d, h = self.lengths
+        return self.middle.square().sum((1, 2)) + (d * (b + h) + a * h)[:, 0]
 
-    def moved(self, done: Any) -> Tensor:
-        """Return what it makes of h: the tangent (K, B, O) of the layer's output along it."""
-        (a, b), (d, _), (_, bb, _, hh) = self.within, self.without, self.products
-        found = (b @ self.middle.mT + hh @ a) @ self.factors.left.mT + (hh + bb) @ d
+    def moved(self, done: Passed) -> Tensor:
+        """Return what it makes of h: the tangent (K, 1, O) of the layer's output along it."""
+        _, b, _, h = self.lengths
+        inside = _times(self.b, self.middle.mT) + h * self.a
+        found = (_times(inside, self.factors.left.mT) + (h + b) * self.d)[:, None].to(done.answer)
         return found if self.bias is None else found + self.bias
 
     def returned(self, delta: Tensor, entered: torch.Size) -> Tensor:
-        """Return what its transpose makes of d: the derivative (K, B, I) by the layer's input."""
-        (a, b), (_, h), (aa, _, dd, _) = self.within, self.without, self.products
-        return (a @ self.middle + dd @ b) @ self.factors.right.mT + (aa + dd) @ h
+        """Return what its transpose makes of d: the derivative (K, 1, I) by the layer's input."""
+        a, _, d, _ = self.lengths
+        inside = _times(self.a, self.middle) + d * self.b
+        return (_times(inside, self.factors.right.mT) + (a + d) * self.h)[:, None].to(delta)
+
+
+def _times(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Return rows (K, n) times one matrix each (K, n, m)."""
+    return torch.bmm(rows[:, None], matrices)[:, 0]

@@ -37,6 +37,7 @@ __all__ = [
     "Examples",
     "LocalIteration",
     "augmented",
+    "chain_in",
     "client_update",
     "example_signal",
     "local_iterations",

@@ -76,12 +76,15 @@ class Public:
     def once(self, key: Hashable, compute: Callable[[Public], T]) -> T:
         """Return `compute` of the examples; the result is kept, so that searches with the same public examples share it.
 
+        The examples and the result must not be changed afterwards.
+
         Args:
             key: What is computed, with everything else that it depends on.
             compute: Takes the examples.
         """
         if key not in self.found:
-            self.found[key] = compute(self)
+            # Threads that compute it at once all get the result of the first one.
+            self.found.setdefault(key, compute(self))
         found: T = self.found[key]
         return found
 
@@ -90,7 +93,9 @@ class Public:
         return vars(self) | {"found": {}}
 
     def first(self, most: int) -> Public:
-        """Return the first examples, at most `most`; the same object each time."""
+        """Return the first examples, at most `most`; the same object each time, and this one if those are all."""
+        if most >= len(self.labels):
+            return self
         return self.once(("first", most), lambda public: public.at(slice(most)))
 
     def at(self, chosen: Tensor | slice) -> Public:
@@ -260,6 +265,17 @@ class View:
         stations = self.stations.before(self.tap)
         scaled = bool(self.clock.weight_decay) and bool(stations.client or stations.server)
         return self.tap == "type-2" or (self.clock.client_optimizer == "sgd" and not scaled)
+
+    @property
+    def of_one_example(self) -> bool:
+        """Whether each update is the gradient of one example at the sent weights, with nothing added and no defense before it.
+
+        `leakbench.federated.leakage.leak` then returns the plain gradient of a guess.
+        """
+        alone = self.tap == "type-2" or self.cohort * self.local_steps * self.batch == 1
+        added = bool(self.clock.weight_decay or self.network.correction or self.network.own)
+        undefended = self.of_gradients and self.stations.before(self.tap) == Stations()
+        return alone and undefended and not added and self.clock.client_optimizer == "sgd"
 
     @property
     def reads_draws(self) -> bool:

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from leakbench.attack import Attack
-from leakbench.attack.looks import matched_of
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.slots.distance import Likelihood, SquaredL2
 from leakbench.attack.slots.space import Pixels
+from leakbench.attack.squared_distances import squared_distances
 from leakbench.core.recipe import resolve
 from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, Network
@@ -78,30 +78,74 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("distance", [SquaredL2(), Likelihood()])
-@pytest.mark.parametrize("name", MATCHED)
-def test_the_value_and_its_derivatives_stay_the_same(name: str, distance: Any) -> None:
-    seen = view(**MATCHED[name])
+def points(space: Any, hidden: torch.Tensor | None = None) -> Any:
+    """The part of `Points` that says which distances are needed."""
+    return type("Points", (), {"hidden": hidden, "space": space})
+
+
+def cpl(distance: Any) -> GradientMatching:
     method = resolve("attacks", Attack, "cpl")[1].method
     assert isinstance(method, GradientMatching)
-    method, space, found = dataclasses.replace(method, distance=distance), Pixels()(seen), matched_of(seen)
+    return dataclasses.replace(method, distance=distance)
+
+
+@pytest.mark.parametrize("distance", [SquaredL2(), Likelihood(), Likelihood(floor=0.5)])
+@pytest.mark.parametrize("name", MATCHED)
+def test_the_value_and_its_derivatives_stay_the_same(name: str, distance: Any) -> None:
+    seen = dataclasses.replace(view(**MATCHED[name]), noise=0.3)
+    found = squared_distances(seen)
     assert found is not None and found.seen.factors
     rng = generator(1, "guess")
     lanes = torch.tensor([2, 0, 1, 2])
     guess = torch.rand(4, seen.examples, *SHAPE, generator=rng, dtype=torch.float64)
     soft = torch.rand(4, seen.examples, CLASSES, generator=rng, dtype=torch.float64).softmax(-1)
+
+    class Other(type(distance)):  # type: ignore[misc]
+        """A subclass, for which the gradients of guesses are computed."""
+
     answers = []
-    for matched in (((found, distance.divisor(seen)),), None):
-        z, targets = space.encode(guess).requires_grad_(), soft.clone().requires_grad_()
-        value = method._value((seen,), space, z, targets, None, lanes, matched)
-        answers.append((value.detach(), *torch.autograd.grad(value.sum(), (z, targets))))
+    for one in (distance, Other(**dataclasses.asdict(distance))):
+        x, y = guess.clone().requires_grad_(), soft.clone().requires_grad_()
+        [value] = cpl(one)._distances((seen,), points(Pixels()(seen)))(x, y, lanes, None)
+        answers.append((value.detach(), *torch.autograd.grad(value.sum(), (x, y))))
     for ours, slow in zip(*answers, strict=True):
         assert torch.allclose(ours, slow, rtol=1e-9, atol=1e-10 * float(slow.abs().max()))
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_other_updates_need_the_gradients_of_guesses(name: str) -> None:
-    assert matched_of(view(**PLAIN[name])) is None
+    assert squared_distances(view(**PLAIN[name])) is None
+
+
+def test_a_network_that_was_sent_with_other_weights_or_other_numbers_needs_them() -> None:
+    seen = view()
+    network = seen.network
+    for changed in (
+        {"correction": {n: p[None] for n, p in network.parameters.items()}},
+        {"own": {n: p[None] for n, p in network.parameters.items()}},
+        {"parameters": {n: p.expand(VICTIMS, *p.shape) for n, p in network.parameters.items()}, "shared": False},
+        {"parameters": {n: p.float() for n, p in network.parameters.items()}},
+    ):
+        other = {
+            name: value for name, value in changed.items() if name in {f.name for f in dataclasses.fields(network)}
+        }
+        assert squared_distances(dataclasses.replace(seen, network=dataclasses.replace(network, **other))) is None
+
+
+def test_several_observations_private_numbers_and_unreached_layers_need_them() -> None:
+    seen, method = view(), cpl(SquaredL2())
+    space = Pixels()(seen)
+    assert method._squared((seen,), points(space)) is not None
+    assert method._squared((seen, seen), points(space)) is None
+    assert method._squared((seen,), points(space, torch.zeros(VICTIMS, 2))) is None
+    assert method._squared((seen,), points(dataclasses.replace(space, unreached=frozenset({"0.bias"})))) is None
+
+
+def test_two_networks_that_show_the_same_victims_are_added() -> None:
+    one, other = view(), view()
+    x, y = torch.rand(VICTIMS, 1, *SHAPE).double(), one_hot(torch.zeros(VICTIMS, 1).long(), CLASSES).double()
+    distances = cpl(SquaredL2())._distances((one, other), points(Pixels()(one)))
+    assert len([*distances(x, y, torch.arange(VICTIMS), None)]) == 2
 
 
 def test_a_distance_of_a_user_is_not_replaced() -> None:
@@ -110,8 +154,4 @@ def test_a_distance_of_a_user_is_not_replaced() -> None:
             return super().__call__(*given) / 2
 
     seen = view()
-    method = resolve("attacks", Attack, "cpl")[1].method
-    assert isinstance(method, GradientMatching)
-    points: Any = type("Points", (), {"hidden": None, "space": Pixels()(seen)})
-    assert method._matched((seen,), points) is not None
-    assert dataclasses.replace(method, distance=Half())._matched((seen,), points) is None
+    assert cpl(Half())._squared((seen,), points(Pixels()(seen))) is None

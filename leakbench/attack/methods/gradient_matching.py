@@ -6,7 +6,7 @@ of these; the loop is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, TypeAlias
@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.clock import begun, cut_short, late_of
-from leakbench.attack.looks import Matched, averaged, cut_of, matched_of, releases, responses
+from leakbench.attack.looks import averaged, cut_of, releases, responses
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENT, Descended, Descent, Running, Terms, descend, together
 from leakbench.attack.slots.distance import DISTANCE, Distance, Likelihood, MeasuresLikelihood, SquaredL2
@@ -27,6 +27,7 @@ from leakbench.attack.slots.priors import PRIOR, Prior
 from leakbench.attack.slots.space import SPACE, Coordinates, Pixels, Space
 from leakbench.attack.slots.start import START, Start
 from leakbench.attack.slots.stop import STOP, Iterations, Stop
+from leakbench.attack.squared_distances import squared_distances
 from leakbench.core.answers import Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.fitted import RecordedFits
@@ -41,6 +42,9 @@ __all__ = ["GradientMatching", "Points", "Value", "searched"]
 
 Value: TypeAlias = Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
 """(coordinates (v, M, d), targets (v, M, classes), hidden (v, h) or None, lanes (v,)) -> values (v,) to minimise."""
+
+Distances: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor | None], Iterable[Tensor]]
+"""(inputs (v, M, *s), targets (v, M, classes), victims (v,), hidden (v, h) or None) -> the distance (v,) of each observation."""
 
 
 @part("method.gradient_matching")
@@ -133,47 +137,55 @@ class GradientMatching:
     def _searched(
         self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop, rngs: Generators
     ) -> Descended:
-        matched = self._matched(views, points)
-
-        def value(z: Tensor, targets: Tensor, hidden: Tensor | None, lanes: Tensor) -> Tensor:
-            return self._value(views, points.space, z, targets, hidden, lanes % views[0].victims, matched)
-
         searches = views[0].searches
         running = None if searches is None else searches.begin(self)
+        value = self._value(views, points)
         return searched(points, start, value, self.descent, stop, cut_of(views), running, views[0].tick)
 
-    def _matched(self, views: tuple[View, ...], points: Points) -> tuple[tuple[Matched, float], ...] | None:
-        """Return the squared distances of each view and their divisors; None if the gradients of guesses are needed themselves."""
+    def _value(self, views: tuple[View, ...], points: Points) -> Value:
+        """Return what the searches minimise: the distances, the energy of the coordinates and the priors."""
+        distances = self._distances(views, points)
+
+        def value(z: Tensor, targets: Tensor, hidden: Tensor | None, lanes: Tensor) -> Tensor:
+            victims = lanes % views[0].victims
+            inputs = points.space.decode(z)
+            value = points.space.energy(z, targets)
+            if hidden is not None and isinstance(self.distance, MeasuresLikelihood):
+                value = value + hidden.square().sum(1) / 2
+            for distance in distances(inputs, targets, victims, hidden):
+                value = value + distance
+            for prior in self.priors:
+                value = value + prior(inputs, views[0], victims)
+            return value
+
+        return value
+
+    def _distances(self, views: tuple[View, ...], points: Points) -> Distances:
+        """Return the function of guesses that yields their distances from the observations of each view."""
+        squares = self._squared(views, points)
+        if squares is not None:
+            return squares
+
+        def by_gradients(inputs: Tensor, targets: Tensor, victims: Tensor, hidden: Tensor | None) -> Iterator[Tensor]:
+            for guess, view in responses(views, inputs, targets, victims, hidden):
+                reached = {name: g for name, g in guess.items() if name not in points.space.unreached}
+                yield self.distance(reached, view.observed(victims), view)
+
+        return by_gradients
+
+    def _squared(self, views: tuple[View, ...], points: Points) -> Distances | None:
+        """Return `_distances` without the gradients of guesses, for squared distances from those of one example, else None."""
         alone = len(releases(views)) == len(views) and points.hidden is None and not points.space.unreached
         distance = self.distance
         # A subclass may be another distance.
         if not alone or not (type(distance) is SquaredL2 or type(distance) is Likelihood):
             return None
-        found = [(matched, distance.divisor(view)) for view in views if (matched := matched_of(view)) is not None]
-        return tuple(found) if len(found) == len(views) else None
-
-    def _value(
-        self,
-        views: tuple[View, ...],
-        space: Coordinates,
-        z: Tensor,
-        targets: Tensor,
-        hidden: Tensor | None,
-        victims: Tensor,
-        matched: tuple[tuple[Matched, float], ...] | None = None,
-    ) -> Tensor:
-        inputs = space.decode(z)
-        value = space.energy(z, targets)
-        if hidden is not None and isinstance(self.distance, MeasuresLikelihood):
-            value = value + hidden.square().sum(1) / 2
-        for squares, divisor in matched or ():
-            value = value + squares(inputs, targets, victims) / divisor
-        for guess, view in responses(views, inputs, targets, victims, hidden) if matched is None else ():
-            reached = {name: g for name, g in guess.items() if name not in space.unreached}
-            value = value + self.distance(reached, view.observed(victims), view)
-        for prior in self.priors:
-            value = value + prior(inputs, views[0], victims)
-        return value
+        each = [(squares, distance.divisor(view)) for view in views if (squares := squared_distances(view)) is not None]
+        if len(each) < len(views):
+            return None
+        return lambda inputs, targets, victims, _: (
+            squares(inputs, targets, victims) / divisor for squares, divisor in each
+        )
 
 
 def searched(

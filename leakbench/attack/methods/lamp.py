@@ -77,8 +77,10 @@ class Lamp(GradientMatching):
     def _searched(
         self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop, rngs: Generators
     ) -> Descended:
+        whole = self._value(views, points)
+
         def value(z: Tensor, targets: Tensor, hidden: Tensor | None, lanes: Tensor) -> Tensor:
-            return self._value(views, points.space, z, targets, None, lanes % views[0].victims)
+            return whole(z, targets, None, lanes)
 
         seeds = [int(torch.randint(2**62, (), generator=rng)) for _ in range(self.restarts) for rng in rngs]
         candidates = _Candidates.of(views[0], points, value, self, tuple(seeds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -83,7 +84,8 @@ class Whitened:
         like = view.like
         if self.source == "public" or (self.source == "usual" and len(view.shape) != 3):
             public = public_of(view, "whitened", self.public)
-            key = (type(self), self.floor, self.by_class, view.classes, like.dtype, like.device)
+            # The prior depends neither on its weight nor, with the same examples, on their largest number.
+            key = (dataclasses.replace(self, weight=1.0, public=1), view.classes, like.dtype, like.device)
             return public.once(key, lambda examples: self._fitted(examples, view.classes, like))
         if self.by_class:
             raise InputError(

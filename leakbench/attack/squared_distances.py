@@ -1,0 +1,47 @@
+"""Squared distances of guesses' gradients from those of one example, without the gradients of linear layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from leakbench.core.types import Network
+from leakbench.engine.chain import Chain
+from leakbench.engine.matched import Observed, observed, squared_distance
+from leakbench.federated.client import chain_in
+from leakbench.federated.view import View, neighbours
+
+__all__ = ["SquaredDistances", "squared_distances"]
+
+
+@dataclass(frozen=True)
+class SquaredDistances:
+    """The squared distances of guesses' gradients from the observed ones, for a view whose updates are gradients of one example.
+
+    Args:
+        chain: The layers of the network.
+        network: The network.
+        seen: The observed gradients of all victims.
+    """
+
+    chain: Chain
+    network: Network
+    seen: Observed
+
+    def __call__(self, inputs: Tensor, targets: Tensor, victims: Tensor) -> Tensor:
+        """Return the distances (n,) of guesses (n, 1, *s) with labels (n, 1, classes) for the victims in `victims` (n,)."""
+        where = neighbours(victims)
+        seen = self.seen.of(victims if where is None else where)
+        return squared_distance(self.chain, self.network.parameters, seen, inputs, targets)
+
+
+def squared_distances(view: View) -> SquaredDistances | None:
+    """Return the squared distances for a view; None if its updates need the gradients of guesses.
+
+    They need them if they are not the gradient of one example, and behind networks that `leakbench.engine` does not compute.
+    """
+    network = view.network
+    same = all(p.dtype == view.like.dtype for p in network.parameters.values())
+    chain = chain_in(network, view.shape) if view.of_one_example and network.shared and same else None
+    return None if chain is None else SquaredDistances(chain, network, observed(chain, view.update))
