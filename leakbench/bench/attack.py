@@ -22,6 +22,7 @@ from leakbench.attack.slots.descent import Search, Terms
 from leakbench.attack.slots.stop import Iterations
 from leakbench.bench.figure import Figure, absent
 from leakbench.bench.operations import ceiling, layer_products, matching_operations
+from leakbench.bench.peers import Leak, peers_to_eta
 from leakbench.bench.size import Size
 from leakbench.bench.timing import ONE, either_way, least, median, one_thread_each, with_threads
 from leakbench.cell import Cell, Request, resolve_cell
@@ -59,10 +60,13 @@ class Leaked:
         """New generators, one per victim, so that every search has the same start."""
         return generators(0, "bench", [(v,) for v in range(self.view.victims)])
 
+    def error(self, answers: Tensor, lanes: Tensor) -> Tensor:
+        """Return the RMSE (n,) of answers (n, *s) for the victims in `lanes` (n,)."""
+        return (answers.clamp(0, 1) - self.real[lanes]).flatten(1).square().mean(1).sqrt()
+
     def success(self, answers: Tensor, lanes: Tensor) -> float:
         """Return the ASR of answers (n, *s) for the victims in `lanes` (n,)."""
-        error = (answers.clamp(0, 1) - self.real[lanes]).flatten(1).square().mean(1).sqrt()
-        return float((error <= self.eta).float().mean())
+        return float((self.error(answers, lanes) <= self.eta).float().mean())
 
 
 def leaked(dataset: str, data_dir: Path | None, victims: int, outer: int) -> Leaked:
@@ -219,10 +223,12 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
     """Return the seconds per victim until a reconstruction of CPL is a success.
 
     All victims are searched together to the end. A victim's time is the share of the search's time that its evaluations took until
-    the first point within eta, of those after each of the first 40 outer iterations. `whitened` is left out for tables.
+    the first point within eta, of those after each of the first 40 outer iterations. `whitened` is left out for tables. The parts
+    have the same of breaching and LeakPro for some of the victims, if these packages are installed.
     """
     leak = leaked(dataset, data_dir, size.alone_to_eta * 4, size.to_eta)
     starts, parts, seconds = _Starts(leak), dict[str, float](), list[float]()
+    lanes = torch.arange(leak.view.victims)
     for name in TO_ETA if len(leak.view.shape) == 3 else TO_ETA[:1]:
         method = resolve("attacks", Attack, name)[1].method
         assert isinstance(method, GradientMatching)  # noqa: S101 - said to mypy; it holds by construction
@@ -241,16 +247,19 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
                 f"{name}, evaluations to eta": float(spent.median()),
             }
         parts[f"{name}, share of the victims that reach eta"] = float(spent.isfinite().double().mean())
+        parts[f"{name}, RMSE at the end"] = float(leak.error(answer.inputs[:, 0], lanes).median())
         seconds = times if name == "cpl" else seconds
     parts |= _one_by_one(leak, starts, size)
+    peers, reasons = _peers(leak, starts, size)
     if not all(map(math.isfinite, seconds)):
         return absent(f"most of the {leak.view.victims} searches did not reach eta in {size.to_eta} outer iterations")
     return Figure(
         "s",
         f"CPL on {leak.cell.names['dataset']}, {leak.view.victims} victims together: median seconds a victim until the RMSE is"
-        f" at most {leak.eta:.3g}, the share of the search's time that its evaluations took",
+        f" at most {leak.eta:.3g}, the share of the search's time that its evaluations took"
+        + "".join(f"; {reason}" for reason in reasons),
         tuple(seconds),
-        parts,
+        parts | peers,
     )
 
 
@@ -270,15 +279,50 @@ def _spent_to_eta(leak: Leaked, answer: Reconstruction) -> Tensor:
 def _one_by_one(leak: Leaked, starts: _Starts, size: Size) -> dict[str, float]:
     """Return the parts of `torch.optim.LBFGS` for one victim after another, with CPL's starts."""
     taken: list[float] = []
+    evaluations: list[float] = []
     for victim in range(min(size.alone_to_eta, leak.view.victims)):
         within = partial(_within, leak, torch.tensor([victim]))
         began = time.perf_counter()
         found = with_threads(1, partial(starts.search, victim, size.to_eta, until=within))
-        taken.append(time.perf_counter() - began if within(found.inputs) else math.inf)
-    middle = statistics.median(taken)
-    reached = {"torch.optim.LBFGS one by one, one thread, s to eta": middle} if math.isfinite(middle) else {}
+        seconds = time.perf_counter() - began
+        taken.append(seconds if within(found.inputs) else math.inf)
+        evaluations.append(found.evaluations if within(found.inputs) else math.inf)
+    reached = {
+        "torch.optim.LBFGS one by one, one thread, s to eta": statistics.median(taken),
+        "torch.optim.LBFGS, evaluations to eta": statistics.median(evaluations),
+    }
     share = sum(map(math.isfinite, taken)) / len(taken)
-    return {**reached, f"torch.optim.LBFGS, share of {len(taken)} that reach eta": share}
+    return {
+        **{name: middle for name, middle in reached.items() if math.isfinite(middle)},
+        f"torch.optim.LBFGS, share of {len(taken)} that reach eta": share,
+    }
+
+
+def _peers(leak: Leaked, starts: _Starts, size: Size) -> tuple[dict[str, float], list[str]]:
+    """Return the parts of breaching and LeakPro for the first victims, and why some are left out."""
+    if not size.peers:
+        return {}, ["breaching and LeakPro are left out with --quick"]
+    if len(leak.view.shape) != 3 or leak.view.shape[0] != 3:
+        return {}, ["breaching and LeakPro are left out, since their total variation needs three channels"]
+    network = leak.view.network
+    model = copy.deepcopy(network.model)
+    model.load_state_dict({n: p.detach() for n, p in network.parameters.items()})
+    leaks = [
+        Leak(
+            model,
+            {n: u[victim] for n, u in leak.view.update.items()},
+            starts.targets[victim].argmax(1),
+            leak.real[victim : victim + 1],
+            leak.view.classes,
+            partial(_error, leak, torch.tensor([victim])),
+        )
+        for victim in range(min(size.peers, leak.view.victims))
+    ]
+    return peers_to_eta(leaks, leak.eta, size.peer_steps)
+
+
+def _error(leak: Leaked, lanes: Tensor, answers: Tensor) -> float:
+    return float(leak.error(answers, lanes))
 
 
 def _within(leak: Leaked, lanes: Tensor, answers: Tensor) -> bool:
