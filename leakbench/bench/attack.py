@@ -7,10 +7,11 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,8 @@ from leakbench.federated.view import View
 from leakbench.measure.closeness import eta_of
 
 __all__ = ["TimedDescent", "attack_floor_ratio", "attack_speedup", "search_alone", "seconds_to_eta"]
+
+T = TypeVar("T")
 
 EVALUATIONS = 5
 """Number of evaluations in a row whose mean is one repeat of `attack_floor_ratio`."""
@@ -234,21 +237,18 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
         assert isinstance(method, GradientMatching)  # noqa: S101 - said to mypy; it holds by construction
         attack = dataclasses.replace(method, stop=Iterations(limit=size.to_eta))
         dataclasses.replace(attack, stop=Iterations(limit=1))((leak.view,), leak.rngs)  # warm
-        times: list[float] = []
+        each: list[float] = []
         for _ in range(size.rarely):
             began = time.perf_counter()
             answer = attack((leak.view,), leak.rngs)
-            an_evaluation = (time.perf_counter() - began) / float(answer.evaluations.sum())
-            spent = _spent_to_eta(leak, answer)
-            times.append(float(spent.median()) * an_evaluation)
-        if bool(spent.median().isfinite()):
-            parts |= {
-                f"{name}, s to eta": statistics.median(times),
-                f"{name}, evaluations to eta": float(spent.median()),
-            }
+            each.append((time.perf_counter() - began) / float(answer.evaluations.sum()))
+        spent = _spent_to_eta(leak, answer)
+        for which, some in _some(spent.tolist(), size).items():
+            parts |= _middles({f"{name}, s to eta{which}": [n * statistics.median(each) for n in some]})
+            parts |= _middles({f"{name}, evaluations to eta{which}": some})
         parts[f"{name}, share of the victims that reach eta"] = float(spent.isfinite().double().mean())
         parts[f"{name}, RMSE at the end"] = float(leak.error(answer.inputs[:, 0], lanes).median())
-        seconds = times if name == "cpl" else seconds
+        seconds = [statistics.median(spent.tolist()) * s for s in each] if name == "cpl" else seconds
     parts |= _one_by_one(leak, starts, size)
     peers, reasons = _peers(leak, starts, size)
     if not all(map(math.isfinite, seconds)):
@@ -287,15 +287,24 @@ def _one_by_one(leak: Leaked, starts: _Starts, size: Size) -> dict[str, float]:
         seconds = time.perf_counter() - began
         taken.append(seconds if within(found.inputs) else math.inf)
         evaluations.append(found.evaluations if within(found.inputs) else math.inf)
-    reached = {
-        "torch.optim.LBFGS one by one, one thread, s to eta": statistics.median(taken),
-        "torch.optim.LBFGS, evaluations to eta": statistics.median(evaluations),
-    }
+    parts = dict[str, float]()
+    for which, some in _some(list(zip(taken, evaluations, strict=True)), size).items():
+        times, counts = zip(*some, strict=True)
+        parts |= _middles({f"torch.optim.LBFGS one by one, one thread, s to eta{which}": times})
+        parts |= _middles({f"torch.optim.LBFGS, evaluations to eta{which}": counts})
     share = sum(map(math.isfinite, taken)) / len(taken)
-    return {
-        **{name: middle for name, middle in reached.items() if math.isfinite(middle)},
-        f"torch.optim.LBFGS, share of {len(taken)} that reach eta": share,
-    }
+    return {**parts, f"torch.optim.LBFGS, share of {len(taken)} that reach eta": share}
+
+
+def _some(values: Sequence[T], size: Size) -> dict[str, Sequence[T]]:
+    """Return the values of all victims, and of the first ones, which breaching and LeakPro search too."""
+    return {"": values} | ({f", first {size.peers}": values[: size.peers]} if size.peers else {})
+
+
+def _middles(several: dict[str, Sequence[float]]) -> dict[str, float]:
+    """Return the medians that are finite: those that most victims reach."""
+    middles = {name: statistics.median(values) for name, values in several.items()}
+    return {name: middle for name, middle in middles.items() if math.isfinite(middle)}
 
 
 def _peers(leak: Leaked, starts: _Starts, size: Size) -> tuple[dict[str, float], list[str]]:
@@ -318,7 +327,7 @@ def _peers(leak: Leaked, starts: _Starts, size: Size) -> tuple[dict[str, float],
         )
         for victim in range(min(size.peers, leak.view.victims))
     ]
-    return peers_to_eta(leaks, leak.eta, size.peer_steps)
+    return peers_to_eta(leaks, leak.eta, size.peer_evaluations)
 
 
 def _error(leak: Leaked, lanes: Tensor, answers: Tensor) -> float:

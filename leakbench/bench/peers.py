@@ -26,8 +26,11 @@ from leakbench.core.types import Parameters
 
 __all__ = ["PEERS", "Leak", "Peer", "Stopwatch", "peers_to_eta"]
 
-TRIAL = 10
-"""Steps of the trials that warm the peer's code and choose the number of threads."""
+LBFGS = 20
+"""Evaluations of a step of `torch.optim.LBFGS` with its default numbers."""
+
+TRIAL = 40
+"""Evaluations of the trials that warm the peer's code and choose the number of threads."""
 
 TRIALS = 3
 """Number of trials with each number of threads."""
@@ -65,7 +68,7 @@ class Peer:
     Args:
         module: The module that is imported; its first name is the package's.
         install: How to install the package.
-        prepare: Takes a leak and the largest number of the optimizer's steps; returns the search.
+        prepare: Takes a leak and the largest number of evaluations; returns the search.
     """
 
     module: str
@@ -73,14 +76,15 @@ class Peer:
     prepare: Callable[[Leak, int], Search]
 
 
-def _breaching(preset: str, leak: Leak, steps: int) -> Search:
+def _breaching(preset: str, leak: Leak, evaluations: int) -> Search:
     """Prepare an attack of breaching, with the normalisation of mean 0 and standard deviation 1.
 
     The attacks that search for the label together with the image refuse a given one.
     """
     package = importlib.import_module("breaching")
     config = package.get_attack_config(preset)
-    config.optim.max_iterations = min(config.optim.max_iterations, steps)
+    each = LBFGS if config.optim.optimizer == "L-BFGS" else 1
+    config.optim.max_iterations = min(config.optim.max_iterations, evaluations // each)
     attacker = package.attacks.prepare_attack(leak.model, nn.CrossEntropyLoss(), config)
     _, channels, *_ = leak.inputs.shape
     metadata = _Metadata(
@@ -112,7 +116,7 @@ class _Metadata(dict[str, Any]):
     __getattr__ = dict.__getitem__
 
 
-def _leakpro(leak: Leak, steps: int) -> Search:
+def _leakpro(leak: Leak, evaluations: int) -> Search:
     """Prepare Inverting Gradients of LeakPro, with the normalisation of mean 0 and standard deviation 1.
 
     LeakPro's client computes the gradient itself. The reconstruction is that of least loss: LeakPro reports the one that is
@@ -123,7 +127,7 @@ def _leakpro(leak: Leak, steps: int) -> Search:
     """
     module = importlib.import_module("leakpro.attacks.gia_attacks.invertinggradients")
     config = module.InvertingConfig()
-    config.at_iterations = min(config.at_iterations, steps)
+    config.at_iterations = min(config.at_iterations, evaluations)
     channels = leak.inputs.shape[1]
     zero, one = torch.zeros(channels, 1, 1), torch.ones(channels, 1, 1)
     client = DataLoader(TensorDataset(leak.inputs, leak.label))
@@ -208,13 +212,13 @@ class Stopwatch:
         self.began += time.perf_counter() - now
 
 
-def peers_to_eta(leaks: Sequence[Leak], eta: float, steps: int) -> tuple[dict[str, float], list[str]]:
+def peers_to_eta(leaks: Sequence[Leak], eta: float, evaluations: int) -> tuple[dict[str, float], list[str]]:
     """Search the victims of the leaks one by one with each peer.
 
     Args:
         leaks: The victims.
         eta: Largest RMSE of a success.
-        steps: Largest number of steps of a search; where the package's own is larger, its schedule of step sizes is scaled.
+        evaluations: Largest number of evaluations of a search. If a package's own is larger, its schedule is scaled.
 
     Returns:
         The parts of the figure, and the reason for each peer that is left out.
@@ -227,11 +231,11 @@ def peers_to_eta(leaks: Sequence[Leak], eta: float, steps: int) -> tuple[dict[st
             except ImportError as error:
                 reasons[f"{peer.module.partition('.')[0]} is left out ({error}): {peer.install}"] = None
                 continue
-            parts |= _parts(name, _searches(peer, leaks, eta, steps))
+            parts |= _parts(name, _searches(peer, leaks, eta, evaluations))
     return parts, list(reasons)
 
 
-def _searches(peer: Peer, leaks: Sequence[Leak], eta: float, steps: int) -> tuple[int, list[Stopwatch]]:
+def _searches(peer: Peer, leaks: Sequence[Leak], eta: float, evaluations: int) -> tuple[int, list[Stopwatch]]:
     """Return (the number of threads, the stopwatches of the victims); trials choose ours or one."""
     watches = [Stopwatch(leak.error, eta) for leak in leaks]
     with torch.random.fork_rng(devices=[]):
@@ -240,7 +244,7 @@ def _searches(peer: Peer, leaks: Sequence[Leak], eta: float, steps: int) -> tupl
         threads = 1 if min(ways, key=partial(median, taken)) == ONE else torch.get_num_threads()
         for victim, (leak, watch) in enumerate(zip(leaks, watches, strict=True)):
             torch.manual_seed(victim)
-            with_threads(threads, partial(watch.run, peer.prepare(leak, steps)))
+            with_threads(threads, partial(watch.run, peer.prepare(leak, evaluations)))
     return threads, watches
 
 

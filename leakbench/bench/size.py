@@ -30,7 +30,7 @@ class Size:
         to_eta: Largest number of outer iterations of the searches whose time until success is measured.
         alone_to_eta: Number of victims of these that are searched one by one; four times as many are searched together.
         peers: Number of victims that breaching and LeakPro search; 0 leaves them out.
-        peer_steps: Largest number of steps of their searches.
+        peer_evaluations: Largest number of evaluations of their searches.
         sizes: Whether one evaluation is timed at all sizes of an attack, or at a few.
     """
 
@@ -52,7 +52,7 @@ class Size:
     to_eta: int
     alone_to_eta: int
     peers: int
-    peer_steps: int
+    peer_evaluations: int
     sizes: bool
 
 
@@ -74,8 +74,8 @@ FULL = Size(
     ranked=500,
     to_eta=40,
     alone_to_eta=8,
-    peers=4,
-    peer_steps=4000,
+    peers=3,
+    peer_evaluations=8000,
     sizes=True,
 )
 
@@ -98,6 +98,6 @@ QUICK = Size(
     to_eta=8,
     alone_to_eta=2,
     peers=0,
-    peer_steps=0,
+    peer_evaluations=0,
     sizes=False,
 )

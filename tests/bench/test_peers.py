@@ -135,10 +135,12 @@ class FakeBreaching:
 
     def config(self, attack: str) -> Any:
         print("Loading attack configuration")
-        kind, steps = {"invertinggradients": ("optimization", 24000), "deepleakage": ("joint-optimization", 1200)}[
-            attack
-        ]
-        return SimpleNamespace(attack_type=kind, optim=SimpleNamespace(max_iterations=steps))
+        kind, optimizer, steps = {
+            "invertinggradients": ("optimization", "adam", 24000),
+            "deepleakage": ("joint-optimization", "L-BFGS", 1200),
+        }[attack]
+        optim = SimpleNamespace(optimizer=optimizer, max_iterations=steps)
+        return SimpleNamespace(attack_type=kind, optim=optim)
 
     def prepare(self, model: nn.Module, loss: nn.Module, config: Any) -> Any:
         def reconstruct(payload: Any, shared: Any, secrets: Any) -> Any:
@@ -185,10 +187,10 @@ def test_breaching_is_handed_the_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inverting Gradients is given the label; DLG searches for it, and refuses a given one."""
     fake, given = FakeBreaching(monkeypatch), leak()
     inverting, dlg = (PEERS[f"breaching, {name}"] for name in ("Inverting Gradients", "DLG by L-BFGS"))
-    inverting.prepare(given, 4000)()
-    dlg.prepare(given, 4000)()
+    inverting.prepare(given, 8000)()
+    dlg.prepare(given, 8000)()
     (config, payload, shared), (joint, _, unlabelled) = fake.calls
-    assert (config.optim.max_iterations, joint.optim.max_iterations) == (4000, 1200)
+    assert (config.optim.max_iterations, joint.optim.max_iterations) == (8000, 400)
     assert unlabelled["metadata"]["labels"] is None and shared["metadata"]["labels"].tolist() == [2]
     assert shared["metadata"]["num_data_points"] == 1
     for gradient, (name, p), sent in zip(
@@ -270,7 +272,7 @@ def test_the_packages_search(name: str) -> None:
     torch.manual_seed(0)
     before = given.error(torch.rand(1, *SHAPE))
     watch = Stopwatch(given.error, 0.05)
-    watch.run(PEERS[name].prepare(given, 40 if dlg else 100))
+    watch.run(PEERS[name].prepare(given, 800 if dlg else 100))
     assert watch.steps == (40 if dlg else 100)
     assert watch.final < before
     if dlg:
