@@ -231,6 +231,8 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
     """
     leak = leaked(dataset, data_dir, size.alone_to_eta * 4, size.to_eta)
     starts, parts, seconds = _Starts(leak), dict[str, float](), list[float]()
+    peers, reasons = _peers(leak, starts, size)
+    first = size.peers if peers else 0
     lanes = torch.arange(leak.view.victims)
     for name in TO_ETA if len(leak.view.shape) == 3 else TO_ETA[:1]:
         method = resolve("attacks", Attack, name)[1].method
@@ -243,14 +245,13 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
             answer = attack((leak.view,), leak.rngs)
             each.append((time.perf_counter() - began) / float(answer.evaluations.sum()))
         spent = _spent_to_eta(leak, answer)
-        for which, some in _some(spent.tolist(), size).items():
+        for which, some in _some(spent.tolist(), first).items():
             parts |= _middles({f"{name}, s to eta{which}": [n * statistics.median(each) for n in some]})
             parts |= _middles({f"{name}, evaluations to eta{which}": some})
         parts[f"{name}, share of the victims that reach eta"] = float(spent.isfinite().double().mean())
         parts[f"{name}, RMSE at the end"] = float(leak.error(answer.inputs[:, 0], lanes).median())
         seconds = [statistics.median(spent.tolist()) * s for s in each] if name == "cpl" else seconds
-    parts |= _one_by_one(leak, starts, size)
-    peers, reasons = _peers(leak, starts, size)
+    parts |= _one_by_one(leak, starts, size.alone_to_eta, size.to_eta, first)
     if not all(map(math.isfinite, seconds)):
         return absent(f"most of the {leak.view.victims} searches did not reach eta in {size.to_eta} outer iterations")
     return Figure(
@@ -276,19 +277,23 @@ def _spent_to_eta(leak: Leaked, answer: Reconstruction) -> Tensor:
     return spent.masked_fill(~within.any(0), torch.inf)
 
 
-def _one_by_one(leak: Leaked, starts: _Starts, size: Size) -> dict[str, float]:
-    """Return the parts of `torch.optim.LBFGS` for one victim after another, with CPL's starts."""
+def _one_by_one(leak: Leaked, starts: _Starts, count: int, outer: int, first: int) -> dict[str, float]:
+    """Return the parts of `torch.optim.LBFGS` for `count` victims, one after another, with CPL's starts.
+
+    Args:
+        first: Number of victims that breaching and LeakPro search too.
+    """
     taken: list[float] = []
     evaluations: list[float] = []
-    for victim in range(min(size.alone_to_eta, leak.view.victims)):
+    for victim in range(min(count, leak.view.victims)):
         within = partial(_within, leak, torch.tensor([victim]))
         began = time.perf_counter()
-        found = with_threads(1, partial(starts.search, victim, size.to_eta, until=within))
+        found = with_threads(1, partial(starts.search, victim, outer, until=within))
         seconds = time.perf_counter() - began
         taken.append(seconds if within(found.inputs) else math.inf)
         evaluations.append(found.evaluations if within(found.inputs) else math.inf)
     parts = dict[str, float]()
-    for which, some in _some(list(zip(taken, evaluations, strict=True)), size).items():
+    for which, some in _some(list(zip(taken, evaluations, strict=True)), first).items():
         times, counts = zip(*some, strict=True)
         parts |= _middles({f"torch.optim.LBFGS one by one, one thread, s to eta{which}": times})
         parts |= _middles({f"torch.optim.LBFGS, evaluations to eta{which}": counts})
@@ -296,9 +301,9 @@ def _one_by_one(leak: Leaked, starts: _Starts, size: Size) -> dict[str, float]:
     return {**parts, f"torch.optim.LBFGS, share of {len(taken)} that reach eta": share}
 
 
-def _some(values: Sequence[T], size: Size) -> dict[str, Sequence[T]]:
+def _some(values: Sequence[T], first: int) -> dict[str, Sequence[T]]:
     """Return the values of all victims, and of the first ones, which breaching and LeakPro search too."""
-    return {"": values} | ({f", first {size.peers}": values[: size.peers]} if size.peers else {})
+    return {"": values} | ({f", first {first}": values[:first]} if first else {})
 
 
 def _middles(several: dict[str, Sequence[float]]) -> dict[str, float]:

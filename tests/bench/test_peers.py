@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import sys
@@ -14,8 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakbench.bench import peers
-from leakbench.bench.attack import seconds_to_eta
+from leakbench.bench import attack, peers
 from leakbench.bench.peers import PEERS, Leak, Stopwatch, peers_to_eta
 from leakbench.bench.size import QUICK
 
@@ -257,10 +257,44 @@ def test_each_peer_has_its_parts(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert never[f"{name}, share of 3 that reach eta"] == 0 and f"{name}, s to eta" not in never
 
 
+def test_the_packages_are_handed_the_first_victims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their gradients are those of the network and the images at the attacker's label."""
+    few = attack.leaked("digits", None, 3, 1)
+    coloured = dataclasses.replace(few, view=dataclasses.replace(few.view, shape=(3, *few.view.shape[1:])))
+    handed: list[Any] = []
+    monkeypatch.setattr(attack, "peers_to_eta", lambda *given: handed.append(given) or ({"s": 1.0}, ["none"]))
+    size = dataclasses.replace(QUICK, peers=2, peer_evaluations=9)
+    assert attack._peers(coloured, attack._Starts(few), size) == ({"s": 1.0}, ["none"])
+    [(leaks, eta, evaluations)] = handed
+    assert (len(leaks), eta, evaluations) == (2, few.eta, 9)
+    for each in leaks:
+        loss = nn.functional.cross_entropy(each.model(each.inputs), each.label)
+        gradients = torch.autograd.grad(loss, list(each.model.parameters()))
+        for (name, _), gradient in zip(each.model.named_parameters(), gradients, strict=True):
+            assert torch.allclose(gradient, each.update[name], atol=1e-6)
+        assert each.error(each.inputs) == 0 and each.error(each.inputs + 9) > 0
+    assert attack._peers(few, attack._Starts(few), size)[1] == [
+        "breaching and LeakPro are left out, since their total variation needs three channels"
+    ]
+
+
+def test_medians_of_searches_that_mostly_fail_are_left_out() -> None:
+    """Those of the first victims too, which have a part only if the packages search them."""
+    values = [3.0, math.inf, 1.0, 2.0, math.inf]
+    assert {which: list(some) for which, some in attack._some(values, 2).items()} == {
+        "": values,
+        ", first 2": values[:2],
+    }
+    assert list(attack._some(values, 0)) == [""]
+    assert attack._middles({"a": values, "b": values[:2], "c": values[3:4]}) == {"a": 3.0, "c": 2.0}
+
+
 @pytest.mark.slow
-def test_a_trial_leaves_the_peers_out() -> None:
-    figure = seconds_to_eta(QUICK, "digits", None)
-    assert "breaching and LeakPro are left out with --quick" in figure.said + figure.reason
+def test_a_trial_leaves_the_packages_out() -> None:
+    figure = attack.seconds_to_eta(QUICK, "digits", None)
+    assert "breaching and LeakPro are left out with --quick" in figure.said
+    assert not any("first" in part or "LeakPro" in part for part in figure.parts)
+    assert figure.parts["cpl, s to eta"] == pytest.approx(figure.median)
 
 
 @pytest.mark.filterwarnings("ignore")
