@@ -75,7 +75,7 @@ FULL = Size(
     to_eta=40,
     alone_to_eta=8,
     peers=3,
-    peer_evaluations=8000,
+    peer_evaluations=4000,
     sizes=True,
 )
 
