@@ -23,7 +23,7 @@ from leakbench.attack.slots.descent import Search, Terms
 from leakbench.attack.slots.stop import Iterations
 from leakbench.bench.figure import Figure, absent
 from leakbench.bench.operations import ceiling, layer_products, matching_operations
-from leakbench.bench.peers import Leak, peers_to_eta
+from leakbench.bench.peers import Leak, peers_to_eta, share
 from leakbench.bench.size import Size
 from leakbench.bench.timing import ONE, either_way, least, median, one_thread_each, with_threads
 from leakbench.cell import Cell, Request, resolve_cell
@@ -248,7 +248,7 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
         for which, some in _some(spent.tolist(), first).items():
             parts |= _middles({f"{name}, s to eta{which}": [n * statistics.median(each) for n in some]})
             parts |= _middles({f"{name}, evaluations to eta{which}": some})
-        parts[f"{name}, share of the victims that reach eta"] = float(spent.isfinite().double().mean())
+            parts[f"{name}, share of the victims that reach eta{which}"] = share(some)
         parts[f"{name}, RMSE at the end"] = float(leak.error(answer.inputs[:, 0], lanes).median())
         seconds = [statistics.median(spent.tolist()) * s for s in each] if name == "cpl" else seconds
     parts |= _one_by_one(leak, starts, size.alone_to_eta, size.to_eta, first)
@@ -297,8 +297,8 @@ def _one_by_one(leak: Leaked, starts: _Starts, count: int, outer: int, first: in
         times, counts = zip(*some, strict=True)
         parts |= _middles({f"torch.optim.LBFGS one by one, one thread, s to eta{which}": times})
         parts |= _middles({f"torch.optim.LBFGS, evaluations to eta{which}": counts})
-    share = sum(map(math.isfinite, taken)) / len(taken)
-    return {**parts, f"torch.optim.LBFGS, share of {len(taken)} that reach eta": share}
+        parts[f"torch.optim.LBFGS, share of {len(times)} that reach eta"] = share(times)
+    return parts
 
 
 def _some(values: Sequence[T], first: int) -> dict[str, Sequence[T]]:

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from leakbench.bench.timing import ONE, either_way, in_turns, median, with_threads
 from leakbench.core.types import Parameters
 
-__all__ = ["PEERS", "Leak", "Peer", "Stopwatch", "peers_to_eta"]
+__all__ = ["PEERS", "Leak", "Peer", "Stopwatch", "peers_to_eta", "share"]
 
 LBFGS = 20
 """Evaluations of a step of `torch.optim.LBFGS` with its default numbers."""
@@ -254,14 +254,18 @@ def _parts(name: str, searches: tuple[int, list[Stopwatch]]) -> dict[str, float]
         "s to eta": statistics.median(watch.seconds for watch in watches),
         "evaluations to eta": statistics.median(watch.evaluations for watch in watches),
     }
-    share = sum(math.isfinite(watch.seconds) for watch in watches) / len(watches)
     return {
         **{f"{name}, {part}": value for part, value in until.items() if math.isfinite(value)},
-        f"{name}, share of {len(watches)} that reach eta": share,
+        f"{name}, share of {len(watches)} that reach eta": share([watch.seconds for watch in watches]),
         f"{name}, RMSE at the end": statistics.median(watch.final for watch in watches),
         f"{name}, s of a whole search": statistics.median(watch.whole for watch in watches),
         f"{name}, threads": float(threads),
     }
+
+
+def share(values: Sequence[float]) -> float:
+    """Return the share of finite values: of searches that were a success."""
+    return sum(map(math.isfinite, values)) / len(values)
 
 
 @contextlib.contextmanager
