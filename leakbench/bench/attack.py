@@ -7,10 +7,11 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from leakbench.attack.slots.descent import Search, Terms
 from leakbench.attack.slots.stop import Iterations
 from leakbench.bench.figure import Figure, absent
 from leakbench.bench.operations import ceiling, layer_products, matching_operations
+from leakbench.bench.peers import Leak, peers_to_eta, share
 from leakbench.bench.size import Size
 from leakbench.bench.timing import ONE, either_way, least, median, one_thread_each, with_threads
 from leakbench.cell import Cell, Request, resolve_cell
@@ -36,6 +38,8 @@ from leakbench.federated.view import View
 from leakbench.measure.closeness import eta_of
 
 __all__ = ["TimedDescent", "attack_floor_ratio", "attack_speedup", "search_alone", "seconds_to_eta"]
+
+T = TypeVar("T")
 
 EVALUATIONS = 5
 """Number of evaluations in a row whose mean is one repeat of `attack_floor_ratio`."""
@@ -59,10 +63,13 @@ class Leaked:
         """New generators, one per victim, so that every search has the same start."""
         return generators(0, "bench", [(v,) for v in range(self.view.victims)])
 
+    def error(self, answers: Tensor, lanes: Tensor) -> Tensor:
+        """Return the RMSE (n,) of answers (n, *s) for the victims in `lanes` (n,)."""
+        return (answers.clamp(0, 1) - self.real[lanes]).flatten(1).square().mean(1).sqrt()
+
     def success(self, answers: Tensor, lanes: Tensor) -> float:
         """Return the ASR of answers (n, *s) for the victims in `lanes` (n,)."""
-        error = (answers.clamp(0, 1) - self.real[lanes]).flatten(1).square().mean(1).sqrt()
-        return float((error <= self.eta).float().mean())
+        return float((self.error(answers, lanes) <= self.eta).float().mean())
 
 
 def leaked(dataset: str, data_dir: Path | None, victims: int, outer: int) -> Leaked:
@@ -219,38 +226,41 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
     """Return the seconds per victim until a reconstruction of CPL is a success.
 
     All victims are searched together to the end. A victim's time is the share of the search's time that its evaluations took until
-    the first point within eta, of those after each of the first 40 outer iterations. `whitened` is left out for tables.
+    the first point within eta, of those after each of the first 40 outer iterations. `whitened` is left out for tables. The parts
+    have the same of breaching and LeakPro for some of the victims, if these packages are installed.
     """
     leak = leaked(dataset, data_dir, size.alone_to_eta * 4, size.to_eta)
     starts, parts, seconds = _Starts(leak), dict[str, float](), list[float]()
+    peers, reasons = _peers(leak, starts, size)
+    first = size.peers if peers else 0
+    lanes = torch.arange(leak.view.victims)
     for name in TO_ETA if len(leak.view.shape) == 3 else TO_ETA[:1]:
         method = resolve("attacks", Attack, name)[1].method
         assert isinstance(method, GradientMatching)  # noqa: S101 - said to mypy; it holds by construction
         attack = dataclasses.replace(method, stop=Iterations(limit=size.to_eta))
         dataclasses.replace(attack, stop=Iterations(limit=1))((leak.view,), leak.rngs)  # warm
-        times: list[float] = []
+        each: list[float] = []
         for _ in range(size.rarely):
             began = time.perf_counter()
             answer = attack((leak.view,), leak.rngs)
-            an_evaluation = (time.perf_counter() - began) / float(answer.evaluations.sum())
-            spent = _spent_to_eta(leak, answer)
-            times.append(float(spent.median()) * an_evaluation)
-        if bool(spent.median().isfinite()):
-            parts |= {
-                f"{name}, s to eta": statistics.median(times),
-                f"{name}, evaluations to eta": float(spent.median()),
-            }
-        parts[f"{name}, share of the victims that reach eta"] = float(spent.isfinite().double().mean())
-        seconds = times if name == "cpl" else seconds
-    parts |= _one_by_one(leak, starts, size)
+            each.append((time.perf_counter() - began) / float(answer.evaluations.sum()))
+        spent = _spent_to_eta(leak, answer)
+        for which, some in _some(spent.tolist(), first).items():
+            parts |= _middles({f"{name}, s to eta{which}": [n * statistics.median(each) for n in some]})
+            parts |= _middles({f"{name}, evaluations to eta{which}": some})
+            parts[f"{name}, share of the victims that reach eta{which}"] = share(some)
+        parts[f"{name}, RMSE at the end"] = float(leak.error(answer.inputs[:, 0], lanes).median())
+        seconds = [statistics.median(spent.tolist()) * s for s in each] if name == "cpl" else seconds
+    parts |= _one_by_one(leak, starts, size.alone_to_eta, size.to_eta, first)
     if not all(map(math.isfinite, seconds)):
         return absent(f"most of the {leak.view.victims} searches did not reach eta in {size.to_eta} outer iterations")
     return Figure(
         "s",
         f"CPL on {leak.cell.names['dataset']}, {leak.view.victims} victims together: median seconds a victim until the RMSE is"
-        f" at most {leak.eta:.3g}, the share of the search's time that its evaluations took",
+        f" at most {leak.eta:.3g}, the share of the search's time that its evaluations took"
+        + "".join(f"; {reason}" for reason in reasons),
         tuple(seconds),
-        parts,
+        parts | peers,
     )
 
 
@@ -267,18 +277,66 @@ def _spent_to_eta(leak: Leaked, answer: Reconstruction) -> Tensor:
     return spent.masked_fill(~within.any(0), torch.inf)
 
 
-def _one_by_one(leak: Leaked, starts: _Starts, size: Size) -> dict[str, float]:
-    """Return the parts of `torch.optim.LBFGS` for one victim after another, with CPL's starts."""
+def _one_by_one(leak: Leaked, starts: _Starts, count: int, outer: int, first: int) -> dict[str, float]:
+    """Return the parts of `torch.optim.LBFGS` for `count` victims, one after another, with CPL's starts.
+
+    Args:
+        first: Number of victims that breaching and LeakPro search too.
+    """
     taken: list[float] = []
-    for victim in range(min(size.alone_to_eta, leak.view.victims)):
+    evaluations: list[float] = []
+    for victim in range(min(count, leak.view.victims)):
         within = partial(_within, leak, torch.tensor([victim]))
         began = time.perf_counter()
-        found = with_threads(1, partial(starts.search, victim, size.to_eta, until=within))
-        taken.append(time.perf_counter() - began if within(found.inputs) else math.inf)
-    middle = statistics.median(taken)
-    reached = {"torch.optim.LBFGS one by one, one thread, s to eta": middle} if math.isfinite(middle) else {}
-    share = sum(map(math.isfinite, taken)) / len(taken)
-    return {**reached, f"torch.optim.LBFGS, share of {len(taken)} that reach eta": share}
+        found = with_threads(1, partial(starts.search, victim, outer, until=within))
+        seconds = time.perf_counter() - began
+        taken.append(seconds if within(found.inputs) else math.inf)
+        evaluations.append(found.evaluations if within(found.inputs) else math.inf)
+    parts = dict[str, float]()
+    for which, some in _some(list(zip(taken, evaluations, strict=True)), first).items():
+        times, counts = zip(*some, strict=True)
+        parts |= _middles({f"torch.optim.LBFGS one by one, one thread, s to eta{which}": times})
+        parts |= _middles({f"torch.optim.LBFGS, evaluations to eta{which}": counts})
+        parts[f"torch.optim.LBFGS, share of {len(times)} that reach eta"] = share(times)
+    return parts
+
+
+def _some(values: Sequence[T], first: int) -> dict[str, Sequence[T]]:
+    """Return the values of all victims, and of the first ones, which breaching and LeakPro search too."""
+    return {"": values} | ({f", first {first}": values[:first]} if first else {})
+
+
+def _middles(several: dict[str, Sequence[float]]) -> dict[str, float]:
+    """Return the medians that are finite: those that most victims reach."""
+    middles = {name: statistics.median(values) for name, values in several.items()}
+    return {name: middle for name, middle in middles.items() if math.isfinite(middle)}
+
+
+def _peers(leak: Leaked, starts: _Starts, size: Size) -> tuple[dict[str, float], list[str]]:
+    """Return the parts of breaching and LeakPro for the first victims, and why some are left out."""
+    if not size.peers:
+        return {}, ["breaching and LeakPro are left out with --quick"]
+    if len(leak.view.shape) != 3 or leak.view.shape[0] != 3:
+        return {}, ["breaching and LeakPro are left out, since their total variation needs three channels"]
+    network = leak.view.network
+    model = copy.deepcopy(network.model)
+    model.load_state_dict({n: p.detach() for n, p in network.parameters.items()})
+    leaks = [
+        Leak(
+            model,
+            {n: u[victim] for n, u in leak.view.update.items()},
+            starts.targets[victim].argmax(1),
+            leak.real[victim : victim + 1],
+            leak.view.classes,
+            partial(_error, leak, torch.tensor([victim])),
+        )
+        for victim in range(min(size.peers, leak.view.victims))
+    ]
+    return peers_to_eta(leaks, leak.eta, size.peer_evaluations)
+
+
+def _error(leak: Leaked, lanes: Tensor, answers: Tensor) -> float:
+    return float(leak.error(answers, lanes))
 
 
 def _within(leak: Leaked, lanes: Tensor, answers: Tensor) -> bool:

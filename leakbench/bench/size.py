@@ -29,6 +29,8 @@ class Size:
         ranked: Number of victims that are ranked among 1,000 candidates.
         to_eta: Largest number of outer iterations of the searches whose time until success is measured.
         alone_to_eta: Number of victims of these that are searched one by one; four times as many are searched together.
+        peers: Number of victims that breaching and LeakPro search; 0 leaves them out.
+        peer_evaluations: Largest number of evaluations of their searches.
         sizes: Whether one evaluation is timed at all sizes of an attack, or at a few.
     """
 
@@ -49,6 +51,8 @@ class Size:
     ranked: int
     to_eta: int
     alone_to_eta: int
+    peers: int
+    peer_evaluations: int
     sizes: bool
 
 
@@ -70,6 +74,8 @@ FULL = Size(
     ranked=500,
     to_eta=40,
     alone_to_eta=8,
+    peers=3,
+    peer_evaluations=4000,
     sizes=True,
 )
 
@@ -91,5 +97,7 @@ QUICK = Size(
     ranked=50,
     to_eta=8,
     alone_to_eta=2,
+    peers=0,
+    peer_evaluations=0,
     sizes=False,
 )
