@@ -267,13 +267,15 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
 def _spent_to_eta(leak: Leaked, answer: Reconstruction) -> Tensor:
     """Return (V,), the gradient evaluations of each victim until its first point within eta; infinite if none is.
 
-    A snapshot is the best point before the step that its evaluations include, so that those of the previous one led to it.
+    A snapshot is the best point before the step that its evaluations include, so that those of the previous one led to it. After
+    the end of a search, it may also be the point after the last step, so that all count.
     """
     error = (answer.iterates[:, :, 0] - leak.real).flatten(2).square().mean(2).sqrt()
     within = error <= leak.eta
-    first = within.to(torch.int8).argmax(0)
+    first = within.to(torch.int8).argmax(0)[None]
     before = torch.cat([torch.zeros_like(answer.spent[:1]), answer.spent[:-1]])
-    spent = before.gather(0, first[None])[0].double()
+    after = answer.spent.gather(0, first)[0]
+    spent = torch.where(after == answer.evaluations, after, before.gather(0, first)[0]).double()
     return spent.masked_fill(~within.any(0), torch.inf)
 
 

@@ -156,23 +156,34 @@ def test_an_evaluation_lasts_until_its_slowest_share_is_done(monkeypatch: pytest
 
 
 def test_the_evaluations_until_eta_are_those_of_the_first_snapshot_within_it() -> None:
-    """The first victim is within eta at the second snapshot, the second at once and away again, the third never.
+    """The first victim at the second snapshot, the second at once and away again, the third at the end, the fourth never.
 
-    A snapshot has the best point before its step, to which the evaluations of the step before led.
+    A snapshot has the best point before its step, to which the evaluations of the step before led; the last also that after it.
     """
-    leak = attack.leaked("digits", None, 3, 1)
-    far = torch.tensor([[0.5, 0.0, 0.5], [0.0, 0.5, 0.5], [0.0, 0.5, 0.5]])
+    leak = attack.leaked("digits", None, 4, 1)
+    far = torch.tensor([[0.5, 0.0, 0.5, 0.5], [0.0, 0.5, 0.5, 0.5], [0.0, 0.5, 0.0, 0.5]])
+    spent = torch.tensor([[20], [40], [61]]).expand(3, 4)
     answer = dataclasses.replace(
         leak.attack((leak.view,), leak.rngs),
-        iterates=(leak.real + far.reshape(3, 3, *[1] * (leak.real.dim() - 1)))[:, :, None],
-        spent=torch.tensor([[20, 20, 20], [40, 40, 40], [60, 60, 60]]),
+        iterates=(leak.real + far.reshape(3, 4, *[1] * (leak.real.dim() - 1)))[:, :, None],
+        spent=spent,
+        evaluations=spent[-1],
     )
     assert leak.eta < 0.5
-    assert attack._spent_to_eta(leak, answer).tolist() == [20, 0, math.inf]
+    assert attack._spent_to_eta(leak, answer).tolist() == [20, 0, 61, math.inf]
+
+
+def test_a_search_that_ends_within_eta_counts_all_its_evaluations() -> None:
+    """With one outer step, the only snapshot has the point after it."""
+    leak = attack.leaked("digits", None, 3, 1)
+    answer = leak.attack((leak.view,), leak.rngs)
+    assert answer.spent.tolist() == [answer.evaluations.tolist()]
+    sure = dataclasses.replace(leak, eta=1.0)
+    assert attack._spent_to_eta(sure, answer).tolist() == answer.evaluations.tolist()
 
 
 def test_a_single_search_ends_where_it_is_told_to() -> None:
-    """The first outer step that ends below half the start's distance."""
+    """After the second outer step."""
     seen, real = view(1)
     truth, start = {n: u[0] for n, u in seen.update.items()}, real[0] + 0.1
     targets, network = torch.eye(4, dtype=torch.float64)[:1], seen.network
