@@ -170,7 +170,7 @@ PEERS = {
 class Stopwatch:
     """Times a search until its point is a success for the first time, and to its end; comparing takes none of the time.
 
-    Each step of any of PyTorch's optimizers is compared, of which a search runs one, whose first tensor is the point.
+    Each step of any of PyTorch's optimizers is compared. A search runs one of them, whose first tensor is the point.
 
     Args:
         error: Takes a point and returns its RMSE.
