@@ -314,11 +314,7 @@ def test_rearrangements_of_some_lanes_are_judged_by_their_own_victims() -> None:
     wrong = torch.stack([SENTENCES[0][[0, 2, 1, 3, 4, 5]], SENTENCES[1][[0, 3, 2, 1, 4, 5]], SENTENCES[2]]).long()
     z = space.encode((WordEmbeddings.of(of, "test").weight[0][wrong] * (wrong != 0)[..., None])[:, None])
     points = Points(space, z.shape[1:], one_hot(LABELS, 2).float()[:, None], joint=False)
-
-    def value(z: Tensor, targets: Tensor, hidden: Tensor, lanes: Tensor) -> Tensor:
-        return method._value((of,), space, z, targets, None, lanes)
-
-    chosen = _Candidates.of(of, points, value, method, (3, 4, 5))
+    chosen = _Candidates.of(of, points, method._value((of,), points), method, (3, 4, 5))
     for together in (1, 7, chosen.together):
         orders = dataclasses.replace(chosen, together=together)(points.joined(z)[[1, 0]], torch.tensor([1, 0]), 2)
         assert torch.equal(wrong[[1, 0]].gather(1, orders[:, 0]), SENTENCES[[1, 0]].long())

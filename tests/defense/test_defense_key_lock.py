@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.methods.gradient_matching import GradientMatching, Points
 from leakbench.attack.slots.descent import LbfgsDescent
 from leakbench.attack.slots.distance import Cosine, Distance, Likelihood, SquaredL2, Tag
 from leakbench.attack.slots.labels import Given
@@ -196,7 +196,9 @@ def test_private_numbers_have_a_prior_only_in_units_of_a_likelihood(distance: Di
     view, x, y, draws = view.to(torch.float64), x.double(), y.double(), draws.double()
     exact = view.respond(x, y, by_what_leaked=True, hidden=draws)
     view = dataclasses.replace(view, update={n: g.detach() for n, g in exact.items()})
-    value = matching(distance)._value((view,), Pixels()(view), x.flatten(2), y, draws, torch.arange(3))
+    z = x.flatten(2)
+    points = Points(Pixels()(view), z.shape[1:], y, joint=False, hidden=draws)
+    value = matching(distance)._value((view,), points)(z, y, draws, torch.arange(3))
     torch.testing.assert_close(value, share * draws.square().sum(1))
 
 
