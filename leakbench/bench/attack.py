@@ -256,8 +256,8 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
         return absent(f"most of the {leak.view.victims} searches did not reach eta in {size.to_eta} outer iterations")
     return Figure(
         "s",
-        f"CPL on {leak.cell.names['dataset']}, {leak.view.victims} victims together: median seconds a victim until the RMSE is"
-        f" at most {leak.eta:.3g}, the share of the search's time that its evaluations took"
+        f"CPL on {leak.cell.names['dataset']}, {leak.view.victims} victims together: median seconds a victim until the RMSE"
+        f" is at most {leak.eta:.3g} (eta); a victim's time is its number of evaluations times the mean time of one in the search"
         + "".join(f"; {reason}" for reason in reasons),
         tuple(seconds),
         parts | peers,

@@ -151,7 +151,8 @@ def evaluation_ms(size: Size) -> Figure:
     return Figure(
         "ms",
         f"one evaluation of gradient matching (cpl's, client updates) for all victims together: {sizes}; elsewhere, the"
-        f" fit times the product of (size / this size)^exponent, fitted to {len(attacks)} sizes by least squares of the logarithms",
+        f" fit times the product of (size / this size)^exponent, fitted to {len(attacks)} sizes by least squares of the logarithms"
+        + ("" if size.sizes else "; with --quick, too few sizes for exponents that predict"),
         tuple(repeat[attacks.index(BASE)] * 1e3 for repeat in taken),
         {
             **{

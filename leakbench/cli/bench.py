@@ -18,7 +18,12 @@ __all__ = ["bench"]
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Measure the same keys with less work: about one minute on two idle cores.")
-@click.option("--only", multiple=True, metavar="KEY", help="Measure only this key. Can be repeated.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="KEY",
+    help="Measure only this key. Can be repeated. A wrong key prints all keys.",
+)
 @click.option(
     "--repeats", type=int, show_default="5, slow work 3; --quick: 3 and 1", help="Number of measurements of each key."
 )
@@ -74,5 +79,9 @@ def bench(
     reporter.close()
     for line in [json.dumps(found.as_dict(), indent=1)] if as_json else found.lines():
         click.echo(line)
+    if page is not None and not any(figure.values for figure in found.figures.values()):
+        raise InputError(
+            "page: got no figure, since every key is null; install what their reasons name, or choose other keys"
+        )
     if page is not None:
         write_page(found, page)

@@ -248,6 +248,8 @@ class Reporter:
         if self._end is not None:
             self._end_printed = True
             left = self._end - now
+            if left < 0 and self._done >= self._total:  # At the end of the last search, nothing is left.
+                return words
             return f"{words}, {f'at most {minutes(left)} left' if left >= 0 else 'slower than estimated'}"
         if self._left is None or self._done >= self._total:
             return words

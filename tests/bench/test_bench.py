@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from command_line import called
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -44,6 +45,7 @@ from leakbench.bench.task import (
     task,
 )
 from leakbench.bench.timing import ONE, Arms, in_turns
+from leakbench.cli import commands
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import resolve
 from leakbench.core.rng import generator, generators
@@ -362,6 +364,14 @@ def test_the_page_names_measured_and_missing_figures() -> None:
     assert "trial" not in text and "Warning" not in text
     busy = page(measured(quick=True, load=1000.0))
     assert "**A trial (`--quick`)" in busy and "**Warning: load was 1000.0 on" in busy
+
+
+def test_a_page_without_a_figure_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakbench.bench.private.find_spec", lambda _: None)
+    words = ["bench", "--quick", "--only", "dp_vs_opacus", "--page", str(tmp_path)]
+    with pytest.raises(InputError, match="page: got no figure, since every key is null"):
+        CliRunner().invoke(commands, words, catch_exceptions=False)
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_page_keeps_what_was_not_measured_again_on_the_same_machine(tmp_path: Path) -> None:

@@ -252,6 +252,22 @@ def test_a_bound_that_was_never_printed_is_replaced_by_the_next_one(monkeypatch)
     ]
 
 
+def test_the_end_of_bounded_work_is_not_slower_than_estimated(monkeypatch) -> None:
+    """A search that ends early has nothing left, so that its bound is the present moment."""
+    now = Now(monkeypatch)
+    report = Reporter(stream=io.StringIO(), every=10.0)
+    report.bound(60.0)
+    now.seconds = 20.0
+    report("search", 1, 2)
+    report.bound(0.0)
+    now.seconds = 20.1
+    report("search", 2, 2)
+    assert report.stream.getvalue().splitlines() == [
+        "search: 1 of 2, 0:20 elapsed, at most 0:40 left",
+        "search: 2 of 2, 0:20 elapsed",
+    ]
+
+
 def test_ticks_show_the_step_and_its_time_while_the_count_does_not_move(monkeypatch) -> None:
     """A tick a second for 25 s within one chunk: a line every 10 s. The next count ends the step."""
     now = Now(monkeypatch)
