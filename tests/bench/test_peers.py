@@ -68,7 +68,7 @@ def sgd(points: list[torch.Tensor]) -> torch.optim.Optimizer:
 
 
 def lbfgs(points: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """Two evaluations in a step, of which the first step moves once: by 1 / |g|_1 * .25 = .156 of .4."""
+    """Two evaluations in a step. The first step moves once: by 1 / |g|_1 * .25 = .156 of .4."""
     return torch.optim.LBFGS(points, lr=0.25, max_iter=2, max_eval=2)
 
 
