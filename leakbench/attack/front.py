@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from leakbench.attack.smooth import smoothed
 from leakbench.core.types import Network, Parameters
 from leakbench.engine.chain import Chain, chain_of
+from leakbench.engine.once import answers_and_gradients
 from leakbench.federated.view import View
 
 __all__ = ["Front", "FullyConnected", "fully_connected", "outputs_of", "quotient"]
@@ -229,9 +230,8 @@ class Front:
         weighted = cotangents / count
         if self.chain is not None:
             own = {n.removeprefix(self.prefix): p for n, p in parameters.items()}
-            features, layers = self.chain.pulled_back(own, network.shared, inputs, weighted)
-            grads = {self.prefix + n: g[:, 0] for layer in layers for n, g in layer.merged().items()}
-            return features, grads
+            features, sums = answers_and_gradients(self.chain, own, network.shared, inputs, weighted)
+            return features, {self.prefix + n: g[:, 0] for n, g in sums.items()}
 
         def one(own: Parameters, x: Tensor, c: Tensor) -> tuple[Tensor, Parameters]:
             if not own:  # All layers of the front are frozen.

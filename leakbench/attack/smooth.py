@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from leakbench.core.types import Parameters
 from leakbench.engine.chain import Chain
 from leakbench.engine.patches import Kernel
-from leakbench.engine.steps import Flatten, MaxPool, Passed, Pointwise, Step
+from leakbench.engine.steps import Bend, Flatten, MaxPool, Passed, Pointwise, Step
 
 __all__ = ["smoothed"]
 
@@ -60,11 +60,16 @@ def _slope(sharpness: float, entering: Tensor) -> Tensor:
     return sharpness / width.reshape(*width.shape, *[1] * (entering.dim() - 2))
 
 
-def _gated(sharpness: float, entering: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x sigmoid(s x) and its derivative."""
+def _gated(sharpness: float, entering: Tensor) -> tuple[Tensor, Tensor, Bend]:
+    """Return a(x) = x sigmoid(s x), its derivative, and its second derivative as a bend; s counts as constant."""
     slope = _slope(sharpness, entering)
-    gate = (slope * entering).sigmoid()
-    return entering * gate, gate * (1 + slope * entering * (1 - gate))
+    scaled = slope * entering
+    gate = scaled.sigmoid()
+
+    def bend(tangent: Tensor, delta: Tensor) -> Tensor:
+        return tangent * delta * slope * gate * (1 - gate) * (2 + scaled * (1 - 2 * gate))
+
+    return entering * gate, gate * (1 + scaled * (1 - gate)), bend
 
 
 @dataclass(frozen=True)
@@ -72,28 +77,31 @@ class _SmoothRelu:
     sharpness: float
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
-        answer, derivative = _gated(self.sharpness, entering)
+        answer, derivative, bend = _gated(self.sharpness, entering)
 
         def through(delta: Tensor) -> Tensor:
             return delta * derivative
 
-        return Passed(answer, through, through)
+        return Passed(answer, through, through, bend=bend)
 
 
 @dataclass(frozen=True)
 class _KnownRelu:
-    """A ReLU whose active units (K, B, d) are known."""
+    """A ReLU whose active units (K, B, d) are known. Gradients pass these alone, but a search can still change the others."""
 
     sharpness: float
     active: Tensor
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
-        answer = torch.where(self.active, entering, _gated(self.sharpness, entering)[0])
+        gated, derivative, _ = _gated(self.sharpness, entering)
 
         def through(delta: Tensor) -> Tensor:
             return delta * self.active
 
-        return Passed(answer, through, through)
+        def pull(delta: Tensor) -> Tensor:
+            return delta * torch.where(self.active, 1.0, derivative)
+
+        return Passed(torch.where(self.active, entering, gated), through, through, pull=pull)
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ class _SmoothMaxPool:
         scores = (slope * windows).movedim(3, 4)
         shares = scores.flatten(4, 5).softmax(4).reshape(scores.shape).movedim(4, 3)
 
-        pooled = (shares * windows).sum((3, 5), keepdim=True)
+        pooled = _within(shares * windows)[:, :, :, None, :, None]
         weights = shares * (1 + slope * (windows - pooled))
         rest = (0, 0, 0, width - right * columns, 0, height - down * rows)
 
@@ -120,9 +128,24 @@ class _SmoothMaxPool:
             entered = (delta[:, :, :, None, :, None] * weights).reshape(read.shape)
             return torch.nn.functional.pad(entered, rest)
 
-        def push(tangent: Tensor) -> Tensor:
-            moved = tangent[:, :, : down * rows, : right * columns].reshape(windows.shape)
-            left: Tensor = (moved * weights).sum((3, 5))
-            return left
+        def moved(tangent: Tensor) -> Tensor:
+            return tangent[:, :, : down * rows, : right * columns].reshape(windows.shape)
 
-        return Passed(pooled[:, :, :, 0, :, 0], back, push)
+        def push(tangent: Tensor) -> Tensor:
+            return _within(moved(tangent) * weights)
+
+        def bend(tangent: Tensor, delta: Tensor) -> Tensor:
+            # With shares p and weights w: d w_i / d x_j = s (w_j (i = j) - p_i w_j + p_j (i = j) - p_j w_i).
+            entered = moved(tangent)
+            by_shares, by_weights = (
+                entered - _within(entered * each)[:, :, :, None, :, None] for each in (shares, weights)
+            )
+            bent = delta[:, :, :, None, :, None] * slope * (weights * by_shares + shares * by_weights)
+            return torch.nn.functional.pad(bent.reshape(read.shape), rest)
+
+        return Passed(pooled[:, :, :, 0, :, 0], back, push, bend=bend)
+
+
+def _within(windows: Tensor) -> Tensor:
+    """Return the sums (K, B, H', W', C) over windows (K, B, H', k, W', k', C); one axis at a time takes a sixth of the time."""
+    return windows.sum(5).sum(3)

@@ -299,7 +299,8 @@ def _label_problem(name: str, targets: Tensor, classes: int) -> str:
 def _allowed(inputs: Tensor, tokens: int) -> bool:
     if tokens:
         return bool(((inputs >= 0) & (inputs < tokens) & (inputs == inputs.round())).all())
-    return bool(((inputs >= 0) & (inputs <= 1)).all())
+    least, largest = inputs.aminmax()  # NaN in both if there is one.
+    return bool(least >= 0) and bool(largest <= 1)
 
 
 def everyone(targets: Tensor) -> Tensor:

@@ -60,18 +60,17 @@ class Chain:
         delta = (chances * targets.sum(-1, keepdim=True) - targets) * weights[..., None]
         return self._back(passed, chances, delta)
 
-    def pulled_back(
+    def there_and_back_along(
         self, parameters: Parameters, shared: bool, inputs: Tensor, cotangents: Tensor
-    ) -> tuple[Tensor, tuple[Factored, ...]]:
-        """Return the output (K, B, d), and the gradients of <cotangents, output> of every example as `gradient` does.
+    ) -> ThereAndBack:
+        """Return the passes from which the gradients of <cotangents, output> of every example follow.
 
         Args:
+            parameters: {p: (*p)} if `shared`, else {p: (K, *p)}.
             inputs: (K, B, *s).
             cotangents: (K, B, d).
         """
-        passed = self._passed(parameters, shared, inputs)
-        answer = passed[-1].answer
-        return answer, self._back(passed, answer, cotangents).layers(parameters)
+        return self._back(self._passed(parameters, shared, inputs), None, cotangents)
 
     def _passed(self, parameters: Parameters, shared: bool, inputs: Tensor) -> list[Passed]:
         entering = inputs.movedim(2, -1) if inputs.dim() == 5 else inputs
@@ -81,7 +80,7 @@ class Chain:
             entering = passed[-1].answer
         return passed
 
-    def _back(self, passed: list[Passed], chances: Tensor, delta: Tensor) -> ThereAndBack:
+    def _back(self, passed: list[Passed], chances: Tensor | None, delta: Tensor) -> ThereAndBack:
         deltas = [delta]
         for done in reversed(passed[self.first + 1 :]):
             deltas.append(done.back(deltas[-1]))
@@ -112,14 +111,19 @@ class ThereAndBack:
 
     Args:
         passed: The result of each step.
-        chances: The softmax of the logits (K, B, classes).
+        chances: The softmax of the logits (K, B, classes); None for a linear function of the output.
         deltas: The derivatives of the loss by each step's output, from the first step with weights.
     """
 
     chain: Chain
     passed: tuple[Passed, ...]
-    chances: Tensor
+    chances: Tensor | None
     deltas: tuple[Tensor, ...]
+
+    @property
+    def answer(self) -> Tensor:
+        """The output (K, B, d)."""
+        return self.passed[-1].answer
 
     def layers(self, parameters: Parameters) -> tuple[Factored, ...]:
         """Return the gradient of each layer, from the first one."""

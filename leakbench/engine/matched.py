@@ -178,7 +178,7 @@ def _residuals(passage: ThereAndBack, parameters: Parameters, seen: Observed) ->
             rest = None if bias is None else layer.sums - seen.gradients[bias][:, None]
             product = _Product.of(seen.factors[name], layer.deltas[:, 0, 0], layer.columns[:, 0, 0], rest)
             residuals[i] = product
-            squares += [product.square().to(passage.chances), *([] if rest is None else [_square(rest)])]
+            squares += [product.square().to(passage.answer), *([] if rest is None else [_square(rest)])]
         else:
             rests = [g - seen.gradients[n][:, None] for n, g in layer.merged().items()]
             residuals[i] = Along(layer.layer, True, *rests)

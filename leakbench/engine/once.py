@@ -8,7 +8,7 @@ autograd, but without its graph no tensor is stored twice, and linear steps need
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from leakbench.core.types import Parameters
 from leakbench.engine.chain import Chain, ThereAndBack
 from leakbench.engine.steps import Affine, Passed
 
-__all__ = ["Along", "Direction", "gradients", "gradients_once", "pulled"]
+__all__ = ["Along", "Direction", "answers_and_gradients", "gradients", "gradients_once", "pulled"]
 
 
 def gradients(
@@ -42,6 +42,24 @@ def gradients(
     return {n: g for layer in layers for n, g in (layer.merged() if merged else layer.each()).items()}
 
 
+def answers_and_gradients(
+    chain: Chain, parameters: Parameters, shared: bool, inputs: Tensor, cotangents: Tensor
+) -> tuple[Tensor, Parameters]:
+    """Return the output (K, B, d), and the sums {p: (K, 1, *p)} over examples of the gradients of <cotangents, output>.
+
+    The other arguments are those of `Chain.there_and_back_along`.
+    """
+    if _searched(parameters, shared, inputs) and not cotangents.requires_grad:
+        answer, *grads = _Along.apply(chain, parameters, cotangents, inputs)
+        return answer, dict(zip(_names(chain), grads, strict=True))
+    passage = chain.there_and_back_along(parameters, shared, inputs, cotangents)
+    return passage.answer, {n: g for layer in passage.layers(parameters) for n, g in layer.merged().items()}
+
+
+def _names(chain: Chain) -> list[str]:
+    return [name for step in chain.steps if isinstance(step, Affine) for name in step.names]
+
+
 def _searched(parameters: Parameters, shared: bool, inputs: Tensor) -> bool:
     """Return whether `gradients_once` applies: only the examples have derivatives, the network does not.
 
@@ -58,8 +76,7 @@ def gradients_once(
 ) -> Parameters:
     """Return `gradients` for parameters that all lanes share; differentiable once, with respect to inputs and targets."""
     grads = _Once.apply(chain, parameters, weights, merged, inputs, targets)
-    names = [name for step in chain.steps if isinstance(step, Affine) for name in step.names]
-    return dict(zip(names, grads, strict=True))
+    return dict(zip(_names(chain), grads, strict=True))
 
 
 class _Once(torch.autograd.Function):
@@ -84,14 +101,35 @@ class _Once(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *directions: Tensor) -> tuple[Tensor | None, ...]:
-        given = iter(directions)
-        along: dict[int, Direction] = {
-            i: Along(step, ctx.merged, *(next(given) for _ in step.names))
-            for i, step in enumerate(ctx.passage.chain.steps)
-            if isinstance(step, Affine)
-        }
+        along = _along(ctx.passage.chain, ctx.merged, directions)
         by_inputs, by_targets = pulled(ctx.passage, ctx.weights, ctx.targets, along)
         return None, None, None, None, by_inputs, by_targets
+
+
+class _Along(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, chain: Chain, parameters: Parameters, cotangents: Tensor, inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.passage = chain.there_and_back_along(parameters, True, inputs, cotangents)
+        layers = ctx.passage.layers(parameters)
+        return (ctx.passage.answer, *(g for layer in layers for g in layer.merged().values()))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *directions: Tensor) -> tuple[Tensor | None, ...]:
+        along = _along(ctx.passage.chain, True, directions[1:])
+        *tangents, _ = _tangents(ctx.passage, along)
+        return None, None, None, _returned(ctx.passage, along, tangents, directions[0])
+
+
+def _along(chain: Chain, merged: bool, directions: Sequence[Tensor]) -> dict[int, Direction]:
+    given = iter(directions)
+    return {
+        i: Along(step, merged, *(next(given) for _ in step.names))
+        for i, step in enumerate(chain.steps)
+        if isinstance(step, Affine)
+    }
 
 
 class Direction(Protocol):
@@ -115,8 +153,19 @@ def pulled(
         targets: (K, B, classes).
         along: {position of a layer with weights: R of the layer}, constants.
     """
-    steps, passed, first = passage.chain.steps, passage.passed, passage.chain.first
+    *tangents, tangent = _tangents(passage, along)
+    chances = passage.chances
+    assert tangent is not None and chances is not None  # noqa: S101 - for mypy: a chain has weights, a loss has chances
+    weights = weights[..., None]
+    mean = (chances * tangent).sum(-1, keepdim=True)
+    by_targets = weights * (mean - tangent)
+    found = weights * targets.sum(-1, keepdim=True) * chances * (tangent - mean)
+    return _returned(passage, along, tangents, found), by_targets
 
+
+def _tangents(passage: ThereAndBack, along: Mapping[int, Direction]) -> list[Tensor | None]:
+    """Return the tangents that enter each step from the first one with weights, and that of the output, along R."""
+    steps, passed, first = passage.chain.steps, passage.passed, passage.chain.first
     tangents: list[Tensor | None] = [None]
     for i in range(first, len(steps)):
         before, done = tangents[-1], passed[i]
@@ -125,23 +174,31 @@ def pulled(
             own = along[i].moved(done)
             after = own if after is None else after.add_(own)
         tangents.append(after)
-    tangent = tangents.pop()
-    assert tangent is not None  # noqa: S101 - for mypy: a chain has a step with weights
+    return tangents
 
-    chances, weights = passage.chances, weights[..., None]
-    mean = (chances * tangent).sum(-1, keepdim=True)
-    by_targets = weights * (mean - tangent)
-    found = weights * targets.sum(-1, keepdim=True) * chances * (tangent - mean)
+
+def _returned(
+    passage: ThereAndBack, along: Mapping[int, Direction], tangents: Sequence[Tensor | None], found: Tensor
+) -> Tensor:
+    """Return the derivative (K, B, *s) by the inputs of <R, gradients>, plus that of a function of the output.
+
+    Args:
+        passage: The passes from which the gradients follow.
+        along: R.
+        tangents: Those of `_tangents` that enter the steps.
+        found: The derivative (K, B, d) of both by the output.
+    """
+    steps, passed, first = passage.chain.steps, passage.passed, passage.chain.first
     for i in reversed(range(first, len(steps))):
         done, before, delta = passed[i], tangents[i - first], passage.deltas[i - first]
-        found = done.back(found)
+        found = (done.pull or done.back)(found)
         if i in along:
             found = found + along[i].returned(delta, found.shape)
         elif done.bend is not None and before is not None:
             found = found + done.bend(before, delta)
     for done in reversed(passed[:first]):
         found = done.back(found)
-    return found.movedim(-1, 2) if found.dim() == 5 else found, by_targets
+    return found.movedim(-1, 2) if found.dim() == 5 else found
 
 
 @dataclass(frozen=True)

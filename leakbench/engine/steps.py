@@ -38,6 +38,8 @@ class Passed:
         push: Maps the tangent of the input to that of the output, at fixed weights that all lanes share.
         columns: (K, B, P, Q), the inputs that a layer with weights multiplied; None without weights.
         bend: The second derivative; None if the step is linear nearly everywhere.
+        pull: Maps as `back`, where the derivative of the output differs from the one by which gradients are computed; None if
+            it is the same.
     """
 
     answer: Tensor
@@ -45,6 +47,7 @@ class Passed:
     push: Linear
     columns: Tensor | None = None
     bend: Bend | None = None
+    pull: Linear | None = None
 
 
 class Step(Protocol):

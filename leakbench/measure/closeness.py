@@ -31,14 +31,14 @@ class Closeness:
         match: Takes reconstructions and truths (V, M, *s); returns the order (V, M) of the reconstructions.
         distance: Takes reconstructions and truths (V, M, *s); returns (V, M) in [0, 1], NaN without a reconstruction.
         pairwise: Takes examples (n, *s) and (k, *s); returns (n, k).
-        threshold: Takes distinct examples (n, *s) and a generator; returns eta.
+        threshold: Takes examples (n, *s), the positions (k,) of those that may be victims, and a generator; returns eta.
     """
 
     measure: Measure
     match: Apart
     distance: Apart
     pairwise: Apart
-    threshold: Callable[[Tensor, torch.Generator], float]
+    threshold: Callable[[Tensor, Tensor, torch.Generator], float]
 
 
 PIXELS = Closeness(
@@ -47,7 +47,7 @@ PIXELS = Closeness(
     lambda answer, truth: metrics.match(answer, truth),  # noqa: PLW0108
     lambda answer, truth: metrics.rmse(answer, truth),  # noqa: PLW0108
     metrics.pairwise_rmse,
-    metrics.success_threshold,
+    lambda examples, victims, rng: metrics.success_threshold(examples, rng, among=victims),
 )
 """Pictures and records: the root mean square error of pixels or features."""
 
@@ -67,7 +67,7 @@ def closeness_of(data: Dataset) -> Closeness:
         partial(match_texts, vocabulary=words),
         distance,
         pairwise,
-        lambda examples, rng: _threshold(examples, rng, pairwise),
+        lambda examples, victims, rng: _threshold(metrics.drawn(examples, rng, MOST, victims), pairwise),
     )
 
 
@@ -81,23 +81,22 @@ def eta_of(data: Dataset, seed: int, success: float | None) -> float:
     """
     if success is not None:
         return success
-    return closeness_of(data).threshold(data.train_inputs[data.victims], generator(seed, "eta"))
+    return closeness_of(data).threshold(data.train_inputs, data.victims, generator(seed, "eta"))
 
 
 MOST, QUANTILE = 400, 0.001
 """Largest number of sentences whose distances give the threshold, and the share of their pairs that reaches it."""
 
 
-def _threshold(examples: Tensor, rng: torch.Generator, pairwise: Apart) -> float:
-    """Return the largest distance that at most the share `QUANTILE` of the pairs of distinct sentences reaches.
+def _threshold(examples: Tensor, pairwise: Apart) -> float:
+    """Return the largest distance that at most the share `QUANTILE` of the pairs of distinct sentences (n, *s) reaches.
 
     Distances of sentences are fractions with many ties, so that a quantile alone could be reached by more pairs.
 
     Raises:
         InputError: For fewer than two distinct sentences.
     """
-    chosen = examples[torch.randperm(len(examples), generator=rng)[:MOST]]
-    chosen = torch.unique(chosen, dim=0)
+    chosen = torch.unique(examples, dim=0)
     if len(chosen) < 2:
         raise InputError(f"examples: got {len(chosen)} distinct, expected at least 2 to measure a distance")
     apart = pairwise(chosen, chosen)[torch.ones(len(chosen), len(chosen), dtype=torch.bool).triu(1)]

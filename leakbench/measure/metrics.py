@@ -25,6 +25,7 @@ __all__ = [
     "MOST_PAIRED",
     "NO_PIXELS",
     "Score",
+    "drawn",
     "load_lpips",
     "match",
     "no_lpips",
@@ -162,14 +163,27 @@ def pairwise_rmse(a: Tensor, b: Tensor) -> Tensor:
 
 
 def success_threshold(
-    examples: Tensor, rng: torch.Generator, most: int = MOST_PAIRED, quantile: float = 0.001
+    examples: Tensor,
+    rng: torch.Generator,
+    most: int = MOST_PAIRED,
+    quantile: float = 0.001,
+    among: Tensor | None = None,
 ) -> float:
     """Return eta: the `quantile` of the RMSE between two distinct examples (n, *s) of a data set, over at most `most`.
 
-    A random other picture would pass once in a thousand. Exact duplicates count as one example. Raises InputError for
-    fewer than two distinct examples, or for data that are not finite.
+    A random other picture would pass once in a thousand. Exact duplicates count as one example.
+
+    Args:
+        examples: All examples.
+        rng: Draws the examples if there are more than `most`.
+        most: Largest number of examples.
+        quantile: Share of the pairs that are closer, in [0, 1].
+        among: Positions (k,) of the examples that may be drawn; None for all.
+
+    Raises:
+        InputError: For fewer than two distinct examples, or for data that are not finite.
     """
-    chosen = examples[torch.randperm(len(examples), generator=rng)[:most].to(examples.device)]
+    chosen = drawn(examples, rng, most, among)
     if not chosen.isfinite().all():
         raise InputError("examples: got values that are not finite, expected [0, 1]")
     distinct = torch.from_numpy(np.unique(chosen.flatten(1).clamp(0, 1).cpu().numpy(), axis=0))
@@ -182,6 +196,13 @@ def success_threshold(
         above = torch.ones_like(pairs, dtype=torch.bool).triu(1)
         chunks.append(pairs[above])
     return float(torch.quantile(torch.cat(chunks), quantile))
+
+
+def drawn(examples: Tensor, rng: torch.Generator, most: int, among: Tensor | None) -> Tensor:
+    """Return at most `most` random ones of the examples (n, *s) at the positions `among` (k,); None for all positions."""
+    order = torch.randperm(len(examples) if among is None else len(among), generator=rng)[:most]
+    # The positions of all examples would copy a whole data set.
+    return examples[(order if among is None else among.cpu()[order]).to(examples.device)]
 
 
 def load_lpips(folder: Path | None) -> Score | str:

@@ -17,6 +17,8 @@ from leakbench.attack.slots.stop import Iterations
 from leakbench.attack.smooth import smoothed
 from leakbench.core.types import Network
 from leakbench.engine.chain import chain_of
+from leakbench.engine.once import answers_and_gradients
+from leakbench.engine.steps import MaxPool, Pointwise
 from leakbench.federated.view import View
 from leakbench.models import one_hot, parameters
 
@@ -83,6 +85,32 @@ def test_the_backward_pass_equals_finite_differences(sharpness):
             (delta * measured).sum(), (passed.back(delta) * direction).sum(), rtol=1e-4, atol=1e-7
         )
         torch.testing.assert_close((delta * passed.push(direction)).sum(), (passed.back(delta) * direction).sum())
+
+
+@pytest.mark.parametrize("sharpness", [None, 1.0, 20.0])
+def test_the_derivative_in_one_pass_equals_that_of_autograd(sharpness):
+    """Of any function of the features and of the gradients along them, also with ReLUs and pools before the first weights."""
+    torch.manual_seed(6)
+    layers = (nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(2, 3, 2, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2))
+    chain = chain_of(nn.Sequential(*layers, nn.ReLU(), nn.Flatten()).double())
+    own = {n: p.detach() for n, p in nn.Sequential(*layers).double().named_parameters()}
+    x, cotangents = torch.randn(3, 2, 2, 9, 9).double(), torch.randn(3, 2, 2).double()
+    if sharpness is not None:
+        chain = smoothed(chain, sharpness, chain.there_and_back_along(own, True, x + 0.3, cotangents).answer)
+        assert not any(type(step) in (MaxPool, Pointwise) for step in chain.steps)
+    derivatives = []
+    for shared in (
+        own,
+        {n: p.clone().requires_grad_() for n, p in own.items()},
+    ):  # In one pass only for constant weights.
+        leaf = x.clone().requires_grad_()
+        answer, grads = answers_and_gradients(chain, shared, True, leaf, cotangents)
+        value = answer.sin().sum() + sum((g.cos() * (1 + n)).sum() for n, g in enumerate(grads.values()))
+        derivatives.append((answer.detach(), *grads.values(), *torch.autograd.grad(value, leaf)))
+        assert (type(answer.grad_fn).__name__ == "_AlongBackward") == (shared is own)
+    assert derivatives[0][-1].abs().amax((2, 3, 4)).min() > 0
+    for one, other in zip(*derivatives, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_a_chain_without_kinks_is_unchanged():

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
 
 import torch
 from scipy.fft import dct
 from torch import Tensor
+
+from leakbench.engine.rows import gram_of
 
 __all__ = [
     "LUMA_CHROMA",
@@ -26,6 +30,9 @@ PIXEL_VARIANCE = 0.06
 
 FLOORS = tuple(10 ** (-n / 4) for n in range(17))
 """Candidates for the variance in directions that the examples leave open, as a share of a 1 / f spectrum: from 1 to 1e-4."""
+
+WIDE, STRIPES = 1024, 4
+"""A triangular root with at least so many rows is applied in so many stripes, which leave out three eighths of it, its zeros."""
 
 ROUNDING = 1e-12
 """A variance below this share of the largest one is a rounding error."""
@@ -100,48 +107,61 @@ def _colours() -> Tensor:
 def of_examples(inputs: Tensor, floor: float, base: Whitening | None = None) -> Whitening:
     """Return the whitening of examples: their mean, and W such that W W^T = their covariance + floor * B B^T.
 
+    For more examples than half of the numbers of one, W = B L with the triangular root L of Cholesky. It takes an eighth of the
+    time of the symmetric one, and a product with it reads little more than half as many numbers. Searches by L-BFGS pass through
+    the same points with every root, but for the length of their first step.
+
     Args:
         inputs: Examples (n, *s).
         floor: Variance, > 0, of directions in which the examples do not differ, in units of `base`.
-        base: The prior B of a wider set of inputs, such as images in general: W = B (covariance of B^-1 x + floor * I)^(1/2). None:
-            B = I.
+        base: The prior B of a wider set of inputs, such as images in general. None: B = I.
     """
-    mean, least = inputs.mean(0), floor**0.5
-    spread, directions = spread_of(inputs - mean if base is None else base.invert(inputs - mean))
-    more = ((spread + floor).sqrt() - least).to(inputs)
-    less = (1 / (spread + floor).sqrt() - 1 / least).to(inputs)
-    directions = directions.to(inputs)
+    mean = inputs.mean(0)
+    rows = (inputs - mean if base is None else base.invert(inputs - mean)).flatten(1)
+    few = 2 * len(rows) <= rows.shape[1]
+    apply, invert = _by_directions(rows, floor) if few else _by_triangle(rows, floor)
 
-    def along(x: Tensor, everywhere: float, there: Tensor) -> Tensor:
-        flat = x.flatten(1)
-        moved: Tensor = everywhere * flat + (flat @ directions.T * there) @ directions
-        return moved.reshape(x.shape)
+    def applied(z: Tensor) -> Tensor:
+        moved = apply(z.flatten(1)).reshape(z.shape)
+        return moved if base is None else base.apply(moved)
 
-    root = _dense_root(directions, least, more)
+    def inverted(x: Tensor) -> Tensor:
+        own = x if base is None else base.invert(x)
+        return invert(own.flatten(1)).reshape(x.shape)
 
-    def apply(z: Tensor) -> Tensor:
-        return along(z, least, more) if root is None else (z.flatten(1) @ root).reshape(z.shape)
-
-    def invert(x: Tensor) -> Tensor:
-        return along(x, 1 / least, less)
-
-    if base is None:
-        return Whitening(mean, apply, invert)
-    outer, inner = base.apply, base.invert
-    return Whitening(mean, lambda z: outer(apply(z)), lambda x: invert(inner(x)))
+    return Whitening(mean, applied, inverted)
 
 
-def _dense_root(directions: Tensor, everywhere: float, there: Tensor) -> Tensor | None:
-    """Return everywhere * I + D^T diag(there) D as a matrix (d, d); None if the directions D (r, d) have fewer numbers.
+Map: TypeAlias = Callable[[Tensor], Tensor]
+"""Rows (m, d) -> rows (m, d)."""
 
-    A search multiplies by it in every evaluation, there and back. The two products with D read twice as many numbers if r = d.
-    """
-    count, size = directions.shape
-    if 2 * count <= size:
-        return None
-    root = (directions.T * there) @ directions
-    root.diagonal().add_(everywhere)
-    return root
+
+def _by_directions(rows: Tensor, floor: float) -> tuple[Map, Map]:
+    """Return the symmetric root of (covariance of rows (n, d) about zero + floor * I) and its inverse, by n directions."""
+    least = floor**0.5
+    spread, directions = spread_of(rows)
+    more = ((spread + floor).sqrt() - least).to(rows)
+    less = (1 / (spread + floor).sqrt() - 1 / least).to(rows)
+    directions = directions.to(rows)
+    return (
+        lambda z: least * z + (z @ directions.T * more) @ directions,
+        lambda x: x / least + (x @ directions.T * less) @ directions,
+    )
+
+
+def _by_triangle(rows: Tensor, floor: float) -> tuple[Map, Map]:
+    """Return the triangular root of (covariance of rows (n, d) about zero + floor * I) and its inverse."""
+    covariance = gram_of(rows.T.contiguous(), exact=True).div_(len(rows))
+    covariance.diagonal().add_(floor)
+    root = torch.linalg.cholesky(covariance).to(rows)
+    size = len(root)
+    ends = [size * n // STRIPES for n in range(STRIPES + 1)] if size >= WIDE else [0, size]
+    # Each stripe of rows without the zeros behind the diagonal.
+    stripes = [root[first:end, :end] for first, end in pairwise(ends)]
+    return (
+        lambda z: torch.cat([z[:, : stripe.shape[1]] @ stripe.T for stripe in stripes], 1),
+        lambda x: torch.linalg.solve_triangular(root, x.T, upper=False).T,
+    )
 
 
 def fitting_floor(inputs: Tensor, base: Whitening) -> float:
@@ -187,9 +207,9 @@ def spread_of(apart: Tensor) -> tuple[Tensor, Tensor]:
     """
     rows = apart.flatten(1).double()
     if len(rows) > rows.shape[1]:
-        spread, columns = torch.linalg.eigh(rows.T @ rows / len(rows))
+        spread, columns = torch.linalg.eigh(gram_of(rows.T.contiguous(), exact=True) / len(rows))
         return spread.clamp_min(0), columns.T
-    spread, columns = torch.linalg.eigh(rows @ rows.T / len(rows))
+    spread, columns = torch.linalg.eigh(gram_of(rows, exact=True) / len(rows))
     real = spread > ROUNDING * spread[-1]
     spread, columns = spread[real], columns[:, real]
     return spread, (columns / (spread * len(rows)).sqrt()).T @ rows
