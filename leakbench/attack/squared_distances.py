@@ -1,14 +1,15 @@
-"""Squared distances of guesses' gradients from those of one example, without the gradients of linear layers."""
+"""Squared distances and lengths of gradients of one example each, without the gradients of linear layers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from leakbench.core.types import Network
 from leakbench.engine.chain import Chain
-from leakbench.engine.matched import Observed, observed, squared_distance
+from leakbench.engine.matched import Observed, observed, squared_distance, squared_lengths
 from leakbench.federated.client import chain_in
 from leakbench.federated.view import View, neighbours
 
@@ -23,17 +24,27 @@ class SquaredDistances:
         chain: The layers of the network.
         network: The network.
         seen: The observed gradients of all victims.
+        length: Their squared lengths (V,).
     """
 
     chain: Chain
     network: Network
     seen: Observed
+    length: Tensor
 
     def __call__(self, inputs: Tensor, targets: Tensor, victims: Tensor) -> Tensor:
         """Return the distances (n,) of guesses (n, 1, *s) with labels (n, 1, classes) for the victims in `victims` (n,)."""
+        return squared_distance(self.chain, self.network.parameters, self._seen(victims), inputs, targets)
+
+    def with_lengths(self, inputs: Tensor, targets: Tensor, victims: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the distances, the squared lengths of the guesses' gradients, and those of the observed ones, each (n,)."""
+        seen = self._seen(victims)
+        apart, length = squared_lengths(self.chain, self.network.parameters, seen, inputs, targets)
+        return apart, length, self.length[victims]
+
+    def _seen(self, victims: Tensor) -> Observed:
         where = neighbours(victims)
-        seen = self.seen.of(victims if where is None else where)
-        return squared_distance(self.chain, self.network.parameters, seen, inputs, targets)
+        return self.seen.of(victims if where is None else where)
 
 
 def squared_distances(view: View) -> SquaredDistances | None:
@@ -44,4 +55,7 @@ def squared_distances(view: View) -> SquaredDistances | None:
     network = view.network
     same = all(p.dtype == view.like.dtype for p in network.parameters.values())
     chain = chain_in(network, view.shape) if view.of_one_example and network.shared and same else None
-    return None if chain is None else SquaredDistances(chain, network, observed(chain, view.update))
+    if chain is None:
+        return None
+    length = torch.stack([u.flatten(1).square().sum(1) for u in view.update.values()]).sum(0)
+    return SquaredDistances(chain, network, observed(chain, view.update), length)

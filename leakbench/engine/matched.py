@@ -5,7 +5,7 @@ With orthonormal columns U and V, an observed gradient G = U S V^T, and d = U a 
 
     |d h^T - G|^2 = |a b^T - S|^2 + |d'|^2 (|b|^2 + |h'|^2) + |a|^2 |h'|^2
 
-No term is negative, so that nothing cancels between them. A layer with 62 classes and 768 features then reads some thousand numbers
+The same layer's gradient has the squared length |d|^2 |h|^2. No term is negative, so that nothing cancels between them. A layer with 62 classes and 768 features then reads some thousand numbers
 for each example, not nine times 47,616. The factors and these products are in float64: close to the truth, d' and h' are small
 differences.
 """
@@ -13,7 +13,7 @@ differences.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from leakbench.engine.chain import Chain, ThereAndBack
 from leakbench.engine.once import Along, Direction, pulled
 from leakbench.engine.steps import Affine, Passed
 
-__all__ = ["Observed", "observed", "squared_distance"]
+__all__ = ["Observed", "observed", "squared_distance", "squared_lengths"]
 
 SPARE = 4
 """Number of directions in which a gradient is tried beyond the one of an example."""
@@ -142,54 +142,118 @@ def squared_distance(chain: Chain, parameters: Parameters, seen: Observed, input
     Raises:
         ValueError: For several examples in a lane, between whose gradients terms would cancel.
     """
+    _refuse_several(inputs)
+    (apart,) = _Squares.apply(chain, parameters, seen, False, inputs, targets)
+    return torch.as_tensor(apart)
+
+
+def squared_lengths(
+    chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return `squared_distance`, and the squared L2 lengths (K,) of the examples' gradients; arguments as there."""
+    _refuse_several(inputs)
+    apart, length = _Squares.apply(chain, parameters, seen, True, inputs, targets)
+    return apart, length
+
+
+def _refuse_several(inputs: Tensor) -> None:
     if inputs.shape[1] != 1:
         raise ValueError(f"inputs: got {inputs.shape[1]} examples for each gradient, expected 1")
-    found: Tensor = _Distance.apply(chain, parameters, seen, inputs, targets)
-    return found
 
 
-class _Distance(torch.autograd.Function):
+class _Squares(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor
-    ) -> Tensor:
+        ctx: Any,
+        chain: Chain,
+        parameters: Parameters,
+        seen: Observed,
+        both: bool,
+        inputs: Tensor,
+        targets: Tensor,
+    ) -> tuple[Tensor, ...]:
         ctx.weights, ctx.targets = inputs.new_ones(inputs.shape[:2]), targets
         ctx.passage = chain.there_and_back(parameters, True, inputs, targets, ctx.weights)
-        ctx.residuals, squares = _residuals(ctx.passage, parameters, seen)
-        return squares
+        ctx.rests = _rests(ctx.passage, parameters, seen)
+        apart = [square for rest in ctx.rests.values() for square in rest.squares()]
+        length = [square for rest in ctx.rests.values() for square in rest.lengths()] if both else []
+        like = ctx.passage.answer
+        return tuple(torch.stack([square.to(like) for square in each]).sum(0) for each in (apart, length) if each)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        by_inputs, by_targets = pulled(ctx.passage, ctx.weights, ctx.targets, ctx.residuals)
-        scale = 2 * gradients[0]
-        by_inputs = by_inputs * scale.reshape(-1, *[1] * (by_inputs.dim() - 1))
-        return None, None, None, by_inputs, by_targets * scale[:, None, None]
+        apart, *length = (2 * gradient for gradient in gradients)
+        along: dict[int, Direction] = {i: rest.along(apart, *length) for i, rest in ctx.rests.items()}
+        by_inputs, by_targets = pulled(ctx.passage, ctx.weights, ctx.targets, along)
+        return None, None, None, None, by_inputs, by_targets
 
 
-def _residuals(passage: ThereAndBack, parameters: Parameters, seen: Observed) -> tuple[dict[int, Direction], Tensor]:
-    """Return {layer: its gradient minus the observed one}, and the squared lengths (K,) of all together."""
+class _Rest(Protocol):
+    """The gradient g of one layer minus the observed one o, for K lanes."""
+
+    def squares(self) -> list[Tensor]:
+        """Return squared lengths (K,) whose sum is |g - o|^2."""
+
+    def lengths(self) -> list[Tensor]:
+        """Return squared lengths (K,) whose sum is |g|^2."""
+
+    def along(self, apart: Tensor, length: Tensor | None = None) -> Direction:
+        """Return the direction `apart` (K,) times (g - o) plus `length` (K,) times g; None for 0."""
+
+
+def _rests(passage: ThereAndBack, parameters: Parameters, seen: Observed) -> dict[int, _Rest]:
+    """Return {layer: its gradient minus the observed one}."""
     numbers = [i for i, step in enumerate(passage.chain.steps) if isinstance(step, Affine)]
-    residuals: dict[int, Direction] = {}
-    squares: list[Tensor] = []
+    rests: dict[int, _Rest] = {}
     for i, layer in zip(numbers, passage.layers(parameters), strict=True):
         name, bias = layer.layer.weight, layer.layer.bias
         if name in seen.factors:
-            rest = None if bias is None else layer.sums - seen.gradients[bias][:, None]
-            product = _Product.of(seen.factors[name], layer.deltas[:, 0, 0], layer.columns[:, 0, 0], rest)
-            residuals[i] = product
-            squares += [product.square().to(passage.answer), *([] if rest is None else [_square(rest)])]
+            biases = None if bias is None else _Pair(layer.sums, seen.gradients[bias][:, None])
+            rests[i] = _Product.of(seen.factors[name], layer.deltas[:, 0, 0], layer.columns[:, 0, 0], biases)
         else:
-            rests = [g - seen.gradients[n][:, None] for n, g in layer.merged().items()]
-            residuals[i] = Along(layer.layer, True, *rests)
-            squares += map(_square, rests)
-    return residuals, torch.stack(squares).sum(0)
+            pairs = [_Pair(g, seen.gradients[n][:, None]) for n, g in layer.merged().items()]
+            rests[i] = _Tensors(layer.layer, pairs)
+    return rests
+
+
+class _Pair:
+    """The gradient g of one tensor (K, 1, *p) and the observed one o."""
+
+    def __init__(self, own: Tensor, observed: Tensor) -> None:
+        self.own, self.rest = own, own - observed
+
+    def along(self, apart: Tensor, length: Tensor | None) -> Tensor:
+        """Return `apart` times (g - o) plus `length` times g."""
+        shape = (-1, *[1] * (self.rest.dim() - 1))
+        part = self.rest * apart.reshape(shape)
+        return part if length is None else part.addcmul_(self.own, length.reshape(shape))
 
 
 def _square(each: Tensor) -> Tensor:
     flat = each.flatten(1)
     square: Tensor = torch.linalg.vecdot(flat, flat)
     return square
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """The difference as one tensor for each parameter."""
+
+    layer: Affine
+    pairs: list[_Pair]
+
+    def squares(self) -> list[Tensor]:
+        """See `_Rest`."""
+        return [_square(pair.rest) for pair in self.pairs]
+
+    def lengths(self) -> list[Tensor]:
+        """See `_Rest`."""
+        return [_square(pair.own) for pair in self.pairs]
+
+    def along(self, apart: Tensor, length: Tensor | None = None) -> Direction:
+        """See `_Rest`."""
+        return Along(self.layer, True, *(pair.along(apart, length) for pair in self.pairs))
 
 
 @dataclass(frozen=True)
@@ -200,9 +264,8 @@ class _Product:
         factors: The observed gradient.
         a, b: The coordinates (K, r) of d in the columns of U, and (K, q) of h in those of V.
         d, h: What is left of d (K, O) and of h (K, I).
-        middle: a b^T - S.
-        lengths: (|a|^2, |b|^2, |d'|^2, |h'|^2), each (K, 1).
-        bias: The bias's gradient minus the observed one, (K, 1, O); None without a bias.
+        sizes: (|a|^2, |b|^2, |d'|^2, |h'|^2), each (K, 1).
+        bias: The bias's gradient and the observed one, (K, 1, O); None without a bias.
     """
 
     factors: Factors
@@ -210,36 +273,67 @@ class _Product:
     b: Tensor
     d: Tensor
     h: Tensor
-    middle: Tensor
-    lengths: tuple[Tensor, Tensor, Tensor, Tensor]
-    bias: Tensor | None
+    sizes: tuple[Tensor, ...]
+    bias: _Pair | None
 
     @classmethod
-    def of(cls, factors: Factors, delta: Tensor, entered: Tensor, bias: Tensor | None) -> _Product:
+    def of(cls, factors: Factors, delta: Tensor, entered: Tensor, bias: _Pair | None) -> _Product:
         """Return the difference for d = `delta` (K, O) and h = `entered` (K, I)."""
         d, h = delta.double(), entered.double()
         a, b = _times(d, factors.left), _times(h, factors.right)
         d, h = d - _times(a, factors.left.mT), h - _times(b, factors.right.mT)
-        a_a, b_b, d_d, h_h = (x.square().sum(1, keepdim=True) for x in (a, b, d, h))
-        return cls(factors, a, b, d, h, a[:, :, None] * b[:, None] - factors.middle, (a_a, b_b, d_d, h_h), bias)
+        return cls(factors, a, b, d, h, tuple(x.square().sum(1, keepdim=True) for x in (a, b, d, h)), bias)
 
-    def square(self) -> Tensor:
-        """Return its squared length (K,) in float64, without the bias."""
-        a, b, d, h = self.lengths
-        return self.middle.square().sum((1, 2)) + (d * (b + h) + a * h)[:, 0]
+    def squares(self) -> list[Tensor]:
+        """See `_Rest`; that of the weight is in float64."""
+        a, b, d, h = self.sizes
+        middle = self.a[:, :, None] * self.b[:, None] - self.factors.middle
+        weight = middle.square().sum((1, 2)) + (d * (b + h) + a * h)[:, 0]
+        return [weight] if self.bias is None else [weight, _square(self.bias.rest)]
+
+    def lengths(self) -> list[Tensor]:
+        """See `_Rest`."""
+        a, b, d, h = self.sizes
+        weight = ((a + d) * (b + h))[:, 0]
+        return [weight] if self.bias is None else [weight, _square(self.bias.own)]
+
+    def along(self, apart: Tensor, length: Tensor | None = None) -> Direction:
+        """See `_Rest`."""
+        less = apart.double()[:, None]
+        times = less if length is None else less + length.double()[:, None]
+        middle = (times * self.a)[:, :, None] * self.b[:, None] - less[:, :, None] * self.factors.middle
+        bias = None if self.bias is None else self.bias.along(apart, length)
+        return _AlongProduct(self, middle, tuple(times * size for size in self.sizes), bias)
+
+
+@dataclass(frozen=True)
+class _AlongProduct:
+    """The direction t d h^T - s U S V^T of a linear layer's weights.
+
+    Args:
+        rest: d, h, U and V.
+        middle: t a b^T - s S, (K, r, q).
+        sizes: t times those of `rest`.
+        bias: The direction of the bias, (K, 1, O); None without a bias.
+    """
+
+    rest: _Product
+    middle: Tensor
+    sizes: tuple[Tensor, ...]
+    bias: Tensor | None
 
     def moved(self, done: Passed) -> Tensor:
         """Return what it makes of h: the tangent (K, 1, O) of the layer's output along it."""
-        _, b, _, h = self.lengths
-        inside = _times(self.b, self.middle.mT) + h * self.a
-        found = (_times(inside, self.factors.left.mT) + (h + b) * self.d)[:, None].to(done.answer)
+        of, (_, b, _, h) = self.rest, self.sizes
+        inside = _times(of.b, self.middle.mT) + h * of.a
+        found = (_times(inside, of.factors.left.mT) + (h + b) * of.d)[:, None].to(done.answer)
         return found if self.bias is None else found + self.bias
 
     def returned(self, delta: Tensor, entered: torch.Size) -> Tensor:
         """Return what its transpose makes of d: the derivative (K, 1, I) by the layer's input."""
-        a, _, d, _ = self.lengths
-        inside = _times(self.a, self.middle) + d * self.b
-        return (_times(inside, self.factors.right.mT) + (a + d) * self.h)[:, None].to(delta)
+        of, (a, _, d, _) = self.rest, self.sizes
+        inside = _times(of.a, self.middle) + d * of.b
+        return (_times(inside, of.factors.right.mT) + (a + d) * of.h)[:, None].to(delta)
 
 
 def _times(rows: Tensor, matrices: Tensor) -> Tensor:

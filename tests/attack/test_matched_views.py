@@ -11,7 +11,7 @@ from torch import nn
 
 from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
-from leakbench.attack.slots.distance import Likelihood, SquaredL2
+from leakbench.attack.slots.distance import Cosine, Likelihood, SquaredL2
 from leakbench.attack.slots.space import Pixels
 from leakbench.attack.squared_distances import squared_distances
 from leakbench.core.recipe import resolve
@@ -89,7 +89,7 @@ def cpl(distance: Any) -> GradientMatching:
     return dataclasses.replace(method, distance=distance)
 
 
-@pytest.mark.parametrize("distance", [SquaredL2(), Likelihood(), Likelihood(floor=0.5)])
+@pytest.mark.parametrize("distance", [SquaredL2(), Likelihood(), Likelihood(floor=0.5), Cosine()])
 @pytest.mark.parametrize("name", MATCHED)
 def test_the_value_and_its_derivatives_stay_the_same(name: str, distance: Any) -> None:
     seen = dataclasses.replace(view(**MATCHED[name]), noise=0.3)
@@ -146,6 +146,17 @@ def test_two_networks_that_show_the_same_victims_are_added() -> None:
     x, y = torch.rand(VICTIMS, 1, *SHAPE).double(), one_hot(torch.zeros(VICTIMS, 1).long(), CLASSES).double()
     distances = cpl(SquaredL2())._distances((one, other), points(Pixels()(one)))
     assert len([*distances(x, y, torch.arange(VICTIMS), None)]) == 2
+
+
+def test_a_cosine_close_to_the_truth_is_as_exact_as_the_squared_distance_and_zeros_have_no_direction() -> None:
+    """In float32 one minus the quotient would be a multiple of 6e-8."""
+    apart, one, other = torch.tensor([[1e-12, 0.0, 4.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0, 0.0]])
+    one.requires_grad_()
+    found = Cosine().of_lengths(apart, one, other)
+    assert torch.allclose(found, torch.tensor([5e-13, 1.0, 2.0, 1.0, 1.0]), rtol=1e-6, atol=0)
+    assert torch.autograd.grad(found.sum(), one)[0].isfinite().all()
+    long = Cosine().of_lengths(*(torch.tensor([square]) for square in (81.0, 100.0, 1.0)))
+    assert float(long) == 0
 
 
 def test_a_distance_of_a_user_is_not_replaced() -> None:

@@ -19,7 +19,7 @@ from leakbench.attack.clock import begun, cut_short, late_of
 from leakbench.attack.looks import averaged, cut_of, releases, responses
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENT, Descended, Descent, Running, Terms, descend, together
-from leakbench.attack.slots.distance import DISTANCE, Distance, Likelihood, MeasuresLikelihood, SquaredL2
+from leakbench.attack.slots.distance import DISTANCE, Cosine, Distance, Likelihood, MeasuresLikelihood, SquaredL2
 from leakbench.attack.slots.epochs import of_one_epoch
 from leakbench.attack.slots.labels import LABELS, LabelGuess, Labels
 from leakbench.attack.slots.pooling import POOLING, Least, Pooling
@@ -174,18 +174,24 @@ class GradientMatching:
         return by_gradients
 
     def _squared(self, views: tuple[View, ...], points: Points) -> Distances | None:
-        """Return `_distances` without the gradients of guesses, for squared distances from those of one example, else None."""
+        """Return `_distances` without the gradients of guesses, for distances from those of one example by lengths, else None."""
         alone = len(releases(views)) == len(views) and points.hidden is None and not points.space.unreached
         distance = self.distance
         # A subclass may be another distance.
-        if not alone or not (type(distance) is SquaredL2 or type(distance) is Likelihood):
+        if not alone or not (type(distance) is SquaredL2 or type(distance) is Likelihood or type(distance) is Cosine):
             return None
-        each = [(squares, distance.divisor(view)) for view in views if (squares := squared_distances(view)) is not None]
+        each = [(squares, view) for view in views if (squares := squared_distances(view)) is not None]
         if len(each) < len(views):
             return None
-        return lambda inputs, targets, victims, _: (
-            squares(inputs, targets, victims) / divisor for squares, divisor in each
-        )
+
+        def by_lengths(inputs: Tensor, targets: Tensor, victims: Tensor, hidden: Tensor | None) -> Iterator[Tensor]:
+            for squares, view in each:
+                if isinstance(distance, Cosine):
+                    yield distance.of_lengths(*squares.with_lengths(inputs, targets, victims))
+                else:
+                    yield distance.of_square(squares(inputs, targets, victims), view)
+
+        return by_lengths
 
 
 def searched(

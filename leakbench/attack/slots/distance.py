@@ -26,6 +26,10 @@ __all__ = [
 ]
 
 
+SHORTEST = 1e-30
+"""Square of the length below which a gradient has no direction: in float32, the square of its numbers may be zero."""
+
+
 @runtime_checkable
 class Distance(Protocol):
     """Compares the gradients of guesses with the observed ones."""
@@ -51,9 +55,9 @@ class MeasuresLikelihood(Distance, Protocol):
 class SquaredL2:
     """Sum the squared differences over all layers (DLG: Zhu et al., NeurIPS 2019, eq. 4; CPL the same)."""
 
-    def divisor(self, view: View) -> float:
-        """Return 1."""
-        return 1.0
+    def of_square(self, apart: Tensor, view: View) -> Tensor:
+        """Return distances (V,), given |a - b|^2 over all layers (V,)."""
+        return apart
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return distances (V,)."""
@@ -95,6 +99,15 @@ class Cosine:
         product = sum((g * observed[name]).flatten(1).sum(1) for name, g in guess.items())
         lengths = _length(guess) * _length({name: observed[name] for name in guess})
         return 1 - product / lengths
+
+    def of_lengths(self, apart: Tensor, guess: Tensor, observed: Tensor) -> Tensor:
+        """Return distances (V,), given |a - b|^2, |a|^2 and |b|^2 over all layers, each (V,).
+
+        1 - <a, b> / (|a| |b|) = (|a - b|^2 - (|a| - |b|)^2) / (2 |a| |b|), which is as exact close to 0 as |a - b|^2 is.
+        """
+        empty = (guess < SHORTEST) | (observed < SHORTEST)
+        one, other = (torch.where(empty, 1.0, square).sqrt() for square in (guess, observed))
+        return torch.where(empty, 1.0, (apart - (one - other).square()) / (2 * one * other))
 
 
 @part("distance.cosine_by_layer")
@@ -148,9 +161,9 @@ class Tag:
 
 
 def _length(gradients: Parameters) -> Tensor:
-    """Return lengths (V,) of at least 1e-15. In float32, the square of less is zero, and the root has no derivative there."""
+    """Return lengths (V,), the shortest one for shorter ones: the root has no derivative at zero."""
     squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0)
-    return squares.clamp_min(1e-30).sqrt()
+    return squares.clamp_min(SHORTEST).sqrt()
 
 
 @part("distance.likelihood")
@@ -179,18 +192,18 @@ class Likelihood:
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return distances (V,)."""
         known = self.told(guess, observed, view)
-        return SquaredL2()(guess, observed, view) / self.divisor(view) if known is None else known
+        return self.of_square(SquaredL2()(guess, observed, view), view) if known is None else known
 
-    def divisor(self, view: View) -> float:
-        """Return 2 s^2."""
-        return 2 * max(self.floor, view.noise or 0.0) ** 2
+    def of_square(self, apart: Tensor, view: View) -> Tensor:
+        """Return distances (V,) under Gaussian noise, given |a - b|^2 over all layers (V,)."""
+        return apart / (2 * max(self.floor, view.noise or 0.0) ** 2)
 
     def told(self, guess: Parameters, observed: Parameters, view: View) -> Tensor | None:
         """Return distances (V,) with the defense as the attacker knows it; None if it does not give a likelihood."""
         # Transforms after this leakage point have not acted on the update.
         value = unlikelihood(view.stations.before(view.tap), guess, observed)
         if value is None and view.noise:
-            value = SquaredL2()(guess, observed, view) / self.divisor(view)
+            value = self.of_square(SquaredL2()(guess, observed, view), view)
         return value
 
 
