@@ -190,24 +190,28 @@ class Front:
         network: The network.
         layer: The layer after the front.
         chain: The front as a chain of layers; None if it is not a chain.
+        parameters: {p: (*p) or (V, *p)}, those of the front, named and laid out as in the chain if it is one.
         prefix: Prefix of the names of the chain's parameters in the network.
     """
 
     network: Network
     layer: FullyConnected
     chain: Chain | None
+    parameters: Parameters
     prefix: str = ""
 
     @classmethod
     def of(cls, network: Network, layer: FullyConnected, shape: tuple[int, ...]) -> Front:
         """Return the front before a layer of `fully_connected` for inputs of a shape (*s)."""
         model = network.model
+        parameters = {n: network.parameters[n] for n in layer.names}
         if network.engine != "reference" and not (model._forward_hooks or model._forward_pre_hooks):
             for prefix, part in _sequences(network.model, layer):
                 chain = chain_of(part)
                 if chain is not None and chain.takes(shape):
-                    return cls(network, layer, chain, prefix)
-        return cls(network, layer, None)
+                    own = {n.removeprefix(prefix): p for n, p in parameters.items()}
+                    return cls(network, layer, chain, chain.laid_out(own), prefix)
+        return cls(network, layer, None, parameters)
 
     def smoothed(self, sharpness: float, features: Tensor) -> Front:
         """Return the front with smooth ReLUs and pools, for inputs with known features (v, M, d); unchanged if not a chain."""
@@ -225,12 +229,10 @@ class Front:
             The features (v, M, d), and the derivatives {p: (v, *p)} of sum <cotangents, features> / M by the parameters.
         """
         network, count = self.network, inputs.shape[1]
-        names = self.layer.names
-        parameters = {n: network.parameters[n] if network.shared else network.parameters[n][lanes] for n in names}
+        parameters = self.parameters if network.shared else {n: p[lanes] for n, p in self.parameters.items()}
         weighted = cotangents / count
         if self.chain is not None:
-            own = {n.removeprefix(self.prefix): p for n, p in parameters.items()}
-            features, sums = answers_and_gradients(self.chain, own, network.shared, inputs, weighted)
+            features, sums = answers_and_gradients(self.chain, parameters, network.shared, inputs, weighted)
             return features, {self.prefix + n: g[:, 0] for n, g in sums.items()}
 
         def one(own: Parameters, x: Tensor, c: Tensor) -> tuple[Tensor, Parameters]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakbench.core.types import Network
+from leakbench.core.types import Parameters
 from leakbench.engine.chain import Chain
 from leakbench.engine.matched import Observed, observed, squared_distance, squared_lengths
 from leakbench.federated.client import chain_in
@@ -22,24 +22,24 @@ class SquaredDistances:
 
     Args:
         chain: The layers of the network.
-        network: The network.
+        parameters: The network's parameters in the chain's memory layout.
         seen: The observed gradients of all victims.
         length: Their squared lengths (V,).
     """
 
     chain: Chain
-    network: Network
+    parameters: Parameters
     seen: Observed
     length: Tensor
 
     def __call__(self, inputs: Tensor, targets: Tensor, victims: Tensor) -> Tensor:
         """Return the distances (n,) of guesses (n, 1, *s) with labels (n, 1, classes) for the victims in `victims` (n,)."""
-        return squared_distance(self.chain, self.network.parameters, self._seen(victims), inputs, targets)
+        return squared_distance(self.chain, self.parameters, self._seen(victims), inputs, targets)
 
     def with_lengths(self, inputs: Tensor, targets: Tensor, victims: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the distances, the squared lengths of the guesses' gradients, and those of the observed ones, each (n,)."""
         seen = self._seen(victims)
-        apart, length = squared_lengths(self.chain, self.network.parameters, seen, inputs, targets)
+        apart, length = squared_lengths(self.chain, self.parameters, seen, inputs, targets)
         return apart, length, self.length[victims]
 
     def _seen(self, victims: Tensor) -> Observed:
@@ -58,4 +58,4 @@ def squared_distances(view: View) -> SquaredDistances | None:
     if chain is None:
         return None
     length = torch.stack([u.flatten(1).square().sum(1) for u in view.update.values()]).sum(0)
-    return SquaredDistances(chain, network, observed(chain, view.update), length)
+    return SquaredDistances(chain, chain.laid_out(network.parameters), observed(chain, view.update), length)
