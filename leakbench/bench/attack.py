@@ -21,7 +21,7 @@ from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.search.lbfgs import Objective
 from leakbench.attack.slots.descent import Search, Terms
 from leakbench.attack.slots.stop import Iterations
-from leakbench.bench.figure import Figure, absent
+from leakbench.bench.figure import Figure
 from leakbench.bench.operations import ceiling, layer_products, matching_operations
 from leakbench.bench.peers import Leak, peers_to_eta, share
 from leakbench.bench.size import Size
@@ -239,12 +239,12 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
         assert isinstance(method, GradientMatching)  # noqa: S101 - said to mypy; it holds by construction
         attack = dataclasses.replace(method, stop=Iterations(limit=size.to_eta))
         dataclasses.replace(attack, stop=Iterations(limit=1))((leak.view,), leak.rngs)  # warm
-        each: list[float] = []
-        for _ in range(size.rarely):
-            began = time.perf_counter()
-            answer = attack((leak.view,), leak.rngs)
-            each.append((time.perf_counter() - began) / float(answer.evaluations.sum()))
+        timed = [_timed_search(attack, leak) for _ in range(size.rarely)]
+        each, answer = [seconds for seconds, _ in timed], timed[-1][1]
         spent = _spent_to_eta(leak, answer)
+        if torch.get_num_threads() > 1:  # As the references below, which use one thread.
+            alone = with_threads(1, partial(_timed_search, attack, leak))[0]
+            parts |= _middles({f"{name}, s to eta{ONE}": [n * alone for n in spent.tolist()]})
         for which, some in _some(spent.tolist(), first).items():
             parts |= _middles({f"{name}, s to eta{which}": [n * statistics.median(each) for n in some]})
             parts |= _middles({f"{name}, evaluations to eta{which}": some})
@@ -252,16 +252,24 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
         parts[f"{name}, RMSE at the end"] = float(leak.error(answer.inputs[:, 0], lanes).median())
         seconds = [statistics.median(spent.tolist()) * s for s in each] if name == "cpl" else seconds
     parts |= _one_by_one(leak, starts, size.alone_to_eta, size.to_eta, first)
-    if not all(map(math.isfinite, seconds)):
-        return absent(f"most of the {leak.view.victims} searches did not reach eta in {size.to_eta} outer iterations")
+    reached = all(map(math.isfinite, seconds))
+    why = f"most of the {leak.view.victims} searches of CPL did not reach eta in {size.to_eta} outer iterations"
     return Figure(
         "s",
         f"CPL on {leak.cell.names['dataset']}, {leak.view.victims} victims together: median seconds a victim until the RMSE"
         f" is at most {leak.eta:.3g} (eta); a victim's time is its number of evaluations times the mean time of one in the search"
         + "".join(f"; {reason}" for reason in reasons),
-        tuple(seconds),
+        tuple(seconds) if reached else (),
         parts | peers,
+        "" if reached else why,
     )
+
+
+def _timed_search(attack: GradientMatching, leak: Leaked) -> tuple[float, Reconstruction]:
+    """Return the mean seconds of an evaluation of a search of all victims together, and its reconstruction."""
+    began = time.perf_counter()
+    answer = attack((leak.view,), leak.rngs)
+    return (time.perf_counter() - began) / float(answer.evaluations.sum()), answer
 
 
 def _spent_to_eta(leak: Leaked, answer: Reconstruction) -> Tensor:
@@ -290,7 +298,7 @@ def _one_by_one(leak: Leaked, starts: _Starts, count: int, outer: int, first: in
     for victim in range(min(count, leak.view.victims)):
         within = partial(_within, leak, torch.tensor([victim]))
         began = time.perf_counter()
-        found = with_threads(1, partial(starts.search, victim, outer, until=within))
+        found = with_threads(1, partial(starts.search, victim, outer, lean=True, until=within))
         seconds = time.perf_counter() - began
         taken.append(seconds if within(found.inputs) else math.inf)
         evaluations.append(found.evaluations if within(found.inputs) else math.inf)

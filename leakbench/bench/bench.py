@@ -146,5 +146,5 @@ def _about(found: Bench) -> list[str]:
     loads = ", ".join("unknown" if x is None else f"{x:.1f}" for x in (m.load_before, m.load_after))
     warnings = [f"warning: {text}" for text in m.warnings()]
     about = f"{m.cpu}, {m.cores} cores, {m.threads} threads, torch {m.versions['torch']}; load before, after: {loads}"
-    parts = [line for key, figure in found.figures.items() if figure.values for line in _parts(key, figure)]
+    parts = [line for key, figure in found.figures.items() if figure.said for line in _parts(key, figure)]
     return [about, *warnings, *parts]

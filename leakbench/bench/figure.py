@@ -17,7 +17,7 @@ class Figure:
     Args:
         said: The comparison in one sentence.
         values: One value per repeat, in `unit`; empty for the reason in `reason`.
-        parts: Parts of the values, as medians over the repeats, with the unit in each name.
+        parts: Parts of the values, as medians over the repeats, with the unit in each name; they may exist without a value.
         command: Command that measured it.
     """
 

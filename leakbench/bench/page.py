@@ -128,7 +128,7 @@ def page(found: Bench) -> str:
         )
         for key, f in measured.items()
     ]
-    parts = [(f"`{key}`", name, f"{value:.4g}") for key, f in measured.items() for name, value in f.parts.items()]
+    parts = [(f"`{key}`", name, f"{value:.4g}") for key, f in found.figures.items() for name, value in f.parts.items()]
     heads = ("key", "minimum", "median", "maximum", "unit", "aim", "repeats", "what")
     loads = ", ".join("unknown" if x is None else f"{x:.1f}" for x in (m.load_before, m.load_after))
     packages = ", ".join(f"{name} {version}" for name, version in m.versions.items())

@@ -123,7 +123,8 @@ def _leakpro(leak: Leak, evaluations: int) -> Search:
     most similar to the true image, which an attacker does not know.
 
     Raises:
-        RuntimeError: The client's gradient is not the leaked one.
+        RuntimeError: The client's gradient is not the leaked one, or the search ended before its last step: LeakPro logs an error
+            in a step and ends.
     """
     module = importlib.import_module("leakpro.attacks.gia_attacks.invertinggradients")
     config = module.InvertingConfig()
@@ -142,8 +143,17 @@ def _leakpro(leak: Leak, evaluations: int) -> Search:
             raise RuntimeError(f"LeakPro's client computes another gradient: {name} differs")
 
     def search() -> Tensor:
-        for _ in attacker.run_attack():
-            pass
+        steps: list[object] = []
+        # LeakPro's last line reads it, but it is set only once a reconstruction is similar to the true image.
+        attacker.final_best = attacker.reconstruction_loader
+        handle = register_optimizer_step_post_hook(lambda *_: steps.append(None))
+        try:
+            for _ in attacker.run_attack():
+                pass
+        finally:
+            handle.remove()
+        if len(steps) < config.at_iterations:
+            raise RuntimeError(f"LeakPro's search ended after {len(steps)} of {config.at_iterations} steps")
         reconstruction: Tensor = attacker.best_reconstruction.dataset.reconstruction.detach()
         return reconstruction
 
@@ -226,12 +236,16 @@ def peers_to_eta(leaks: Sequence[Leak], eta: float, evaluations: int) -> tuple[d
     parts, reasons = dict[str, float](), dict[str, None]()
     with _quiet():
         for name, peer in PEERS.items():
+            package = peer.module.partition(".")[0]
             try:
                 importlib.import_module(peer.module)
+                searches = _searches(peer, leaks, eta, evaluations)
             except ImportError as error:
-                reasons[f"{peer.module.partition('.')[0]} is left out ({error}): {peer.install}"] = None
-                continue
-            parts |= _parts(name, _searches(peer, leaks, eta, evaluations))
+                reasons[f"{package} is left out ({error}): {peer.install}"] = None
+            except Exception as error:  # Of another package's code: the figures measured before must not be lost.
+                reasons[f"{name} is left out, since {package} failed ({type(error).__name__}: {error})"] = None
+            else:
+                parts |= _parts(name, searches)
     return parts, list(reasons)
 
 
@@ -239,6 +253,7 @@ def _searches(peer: Peer, leaks: Sequence[Leak], eta: float, evaluations: int) -
     """Return (the number of threads, the stopwatches of the victims); trials choose ours or one."""
     watches = [Stopwatch(leak.error, eta) for leak in leaks]
     with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
         ways = either_way({"": peer.prepare(leaks[0], TRIAL)})
         taken = in_turns(ways, TRIALS)
         threads = 1 if min(ways, key=partial(median, taken)) == ONE else torch.get_num_threads()

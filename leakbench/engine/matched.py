@@ -5,9 +5,9 @@ With orthonormal columns U and V, an observed gradient G = U S V^T, and d = U a 
 
     |d h^T - G|^2 = |a b^T - S|^2 + |d'|^2 (|b|^2 + |h'|^2) + |a|^2 |h'|^2
 
-The same layer's gradient has the squared length |d|^2 |h|^2. No term is negative, so that nothing cancels between them. A layer with 62 classes and 768 features then reads some thousand numbers
-for each example, not nine times 47,616. The factors and these products are in float64: close to the truth, d' and h' are small
-differences.
+The layer's gradient has the squared length |d|^2 |h|^2. No term is negative, so that nothing cancels between them. A layer with
+62 classes and 768 features then reads some thousand numbers for each example, not nine times 47,616. The factors and these
+products are in float64: close to the truth, d' and h' are small differences.
 """
 
 from __future__ import annotations

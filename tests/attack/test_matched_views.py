@@ -74,6 +74,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "Adam": {"clock": {"client_optimizer": "adam"}},
     "weight decay": {"clock": {"weight_decay": 0.01}},
     "a known defense": {"defense": "fed_cdp"},
+    "a known change of the inputs": {"defense": "ats"},
     "the slow engine": {"engine": "reference"},
 }
 
@@ -146,11 +147,17 @@ def test_two_networks_that_show_the_same_victims_are_added() -> None:
     x, y = torch.rand(VICTIMS, 1, *SHAPE).double(), one_hot(torch.zeros(VICTIMS, 1).long(), CLASSES).double()
     distances = cpl(SquaredL2())._distances((one, other), points(Pixels()(one)))
     assert len([*distances(x, y, torch.arange(VICTIMS), None)]) == 2
+    noisy = dataclasses.replace(other, noise=0.5)
+    distances = cpl(Likelihood())._distances((dataclasses.replace(one, noise=0.1), noisy), points(Pixels()(one)))
+    two = [*distances(x, y, torch.arange(VICTIMS), None)]
+    torch.testing.assert_close(two[0], 25 * two[1])
 
 
 def test_a_cosine_close_to_the_truth_is_as_exact_as_the_squared_distance_and_zeros_have_no_direction() -> None:
     """In float32 one minus the quotient would be a multiple of 6e-8."""
-    apart, one, other = torch.tensor([[1e-12, 0.0, 4.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0, 0.0]])
+    apart, one, other = torch.tensor(
+        [[1e-12, 0.0, 4.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0, 0.0]]
+    )
     one.requires_grad_()
     found = Cosine().of_lengths(apart, one, other)
     assert torch.allclose(found, torch.tensor([5e-13, 1.0, 2.0, 1.0, 1.0]), rtol=1e-6, atol=0)

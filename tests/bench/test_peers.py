@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -16,8 +17,9 @@ import torch
 from torch import nn
 
 from leakbench.bench import attack, peers
-from leakbench.bench.peers import PEERS, Leak, Stopwatch, peers_to_eta
+from leakbench.bench.peers import PEERS, Leak, Peer, Stopwatch, peers_to_eta
 from leakbench.bench.size import QUICK
+from leakbench.bench.timing import with_threads
 
 SHAPE = (3, 6, 6)
 CLASSES = 4
@@ -155,9 +157,13 @@ class FakeBreaching:
 
 
 class FakeLeakPro:
-    """Has LeakPro's interface; its client computes the gradient of the images of its loader, times `scale`."""
+    """Has LeakPro's interface; its client computes the gradient of the images of its loader, times `scale`.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, scale: float = 1.0) -> None:
+    An error in a step ends the search and is only logged. A reconstruction that was never similar to the true image has no
+    `final_best`, which is read nevertheless.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, scale: float = 1.0, broken: bool = False) -> None:
         self.steps: list[int] = []
         fake = self
 
@@ -171,12 +177,17 @@ class FakeLeakPro:
                 loss = nn.functional.cross_entropy(self.model(inputs), label)
                 gradient = torch.autograd.grad(loss, list(self.model.parameters()))
                 self.client_gradient = [-scale * self.configs.optimizer.lr * g for g in gradient]
+                self.reconstruction_loader = object()
 
             def run_attack(self) -> Iterator[None]:
                 fake.steps.append(self.configs.at_iterations)
                 best = SimpleNamespace(dataset=SimpleNamespace(reconstruction=torch.ones(1, *SHAPE)))
+                optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+                for _ in range(self.configs.at_iterations - broken):
+                    optimizer.step()
+                    self.best_reconstruction = best
+                assert self.final_best is self.reconstruction_loader  # type: ignore[attr-defined]
                 yield
-                self.best_reconstruction = best
 
         config = lambda: SimpleNamespace(at_iterations=8000, optimizer=SimpleNamespace(lr=0.01))  # noqa: E731
         module = "leakpro.attacks.gia_attacks.invertinggradients"
@@ -216,6 +227,48 @@ def test_another_gradient_of_leakpro_is_an_error(monkeypatch: pytest.MonkeyPatch
     FakeLeakPro(monkeypatch, scale=1.01)
     with pytest.raises(RuntimeError, match=r"LeakPro's client computes another gradient: 0\.weight differs"):
         PEERS["LeakPro, Inverting Gradients"].prepare(leak(), 1)
+
+
+def test_a_search_of_leakpro_that_stops_at_an_error_did_not_fail_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeLeakPro(monkeypatch, broken=True)
+    with pytest.raises(RuntimeError, match="LeakPro's search ended after 6 of 7 steps"):
+        PEERS["LeakPro, Inverting Gradients"].prepare(leak(), 7)()
+
+
+def test_a_package_that_fails_is_left_out_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it fails when it is imported, as with a broken driver, lacks what is read, or fails in a search."""
+    FakeLeakPro(monkeypatch, broken=True)
+    install(monkeypatch, "breaching")
+    parts, reasons = peers_to_eta([leak()], 0.1, 5)
+    assert parts == {} and len(reasons) == 3
+    assert reasons[0].startswith("breaching, Inverting Gradients is left out, since breaching failed (AttributeError: ")
+    assert reasons[2] == (
+        "LeakPro, Inverting Gradients is left out, since leakpro failed (RuntimeError: LeakPro's search ended after 39 of 40 steps)"
+    )
+    FakeLeakPro(monkeypatch)
+    parts, reasons = peers_to_eta([leak()], 0.1, 5)
+    assert parts["LeakPro, Inverting Gradients, share of 1 that reach eta"] == 0 and len(reasons) == 2
+
+    def import_module(name: str) -> ModuleType:
+        raise OSError("driver mismatch")
+
+    monkeypatch.setattr(peers.importlib, "import_module", import_module)
+    assert peers_to_eta([leak()], 0.1, 5)[1][0].endswith("since breaching failed (OSError: driver mismatch)")
+
+
+def test_searches_of_the_packages_do_not_depend_on_the_draws_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials and searches, with a seed for each victim."""
+    draws: list[list[float]] = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        each: list[float] = []
+        peer = Peer(
+            "torch", "", lambda *_, each=each: lambda: each.append(float(torch.rand(()))) or torch.zeros(1, *SHAPE)
+        )
+        peers._searches(peer, [leak(), leak()], 0.1, 5)
+        draws.append(each)
+    assert draws[0] == draws[1]
+    assert draws[0][-1] != draws[0][-2]
 
 
 def absent(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
@@ -287,6 +340,55 @@ def test_medians_of_searches_that_mostly_fail_are_left_out() -> None:
     }
     assert list(attack._some(values, 0)) == [""]
     assert attack._middles({"a": values, "b": values[:2], "c": values[3:4]}) == {"a": 3.0, "c": 2.0}
+
+
+def answer(iterates: torch.Tensor, spent: torch.Tensor, evaluations: torch.Tensor) -> Any:
+    return SimpleNamespace(iterates=iterates, inputs=iterates[-1], spent=spent, evaluations=evaluations)
+
+
+def test_seconds_until_eta_are_evaluations_times_the_mean_time_of_one(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three victims reach eta after 4, 10 and 2 of 10, 10 and 5 evaluations. Searches take 50 and 100 s, so that one takes 2 and
+    4 s, 3 s in the middle."""
+    few = attack.leaked("digits", None, 3, 1)
+    coloured = dataclasses.replace(few, view=dataclasses.replace(few.view, shape=(3, *few.view.shape[1:])))
+    real = few.real[None, :, None]
+    far = real + 1
+    iterates = torch.cat([far, torch.where(torch.tensor([1, 0, 1]).reshape(1, 3, 1, 1, 1, 1) > 0, real, far), real])
+    spent = torch.tensor([[4, 4, 2], [5, 6, 3], [10, 10, 5]])
+    monkeypatch.setattr(attack.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(attack, "leaked", lambda *_: coloured)
+
+    seconds = itertools.cycle([0, 50, 100, 125])  # Warm, twice, and with one thread.
+
+    def searched(self: Any, views: Any, rngs: Any) -> Any:
+        clock[0] += next(seconds)
+        return answer(iterates, spent, torch.tensor([10, 10, 5]))
+
+    def alone(self: Any, victim: int, outer: int, lean: bool = False, until: Any = None) -> Any:
+        assert lean
+        clock[0] += 7 + victim
+        return attack.Alone(few.real[victim : victim + 1] + (victim == 1), 30 + victim)
+
+    monkeypatch.setattr(attack.GradientMatching, "__call__", searched)
+    monkeypatch.setattr(attack._Starts, "search", alone)
+    size = dataclasses.replace(QUICK, peers=0, alone_to_eta=3, rarely=2)
+    figure = with_threads(2, lambda: attack.seconds_to_eta(size, "digits", None))
+    assert figure.values == (8.0, 16.0) and figure.reason == ""
+    for name in ("cpl", "whitened"):
+        assert figure.parts[f"{name}, evaluations to eta"] == 4
+        assert figure.parts[f"{name}, s to eta"] == 12
+        assert figure.parts[f"{name}, s to eta, one thread"] == 20
+        assert figure.parts[f"{name}, share of the victims that reach eta"] == 1
+    assert figure.parts["torch.optim.LBFGS one by one, one thread, s to eta"] == 9
+    assert figure.parts["torch.optim.LBFGS, evaluations to eta"] == 32
+    assert figure.parts["torch.optim.LBFGS, share of 3 that reach eta"] == pytest.approx(2 / 3)
+    iterates[:, 1:] += 1
+    never = attack.seconds_to_eta(size, "digits", None)
+    assert never.values == () and never.reason.startswith("most of the 3 searches of CPL did not reach eta")
+    assert never.parts["cpl, share of the victims that reach eta"] == pytest.approx(1 / 3)
+    assert never.parts["torch.optim.LBFGS, evaluations to eta"] == 32 and "cpl, s to eta" not in never.parts
 
 
 @pytest.mark.slow

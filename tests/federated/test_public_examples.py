@@ -33,7 +33,8 @@ def test_each_key_is_computed_once() -> None:
     assert known.once("a", lambda p: calls.append(p) or len(calls)) == 1  # type: ignore[func-returns-value]
     assert known.once("b", lambda p: calls.append(p) or len(calls)) == 2  # type: ignore[func-returns-value]
     assert calls == [known, known]
-    assert known.first(5) is known.first(5) and len(known.first(6).labels) == 6
+    assert known.first(5) is known.first(5) and len(known.first(5).labels) == 5 and len(known.first(19).labels) == 19
+    assert known.first(20) is known is known.first(21)
 
 
 def test_searches_share_a_prior_of_the_same_settings_only() -> None:
