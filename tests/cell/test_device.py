@@ -133,6 +133,8 @@ CELLS = {
     "training": {"attack": "identification", "iterations": None, "defense": "fed_cdp_valid", **LIVE},
     "l-bfgs": {"attack": "cpl", "defense": "fed_sdp_client"},
     "batch": {"attack": "inverting_gradients", "leak_batch": 2},
+    "cosine": {"attack": "inverting_gradients"},
+    "features": {"attack": "feature_inversion", "leak_model": "cnn_avg_relu", "victims": 1},
     "whitened": {"attack": "whitened_public", "defense": "noise_gaussian"},
     "table": {"attack": "tableak", "dataset": "cancer"},
     "server": {"attack": "fishing", "leak_batch": 2},
