@@ -1,15 +1,14 @@
-"""Squared distances and lengths of gradients of one example each, without the gradients of linear layers."""
+"""Squared distances and cosines of guesses' gradients and those of one example, without the gradients of linear layers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from leakbench.core.types import Parameters
 from leakbench.engine.chain import Chain
-from leakbench.engine.matched import Observed, observed, squared_distance, squared_lengths
+from leakbench.engine.matched import Observed, observed, one_minus_cosine, squared_distance
 from leakbench.federated.client import chain_in
 from leakbench.federated.view import View, neighbours
 
@@ -24,23 +23,19 @@ class SquaredDistances:
         chain: The layers of the network.
         parameters: The network's parameters in the chain's memory layout.
         seen: The observed gradients of all victims.
-        length: Their squared lengths (V,).
     """
 
     chain: Chain
     parameters: Parameters
     seen: Observed
-    length: Tensor
 
     def __call__(self, inputs: Tensor, targets: Tensor, victims: Tensor) -> Tensor:
         """Return the distances (n,) of guesses (n, 1, *s) with labels (n, 1, classes) for the victims in `victims` (n,)."""
         return squared_distance(self.chain, self.parameters, self._seen(victims), inputs, targets)
 
-    def with_lengths(self, inputs: Tensor, targets: Tensor, victims: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the distances, the squared lengths of the guesses' gradients, and those of the observed ones, each (n,)."""
-        seen = self._seen(victims)
-        apart, length = squared_lengths(self.chain, self.parameters, seen, inputs, targets)
-        return apart, length, self.length[victims]
+    def one_minus_cosine(self, inputs: Tensor, targets: Tensor, victims: Tensor) -> Tensor:
+        """Return one minus the cosines (n,) of the angles between the gradients."""
+        return one_minus_cosine(self.chain, self.parameters, self._seen(victims), inputs, targets)
 
     def _seen(self, victims: Tensor) -> Observed:
         where = neighbours(victims)
@@ -57,5 +52,4 @@ def squared_distances(view: View) -> SquaredDistances | None:
     chain = chain_in(network, view.shape) if view.of_one_example and network.shared and same else None
     if chain is None:
         return None
-    length = torch.stack([u.flatten(1).square().sum(1) for u in view.update.values()]).sum(0)
-    return SquaredDistances(chain, chain.laid_out(network.parameters), observed(chain, view.update), length)
+    return SquaredDistances(chain, chain.laid_out(network.parameters), observed(chain, view.update))

@@ -1,4 +1,4 @@
-"""The squared distance of one example's gradient from an observed one, without the gradients of linear layers.
+"""The squared distance of one example's gradient from an observed one, and its cosine, without the gradients of linear layers.
 
 The gradient of a linear layer for one example is a product of two vectors, and a distance needs only inner products with them.
 With orthonormal columns U and V, an observed gradient G = U S V^T, and d = U a + d', h = V b + h':
@@ -12,7 +12,7 @@ products are in float64: close to the truth, d' and h' are small differences.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -21,10 +21,11 @@ from torch.autograd.function import once_differentiable
 
 from leakbench.core.types import Parameters
 from leakbench.engine.chain import Chain, ThereAndBack
+from leakbench.engine.factored import Factored
 from leakbench.engine.once import Along, Direction, pulled
 from leakbench.engine.steps import Affine, Passed
 
-__all__ = ["Observed", "observed", "squared_distance", "squared_lengths"]
+__all__ = ["SHORTEST", "Observed", "observed", "one_minus_cosine", "squared_distance"]
 
 SPARE = 4
 """Number of directions in which a gradient is tried beyond the one of an example."""
@@ -32,6 +33,9 @@ SPARE = 4
 STORED, COMPUTED = 2, 64
 """Largest length of a remainder that counts as zero, relative to the whole: so many times the rounding error of the matrix's type,
 plus so many times that of float64, in which the remainder is computed."""
+
+SHORTEST = 1e-30
+"""Square of the length below which a gradient has no direction: in float32, the square of its numbers may be zero."""
 
 NARROW = 4
 """A matrix whose sides differ by this factor is factored at any rank, since the shorter side bounds it."""
@@ -63,15 +67,24 @@ class Observed:
     Args:
         gradients: {p: (K, *p)}, without the weights in `factors`.
         factors: {weight of a linear layer: its gradient}.
+        length: Their squared lengths (K,), in float64.
     """
 
     gradients: Parameters
     factors: dict[str, Factors]
+    length: Tensor
+
+    def times(self, factors: Tensor) -> Observed:
+        """Return the gradients of each lane times a number (K,)."""
+        wide = factors.double()[:, None, None]
+        products = {name: replace(f, middle=f.middle * wide) for name, f in self.factors.items()}
+        gradients = {name: g * _like(factors, g) for name, g in self.gradients.items()}
+        return Observed(gradients, products, self.length * factors.square())
 
     def of(self, lanes: Tensor | slice) -> Observed:
         """Return the gradients of some lanes."""
         factors = {name: some.of(lanes) for name, some in self.factors.items()}
-        return Observed({name: g[lanes] for name, g in self.gradients.items()}, factors)
+        return Observed({name: g[lanes] for name, g in self.gradients.items()}, factors, self.length[lanes])
 
 
 def observed(chain: Chain, gradients: Parameters) -> Observed:
@@ -82,7 +95,8 @@ def observed(chain: Chain, gradients: Parameters) -> Observed:
     linear = [step.weight for step in chain.steps if isinstance(step, Affine) and step.kernel is None]
     exact = [name for name in linear if gradients[name].dtype in (torch.float32, torch.float64)]
     factors = {name: some for name in exact if (some := _factored(gradients[name])) is not None}
-    return Observed({name: g for name, g in gradients.items() if name not in factors}, factors)
+    length = torch.stack([g.flatten(1).double().square().sum(1) for g in gradients.values()]).sum(0)
+    return Observed({name: g for name, g in gradients.items() if name not in factors}, factors, length)
 
 
 def _factored(matrices: Tensor) -> Factors | None:
@@ -143,17 +157,17 @@ def squared_distance(chain: Chain, parameters: Parameters, seen: Observed, input
         ValueError: For several examples in a lane, between whose gradients terms would cancel.
     """
     _refuse_several(inputs)
-    (apart,) = _Squares.apply(chain, parameters, seen, False, inputs, targets)
-    return torch.as_tensor(apart)
+    return torch.as_tensor(_SquaredDistance.apply(chain, parameters, seen, inputs, targets))
 
 
-def squared_lengths(
-    chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return `squared_distance`, and the squared L2 lengths (K,) of the examples' gradients; arguments as there."""
+def one_minus_cosine(chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return 1 - <g, o> / (|g| |o|) (K,) of the examples' gradients g and the observed ones o; arguments as `squared_distance`.
+
+    It is computed as |g - k o|^2 / (2 |g|^2) with k = |g| / |o|, which is as exact for nearly equal directions as |g - o|^2 for
+    nearly equal gradients. It is 1 for a gradient without a direction.
+    """
     _refuse_several(inputs)
-    apart, length = _Squares.apply(chain, parameters, seen, True, inputs, targets)
-    return apart, length
+    return torch.as_tensor(_OneMinusCosine.apply(chain, parameters, seen, inputs, targets))
 
 
 def _refuse_several(inputs: Tensor) -> None:
@@ -161,73 +175,54 @@ def _refuse_several(inputs: Tensor) -> None:
         raise ValueError(f"inputs: got {inputs.shape[1]} examples for each gradient, expected 1")
 
 
-class _Squares(torch.autograd.Function):
+class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        chain: Chain,
-        parameters: Parameters,
-        seen: Observed,
-        both: bool,
-        inputs: Tensor,
-        targets: Tensor,
-    ) -> tuple[Tensor, ...]:
+        ctx: Any, chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor
+    ) -> Tensor:
         ctx.weights, ctx.targets = inputs.new_ones(inputs.shape[:2]), targets
         ctx.passage = chain.there_and_back(parameters, True, inputs, targets, ctx.weights)
-        ctx.rests = _rests(ctx.passage, parameters, seen)
-        apart = [square for rest in ctx.rests.values() for square in rest.squares()]
-        length = [square for rest in ctx.rests.values() for square in rest.lengths()] if both else []
-        like = ctx.passage.answer
-        return tuple(torch.stack([square.to(like) for square in each]).sum(0) for each in (apart, length) if each)
+        ctx.rests = {i: own.less(seen) for i, own in _owns(ctx.passage, parameters, seen).items()}
+        return _sum([square for rest in ctx.rests.values() for square in rest.squares()], inputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        apart, *length = (2 * gradient for gradient in gradients)
-        along: dict[int, Direction] = {i: rest.along(apart, *length) for i, rest in ctx.rests.items()}
-        by_inputs, by_targets = pulled(ctx.passage, ctx.weights, ctx.targets, along)
-        return None, None, None, None, by_inputs, by_targets
+        along: dict[int, Direction] = {i: rest.along(2 * gradients[0]) for i, rest in ctx.rests.items()}
+        return None, None, None, *pulled(ctx.passage, ctx.weights, ctx.targets, along)
 
 
-class _Rest(Protocol):
-    """The gradient g of one layer minus the observed one o, for K lanes."""
+class _OneMinusCosine(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor
+    ) -> Tensor:
+        ctx.weights, ctx.targets = inputs.new_ones(inputs.shape[:2]), targets
+        ctx.passage = chain.there_and_back(parameters, True, inputs, targets, ctx.weights)
+        owns = _owns(ctx.passage, parameters, seen)
+        length = _sum([square for own in owns.values() for square in own.squares()], inputs)
+        empty = (length < SHORTEST) | (seen.length < SHORTEST)
+        ctx.length = length.masked_fill(empty, torch.inf)
+        scaled = seen.times((length / seen.length.to(length)).sqrt().masked_fill(empty, 0.0))
+        ctx.rests = {i: own.less(scaled) for i, own in owns.items()}
+        apart = _sum([square for rest in ctx.rests.values() for square in rest.squares()], inputs)
+        value: Tensor = (apart / (2 * ctx.length)).masked_fill(empty, 1.0)
+        ctx.value = value
+        return value
 
-    def squares(self) -> list[Tensor]:
-        """Return squared lengths (K,) whose sum is |g - o|^2."""
-
-    def lengths(self) -> list[Tensor]:
-        """Return squared lengths (K,) whose sum is |g|^2."""
-
-    def along(self, apart: Tensor, length: Tensor | None = None) -> Direction:
-        """Return the direction `apart` (K,) times (g - o) plus `length` (K,) times g; None for 0."""
-
-
-def _rests(passage: ThereAndBack, parameters: Parameters, seen: Observed) -> dict[int, _Rest]:
-    """Return {layer: its gradient minus the observed one}."""
-    numbers = [i for i, step in enumerate(passage.chain.steps) if isinstance(step, Affine)]
-    rests: dict[int, _Rest] = {}
-    for i, layer in zip(numbers, passage.layers(parameters), strict=True):
-        name, bias = layer.layer.weight, layer.layer.bias
-        if name in seen.factors:
-            biases = None if bias is None else _Pair(layer.sums, seen.gradients[bias][:, None])
-            rests[i] = _Product.of(seen.factors[name], layer.deltas[:, 0, 0], layer.columns[:, 0, 0], biases)
-        else:
-            pairs = [_Pair(g, seen.gradients[n][:, None]) for n, g in layer.merged().items()]
-            rests[i] = _Tensors(layer.layer, pairs)
-    return rests
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        # By g: (g - k o) / |g|^2 - (1 - cosine) g / |g|^2.
+        apart = gradients[0] / ctx.length
+        length = -apart * ctx.value
+        along: dict[int, Direction] = {i: rest.along(apart, length) for i, rest in ctx.rests.items()}
+        return None, None, None, *pulled(ctx.passage, ctx.weights, ctx.targets, along)
 
 
-class _Pair:
-    """The gradient g of one tensor (K, 1, *p) and the observed one o."""
-
-    def __init__(self, own: Tensor, observed: Tensor) -> None:
-        self.own, self.rest = own, own - observed
-
-    def along(self, apart: Tensor, length: Tensor | None) -> Tensor:
-        """Return `apart` times (g - o) plus `length` times g."""
-        shape = (-1, *[1] * (self.rest.dim() - 1))
-        part = self.rest * apart.reshape(shape)
-        return part if length is None else part.addcmul_(self.own, length.reshape(shape))
+def _sum(squares: list[Tensor], like: Tensor) -> Tensor:
+    total: Tensor = torch.stack([square.to(like) for square in squares]).sum(0)
+    return total
 
 
 def _square(each: Tensor) -> Tensor:
@@ -236,20 +231,84 @@ def _square(each: Tensor) -> Tensor:
     return square
 
 
+def _like(numbers: Tensor, gradients: Tensor) -> Tensor:
+    """Return numbers (K,) in a shape that multiplies gradients (K, ...)."""
+    return numbers.to(gradients).reshape(-1, *[1] * (gradients.dim() - 1))
+
+
+def _owns(passage: ThereAndBack, parameters: Parameters, seen: Observed) -> dict[int, _Own]:
+    """Return {position of a layer with weights: its gradient}."""
+    numbers = [i for i, step in enumerate(passage.chain.steps) if isinstance(step, Affine)]
+    owns = {}
+    for i, layer in zip(numbers, passage.layers(parameters), strict=True):
+        step = layer.layer
+        without = {} if step.bias is None else {step.bias: layer.sums}
+        owns[i] = _Own(layer, without if step.weight in seen.factors else layer.merged())
+    return owns
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The gradient g of one layer.
+
+    Args:
+        layer: Its factors.
+        grads: {p: (K, 1, *p)}, without a weight that is compared by its factors.
+    """
+
+    layer: Factored
+    grads: Parameters
+
+    def squares(self) -> list[Tensor]:
+        """Return squared lengths (K,) whose sum is |g|^2."""
+        squares = [_square(g) for g in self.grads.values()]
+        if self.layer.layer.weight not in self.grads:
+            d, h = (rows[:, 0, 0].double().square().sum(1) for rows in (self.layer.deltas, self.layer.columns))
+            squares.append(d * h)
+        return squares
+
+    def less(self, seen: Observed) -> _Rest:
+        """Return g minus the observed gradient."""
+        layer, pairs = self.layer, {n: _Pair(g, g - seen.gradients[n][:, None]) for n, g in self.grads.items()}
+        if layer.layer.weight in pairs:
+            return _Tensors(layer.layer, tuple(pairs.values()))
+        factors = seen.factors[layer.layer.weight]
+        return _Product.of(factors, layer.deltas[:, 0, 0], layer.columns[:, 0, 0], next(iter(pairs.values()), None))
+
+
+class _Rest(Protocol):
+    """The gradient g of one layer minus an observed one o, for K lanes."""
+
+    def squares(self) -> list[Tensor]:
+        """Return squared lengths (K,) whose sum is |g - o|^2."""
+
+    def along(self, apart: Tensor, length: Tensor | None = None) -> Direction:
+        """Return the direction `apart` (K,) times (g - o) plus `length` (K,) times g; None for 0."""
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The gradient g of one tensor (K, 1, *p), and its difference from the observed one."""
+
+    own: Tensor
+    rest: Tensor
+
+    def along(self, apart: Tensor, length: Tensor | None) -> Tensor:
+        """Return `apart` times the difference plus `length` times g."""
+        part = self.rest * _like(apart, self.rest)
+        return part if length is None else part.addcmul_(self.own, _like(length, self.own))
+
+
 @dataclass(frozen=True)
 class _Tensors:
     """The difference as one tensor for each parameter."""
 
     layer: Affine
-    pairs: list[_Pair]
+    pairs: tuple[_Pair, ...]
 
     def squares(self) -> list[Tensor]:
         """See `_Rest`."""
         return [_square(pair.rest) for pair in self.pairs]
-
-    def lengths(self) -> list[Tensor]:
-        """See `_Rest`."""
-        return [_square(pair.own) for pair in self.pairs]
 
     def along(self, apart: Tensor, length: Tensor | None = None) -> Direction:
         """See `_Rest`."""
@@ -265,7 +324,7 @@ class _Product:
         a, b: The coordinates (K, r) of d in the columns of U, and (K, q) of h in those of V.
         d, h: What is left of d (K, O) and of h (K, I).
         sizes: (|a|^2, |b|^2, |d'|^2, |h'|^2), each (K, 1).
-        bias: The bias's gradient and the observed one, (K, 1, O); None without a bias.
+        bias: The same of the bias; None without a bias.
     """
 
     factors: Factors
@@ -290,12 +349,6 @@ class _Product:
         middle = self.a[:, :, None] * self.b[:, None] - self.factors.middle
         weight = middle.square().sum((1, 2)) + (d * (b + h) + a * h)[:, 0]
         return [weight] if self.bias is None else [weight, _square(self.bias.rest)]
-
-    def lengths(self) -> list[Tensor]:
-        """See `_Rest`."""
-        a, b, d, h = self.sizes
-        weight = ((a + d) * (b + h))[:, 0]
-        return [weight] if self.bias is None else [weight, _square(self.bias.own)]
 
     def along(self, apart: Tensor, length: Tensor | None = None) -> Direction:
         """See `_Rest`."""

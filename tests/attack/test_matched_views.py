@@ -153,19 +153,6 @@ def test_two_networks_that_show_the_same_victims_are_added() -> None:
     torch.testing.assert_close(two[0], 25 * two[1])
 
 
-def test_a_cosine_close_to_the_truth_is_as_exact_as_the_squared_distance_and_zeros_have_no_direction() -> None:
-    """In float32 one minus the quotient would be a multiple of 6e-8."""
-    apart, one, other = torch.tensor(
-        [[1e-12, 0.0, 4.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0, 0.0]]
-    )
-    one.requires_grad_()
-    found = Cosine().of_lengths(apart, one, other)
-    assert torch.allclose(found, torch.tensor([5e-13, 1.0, 2.0, 1.0, 1.0]), rtol=1e-6, atol=0)
-    assert torch.autograd.grad(found.sum(), one)[0].isfinite().all()
-    long = Cosine().of_lengths(*(torch.tensor([square]) for square in (81.0, 100.0, 1.0)))
-    assert float(long) == 0
-
-
 def test_a_distance_of_a_user_is_not_replaced() -> None:
     class Half(SquaredL2):
         def __call__(self, *given: Any) -> torch.Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from leakbench.core.rng import generator
 from leakbench.engine.chain import Chain, chain_of
-from leakbench.engine.matched import observed, squared_distance
+from leakbench.engine.matched import observed, one_minus_cosine, squared_distance
 from leakbench.engine.once import gradients_once
 from leakbench.models import one_hot
 
@@ -69,6 +69,56 @@ def test_the_distance_and_its_derivatives_are_those_of_the_gradients(name: str, 
         answers.append((value.detach(), *torch.autograd.grad((value * factors).sum(), (guess, soft))))
     for ours, slow in zip(answers[1], answers[0], strict=True):
         assert torch.allclose(ours, slow, rtol=1e-9, atol=1e-12 * float(slow.abs().max()))
+
+
+def by_quotient(chain: Chain, parameters: dict[str, Tensor], seen: dict[str, Tensor], *rest: Tensor) -> Tensor:
+    """The slow reference of the cosine: one minus the quotient of sums over all gradients."""
+    grads = gradients_once(chain, parameters, *rest, merged=True)
+    own = torch.cat([g[:, 0].flatten(1) for g in grads.values()], 1)
+    return 1 - nn.functional.cosine_similarity(own, torch.cat([seen[n].flatten(1) for n in grads], 1))
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_cosine_and_its_derivatives_are_those_of_the_gradients(name: str, noise: float, size: float) -> None:
+    """Also in float32 for observed gradients that are much longer or shorter, such as those with noise."""
+    chain, parameters, x, y, w = setting(name, torch.float64)
+    parameters = {n: p.detach() for n, p in parameters.items()}
+    other = torch.rand(x.shape, generator=generator(1, "other"), dtype=x.dtype)
+    with torch.no_grad():
+        seen = {n: g[:, 0] for n, g in gradients_once(chain, parameters, other, y, w, True).items()}
+        seen = {n: g + noise * torch.randn(g.shape, generator=generator(1, n), dtype=g.dtype) for n, g in seen.items()}
+        seen = {n: size * g for n, g in seen.items()}
+    answers = []
+    for way, dtype in (
+        (by_quotient, torch.float64),
+        (one_minus_cosine, torch.float64),
+        (one_minus_cosine, torch.float32),
+    ):
+        own, given = ({n: t.to(dtype) for n, t in each.items()} for each in (parameters, seen))
+        guess, soft, weights = (t.to(dtype).requires_grad_() for t in (x, y, w))
+        extra = [weights] if way is by_quotient else []
+        value = way(chain, own, given if extra else observed(chain, given), guess, soft, *extra)
+        factors = torch.tensor([1.0, 0.5, 2.0], dtype=dtype)
+        answers.append((value.detach(), *torch.autograd.grad((value * factors).sum(), (guess, soft))))
+    for slow, ours, single in zip(*answers, strict=True):
+        assert torch.allclose(ours, slow, rtol=1e-9, atol=1e-11 * float(slow.abs().max()))
+        assert torch.allclose(single.double(), slow, rtol=1e-4, atol=1e-5 * float(slow.abs().max()))
+
+
+def test_gradients_without_a_direction_are_orthogonal() -> None:
+    chain, parameters, x, y, w = setting("many classes", torch.float32)
+    parameters = {n: p.detach() for n, p in parameters.items()}
+    seen = {n: g[:, 0] for n, g in gradients_once(chain, parameters, x, y, w, True).items()}
+    seen = {n: torch.cat([torch.zeros_like(g[:1]), g[1:]]) for n, g in seen.items()}
+    y = y.clone()
+    y[1] = 0  # Labels without weight: no gradient.
+    guess = (x + 0.1).requires_grad_()
+    found = one_minus_cosine(chain, parameters, observed(chain, seen), guess, y)
+    assert found[:2].tolist() == [1, 1] and 0 < found[2] < 1
+    (slope,) = torch.autograd.grad(found.sum(), guess)
+    assert slope[:2].abs().max() == 0 < slope[2].abs().max() and slope.isfinite().all()
 
 
 def test_only_matrices_of_low_rank_or_with_a_short_side_are_factored() -> None:

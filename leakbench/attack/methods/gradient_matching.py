@@ -187,7 +187,7 @@ class GradientMatching:
         def by_lengths(inputs: Tensor, targets: Tensor, victims: Tensor, hidden: Tensor | None) -> Iterator[Tensor]:
             for squares, view in each:
                 if isinstance(distance, Cosine):
-                    yield distance.of_lengths(*squares.with_lengths(inputs, targets, victims))
+                    yield squares.one_minus_cosine(inputs, targets, victims)
                 else:
                     yield distance.of_square(squares(inputs, targets, victims), view)
 

@@ -12,6 +12,7 @@ from leakbench.core.part import NonNegative, Positive, part
 from leakbench.core.recipe import Slot
 from leakbench.core.types import Parameters
 from leakbench.defense.guess import unlikelihood
+from leakbench.engine.matched import SHORTEST
 from leakbench.federated.view import View
 
 __all__ = [
@@ -24,10 +25,6 @@ __all__ = [
     "SquaredL2",
     "Tag",
 ]
-
-
-SHORTEST = 1e-30
-"""Square of the length below which a gradient has no direction: in float32, the square of its numbers may be zero."""
 
 
 @runtime_checkable
@@ -99,15 +96,6 @@ class Cosine:
         product = sum((g * observed[name]).flatten(1).sum(1) for name, g in guess.items())
         lengths = _length(guess) * _length({name: observed[name] for name in guess})
         return 1 - product / lengths
-
-    def of_lengths(self, apart: Tensor, guess: Tensor, observed: Tensor) -> Tensor:
-        """Return distances (V,), given |a - b|^2, |a|^2 and |b|^2 over all layers, each (V,).
-
-        1 - <a, b> / (|a| |b|) = (|a - b|^2 - (|a| - |b|)^2) / (2 |a| |b|), which is as exact close to 0 as |a - b|^2 is.
-        """
-        empty = (guess < SHORTEST) | (observed < SHORTEST)
-        one, other = (torch.where(empty, 1.0, square).sqrt() for square in (guess, observed))
-        return torch.where(empty, 1.0, (apart - (one - other).square()) / (2 * one * other))
 
 
 @part("distance.cosine_by_layer")
