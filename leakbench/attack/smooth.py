@@ -87,7 +87,7 @@ class _SmoothRelu:
 
 @dataclass(frozen=True)
 class _KnownRelu:
-    """A ReLU whose active units (K, B, d) are known. Gradients pass these alone, but a search can still change the others."""
+    """A ReLU whose active units (K, B, d) are known. Gradients pass only these; `pull` passes all, so that others can wake up."""
 
     sharpness: float
     active: Tensor

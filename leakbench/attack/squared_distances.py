@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -12,7 +13,10 @@ from leakbench.engine.matched import Observed, observed, one_minus_cosine, squar
 from leakbench.federated.client import chain_in
 from leakbench.federated.view import View, neighbours
 
-__all__ = ["SquaredDistances", "squared_distances"]
+__all__ = ["Guess", "SquaredDistances", "squared_distances"]
+
+Guess: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Inputs (n, 1, *s) and labels (n, 1, classes) of guesses, and the positions (n,) of the victims that they are compared with."""
 
 
 @dataclass(frozen=True)

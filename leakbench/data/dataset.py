@@ -299,6 +299,8 @@ def _label_problem(name: str, targets: Tensor, classes: int) -> str:
 def _allowed(inputs: Tensor, tokens: int) -> bool:
     if tokens:
         return bool(((inputs >= 0) & (inputs < tokens) & (inputs == inputs.round())).all())
+    if not inputs.numel():
+        return True
     least, largest = inputs.aminmax()  # NaN in both if there is one.
     return bool(least >= 0) and bool(largest <= 1)
 

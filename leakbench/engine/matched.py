@@ -182,7 +182,7 @@ class _SquaredDistance(torch.autograd.Function):
     ) -> Tensor:
         ctx.weights, ctx.targets = inputs.new_ones(inputs.shape[:2]), targets
         ctx.passage = chain.there_and_back(parameters, True, inputs, targets, ctx.weights)
-        ctx.rests = {i: own.less(seen) for i, own in _owns(ctx.passage, parameters, seen).items()}
+        ctx.rests = {i: own.minus(seen) for i, own in _owns(ctx.passage, parameters, seen).items()}
         return _sum([square for rest in ctx.rests.values() for square in rest.squares()], inputs)
 
     @staticmethod
@@ -201,22 +201,23 @@ class _OneMinusCosine(torch.autograd.Function):
         ctx.passage = chain.there_and_back(parameters, True, inputs, targets, ctx.weights)
         owns = _owns(ctx.passage, parameters, seen)
         length = _sum([square for own in owns.values() for square in own.squares()], inputs)
-        empty = (length < SHORTEST) | (seen.length < SHORTEST)
-        ctx.length = length.masked_fill(empty, torch.inf)
+        # An infinite square has overflowed.
+        empty = (length < SHORTEST) | (seen.length < SHORTEST) | (length == torch.inf)
+        length = length.masked_fill(empty, torch.inf)
         scaled = seen.times((length / seen.length.to(length)).sqrt().masked_fill(empty, 0.0))
-        ctx.rests = {i: own.less(scaled) for i, own in owns.items()}
+        ctx.rests = {i: own.minus(scaled) for i, own in owns.items()}
         apart = _sum([square for rest in ctx.rests.values() for square in rest.squares()], inputs)
-        value: Tensor = (apart / (2 * ctx.length)).masked_fill(empty, 1.0)
-        ctx.value = value
+        value: Tensor = (apart / (2 * length)).masked_fill(empty, 1.0)
+        ctx.save_for_backward(length, value)
         return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         # By g: (g - k o) / |g|^2 - (1 - cosine) g / |g|^2.
-        apart = gradients[0] / ctx.length
-        length = -apart * ctx.value
-        along: dict[int, Direction] = {i: rest.along(apart, length) for i, rest in ctx.rests.items()}
+        length, value = ctx.saved_tensors
+        apart = gradients[0] / length
+        along: dict[int, Direction] = {i: rest.along(apart, -apart * value) for i, rest in ctx.rests.items()}
         return None, None, None, *pulled(ctx.passage, ctx.weights, ctx.targets, along)
 
 
@@ -267,7 +268,7 @@ class _Own:
             squares.append(d * h)
         return squares
 
-    def less(self, seen: Observed) -> _Rest:
+    def minus(self, seen: Observed) -> _Rest:
         """Return g minus the observed gradient."""
         layer, pairs = self.layer, {n: _Pair(g, g - seen.gradients[n][:, None]) for n, g in self.grads.items()}
         if layer.layer.weight in pairs:
@@ -283,7 +284,7 @@ class _Rest(Protocol):
         """Return squared lengths (K,) whose sum is |g - o|^2."""
 
     def along(self, apart: Tensor, length: Tensor | None = None) -> Direction:
-        """Return the direction `apart` (K,) times (g - o) plus `length` (K,) times g; None for 0."""
+        """Return the direction `apart` (K,) times (g - o), plus `length` (K,) times g if given."""
 
 
 @dataclass(frozen=True)

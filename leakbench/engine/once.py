@@ -50,7 +50,7 @@ def answers_and_gradients(
     The other arguments are those of `Chain.there_and_back_along`.
     """
     if _searched(parameters, shared, inputs) and not cotangents.requires_grad:
-        answer, *grads = _Along.apply(chain, parameters, cotangents, inputs)
+        answer, *grads = _AnswerAndGradients.apply(chain, parameters, cotangents, inputs)
         return answer, dict(zip(_names(chain), grads, strict=True))
     passage = chain.there_and_back_along(parameters, shared, inputs, cotangents)
     return passage.answer, {n: g for layer in passage.layers(parameters) for n, g in layer.merged().items()}
@@ -101,32 +101,34 @@ class _Once(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *directions: Tensor) -> tuple[Tensor | None, ...]:
-        along = _along(ctx.passage.chain, ctx.merged, directions)
+        along = _directions(ctx.passage.chain, ctx.merged, directions)
         by_inputs, by_targets = pulled(ctx.passage, ctx.weights, ctx.targets, along)
         return None, None, None, None, by_inputs, by_targets
 
 
-class _Along(torch.autograd.Function):
+class _AnswerAndGradients(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, chain: Chain, parameters: Parameters, cotangents: Tensor, inputs: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.passage = chain.there_and_back_along(parameters, True, inputs, cotangents)
         layers = ctx.passage.layers(parameters)
-        return (ctx.passage.answer, *(g for layer in layers for g in layer.merged().values()))
+        answer = ctx.passage.answer
+        # The passes hold the output itself. Returned as it is, it would hold them in turn, and memory would grow.
+        return (answer.view_as(answer), *(g for layer in layers for g in layer.merged().values()))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *directions: Tensor) -> tuple[Tensor | None, ...]:
-        along = _along(ctx.passage.chain, True, directions[1:])
+        along = _directions(ctx.passage.chain, True, directions[1:])
         *tangents, _ = _tangents(ctx.passage, along)
         return None, None, None, _returned(ctx.passage, along, tangents, directions[0])
 
 
-def _along(chain: Chain, merged: bool, directions: Sequence[Tensor]) -> dict[int, Direction]:
-    given = iter(directions)
+def _directions(chain: Chain, merged: bool, given: Sequence[Tensor]) -> dict[int, Direction]:
+    rest = iter(given)
     return {
-        i: Along(step, merged, *(next(given) for _ in step.names))
+        i: Along(step, merged, *(next(rest) for _ in step.names))
         for i, step in enumerate(chain.steps)
         if isinstance(step, Affine)
     }

@@ -67,7 +67,7 @@ def closeness_of(data: Dataset) -> Closeness:
         partial(match_texts, vocabulary=words),
         distance,
         pairwise,
-        lambda examples, victims, rng: _threshold(metrics.drawn(examples, rng, MOST, victims), pairwise),
+        lambda examples, victims, rng: _threshold(metrics.sample(examples, rng, MOST, victims), pairwise),
     )
 
 

@@ -25,7 +25,6 @@ __all__ = [
     "MOST_PAIRED",
     "NO_PIXELS",
     "Score",
-    "drawn",
     "load_lpips",
     "match",
     "no_lpips",
@@ -34,6 +33,7 @@ __all__ = [
     "pairwise_rmse",
     "psnr",
     "rmse",
+    "sample",
     "ssim",
     "success_threshold",
 ]
@@ -183,7 +183,7 @@ def success_threshold(
     Raises:
         InputError: For fewer than two distinct examples, or for data that are not finite.
     """
-    chosen = drawn(examples, rng, most, among)
+    chosen = sample(examples, rng, most, among)
     if not chosen.isfinite().all():
         raise InputError("examples: got values that are not finite, expected [0, 1]")
     distinct = torch.from_numpy(np.unique(chosen.flatten(1).clamp(0, 1).cpu().numpy(), axis=0))
@@ -198,7 +198,7 @@ def success_threshold(
     return float(torch.quantile(torch.cat(chunks), quantile))
 
 
-def drawn(examples: Tensor, rng: torch.Generator, most: int, among: Tensor | None) -> Tensor:
+def sample(examples: Tensor, rng: torch.Generator, most: int, among: Tensor | None) -> Tensor:
     """Return at most `most` random ones of the examples (n, *s) at the positions `among` (k,); None for all positions."""
     order = torch.randperm(len(examples) if among is None else len(among), generator=rng)[:most]
     # The positions of all examples would copy a whole data set.

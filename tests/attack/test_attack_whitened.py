@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from leakbench.attack.search import whitening
 from leakbench.attack.search.whitening import (
@@ -124,17 +125,42 @@ def test_the_space_of_examples_is_the_root_of_their_covariance(seed, count):
 
 
 def test_a_wide_root_leaves_out_its_zeros(monkeypatch):
-    """The same map, and the same derivative of it, for stripes of different heights as for the whole matrix."""
+    """The same map and the same derivative for stripes of different heights as for the whole matrix, with fewer products."""
     generator = torch.Generator().manual_seed(2)
     x, z = torch.rand(9, 11, generator=generator).double(), torch.randn(3, 11, generator=generator).double()
-    results = []
+    results, operations = [], []
     for wide in (12, 11):
         monkeypatch.setattr(whitening, "WIDE", wide)
-        moved = of_examples(x, 0.01).apply(z.requires_grad_())
+        white = of_examples(x, 0.01)
+        with FlopCounterMode(display=False) as counter:
+            moved = white.apply(z.requires_grad_())
+        operations.append(counter.get_total_flops())
         results.append((moved.detach(), *torch.autograd.grad((moved**3).sum(), z)))
-    assert not results[0][0].equal(z)
+    assert operations == [2 * 3 * 11 * 11, 2 * 3 * (2 * 2 + 3 * 5 + 3 * 8 + 3 * 11)]
     for whole, striped in zip(*results, strict=True):
         torch.testing.assert_close(striped, whole)
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_small_variances_are_exact_in_single_precision(count):
+    """Where the examples hardly differ, W is the root of the floor: the inverse of W makes the unit matrix of their covariance.
+
+    Products in float32 would have errors of 1e-7, a tenth of the floor.
+    """
+    x = torch.rand(count, 8, generator=torch.Generator().manual_seed(3)) * torch.tensor([1.0, 1.0, *[1e-6] * 6])
+    white, floor = of_examples(x, 1e-6), 1e-6 * torch.eye(8).double()
+    expected = torch.cov(x.double().T, correction=0) + floor
+    inverse = white.invert(torch.eye(8)).double()
+    torch.testing.assert_close(inverse.T @ expected @ inverse, torch.eye(8).double(), atol=5e-3, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("count", [3, 40])
+def test_half_precision_has_a_root(count, dtype):
+    x = torch.rand(count, 8, generator=torch.Generator().manual_seed(3)).to(dtype)
+    white = of_examples(x, 0.1)
+    assert white.apply(x).dtype == white.invert(x).dtype == dtype
+    torch.testing.assert_close(white.invert(white.apply(x)), x, atol=0.1, rtol=0.1)
 
 
 @pytest.mark.parametrize("source", ["one_over_f", "public"])

@@ -158,5 +158,10 @@ def test_a_distance_of_a_user_is_not_replaced() -> None:
         def __call__(self, *given: Any) -> torch.Tensor:
             return super().__call__(*given) / 2
 
+    class Steep(Cosine):
+        def __call__(self, *given: Any) -> torch.Tensor:
+            return super().__call__(*given) * 2
+
     seen = view()
-    assert cpl(Half())._squared((seen,), points(Pixels()(seen))) is None
+    for distance in (Half(), Steep()):
+        assert cpl(distance)._squared((seen,), points(Pixels()(seen))) is None

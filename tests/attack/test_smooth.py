@@ -1,7 +1,9 @@
 """Smooth chains: their limit, their derivatives, and the search that uses them."""
 
 import dataclasses
+import gc
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -107,10 +109,34 @@ def test_the_derivative_in_one_pass_equals_that_of_autograd(sharpness):
         answer, grads = answers_and_gradients(chain, shared, True, leaf, cotangents)
         value = answer.sin().sum() + sum((g.cos() * (1 + n)).sum() for n, g in enumerate(grads.values()))
         derivatives.append((answer.detach(), *grads.values(), *torch.autograd.grad(value, leaf)))
-        assert (type(answer.grad_fn).__name__ == "_AlongBackward") == (shared is own)
+        assert (type(answer.grad_fn).__name__ == "_AnswerAndGradientsBackward") == (shared is own)
     assert derivatives[0][-1].abs().amax((2, 3, 4)).min() > 0
     for one, other in zip(*derivatives, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_an_evaluation_is_freed_without_the_garbage_collector():
+    chain = chain_of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten()))
+    own = {"0.weight": torch.randn(2, 1, 3, 3), "0.bias": torch.zeros(2)}
+    gc.disable()
+    try:
+        x = torch.rand(1, 1, 1, 5, 5, requires_grad=True)
+        answer, _ = answers_and_gradients(chain, own, True, x, torch.rand(1, 1, 18))
+        alive = weakref.ref(answer.grad_fn.passage)
+        assert alive() is not None
+        del answer, _
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_cotangents_that_need_a_derivative_get_it():
+    chain = chain_of(nn.Sequential(nn.Linear(3, 2), nn.Sigmoid()))
+    own = {"0.weight": torch.randn(2, 3), "0.bias": torch.zeros(2)}
+    x, cotangents = torch.rand(1, 1, 3, requires_grad=True), torch.rand(1, 1, 2, requires_grad=True)
+    _, grads = answers_and_gradients(chain, own, True, x, cotangents)
+    for slope in torch.autograd.grad(grads["0.weight"].square().sum(), (x, cotangents)):
+        assert slope.abs().min() > 0
 
 
 def test_a_chain_without_kinks_is_unchanged():

@@ -388,6 +388,17 @@ def test_the_page_names_measured_and_missing_figures() -> None:
     assert "**A trial (`--quick`)" in busy and "**Warning: load was 1000.0 on" in busy
 
 
+def test_parts_without_a_value_are_shown() -> None:
+    """For example of searches that fail, next to those of other packages."""
+    failed = Figure("s", "until eta", (), {"other, s to eta": 3.5}, "most searches failed")
+    found = dataclasses.replace(measured(), figures={**measured().figures, "seconds_to_eta": failed})
+    text = page(found)
+    assert "- `seconds_to_eta`: not measured: most searches failed" in text
+    assert "| `seconds_to_eta` | other, s to eta | 3.5 |" in text
+    assert "seconds_to_eta: until eta\n    3.5       other, s to eta" in "\n".join(keys._about(found))
+    assert "round_vs_flower" not in "\n".join(keys._about(found))
+
+
 def test_a_page_without_a_figure_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakbench.bench.private.find_spec", lambda _: None)
     words = ["bench", "--quick", "--only", "dp_vs_opacus", "--page", str(tmp_path)]

@@ -220,6 +220,7 @@ def test_leakpro_is_handed_the_leak(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert torch.equal(peer.prepare(leak(), 9000)(), torch.ones(1, *SHAPE))
     peer.prepare(leak(), 7)()
     assert fake.steps == [8000, 7]
+    assert not sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks
     assert not list(tmp_path.iterdir())
 
 

@@ -1,5 +1,8 @@
 """The squared distance of gradients from factors of linear layers: equal to the sum of squared differences, and as exact."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -105,6 +108,22 @@ def test_the_cosine_and_its_derivatives_are_those_of_the_gradients(name: str, no
     for slow, ours, single in zip(*answers, strict=True):
         assert torch.allclose(ours, slow, rtol=1e-9, atol=1e-11 * float(slow.abs().max()))
         assert torch.allclose(single.double(), slow, rtol=1e-4, atol=1e-5 * float(slow.abs().max()))
+
+
+def test_an_evaluation_of_a_cosine_is_freed_without_the_garbage_collector() -> None:
+    chain, parameters, x, y, _ = setting("wide", torch.float32)
+    parameters = {n: p.detach() for n, p in parameters.items()}
+    seen = observed(chain, {n: torch.rand(3, *p.shape) for n, p in parameters.items()})
+    gc.disable()
+    try:
+        for way in (one_minus_cosine, squared_distance):
+            value = way(chain, parameters, seen, x.clone().requires_grad_(), y)
+            alive = weakref.ref(value.grad_fn.passage)
+            assert alive() is not None
+            del value
+            assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_gradients_without_a_direction_are_orthogonal() -> None:

@@ -1,11 +1,14 @@
 """Scores of sentences, against a plain edit distance, known sentences and properties."""
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rouge_score.tokenizers import DefaultTokenizer
 
+from leakbench.core.rng import generator
 from leakbench.data.find import load_dataset
 from leakbench.data.texts import embedded_words
 from leakbench.data.vocabulary import Vocabulary
@@ -221,3 +224,19 @@ def test_a_threshold_is_below_the_distance_at_which_more_pairs_than_allowed_begi
     same[0, 0] = 4.0  # [MASK] for [CLS].
     apart = lambda a, b: pairwise_edit_distance(a, b, WORDS)  # noqa: E731
     assert _threshold(torch.cat([rows, same]), apart) == 0.25
+
+
+@pytest.mark.parametrize("name", ["reviews", "digits"])
+def test_only_possible_victims_count_for_the_threshold(name):
+    """All other examples are nearly the same as the first one."""
+    data = load_dataset(name)[2]
+    victims = torch.arange(100, 400)
+    inputs = data.train_inputs[:1].expand_as(data.train_inputs).clone()
+    inputs[:, ..., -1] += (
+        torch.arange(len(inputs)).reshape(-1, *[1] * (inputs.dim() - 2)) % 5 / (10 if name == "digits" else 1)
+    )
+    inputs[victims] = data.train_inputs[victims]
+    some = dataclasses.replace(data, train_inputs=inputs, victims=victims)
+    alone = closeness_of(data).threshold(data.train_inputs[victims], torch.arange(300), generator(0, "eta"))
+    assert eta_of(some, 0, None) == pytest.approx(alone, rel=1e-9)
+    assert closeness_of(data).threshold(inputs, torch.arange(len(inputs)), generator(0, "eta")) < alone / 2

@@ -19,7 +19,7 @@ from leakbench.attack.clock import begun, cut_short, late_of
 from leakbench.attack.looks import averaged, cut_of, releases, responses
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENT, Descended, Descent, Running, Terms, descend, together
-from leakbench.attack.slots.distance import DISTANCE, Cosine, Distance, Likelihood, MeasuresLikelihood, SquaredL2
+from leakbench.attack.slots.distance import DISTANCE, Distance, MeasuresLikelihood
 from leakbench.attack.slots.epochs import of_one_epoch
 from leakbench.attack.slots.labels import LABELS, LabelGuess, Labels
 from leakbench.attack.slots.pooling import POOLING, Least, Pooling
@@ -174,24 +174,18 @@ class GradientMatching:
         return by_gradients
 
     def _squared(self, views: tuple[View, ...], points: Points) -> Distances | None:
-        """Return `_distances` without the gradients of guesses, for distances from those of one example by lengths, else None."""
+        """Return `_distances` without the gradients of guesses, if the distance has a form for updates of one example."""
         alone = len(releases(views)) == len(views) and points.hidden is None and not points.space.unreached
-        distance = self.distance
-        # A subclass may be another distance.
-        if not alone or not (type(distance) is SquaredL2 or type(distance) is Likelihood or type(distance) is Cosine):
+        # Its own form: a subclass may be another distance.
+        of_one_example = vars(type(self.distance)).get("of_one_example")
+        if not alone or of_one_example is None:
             return None
         each = [(squares, view) for view in views if (squares := squared_distances(view)) is not None]
         if len(each) < len(views):
             return None
-
-        def by_lengths(inputs: Tensor, targets: Tensor, victims: Tensor, hidden: Tensor | None) -> Iterator[Tensor]:
-            for squares, view in each:
-                if isinstance(distance, Cosine):
-                    yield squares.one_minus_cosine(inputs, targets, victims)
-                else:
-                    yield distance.of_square(squares(inputs, targets, victims), view)
-
-        return by_lengths
+        return lambda inputs, targets, victims, _: (
+            of_one_example(self.distance, squares, (inputs, targets, victims), view) for squares, view in each
+        )
 
 
 def searched(

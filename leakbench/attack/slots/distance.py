@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.attack.squared_distances import Guess, SquaredDistances
 from leakbench.core.part import NonNegative, Positive, part
 from leakbench.core.recipe import Slot
 from leakbench.core.types import Parameters
@@ -52,9 +53,9 @@ class MeasuresLikelihood(Distance, Protocol):
 class SquaredL2:
     """Sum the squared differences over all layers (DLG: Zhu et al., NeurIPS 2019, eq. 4; CPL the same)."""
 
-    def of_square(self, apart: Tensor, view: View) -> Tensor:
-        """Return distances (V,), given |a - b|^2 over all layers (V,)."""
-        return apart
+    def of_one_example(self, squares: SquaredDistances, guess: Guess, view: View) -> Tensor:
+        """Return the distances (n,) of guesses from gradients of one example."""
+        return squares(*guess)
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return distances (V,)."""
@@ -96,6 +97,10 @@ class Cosine:
         product = sum((g * observed[name]).flatten(1).sum(1) for name, g in guess.items())
         lengths = _length(guess) * _length({name: observed[name] for name in guess})
         return 1 - product / lengths
+
+    def of_one_example(self, squares: SquaredDistances, guess: Guess, view: View) -> Tensor:
+        """Return the distances (n,) of guesses from gradients of one example."""
+        return squares.one_minus_cosine(*guess)
 
 
 @part("distance.cosine_by_layer")
@@ -180,18 +185,21 @@ class Likelihood:
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return distances (V,)."""
         known = self.told(guess, observed, view)
-        return self.of_square(SquaredL2()(guess, observed, view), view) if known is None else known
+        return SquaredL2()(guess, observed, view) / self._divisor(view) if known is None else known
 
-    def of_square(self, apart: Tensor, view: View) -> Tensor:
-        """Return distances (V,) under Gaussian noise, given |a - b|^2 over all layers (V,)."""
-        return apart / (2 * max(self.floor, view.noise or 0.0) ** 2)
+    def of_one_example(self, squares: SquaredDistances, guess: Guess, view: View) -> Tensor:
+        """Return the distances (n,) of guesses from gradients of one example, with or without Gaussian noise."""
+        return squares(*guess) / self._divisor(view)
+
+    def _divisor(self, view: View) -> float:
+        return 2 * max(self.floor, view.noise or 0.0) ** 2
 
     def told(self, guess: Parameters, observed: Parameters, view: View) -> Tensor | None:
         """Return distances (V,) with the defense as the attacker knows it; None if it does not give a likelihood."""
         # Transforms after this leakage point have not acted on the update.
         value = unlikelihood(view.stations.before(view.tap), guess, observed)
         if value is None and view.noise:
-            value = self.of_square(SquaredL2()(guess, observed, view), view)
+            value = SquaredL2()(guess, observed, view) / self._divisor(view)
         return value
 
 
