@@ -112,7 +112,7 @@ def _before(
     """Return the parameters on which the inputs of linear layers depend, and the number of uses of each parameter.
 
     Returns:
-        {linear layer: (names of the trained parameters, whether there are no parameters at all)}; and {parameter: its uses}.
+        {linear layer: (names of the trained parameters, whether none exists)}; and {parameter: its uses}.
     """
     weights = {n: t for n, t in {**network.parameters, **network.frozen}.items() if t.is_floating_point()}
     tensors = {n: t.clone().requires_grad_(n in weights) for n, t in {**network.frozen, **_of_one(network)}.items()}

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from leakbench.core.types import Parameters
-from leakbench.engine.chain import Chain, ThereAndBack
+from leakbench.engine.chain import Chain
 from leakbench.engine.factored import Factored
 from leakbench.engine.once import Along, Direction, pulled
 from leakbench.engine.steps import Affine, Passed
@@ -180,9 +180,8 @@ class _SquaredDistance(torch.autograd.Function):
     def forward(
         ctx: Any, chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor
     ) -> Tensor:
-        ctx.weights, ctx.targets = inputs.new_ones(inputs.shape[:2]), targets
-        ctx.passage = chain.there_and_back(parameters, True, inputs, targets, ctx.weights)
-        ctx.rests = {i: own.minus(seen) for i, own in _owns(ctx.passage, parameters, seen).items()}
+        owns = _owns(ctx, chain, parameters, seen, inputs, targets)
+        ctx.rests = {i: own.minus(seen) for i, own in owns.items()}
         return _sum([square for rest in ctx.rests.values() for square in rest.squares()], inputs)
 
     @staticmethod
@@ -197,9 +196,7 @@ class _OneMinusCosine(torch.autograd.Function):
     def forward(
         ctx: Any, chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor
     ) -> Tensor:
-        ctx.weights, ctx.targets = inputs.new_ones(inputs.shape[:2]), targets
-        ctx.passage = chain.there_and_back(parameters, True, inputs, targets, ctx.weights)
-        owns = _owns(ctx.passage, parameters, seen)
+        owns = _owns(ctx, chain, parameters, seen, inputs, targets)
         length = _sum([square for own in owns.values() for square in own.squares()], inputs)
         # An infinite square has overflowed.
         empty = (length < SHORTEST) | (seen.length < SHORTEST) | (length == torch.inf)
@@ -237,11 +234,15 @@ def _like(numbers: Tensor, gradients: Tensor) -> Tensor:
     return numbers.to(gradients).reshape(-1, *[1] * (gradients.dim() - 1))
 
 
-def _owns(passage: ThereAndBack, parameters: Parameters, seen: Observed) -> dict[int, _Own]:
-    """Return {position of a layer with weights: its gradient}."""
-    numbers = [i for i, step in enumerate(passage.chain.steps) if isinstance(step, Affine)]
+def _owns(
+    ctx: Any, chain: Chain, parameters: Parameters, seen: Observed, inputs: Tensor, targets: Tensor
+) -> dict[int, _Own]:
+    """Return {position of a layer with weights: its gradient}; keep for the way back what `pulled` needs."""
+    ctx.weights, ctx.targets = inputs.new_ones(inputs.shape[:2]), targets
+    ctx.passage = chain.there_and_back(parameters, True, inputs, targets, ctx.weights)
+    numbers = [i for i, step in enumerate(chain.steps) if isinstance(step, Affine)]
     owns = {}
-    for i, layer in zip(numbers, passage.layers(parameters), strict=True):
+    for i, layer in zip(numbers, ctx.passage.layers(parameters), strict=True):
         step = layer.layer
         without = {} if step.bias is None else {step.bias: layer.sums}
         owns[i] = _Own(layer, without if step.weight in seen.factors else layer.merged())

@@ -38,8 +38,7 @@ class Passed:
         push: Maps the tangent of the input to that of the output, at fixed weights that all lanes share.
         columns: (K, B, P, Q), the inputs that a layer with weights multiplied; None without weights.
         bend: The second derivative; None if the step is linear nearly everywhere.
-        pull: Maps as `back`, where the derivative of the output differs from the one by which gradients are computed; None if
-            it is the same.
+        pull: Maps the derivative of a search's value likewise, if gradients use another derivative of the step; None for `back`.
     """
 
     answer: Tensor

@@ -254,7 +254,7 @@ def test_pictures_have_three_channels() -> None:
 
 @pytest.mark.parametrize("seconds", [[1.0, 4.0, 2.0], [4.0, 1.0, 2.0]])
 def test_all_victims_wait_for_the_slowest_share(seconds: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the second evaluations: the first one fills caches."""
+    """The second evaluations count, since the first ones fill caches."""
     timed = attack.TimedDescent({0: [9.0] * 3, 1: seconds})
     monkeypatch.setattr(costs, "TimedDescent", lambda: timed)
     monkeypatch.setattr(costs.GradientMatching, "__call__", lambda *_: None)

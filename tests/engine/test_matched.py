@@ -48,6 +48,16 @@ def setting(name: str, dtype: torch.dtype) -> tuple[Chain, dict[str, Tensor], Te
     return chain, dict(model.named_parameters()), x, y, torch.ones(3, 1, dtype=dtype)
 
 
+def leaked(
+    chain: Chain, parameters: dict[str, Tensor], like: Tensor, y: Tensor, w: Tensor, noise: float
+) -> dict[str, Tensor]:
+    """Return the gradients of other inputs, with noise."""
+    other = torch.rand(like.shape, generator=generator(1, "other"), dtype=like.dtype)
+    with torch.no_grad():
+        seen = {n: g[:, 0] for n, g in gradients_once(chain, parameters, other, y, w, True).items()}
+    return {n: g + noise * torch.randn(g.shape, generator=generator(1, n), dtype=g.dtype) for n, g in seen.items()}
+
+
 def summed(chain: Chain, parameters: dict[str, Tensor], seen: dict[str, Tensor], *rest: Tensor) -> Tensor:
     """The slow reference: the squared differences of the gradients, summed."""
     found = gradients_once(chain, parameters, *rest, merged=True)
@@ -59,10 +69,7 @@ def summed(chain: Chain, parameters: dict[str, Tensor], seen: dict[str, Tensor],
 def test_the_distance_and_its_derivatives_are_those_of_the_gradients(name: str, noise: float) -> None:
     chain, parameters, x, y, w = setting(name, torch.float64)
     parameters = {n: p.detach() for n, p in parameters.items()}
-    other = torch.rand(x.shape, generator=generator(1, "other"), dtype=x.dtype)
-    with torch.no_grad():
-        seen = {n: g[:, 0] for n, g in gradients_once(chain, parameters, other, y, w, True).items()}
-        seen = {n: g + noise * torch.randn(g.shape, generator=generator(1, n), dtype=g.dtype) for n, g in seen.items()}
+    seen = leaked(chain, parameters, x, y, w, noise)
     answers = []
     for way in (summed, squared_distance):
         guess, soft = x.clone().requires_grad_(), y.clone().requires_grad_()
@@ -88,11 +95,7 @@ def test_the_cosine_and_its_derivatives_are_those_of_the_gradients(name: str, no
     """Also in float32 for observed gradients that are much longer or shorter, such as those with noise."""
     chain, parameters, x, y, w = setting(name, torch.float64)
     parameters = {n: p.detach() for n, p in parameters.items()}
-    other = torch.rand(x.shape, generator=generator(1, "other"), dtype=x.dtype)
-    with torch.no_grad():
-        seen = {n: g[:, 0] for n, g in gradients_once(chain, parameters, other, y, w, True).items()}
-        seen = {n: g + noise * torch.randn(g.shape, generator=generator(1, n), dtype=g.dtype) for n, g in seen.items()}
-        seen = {n: size * g for n, g in seen.items()}
+    seen = {n: size * g for n, g in leaked(chain, parameters, x, y, w, noise).items()}
     answers = []
     for way, dtype in (
         (by_quotient, torch.float64),
@@ -138,6 +141,17 @@ def test_gradients_without_a_direction_are_orthogonal() -> None:
     assert found[:2].tolist() == [1, 1] and 0 < found[2] < 1
     (slope,) = torch.autograd.grad(found.sum(), guess)
     assert slope[:2].abs().max() == 0 < slope[2].abs().max() and slope.isfinite().all()
+
+
+def test_a_square_that_overflows_has_no_direction() -> None:
+    chain = chain_of(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+    assert chain is not None
+    own = {"1.weight": torch.eye(3, 4), "1.bias": torch.zeros(3)}
+    seen = observed(chain, {"1.weight": torch.ones(1, 3, 4), "1.bias": torch.ones(1, 3)})
+    x = torch.tensor([[[1e25, 0.0, 0.0, 0.0]]]).requires_grad_()
+    found = one_minus_cosine(chain, own, seen, x, torch.tensor([[[0.0, 1.0, 0.0]]]))
+    assert found.tolist() == [1]
+    assert torch.autograd.grad(found.sum(), x)[0].abs().max() == 0
 
 
 def test_only_matrices_of_low_rank_or_with_a_short_side_are_factored() -> None:

@@ -108,8 +108,8 @@ def of_examples(inputs: Tensor, floor: float, base: Whitening | None = None) -> 
     """Return the whitening of examples: their mean, and W such that W W^T = their covariance + floor * B B^T.
 
     For more examples than half of the numbers of one, W = B L with the triangular root L of Cholesky, which takes a sixth of the
-    time of the symmetric one. L-BFGS does not depend on the root, but for its tolerances and the length of its first step, which
-    changes the points that follow.
+    time of the symmetric one. Only the tolerances of L-BFGS and the length of its first step depend on the root, but a different
+    first step changes the points that follow.
 
     Args:
         inputs: Examples (n, *s).
