@@ -213,7 +213,7 @@ class Front:
                     return cls(network, layer, chain, chain.laid_out(own), prefix)
         return cls(network, layer, None, parameters)
 
-    def smoothed(self, sharpness: float, features: Tensor) -> Front:
+    def smoothed(self, sharpness: Tensor, features: Tensor) -> Front:
         """Return the front with smooth ReLUs and pools, for inputs with known features (v, M, d); unchanged if not a chain."""
         return self if self.chain is None else replace(self, chain=smoothed(self.chain, sharpness, features))
 

@@ -17,7 +17,7 @@ from leakbench.engine.side_by_side import Pieces
 from leakbench.federated.client import runs_apart
 from leakbench.federated.view import View
 
-__all__ = ["averaged", "chooses", "cut_of", "releases", "responses"]
+__all__ = ["averaged", "chooses", "cut_of", "releases", "responses", "unchanging"]
 
 
 def releases(views: tuple[View, ...]) -> tuple[tuple[View, ...], ...]:
@@ -72,6 +72,11 @@ def cut_of(views: tuple[View, ...]) -> Pieces:
     view = views[0]
     numbers = sum(u[0].numel() for u in view.update.values()) + view.examples * math.prod(view.shape)
     return Pieces(lanes_within(ALL_CACHES, 4 * numbers))
+
+
+def unchanging(views: tuple[View, ...]) -> tuple[Tensor, ...] | None:
+    """Return `changing` of a search whose value depends on its arguments alone: (), but None for the reference engine."""
+    return () if all(v.network.engine == "fast" for v in views) else None
 
 
 def responses(

@@ -20,12 +20,12 @@ from leakbench.engine.steps import Bend, Flatten, MaxPool, Passed, Pointwise, St
 __all__ = ["smoothed"]
 
 
-def smoothed(chain: Chain, sharpness: float, answer: Tensor) -> Chain:
+def smoothed(chain: Chain, sharpness: Tensor, answer: Tensor) -> Chain:
     """Return a chain with smooth ReLUs and pools.
 
     Args:
         chain: Layers whose output (K, B, d) is known.
-        sharpness: Slope of the gates, in units of 1 / standard deviation of the numbers that enter them.
+        sharpness: (), the slope of the gates, in units of 1 / standard deviation of the numbers that enter them.
         answer: The known output (K, B, d). If the last layer is a ReLU, the output shows which of its units are active, and
             these units are linear.
     """
@@ -36,7 +36,7 @@ def smoothed(chain: Chain, sharpness: float, answer: Tensor) -> Chain:
     return Chain((*soft, _KnownRelu(sharpness, answer > 0)) if known else tuple(soft))
 
 
-def _smooth(step: Step, sharpness: float) -> Step:
+def _smooth(step: Step, sharpness: Tensor) -> Step:
     if _is_relu(step):
         return _SmoothRelu(sharpness)
     if _is_windowed(step):
@@ -54,13 +54,13 @@ def _is_windowed(step: Step) -> bool:
     return isinstance(step, MaxPool) and step.kernel.size == step.kernel.stride and step.kernel.padding == (0, 0)
 
 
-def _slope(sharpness: float, entering: Tensor) -> Tensor:
+def _slope(sharpness: Tensor, entering: Tensor) -> Tensor:
     """Return (K, B, 1, ...): the sharpness divided by the standard deviation of each example's numbers."""
     width = entering.detach().flatten(2).std(2, unbiased=False).clamp_min(torch.finfo(entering.dtype).tiny ** 0.5)
     return sharpness / width.reshape(*width.shape, *[1] * (entering.dim() - 2))
 
 
-def _gated(sharpness: float, entering: Tensor) -> tuple[Tensor, Tensor, Bend]:
+def _gated(sharpness: Tensor, entering: Tensor) -> tuple[Tensor, Tensor, Bend]:
     """Return a(x) = x sigmoid(s x), its derivative, and its second derivative as a bend; s counts as constant."""
     slope = _slope(sharpness, entering)
     scaled = slope * entering
@@ -74,7 +74,7 @@ def _gated(sharpness: float, entering: Tensor) -> tuple[Tensor, Tensor, Bend]:
 
 @dataclass(frozen=True)
 class _SmoothRelu:
-    sharpness: float
+    sharpness: Tensor
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
         answer, derivative, bend = _gated(self.sharpness, entering)
@@ -89,7 +89,7 @@ class _SmoothRelu:
 class _KnownRelu:
     """A ReLU whose active units (K, B, d) are known. Gradients pass only these; `pull` passes all, so that others can wake up."""
 
-    sharpness: float
+    sharpness: Tensor
     active: Tensor
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
@@ -106,7 +106,7 @@ class _KnownRelu:
 
 @dataclass(frozen=True)
 class _SmoothMaxPool:
-    sharpness: float
+    sharpness: Tensor
     kernel: Kernel
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:

@@ -357,7 +357,7 @@ def test_the_value_follows_its_docstring(sharpness: tuple[float, float] | None) 
     x, lanes = (truth()[0] + 0.1).clamp(0, 1), torch.tensor([2, 0])
     entered, cotangents = features.entered[0], features.cotangents[0]
     front = Front.of(leaked.network, features.layer, SHAPE)
-    front = front if sharpness is None else front.smoothed(10.0, entered[lanes])
+    front = front if sharpness is None else front.smoothed(torch.tensor(10.0), entered[lanes])
     h, gradients = front(x[lanes], cotangents[lanes], lanes)
 
     def apart(guess: Tensor, seen: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from leakbench.attack.clock import Until, begun, until_of
 from leakbench.attack.doubts import BUDGET
 from leakbench.attack.features import Features, read, readable
 from leakbench.attack.front import Front
-from leakbench.attack.looks import averaged, cut_of
+from leakbench.attack.looks import averaged, cut_of, unchanging
 from leakbench.attack.methods.gradient_matching import Points, searched
 from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.search.restarts import best_of
@@ -102,7 +102,9 @@ class FeatureInversion:
         following = Watched(stop, value.reach) if value.changes else stop
         cut = Pieces(None) if alone else cut_of((view,))
         running = None if view.searches is None else view.searches.begin(self)
-        ended = searched(points, points.joined(z).detach(), value, self.descent, following, cut, running, view.tick)
+        changing = None if unchanging((view,)) is None else (value.numbers,)
+        start = points.joined(z).detach()
+        ended = searched(points, start, value, self.descent, following, cut, running, view.tick, changing)
         best, chosen = best_of(ended, restarts)
         answer = points.picture(best.best, best.value)
         unread = ~features.entered.flatten(2).isfinite().all(2).any(0)
@@ -129,7 +131,8 @@ class _Misfit:
         self.space = method.space(view)
         self.entered, self.cotangents = features.entered.flatten(0, 1), features.cotangents.flatten(0, 1)
         self.front = Front.of(view.network, features.layer, view.shape)
-        self.done = 0.0
+        self.numbers = features.entered.new_empty(3)
+        self.reach(0.0)
 
     @property
     def changes(self) -> bool:
@@ -137,22 +140,23 @@ class _Misfit:
         return self.method.sharpness is not None or self.method.fading != (1.0, 1.0)
 
     def reach(self, share: float) -> None:
-        """Set the share of the iterations that are done, in [0, 1]."""
-        self.done = share
+        """Set the sharpness and the weights of gradients and priors, given the share of the iterations that are done, in [0, 1]."""
+        first, last = self.method.sharpness or (1.0, 1.0)
+        weight, shrunk = (factor**share for factor in self.method.fading)
+        self.numbers.copy_(torch.tensor([first * (last / first) ** share, weight * self.method.weight, shrunk]))
 
     def __call__(self, z: Tensor, targets: Tensor, hidden: Tensor | None, lanes: Tensor) -> Tensor:
         """Return values (v,) at the coordinates (v, M, d) in the given lanes."""
         inputs, victims = self.space.decode(z), lanes % self.view.victims
         front, method = self.front, self.method
+        sharpness, weight, shrunk = self.numbers
         if method.sharpness is not None:
-            first, last = method.sharpness
-            front = front.smoothed(first * (last / first) ** self.done, self.entered[lanes])
-        weight, shrunk = (factor**self.done for factor in method.fading)
+            front = front.smoothed(sharpness, self.entered[lanes])
         entered, gradients = front(inputs, self.cotangents[lanes], victims)
         value = _apart(entered, self.entered[lanes]) + self.space.energy(z, targets)
         for name, gradient in gradients.items():
             apart = _apart(gradient, self.view.update[name][victims])
-            value = value + weight * method.weight / len(gradients) * apart
+            value = value + weight / len(gradients) * apart
         for prior in method.priors:
             value = value + shrunk * prior(inputs, self.view, victims)
         return value

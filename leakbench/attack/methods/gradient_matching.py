@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.clock import begun, cut_short, late_of
-from leakbench.attack.looks import averaged, cut_of, releases, responses
+from leakbench.attack.looks import averaged, cut_of, releases, responses, unchanging
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENT, Descended, Descent, Running, Terms, descend, together
 from leakbench.attack.slots.distance import DISTANCE, Distance, MeasuresLikelihood
@@ -35,6 +35,7 @@ from leakbench.core.part import Count, part
 from leakbench.core.progress import Tick, unticked
 from leakbench.core.task import Heads, heads_of
 from leakbench.core.types import Generators
+from leakbench.engine.replayed import Replays
 from leakbench.engine.side_by_side import Pieces
 from leakbench.federated.view import View
 
@@ -140,7 +141,9 @@ class GradientMatching:
         searches = views[0].searches
         running = None if searches is None else searches.begin(self)
         value = self._value(views, points)
-        return searched(points, start, value, self.descent, stop, cut_of(views), running, views[0].tick)
+        return searched(
+            points, start, value, self.descent, stop, cut_of(views), running, views[0].tick, unchanging(views)
+        )
 
     def _value(self, views: tuple[View, ...], points: Points) -> Value:
         """Return what the searches minimise: the distances, the energy of the coordinates and the priors."""
@@ -197,6 +200,7 @@ def searched(
     cut: Pieces,
     running: Running | None = None,
     tick: Tick = unticked,
+    changing: tuple[Tensor, ...] | None = None,
 ) -> Descended:
     """Minimise `value`, in parallel over the lanes.
 
@@ -209,25 +213,33 @@ def searched(
         cut: How lanes are divided among threads, and into chunks of one evaluation.
         running: Reports progress, ends converged searches and saves states; None for none of these.
         tick: Called after each gradient evaluation of a chunk, also by threads.
+        changing: The tensors, besides its arguments, on which `value` depends and whose numbers change during the search; its
+            operations are then replayed. None if it may depend on something else.
     """
 
-    def piece(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluated(lanes: Tensor, some: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             leaf = some.detach().requires_grad_()
             values = value(*points.split(leaf, lanes), lanes)
             (gradients,) = torch.autograd.grad(values.sum(), leaf)
-        tick()
         return values.detach(), gradients
 
-    def objective(first: int, some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
-        done = cut([partial(piece, some[where], first + lanes[where]) for where in cut.pieces(len(lanes))])
+    def piece(replays: Replays | None, some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        function = partial(evaluated, lanes)
+        values, gradients = (function if replays is None else replays(lanes, function))(some)
+        tick()
+        return values, gradients
+
+    def objective(first: int, replays: Replays | None, some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        done = cut([partial(piece, replays, some[where], first + lanes[where]) for where in cut.pieces(len(lanes))])
         return torch.cat([values for values, _ in done]), torch.cat([gradients for _, gradients in done])
 
     terms = Terms(stop.limit, points.size, points.project, late_of(stop))
 
     def share(lanes: slice) -> Descended:
         by = None if running is None else running.share(lanes.start, points.picture)
-        return descend(descent(start[lanes], terms), partial(objective, lanes.start), stop, by)
+        replays = None if changing is None or start.device.type != "cpu" else Replays(changing)
+        return descend(descent(start[lanes], terms), partial(objective, lanes.start, replays), stop, by)
 
     return together(cut([partial(share, lanes) for lanes in cut.shares(len(start))]))
 

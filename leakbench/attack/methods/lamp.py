@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.looks import cut_of
+from leakbench.attack.looks import cut_of, unchanging
 from leakbench.attack.methods.gradient_matching import GradientMatching, Points, Value, searched
 from leakbench.attack.needs import TEXT, Needs
 from leakbench.attack.public import public_of
@@ -87,7 +87,7 @@ class Lamp(GradientMatching):
         searches = views[0].searches
         running = None if searches is None else searches.begin(self)
         descent = _Moving(self, candidates, points.shape)
-        return searched(points, start, value, descent, stop, cut_of(views), running, views[0].tick)
+        return searched(points, start, value, descent, stop, cut_of(views), running, views[0].tick, unchanging(views))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.clock import begun, cut_short
-from leakbench.attack.looks import averaged, cut_of, responses
+from leakbench.attack.looks import averaged, cut_of, responses, unchanging
 from leakbench.attack.methods.gradient_matching import Points, searched
 from leakbench.attack.slots.denoiser import DENOISER, Denoiser, Denoising
 from leakbench.attack.slots.descent import DESCENT, Descended, Descent, LbfgsDescent
@@ -128,7 +128,10 @@ class PlugAndPlay:
                 apart = apart + self.distance(guess, view.observed(lanes), view)
             return apart
 
-        return searched(points, points.joined(near), value, self.descent, stop, cut_of(views), tick=views[0].tick)
+        cut, tick = cut_of(views), views[0].tick
+        return searched(
+            points, points.joined(near), value, self.descent, stop, cut, tick=tick, changing=unchanging(views)
+        )
 
 
 @dataclass(frozen=True)
