@@ -32,6 +32,7 @@ from leakbench.core.answers import Reconstruction
 from leakbench.core.recipe import resolve
 from leakbench.core.rng import generators
 from leakbench.core.types import Generators, Network, Parameters
+from leakbench.engine.replayed import AFTER
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.view import View
@@ -42,7 +43,7 @@ __all__ = ["TimedDescent", "attack_floor_ratio", "attack_speedup", "search_alone
 T = TypeVar("T")
 
 EVALUATIONS = 5
-"""Number of evaluations in a row whose mean is one repeat of `attack_floor_ratio`."""
+"""Number of evaluations in a row whose mean is one repeat of `attack_floor_ratio`, after the first ones."""
 
 LEAN = 5
 """Outer iterations of a single search without the derivatives by the weights, which times only one evaluation."""
@@ -355,7 +356,10 @@ def _within(leak: Leaked, lanes: Tensor, answers: Tensor) -> bool:
 
 @dataclass
 class _Timed:
-    """Searches that do not move; each step evaluates a few times and records the seconds of one evaluation."""
+    """Searches that do not move; each step evaluates a few times and records the seconds of one evaluation.
+
+    The first step has as many evaluations as it takes until they are replayed.
+    """
 
     points: Tensor
     evaluations: Tensor
@@ -366,10 +370,11 @@ class _Timed:
     def step(self, objective: Objective) -> Tensor:
         """Evaluate."""
         lanes = torch.arange(len(self.points))
+        many = EVALUATIONS if self.steps else AFTER + 2
         began = time.perf_counter()
-        for _ in range(EVALUATIONS):
+        for _ in range(many):
             values, _ = objective(self.points, lanes)
-        self.taken.setdefault(self.steps, []).append((time.perf_counter() - began) / EVALUATIONS)
+        self.taken.setdefault(self.steps, []).append((time.perf_counter() - began) / many)
         self.steps += 1
         return values
 

@@ -127,7 +127,11 @@ class Affine:
     def moved(self, columns: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the tangent (K, B * P, O) of the output for tangents of each lane's parameters: weight (K, *p), bias (K, O)."""
         rows, matrix = columns.flatten(1, 2), self._matrix(weight, False)
-        return torch.bmm(rows, matrix) if bias is None else torch.baddbmm(bias[:, None], rows, matrix)
+        if bias is None:
+            return _times(rows, matrix)
+        if _narrow(rows, matrix):
+            return torch.baddbmm(bias[:, :, None], matrix.mT, rows.mT).mT.contiguous()
+        return torch.baddbmm(bias[:, None], rows, matrix)
 
     def _pushed(self, tangent: Tensor, weight: Tensor, shared: bool) -> Tensor:
         lanes, members = tangent.shape[:2]
@@ -279,5 +283,16 @@ class Flatten:
 def _product(rows: Tensor, matrix: Tensor) -> Tensor:
     """Return rows (K, N, Q) times a matrix (Q, O), or one matrix per lane (K, Q, O)."""
     if matrix.dim() == 3:
-        return torch.bmm(rows, matrix)
-    return (rows.reshape(-1, rows.shape[-1]) @ matrix).reshape(*rows.shape[:2], -1)
+        return _times(rows, matrix)
+    return _times(rows.reshape(-1, rows.shape[-1]), matrix).reshape(*rows.shape[:2], -1)
+
+
+def _times(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Return rows (..., N, Q) times a matrix (..., Q, O)."""
+    if _narrow(rows, matrix):
+        return (matrix.mT @ rows.mT).mT.contiguous()
+    return rows @ matrix
+
+
+def _narrow(rows: Tensor, matrix: Tensor) -> bool:
+    return 4 < matrix.shape[-1] < 16 and matrix.shape[-2] >= 48 and rows.shape[-2] >= 32 and rows.device.type == "cpu"
