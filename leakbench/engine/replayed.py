@@ -9,7 +9,7 @@ which its result is written. It gives the same bits as the function.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from threading import Lock
@@ -71,25 +71,24 @@ class Replayed:
     The first replay is compared with the function, bit by bit.
     """
 
-    def __init__(self, function: Function, arena: Arena, changing: tuple[Tensor, ...] = (), after: int = AFTER) -> None:
+    def __init__(self, function: Function, arena: Arena, changing: tuple[Tensor, ...] = ()) -> None:
         """Prepare the function.
 
         Args:
             function: Takes a tensor and returns tensors.
             arena: Memory of the replays.
             changing: Other tensors that the function reads, whose numbers may change between calls.
-            after: Number of calls before the recording.
         """
-        self.function, self.arena, self.changing, self.after = function, arena, changing, after
+        self.function, self.arena, self.changing = function, arena, changing
         self.called = 0
         self.replay: _Replay | None = None
 
     def __call__(self, entering: Tensor) -> tuple[Tensor, ...]:
         """Return the results."""
         self.called += 1
-        if self.replay is not None and self.called > self.after + 1:
+        if self.replay is not None and self.called > AFTER + 1:
             return self.replay(entering)
-        if self.called == self.after:
+        if self.called == AFTER:
             results, self.replay = _recorded(self.function, entering, self.changing, self.arena)
             return results
         results = self.function(entering)
@@ -142,6 +141,13 @@ class _Call:
         """The memory of its results, and what it changed."""
         return frozenset(map(_memory, (*self.made, *self.written)))
 
+    def repeatable(self, device: torch.device) -> bool:
+        """Return whether it draws nothing, and memory, shape and strides describe its tensors, on the device, throughout."""
+        tags = self.operation.tags
+        reshapes = torch.Tag.inplace_view in tags or self.name in ("set_", "resize_", "resize_as_")
+        draws = torch.Tag.nondeterministic_seeded in tags
+        return not reshapes and not draws and all(_plain(t, device) for t in (*self.given, *self.made))
+
     @property
     def describes(self) -> bool:
         """Whether it only describes the memory of its arguments in another way."""
@@ -149,11 +155,13 @@ class _Call:
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records calls, until their results have more than `MOST` bytes."""
+    """Records calls on a device, until one cannot be replayed or their results have more than `MOST` bytes."""
 
-    def __init__(self) -> None:
+    supports_higher_order_operators = True
+
+    def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[_Call] = []
+        self.device, self.calls = device, list[_Call]()
         self.bytes, self.whole = 0, True
 
     @classmethod
@@ -162,17 +170,20 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call the operation and record the call."""
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
         if not self.whole:
             return results
-        if not isinstance(func, OpOverload):
+        if not isinstance(func, OpOverload):  # Such as `torch.cond`, which calls functions.
             self._give_up()
             return results
         call = _Call(func, args, kwargs, results, tuple(_written(func, args, kwargs)))
+        if not call.repeatable(self.device):
+            self._give_up()
+            return results
         if not call.describes:
             self.bytes += sum(t.untyped_storage().nbytes() for t in call.made)
         self.calls.append(call)
@@ -213,16 +224,19 @@ def _recorded(
 ) -> tuple[tuple[Tensor, ...], _Replay | None]:
     """Return the function's results and its replay; None if it cannot be replayed."""
     own = entering.detach().clone()
-    with _Recorder() as recorder:
-        results = function(own)
+    try:
+        with _Recorder(entering.device) as recorder:
+            results = function(own)
+    except (
+        Exception
+    ):  # Some operations fail under a recorder alone, such as `flex_attention`; the function's own errors recur.
+        return function(entering), None
     calls = _needed(recorder.calls, (own, *changing), results) if recorder.whole else None
     return results, None if calls is None else _Replay.of(calls, own, results, arena)
 
 
 def _needed(calls: Sequence[_Call], entering: Sequence[Tensor], results: Sequence[Tensor]) -> list[_Call] | None:
     """Return the calls that a replay repeats, in order; None if the function cannot be replayed."""
-    if not all(_plain(t, entering[0].device) for t in _all(calls)) or any(_drawn_or_reshaped(call) for call in calls):
-        return None
     made = {memory for call in calls if not call.describes for memory in call.left - call.read}
     changed = {_memory(t) for call in calls for t in call.written}
     if changed - made:
@@ -246,15 +260,8 @@ def _needed(calls: Sequence[_Call], entering: Sequence[Tensor], results: Sequenc
 
 
 def _plain(tensor: Tensor, device: torch.device) -> bool:
-    """Return whether memory, shape and strides describe a tensor."""
     known = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
     return known and tensor.device == device and not tensor.is_conj() and not tensor.is_neg()
-
-
-def _drawn_or_reshaped(call: _Call) -> bool:
-    tags = call.operation.tags
-    reshaped = torch.Tag.inplace_view in tags or call.name in ("set_", "resize_", "resize_as_")
-    return reshaped or torch.Tag.nondeterministic_seeded in tags
 
 
 def _decides(call: _Call) -> bool:
@@ -304,7 +311,7 @@ def _blocks(
 ) -> dict[int, torch.UntypedStorage]:
     """Return the block of the arena for each memory that a replay writes; those that are not needed at the same time share one."""
     first, last = {_memory(entering): -1}, {_memory(entering): len(calls)}
-    sizes = {_memory(t): t.untyped_storage().nbytes() for t in (entering, *_all(calls))}
+    sizes = {_memory(t): t.untyped_storage().nbytes() for t in (entering, *(t for call in calls for t in call.made))}
     for number, call in enumerate(calls):
         for memory in call.left - call.read:
             first.setdefault(memory, number)
@@ -317,10 +324,6 @@ def _blocks(
             blocks[memory] = arena.lend(free, sizes[memory], entering.device)
         free += [blocks[memory] for memory in end.get(number, ())]
     return blocks
-
-
-def _all(calls: Iterable[_Call]) -> list[Tensor]:
-    return [t for call in calls for t in (*call.given, *call.made)]
 
 
 def _by_number(numbers: dict[int, int]) -> dict[int, list[int]]:

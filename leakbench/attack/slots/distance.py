@@ -30,7 +30,7 @@ __all__ = [
 
 @runtime_checkable
 class Distance(Protocol):
-    """Compares the gradients of guesses with the observed ones."""
+    """Compares the gradients of guesses with the observed ones; depends on its arguments alone, since searches replay it."""
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return distances (V,), differentiable in `guess`.

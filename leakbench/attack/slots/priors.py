@@ -18,7 +18,7 @@ __all__ = ["PRIOR", "Length", "Prior", "TotalVariation"]
 
 @runtime_checkable
 class Prior(Protocol):
-    """A penalty on inputs."""
+    """A penalty on inputs; depends on its arguments alone, since searches replay it."""
 
     def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
         """Return penalties (v,), differentiable in `inputs`.

@@ -1,0 +1,89 @@
+"""Every search of the catalog gives the same rows with replayed evaluations and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from leakbench.attack import Attack
+from leakbench.attack.slots.stop import limited
+from leakbench.cell import Request, identity
+from leakbench.cell.budget import prepare
+from leakbench.core.recipe import catalog_folder, load, names
+from leakbench.engine import replayed
+from leakbench.execute import execute
+from leakbench.storage.store import open_run
+
+SEARCHES = [n for n in names("attacks") if limited(load(Attack, catalog_folder("attacks") / f"{n}.yaml").method, 2)]
+
+LARGE = {"see_through", "see_through_no_batch_norm", "inverting_gradients_batch_norm"}
+"""Their network is a ResNet-18."""
+
+DEFENDED = (
+    *("censor", "dcs2", "fed_cdp", "fedkl", "graddefense", "instahide", "noise_gaussian", "nvflare_svt", "oasis"),
+    *("outpost", "precode", "prune_threshold", "qsgd", "sign", "soteria"),
+)
+"""Defenses of which an attacker runs something on its guess."""
+
+
+def rows(folder: Path, **asked: object) -> pd.DataFrame:
+    small = {"victims": 2, "candidates": 10, "train_rounds": 0, "taps": ("type-2", "type-1"), "leak_batch": 1}
+    cell = prepare(Request(**{**small, **asked}), None)
+    with open_run(folder, identity(cell, "test")) as run:
+        execute(cell, run, lambda *_: None)
+    return pd.read_parquet(folder / "rows.parquet")
+
+
+def compare(folder: Path, monkeypatch: pytest.MonkeyPatch, **asked: object) -> int:
+    """Compare the rows of both; return the number of replays."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    count, plain = 0, replayed._Replay.__call__
+
+    def counted(self: replayed._Replay, entering: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        nonlocal count
+        count += 1
+        return plain(self, entering)
+
+    monkeypatch.setattr(replayed._Replay, "__call__", counted)
+    try:
+        monkeypatch.setattr(replayed, "AFTER", 10**9)
+        without = rows(folder / "without", **asked)
+        assert count == 0
+        monkeypatch.setattr(replayed, "AFTER", 2)
+        pd.testing.assert_frame_equal(rows(folder / "with", **asked), without, check_exact=True)
+    finally:
+        torch.set_num_threads(before)
+    return count
+
+
+def of(name: str) -> dict[str, object]:
+    """Return what a cell with an attack asks for."""
+    attack = load(Attack, catalog_folder("attacks") / f"{name}.yaml")
+    dataset = "cancer" if attack.needs.table else "reviews" if attack.needs.text else "faces"
+    inner = hasattr(getattr(attack.method, "descent", None), "inner")
+    asked = {"attack": name, "dataset": dataset, "iterations": 2 if inner else 8}
+    return asked | ({"victim_mode": "eval", "candidates": 2, "victims": 1} if name in LARGE else {})
+
+
+def test_cpl_and_its_replays_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compare(tmp_path, monkeypatch, **of("cpl")) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in LARGE)) for n in SEARCHES])
+def test_an_attack_and_its_replays_give_the_same_rows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert compare(tmp_path, monkeypatch, **of(name)) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEFENDED)
+def test_a_search_through_a_defense_and_its_replays_give_the_same_rows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare(tmp_path, monkeypatch, **{**of("inverting_gradients"), "defense": name, "knows": "defense"})

@@ -1,0 +1,290 @@
+"""Replays give the same bits as the function, and functions that cannot be replayed are called as they are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as f
+
+from leakbench.engine import replayed
+from leakbench.engine.replayed import Arena, Replayed, Replays
+
+MATRIX, COUNTED = torch.rand(6, 6, generator=torch.Generator().manual_seed(0)), torch.zeros(())
+KERNEL = torch.rand(4, 2, 3, 3, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(autouse=True)
+def early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replayed, "AFTER", 2)
+
+
+def points(count: int, *shape: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randn(shape, generator=generator) for _ in range(count)]
+
+
+def padded(x: Tensor) -> Tensor:
+    whole = x.new_zeros(8, 8)
+    whole[1:7, 1:7] = x
+    whole[::2] += 1
+    return whole.as_strided((6, 6, 3, 3), (8, 1, 8, 1)).reshape(36, 9).cumsum(1)
+
+
+def convolved(x: Tensor) -> Tensor:
+    pictures = x[:, :4].reshape(1, 2, 3, 4)
+    pooled, where = f.max_pool2d(f.conv2d(pictures, KERNEL, padding=1), 2, return_indices=True)
+    return pooled + where
+
+
+def factored(x: Tensor) -> Tensor:
+    left, right = torch.linalg.qr(x + 6 * MATRIX)
+    return left.abs() @ right.abs().sort(1).values
+
+
+def by_parts(x: Tensor) -> Tensor:
+    some = torch._foreach_mul([x[:2], x[2:]], [2.0, 3.0])
+    torch._foreach_add_(some, 1.0)
+    return torch.cat([t.flatten() for t in some]) + torch.stack(x.chunk(2)).amax(0).repeat(2, 1).flatten()
+
+
+def started(x: Tensor) -> Tensor:
+    total = MATRIX.clone()
+    total += x
+    total.mul_(2).sub_(torch.ones(6))
+    rest = torch.empty(6, 6)
+    rest.copy_(total[:, torch.tensor([5, 3, 1, 0, 2, 4])])
+    return rest
+
+
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "views": lambda x: x.mT.reshape(2, 3, 6).permute(2, 0, 1).flatten(1)[:, 1:] * 2,
+    "the argument itself": lambda x: x,
+    "a view of the argument": lambda x: x.mT[1:],
+    "a constant": lambda x: MATRIX @ MATRIX,
+    "constants once": lambda x: x * (MATRIX @ MATRIX.exp()),
+    "memory that is filled": padded,
+    "convolution and pool": convolved,
+    "factors": factored,
+    "several at once": by_parts,
+    "a copy that is changed": started,
+    "a choice by number": lambda x: torch.where(x > 0, x, x.exp()).clamp(max=2) / x.std(1, keepdim=True),
+    "a mask": lambda x: x.masked_fill(x < 0, 3.0).softmax(1),
+    "positions": lambda x: x[torch.arange(3)].index_select(1, torch.tensor([1, 1, 2])),
+    "positions that depend on it": lambda x: x[x.argsort(0)[0], x.argmax(1)] + x.gather(0, x.argsort(0)).sum(),
+    "other types": lambda x: (x.double() @ MATRIX.double()).float() + x.round().long(),
+    "numbers without shape": lambda x: x.sum() * 2 + x[0, 0],
+    "nothing": lambda x: x[:0].sum(0),
+    "infinite and undefined": lambda x: x / (x - x) + x.log(),
+    "two of the same": lambda x: (x + 1) * (x + 1),
+    "an in-place function": lambda x: f.relu(x * 2, inplace=True).square(),
+}
+
+
+def outcome(function: Callable[[Tensor], Tensor], derived: bool) -> replayed.Function:
+    def whole(x: Tensor) -> tuple[Tensor, ...]:
+        if not derived:
+            return (function(x),)
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            value = function(leaf).float().square().sum()
+            if not value.requires_grad:
+                return (value.detach(),)
+            return value.detach(), *torch.autograd.grad(value, leaf)
+
+    return whole
+
+
+def check(function: replayed.Function, shape: tuple[int, ...] = (6, 6)) -> Replayed:
+    """Compare 6 calls with the function's own, after all of them, when nothing may have overwritten an earlier result."""
+    some = Replayed(function, Arena())
+    at = points(6, *shape)
+    found = [some(x) for x in at]
+    for x, results in zip(at, found, strict=True):
+        for one, other in zip(results, function(x), strict=True):
+            assert one.dtype == other.dtype
+            assert not one.requires_grad
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    return some
+
+
+@pytest.mark.parametrize("derived", [False, True], ids=["value", "derivative"])
+@pytest.mark.parametrize("name", PLAIN)
+def test_replays_give_the_same_bits(name: str, derived: bool) -> None:
+    assert check(outcome(PLAIN[name], derived)).replay is not None
+
+
+def test_constants_and_unused_results_are_not_computed_again() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        x.exp().sum()
+        return (x * (MATRIX @ MATRIX).exp(),)
+
+    some = check(function)
+    assert some.replay is not None
+    assert len(some.replay.calls) == 1
+
+
+def test_memory_is_used_again() -> None:
+    """A chain of 20 results needs two blocks at a time, besides the argument's; a second function needs no more."""
+
+    def chain(x: Tensor) -> tuple[Tensor, ...]:
+        for _ in range(20):
+            x = x.sin()
+        return (x,)
+
+    arena = Arena()
+    some, other = Replayed(chain, arena), Replayed(lambda x: (x.cos().sin().cos(),), arena)
+    for x in points(4, 100, 100):
+        assert torch.equal(some(x)[0], chain(x)[0])
+        assert torch.equal(other(x)[0], x.cos().sin().cos())
+    assert some.replay is not None
+    assert other.replay is not None
+    assert [block.nbytes() for block in arena.blocks] == [40_000] * 3
+
+
+def counted(x: Tensor) -> Tensor:
+    COUNTED.add_(1)
+    return x * COUNTED
+
+
+STRANGE: dict[str, Callable[[Tensor], Tensor]] = {
+    "a number that decides": lambda x: x * 2 if bool(x[0, 0] > 0) else x.exp(),
+    "a number read as such": lambda x: x * float(x.sum()),
+    "a comparison": lambda x: x if torch.equal(x, x.abs()) else -x,
+    "a mask that selects": lambda x: x[x > 0],
+    "positions of what is true": lambda x: (x > 0).nonzero().float(),
+    "distinct numbers": lambda x: x.round().unique(),
+    "a list": lambda x: torch.tensor(x.tolist()) * 2,
+    "an array": lambda x: torch.from_numpy(x.numpy(force=True).copy()) * 2,
+    "a tensor whose shape changes": lambda x: (x + 1).unsqueeze_(0).squeeze_(0) * 2,
+    "complex numbers": lambda x: torch.view_as_real(torch.fft.fft(x).conj().resolve_conj()),
+    "sparse numbers": lambda x: (x.relu().to_sparse() * 2).to_dense(),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_function_that_cannot_be_replayed_is_called_as_it_is(name: str) -> None:
+    some = check(outcome(STRANGE[name], False))
+    assert some.called == 6
+    assert some.replay is None
+
+
+def test_random_numbers_are_drawn_each_time() -> None:
+    for function in (
+        lambda x: (x + torch.rand(6),),
+        lambda x: (f.dropout(x),),
+        lambda x: (x * 0 + x.new(6).normal_(),),
+    ):
+        torch.manual_seed(3)
+        plain = [function(x) for x in points(6, 6)]
+        torch.manual_seed(3)
+        some = Replayed(function, Arena())
+        for one, x in zip(plain, points(6, 6), strict=True):
+            assert torch.equal(one[0], some(x)[0])
+        assert some.replay is None
+
+
+def test_a_function_that_changes_another_tensor_is_called_each_time() -> None:
+    some = Replayed(lambda x: (counted(x),), Arena())
+    before = float(COUNTED)
+    found = [float(some(torch.ones(()))[0]) for _ in range(6)]
+    assert found == [before + 1 + n for n in range(6)]
+
+
+def test_a_function_of_something_else_is_found_at_the_first_replay() -> None:
+    factors = iter((1.0, 1.0, 2.0, 3.0, 4.0, 5.0))
+    some = Replayed(lambda x: (x * next(factors),), Arena())
+    assert [float(some(torch.ones(()))[0]) for _ in range(6)] == [1, 1, 2, 3, 4, 5]
+    assert some.replay is None
+
+
+def test_tensors_that_change_are_read_each_time() -> None:
+    sharpness = torch.tensor([1.0, 2.0])
+    some = Replayed(lambda x: (x * sharpness[0] + sharpness[1].exp(),), Arena(), (sharpness,))
+    for n, x in enumerate(points(6, 3)):
+        sharpness.fill_(n)
+        assert torch.equal(some(x)[0], x * n + torch.tensor(float(n)).exp())
+    assert some.replay is not None
+
+
+def test_a_function_with_large_results_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for most, kept in ((4 * 3 * 100, True), (4 * 3 * 100 - 1, False)):
+        monkeypatch.setattr(replayed, "MOST", most)
+        arena = Arena()
+        some = Replayed(lambda x: (x.sin().cos().exp(),), arena)
+        for x in points(4, 100):
+            some(x)
+        assert (some.replay is not None) == kept
+        assert bool(arena.blocks) == kept
+
+
+def test_an_error_of_the_function_is_its_own() -> None:
+    def fails(x: Tensor) -> tuple[Tensor, ...]:
+        if some.called == 2:
+            raise MemoryError
+        return (x * 2,)
+
+    some = Replayed(fails, Arena())
+    some(torch.ones(1))
+    with pytest.raises(MemoryError):
+        some(torch.ones(1))
+    assert torch.equal(some(torch.ones(1))[0], torch.tensor([2.0]))
+    # The recorder is gone after an error.
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+
+
+def test_an_operation_that_fails_only_while_it_is_recorded_is_called_as_it_is() -> None:
+    modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack
+
+    def shy(x: Tensor) -> tuple[Tensor, ...]:
+        if modes():
+            raise RuntimeError("not under a mode")
+        return (x * 2,)
+
+    assert check(shy).replay is None
+
+
+def test_functions_as_arguments_of_operations_are_not_replayed() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return (torch.cond(x.sum() > 0, lambda y: y * 2, torch.exp, (x,)),)
+
+    assert check(function).replay is None
+
+
+def test_threads_share_an_arena_in_turn() -> None:
+    arena, wrong = Arena(), list[int]()
+
+    def work(seed: int) -> None:
+        some = Replayed(lambda x: (x.sin().cos().mul(seed).exp(),), arena)
+        for n, x in enumerate(points(200, 50)):
+            if not torch.equal(some(x)[0], x.sin().cos().mul(seed).exp()):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_each_set_of_lanes_has_its_own_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replayed, "SETS", 2)
+    replays = Replays()
+
+    def of(*lanes: int) -> Replayed:
+        chosen = torch.tensor(lanes)
+        return replays(chosen, lambda x: (x * chosen[:, None],))
+
+    for x in points(4, 2, 3):
+        assert torch.equal(of(1, 2)(x)[0], x * torch.tensor([[1.0], [2.0]]))
+        assert torch.equal(of(3, 4)(x)[0], x * torch.tensor([[3.0], [4.0]]))
+    assert of(1, 2).replay is not None
+    assert of(3, 4).replay is not None
+    first = of(1, 2)
+    of(5)
+    assert of(1, 2) is first
+    assert of(3, 4).called == 0
