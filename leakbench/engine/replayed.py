@@ -30,7 +30,7 @@ AFTER = 16
 MOST = 256 * 2**20
 """Largest number of bytes of all results of a recorded function. Beyond it, operations take much longer than the calls."""
 
-SETS = 64
+SETS = 16
 """Largest number of sets of lanes whose calls are counted and recorded."""
 
 ALIGNED = 64
@@ -146,7 +146,10 @@ class _Call:
         tags = self.operation.tags
         reshapes = torch.Tag.inplace_view in tags or self.name in ("set_", "resize_", "resize_as_")
         draws = torch.Tag.nondeterministic_seeded in tags
-        return not reshapes and not draws and all(_plain(t, device) for t in (*self.given, *self.made))
+        # Results beside what it changes, such as batch normalisation's, would need memory of their own.
+        both = bool(self.written) and self.left != frozenset(map(_memory, self.written))
+        plain = all(_plain(t, device) for t in (*self.given, *self.made))
+        return plain and not (reshapes or draws or both)
 
     @property
     def describes(self) -> bool:
@@ -227,9 +230,8 @@ def _recorded(
     try:
         with _Recorder(entering.device) as recorder:
             results = function(own)
-    except (
-        Exception
-    ):  # Some operations fail under a recorder alone, such as `flex_attention`; the function's own errors recur.
+    except Exception:
+        # Some operations fail under a recorder alone, such as `flex_attention`. The function's own errors occur again.
         return function(entering), None
     calls = _needed(recorder.calls, (own, *changing), results) if recorder.whole else None
     return results, None if calls is None else _Replay.of(calls, own, results, arena)

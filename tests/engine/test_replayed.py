@@ -161,6 +161,9 @@ STRANGE: dict[str, Callable[[Tensor], Tensor]] = {
     "an array": lambda x: torch.from_numpy(x.numpy(force=True).copy()) * 2,
     "a tensor whose shape changes": lambda x: (x + 1).unsqueeze_(0).squeeze_(0) * 2,
     "complex numbers": lambda x: torch.view_as_real(torch.fft.fft(x).conj().resolve_conj()),
+    "results beside a change": lambda x: torch.ops.aten._native_batch_norm_legit(
+        x, None, None, torch.zeros(6), torch.ones(6), True, 0.1, 1e-5
+    )[0],
     "sparse numbers": lambda x: (x.relu().to_sparse() * 2).to_dense(),
 }
 
@@ -247,6 +250,7 @@ def test_an_operation_that_fails_only_while_it_is_recorded_is_called_as_it_is() 
     assert check(shy).replay is None
 
 
+@pytest.mark.slow  # It imports PyTorch's compiler.
 def test_functions_as_arguments_of_operations_are_not_replayed() -> None:
     def function(x: Tensor) -> tuple[Tensor, ...]:
         return (torch.cond(x.sum() > 0, lambda y: y * 2, torch.exp, (x,)),)
