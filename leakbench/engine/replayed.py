@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from threading import Lock
 from typing import Any, TypeAlias
@@ -143,13 +143,12 @@ class _Call:
 
     def repeatable(self, device: torch.device) -> bool:
         """Return whether it draws nothing, and memory, shape and strides describe its tensors, on the device, throughout."""
-        tags = self.operation.tags
-        reshapes = torch.Tag.inplace_view in tags or self.name in ("set_", "resize_", "resize_as_")
-        draws = torch.Tag.nondeterministic_seeded in tags
+        moves = self.name in ("set_", "resize_", "resize_as_")
+        draws = torch.Tag.nondeterministic_seeded in self.operation.tags
         # Results beside what it changes, such as batch normalisation's, would need memory of their own.
         both = bool(self.written) and self.left != frozenset(map(_memory, self.written))
         plain = all(_plain(t, device) for t in (*self.given, *self.made))
-        return plain and not (reshapes or draws or both)
+        return plain and not (moves or draws or both)
 
     @property
     def describes(self) -> bool:
@@ -177,13 +176,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Call the operation and record the call."""
         kwargs = kwargs or {}
-        results = func(*args, **kwargs)
         if not self.whole:
-            return results
+            return func(*args, **kwargs)
+        given = _each(_alias, args), _each(_alias, kwargs)
+        results = func(*args, **kwargs)
         if not isinstance(func, OpOverload):  # Such as `torch.cond`, which calls functions.
             self._give_up()
             return results
-        call = _Call(func, args, kwargs, results, tuple(_written(func, args, kwargs)))
+        call = _Call(func, *given, _each(_alias, results), tuple(_written(func, *given)))
         if not call.repeatable(self.device):
             self._give_up()
             return results
@@ -199,7 +199,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _written(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    if not operation._schema.is_mutable:
+    if not operation._schema.is_mutable or torch.Tag.inplace_view in operation.tags:
         return
     given = dict(zip((argument.name for argument in operation._schema.arguments), args, strict=False)) | kwargs
     for argument in operation._schema.arguments:
@@ -209,13 +209,25 @@ def _written(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _tensors(tree: Any) -> list[Tensor]:
     """Return the tensors in nested lists, tuples and dictionaries; much faster than `torch.utils._pytree`."""
+    found = list[Tensor]()
+    _each(found.append, tree)
+    return found
+
+
+def _each(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """Return the same lists, tuples and dictionaries with the function's results in place of the tensors."""
     if isinstance(tree, Tensor):
-        return [tree]
+        return function(tree)
     if isinstance(tree, dict):
-        tree = tree.values()
-    elif not isinstance(tree, (list, tuple)):
-        return []
-    return [t for branch in tree for t in _tensors(branch)]
+        return {name: _each(function, branch) for name, branch in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([_each(function, branch) for branch in tree])
+    return tree
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    """Return the tensor as it is now, since operations such as `squeeze_` change its shape, and without derivatives."""
+    return tensor.detach() if _known(tensor) else tensor
 
 
 def _memory(tensor: Tensor) -> int:
@@ -262,8 +274,11 @@ def _needed(calls: Sequence[_Call], entering: Sequence[Tensor], results: Sequenc
 
 
 def _plain(tensor: Tensor, device: torch.device) -> bool:
-    known = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
-    return known and tensor.device == device and not tensor.is_conj() and not tensor.is_neg()
+    return _known(tensor) and tensor.device == device and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _known(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
 
 
 def _decides(call: _Call) -> bool:
@@ -335,38 +350,24 @@ def _by_number(numbers: dict[int, int]) -> dict[int, list[int]]:
     return found
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Placed:
-    """Maps recorded tensors to the same in the blocks; others stay, without their derivatives."""
+    """Maps recorded tensors to the same in the blocks; others stay."""
 
     blocks: dict[int, torch.UntypedStorage]
-    known: dict[int, Tensor] = field(default_factory=dict)
 
     def __call__(self, tensor: Tensor) -> Tensor:
         """Return the tensor in its block."""
-        if id(tensor) not in self.known:
-            block = self.blocks.get(_memory(tensor))
-            found = tensor.detach()
-            if block is not None:
-                shape = (tensor.storage_offset(), tensor.size(), tensor.stride())
-                found = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(block, *shape)
-            self.known[id(tensor)] = found
-        return self.known[id(tensor)]
-
-    def tree(self, tree: Any) -> Any:
-        """Return the same for all tensors among arguments."""
-        if isinstance(tree, Tensor):
-            return self(tree)
-        if isinstance(tree, dict):
-            return {name: self.tree(branch) for name, branch in tree.items()}
-        if isinstance(tree, (list, tuple)):
-            return type(tree)(map(self.tree, tree))
-        return tree
+        block = self.blocks.get(_memory(tensor))
+        if block is None:
+            return tensor.detach()
+        shape = (tensor.storage_offset(), tensor.size(), tensor.stride())
+        return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(block, *shape)
 
 
 def _repeated(call: _Call, place: _Placed) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
     """Return what writes the call's results into their memory; None if nothing is to be written."""
-    args, kwargs, results = place.tree(call.args), place.tree(call.kwargs), place.tree(call.results)
+    args, kwargs, results = _each(place, call.args), _each(place, call.kwargs), _each(place, call.results)
     run = call.operation.op
     if call.written:
         return run, args, kwargs

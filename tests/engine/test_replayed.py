@@ -51,6 +51,13 @@ def by_parts(x: Tensor) -> Tensor:
     return torch.cat([t.flatten() for t in some]) + torch.stack(x.chunk(2)).amax(0).repeat(2, 1).flatten()
 
 
+def reshaped(x: Tensor) -> Tensor:
+    whole = x + 1
+    before = whole * torch.arange(6)
+    whole.unsqueeze_(0).transpose_(1, 2)
+    return torch.cat([whole.squeeze_(0), before]) * whole.repeat(2, 1)
+
+
 def started(x: Tensor) -> Tensor:
     total = MATRIX.clone()
     total += x
@@ -79,6 +86,7 @@ PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "numbers without shape": lambda x: x.sum() * 2 + x[0, 0],
     "nothing": lambda x: x[:0].sum(0),
     "infinite and undefined": lambda x: x / (x - x) + x.log(),
+    "a tensor whose shape changes": reshaped,
     "two of the same": lambda x: (x + 1) * (x + 1),
     "an in-place function": lambda x: f.relu(x * 2, inplace=True).square(),
 }
@@ -159,7 +167,7 @@ STRANGE: dict[str, Callable[[Tensor], Tensor]] = {
     "distinct numbers": lambda x: x.round().unique(),
     "a list": lambda x: torch.tensor(x.tolist()) * 2,
     "an array": lambda x: torch.from_numpy(x.numpy(force=True).copy()) * 2,
-    "a tensor whose shape changes": lambda x: (x + 1).unsqueeze_(0).squeeze_(0) * 2,
+    "a tensor that gets other memory": lambda x: torch.empty(0).set_(x + 1) * 2,
     "complex numbers": lambda x: torch.view_as_real(torch.fft.fft(x).conj().resolve_conj()),
     "results beside a change": lambda x: torch.ops.aten._native_batch_norm_legit(
         x, None, None, torch.zeros(6), torch.ones(6), True, 0.1, 1e-5
