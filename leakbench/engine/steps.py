@@ -127,9 +127,10 @@ class Affine:
     def moved(self, columns: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the tangent (K, B * P, O) of the output for tangents of each lane's parameters: weight (K, *p), bias (K, O)."""
         rows, matrix = columns.flatten(1, 2), self._matrix(weight, False)
+        narrow = _narrow(rows, matrix)
         if bias is None:
-            return _times(rows, matrix)
-        if _narrow(rows, matrix):
+            return _times(rows, matrix, narrow)
+        if narrow:
             return torch.baddbmm(bias[:, :, None], matrix.mT, rows.mT).mT.contiguous()
         return torch.baddbmm(bias[:, None], rows, matrix)
 
@@ -282,17 +283,20 @@ class Flatten:
 
 def _product(rows: Tensor, matrix: Tensor) -> Tensor:
     """Return rows (K, N, Q) times a matrix (Q, O), or one matrix per lane (K, Q, O)."""
+    narrow = _narrow(rows, matrix)
     if matrix.dim() == 3:
-        return _times(rows, matrix)
-    return _times(rows.reshape(-1, rows.shape[-1]), matrix).reshape(*rows.shape[:2], -1)
+        return _times(rows, matrix, narrow)
+    return _times(rows.reshape(-1, rows.shape[-1]), matrix, narrow).reshape(*rows.shape[:2], -1)
 
 
-def _times(rows: Tensor, matrix: Tensor) -> Tensor:
+def _times(rows: Tensor, matrix: Tensor, narrow: bool) -> Tensor:
     """Return rows (..., N, Q) times a matrix (..., Q, O)."""
-    if _narrow(rows, matrix):
-        return (matrix.mT @ rows.mT).mT.contiguous()
-    return rows @ matrix
+    return (matrix.mT @ rows.mT).mT.contiguous() if narrow else rows @ matrix
 
 
 def _narrow(rows: Tensor, matrix: Tensor) -> bool:
-    return 4 < matrix.shape[-1] < 16 and matrix.shape[-2] >= 48 and rows.shape[-2] >= 32 and rows.device.type == "cpu"
+    """Return whether rows (K, N, Q) are multiplied faster transposed, whatever the number of lanes (docs/performance.md).
+
+    Processors compute 8 or 16 columns at a time.
+    """
+    return 4 < matrix.shape[-1] < 16 and matrix.shape[-2] >= 48 and rows.shape[1] >= 32 and rows.device.type == "cpu"

@@ -28,7 +28,7 @@ from leakbench.defense.transform import Stations, Transform
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.engine.once import gradients, gradients_once
 from leakbench.engine.patches import Kernel, folded, patches
-from leakbench.engine.steps import Affine
+from leakbench.engine.steps import Affine, _narrow
 from leakbench.engine.transposed import Transposed
 from leakbench.federated.client import Examples, client_update
 from leakbench.federated.merged import merges
@@ -514,3 +514,35 @@ def test_nested_chains_and_layers_that_overwrite_are_chains() -> None:
     ours = {n: g for layer in layers for n, g in layer.each().items()}
     for n, g in theirs.items():
         assert torch.allclose(ours[n], g, rtol=1e-9), n
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("width", [4, 5, 12, 15, 16])
+def test_convolutions_of_few_channels_equal_those_of_pytorch(width: int, shared: bool) -> None:
+    """Products of 5 to 15 columns are computed transposed: value, gradient by weights and tangents along them."""
+    generator = torch.Generator().manual_seed(width)
+    x = torch.randn(3, 2, 9, 9, 6, dtype=torch.float64, generator=generator)
+    weight = torch.randn(3, width, 6, 3, 3, dtype=torch.float64, generator=generator)
+    bias = torch.randn(3, width, dtype=torch.float64, generator=generator)
+    own = {"w": weight[0], "b": bias[0]} if shared else {"w": weight, "b": bias}
+    layer = Affine("w", "b", Kernel((3, 3), (1, 1), (1, 1)))
+    done = layer(own, shared, x)
+    assert done.answer.is_contiguous()
+    assert done.columns is not None
+    moved = layer.moved(done.columns, weight, bias).reshape(done.answer.shape)
+    alone = layer.moved(done.columns, weight, None).reshape(done.answer.shape)
+    for lane in range(3):
+        pictures, at = x[lane].permute(0, 3, 1, 2), 0 if shared else lane
+        expected = torch.conv2d(pictures, weight[at], bias[at], padding=1).permute(0, 2, 3, 1)
+        torch.testing.assert_close(done.answer[lane], expected)
+        expected = torch.conv2d(pictures, weight[lane], None, padding=1).permute(0, 2, 3, 1)
+        torch.testing.assert_close(alone[lane], expected)
+        torch.testing.assert_close(moved[lane], expected + bias[lane])
+
+
+def test_the_order_of_a_product_does_not_depend_on_the_number_of_lanes() -> None:
+    matrix = torch.rand(54, 12)
+    for places, narrow in ((31, False), (32, True)):
+        assert [_narrow(torch.rand(lanes, places, 54), matrix) for lanes in (1, 2, 100)] == [narrow] * 3
+    assert not _narrow(torch.rand(1, 64, 54), torch.rand(54, 16))
+    assert not _narrow(torch.rand(1, 64, 27), torch.rand(27, 12))
