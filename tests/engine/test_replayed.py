@@ -153,6 +153,24 @@ def test_memory_is_used_again() -> None:
     assert [block.nbytes() for block in arena.blocks] == [40_000] * 3
 
 
+def test_a_block_that_is_too_small_is_not_lent() -> None:
+    def growing(x: Tensor) -> tuple[Tensor, ...]:
+        for _ in range(4):
+            x = torch.cat([x.sin(), x.cos()])
+        return (x,)
+
+    arena = Arena()
+    some = Replayed(growing, arena)
+    for x in points(4, 100):
+        assert torch.equal(some(x)[0], growing(x)[0])
+    assert some.replay is not None
+    sizes = [block.nbytes() for block in arena.blocks]
+    assert max(sizes) >= 4 * 1_600
+    block = arena.lend(arena.blocks[:1], 2 * sizes[0], torch.device("cpu"))
+    assert block.nbytes() >= 2 * sizes[0]
+    assert len(arena.blocks) == len(sizes) + 1
+
+
 def counted(x: Tensor) -> Tensor:
     COUNTED.add_(1)
     return x * COUNTED
