@@ -4,6 +4,8 @@ A search evaluates the same function of a point some thousand times. One evaluat
 PyTorch, of which 200 compute and the others only describe the same memory in another way. Python, autograd and the allocator of
 memory take half of its time. A replay calls only the operations that compute and that depend on the point, each with memory in
 which its result is written. It gives the same bits as the function.
+
+The function is repeated once in a while, to find out whether it depends on something else than the point.
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["AFTER", "Arena", "Function", "Replayed", "Replays"]
+from leakbench.core.errors import InputError
+
+__all__ = ["AFTER", "Arena", "Function", "Replayed", "Replays", "pays"]
 
 Function: TypeAlias = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -36,12 +41,21 @@ SETS = 16
 ALIGNED = 64
 """Bytes to which PyTorch aligns memory."""
 
-UNSET = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
-"""Operations that return memory as it is."""
+COPIES = frozenset({"clone", "_to_copy"})
+"""Operations that are replayed as copies, since their overloads with `out` allocate memory."""
 
-CLEARED = frozenset({"zeros", "zeros_like", "new_zeros"})
+OF_SHAPES = frozenset(
+    {"_assert_tensor_metadata", "_fused_sdp_choice", "_has_same_storage_numel", "is_same_size", "result_type"}
+)
+"""Operations without tensors as results that depend on shapes and types, not on numbers."""
 
-COPIED = frozenset({"clone", "_to_copy"})
+READS = frozenset({Tensor.__array__, Tensor.__dlpack__, Tensor.data_ptr, Tensor.numpy, Tensor.tolist})
+"""Methods by which Python reads numbers without an operation."""
+
+
+def pays(calls: int) -> bool:
+    """Return whether replays save time in so many calls of a function."""
+    return calls >= 3 * AFTER
 
 
 class Arena:
@@ -67,8 +81,8 @@ class Replayed:
     """A function of one tensor that gives the same results faster after some calls with the same shape.
 
     The function must depend on nothing that changes except its argument and given tensors. It is called as it is, each time, if it
-    draws random numbers, if its operations depend on the numbers, if it changes other tensors, or if its results take much memory.
-    The first replay is compared with the function, bit by bit.
+    draws random numbers, if numbers decide which operations it calls, if it changes other tensors, if its results take much
+    memory, or if the first replay differs in a bit. Calls 32, 64, 128 and so on are compared too.
     """
 
     def __init__(self, function: Function, arena: Arena, changing: tuple[Tensor, ...] = ()) -> None:
@@ -83,22 +97,49 @@ class Replayed:
         self.called = 0
         self.replay: _Replay | None = None
 
-    def __call__(self, entering: Tensor) -> tuple[Tensor, ...]:
-        """Return the results."""
+    def __call__(self, point: Tensor) -> tuple[Tensor, ...]:
+        """Return the results.
+
+        Raises:
+            InputError: If a replay after the first one differs.
+        """
         self.called += 1
-        if self.replay is not None and self.called > AFTER + 1:
-            return self.replay(entering)
         if self.called == AFTER:
-            results, self.replay = _recorded(self.function, entering, self.changing, self.arena)
+            results, self.replay = _recorded(self.function, point, self.changing, self.arena)
+            # Under a recorder, an operation may choose another algorithm, whose last bits differ.
+            return results if self.replay is None else self.function(point)
+        if self.replay is None or not self.replay.takes(point):
+            return self.function(point)
+        if self.called == AFTER + 1:
+            results = self.function(point)
+            self.replay = self.replay if _agrees(self.replay, point, results) else None
             return results
-        results = self.function(entering)
-        if self.replay is not None and not _same(results, self.replay(entering)):
-            self.replay = None
-        return results
+        if self.called.bit_count() == 1:
+            results = self.function(point)
+            if not _agrees(self.replay, point, results):
+                raise InputError(
+                    f"attack: evaluation {self.called} of a search differs from its replay, so that the function that is searched"
+                    " depends on something else than its arguments, or numbers decide what it computes; add --engine reference,"
+                    " which replays nothing"
+                )
+            return results
+        # While another thread uses the memory, the function itself is faster than waiting.
+        return self.replay(point, wait=False) or self.function(point)
 
 
-def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return all(torch.allclose(a, b, rtol=0.0, atol=0.0, equal_nan=True) for a, b in zip(some, others, strict=True))
+def _agrees(replay: _Replay, point: Tensor, results: tuple[Tensor, ...]) -> bool:
+    """Return whether a replay gives the results."""
+    try:
+        return all(map(_same, results, replay(point)))
+    except Exception:
+        # An operation may not take the memory of a block.
+        return False
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 @dataclass(frozen=True)
@@ -122,49 +163,69 @@ class _Call:
         return str(self.operation._schema.name.split("::")[1])
 
     @cached_property
-    def given(self) -> list[Tensor]:
+    def inputs(self) -> list[Tensor]:
         """The tensors among its arguments."""
         return _tensors((self.args, self.kwargs))
 
     @cached_property
-    def made(self) -> list[Tensor]:
+    def outputs(self) -> list[Tensor]:
         """The tensors among its results."""
         return _tensors(self.results)
 
     @cached_property
     def read(self) -> frozenset[int]:
         """The memory of its arguments."""
-        return frozenset(map(_memory, self.given))
+        return frozenset(map(_memory, self.inputs))
 
     @cached_property
-    def left(self) -> frozenset[int]:
+    def set(self) -> frozenset[int]:
         """The memory of its results, and what it changed."""
-        return frozenset(map(_memory, (*self.made, *self.written)))
+        return frozenset(map(_memory, (*self.outputs, *self.written)))
 
     def repeatable(self, device: torch.device) -> bool:
         """Return whether it draws nothing, and memory, shape and strides describe its tensors, on the device, throughout."""
         moves = self.name in ("set_", "resize_", "resize_as_")
         draws = torch.Tag.nondeterministic_seeded in self.operation.tags
         # Results beside what it changes, such as batch normalisation's, would need memory of their own.
-        both = bool(self.written) and self.left != frozenset(map(_memory, self.written))
-        plain = all(_plain(t, device) for t in (*self.given, *self.made))
-        return plain and not (moves or draws or both)
+        more = bool(self.written) and self.set != frozenset(map(_memory, self.written))
+        plain = all(_plain(t, device) for t in (*self.inputs, *self.outputs))
+        return plain and not (moves or draws or more or self._updates_statistics)
+
+    @property
+    def _updates_statistics(self) -> bool:
+        """Whether it is a batch normalisation that changes the running mean, which its schema does not say."""
+        taken = _by_name(self.operation, self.args, self.kwargs)
+        training = taken.get("training", taken.get("train", False))
+        return bool(training) and isinstance(taken.get("running_mean"), Tensor) and "backward" not in self.name
 
     @property
     def describes(self) -> bool:
         """Whether it only describes the memory of its arguments in another way."""
-        return not self.written and self.left <= self.read
+        return not self.written and bool(self.outputs) and self.set <= self.read
+
+    @property
+    def decides(self) -> bool:
+        """Whether the numbers of its arguments can change which operations follow, the shape of its result, or raise an error."""
+        if self.name == "index":  # With positions, the shape of the result is theirs; a mask counts what is true.
+            return any(t.dtype in (torch.bool, torch.uint8) for t in self.inputs[1:])
+        if not self.outputs and not self.written:
+            return self.name not in OF_SHAPES
+        return torch.Tag.dynamic_output_shape in self.operation.tags
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records calls on a device, until one cannot be replayed or their results have more than `MOST` bytes."""
+    """Records calls on a device, until one cannot be replayed or their results have more than `MOST` bytes.
+
+    Args:
+        read: The memory that Python read, see `_Reader`.
+    """
 
     supports_higher_order_operators = True
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device, self.calls = device, list[_Call]()
-        self.bytes, self.whole = 0, True
+        self.bytes, self.whole, self.read = 0, True, set[int]()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -188,7 +249,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._give_up()
             return results
         if not call.describes:
-            self.bytes += sum(t.untyped_storage().nbytes() for t in call.made)
+            self.bytes += sum(t.untyped_storage().nbytes() for t in call.outputs)
         self.calls.append(call)
         if self.bytes > MOST:
             self._give_up()
@@ -198,13 +259,33 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls, self.whole = [], False
 
 
+class _Reader(TorchFunctionMode):
+    """Tells a recorder which memory Python reads without an operation."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function."""
+        if func in READS:
+            self.recorder.read.add(_memory(args[0]))
+        return func(*args, **(kwargs or {}))
+
+
 def _written(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
     if not operation._schema.is_mutable or torch.Tag.inplace_view in operation.tags:
         return
-    given = dict(zip((argument.name for argument in operation._schema.arguments), args, strict=False)) | kwargs
+    taken = _by_name(operation, args, kwargs)
     for argument in operation._schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from _tensors(given.get(argument.name))
+            yield from _tensors(taken.get(argument.name))
+
+
+def _by_name(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return dict(zip((argument.name for argument in operation._schema.arguments), args, strict=False)) | kwargs
 
 
 def _tensors(tree: Any) -> list[Tensor]:
@@ -235,39 +316,42 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _recorded(
-    function: Function, entering: Tensor, changing: tuple[Tensor, ...], arena: Arena
+    function: Function, point: Tensor, changing: tuple[Tensor, ...], arena: Arena
 ) -> tuple[tuple[Tensor, ...], _Replay | None]:
     """Return the function's results and its replay; None if it cannot be replayed."""
-    own = entering.detach().clone()
+    own = point.detach().clone()
     try:
-        with _Recorder(entering.device) as recorder:
+        with _Recorder(point.device) as recorder, _Reader(recorder):
             results = function(own)
     except Exception:
         # Some operations fail under a recorder alone, such as `flex_attention`. The function's own errors occur again.
-        return function(entering), None
-    calls = _needed(recorder.calls, (own, *changing), results) if recorder.whole else None
+        return function(point), None
+    calls = _needed(recorder, (own, *changing), results) if recorder.whole else None
     return results, None if calls is None else _Replay.of(calls, own, results, arena)
 
 
-def _needed(calls: Sequence[_Call], entering: Sequence[Tensor], results: Sequence[Tensor]) -> list[_Call] | None:
+def _needed(recorder: _Recorder, points: Sequence[Tensor], results: Sequence[Tensor]) -> list[_Call] | None:
     """Return the calls that a replay repeats, in order; None if the function cannot be replayed."""
-    made = {memory for call in calls if not call.describes for memory in call.left - call.read}
+    calls = recorder.calls
+    own = {memory for call in calls if not call.describes for memory in call.set - call.read}
     changed = {_memory(t) for call in calls for t in call.written}
-    if changed - made:
+    if changed - own:
         return None
     # What is changed is made anew in each replay, so that it counts as dependent from its start.
-    dependent, repeated = {*map(_memory, entering), *changed}, []
+    dependent, repeated = {*map(_memory, points), *changed}, []
     for call in calls:
-        if not (call.read | call.left) & dependent:
+        if not (call.read | call.set) & dependent:
             continue
-        if call.read & dependent and _decides(call):
+        if call.read & dependent and call.decides:
             return None
         if not call.describes:
-            dependent |= call.left
+            dependent |= call.set
             repeated.append(call)
+    if recorder.read & dependent:
+        return None
     needed, kept = {_memory(t) for t in results}, []
     for call in reversed(repeated):
-        if call.left & needed:
+        if call.set & needed:
             needed |= call.read
             kept.append(call)
     return kept[::-1]
@@ -281,64 +365,66 @@ def _known(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
 
 
-def _decides(call: _Call) -> bool:
-    """Return whether the numbers of the call's arguments can change which operations follow, or the shape of its result."""
-    if call.name == "index":  # With positions, the shape of the result is theirs; a mask counts what is true.
-        return any(t.dtype in (torch.bool, torch.uint8) for t in call.given[1:])
-    tags = call.operation.tags
-    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
-
-
 @dataclass(frozen=True)
 class _Replay:
     """The calls of a function in fixed memory.
 
     Args:
         calls: Functions with their arguments and keyword arguments.
-        entering: The memory of the function's argument.
+        point: The memory of the function's argument.
         results: The memory of its results.
         arena: The owner of the memory.
     """
 
     calls: tuple[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]], ...]
-    entering: Tensor
+    point: Tensor
     results: tuple[Tensor, ...]
     arena: Arena
 
     @classmethod
-    def of(cls, calls: Sequence[_Call], entering: Tensor, results: Sequence[Tensor], arena: Arena) -> _Replay:
+    def of(cls, calls: Sequence[_Call], point: Tensor, results: Sequence[Tensor], arena: Arena) -> _Replay:
         """Place the results of the calls in the arena's memory."""
-        place = _Placed(_blocks(calls, entering, results, arena))
-        repeated = (_repeated(call, place) for call in calls)
-        return cls(
-            tuple(call for call in repeated if call is not None), place(entering), tuple(map(place, results)), arena
-        )
+        place = _Placed(_blocks(calls, point, results, arena))
+        return cls(tuple(_repeated(call, place) for call in calls), place(point), tuple(map(place, results)), arena)
 
-    def __call__(self, entering: Tensor) -> tuple[Tensor, ...]:
-        """Return the results of the function."""
-        with self.arena.lock, torch.no_grad():
-            self.entering.copy_(entering)
-            for function, args, kwargs in self.calls:
-                function(*args, **kwargs)
-            return tuple(result.clone() for result in self.results)
+    def takes(self, point: Tensor) -> bool:
+        """Return whether the calls were recorded for such a point."""
+        return _form(point) == _form(self.point) and not point.requires_grad
+
+    def __call__(self, point: Tensor, wait: bool = True) -> tuple[Tensor, ...]:
+        """Return the results of the function; () if it does not `wait` for a thread that uses the memory."""
+        if not self.arena.lock.acquire(blocking=wait):
+            return ()
+        try:
+            with torch.no_grad():
+                self.point.copy_(point)
+                for function, args, kwargs in self.calls:
+                    function(*args, **kwargs)
+                return tuple(result.clone() for result in self.results)
+        finally:
+            self.arena.lock.release()
+
+
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 def _blocks(
-    calls: Sequence[_Call], entering: Tensor, results: Sequence[Tensor], arena: Arena
+    calls: Sequence[_Call], point: Tensor, results: Sequence[Tensor], arena: Arena
 ) -> dict[int, torch.UntypedStorage]:
     """Return the block of the arena for each memory that a replay writes; those that are not needed at the same time share one."""
-    first, last = {_memory(entering): -1}, {_memory(entering): len(calls)}
-    sizes = {_memory(t): t.untyped_storage().nbytes() for t in (entering, *(t for call in calls for t in call.made))}
+    first, last = {_memory(point): -1}, {_memory(point): len(calls)}
+    sizes = {_memory(t): t.untyped_storage().nbytes() for t in (point, *(t for call in calls for t in call.outputs))}
     for number, call in enumerate(calls):
-        for memory in call.left - call.read:
+        for memory in call.set - call.read:
             first.setdefault(memory, number)
-        last |= dict.fromkeys(call.read | call.left, number)
-    last |= dict.fromkeys((_memory(t) for t in (entering, *results)), len(calls))
+        last |= dict.fromkeys(call.read | call.set, number)
+    last |= dict.fromkeys((_memory(t) for t in (point, *results)), len(calls))
     begin, end = _by_number(first), _by_number({memory: last[memory] for memory in first})
     free, blocks = list(arena.blocks), dict[int, torch.UntypedStorage]()
     for number in range(-1, len(calls)):
         for memory in begin.get(number, ()):
-            blocks[memory] = arena.lend(free, sizes[memory], entering.device)
+            blocks[memory] = arena.lend(free, sizes[memory], point.device)
         free += [blocks[memory] for memory in end.get(number, ())]
     return blocks
 
@@ -365,17 +451,13 @@ class _Placed:
         return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(block, *shape)
 
 
-def _repeated(call: _Call, place: _Placed) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
-    """Return what writes the call's results into their memory; None if nothing is to be written."""
+def _repeated(call: _Call, place: _Placed) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Return what writes the call's results into their memory."""
     args, kwargs, results = _each(place, call.args), _each(place, call.kwargs), _each(place, call.results)
     run = call.operation.op
     if call.written:
         return run, args, kwargs
-    if call.name in UNSET:
-        return None
-    if call.name in CLEARED:
-        return results.zero_, (), {}
-    if call.name in COPIED:
+    if call.name in COPIES:
         return results.copy_, (args[0],), {}
     leaves = _tensors(results)
     writing = _writing(call.operation)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as f
 
+from leakbench.core.errors import InputError
 from leakbench.engine import replayed
 from leakbench.engine.replayed import Arena, Replayed, Replays
 
@@ -67,6 +70,12 @@ def started(x: Tensor) -> Tensor:
     return rest
 
 
+def along(x: Tensor) -> Tensor:
+    """Return a directional derivative, whose operations ask whether shapes are the same."""
+    value, tangent = torch.func.jvp(lambda y: y.square().sin(), (x,), (torch.ones_like(x),))
+    return value * 2 + tangent
+
+
 PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "views": lambda x: x.mT.reshape(2, 3, 6).permute(2, 0, 1).flatten(1)[:, 1:] * 2,
     "the argument itself": lambda x: x,
@@ -88,6 +97,8 @@ PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "infinite and undefined": lambda x: x / (x - x) + x.log(),
     "a tensor whose shape changes": reshaped,
     "two of the same": lambda x: (x + 1) * (x + 1),
+    "numbers of a constant": lambda x: x * float(MATRIX.numpy()[0, 0]) + torch.tensor(MATRIX.tolist()),
+    "tangents": along,
     "an in-place function": lambda x: f.relu(x * 2, inplace=True).square(),
 }
 
@@ -119,6 +130,7 @@ def check(function: replayed.Function, shape: tuple[int, ...] = (6, 6)) -> Repla
     return some
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:FutureWarning")  # PyTorch's own, of `jvp`.
 @pytest.mark.parametrize("derived", [False, True], ids=["value", "derivative"])
 @pytest.mark.parametrize("name", PLAIN)
 def test_replays_give_the_same_bits(name: str, derived: bool) -> None:
@@ -176,6 +188,11 @@ def counted(x: Tensor) -> Tensor:
     return x * COUNTED
 
 
+def asserted(x: Tensor) -> Tensor:
+    torch.ops.aten._assert_async(x.isfinite().all())
+    return x
+
+
 STRANGE: dict[str, Callable[[Tensor], Tensor]] = {
     "a number that decides": lambda x: x * 2 if bool(x[0, 0] > 0) else x.exp(),
     "a number read as such": lambda x: x * float(x.sum()),
@@ -190,6 +207,13 @@ STRANGE: dict[str, Callable[[Tensor], Tensor]] = {
     "results beside a change": lambda x: torch.ops.aten._native_batch_norm_legit(
         x, None, None, torch.zeros(6), torch.ones(6), True, 0.1, 1e-5
     )[0],
+    "running statistics": lambda x: f.batch_norm(x, torch.zeros(6), torch.ones(6), training=True),
+    "an operation that can fail": torch.linalg.inv,
+    "an assertion": lambda x: asserted(x) * 2,
+    "an array that decides": lambda x: x * 2 if x.detach().numpy()[0, 0] > 0.5 else x.exp(),
+    "a list that decides": lambda x: x * 2 if x.detach().tolist()[0][0] > 0.5 else x.exp(),
+    "NumPy's view that decides": lambda x: x * 2 if np.asarray(x.detach()).max() > 2.5 else x.exp(),
+    "a capsule that decides": lambda x: x * 2 if np.from_dlpack(x.detach()).max() > 2.5 else x.exp(),
     "sparse numbers": lambda x: (x.relu().to_sparse() * 2).to_dense(),
 }
 
@@ -224,10 +248,70 @@ def test_a_function_that_changes_another_tensor_is_called_each_time() -> None:
 
 
 def test_a_function_of_something_else_is_found_at_the_first_replay() -> None:
-    factors = iter((1.0, 1.0, 2.0, 3.0, 4.0, 5.0))
+    factors = iter((1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
     some = Replayed(lambda x: (x * next(factors),), Arena())
-    assert [float(some(torch.ones(()))[0]) for _ in range(6)] == [1, 1, 2, 3, 4, 5]
+    # The second call is recorded, and then made again as it is.
+    assert [float(some(torch.ones(()))[0]) for _ in range(6)] == [1, 3, 4, 5, 6, 7]
     assert some.replay is None
+
+
+def test_a_function_of_something_that_changes_later_ends_with_an_error() -> None:
+    """Calls 4, 8 and 16 are compared: the change after call 9 is found at call 16, never silently."""
+    factor = [1.0]
+    some = Replayed(lambda x: (x * factor[0],), Arena())
+    for n, x in enumerate(points(15, 3), 1):
+        if n == 10:
+            factor[0] = 2.0
+        assert torch.equal(some(x)[0], x)
+    with pytest.raises(InputError, match="evaluation 16 of a search differs from its replay"):
+        some(torch.ones(3))
+
+
+def test_only_points_like_the_recorded_one_are_replayed() -> None:
+    called = []
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        called.append(x.shape)
+        return (x * 2,)
+
+    some = Replayed(function, Arena())
+    for x in points(5, 4, 4):
+        some(x)
+    assert len(called) == 5  # Two calls, one recording, and calls 3 and 4 compared.
+    for other in (torch.ones(3, 4), torch.ones(4, 4).double(), torch.rand(4, 4).mT, torch.ones(4, 4).requires_grad_()):
+        before = len(called)
+        found = some(other)[0]
+        assert len(called) == before + 1
+        assert found.dtype == other.dtype
+        assert torch.equal(found, other * 2)
+
+
+def test_a_replay_that_fails_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: replayed._Replay, point: Tensor, wait: bool = True) -> Any:
+        raise RuntimeError("not in this memory")
+
+    monkeypatch.setattr(replayed._Replay, "__call__", fails)
+    assert check(lambda x: (x * 2,)).replay is None
+
+
+def test_an_error_of_an_operation_is_raised_at_each_call() -> None:
+    some = Replayed(lambda x: (torch.linalg.cholesky(x),), Arena())
+    for _ in range(5):
+        some(torch.eye(3))
+    with pytest.raises(torch.linalg.LinAlgError):
+        some(-torch.eye(3))
+
+
+def test_a_function_is_called_while_another_thread_uses_the_memory() -> None:
+    called, some = list[int](), Replayed(lambda x: (called.append(1), x * 2)[1:], Arena())
+    for x in points(5, 3):
+        some(x)
+    before = len(called)
+    assert torch.equal(some(torch.ones(3))[0], torch.full((3,), 2.0))
+    assert len(called) == before
+    with some.arena.lock:
+        assert torch.equal(some(torch.ones(3))[0], torch.full((3,), 2.0))
+    assert len(called) == before + 1
 
 
 def test_tensors_that_change_are_read_each_time() -> None:

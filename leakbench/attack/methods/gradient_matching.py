@@ -18,7 +18,16 @@ from torch import Tensor
 from leakbench.attack.clock import begun, cut_short, late_of
 from leakbench.attack.looks import averaged, cut_of, releases, responses, unchanging
 from leakbench.attack.search.restarts import best_of
-from leakbench.attack.slots.descent import DESCENT, Descended, Descent, Running, Terms, descend, together
+from leakbench.attack.slots.descent import (
+    DESCENT,
+    Descended,
+    Descent,
+    Running,
+    Terms,
+    descend,
+    evaluations_each,
+    together,
+)
 from leakbench.attack.slots.distance import DISTANCE, Distance, MeasuresLikelihood
 from leakbench.attack.slots.epochs import of_one_epoch
 from leakbench.attack.slots.labels import LABELS, LabelGuess, Labels
@@ -35,7 +44,7 @@ from leakbench.core.part import Count, part
 from leakbench.core.progress import Tick, unticked
 from leakbench.core.task import Heads, heads_of
 from leakbench.core.types import Generators
-from leakbench.engine.replayed import Replays
+from leakbench.engine.replayed import Replays, pays
 from leakbench.engine.side_by_side import Pieces
 from leakbench.federated.view import View
 
@@ -238,7 +247,8 @@ def searched(
 
     def share(lanes: slice) -> Descended:
         by = None if running is None else running.share(lanes.start, points.picture)
-        replays = None if changing is None or start.device.type != "cpu" else Replays(changing)
+        worth = start.device.type == "cpu" and pays(stop.limit * evaluations_each(descent))
+        replays = Replays(changing) if changing is not None and worth else None
         return descend(descent(start[lanes], terms), partial(objective, lanes.start, replays), stop, by)
 
     return together(cut([partial(share, lanes) for lanes in cut.shares(len(start))]))
