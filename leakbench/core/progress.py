@@ -64,9 +64,9 @@ class Reporter:
     Call it with (phase, done, total) after each piece of work, and `tick` within long pieces; several threads may call it. Close it
     when the work ends.
 
-    The estimate of the time left of a phase assumes the slowest speed measured so far. It is printed after `WINDOWS` measurements
-    and is never raised after that. If the work turns out to be slower than a printed estimate, the estimate is dropped until the
-    phase ends.
+    The estimate of the time left of a phase assumes the slowest speed measured so far. It is printed after `WINDOWS` measurements.
+    If the phase turns out to be slower than a printed estimate, the line says so, with a new one by the mean speed so far. Until
+    then, estimates only fall.
 
     Args:
         quiet: Show no progress. `say` still writes.
@@ -183,7 +183,7 @@ class Reporter:
             self._written, self._last, self._resumed = now, now, ""
 
     def _estimate(self, now: float) -> None:
-        """Lower the estimate of when the phase ends, or drop it if the phase is slower than a printed one."""
+        """Lower the estimate of when the phase ends, or make a new one if the phase is slower than a printed one."""
         fresh, rest = self._done - self._first, self._total - self._done
         if fresh <= 0:  # A later step counts from the start again, so nothing is known about its rate.
             return
@@ -191,15 +191,17 @@ class Reporter:
         if self._done - before >= WINDOW * (self._total - self._first) > 0 and now - since >= self.every:
             self._mark = now, self._done
             self._paces = (*self._paces, (now - since) / (self._done - before))
-        if self._slower or len(self._paces) < WINDOWS or rest <= 0:
+        if len(self._paces) < WINDOWS or rest <= 0:
             return
         end = now + max(self._paces) * rest
         if self._left is None or not self._left_printed:  # An estimate that was never printed may grow.
             self._left = end
             return
         self._left = min(self._left, end)
+        by_mean = now + (now - self._started) / fresh * rest
         # Some seconds more are not worth a line.
-        self._slower = now + (now - self._started) / fresh * rest > self._left + self.every
+        if by_mean > self._left + self.every:
+            self._slower, self._left = True, by_mean
 
     def say(self, line: str) -> None:
         """Write a separate line, also where progress is quiet."""
@@ -253,11 +255,12 @@ class Reporter:
             return f"{words}, {f'at most {minutes(left)} left' if left >= 0 else 'slower than estimated'}"
         if self._left is None or self._done >= self._total:
             return words
-        left = self._left - now
-        if self._slower or left < -self.every:
-            return f"{words}, slower than estimated" if self._left_printed else words
+        left, slower = self._left - now, ", slower than estimated"
+        if left < -self.every:
+            return f"{words}{slower if self._left_printed else ''}"
         self._left_printed = True
-        return f"{words}, at most about {minutes(max(0.0, left))} left"
+        where = " in this phase" if self.heading or self._phase in self._phases[:-1] else ""
+        return f"{words}{slower if self._slower else ''}, about {minutes(max(0.0, left))} left{where}"
 
     def _draw(self) -> None:
         """Show the line on a terminal; a thread redraws it, so that the elapsed time runs also within a piece of work."""

@@ -27,6 +27,7 @@ from leakbench.core.types import Clock, Generators, Network
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
+from leakbench.engine import replayed
 from leakbench.engine.side_by_side import Pieces
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, View
@@ -382,6 +383,32 @@ def test_searches_whose_value_changes_are_not_cut_into_chunks(
     monkeypatch.setattr(feature_inversion, "cut_of", lambda views: calls.append(views) or Pieces(None))
     dataclasses.replace(INVERSION, sharpness=sharpness)((view(network(nn.ReLU)),), generators())
     assert len(calls) == (1 if sharpness is None else 0)
+
+
+def test_a_search_whose_value_changes_is_replayed_with_its_new_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sharpness rises and the weights fall from iteration to iteration, in replays too."""
+    method = dataclasses.replace(
+        INVERSION,
+        sharpness=(1.0, 100.0),
+        fading=(0.1, 0.1),
+        priors=(TotalVariation(weight=0.5),),
+        stop=Iterations(limit=12),
+    )
+    monkeypatch.setattr(replayed, "AFTER", 10**9)
+    plain = method((view(network(nn.ReLU)),), generators())
+    count, replay = 0, replayed._Replay.__call__
+
+    def counted(self: replayed._Replay, point: Tensor, wait: bool = True) -> tuple[Tensor, ...]:
+        nonlocal count
+        count += 1
+        return replay(self, point, wait)
+
+    monkeypatch.setattr(replayed._Replay, "__call__", counted)
+    monkeypatch.setattr(replayed, "AFTER", 2)
+    found = method((view(network(nn.ReLU)),), generators())
+    assert torch.equal(found.inputs, plain.inputs)
+    assert torch.equal(found.trajectory, plain.trajectory)
+    assert count > 0.8 * float(plain.evaluations.max())
 
 
 def test_finding_the_layers_leaves_no_hook_in_the_network():

@@ -13,7 +13,7 @@ from leakbench.attack import Attack
 from leakbench.attack.slots.stop import Iterations, Stop, Watched, watched
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
-from leakbench.core.progress import Reporter, cells_line
+from leakbench.core.progress import Reporter, cells_line, minutes
 from leakbench.core.recipe import resolve
 from leakbench.execute import execute
 from leakbench.storage.store import open_run
@@ -111,9 +111,15 @@ def test_a_line_shows_the_elapsed_and_the_remaining_time(monkeypatch) -> None:
     assert lines_of([0.0, 10.0, 20.0, 21.0, 40.0], monkeypatch, calls) == [
         "attack: 0 of 2",
         "attack: 0 of 2, 0:10 elapsed",
-        "attack: 1 of 2, 0:20 elapsed, at most about 0:20 left",
+        "attack: 1 of 2, 0:20 elapsed, about 0:20 left",
         "attack: 2 of 2, 0:40 elapsed",
     ]
+
+
+def test_the_time_of_a_phase_of_one_of_several_cells_is_called_so(monkeypatch) -> None:
+    calls = [("train", done, 4) for done in (0, 1, 2)]
+    lines = lines_of([0.0, 10.0, 20.0], monkeypatch, calls, heading="cell 1 of 2")
+    assert lines[-1] == "cell 1 of 2, train: 2 of 4, 0:20 elapsed, about 0:20 left in this phase"
 
 
 def test_resumed_work_does_not_count_in_the_rate(monkeypatch) -> None:
@@ -122,11 +128,11 @@ def test_resumed_work_does_not_count_in_the_rate(monkeypatch) -> None:
     assert lines_of([0.0, 10.0, 20.0, 100.0, 130.0, 400.0, 700.0], monkeypatch, calls) == [
         "train: 90 of 100",
         "train: 91 of 100, 0:10 elapsed",
-        "train: 92 of 100, 0:20 elapsed, at most about 1:20 left",
+        "train: 92 of 100, 0:20 elapsed, about 1:20 left",
         "attack: 0 of 200, 1:40 elapsed",
         "attack: 1 of 200, 2:10 elapsed",
         "attack: 10 of 200, 6:40 elapsed",
-        "attack: 20 of 200, 11:40 elapsed, at most about 1:30:00 left",
+        "attack: 20 of 200, 11:40 elapsed, about 1:30:00 left",
     ]
 
 
@@ -184,21 +190,27 @@ def test_an_estimate_of_the_time_left_never_grows(monkeypatch) -> None:
     assert left == sorted(left, reverse=True)
 
 
-def test_an_estimate_that_was_too_small_is_dropped_until_the_phase_ends(monkeypatch) -> None:
-    """Two items in 10 s each, then one of 1000 s: its lines and later ones have no estimate; those of the next phase have one."""
+def test_an_estimate_that_was_too_small_is_replaced(monkeypatch) -> None:
+    """Two items in 10 s each, then one of 1000 s: the new estimate is that of 340 s an item, and counts down.
+
+    Another item of 1000 s raises it to 406 s an item. The next phase has its own.
+    """
     now = Now(monkeypatch)
     report = Reporter(stream=io.StringIO(), every=10.0)
+    report.plan(["attack", "train"])
     for phase in ("attack", "train"):
-        for done, seconds in enumerate([0, 10, 10, 1000, 10, 10] if phase == "attack" else [0, 10, 10]):
+        for done, seconds in enumerate([0, 10, 10, 1000, 10, 1000] if phase == "attack" else [0, 10, 10]):
             now.seconds += seconds
             report(phase, done, 10)
-    ends = [line.rpartition(", ")[2] for line in report.stream.getvalue().splitlines()]
-    assert ends[2:] == [
-        "at most about 1:20 left",
-        *["slower than estimated"] * 3,
-        "17:20 elapsed",
-        "17:30 elapsed",
-        "at most about 1:20 left",
+    ends = [line.partition(" elapsed, ")[2] for line in report.stream.getvalue().splitlines()]
+    assert ends == [
+        *["", ""],
+        "about 1:20 left in this phase",
+        f"slower than estimated, about {minutes(7 * 340)} left in this phase",
+        f"slower than estimated, about {minutes(7 * 340 - 10)} left in this phase",
+        f"slower than estimated, about {minutes(5 * 406)} left in this phase",
+        *["", ""],
+        "about 1:20 left",
     ]
 
 
@@ -231,8 +243,8 @@ def test_an_estimate_that_was_never_printed_may_grow(monkeypatch) -> None:
         now.seconds += seconds
         report("attack", done, 10)
     assert report.stream.getvalue().splitlines() == [
-        "attack: 3 of 10, 2:00 elapsed, at most about 11:40 left",
-        "attack: 4 of 10, 2:10 elapsed, at most about 10:00 left",
+        "attack: 3 of 10, 2:00 elapsed, about 11:40 left",
+        "attack: 4 of 10, 2:10 elapsed, about 10:00 left",
     ]
 
 
@@ -282,7 +294,7 @@ def test_ticks_show_the_step_and_its_time_while_the_count_does_not_move(monkeypa
         "attack: 1 of 3",
         "attack: 1 of 3, check on public examples for 0:05, 0:10 elapsed",
         "attack: 1 of 3, check on public examples for 0:15, 0:20 elapsed",
-        "attack: 2 of 3, 0:40 elapsed, at most about 0:40 left",
+        "attack: 2 of 3, 0:40 elapsed, about 0:40 left",
     ]
 
 
