@@ -463,6 +463,8 @@ def _repeated(call: _Call, place: _Placed) -> tuple[Callable[..., Any], tuple[An
     writing = _writing(call.operation)
     if writing is not None and len(writing[1]) == len(leaves):
         return writing[0].op, args, kwargs | dict(zip(writing[1], leaves, strict=True))
+    if isinstance(results, Tensor):
+        return lambda: results.copy_(run(*args, **kwargs)), (), {}
 
     def copied() -> None:
         for to, result in zip(leaves, _tensors(run(*args, **kwargs)), strict=True):
