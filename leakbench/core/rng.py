@@ -10,13 +10,13 @@ from torch import Tensor
 
 from leakbench.core.types import Generators
 
-__all__ = ["generator", "generators", "normal", "together", "uniform"]
+__all__ = ["drawn_on", "generator", "generators", "keyed", "normal", "uniform"]
 
 
 def generator(seed: int, purpose: str, *indices: int) -> torch.Generator:
     """Return the generator of one purpose (`"noise"`, `"batches"`, ...) and indices, such as a round and a client.
 
-    Generators are on the CPU for every device of the computation, so that all devices use the same numbers (but see `together`).
+    Generators are on the CPU for every device of the computation, so that all devices use the same numbers (but see `drawn_on`).
     """
     text = "/".join([str(seed), purpose, *map(str, indices)])
     digest = hashlib.sha256(text.encode()).digest()
@@ -32,18 +32,42 @@ def generators(seed: int, purpose: str, indices: Iterable[tuple[int, ...]]) -> G
     return tuple(generator(seed, purpose, *index) for index in indices)
 
 
-def together(rngs: Generators, device: torch.device) -> Generators:
-    """Return generators for noise that is drawn on the device: on a GPU one for all lanes, else the lanes' own.
+class _Keyed(tuple[torch.Generator, ...]):
+    """The lanes' generators; their normal numbers come from a counter-based generator on a device, see `drawn_on`."""
 
-    The distribution is the same, but the numbers differ from those of a CPU, and depend on which lanes draw together. Drawing each
-    lane's noise on the CPU takes several times as long as the rest of a training step on a GPU.
+    keys: Tensor
+    draws: int
+
+    def normal(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return the lanes' next standard normal numbers."""
+        from torch.func import _random as counted  # noqa: PLC0415 - absent from older versions of PyTorch
+
+        keys = counted.fold_in(self.keys, self.draws)
+        self.draws += 1
+        found: Tensor = counted.normal(keys.reshape(len(self), *[1] * (len(shape) - 1), 2), shape, dtype=dtype)
+        return found
+
+
+def drawn_on(rngs: Generators, device: torch.device) -> Generators:
+    """Return generators of which `normal` draws on the device, if it is a GPU; others draw on the CPU, as before.
+
+    Drawing each lane's noise on the CPU takes several times as long as the rest of a training step on a GPU. There, a
+    counter-based generator (Philox, Salmon et al., SC 2011) draws it, with a key for each lane and a count of the draws. So a
+    lane's numbers do not depend on the lanes that are computed together. The distribution is that of the CPU, the numbers are not.
+    PyTorch 2.14 has this generator; with a version that lacks it, the noise is drawn on the CPU.
 
     Args:
-        rngs: One generator per lane, at least one. On a GPU the first one gives the seed, and none of them advances.
+        rngs: One generator per lane. Each draws its key, so that it gives other keys later.
     """
-    if device.type != "cuda":
-        return rngs
-    return (torch.Generator(device).manual_seed(rngs[0].initial_seed()),) * len(rngs)
+    return keyed(rngs, device) if device.type == "cuda" and hasattr(torch.ops.aten, "_philox_normal_") else rngs
+
+
+def keyed(rngs: Generators, device: torch.device) -> Generators:
+    """Return generators of which `normal` draws on the device by a counter-based generator."""
+    found = _Keyed(rngs)
+    seeds = [[int(torch.randint(2**62, (), generator=rng)), 0] for rng in rngs]
+    found.keys, found.draws = torch.tensor(seeds, dtype=torch.uint64, device=device), 0
+    return found
 
 
 def uniform(like: Tensor, rngs: Generators | None, members: int) -> Tensor:
@@ -61,11 +85,14 @@ def normal(like: Tensor, rngs: Generators | None, members: int) -> Tensor:
         rngs: One generator per lane; None for zeros, as in the deterministic part of a defense on an attacker's guess.
         members: Number of members of each lane.
     """
+    shape = (like.shape[0], members, *like.shape[2:])
     if rngs is None:
-        return like.new_zeros(like.shape[0], members, *like.shape[2:])
+        return like.new_zeros(shape)
     if len(rngs) != like.shape[0]:
         raise ValueError(f"rngs: got {len(rngs)} generators, expected one for each of {like.shape[0]} lanes")
-    drawn = torch.empty(len(rngs), members, *like.shape[2:], dtype=like.dtype, device=rngs[0].device)
+    if isinstance(rngs, _Keyed):
+        return rngs.normal(shape, like.dtype)
+    drawn = torch.empty(shape, dtype=like.dtype)
     if all(rng is rngs[0] for rng in rngs):
         return drawn.normal_(generator=rngs[0]).to(like.device)
     for lane, rng in zip(drawn, rngs, strict=True):

@@ -19,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakbench.core.errors import InputError
-from leakbench.core.rng import together
+from leakbench.core.rng import drawn_on
 from leakbench.core.task import is_classification, task_of
 from leakbench.core.types import Clock, Generators, Local, Network, Parameters, Signal
 from leakbench.defense.augmentation import Augmentation, Batch, applied
@@ -303,7 +303,7 @@ def local_iterations(
     start, (clients, steps) = network, examples.inputs.shape[:2]
     if rngs and not examples.alone and _ours((*stations.example, *stations.batch)):
         # Only these stations use it. A part from outside may draw in other ways, on the CPU.
-        rngs = together(rngs, examples.inputs.device)
+        rngs = drawn_on(rngs, examples.inputs.device)
     sent = {**network.memory, **network.statistics}
     memory = {n: m.expand(clients, 1, *m.shape) for n, m in sent.items()}
     for step in range(steps):

@@ -13,7 +13,7 @@ from probes import facts_of, probe
 
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import names, resolve
-from leakbench.core.rng import generators, normal, together
+from leakbench.core.rng import generators, normal
 from leakbench.core.types import Clock, Generators, Signal
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, phases
@@ -387,26 +387,3 @@ def test_a_claim_of_another_unit_is_refused(unit: str, claim: str, tmp_path: Pat
     other = {"client": "example", "example": "client"}[unit]
     with pytest.raises(InputError, match=f"claim: its unit is '{other}', the defense's is '{unit}'"):
         resolve("defenses", Defense, str(recipe))
-
-
-def test_lanes_that_draw_together_on_a_gpu_take_their_seed_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other clients, rounds and seeds draw other noise; checked with a generator of the CPU in place of one of a GPU."""
-    kind = torch.Generator
-    monkeypatch.setattr("torch.Generator", lambda device=None: kind())
-    drawn = []
-    for seed, index in ((0, 0), (0, 1), (1, 0), (0, 0)):
-        rngs = together(generators(seed, "noise", [(index,), (7,)]), torch.device("cuda"))
-        assert len(rngs) == 2 and rngs[0] is rngs[1]
-        drawn.append(torch.randn(50, generator=rngs[0]))
-    assert torch.equal(drawn[0], drawn[3])
-    assert not any(torch.equal(drawn[0], other) for other in drawn[1:3]) and not torch.equal(drawn[1], drawn[2])
-
-
-def test_lanes_with_one_generator_draw_together_and_others_each_for_itself() -> None:
-    like = torch.zeros(3, 5, 4)
-    shared = (generators(1, "noise", [(0,)])[0],) * 3
-    whole = torch.randn(3, 2, 4, generator=generators(1, "noise", [(0,)])[0])
-    assert torch.equal(normal(like, shared, 2), whole)
-    apart = normal(like, generators(1, "noise", [(0,), (1,), (2,)]), 2)
-    for lane in range(3):
-        assert torch.equal(apart[lane], torch.randn(2, 4, generator=generators(1, "noise", [(lane,)])[0]))
