@@ -49,7 +49,7 @@ class _Keyed(tuple[torch.Generator, ...]):
 
 
 def drawn_on(rngs: Generators, device: torch.device) -> Generators:
-    """Return generators of which `normal` draws on the device, if it is a GPU; others draw on the CPU, as before.
+    """Return the same generators, from which `normal` draws on the device if it is a GPU; else on the CPU, as before.
 
     Drawing each lane's noise on the CPU takes several times as long as the rest of a training step on a GPU. There, a
     counter-based generator (Philox, Salmon et al., SC 2011) draws it, with a key for each lane and a count of the draws. So a
@@ -63,7 +63,7 @@ def drawn_on(rngs: Generators, device: torch.device) -> Generators:
 
 
 def keyed(rngs: Generators, device: torch.device) -> Generators:
-    """Return generators of which `normal` draws on the device by a counter-based generator."""
+    """Return the same generators, from which `normal` draws on the device by a counter-based generator."""
     found = _Keyed(rngs)
     seeds = [[int(torch.randint(2**62, (), generator=rng)), 0] for rng in rngs]
     found.keys, found.draws = torch.tensor(seeds, dtype=torch.uint64, device=device), 0

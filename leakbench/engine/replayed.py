@@ -1,7 +1,7 @@
 """A function whose operations are recorded once and then replayed in fixed memory.
 
 A search evaluates the same function of a point some thousand times. One evaluation of one image calls some 600 operations of
-PyTorch, of which 200 compute and the others only describe the same memory in another way. Python, autograd and the allocator of
+PyTorch. Of these, 200 compute; the others only describe the same memory in another way. Python, autograd and the allocator of
 memory take half of its time. A replay calls only the operations that compute and that depend on the point, each with memory in
 which its result is written. It gives the same bits as the function.
 
@@ -50,7 +50,7 @@ OF_SHAPES = frozenset(
 """Operations without tensors as results that depend on shapes and types, not on numbers."""
 
 READS = frozenset({Tensor.__array__, Tensor.__dlpack__, Tensor.data_ptr, Tensor.numpy, Tensor.tolist})
-"""Methods by which Python reads numbers without an operation."""
+"""Methods with which Python reads numbers without an operation."""
 
 
 def pays(calls: int) -> bool:
@@ -186,7 +186,7 @@ class _Call:
         """Return whether it draws nothing, and memory, shape and strides describe its tensors, on the device, throughout."""
         moves = self.name in ("set_", "resize_", "resize_as_")
         draws = torch.Tag.nondeterministic_seeded in self.operation.tags
-        # Results beside what it changes, such as batch normalisation's, would need memory of their own.
+        # More results than what it changes, such as batch normalisation's, would need other memory.
         more = bool(self.written) and self.set != frozenset(map(_memory, self.written))
         plain = all(_plain(t, device) for t in (*self.inputs, *self.outputs))
         return plain and not (moves or draws or more or self._updates_statistics)
@@ -337,7 +337,7 @@ def _needed(recorder: _Recorder, points: Sequence[Tensor], results: Sequence[Ten
     changed = {_memory(t) for call in calls for t in call.written}
     if changed - own:
         return None
-    # What is changed is made anew in each replay, so that it counts as dependent from its start.
+    # What is changed is made again in each replay, so that it counts as dependent from its start.
     dependent, repeated = {*map(_memory, points), *changed}, []
     for call in calls:
         if not (call.read | call.set) & dependent:
