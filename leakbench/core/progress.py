@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TextIO, TypeAlias
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ WINDOW = 0.05
 WINDOWS = 2
 """Number of measurements of the speed after which it is known well enough for an estimate of the time left."""
 
+RECENT = 4
+"""Number of the last measurements that count, so that a pause of the machine is forgotten."""
+
 
 class Tick(Protocol):
     """Called again and again while work goes on that moves no count, such as after each gradient evaluation."""
@@ -64,9 +68,9 @@ class Reporter:
     Call it with (phase, done, total) after each piece of work, and `tick` within long pieces; several threads may call it. Close it
     when the work ends.
 
-    The estimate of the time left of a phase assumes the slowest speed measured so far. It is printed after `WINDOWS` measurements.
-    If the phase turns out to be slower than a printed estimate, the line says so, with a new one by the mean speed so far. Until
-    then, estimates only fall.
+    The estimate of the time left of a phase assumes the slowest of the last speeds measured. It is printed after `WINDOWS`
+    measurements. If the phase turns out to be slower than a printed estimate, the line says so, with a new one by the mean of the
+    last speeds. Until then, estimates only fall.
 
     Args:
         quiet: Show no progress. `say` still writes.
@@ -94,8 +98,7 @@ class Reporter:
     _last: float = float("-inf")
     _end: float | None = None
     _end_printed: bool = False
-    _mark: tuple[float, float] = (0.0, 0.0)
-    _paces: tuple[float, ...] = ()
+    _marks: tuple[tuple[float, float], ...] = ()
     _left: float | None = None
     _left_printed: bool = False
     _slower: bool = False
@@ -169,7 +172,7 @@ class Reporter:
         self._began = now if self._began is None else self._began
         # Work that an earlier process did says nothing about the rate of this one.
         self._phase, self._started, self._first, self._written = phase, now, done, float("-inf")
-        self._mark, self._paces = (now, done), ()
+        self._marks = ((now, done),)
         self._left, self._left_printed, self._slower, self._resumed = None, False, False, ""
 
     def _show(self, now: float, at_once: bool, last: float) -> None:
@@ -187,18 +190,18 @@ class Reporter:
         fresh, rest = self._done - self._first, self._total - self._done
         if fresh <= 0:  # A later step counts from the start again, so nothing is known about its rate.
             return
-        since, before = self._mark
+        since, before = self._marks[-1]
         if self._done - before >= WINDOW * (self._total - self._first) > 0 and now - since >= self.every:
-            self._mark = now, self._done
-            self._paces = (*self._paces, (now - since) / (self._done - before))
-        if len(self._paces) < WINDOWS or rest <= 0:
+            self._marks = (*self._marks, (now, self._done))[-RECENT - 1 :]
+        since, before = self._marks[0]
+        if len(self._marks) <= WINDOWS or rest <= 0 or self._done <= before:
             return
-        end = now + max(self._paces) * rest
+        end = now + rest * max((to - start) / (more - some) for (start, some), (to, more) in pairwise(self._marks))
         if self._left is None or not self._left_printed:  # An estimate that was never printed may grow.
             self._left = end
             return
         self._left = min(self._left, end)
-        by_mean = now + (now - self._started) / fresh * rest
+        by_mean = now + rest * (now - since) / (self._done - before)
         # Some seconds more are not worth a line.
         if by_mean > self._left + self.every:
             self._slower, self._left = True, by_mean

@@ -193,7 +193,7 @@ def test_an_estimate_of_the_time_left_never_grows(monkeypatch) -> None:
 def test_an_estimate_that_was_too_small_is_replaced(monkeypatch) -> None:
     """Two items in 10 s each, then one of 1000 s: the new estimate is that of 340 s an item, and counts down.
 
-    Another item of 1000 s raises it to 406 s an item. The next phase has its own.
+    Another item of 1000 s raises it to 505 s an item, the mean of the last four. The next phase has its own.
     """
     now = Now(monkeypatch)
     report = Reporter(stream=io.StringIO(), every=10.0)
@@ -208,10 +208,22 @@ def test_an_estimate_that_was_too_small_is_replaced(monkeypatch) -> None:
         "about 1:20 left in this phase",
         f"slower than estimated, about {minutes(7 * 340)} left in this phase",
         f"slower than estimated, about {minutes(7 * 340 - 10)} left in this phase",
-        f"slower than estimated, about {minutes(5 * 406)} left in this phase",
+        f"slower than estimated, about {minutes(5 * 505)} left in this phase",
         *["", ""],
         "about 1:20 left",
     ]
+
+
+def test_a_pause_of_the_machine_is_forgotten(monkeypatch) -> None:
+    """One item of an hour among twenty of 10 s: five items later, the estimate is by 10 s an item again."""
+    now = Now(monkeypatch)
+    report = Reporter(stream=io.StringIO(), every=10.0)
+    for done, seconds in enumerate([0, 10, 3600, *[10] * 5]):
+        now.seconds += seconds
+        report("train", done, 20)
+    lines = report.stream.getvalue().splitlines()
+    assert lines[2].endswith("about 18:00:00 left")
+    assert left_in(lines[-1]) == 13 * 10
 
 
 def test_a_count_that_returns_to_its_start_ends_no_run(monkeypatch) -> None:
