@@ -262,6 +262,7 @@ def test_no_leak_found_needs_every_requirement(found: Evidence) -> None:
     )
     nothing = not (found.above or found.higher or found.gaps or found.cuts or found.doubts) and found.unanswered < 0.5
     chance = within_chance(found.identified, found.ranked, 1 / found.candidates)
+    enough = enough and found.ranked >= found.victims
     assert (word == "no leak found") == (enough and nothing and chance)
 
 
