@@ -81,7 +81,7 @@ def of(name: str) -> dict[str, object]:
     inner = hasattr(getattr(attack.method, "descent", None), "inner")
     asked = {"attack": name, "dataset": dataset, "iterations": 2 if inner else 8}
     if attack.needs.text:
-        asked |= {"victims": 1, "taps": ("type-2",), "iterations": 6, "candidates": 2}
+        asked |= {"victims": 1, "taps": ("type-2",), "iterations": 8, "candidates": 2}
     return asked | ({"victim_mode": "eval", "candidates": 2, "victims": 1} if name in LARGE else {})
 
 
