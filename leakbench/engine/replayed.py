@@ -59,14 +59,11 @@ EVERY = 256
 ROUNDING = 1e-4
 """Largest difference of two results that is rounding, as a share of their largest number."""
 
-READS = frozenset(
-    {
-        *(Tensor.__array__, Tensor.__dlpack__, Tensor.__repr__, Tensor.data_ptr, Tensor.numpy, Tensor.tolist),
-        *(torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor),
-        *(torch.tensor_split, Tensor.tensor_split),
-    }
-)
-"""Functions that read numbers without an operation."""
+READS = frozenset({Tensor.__array__, Tensor.__dlpack__, Tensor.__repr__, Tensor.data_ptr, Tensor.numpy, Tensor.tolist})
+"""Methods that read a tensor's numbers without an operation."""
+
+READS_LISTS = frozenset({torch.as_tensor, torch.asarray, torch.tensor, Tensor.new_tensor})
+"""Functions that read the numbers of tensors in a list without an operation."""
 
 
 def pays(calls: int) -> bool:
@@ -292,9 +289,11 @@ class _Reader(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call the function."""
-        if func in READS:
-            # What cannot be replayed anyway, such as a tensor of `vmap`, has no memory to name.
-            self.recorder.read.update(_memory(t) for t in _tensors((args, kwargs)) if _known(t))
+        read = (
+            args[:1] if func in READS else [a for a in args if not isinstance(a, Tensor)] if func in READS_LISTS else ()
+        )
+        # What cannot be replayed anyway, such as a tensor of `vmap`, has no memory to name.
+        self.recorder.read.update(_memory(t) for t in _tensors(read) if _known(t))
         return func(*args, **(kwargs or {}))
 
 

@@ -219,7 +219,6 @@ STRANGE: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "a new tensor of numbers": lambda x: x * x.new_tensor([n.floor() for n in x[0]]),
     "printed numbers that decide": lambda x: x * 2 if "-" in repr(x) else x,
-    "places of a split": lambda x: x.tensor_split(x[0, :1].abs().long())[0].sum() * x,
     "nested tensors": lambda x: torch.nested.nested_tensor([x[0], x[1][:3]]).to_padded_tensor(0.0),
     "sparse numbers": lambda x: (x.relu().to_sparse() * 2).to_dense(),
 }
