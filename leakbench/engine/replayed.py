@@ -202,7 +202,7 @@ class _Call:
     def repeatable(self, device: torch.device) -> bool:
         """Return whether it draws nothing, and memory, shape and strides describe its tensors, on the device, throughout."""
         moves = self.name in ("set_", "resize_", "resize_as_")
-        # Under a recorder they compute vectors that nobody asked for, by another algorithm.
+        # Under a recorder they also compute vectors, by another algorithm.
         other = self.name in ("_linalg_svd", "_linalg_eigh", "linalg_eig")
         draws = torch.Tag.nondeterministic_seeded in self.operation.tags
         # More results than what it changes, such as batch normalisation's, would need other memory.
