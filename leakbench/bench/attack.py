@@ -32,7 +32,7 @@ from leakbench.core.answers import Reconstruction
 from leakbench.core.recipe import resolve
 from leakbench.core.rng import generators
 from leakbench.core.types import Generators, Network, Parameters
-from leakbench.engine.replayed import AFTER
+from leakbench.engine.replayed import AFTER, TRIED
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.view import View
@@ -44,6 +44,9 @@ T = TypeVar("T")
 
 EVALUATIONS = 5
 """Number of evaluations in a row whose mean is one repeat of `attack_floor_ratio`, after the first ones."""
+
+WARM = AFTER + TRIED + 1
+"""Number of evaluations until they are replayed and no longer compared."""
 
 LEAN = 5
 """Outer iterations of a single search without the derivatives by the weights, which times only one evaluation."""
@@ -370,7 +373,7 @@ class _Timed:
     def step(self, objective: Objective) -> Tensor:
         """Evaluate."""
         lanes = torch.arange(len(self.points))
-        many = EVALUATIONS if self.steps else AFTER + 2
+        many = EVALUATIONS if self.steps else WARM
         began = time.perf_counter()
         for _ in range(many):
             values, _ = objective(self.points, lanes)
@@ -384,9 +387,14 @@ class _Timed:
 
 @dataclass(frozen=True)
 class TimedDescent:
-    """A descent that records {step: seconds of one evaluation of each share of the victims}."""
+    """A descent that records {step: seconds of one evaluation of each share of the victims}.
+
+    Args:
+        inner: The largest number of evaluations in one iteration, such as that of a search that is replayed.
+    """
 
     taken: dict[int, list[float]] = field(default_factory=dict)
+    inner: int = 4 * AFTER
 
     def __call__(self, start: Tensor, terms: Terms) -> Search:
         """Begin."""

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakbench.core.errors import InputError
 
-__all__ = ["AFTER", "Arena", "Function", "Replayed", "Replays", "pays"]
+__all__ = ["AFTER", "TRIED", "Arena", "Function", "Replayed", "Replays", "pays"]
 
 Function: TypeAlias = Callable[[Tensor], tuple[Tensor, ...]]
 
