@@ -51,8 +51,11 @@ def _print_models(entries: list[dict[str, Any]]) -> None:
         f"models: (parameters for inputs of {shape} in {CLASSES} classes, or {texts}; activation; normalisation)"
     )
     for entry in entries:
-        kinds = f"{entry['activation']:<9}{entry['normalisation']}"
-        click.echo(f"  {entry['name']:<44}{entry['parameters']:<12,}{kinds}\n  {'':<44}{entry['title']}")
+        if entry["parameters"] is None:
+            known = "not installed: pip install 'leakbench[text]'"
+        else:
+            known = f"{entry['parameters']:<12,}{entry['activation']:<9}{entry['normalisation']}"
+        click.echo(f"  {entry['name']:<44}{known}\n  {'':<44}{entry['title']}")
 
 
 def _print_defenses() -> None:

@@ -16,9 +16,10 @@ from leakbench.core.task import with_task
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.shapes import Shape
 
-__all__ = ["LanguageModel", "NextToken", "bert_tiny", "from_folder", "gpt_tiny", "gpt_wide"]
+__all__ = ["LIBRARY", "LanguageModel", "NextToken", "bert_tiny", "from_folder", "gpt_tiny", "gpt_wide"]
 
 LIBRARY = "transformers"
+"""The package that builds the networks of texts."""
 
 
 class LanguageModel(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.catalog import MODELS, Architecture
+from leakbench.models.language import LIBRARY
 from leakbench.models.shapes import Shape
 
 __all__ = ["CLASSES", "SHAPE", "SIGNS", "TEXTS", "list_models"]
@@ -33,18 +35,20 @@ def list_models() -> list[dict[str, Any]]:
     `title` is the first line of the builder's docstring, `parameters` the number of parameters for inputs of `SHAPE` in `CLASSES`,
     or for texts of `TEXTS` in `SIGNS`.
     `activation` and `normalisation` name the kinds among the layers, or `none`.
+    All three are None for a network of texts if the package that builds it is not installed.
     """
     return [_described(name, architecture) for name, architecture in MODELS.items()]
 
 
 def _described(name: str, architecture: Architecture) -> dict[str, Any]:
     builder = architecture.builder
+    function = builder.func if isinstance(builder, partial) else builder
+    entry: dict[str, Any] = {"name": name, "title": (inspect.getdoc(function) or "").partition("\n")[0]}
+    if architecture.texts and find_spec(LIBRARY) is None:
+        return entry | {"parameters": None, "activation": None, "normalisation": None}
     with torch.device("meta"):  # The weights are only counted.
         model = builder(TEXTS, SIGNS) if architecture.texts else builder(SHAPE, CLASSES)
-    function = builder.func if isinstance(builder, partial) else builder
-    return {
-        "name": name,
-        "title": (inspect.getdoc(function) or "").partition("\n")[0],
+    return entry | {
         "parameters": sum(p.numel() for p in model.parameters()),
         "activation": _kinds(model, ACTIVATIONS),
         "normalisation": _kinds(model, NORMALISATIONS),

@@ -136,6 +136,20 @@ def test_a_resumed_search_reports_its_finished_share_of_iterations() -> None:
     assert not complete
 
 
+def test_a_search_saved_with_other_tensors_starts_again() -> None:
+    """Another version of a search saves other tensors; their numbers would not continue this one."""
+    point, wanted, broken = seen_and_attacker(attack="cpl"), Kept(), Kept(2)
+    complete = attack_trace(*point, Reporter(quiet=True), wanted)
+    with pytest.raises(KeyboardInterrupt):
+        attack_trace(*point, Reporter(quiet=True), broken)
+    for state in broken.values():
+        state["search.crossed"] = state.pop("search.inverse")
+    broken.left = None
+    report = Reporter(stream=io.StringIO())
+    assert_same(attack_trace(*point, report, broken), complete)
+    assert "resumed" not in report.stream.getvalue()
+
+
 @pytest.mark.slow
 def test_a_search_from_another_start_is_not_resumed() -> None:
     """The saved state of one seed does not apply to another."""

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -378,6 +379,20 @@ def test_list_models_shows_sizes_and_activations():
     assert kinds["vit_tiny"] == kinds["gpt_tiny"] == kinds["gpt_wide"] == kinds["bert_tiny"] == ("GELU", "layer")
     shown = answer("list models")
     assert all(f"  {name} " in shown for name in MODELS) and "2,904,970" in shown
+
+
+def test_networks_of_texts_are_listed_without_their_package(monkeypatch):
+    """A plain installation does not have it: the list names the command that installs it, in text and in JSON."""
+    with_package = strict_json(answer("list models --json"))
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    entries = strict_json(answer("list models --json"))
+    texts = [name for name, architecture in MODELS.items() if architecture.texts]
+    for entry, known in zip(entries, with_package, strict=True):
+        missing = dict.fromkeys(("parameters", "activation", "normalisation"))
+        assert entry == (known | missing if entry["name"] in texts else known)
+    for kind in ("", " models"):
+        lines = answer(f"list{kind}").splitlines()
+        assert [line.split()[0] for line in lines if "pip install 'leakbench[text]'" in line] == texts
 
 
 @pytest.mark.slow

@@ -45,11 +45,12 @@ class Lbfgs:
         late: Ends a step early if a clock leaves no time for its inner iterations.
 
     Attributes:
-        differences, steps: Pairs y and s (V, slots, d), oldest first. All victims write to the same slot.
-        stored: (V, slots) bool, whether a victim has a pair in the slot; otherwise its y and s are zero there.
+        pairs: Pairs (y, s), (V, slots, 2, d). Each victim fills its slots in order, then overwrites its oldest pair. What belongs to
+            a slot without a pair is zero, here and below.
+        stored: (V,) number of pairs that a victim has stored so far.
         used: Number of slots in use.
-        fresh: Slot of the pair whose products are not yet computed.
-        crossed, squared: <s_i, y_j> for i <= j, and <y_i, y_j>, (V, slots, slots) in float64.
+        curvatures: <s_i, y_i>, (V, slots) in float64.
+        inverse, squared: R^-1 of `_downhill`, and <y_i, y_j>, (V, slots, slots) in float64.
         evaluations: (V,) gradient evaluations.
         settled: (V,) bool, whether the point is optimal or has no direction of descent, so that it never moves again.
     """
@@ -65,16 +66,17 @@ class Lbfgs:
     def __post_init__(self) -> None:
         victims, size = self.points.shape
         fresh = self.points.new_zeros
-        self.differences, self.steps = fresh(victims, 0, size), fresh(victims, 0, size)
-        self.crossed = torch.zeros(victims, 0, 0, dtype=torch.float64, device=self.points.device)
-        self.squared = torch.zeros_like(self.crossed)
-        self.stored = torch.zeros(victims, 0, dtype=torch.bool, device=self.points.device)
+        self.pairs = fresh(victims, 0, 2, size)
+        self.curvatures = fresh(victims, 0, dtype=torch.float64)
+        self.inverse, self.squared = (
+            fresh(victims, 0, 0, dtype=torch.float64),
+            fresh(victims, 0, 0, dtype=torch.float64),
+        )
         self.used = 0
-        self.fresh: int | None = None
         self.direction, self.before = torch.zeros_like(self.points), torch.zeros_like(self.points)
         self.length, self.scale = fresh(victims), torch.ones_like(fresh(victims))
         self.iterations = torch.zeros(victims, dtype=torch.int64, device=self.points.device)
-        self.evaluations = torch.zeros_like(self.iterations)
+        self.stored, self.evaluations = torch.zeros_like(self.iterations), torch.zeros_like(self.iterations)
         self.settled = torch.zeros_like(self.iterations, dtype=torch.bool)
 
     def keep(self, lanes: Tensor) -> None:
@@ -112,8 +114,8 @@ class Lbfgs:
         """Move each running victim along its direction; return (V,) bool, which victims moved."""
         first = self.iterations == 0
         self.iterations += running
-        self._remember(running & ~first, gradient)
-        direction = torch.where(first[:, None], -gradient, self._downhill(gradient))
+        new = self._remember(running & ~first, gradient)
+        direction = torch.where(first[:, None], -gradient, self._downhill(gradient, new))
         self.direction = torch.where(running[:, None], direction, self.direction)
         self.before = torch.where(running[:, None], gradient, self.before)
         shortest = (1.0 / gradient.abs().sum(1)).clamp_max(1.0)
@@ -126,93 +128,73 @@ class Lbfgs:
         self.points = torch.where(running[:, None], self.points + move, self.points)
         return running
 
-    def _remember(self, running: Tensor, gradient: Tensor) -> None:
+    def _remember(self, running: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the pair of each running victim whose curvature is positive; return those victims (n,) and their slots (n,)."""
         difference = gradient - self.before
         step = self.direction * self.length[:, None]
         product = (difference * step).sum(1)
         store = running & (product > 1e-10)
-        if not store.any():
-            return
-        slot = self._free_slot()
-        pair = torch.stack([difference, step], 1) * store[:, None, None]
-        self.differences[:, slot], self.steps[:, slot] = pair.unbind(1)
-        self.stored[:, slot] = store
-        self.scale = torch.where(store, product / difference.square().sum(1), self.scale)
-        self.fresh = slot
-        full = (self.stored.sum(1) > self.history).nonzero().flatten()
-        if len(full):
-            self._forget(full, self.stored[full].int().argmax(1))
+        victims = store.nonzero().flatten()
+        slots = self.stored[victims] % self.history
+        if len(victims):
+            self._reserve(int(slots.max()) + 1)
+            self.pairs[victims, slots] = torch.stack([difference, step], 1)[victims]
+            self.inverse[victims, slots] = 0
+            self.inverse[victims, :, slots] = 0
+            self.stored += store
+            self.scale = torch.where(store, product / difference.square().sum(1), self.scale)
+        return victims, slots
 
-    def _forget(self, victims: Tensor, slots: Tensor) -> None:
-        """Drop one pair of each of these victims."""
-        self.stored[victims, slots] = False
-        for pairs in (self.differences, self.steps):
-            pairs[victims, slots] = 0
-        for products in (self.crossed, self.squared):
-            products[victims, slots] = 0
-            products[victims, :, slots] = 0
+    def _reserve(self, used: int) -> None:
+        """Use at least so many slots. The buffers start empty and grow, since most searches end long before the history is full."""
+        self.used = max(self.used, used)
+        slots = self.pairs.shape[1]
+        if self.used > slots:
+            more = min(self.history, max(10, 2 * slots)) - slots
+            pad = torch.nn.functional.pad
+            self.pairs, self.curvatures = pad(self.pairs, (0, 0, 0, 0, 0, more)), pad(self.curvatures, (0, more))
+            self.inverse, self.squared = pad(self.inverse, (0, more, 0, more)), pad(self.squared, (0, more, 0, more))
 
-    def _free_slot(self) -> int:
-        """Return the next slot. The buffers start empty and grow, since most searches end long before the history is full."""
-        if self.used == self.stored.shape[1]:
-            if self.used < self.history:
-                self._reserve(min(self.history, max(10, 2 * self.used)))
-            else:
-                self._close_gaps()
-        self.used += 1
-        return self.used - 1
-
-    def _reserve(self, slots: int) -> None:
-        """Extend every buffer to so many slots; the new ones are empty."""
-        more = slots - self.stored.shape[1]
-        pad = torch.nn.functional.pad
-        self.differences, self.steps = pad(self.differences, (0, 0, 0, more)), pad(self.steps, (0, 0, 0, more))
-        self.crossed, self.squared = pad(self.crossed, (0, more, 0, more)), pad(self.squared, (0, more, 0, more))
-        self.stored = pad(self.stored, (0, more))
-
-    def _close_gaps(self) -> None:
-        """Move each victim's pairs to the end of the first `history` slots, so that slots without a pair are free again."""
-        order = self.stored.int().sort(stable=True, dim=1).indices[:, -self.history :]
-        for name in ("differences", "steps"):
-            pairs = getattr(self, name)
-            setattr(self, name, pairs.gather(1, order[..., None].expand(-1, -1, pairs.shape[2])))
-        for name in ("crossed", "squared"):
-            rows = getattr(self, name).gather(1, order[..., None].expand(-1, -1, self.stored.shape[1]))
-            setattr(self, name, rows.gather(2, order[:, None].expand(-1, rows.shape[1], -1)))
-        self.stored = self.stored.gather(1, order)
-        self.used = self.history
-        self._reserve(self.history + max(1, self.history // 4))
-
-    def _downhill(self, gradient: Tensor) -> Tensor:
+    def _downhill(self, gradient: Tensor, new: tuple[Tensor, Tensor]) -> Tensor:
         """Return minus the inverse Hessian estimate times the gradient (V, d).
 
-        With S and Y the pairs as columns, R_ij = <s_i, y_j> for i <= j, D its diagonal and c the scale of y: for a vector v,
-        u = R^-1 S'v, w = R^-T ((D + c Y'Y) u - c Y'v), and H v = c v + S w - c Y u.
+        With S and Y the pairs as columns from the oldest to the newest, R_ij = <s_i, y_j> for i <= j, D its diagonal and c the
+        scale of y: for a vector v, u = R^-1 S'v, w = R^-T ((D + c Y'Y) u - c Y'v), and H v = c v + S w - c Y u.
+
+        R^-1 is kept instead of R. A new pair adds one column to it, and a dropped one takes its row and column away: as R is
+        triangular, the rest stays as it is. So the order of the slots does not matter.
+
+        Args:
+            gradient: Gradients (V, d).
+            new: Victims (n,) with a new pair, and its slots (n,); the pass over the history for S'v and Y'v also computes the
+                products of that pair.
         """
         if not self.used:
             return -gradient
-        steps, differences = self.steps[:, : self.used], self.differences[:, : self.used]
-        by_step, by_difference = self._products(steps, differences, gradient)
-        crossed, squared = self.crossed[:, : self.used, : self.used], self.squared[:, : self.used, : self.used]
-        scale = self.scale.double()[:, None, None]
-        # A slot without a pair has zeros everywhere; a one on the diagonal keeps its coefficient at zero.
-        triangle = crossed + torch.diag_embed((~self.stored[:, : self.used]).double())
-        u = torch.linalg.solve_triangular(triangle, -by_step, upper=True)
-        along = crossed.diagonal(dim1=1, dim2=2)[..., None] * u
-        along = along + scale * (torch.bmm(squared, u) + by_difference)
-        w = torch.linalg.solve_triangular(triangle.mT, along, upper=False)
-        curved = torch.bmm(w.mT.to(steps), steps) - torch.bmm((scale * u).mT.to(steps), differences)
-        return curved[:, 0] - self.scale[:, None] * gradient
-
-    def _products(self, steps: Tensor, differences: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Return S' g and Y' g (V, used, 1) in float64; the same pass over memory computes the products of a new pair."""
-        new = self.fresh
-        vectors = [gradient] if new is None else [gradient, differences[:, new]]
-        both = torch.stack(vectors, 1)
+        everyone = torch.arange(len(gradient), device=gradient.device)
+        history = self.pairs[:, : self.used].flatten(1, 2)
+        latest = self.pairs[everyone, (self.stored - 1).clamp_min(0) % self.history, 0]
         # A core reads the history about twice as fast in this order as in the other.
-        by_step, by_difference = (torch.bmm(both, pairs.mT).mT.double() for pairs in (steps, differences))
-        if new is not None:
-            self.crossed[:, : new + 1, new] = by_step[:, : new + 1, 1]
-            self.squared[:, : self.used, new] = self.squared[:, new, : self.used] = by_difference[:, :, 1]
-            self.fresh = None
-        return by_step[..., :1], by_difference[..., :1]
+        products = torch.bmm(torch.stack([gradient, latest], 1), history.mT).double()
+        by_difference, by_step = products.unflatten(2, (self.used, 2)).unbind(3)
+        inverse, squared = self.inverse[:, : self.used, : self.used], self.squared[:, : self.used, : self.used]
+        solved = torch.bmm(by_step, inverse.mT)
+        u = -solved[:, 0]
+        victims, slots = new
+        curvature = by_step[victims, 1, slots]
+        column = -solved[victims, 1] / curvature[:, None]
+        column[everyone[: len(victims)], slots] = 1 / curvature
+        u[victims] -= column * by_step[victims, 0, slots][:, None]
+        self.curvatures[victims, slots] = curvature
+        self.inverse[victims, : self.used, slots] = column
+        self.squared[victims, : self.used, slots] = self.squared[victims, slots, : self.used] = by_difference[
+            victims, 1
+        ]
+        scale = self.scale.double()[:, None]
+        # Products with a row from the left are faster than with a column from the right; Y'Y is symmetric.
+        along = self.curvatures[:, : self.used] * u + scale * (
+            torch.bmm(u[:, None], squared)[:, 0] + by_difference[:, 0]
+        )
+        w = torch.bmm(along[:, None], inverse)[:, 0]
+        weights = torch.stack([-scale * u, w], 2).flatten(1)[:, None].to(gradient)
+        return torch.bmm(weights, history)[:, 0] - self.scale[:, None] * gradient

@@ -193,7 +193,9 @@ def descend(search: Search, objective: Objective, stop: Stop, running: Running |
     def state() -> dict[str, Tensor]:
         return {**results, **_state_of(search), "lanes": lanes, "iteration": torch.tensor(iteration)}
 
-    if running is not None and (saved := running.read(start)) is not None:
+    # A state with other tensors was saved by another version of the search, which then starts again.
+    saved = None if running is None else running.read(start)
+    if running is not None and saved is not None and _state_of(search).keys() == _of_search(saved):
         for name, tensor in results.items():
             tensor.copy_(saved[name])
         lanes, iteration = saved["lanes"], int(saved["iteration"])
@@ -249,14 +251,17 @@ def _state_of(search: Search) -> dict[str, Tensor]:
     return state
 
 
+def _of_search(state: dict[str, Tensor]) -> set[str]:
+    """Return the names of a search's own tensors and numbers in a saved state."""
+    return {name for name in state if name.startswith(STATE)}
+
+
 def _resume(search: Search, state: dict[str, Tensor]) -> None:
-    """Set the tensors and whole numbers of a search; numbers that are not in the state become None."""
-    for name, value in list(vars(search).items()):
-        tensor = state.get(f"{STATE}{name}")
-        if isinstance(value, Tensor) and tensor is not None:
-            setattr(search, name, tensor)
-        elif isinstance(value, int) or value is None:
-            setattr(search, name, None if tensor is None else type(value or 0)(tensor.item()))
+    """Set the tensors and whole numbers of a search."""
+    for name in _of_search(state):
+        own = name.removeprefix(STATE)
+        whole = getattr(search, own)
+        setattr(search, own, state[name] if isinstance(whole, Tensor) else type(whole)(state[name].item()))
 
 
 def evaluations_each(descent: Descent) -> int:
