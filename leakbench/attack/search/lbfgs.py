@@ -45,8 +45,8 @@ class Lbfgs:
         late: Ends a step early if a clock leaves no time for its inner iterations.
 
     Attributes:
-        pairs: Pairs (y, s), (V, slots, 2, d). Each victim fills its slots in order, then overwrites its oldest pair. What belongs to
-            a slot without a pair is zero, here and below.
+        pairs: Pairs (y, s), (V, slots, 2, d). Each victim fills its slots in order, then overwrites its oldest pair. Numbers of
+            slots without a pair are zero, here and below.
         stored: (V,) number of pairs that a victim has stored so far.
         used: Number of slots in use.
         curvatures: <s_i, y_i>, (V, slots) in float64.
@@ -139,6 +139,7 @@ class Lbfgs:
         if len(victims):
             self._reserve(int(slots.max()) + 1)
             self.pairs[victims, slots] = torch.stack([difference, step], 1)[victims]
+            self.curvatures[victims, slots] = product[victims].double()
             self.inverse[victims, slots] = 0
             self.inverse[victims, :, slots] = 0
             self.stored += store
@@ -176,25 +177,21 @@ class Lbfgs:
         latest = self.pairs[everyone, (self.stored - 1).clamp_min(0) % self.history, 0]
         # A core reads the history about twice as fast in this order as in the other.
         products = torch.bmm(torch.stack([gradient, latest], 1), history.mT).double()
-        by_difference, by_step = products.unflatten(2, (self.used, 2)).unbind(3)
+        by_difference, by_step = products.view(len(gradient), 2, self.used, 2).unbind(3)
         inverse, squared = self.inverse[:, : self.used, : self.used], self.squared[:, : self.used, : self.used]
         solved = torch.bmm(by_step, inverse.mT)
         u = -solved[:, 0]
         victims, slots = new
-        curvature = by_step[victims, 1, slots]
-        column = -solved[victims, 1] / curvature[:, None]
-        column[everyone[: len(victims)], slots] = 1 / curvature
-        u[victims] -= column * by_step[victims, 0, slots][:, None]
-        self.curvatures[victims, slots] = curvature
+        curvature = self.curvatures[victims, slots][:, None]
+        column = -solved[victims, 1] / curvature
+        column[everyone[: len(victims)], slots] = 1 / curvature[:, 0]
+        u[victims] -= column * by_step[victims, :1, slots]
         self.inverse[victims, : self.used, slots] = column
-        self.squared[victims, : self.used, slots] = self.squared[victims, slots, : self.used] = by_difference[
-            victims, 1
-        ]
-        scale = self.scale.double()[:, None]
+        row = by_difference[victims, 1]
+        self.squared[victims, : self.used, slots] = self.squared[victims, slots, : self.used] = row
+        scale, curvatures = self.scale.double()[:, None], self.curvatures[:, : self.used]
         # Products with a row from the left are faster than with a column from the right; Y'Y is symmetric.
-        along = self.curvatures[:, : self.used] * u + scale * (
-            torch.bmm(u[:, None], squared)[:, 0] + by_difference[:, 0]
-        )
+        along = curvatures * u + scale * (torch.bmm(u[:, None], squared)[:, 0] + by_difference[:, 0])
         w = torch.bmm(along[:, None], inverse)[:, 0]
         weights = torch.stack([-scale * u, w], 2).flatten(1)[:, None].to(gradient)
         return torch.bmm(weights, history)[:, 0] - self.scale[:, None] * gradient
