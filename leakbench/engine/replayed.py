@@ -11,12 +11,13 @@ The function is repeated once in a while, to find out whether it depends on some
 from __future__ import annotations
 
 import math
+import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ __all__ = ["AFTER", "TRIED", "Arena", "Function", "Replayed", "Replays", "pays"]
 Function: TypeAlias = Callable[[Tensor], tuple[Tensor, ...]]
 
 AFTER = 16
-"""Number of calls before the recording, which takes about as long as so many."""
+"""Number of calls until the recording, which takes about as long as half of them."""
 
 MOST = 256 * 2**20
 """Largest number of bytes of all results of a recorded function. Beyond it, operations take much longer than the calls."""
@@ -59,11 +60,23 @@ EVERY = 256
 ROUNDING = 1e-4
 """Largest difference of two results that is rounding, as a share of their largest number."""
 
-READS = frozenset({Tensor.__array__, Tensor.__dlpack__, Tensor.__repr__, Tensor.data_ptr, Tensor.numpy, Tensor.tolist})
-"""Methods that read a tensor's numbers without an operation."""
+READS = frozenset({"apply_", "data_ptr", "map2_", "map_", "numpy", "tolist"})
+"""Methods in C that read a tensor's numbers, or let Python read them, without an operation."""
+
+HANDS_OVER = frozenset({"_to_dlpack", "_to_dlpack_versioned"})
+"""Functions in C that give a tensor's memory to others."""
 
 READS_LISTS = frozenset({torch.as_tensor, torch.asarray, torch.tensor, Tensor.new_tensor})
 """Functions that read the numbers of tensors in a list without an operation."""
+
+
+ANOTHER_PATH = frozenset(
+    {
+        *(torch.prod, Tensor.prod, torch.cumprod, Tensor.cumprod, Tensor.cumprod_),
+        *(torch.quantile, Tensor.quantile, torch.nanquantile, Tensor.nanquantile),
+    }
+)
+"""Functions whose derivatives PyTorch computes in another way under a recorder."""
 
 
 def pays(calls: int) -> bool:
@@ -119,33 +132,40 @@ class Replayed:
         """
         self.called += 1
         if self.called == AFTER:
-            results, self.replay = _recorded(self.function, point, self.changing, self.arena)
+            drawn, self.replay = _recorded(self.function, point, self.changing, self.arena)
             # Under a recorder, an operation may choose another algorithm, whose last bits differ.
-            return results if self.replay is None else self.function(point)
-        if self.replay is None or not self.replay.takes(point):
+            return self.function(point) if drawn is None else drawn
+        replay = self.replay
+        if replay is None or not replay.takes(point):
             return self.function(point)
         first = self.called <= AFTER + TRIED
         if first or self.called.bit_count() == 1 or self.called % EVERY == 0:
             results = self.function(point)
-            apart = _apart(self.replay, point, results)
+            apart = _apart(replay, point, results)
             if apart > ROUNDING and not first:
                 raise InputError(
                     f"attack: evaluation {self.called} of a search differs from its replay, so that the function that is searched"
                     " depends on something else than its arguments, or numbers decide what it computes; add --engine reference,"
                     " which replays nothing"
                 )
-            self.replay = None if apart > 0 else self.replay
+            if apart > 0:
+                self.replay = None
             return results
-        # While another thread uses the memory, the function itself is faster than waiting.
-        return self.replay(point, wait=False) or self.function(point)
+        try:
+            # While another thread uses the memory, the function itself is faster than waiting.
+            return replay(point, wait=False) or self.function(point)
+        except Exception:
+            # Such as an operation that refuses some numbers; the function's own errors occur again.
+            self.replay = None
+            return self.function(point)
 
 
 def _apart(replay: _Replay, point: Tensor, results: tuple[Tensor, ...]) -> float:
     """Return the largest difference of a replay from the results, as a share of the largest number; infinite without a replay."""
     try:
-        return max(map(_difference, results, replay(point)), default=0.0)
+        return max((_difference(*both) for both in zip(results, replay(point), strict=True)), default=0.0)
     except Exception:
-        # An operation may not take the memory of a block.
+        # Another number of results, or an operation that does not take the memory of a block.
         return math.inf
 
 
@@ -200,18 +220,22 @@ class _Call:
         return frozenset(map(_memory, (*self.outputs, *self.written)))
 
     def repeatable(self, device: torch.device) -> bool:
-        """Return whether it draws nothing, and memory, shape and strides describe its tensors, on the device, throughout."""
+        """Return whether memory, shape and strides describe its tensors, on the device, throughout."""
         moves = self.name in ("set_", "resize_", "resize_as_")
         # Under a recorder they also compute vectors, by another algorithm.
         other = self.name in ("_linalg_svd", "_linalg_eigh", "linalg_eig")
-        draws = torch.Tag.nondeterministic_seeded in self.operation.tags
         # More results than what it changes, such as batch normalisation's, would need other memory.
         more = bool(self.written) and self.set != frozenset(map(_memory, self.written))
         plain = all(_plain(t, device) for t in (*self.inputs, *self.outputs))
-        return plain and not (moves or other or draws or more or self._updates_statistics)
+        return plain and not (moves or other or more)
 
     @property
-    def _updates_statistics(self) -> bool:
+    def draws(self) -> bool:
+        """Whether it draws random numbers."""
+        return torch.Tag.nondeterministic_seeded in self.operation.tags
+
+    @property
+    def updates_statistics(self) -> bool:
         """Whether it is a batch normalisation that changes the running mean, which its schema does not say."""
         taken = _by_name(self.operation, self.args, self.kwargs)
         training = taken.get("training", taken.get("train", False))
@@ -235,8 +259,10 @@ class _Call:
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records calls on a device, until one cannot be replayed or their results have more than `MOST` bytes.
 
-    Args:
+    Attributes:
         read: The memory that Python read, see `_Reader`.
+        made: The memory of the calls' results.
+        lasting: Whether a call drew random numbers or changed other memory, so that the function cannot be called again.
     """
 
     supports_higher_order_operators = True
@@ -244,7 +270,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device, self.calls = device, list[_Call]()
-        self.bytes, self.whole, self.read = 0, True, set[int]()
+        self.bytes, self.whole, self.lasting = 0, True, False
+        self.made, self.read = set[int](), set[int]()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -256,45 +283,76 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Call the operation and record the call."""
         kwargs = kwargs or {}
-        if not self.whole:
-            return func(*args, **kwargs)
         given = _each(_alias, args), _each(_alias, kwargs)
         results = func(*args, **kwargs)
         if not isinstance(func, OpOverload):  # Such as `torch.cond`, which calls functions.
-            self._give_up()
+            self.give_up()
             return results
         call = _Call(func, *given, _each(_alias, results), tuple(_written(func, *given)))
+        self.lasting |= call.draws or call.updates_statistics or not self.made.issuperset(_memories(call.written))
+        self.made |= _memories(call.outputs) - _memories(call.inputs)
+        if not self.whole:
+            return results
         if not call.repeatable(self.device):
-            self._give_up()
+            self.give_up()
             return results
         if not call.describes:
             self.bytes += sum(t.untyped_storage().nbytes() for t in call.outputs)
         self.calls.append(call)
         if self.bytes > MOST:
-            self._give_up()
+            self.give_up()
         return results
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """Record nothing more, and forget what was recorded."""
         self.calls, self.whole = [], False
 
 
 class _Reader(TorchFunctionMode):
-    """Tells a recorder which memory Python reads without an operation."""
+    """Tells a recorder which memory Python reads without an operation, and which functions cannot be recorded.
+
+    Derivatives and hooks run without this mode, so that methods in C are seen by Python's own hook of calls.
+    """
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
         self.recorder = recorder
+        self.hooked = sys.getprofile() is None  # A profiler keeps its hook.
+
+    def __enter__(self) -> Self:
+        """Begin to read."""
+        super().__enter__()  # type: ignore[no-untyped-call]
+        if self.hooked:
+            sys.setprofile(self._called)
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """End."""
+        if self.hooked:
+            sys.setprofile(None)
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+
+    def _called(self, frame: Any, event: str, function: Any) -> None:
+        if event == "c_call" and function.__name__ in READS:
+            self._reads(getattr(function, "__self__", None))
+        if event == "c_call" and function.__name__ in HANDS_OVER:
+            self.recorder.give_up()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call the function."""
-        read = (
-            args[:1] if func in READS else [a for a in args if not isinstance(a, Tensor)] if func in READS_LISTS else ()
-        )
-        # What cannot be replayed anyway, such as a tensor of `vmap`, has no memory to name.
-        self.recorder.read.update(_memory(t) for t in _tensors(read) if _known(t))
+        if getattr(func, "__name__", "") in READS:
+            self._reads(args[:1])
+        if func in READS_LISTS:
+            self._reads([a for a in args if not isinstance(a, Tensor)])
+        if func in ANOTHER_PATH:
+            self.recorder.give_up()
         return func(*args, **(kwargs or {}))
+
+    def _reads(self, tree: Any) -> None:
+        # What cannot be replayed anyway, such as a tensor of `vmap`, has no memory to name.
+        self.recorder.read |= _memories(_tensors(tree))
 
 
 def _written(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
@@ -333,34 +391,38 @@ def _alias(tensor: Tensor) -> Tensor:
     return tensor.detach() if _known(tensor) else tensor
 
 
+def _memories(tensors: Iterable[Tensor]) -> set[int]:
+    return {_memory(t) for t in tensors if _known(t)}
+
+
 def _memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
 def _recorded(
     function: Function, point: Tensor, changing: tuple[Tensor, ...], arena: Arena
-) -> tuple[tuple[Tensor, ...], _Replay | None]:
-    """Return the function's results and its replay; None if it cannot be replayed."""
+) -> tuple[tuple[Tensor, ...] | None, _Replay | None]:
+    """Return the function's results if it cannot be called again, and its replay if it has one."""
     own = point.detach().clone()
+    recorder = _Recorder(point.device)
     try:
-        with _Recorder(point.device) as recorder, _Reader(recorder):
+        with recorder, _Reader(recorder):
             results = function(own)
     except Exception:
         # Some operations fail under a recorder alone, such as `flex_attention`. The function's own errors occur again.
-        return function(point), None
-    if not (recorder.whole and all(_plain(t, point.device) for t in results)):
+        return None, None
+    if recorder.lasting:
         return results, None
+    if not (recorder.whole and all(_plain(t, point.device) for t in results)):
+        return None, None
     calls = _needed(recorder, (own, *changing), results)
-    return results, None if calls is None else _Replay.of(calls, own, results, arena)
+    return None, None if calls is None else _Replay.of(calls, own, results, arena)
 
 
 def _needed(recorder: _Recorder, points: Sequence[Tensor], results: Sequence[Tensor]) -> list[_Call] | None:
     """Return the calls that a replay repeats, in order; None if the function cannot be replayed."""
     calls = recorder.calls
-    own = {memory for call in calls if not call.describes for memory in call.set - call.read}
     changed = {_memory(t) for call in calls for t in call.written}
-    if changed - own:
-        return None
     # What is changed is made again in each replay, so that it counts as dependent from its start.
     dependent, repeated = {*map(_memory, points), *changed}, []
     for call in calls:
@@ -523,14 +585,15 @@ class Replays:
     """
 
     def __init__(self, changing: tuple[Tensor, ...] = ()) -> None:
-        self.changing, self.arena = changing, Arena()
+        self.changing, self.arena, self.lock = changing, Arena(), Lock()
         self.functions: OrderedDict[tuple[int, ...], Replayed] = OrderedDict()
 
     def __call__(self, lanes: Tensor, function: Function) -> Replayed:
         """Return the function of points in the given lanes (v,), always the same function for the same lanes."""
         key = tuple(lanes.tolist())
-        found = self.functions.setdefault(key, Replayed(function, self.arena, self.changing))
-        self.functions.move_to_end(key)
-        while len(self.functions) > SETS:
-            self.functions.popitem(last=False)
+        with self.lock:
+            found = self.functions.setdefault(key, Replayed(function, self.arena, self.changing))
+            self.functions.move_to_end(key)
+            while len(self.functions) > SETS:
+                self.functions.popitem(last=False)
         return found
