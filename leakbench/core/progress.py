@@ -70,7 +70,7 @@ class Reporter:
 
     The estimate of the time left of a phase assumes the slowest of the last speeds measured. It is printed after `WINDOWS`
     measurements. If the phase turns out to be slower than a printed estimate, the line says so, with a new one by the mean of the
-    last speeds. Until then, estimates only fall.
+    last speeds, as long as the new end is later than the first. Until then, estimates only fall.
 
     Args:
         quiet: Show no progress. `say` still writes.
@@ -101,7 +101,7 @@ class Reporter:
     _marks: tuple[tuple[float, float], ...] = ()
     _left: float | None = None
     _left_printed: bool = False
-    _slower: bool = False
+    _missed: float | None = None
     _step: str = ""
     _stepped: float = 0.0
     _resumed: str = ""
@@ -173,7 +173,7 @@ class Reporter:
         # Work that an earlier process did says nothing about the rate of this one.
         self._phase, self._started, self._first, self._written = phase, now, done, float("-inf")
         self._marks = ((now, done),)
-        self._left, self._left_printed, self._slower, self._resumed = None, False, False, ""
+        self._left, self._left_printed, self._missed, self._resumed = None, False, None, ""
 
     def _show(self, now: float, at_once: bool, last: float) -> None:
         """Draw the line on a terminal; write it to a file, at once or if the `last` one is some time ago."""
@@ -204,7 +204,8 @@ class Reporter:
         by_mean = now + rest * (now - since) / (self._done - before)
         # Some seconds more are not worth a line.
         if by_mean > self._left + self.every:
-            self._slower, self._left = True, by_mean
+            self._missed = self._left if self._missed is None else self._missed
+            self._left = by_mean
 
     def say(self, line: str) -> None:
         """Write a separate line, also where progress is quiet."""
@@ -263,7 +264,8 @@ class Reporter:
             return f"{words}{slower if self._left_printed else ''}"
         self._left_printed = True
         where = " in this phase" if self.heading or self._phase in self._phases[:-1] else ""
-        return f"{words}{slower if self._slower else ''}, about {minutes(max(0.0, left))} left{where}"
+        late = self._missed is not None and self._left > self._missed
+        return f"{words}{slower if late else ''}, about {minutes(max(0.0, left))} left{where}"
 
     def _draw(self) -> None:
         """Show the line on a terminal; a thread redraws it, so that the elapsed time runs also within a piece of work."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -38,7 +37,10 @@ MOST = 256 * 2**20
 """Largest number of bytes of all results of a recorded function. Beyond it, operations take much longer than the calls."""
 
 SETS = 16
-"""Largest number of sets of lanes whose calls are counted and recorded."""
+"""Largest number of sets of lanes whose calls are counted and recorded. As long as these take turns, others are evaluated."""
+
+IN_TURN = 4 * SETS
+"""Number of calls within which a set of lanes that takes turns is called again."""
 
 ALIGNED = 64
 """Bytes to which PyTorch aligns memory."""
@@ -46,9 +48,7 @@ ALIGNED = 64
 COPIES = frozenset({"clone", "_to_copy"})
 """Operations that are replayed as copies, since their overloads with `out` allocate memory."""
 
-OF_SHAPES = frozenset(
-    {"_assert_tensor_metadata", "_fused_sdp_choice", "_has_same_storage_numel", "is_same_size", "result_type"}
-)
+OF_SHAPES = frozenset({"_assert_tensor_metadata", "_has_same_storage_numel", "is_same_size", "result_type"})
 """Operations without tensors as results that depend on shapes and types, not on numbers."""
 
 TRIED = 3
@@ -586,14 +586,22 @@ class Replays:
 
     def __init__(self, changing: tuple[Tensor, ...] = ()) -> None:
         self.changing, self.arena, self.lock = changing, Arena(), Lock()
-        self.functions: OrderedDict[tuple[int, ...], Replayed] = OrderedDict()
+        # With the number of their last call, the oldest one first.
+        self.functions: dict[tuple[int, ...], tuple[Replayed, int]] = {}
+        self.calls = 0
 
     def __call__(self, lanes: Tensor, function: Function) -> Replayed:
-        """Return the function of points in the given lanes (v,), always the same function for the same lanes."""
+        """Return the function of points in the given lanes (v,), the same function for the same lanes."""
         key = tuple(lanes.tolist())
         with self.lock:
-            found = self.functions.setdefault(key, Replayed(function, self.arena, self.changing))
-            self.functions.move_to_end(key)
-            while len(self.functions) > SETS:
-                self.functions.popitem(last=False)
-        return found
+            self.calls += 1
+            found, _ = self.functions.pop(key, (None, 0))
+            if found is None:
+                found = Replayed(function, self.arena, self.changing)
+                if len(self.functions) == SETS:
+                    oldest, (_, last) = next(iter(self.functions.items()))
+                    if self.calls - last <= IN_TURN:
+                        return found
+                    del self.functions[oldest]
+            self.functions[key] = found, self.calls
+            return found

@@ -35,7 +35,7 @@ def list_models() -> list[dict[str, Any]]:
     `title` is the first line of the builder's docstring, `parameters` the number of parameters for inputs of `SHAPE` in `CLASSES`,
     or for texts of `TEXTS` in `SIGNS`.
     `activation` and `normalisation` name the kinds among the layers, or `none`.
-    All three are None for a network of texts if the package that builds it is not installed.
+    For a network of texts whose package is not installed, all three have no value.
     """
     return [_described(name, architecture) for name, architecture in MODELS.items()]
 

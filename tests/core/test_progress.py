@@ -214,6 +214,32 @@ def test_an_estimate_that_was_too_small_is_replaced(monkeypatch) -> None:
     ]
 
 
+def test_a_phase_that_makes_up_for_its_delay_is_not_slower_than_estimated(monkeypatch) -> None:
+    """Two items in 10 s each, one of 60 s, then items of 1 s: the printed end at 100 s is kept after all."""
+    now = Now(monkeypatch)
+    report = Reporter(stream=io.StringIO(), every=1.0)
+    for done, seconds in enumerate([0, 10, 10, 60, *[1] * 6]):
+        now.seconds += seconds
+        report("train", done, 10)
+    ends = [line.partition(" elapsed, ")[2] for line in report.stream.getvalue().splitlines()]
+    assert ends[2] == "about 1:20 left"
+    assert ends[3].startswith("slower than estimated, about ")
+    late = [end.startswith("slower") for end in ends[3:]]
+    assert late == sorted(late, reverse=True)
+    assert not late[-1] and now.seconds + left_in(ends[-1]) <= 100
+
+
+def test_some_seconds_more_are_not_a_delay(monkeypatch) -> None:
+    """Items of 10 s, then one of 15 s or of 40 s, with lines every 10 s: only the second one is a delay."""
+    for seconds, late in ((15, False), (40, True)):
+        now = Now(monkeypatch)
+        report = Reporter(stream=io.StringIO(), every=10.0)
+        for done, each in enumerate([0, 10, 10, seconds]):
+            now.seconds += each
+            report("train", done, 4)
+        assert ("slower than estimated" in report.stream.getvalue()) == late
+
+
 def test_a_pause_of_the_machine_is_forgotten(monkeypatch) -> None:
     """One item of an hour among twenty of 10 s: five items later, the estimate is by 10 s an item again."""
     now = Now(monkeypatch)

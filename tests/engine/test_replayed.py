@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from collections.abc import Callable
@@ -222,13 +223,29 @@ STRANGE: dict[str, Callable[[Tensor], Tensor]] = {
     "printed numbers that decide": lambda x: x * 2 if "-" in repr(x) else x,
     "nested tensors": lambda x: torch.nested.nested_tensor([x[0], x[1][:3]]).to_padded_tensor(0.0),
     "sparse numbers": lambda x: (x.relu().to_sparse() * 2).to_dense(),
+    "a sparse constant": lambda x: x * torch.eye(6).to_sparse().to_dense(),
+    "a list as a tensor": lambda x: x * torch.as_tensor([n.floor() for n in x[0]]),
+    "a list as an array": lambda x: x * torch.asarray([n.floor() for n in x[0]]),
+    "an address that decides": lambda x: x * 2 if ctypes.c_float.from_address(x.data_ptr()).value < 50 else x,
+    "bytes that select": lambda x: x[(x > -50).to(torch.uint8)],
+    "a negated view": lambda x: torch._neg_view(x) * 2,
+    "a conjugate result": lambda x: torch.view_as_complex(x.reshape(6, 3, 2)).conj(),
+    "another size": lambda x: (x + 1).resize_(3, 12) * 2,
+    "the size of another": lambda x: (x + 1).resize_as_(torch.ones(3, 12)) * 2,
+    "symmetric eigenvalues": lambda x: torch.linalg.eigh(x + x.mT)[0],
+    "eigenvalues": lambda x: torch.linalg.eig(x)[0].real * 1,
+    "singular values": lambda x: torch.linalg.svd(x)[1],
 }
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning", "ignore:indexing with dtype")
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized:UserWarning")
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_function_that_cannot_be_replayed_is_called_as_it_is(name: str) -> None:
-    some = check(outcome(STRANGE[name], False))
+    """Its operations show it, without a comparison."""
+    function = outcome(STRANGE[name], False)
+    assert replayed._recorded(function, points(1, 6, 6)[0], (), Arena())[1] is None
+    some = check(function)
     assert some.called == 6
     assert some.replay is None
 
@@ -415,6 +432,44 @@ def test_a_function_of_something_that_changes_later_ends_with_an_error(monkeypat
             some(torch.ones(3))
 
 
+@pytest.mark.parametrize("later", [lambda x: (x * 1.001,), lambda x: (x[None],), lambda x: (x, x)])
+def test_a_small_difference_or_another_form_ends_with_an_error(later: replayed.Function) -> None:
+    now: list[replayed.Function] = [lambda x: (x * 1.0,)]
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return now[0](x)
+
+    some = Replayed(function, Arena())
+    for x in points(7, 3):
+        some(x)
+    now[0] = later
+    with pytest.raises(InputError, match="evaluation 8 of a search differs"):
+        some(torch.ones(3))
+
+
+def test_an_argument_that_is_part_of_what_the_function_reads() -> None:
+    whole = torch.rand(3, 4, generator=torch.Generator().manual_seed(5))
+    some = Replayed(lambda x: (x * whole[1],), Arena())
+    for x in points(6, 4):
+        whole[0] = x
+        assert torch.equal(some(whole[0])[0], x * whole[1])
+    assert some.replay is not None
+
+
+def test_a_search_of_few_evaluations_is_not_worth_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replayed, "AFTER", 16)
+    assert replayed.pays(64)
+    assert not replayed.pays(63)
+
+
+def test_a_block_of_another_device_or_much_too_large_is_not_lent() -> None:
+    arena, cpu = Arena(), torch.device("cpu")
+    block = arena.lend([], 6_400, cpu)
+    assert arena.lend([block], 3_200, cpu) is block
+    assert arena.lend([block], 3_100, cpu) is not block
+    assert arena.lend([block], 6_400, torch.device("meta")).device.type == "meta"
+
+
 def test_a_late_difference_of_rounding_ends_the_replays_and_not_the_search() -> None:
     factor = [1.0]
     some = Replayed(lambda x: (x * factor[0],), Arena())
@@ -522,6 +577,7 @@ def test_functions_as_arguments_of_operations_are_not_replayed() -> None:
     def function(x: Tensor) -> tuple[Tensor, ...]:
         return (torch.cond(x.sum() > 0, lambda y: y * 2, torch.exp, (x,)),)
 
+    assert replayed._recorded(function, points(1, 3)[0], (), Arena())[1] is None
     assert check(function).replay is None
 
 
@@ -544,6 +600,7 @@ def test_threads_share_an_arena_in_turn() -> None:
 
 def test_each_set_of_lanes_has_its_own_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replayed, "SETS", 2)
+    monkeypatch.setattr(replayed, "IN_TURN", 4)
     replays = Replays()
 
     def of(*lanes: int) -> Replayed:
@@ -555,7 +612,28 @@ def test_each_set_of_lanes_has_its_own_replay(monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(of(3, 4)(x)[0], x * torch.tensor([[3.0], [4.0]]))
     assert of(1, 2).replay is not None
     assert of(3, 4).replay is not None
-    first = of(1, 2)
-    of(5)
-    assert of(1, 2) is first
-    assert of(3, 4).called == 0
+    # While both take turns, others are evaluated.
+    kept = of(1, 2), of(3, 4)
+    for _ in range(4):
+        assert of(5) is not of(5)
+        assert (of(1, 2), of(3, 4)) == kept
+    # Lanes that are not called any more make room.
+    for _ in range(4):
+        of(1, 2)
+    assert of(5) is of(5)
+    assert of(1, 2) is kept[0]
+    assert of(3, 4) is not kept[1]
+
+
+def test_most_of_many_sets_of_lanes_in_turn_are_replayed() -> None:
+    """Twenty sets in turn: sixteen are replayed, where the one that waited longest would give way to each next one."""
+    replays, evaluated = Replays(), list[int]()
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        evaluated.append(1)
+        return (x * 2,)
+
+    for _ in range(40):
+        for lane in range(20):
+            replays(torch.tensor([lane]), function)(torch.ones(3))
+    assert len(evaluated) < 20 * 40 / 2
