@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -34,6 +35,12 @@ Progress: TypeAlias = Callable[[str, float, int | None], None]
 
 BAR = 20
 """Width of the bar on a terminal, in characters."""
+
+ROOMY = 100
+"""Width of a terminal from which on there is room for the bar."""
+
+SHORTEST = 12
+"""Least number of characters of a step's name that is cut short."""
 
 WINDOW = 0.05
 """Least share of the work of a phase over which its speed is measured."""
@@ -223,14 +230,22 @@ class Reporter:
         with self._lock:
             self._stop(erase=bool(self._step) and self._done >= self._total)
 
-    def _line(self, now: float) -> str:
-        """Return "phase (n of m): done of total, step, elapsed, what is left"."""
+    def _line(self, now: float, width: int | None = None) -> str:
+        """Return "phase (n of m): done of total, step, elapsed, what is left".
+
+        Where that is more than `width`, the step is cut short, then left out, and then the elapsed time is left out.
+        """
         step = f"{self._step} for {minutes(now - self._stepped)}" if self._step else ""
-        if self._done < self._total or not step:
-            count = f"{self._name}: {_count(self._done, self._total)}{self._resumed}"
-            return f"{count}{f', {step}' if step else ''}{self._times(now)}{self.tail}"
-        # A step between two phases.
-        return f"{self._heading}{step}{self._times(now)}{self.tail}"
+        elapsed, left = self._times(now)
+        if self._done >= self._total and step:  # A step between two phases.
+            return f"{self._heading}{step}{elapsed}{left}{self.tail}"
+        count = f"{self._name}: {_count(self._done, self._total)}{self._resumed}"
+        end = f"{left}{self.tail}"
+        room = math.inf if width is None else width - len(f"{count}{elapsed}{end}, ")
+        if step and len(step) > room:
+            step = f"{step[: int(room) - 1]}…" if room >= SHORTEST else ""
+        line = f"{count}{f', {step}' if step else ''}{elapsed}{end}"
+        return line if width is None or len(line) <= width else f"{count}{end}"
 
     @property
     def _heading(self) -> str:
@@ -242,39 +257,41 @@ class Reporter:
             return f"{self._heading}{self._phase}"
         return f"{self._heading}{self._phase} (phase {self._phases.index(self._phase) + 1} of {len(self._phases)})"
 
-    def _times(self, now: float) -> str:
+    def _times(self, now: float) -> tuple[str, str]:
+        """Return the elapsed time, and what is left, each with a comma before it."""
         elapsed = 0.0 if self._began is None else now - self._began
         words = f", {minutes(elapsed)} elapsed" if elapsed > 0 else ""
         if not self._total or (
             self._step and self._done >= self._total
         ):  # No estimate is of a step between two phases.
-            return words
+            return words, ""
         if self._end is not None and now > self._end and not self._end_printed:
             self._end = None  # A bound that was never printed: a later one may be higher.
         if self._end is not None:
             self._end_printed = True
             left = self._end - now
             if left < 0 and self._done >= self._total:  # At the end of the last search, nothing is left.
-                return words
-            return f"{words}, {f'at most {minutes(left)} left' if left >= 0 else 'slower than estimated'}"
+                return words, ""
+            return words, f", {f'at most {minutes(left)} left' if left >= 0 else 'slower than estimated'}"
         if self._left is None or self._done >= self._total:
-            return words
+            return words, ""
         left, slower = self._left - now, ", slower than estimated"
         if left < -self.every:
-            return f"{words}{slower if self._left_printed else ''}"
+            return words, slower if self._left_printed else ""
         self._left_printed = True
         where = " in this phase" if self.heading or self._phase in self._phases[:-1] else ""
         late = self._missed is not None and self._left > self._missed
-        return f"{words}{slower if late else ''}, about {minutes(max(0.0, left))} left{where}"
+        return words, f"{slower if late else ''}, about {minutes(max(0.0, left))} left{where}"
 
     def _draw(self) -> None:
         """Show the line on a terminal; a thread redraws it, so that the elapsed time runs also within a piece of work."""
         from rich.live import Live  # noqa: PLC0415 - only a terminal needs it
 
         if self._live is None:
+            console = _console(self.stream)
             self._live = Live(
-                console=_console(self.stream),
-                get_renderable=self._drawn,
+                console=console,
+                get_renderable=lambda: self._drawn(console.width),
                 refresh_per_second=4,
                 redirect_stdout=False,
                 redirect_stderr=False,
@@ -283,15 +300,18 @@ class Reporter:
         if self._done == self._total and not self._step:
             self._stop(erase=False)
 
-    def _drawn(self) -> RenderableType:
+    def _drawn(self, width: int) -> RenderableType:
         from rich.progress_bar import ProgressBar  # noqa: PLC0415
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
+        narrow = width < ROOMY
+        line = self._line(time.monotonic(), width - 1 if narrow else width - BAR - 2)
+        text = Text(line, no_wrap=True, overflow="ellipsis")
+        if narrow:
+            return text
         row = Table.grid(padding=(0, 1))
-        bar = ProgressBar(max(1, self._total), min(self._done, self._total), BAR)
-        line = Text(self._line(time.monotonic()), no_wrap=True, overflow="ellipsis")
-        row.add_row(bar, line)
+        row.add_row(ProgressBar(max(1, self._total), min(self._done, self._total), BAR), text)
         return row
 
     def _stop(self, erase: bool) -> None:

@@ -43,6 +43,7 @@ __all__ = [
     "PICKED",
     "PICTURE_COLUMNS",
     "PRECISION_COLUMN",
+    "RECOGNISED_COLUMN",
     "RIGHT_FEATURES",
     "RMSE",
     "SUCCESS",
@@ -54,6 +55,7 @@ __all__ = [
     "PointColumn",
     "columns",
     "core_columns",
+    "counts_recognition",
     "distance_columns",
     "has_records",
     "has_targets",
@@ -147,15 +149,13 @@ OF_UPDATES = (
 )
 """Those of them that exist for an external update."""
 
-PICTURE_COLUMNS = (
-    *COLUMNS[:2],
-    PointColumn(
-        RECOGNISED.heading,
-        RECOGNISED.meaning,
-        lambda tap: "n/a" if tap.recognised is None else f"{number(tap.recognised)} ({number(tap.null_recognised)})",
-    ),
-    *COLUMNS[2:],
+RECOGNISED_COLUMN = PointColumn(
+    RECOGNISED.heading,
+    RECOGNISED.meaning,
+    lambda tap: "n/a" if tap.recognised is None else f"{number(tap.recognised)} ({number(tap.null_recognised)})",
 )
+
+PICTURE_COLUMNS = (*COLUMNS[:2], RECOGNISED_COLUMN, *COLUMNS[2:])
 """Those of a run on pictures: recognition after the ASR and that of the baseline guess."""
 
 TABLE_COLUMNS = (
@@ -333,14 +333,20 @@ def update_columns(summary: Summary) -> tuple[PointColumn, ...]:
 
 
 def core_columns(summary: Summary) -> tuple[PointColumn, ...]:
-    """Return the four columns that stand next to the leakage point and its verdict, less those without any value."""
+    """Return the few columns that stand next to the leakage point and its verdict, less those without any value."""
     if has_targets(summary):
         return with_values((SUCCESS, BASELINE, *TARGET_COLUMNS, PICKED, RMSE), summary)
     if has_records(summary):
         return with_values((SUCCESS, RIGHT_FEATURES, BASELINE_FEATURES, PICKED), summary)
     if has_texts(summary):
         return with_values((SUCCESS, BASELINE, TEXT_COLUMNS[1], TEXT_COLUMNS[4], PICKED), summary)
-    return with_values((SUCCESS, BASELINE, PICKED, RMSE), summary)
+    looks = (RECOGNISED_COLUMN,) if counts_recognition(summary) else ()
+    return with_values((SUCCESS, BASELINE, *looks, PICKED, RMSE), summary)
+
+
+def counts_recognition(summary: Summary) -> bool:
+    """Return whether recognition is more frequent than success at a leakage point, where the verdict may follow from it."""
+    return any((tap.recognised or 0.0) > (tap.asr or 0.0) for tap in summary.taps.values())
 
 
 def with_values(columns: tuple[PointColumn, ...], summary: Summary) -> tuple[PointColumn, ...]:

@@ -44,6 +44,9 @@ COLOURS = {
 }
 """{verdict: its colour in a notebook}. The word is always shown too."""
 
+AS_ABOVE = "as above"
+"""A reason that the first finding has too."""
+
 REASONED = (NO_LEAK, INCONCLUSIVE, FAILED)
 """Verdicts whose result is a reason rather than a count."""
 
@@ -91,9 +94,14 @@ class Finding:
         return listed([point_name(point) for point in self.points])
 
     @property
+    def where(self) -> str:
+        """The leakage points before their verdict; a count is that of each of them."""
+        return f"{self.names}, each" if len(self.points) > 1 and self.result != AS_ABOVE else self.names
+
+    @property
     def short(self) -> str:
         """The finding below another's headline, as "example gradient (type-2): reconstructs 10 of 10 images"."""
-        return f"{self.names}: {self.word}{' ' if self.word in (RECONSTRUCTS, IDENTIFIES) else ': '}{self.result}"
+        return f"{self.where}: {self.word}{' ' if self.word in (RECONSTRUCTS, IDENTIFIES) else ': '}{self.result}"
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,7 @@ def headline(summary: Summary, audit: Audit | None = None, external: bool = Fals
             found[same] = replace(found[same], points=(*found[same].points, name))
     # A long reason is said once.
     found[1:] = [
-        replace(one, result="as above") if one.result == found[0].result and one.word in REASONED else one
+        replace(one, result=AS_ABOVE) if one.result == found[0].result and one.word in REASONED else one
         for one in found[1:]
     ]
     worst = found[0].points[0] if found else ""
@@ -284,6 +292,8 @@ def _limits(tap: Tap) -> list[tuple[str, str, str]]:
         (f"{upper_limit(limit)} of the {'victims' if rate is IDENTIFIED else noun}", rate.do, rate.done)
         for rate in (ASR, RECOGNISED, IDENTIFIED)
         if (limit := tap.value(rate.excluded)) is not None
+        # A smaller guarantee is in a sentence of its own.
+        and not (rate is IDENTIFIED and tap.guaranteed is not None and tap.guaranteed < limit)
     ]
     # Reconstruction and recognition often have the same limit, which is given once.
     return [limit for place, limit in enumerate(found) if all(limit[0] != before[0] for before in found[:place])]

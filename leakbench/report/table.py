@@ -21,6 +21,7 @@ from leakbench.report.columns import (
     BASELINE_FEATURES,
     PAGE_FIELDS,
     PICKED,
+    RECOGNISED_COLUMN,
     RIGHT_FEATURES,
     RMSE,
     SUCCESS,
@@ -29,6 +30,7 @@ from leakbench.report.columns import (
     VERDICT,
     PointColumn,
     columns,
+    counts_recognition,
     has_records,
     has_targets,
     has_texts,
@@ -126,7 +128,7 @@ def print_headline(found: Headline, console: Console) -> None:
     for place, finding in enumerate(found.findings):
         style = STYLES.get(finding.word, "")
         if place:
-            line = Text(f"  {finding.names}: ") + Text(finding.word, style) + finding.short.split(finding.word, 1)[1]
+            line = Text(f"  {finding.where}: ") + Text(finding.word, style) + finding.short.split(finding.word, 1)[1]
         else:
             line = Text(finding.word.upper(), style) + Text(f": {finding.text}", "bold")
         print_hanging(line, console)
@@ -161,7 +163,8 @@ def _print_details(summary: Summary, console: Console) -> None:
 
 def core_columns(summary: Summary) -> list[PointColumn]:
     """Return the columns that have room next to the leakage point on a terminal of 80 columns, the verdict last."""
-    chosen: tuple[PointColumn, ...] = (SUCCESS, BASELINE, PICKED, RMSE)
+    decisive = RECOGNISED_COLUMN if counts_recognition(summary) else PICKED
+    chosen: tuple[PointColumn, ...] = (SUCCESS, BASELINE, decisive, RMSE)
     if has_targets(summary):
         error = replace(TARGET_COLUMNS[0], text=lambda tap: number(tap.target_error))
         chosen = (SUCCESS, error, TARGET_COLUMNS[1], PICKED)

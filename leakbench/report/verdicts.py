@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from leakbench.measure.rates import EXCLUDABLE, upper_limit
 from leakbench.storage.summary import Summary, Tap
-from leakbench.summary.limits import CANDIDATES, LIMIT
+from leakbench.summary.limits import CANDIDATES
 
 __all__ = ["Said", "guaranteed", "verdicts"]
 
@@ -65,5 +65,5 @@ def guaranteed(tap: Tap) -> str:
         return ""
     return (
         f"Guaranteed by the valid epsilon of the leak: no attacker identifies more than {bound:.3g} of the victims "
-        f"among {CANDIDATES:,} candidates (called a guarantee up to {LIMIT:g})."
+        f"among {CANDIDATES:,} candidates."
     )

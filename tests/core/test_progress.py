@@ -463,8 +463,9 @@ def test_a_quiet_reporter_writes_only_messages() -> None:
     assert report.stream.getvalue() == "half as many\n"
 
 
-def test_a_terminal_redraws_its_line_and_keeps_the_last_one() -> None:
+def test_a_terminal_redraws_its_line_and_keeps_the_last_one(monkeypatch) -> None:
     """A message replaces the progress, which continues below it; the cursor is never hidden."""
+    monkeypatch.setenv("COLUMNS", "100")
     report = Reporter(stream=Terminal())
     report("attack", 0, 2)
     report.say("half as many")
@@ -486,6 +487,35 @@ def test_a_line_on_a_terminal_is_never_wider_than_it(monkeypatch) -> None:
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", report.stream.getvalue())
     assert max(len(line) for line in re.split(r"[\r\n]", shown)) <= 50
     assert "a phase of" in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (
+            170,
+            "attack type-1 (phase 1 of 2): 3 of 10, gradient matching (squared L2, L-BFGS) for 0:20, 0:50 elapsed, LEFT",
+        ),
+        (140, "attack type-1 (phase 1 of 2): 3 of 10, gradient matching (squared L2, L-…, 0:50 elapsed, LEFT"),
+        (90, "attack type-1 (phase 1 of 2): 3 of 10, 0:50 elapsed, LEFT"),
+        (80, "attack type-1 (phase 1 of 2): 3 of 10, LEFT"),
+    ],
+)
+def test_a_narrow_terminal_shows_the_time_left(monkeypatch, width: int, line: str) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    now = Now(monkeypatch)
+    report = Reporter(stream=Terminal())
+    report.plan(["attack type-1", "train"])
+    for done, seconds in enumerate([0, 10, 10, 10]):
+        now.seconds += seconds
+        report("attack type-1", done, 10)
+    report.tick("gradient matching (squared L2, L-BFGS)")
+    now.seconds += 20
+    report.tick()
+    report.close()
+    shown = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", report.stream.getvalue()))
+    assert line.replace("LEFT", "about 1:10 left in this phase") in [text.strip("╺━ ") for text in shown]
+    assert max(map(len, shown)) <= width
 
 
 @pytest.mark.parametrize(

@@ -447,6 +447,14 @@ def test_the_core_table_has_six_columns_and_fits(width: int) -> None:
     assert "PSNR" not in text and "lpips" not in text and "-v also prints 1 note, " in text
 
 
+def test_the_core_table_has_recognition_where_it_is_more_frequent_than_success() -> None:
+    """The verdict may then follow from it. 0.9 is above the ASR of 0.85 at type-2, and 0.8 is not."""
+    summary = summary_of()
+    for share, shown in ((0.8, False), (0.9, True)):
+        summary["taps"]["type-2"].update(recognised=share, null_recognised=0.02)
+        assert ("0.90 (0.02)" in printed(summary, 100, verbose=False)) == shown
+
+
 def test_the_core_table_of_records_has_their_features() -> None:
     summary = summary_of()
     for tap in summary["taps"].values():

@@ -149,7 +149,7 @@ def test_a_client_update_is_the_headline_of_points_that_leak_equally() -> None:
     found = headline_of(summary(at_2=rows(**ALL), at_1=rows(**ALL), at_0=rows(**ALL)))
     assert [finding.points for finding in found.findings] == [("type-1",), ("type-0", "type-2")]
     assert found.findings[1].short == (
-        "server-side update (type-0) and example gradient (type-2): reconstructs 100 of 100 images"
+        "server-side update (type-0) and example gradient (type-2), each: reconstructs 100 of 100 images"
     )
 
 
@@ -171,8 +171,19 @@ def test_a_guarantee_is_a_sentence_of_its_own() -> None:
     of["taps"]["type-1"]["guaranteed"] = 0.0123
     assert headline_of(of).findings[0].guaranteed == (
         "Guaranteed by the valid epsilon of the leak: no attacker identifies more than 0.0123 of the victims among 1,000"
-        " candidates (called a guarantee up to 0.02)."
+        " candidates."
     )
+
+
+@pytest.mark.parametrize("victims", [10, 200])
+def test_a_measured_limit_above_the_guarantee_is_not_in_the_headline(victims: int) -> None:
+    of = summary(at_1=rows(victims=victims))
+    result = headline_of(of).findings[0].result
+    for guarantee, said in ((None, True), (0.9, True), (1e-4, False)):
+        of["taps"]["type-1"]["guaranteed"] = guarantee
+        now = headline_of(of).findings[0].result
+        assert ("identif" in now) == said
+        assert said is (now == result)
 
 
 @pytest.mark.parametrize(
