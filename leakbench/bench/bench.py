@@ -126,7 +126,7 @@ def _size(quick: bool, repeats: int | None, outer: int | None) -> Size:
 
 
 def _table(found: Bench) -> list[str]:
-    lines = [f"{'key':<29}{'minimum':>10}{'median':>10}{'maximum':>10}  {'unit':<7}aim on two cores"]
+    lines = [f"{'key':<29}{'minimum':>10}{'median':>10}{'maximum':>10}  {'unit':<7}aim on two idle cores"]
     for key, figure in found.figures.items():
         if figure.values:
             three = "".join(f"{value:>10.4g}" for value in (figure.minimum, figure.median, figure.maximum))
@@ -147,4 +147,5 @@ def _about(found: Bench) -> list[str]:
     warnings = [f"warning: {text}" for text in m.warnings()]
     about = f"{m.cpu}, {m.cores} cores, {m.threads} threads, torch {m.versions['torch']}; load before, after: {loads}"
     parts = [line for key, figure in found.figures.items() if figure.said for line in _parts(key, figure)]
-    return [about, *warnings, *parts]
+    less = ["--quick does less of each work, for which ratios are smaller: the aims are for the command without it"]
+    return [about, *warnings, *(less if found.quick else []), *parts]

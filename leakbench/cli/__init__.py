@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+import sysconfig
+import traceback
 from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 if "OMP_WAIT_POLICY" not in os.environ:
@@ -67,7 +70,19 @@ def main() -> None:
                 _fail(f"{where}: {error.strerror or error}", debug)
             if out_of_memory(error):  # Of what is not done for some victims or clients at a time.
                 _fail(f"memory: not enough{wanted(error)}; {_lower()}", debug)
-            _fail(f"a bug in leakbench ({type(error).__name__}: {error}); --debug shows where", debug, BUG)
+            _fail(f"{_culprit(error)} ({type(error).__name__}: {error}); --debug shows where", debug, BUG)
+
+
+def _culprit(error: Exception) -> str:
+    """Return whose mistake an unforeseen error is: that of leakbench, or of the innermost line of code that no library has."""
+    home, libraries = Path(__file__).parents[1], set(map(Path, sysconfig.get_paths().values()))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_relative_to(home):
+            break
+        if file.is_file() and not any(file.is_relative_to(library) for library in libraries):
+            return f"an error in {file}, line {frame.lineno}"
+    return "a bug in leakbench"
 
 
 def _message(error: click.ClickException) -> str:

@@ -3,11 +3,13 @@
 import errno
 import gzip
 import hashlib
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -540,14 +542,22 @@ def test_a_report_of_a_file(refused):
     assert names_all(refused("report", "taken"), "taken")
 
 
-def test_an_unexpected_error_is_one_line_too(monkeypatch, capsys):
-    def breaks(*_: object) -> None:
-        raise ZeroDivisionError("two\nlines")
-
-    monkeypatch.setattr("leakbench.catalog.list_kind", breaks)
+def test_an_unexpected_error_is_one_line_too(monkeypatch, capsys, tmp_path):
+    """It is a bug of leakbench, also where a library raises it, unless other code was called, such as a part of one's own."""
+    monkeypatch.setattr("leakbench.catalog.list_kind", "not a function")
     code, out, err = called(monkeypatch, capsys, "list")
     assert (code, out) == (70, "")
-    assert err == "leakbench: a bug in leakbench (ZeroDivisionError: two lines); --debug shows where\n"
+    assert err == "leakbench: a bug in leakbench (TypeError: 'str' object is not callable); --debug shows where\n"
+    monkeypatch.setattr("leakbench.catalog.list_kind", partial(json.loads, "two\nlines"))
+    _, _, err = called(monkeypatch, capsys, "list")
+    assert err.startswith("leakbench: a bug in leakbench (") and err.count("\n") == 1
+    own = tmp_path / "own_part.py"
+    own.write_text("import json\n\ndef part(kind):\n    return json.loads(kind + '?')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("leakbench.catalog.list_kind", importlib.import_module("own_part").part)
+    code, out, err = called(monkeypatch, capsys, "list")
+    assert (code, out) == (70, "")
+    assert err.startswith(f"leakbench: an error in {own}, line 4 (JSONDecodeError: ") and err.count("\n") == 1
 
 
 def test_debug_shows_the_place(monkeypatch, capsys):
