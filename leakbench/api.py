@@ -118,6 +118,8 @@ def run_request(
         reporter.say(f"device: {described(torch.device(cell.settings.device))}")
     folder = out or Path("runs") / cell.name
     with open_run(folder, identity(cell, command), own=out is None, say=reporter.say) as opened:
+        if opened.manifest["complete"]:
+            reporter.note(f"{folder}: complete, nothing is measured again")
         execute(cell, opened, reporter)
         report_into(opened)
         finished = read_finished(folder)

@@ -118,6 +118,12 @@ def test_a_result_equals_the_content_of_its_folder(result: leakbench.Result) -> 
     assert repr(opened) == f"<Result of {str(result.folder)!r}: {result.verdict}>"
 
 
+def test_a_complete_run_is_read_again_and_says_so(result: leakbench.Result, capsys: pytest.CaptureFixture[str]) -> None:
+    again = leakbench.run(out=result.folder, quiet=False, **SMALL)
+    assert str(again) == str(result)
+    assert f"{result.folder}: complete, nothing is measured again\n" in capsys.readouterr().err
+
+
 def test_the_table_has_the_core_columns(result: leakbench.Result) -> None:
     table = result.table()
     assert list(table.index) == ["type-2"] and table.loc["type-2", "victims"] == 2
