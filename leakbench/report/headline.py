@@ -292,7 +292,7 @@ def _limits(tap: Tap) -> list[tuple[str, str, str]]:
         (f"{upper_limit(limit)} of the {'victims' if rate is IDENTIFIED else noun}", rate.do, rate.done)
         for rate in (ASR, RECOGNISED, IDENTIFIED)
         if (limit := tap.value(rate.excluded)) is not None
-        # A smaller guarantee is in a sentence of its own.
+        # A smaller guarantee has its own sentence.
         and not (rate is IDENTIFIED and tap.guaranteed is not None and tap.guaranteed < limit)
     ]
     # Reconstruction and recognition often have the same limit, which is given once.

@@ -543,7 +543,7 @@ def test_a_report_of_a_file(refused):
 
 
 def test_an_unexpected_error_is_one_line_too(monkeypatch, capsys, tmp_path):
-    """It is a bug of leakbench, also where a library raises it, unless other code was called, such as a part of one's own."""
+    """It is a bug of leakbench, also where a library raises it, unless other code was called, such as a user's part."""
     monkeypatch.setattr("leakbench.catalog.list_kind", "not a function")
     code, out, err = called(monkeypatch, capsys, "list")
     assert (code, out) == (70, "")
