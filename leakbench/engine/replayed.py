@@ -66,9 +66,8 @@ READS = frozenset({"apply_", "data_ptr", "map2_", "map_", "numpy", "tolist"})
 HANDS_OVER = frozenset({"_to_dlpack", "_to_dlpack_versioned"})
 """Functions in C that give a tensor's memory to others."""
 
-READS_LISTS = frozenset({torch.as_tensor, torch.asarray, torch.tensor, Tensor.new_tensor})
-"""Functions that read the numbers of tensors in a list without an operation."""
-
+READS_LISTS = frozenset({"as_tensor", "asarray", "new_tensor", "tensor"})
+"""Functions in C that read the numbers of tensors in a list without an operation."""
 
 ANOTHER_PATH = frozenset(
     {
@@ -142,6 +141,10 @@ class Replayed:
         if first or self.called.bit_count() == 1 or self.called % EVERY == 0:
             results = self.function(point)
             apart = _apart(replay, point, results)
+            # Without a value, the replay failed.
+            if apart is None:
+                self.replay = None
+                return results
             if apart > ROUNDING and not first:
                 raise InputError(
                     f"attack: evaluation {self.called} of a search differs from its replay, so that the function that is searched"
@@ -160,13 +163,16 @@ class Replayed:
             return self.function(point)
 
 
-def _apart(replay: _Replay, point: Tensor, results: tuple[Tensor, ...]) -> float:
-    """Return the largest difference of a replay from the results, as a share of the largest number; infinite without a replay."""
+def _apart(replay: _Replay, point: Tensor, results: tuple[Tensor, ...]) -> float | None:
+    """Return the largest difference of a replay from the results, as a share of the largest number; None if it fails."""
     try:
-        return max((_difference(*both) for both in zip(results, replay(point), strict=True)), default=0.0)
+        found = replay(point)
     except Exception:
-        # Another number of results, or an operation that does not take the memory of a block.
+        # An operation may refuse some numbers, or not take the memory of a block.
+        return None
+    if len(found) != len(results):
         return math.inf
+    return max(map(_difference, results, found), default=0.0)
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
@@ -311,41 +317,39 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Reader(TorchFunctionMode):
     """Tells a recorder which memory Python reads without an operation, and which functions cannot be recorded.
 
-    Derivatives and hooks run without this mode, so that methods in C are seen by Python's own hook of calls.
+    Derivatives and hooks run without this mode, so that Python's own hook of calls sees what they call in C, without arguments.
     """
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
         self.recorder = recorder
-        self.hooked = sys.getprofile() is None  # A profiler keeps its hook.
 
     def __enter__(self) -> Self:
         """Begin to read."""
         super().__enter__()  # type: ignore[no-untyped-call]
-        if self.hooked:
-            sys.setprofile(self._called)
+        sys.setprofile(self._called)
         return self
 
     def __exit__(self, *raised: Any) -> None:
         """End."""
-        if self.hooked:
-            sys.setprofile(None)
+        sys.setprofile(None)
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def _called(self, frame: Any, event: str, function: Any) -> None:
-        if event == "c_call" and function.__name__ in READS:
+        if event != "c_call":
+            return
+        if function.__name__ in READS:
             self._reads(getattr(function, "__self__", None))
-        if event == "c_call" and function.__name__ in HANDS_OVER:
+        alone = frame.f_code is not _Reader.__torch_function__.__code__ and not torch._C._len_torch_function_stack()
+        if function.__name__ in HANDS_OVER or (function.__name__ in READS_LISTS and alone):
             self.recorder.give_up()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call the function."""
-        if getattr(func, "__name__", "") in READS:
-            self._reads(args[:1])
-        if func in READS_LISTS:
-            self._reads([a for a in args if not isinstance(a, Tensor)])
+        if getattr(func, "__name__", "") in READS_LISTS:
+            self._reads([a for a in (*args, *(kwargs or {}).values()) if not isinstance(a, Tensor)])
         if func in ANOTHER_PATH:
             self.recorder.give_up()
         return func(*args, **(kwargs or {}))
@@ -403,6 +407,8 @@ def _recorded(
     function: Function, point: Tensor, changing: tuple[Tensor, ...], arena: Arena
 ) -> tuple[tuple[Tensor, ...] | None, _Replay | None]:
     """Return the function's results if it cannot be called again, and its replay if it has one."""
+    if sys.getprofile() is not None:  # A profiler needs the hook of `_Reader`.
+        return None, None
     own = point.detach().clone()
     recorder = _Recorder(point.device)
     try:
@@ -600,7 +606,7 @@ class Replays:
                 found = Replayed(function, self.arena, self.changing)
                 if len(self.functions) == SETS:
                     oldest, (_, last) = next(iter(self.functions.items()))
-                    if self.calls - last <= IN_TURN:
+                    if self.calls - last < IN_TURN:
                         return found
                     del self.functions[oldest]
             self.functions[key] = found, self.calls

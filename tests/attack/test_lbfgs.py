@@ -158,6 +158,32 @@ def test_finished_victims_leave_without_changing_the_others() -> None:
     torch.testing.assert_close(together.points, alone.points, rtol=0, atol=0)
 
 
+def test_a_victim_is_the_same_alone_and_with_others() -> None:
+    """Also where it waits or refuses pairs while others store theirs, with a history that is full."""
+    rng = torch.Generator().manual_seed(2)
+    start = torch.randn(6, 5, generator=rng, dtype=torch.float64) * torch.arange(1, 7)[:, None]
+
+    def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = points.clone().requires_grad_()
+        values = rugged(leaf, torch.zeros(1, 5, dtype=leaf.dtype))
+        return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
+
+    def search(points: Tensor) -> Lbfgs:
+        found = Lbfgs(points.clone(), history=3, inner=6, tolerance_change=0.02)
+        for _ in range(4):
+            found.step(objective)
+        return found
+
+    together = search(start)
+    assert len(set(together.stored.tolist())) > 1
+    assert together.stored.max() > 3
+    for victim in range(6):
+        alone = search(start[[victim]])
+        assert together.evaluations[victim] == alone.evaluations[0]
+        assert together.stored[victim] == alone.stored[0]
+        torch.testing.assert_close(together.points[victim], alone.points[0], rtol=1e-9, atol=1e-12)
+
+
 def test_directions_are_those_of_the_recursion_over_the_pairs() -> None:
     """Nocedal and Wright, Algorithm 7.4, on histories of different lengths, one of them full and wrapped around, to 1e-9."""
     rng = torch.Generator().manual_seed(11)

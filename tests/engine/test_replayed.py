@@ -18,7 +18,7 @@ from leakbench.core.errors import InputError
 from leakbench.engine import replayed
 from leakbench.engine.replayed import Arena, Replayed, Replays
 
-MATRIX, COUNTED = torch.rand(6, 6, generator=torch.Generator().manual_seed(0)), torch.zeros(())
+MATRIX = torch.rand(6, 6, generator=torch.Generator().manual_seed(0))
 KERNEL = torch.rand(4, 2, 3, 3, generator=torch.Generator().manual_seed(1))
 
 
@@ -185,11 +185,6 @@ def test_a_block_that_is_too_small_is_not_lent() -> None:
     assert len(arena.blocks) == len(sizes) + 1
 
 
-def counted(x: Tensor) -> Tensor:
-    COUNTED.add_(1)
-    return x * COUNTED
-
-
 def asserted(x: Tensor) -> Tensor:
     torch.ops.aten._assert_async(x.isfinite().all())
     return x
@@ -224,6 +219,8 @@ STRANGE: dict[str, Callable[[Tensor], Tensor]] = {
     "nested tensors": lambda x: torch.nested.nested_tensor([x[0], x[1][:3]]).to_padded_tensor(0.0),
     "sparse numbers": lambda x: (x.relu().to_sparse() * 2).to_dense(),
     "a sparse constant": lambda x: x * torch.eye(6).to_sparse().to_dense(),
+    "a list given by name": lambda x: x * torch.tensor(data=[n.floor() for n in x[0]]),
+    "an object given by name": lambda x: x * torch.asarray(obj=[n.floor() for n in x[0]]),
     "a list as a tensor": lambda x: x * torch.as_tensor([n.floor() for n in x[0]]),
     "a list as an array": lambda x: x * torch.asarray([n.floor() for n in x[0]]),
     "an address that decides": lambda x: x * 2 if ctypes.c_float.from_address(x.data_ptr()).value < 50 else x,
@@ -290,7 +287,7 @@ class Reading(torch.autograd.Function):
     """The identity, whose derivative reads numbers in one of several ways."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, read: Callable[[Tensor], float]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, read: Callable[[Tensor], Any]) -> Tensor:
         ctx.read = read
         return x.clone()
 
@@ -299,7 +296,11 @@ class Reading(torch.autograd.Function):
         return grads[0] * ctx.read(grads[0].detach()), None
 
 
-READ_IN_A_DERIVATIVE: dict[str, Callable[[Tensor], float]] = {
+READ_IN_A_DERIVATIVE: dict[str, Callable[[Tensor], Any]] = {
+    "a tensor of numbers": lambda g: torch.tensor([n.floor() for n in g[0]]),
+    "numbers as a tensor": lambda g: torch.as_tensor([n.floor() for n in g[0]]),
+    "numbers as an array": lambda g: torch.asarray([n.floor() for n in g[0]]),
+    "a new tensor": lambda g: g.new_tensor([n.floor() for n in g[0]]),
     "tolist": lambda g: g.tolist()[0][0],
     "numpy": lambda g: float(g.numpy()[0, 0]),
     "a view of NumPy": lambda g: float(np.asarray(g)[0, 0]),
@@ -326,17 +327,19 @@ def test_a_derivative_or_a_hook_that_reads_numbers_is_not_replayed(name: str) ->
     assert sys.getprofile() is None
 
 
-def test_a_profiler_keeps_its_hook() -> None:
-    seen = list[str]()
-    sys.setprofile(lambda frame, event, what: seen.append(event))
+def test_nothing_is_recorded_under_a_profiler_which_keeps_its_hook() -> None:
+    sys.setprofile(hook := lambda frame, event, what: None)
     try:
         some = check(lambda x: (x * 2,))
+        assert sys.getprofile() is hook
     finally:
-        hook = sys.getprofile()
         sys.setprofile(None)
-    assert hook is not None
-    assert seen
-    assert some.replay is not None
+    assert some.replay is None
+    assert check(lambda x: (x * 2,)).replay is not None
+
+
+def test_a_tensor_as_a_tensor_is_replayed() -> None:
+    assert check(lambda x: (torch.as_tensor(x) * torch.tensor([1.0, 2.0])[1],)).replay is not None
 
 
 def test_a_replay_with_another_number_of_results_is_given_up() -> None:
@@ -364,29 +367,35 @@ def test_a_replay_that_fails_later_is_given_up() -> None:
     assert some.replay is None
 
 
-def test_lanes_are_looked_up_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many more sets than are kept, and threads that take turns as often as possible."""
-    monkeypatch.setattr(replayed, "SETS", 2)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    replays, failed = Replays(), list[Exception]()
+def test_threads_look_lanes_up_one_after_the_other() -> None:
+    replays, held = Replays(), list[bool]()
 
-    def work(first: int) -> None:
-        try:
-            for n in range(300):
-                replays(torch.tensor([first, n % 5]), lambda x: (x,))
-        except Exception as error:
-            failed.append(error)
+    class Watched(dict[tuple[int, ...], tuple[Replayed, int]]):
+        def pop(self, *args: Any) -> Any:
+            held.append(replays.lock.locked())
+            return super().pop(*args)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
-    assert failed == []
+        def __setitem__(self, *args: Any) -> None:
+            held.append(replays.lock.locked())
+            super().__setitem__(*args)
+
+    replays.functions = Watched()
+    for n in (1, 2, 1):
+        replays(torch.tensor([n]), lambda x: (x,))
+    assert held == [True] * 6
+
+
+def test_a_replay_that_fails_where_it_is_compared_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call 8 is compared, and call 7 is not."""
+    for call in (7, 8):
+        some, at = Replayed(lambda x: (x * 2,), Arena()), points(9, 3)
+        for x in at[: call - 1]:
+            some(x)
+        assert some.replay is not None
+        with monkeypatch.context() as failing:
+            failing.setattr(torch.Tensor, "copy_", None)
+            assert torch.equal(some(at[call])[0], at[call] * 2)
+        assert some.replay is None
 
 
 def test_random_numbers_are_drawn_each_time() -> None:
@@ -404,11 +413,12 @@ def test_random_numbers_are_drawn_each_time() -> None:
         assert some.replay is None
 
 
-def test_a_function_that_changes_another_tensor_is_called_each_time() -> None:
-    some = Replayed(lambda x: (counted(x),), Arena())
-    before = float(COUNTED)
+@pytest.mark.parametrize("part", [lambda t: t, lambda t: t.view(-1), lambda t: t[0]])
+def test_a_function_that_changes_another_tensor_is_called_each_time(part: Callable[[Tensor], Tensor]) -> None:
+    counted = torch.zeros(2, 3)
+    some = Replayed(lambda x: (x + part(counted).add_(1).max(),), Arena())
     found = [float(some(torch.ones(()))[0]) for _ in range(6)]
-    assert found == [before + 1 + n for n in range(6)]
+    assert found == [2 + n for n in range(6)]
 
 
 def test_a_function_of_something_else_is_found_at_the_first_replay() -> None:

@@ -136,14 +136,19 @@ def test_a_resumed_search_reports_its_finished_share_of_iterations() -> None:
     assert not complete
 
 
-def test_a_search_saved_with_other_tensors_starts_again() -> None:
+@pytest.mark.parametrize(("without", "more"), [("inverse", "crossed"), ("inverse", None), (None, "extra")])
+def test_a_search_saved_with_other_tensors_starts_again(without: str | None, more: str | None) -> None:
     """Another version of a search saves other tensors; their numbers would not continue this one."""
     point, wanted, broken = seen_and_attacker(attack="cpl"), Kept(), Kept(2)
     complete = attack_trace(*point, Reporter(quiet=True), wanted)
     with pytest.raises(KeyboardInterrupt):
         attack_trace(*point, Reporter(quiet=True), broken)
     for state in broken.values():
-        state["search.crossed"] = state.pop("search.inverse")
+        some = state["search.inverse"]
+        if without:
+            del state[f"search.{without}"]
+        if more:
+            state[f"search.{more}"] = some
     broken.left = None
     report = Reporter(stream=io.StringIO())
     assert_same(attack_trace(*point, report, broken), complete)

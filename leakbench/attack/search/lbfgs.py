@@ -114,9 +114,8 @@ class Lbfgs:
         """Move each running victim along its direction; return (V,) bool, which victims moved."""
         first = self.iterations == 0
         self.iterations += running
-        new = self._remember(running & ~first, gradient)
-        direction = torch.where(first[:, None], -gradient, self._downhill(gradient, new))
-        self.direction = torch.where(running[:, None], direction, self.direction)
+        new = self._remember(running, gradient)
+        self.direction = torch.where(running[:, None], self._downhill(gradient, new), self.direction)
         self.before = torch.where(running[:, None], gradient, self.before)
         shortest = (1.0 / gradient.abs().sum(1)).clamp_max(1.0)
         length = torch.where(first, shortest, torch.ones_like(shortest)) * self.learning_rate
@@ -129,7 +128,7 @@ class Lbfgs:
         return running
 
     def _remember(self, running: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the pair of each running victim whose curvature is positive; return those victims (n,) and their slots (n,)."""
+        """Store the pair of each running victim whose curvature is above 1e-10; return those victims (n,) and their slots (n,)."""
         difference = gradient - self.before
         step = self.direction * self.length[:, None]
         product = (difference * step).sum(1)
@@ -140,8 +139,8 @@ class Lbfgs:
             self._reserve(int(slots.max()) + 1)
             self.pairs[victims, slots] = torch.stack([difference, step], 1)[victims]
             self.curvatures[victims, slots] = product[victims].double()
+            # The oldest pair's column has only its diagonal.
             self.inverse[victims, slots] = 0
-            self.inverse[victims, :, slots] = 0
             self.stored += store
             self.scale = torch.where(store, product / difference.square().sum(1), self.scale)
         return victims, slots
@@ -157,13 +156,13 @@ class Lbfgs:
             self.inverse, self.squared = pad(self.inverse, (0, more, 0, more)), pad(self.squared, (0, more, 0, more))
 
     def _downhill(self, gradient: Tensor, new: tuple[Tensor, Tensor]) -> Tensor:
-        """Return minus the inverse Hessian estimate times the gradient (V, d).
+        """Complete the products of new pairs, and return minus the inverse Hessian estimate times the gradient (V, d).
 
         With S and Y the pairs as columns from the oldest to the newest, R_ij = <s_i, y_j> for i <= j, D its diagonal and c the
         scale of y: for a vector v, u = R^-1 S'v, w = R^-T ((D + c Y'Y) u - c Y'v), and H v = c v + S w - c Y u.
 
         R^-1 is kept instead of R. A new pair adds one column to it, and a dropped one takes its row and column away: as R is
-        triangular, the rest stays as it is. So the order of the slots does not matter.
+        triangular, the rest stays as it is. So the order of the slots does not matter. Before the first pair, H is 1.
 
         Args:
             gradient: Gradients (V, d).

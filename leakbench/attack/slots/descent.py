@@ -53,6 +53,8 @@ class Terms:
 class Search(Protocol):
     """V searches at once.
 
+    Their tensors and whole numbers are saved, and exist before the first step.
+
     Attributes:
         points: Current points (V, d).
         evaluations: (V,) gradient evaluations.
@@ -261,7 +263,7 @@ def _resume(search: Search, state: dict[str, Tensor]) -> None:
     for name in _of_search(state):
         own = name.removeprefix(STATE)
         whole = getattr(search, own)
-        setattr(search, own, state[name] if isinstance(whole, Tensor) else type(whole)(state[name].item()))
+        setattr(search, own, state[name] if isinstance(whole, Tensor) else state[name].item())
 
 
 def evaluations_each(descent: Descent) -> int:
