@@ -175,7 +175,7 @@ def test_a_thousand_victims_stay_below_five_megabytes(tmp_path: Path) -> None:
     page = write_report(folder).read_text()
     assert 1_000_000 < len(page) < 5_000_000
     assert re.search(r"The first \d+ of 1,000 victims", page)
-    assert "of 7,000 examples under attack" in page
+    assert "of 7,000 lines, one for each example under attack" in page
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (3, 224, 224), (30,)])
