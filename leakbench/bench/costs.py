@@ -142,8 +142,9 @@ def fitted(counts: Sequence[dict[str, int]], seconds: Sequence[float]) -> Expone
 def evaluation_ms(size: Size) -> Figure:
     """Return the milliseconds of one evaluation for all victims of `BASE`, and the exponents of the sizes around it."""
     attacks = FULL if size.sizes else FEW
-    taken = [[_seconds(attacked) for attacked in attacks] for _ in range(size.repeats)]
-    alone = [_seconds(ONE) for _ in range(size.repeats)]
+    repeats = size.repeats if size.sizes else size.rarely
+    taken = [[_seconds(attacked) for attacked in attacks] for _ in range(repeats)]
+    alone = [_seconds(ONE) for _ in range(repeats)]
     times = [float(np.median(each)) for each in zip(*taken, strict=True)]
     fit = fitted([attacked.counts() for attacked in attacks], times)
     base = BASE.counts()

@@ -240,7 +240,7 @@ def test_an_evaluation_is_timed_at_each_size(monkeypatch: pytest.MonkeyPatch) ->
         return (0.5, 2.0, 1.0)[calls[attacked] - 1] * 5 * attacked.victims * attacked.batch**2 / 1000
 
     monkeypatch.setattr(costs, "_seconds", seconds)
-    found = costs.evaluation_ms(dataclasses.replace(QUICK, repeats=3))
+    found = costs.evaluation_ms(dataclasses.replace(QUICK, rarely=3))
     assert found.values == pytest.approx((160.0, 640.0, 320.0))
     for name, power in {"victims": 1, "batch": 2, "parameters": 0, "pixels": 0}.items():
         assert found.parts[f"exponent of the {name}"] == pytest.approx(power, abs=1e-9)
