@@ -27,6 +27,7 @@ from leakbench.measure.rates import (
     TARGET_ERROR,
     Rate,
 )
+from leakbench.report.headline import is_above_baseline
 from leakbench.report.words import factors, gives_fewer, interval, number, spanned
 from leakbench.storage.summary import Summary, Tap
 
@@ -345,8 +346,8 @@ def core_columns(summary: Summary) -> tuple[PointColumn, ...]:
 
 
 def counts_recognition(summary: Summary) -> bool:
-    """Return whether recognition is more frequent than success at a leakage point, where the verdict may follow from it."""
-    return any((tap.recognised or 0.0) > (tap.asr or 0.0) for tap in summary.taps.values())
+    """Return whether the verdict on a leakage point follows from recognition, and not from success."""
+    return any(is_above_baseline(tap, RECOGNISED) and not is_above_baseline(tap, ASR) for tap in summary.taps.values())
 
 
 def with_values(columns: tuple[PointColumn, ...], summary: Summary) -> tuple[PointColumn, ...]:

@@ -24,7 +24,7 @@ from leakbench.summary.verdict import above_baseline
 if TYPE_CHECKING:
     from leakbench.auditing.verdict import Audit
 
-__all__ = ["COLOURS", "STYLES", "Finding", "Headline", "headline", "headline_html"]
+__all__ = ["COLOURS", "STYLES", "Finding", "Headline", "headline", "headline_html", "is_above_baseline"]
 
 STYLES = {
     RECONSTRUCTS: "bold red",
@@ -247,18 +247,18 @@ def _place_of(name: str) -> tuple[str, str]:
 def _reconstructed(tap: Tap, reason: str) -> tuple[str, str]:
     """Return (what was reconstructed, what the baseline guess reaches), by the first measurement that is above the baseline."""
     total, noun = tap.victims * tap.batch, _noun(tap)
-    if _above(tap, ASR):
+    if is_above_baseline(tap, ASR):
         return _count(tap.asr, total, noun), f"baseline guess: {_count(tap.null_asr, total)}"
-    if _above(tap, FEATURES):
+    if is_above_baseline(tap, FEATURES):
         right, guess = (f"{100 * tap.value(field):.0f} %" for field in (FEATURES.name, FEATURES.baseline))
         return f"{right} of the features of {total} {noun}", f"baseline guess: {guess}"
-    if _above(tap, RECOGNISED):
+    if is_above_baseline(tap, RECOGNISED):
         guess = _count(tap.null_recognised, total)
         return f"{_count(tap.recognised, total, noun)} recognisably", f"baseline guess: {guess}"
     return reason.partition(", significantly")[0], ""
 
 
-def _above(tap: Tap, rate: Rate) -> bool:
+def is_above_baseline(tap: Tap, rate: Rate) -> bool:
     """Say whether a measurement is above the baseline guess's, significantly where its interval is known."""
     share, guess = tap.value(rate.name), tap.value(rate.baseline)
     if share is None or guess is None:

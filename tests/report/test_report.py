@@ -447,12 +447,16 @@ def test_the_core_table_has_six_columns_and_fits(width: int) -> None:
     assert "PSNR" not in text and "lpips" not in text and "-v also prints 1 note, " in text
 
 
-def test_the_core_table_has_recognition_where_it_is_more_frequent_than_success() -> None:
-    """The verdict may then follow from it. 0.9 is above the ASR of 0.85 at type-2, and 0.8 is not."""
+@pytest.mark.parametrize(("asr", "recognised", "shown"), [(0.85, 0.9, False), (0.0, 0.9, True), (0.0, 0.0, False)])
+def test_the_core_table_has_recognition_where_the_verdict_follows_from_it(
+    asr: float, recognised: float, shown: bool
+) -> None:
+    """Above the baseline guess, while success is not."""
     summary = summary_of()
-    for share, shown in ((0.8, False), (0.9, True)):
-        summary["taps"]["type-2"].update(recognised=share, null_recognised=0.02)
-        assert ("0.90 (0.02)" in printed(summary, 100, verbose=False)) == shown
+    tap = summary["taps"]["type-2"]
+    tap.update(recognised=recognised, null_recognised=0.0, asr=asr, asr_low=asr, asr_high=asr)
+    assert (f"{recognised:.2f} (0.00)" in printed(summary, 100, verbose=False)) == shown
+    assert (f"{recognised:.2f} (0.00)" in str(core_table(Summary.of(summary)))) == shown
 
 
 def test_the_core_table_of_records_has_their_features() -> None:
