@@ -201,7 +201,7 @@ STRANGE: dict[str, Callable[[Tensor], Tensor]] = {
     "an array": lambda x: torch.from_numpy(x.numpy(force=True).copy()) * 2,
     "a tensor that gets other memory": lambda x: torch.empty(0).set_(x + 1) * 2,
     "complex numbers": lambda x: torch.view_as_real(torch.fft.fft(x).conj().resolve_conj()),
-    "results beside a change": lambda x: torch.ops.aten._native_batch_norm_legit(
+    "results and a change": lambda x: torch.ops.aten._native_batch_norm_legit(
         x, None, None, torch.zeros(6), torch.ones(6), True, 0.1, 1e-5
     )[0],
     "running statistics": lambda x: f.batch_norm(x, torch.zeros(6), torch.ones(6), training=True),

@@ -402,7 +402,7 @@ def test_a_truth_among_the_public_examples_is_another_attack(tmp_path: Path) -> 
 def test_without_the_truth_a_search_that_was_not_checked_is_repeated(
     tmp_path: Path, without_searches: Callable[[], None]
 ) -> None:
-    """With the truth, `autoleak` tries public examples only after a failure, which nobody knows without it."""
+    """With the truth, `autoleak` tries public examples only after a failure, which is unknown without it."""
     trace, attacker = seen_and_attacker()
     unknown = dataclasses.replace(trace, truth=None), attacker
     attacked((trace, attacker), tmp_path / "one")
