@@ -230,8 +230,8 @@ def test_a_phase_that_makes_up_for_its_delay_is_not_slower_than_estimated(monkey
 
 
 def test_some_seconds_more_are_not_a_delay(monkeypatch) -> None:
-    """Items of 10 s, then one of 15 s or of 40 s, with lines every 10 s: only the second one is a delay."""
-    for seconds, late in ((15, False), (40, True)):
+    """Items of 10 s, then one of 15 s or of 25 s, with lines every 10 s: only the second one is a delay."""
+    for seconds, late in ((15, False), (25, True)):
         now = Now(monkeypatch)
         report = Reporter(stream=io.StringIO(), every=10.0)
         for done, each in enumerate([0, 10, 10, seconds]):
