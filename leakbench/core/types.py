@@ -23,6 +23,7 @@ __all__ = [
     "Generators",
     "HidesDraws",
     "IntegerNoise",
+    "Kind",
     "Local",
     "Network",
     "Parameters",
@@ -282,6 +283,10 @@ class Local:
     weights: Tensor | None = None
 
 
+Kind: TypeAlias = Literal["example", "batch", "update"]
+"""What a member of a signal is: an example's gradient, the mean gradient of a batch, or a client's update."""
+
+
 @dataclass(frozen=True)
 class Signal:
     """Gradients or updates on their way through the four stations of a defense.
@@ -296,6 +301,9 @@ class Signal:
             statistics of batch normalisation use it too. What is named `server.*` goes from the server's station to that of the
             next round alone; neither a client nor an attacker gets it.
         local: The client's network and examples; None at the server.
+        kind: What a member is.
+        zeroed: {kind of members: (lanes,)}, how many were not finite and count as zero since (`finite`); a kind without any may be
+            missing.
     """
 
     grads: Parameters
@@ -304,6 +312,8 @@ class Signal:
     facts: tuple[Fact, ...] = ()
     memory: Parameters = field(default_factory=dict)
     local: Local | None = None
+    kind: Kind = "update"
+    zeroed: Parameters = field(default_factory=dict)
 
     @property
     def lanes(self) -> int:
@@ -319,6 +329,26 @@ class Signal:
         """Return the signal with new gradients and sensitivity and one more fact."""
         return dataclasses.replace(self, grads=grads, sensitivity=sensitivity, facts=(*self.facts, fact))
 
+    def finite(self) -> Signal:
+        """Return the signal with zeros for each member with a coordinate that is not finite.
+
+        A clip multiplies by a factor, and no factor bounds such a member. Every transform that bounds the members calls this first.
+        """
+        # A sum that is finite shows that all its terms are, at the price of reading them once.
+        if bool(torch.stack([g.detach().flatten(2).sum(2) for g in self.grads.values()]).isfinite().all()):
+            return self
+        whole = torch.stack([g.detach().flatten(2).isfinite().all(2) for g in self.grads.values()]).all(0)
+        return self.without(~whole)
+
+    def without(self, lost: Tensor) -> Signal:
+        """Return the signal with zeros for the members where `lost` (lanes, members) is true, and count these."""
+        grads = {n: g.masked_fill(lost.reshape(*lost.shape, *[1] * (g.dim() - 2)), 0) for n, g in self.grads.items()}
+        weights = None if self.local is None else self.local.weights
+        if self.kind == "example" and weights is not None and weights.shape == lost.shape:
+            lost = lost & (weights != 0)  # Padding is not an example.
+        counted = lost.sum(1) + self.zeroed.get(self.kind, 0)
+        return dataclasses.replace(self, grads=grads, zeroed={**self.zeroed, self.kind: counted})
+
     def remembering(self, name: str, value: Tensor) -> Signal:
         """Return the signal with `value` (lanes, holders, *m) in the memory under `name`."""
         return dataclasses.replace(self, memory={**self.memory, name: value})
@@ -328,7 +358,8 @@ class Signal:
         grads = {name: g.reshape(-1, cohort, *g.shape[2:]) for name, g in self.grads.items()}
         memory = {name: m.reshape(-1, cohort, *m.shape[2:]) for name, m in self.memory.items()}
         scale = None if self.sensitivity is None else self.sensitivity.reshape(-1, cohort).amax(1)
-        return dataclasses.replace(self, grads=grads, sensitivity=scale, memory=memory, local=None)
+        zeroed = {kind: count.reshape(-1, cohort).sum(1) for kind, count in self.zeroed.items()}
+        return dataclasses.replace(self, grads=grads, sensitivity=scale, memory=memory, local=None, zeroed=zeroed)
 
     def mean(self, members: int | None = None) -> Signal:
         """Merge the members into one: their sum divided by `members`. The memory of several holders becomes their mean.
@@ -359,7 +390,17 @@ def joined(signals: list[Signal]) -> Signal:
     memory = {name: torch.cat([s.memory[name] for s in signals]) for name in first.memory}
     scales = [s.sensitivity for s in signals if s.sensitivity is not None]
     scale = torch.cat(scales) if scales else None
-    return dataclasses.replace(first, grads=grads, sensitivity=scale, memory=memory, local=None)
+    return dataclasses.replace(
+        first, grads=grads, sensitivity=scale, memory=memory, local=None, zeroed=_counts_of(signals)
+    )
+
+
+def _counts_of(signals: list[Signal]) -> Parameters:
+    """Return the counts of members that were not finite, {kind: (lanes of all signals,)}."""
+    lanes = next(iter(signals[0].grads.values())).new_zeros
+    kinds = dict.fromkeys(kind for s in signals for kind in s.zeroed)
+    none = {s.lanes: lanes(s.lanes, dtype=torch.int64) for s in signals}
+    return {kind: torch.cat([s.zeroed.get(kind, none[s.lanes]) for s in signals]) for kind in kinds}
 
 
 def without_wrapper(name: str) -> str:

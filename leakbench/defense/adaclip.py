@@ -16,7 +16,7 @@ from torch import Tensor
 from leakbench.core.part import Bound, Fraction, NonNegative, Positive, check_limits, part
 from leakbench.core.rng import normal
 from leakbench.core.types import Clock, Fact, Generators, Parameters, Signal
-from leakbench.defense.by_norm import clip_factor, member_norms, scaled
+from leakbench.defense.by_norm import clip_factor, finite_norms, scaled
 from leakbench.engine.rows import length
 
 __all__ = ["AdaClip", "AdaClipReleased"]
@@ -65,12 +65,12 @@ class AdaClip:
         scale, std = _scale(deviation), self.multiplier * self.norm
         released = _released(signal, mean, scale, self.norm, std, rngs)
         after = {}
-        for n, g in released.items():
+        for n, g in released.grads.items():
             spread = ((g - mean[n]).square() - (scale[n] * std).square()).clamp(self.floor, self.ceiling)
             after[MEAN + n] = torch.lerp(g.mean(1, keepdim=True), mean[n], self.beta1)
             squared = torch.lerp(spread.mean(1, keepdim=True), deviation[n].square(), self.beta2)
             after[DEVIATION + n] = squared.sqrt()
-        return _left(signal, released, after, self.norm, std)
+        return _left(released, after, self.norm, std)
 
 
 @part("transform.adaclip_released")
@@ -101,12 +101,12 @@ class AdaClipReleased:
         scale = _scale(deviation)
         released = _released(signal, mean, scale, 1.0, self.noise_variance, rngs)
         after = {}
-        for n, g in released.items():
+        for n, g in released.grads.items():
             stepped = torch.lerp(g.mean(1, keepdim=True), mean[n], self.beta1)
             spread = ((g - stepped).square() - scale[n].square() * self.noise_variance).clamp(self.floor, self.ceiling)
             after[MEAN + n] = stepped
             after[DEVIATION + n] = torch.lerp(spread.mean(1, keepdim=True), deviation[n], self.beta2)
-        return _left(signal, released, after, 1.0, self.noise_variance)
+        return _left(released, after, 1.0, self.noise_variance)
 
 
 def _recalled(signal: Signal, initial: float) -> tuple[Parameters, Parameters]:
@@ -129,25 +129,25 @@ def _scale(deviation: Parameters) -> Parameters:
 
 def _released(
     signal: Signal, mean: Parameters, scale: Parameters, norm: float, std: float, rngs: Generators | None
-) -> Parameters:
+) -> Signal:
+    """Return the signal with its released members; one that is not finite in the scaled coordinates counts as m."""
     apart = {n: (g - mean[n]) / scale[n] for n, g in signal.grads.items()}
-    norms = length(torch.stack(list(member_norms(dataclasses.replace(signal, grads=apart)).values())), 0)
-    factor = clip_factor(norms, norm)
-    noised = {n: scaled(w, factor) + std * normal(w, rngs, signal.members) for n, w in apart.items()}
-    return {n: scale[n] * w + mean[n] for n, w in noised.items()}
+    signal, norms = finite_norms(dataclasses.replace(signal, grads=apart))
+    factor = clip_factor(length(torch.stack(list(norms.values())), 0), norm)
+    noised = {n: scaled(w, factor) + std * normal(w, rngs, signal.members) for n, w in signal.grads.items()}
+    return dataclasses.replace(signal, grads={n: scale[n] * w + mean[n] for n, w in noised.items()})
 
 
 def _like(factor: Tensor, tensor: Tensor) -> Tensor:
     return factor.reshape(*factor.shape, *[1] * (tensor.dim() - 2))
 
 
-def _left(signal: Signal, released: Parameters, after: Parameters, norm: float, std: float) -> Signal:
+def _left(released: Signal, after: Parameters, norm: float, std: float) -> Signal:
     reason = (
         "in AdaClip's coordinates (g - m) / b, which only released gradients shape; others' noise does not add to it"
     )
     noise = Fact("noise", std=std, each=True, reason=reason)
     # The update of s reads each member's own square, so the ledger must not add up the members' noises.
     squares = Fact("other", reason="the square of each released member enters s by itself")
-    facts = (*signal.facts, Fact("clip", norm=norm, rescales=True), noise, squares)
-    memory = {**signal.memory, **after}
-    return dataclasses.replace(signal, grads=released, sensitivity=None, facts=facts, memory=memory)
+    facts = (*released.facts, Fact("clip", norm=norm, rescales=True), noise, squares)
+    return dataclasses.replace(released, sensitivity=None, facts=facts, memory={**released.memory, **after})

@@ -16,7 +16,17 @@ from torch import Tensor
 from leakbench.core.types import Clock, Fact, Signal
 from leakbench.engine.rows import length
 
-__all__ = ["ByNorm", "Norms", "Scaling", "clip_factor", "member_norms", "scale_by_norm", "scaled", "whole_norm"]
+__all__ = [
+    "ByNorm",
+    "Norms",
+    "Scaling",
+    "clip_factor",
+    "finite_norms",
+    "member_norms",
+    "scale_by_norm",
+    "scaled",
+    "whole_norm",
+]
 
 Norms: TypeAlias = dict[str, Tensor]
 """{parameter: (lanes, members)}, the L2 norm of each tensor of each member."""
@@ -61,10 +71,23 @@ def whole_norm(norms: Norms) -> Tensor:
     return found if bool(found.isfinite().all()) else found.where(found.isfinite(), length(stacked, 0))
 
 
+def finite_norms(signal: Signal) -> tuple[Signal, Norms]:
+    """Return `Signal.finite` and the norms of its tensors, which show without another pass that all members are finite."""
+    norms = member_norms(signal)
+    if bool(torch.stack(list(norms.values())).isfinite().all()):
+        return signal, norms
+    whole = signal.finite()
+    return whole, norms if whole is signal else member_norms(whole)
+
+
 def clip_factor(norms: Tensor, bound: float | Tensor) -> Tensor:
-    """Return min(1, bound / norms), (lanes, members); `bound` is a number or has a shape that broadcasts."""
-    # The clamp avoids a division by zero: a zero gradient keeps the factor 1.
-    return (bound / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
+    """Return min(1, bound / norms), (lanes, members); `bound` is a number or has a shape that broadcasts.
+
+    Factors below the normal numbers of the type are coarse, and rounded down, since a member must not exceed its bound.
+    """
+    kind = torch.finfo(norms.dtype)
+    # The clamp avoids a division by zero: a zero gradient keeps the factor 1. Only coarse factors change by the difference.
+    return (bound / norms.clamp_min(kind.tiny) - kind.smallest_normal * kind.eps).clamp(0.0, 1.0)
 
 
 def scaled(grad: Tensor, factor: Tensor) -> Tensor:
@@ -73,7 +96,11 @@ def scaled(grad: Tensor, factor: Tensor) -> Tensor:
 
 
 def scale_by_norm(transform: ByNorm, signal: Signal, clock: Clock) -> Signal:
-    """Return the signal after a transform that reads norms, for a signal that has each member's gradient."""
-    made = transform.by_norm(member_norms(signal), signal.sensitivity, clock)
+    """Return the signal after a transform that reads norms, for a signal that has each member's gradient.
+
+    A member that is not finite counts as zero (`Signal.finite`), so that every factor bounds it.
+    """
+    signal, norms = finite_norms(signal)
+    made = transform.by_norm(norms, signal.sensitivity, clock)
     grads = {n: scaled(g, made.factors[n]) for n, g in signal.grads.items()} if made.factors else signal.grads
     return dataclasses.replace(signal, grads=grads, sensitivity=made.sensitivity, facts=(*signal.facts, *made.facts))

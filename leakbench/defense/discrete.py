@@ -251,6 +251,7 @@ class IntegerShares:
         Raises:
             InputError: If no clip came before, if the clip differs between clients, or if there are too few bits.
         """
+        signal = signal.finite()
         rounding = self.rounding(signal, clock)
         variance = (self.multiplier * rounding.clip / rounding.step) ** 2 / clock.cohort
         grads = signal.grads
@@ -261,12 +262,10 @@ class IntegerShares:
             )
             sent = []
             for lane, rng in zip(_flat(grads), rngs, strict=True):
-                finite = lane.isfinite().all(-1, keepdim=True)  # A diverged update stays one.
                 # The noise is drawn first, so that it is the same for two updates with the same seed.
                 noise = draw((len(lane), rounding.dimension), variance, rng).to(lane.device)
-                whole = encode(lane.where(finite, 0.0), rounding, signs, rng) + noise
-                read = decode(wrap(whole, 2**self.bits), rounding, signs, 1, lane.shape[-1])
-                sent.append(read.where(finite, torch.nan))
+                whole = encode(lane, rounding, signs, rng) + noise
+                sent.append(decode(wrap(whole, 2**self.bits), rounding, signs, 1, lane.shape[-1]))
             grads = _shaped(torch.stack(sent), grads)
         std = math.sqrt(variance) * rounding.step
         # Rounding makes an update longer than the clip before it, which the integer noise states.

@@ -12,7 +12,7 @@ from torch import Tensor
 from leakbench.core.part import NonNegative, part
 from leakbench.core.rng import normal
 from leakbench.core.types import Clock, Fact, Generators, Signal
-from leakbench.defense.by_norm import clip_factor, member_norms, scaled, whole_norm
+from leakbench.defense.by_norm import clip_factor, finite_norms, scaled, whole_norm
 
 __all__ = ["ClipInverted", "ClipMedian"]
 
@@ -35,7 +35,8 @@ class ClipMedian:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes the median, (lanes,)."""
-        norms = whole_norm(member_norms(signal))
+        signal, each = finite_norms(signal)
+        norms = whole_norm(each)
         median = _median(norms)
         factor = clip_factor(norms, median)
         grads = {name: scaled(g, factor) for name, g in signal.grads.items()}
@@ -66,7 +67,8 @@ class ClipInverted:
         """Scale up and add the noise; `sensitivity` becomes the largest median among the tensors, (lanes,)."""
         grads, medians = {}, []
         items = signal.averaged * signal.members
-        for name, norms in member_norms(signal).items():
+        signal, each = finite_norms(signal)
+        for name, norms in each.items():
             median = _median(norms)
             smaller = (norms > 0) & (norms < median)
             factor = torch.where(smaller, median / torch.where(smaller, norms, 1.0), 1.0)

@@ -64,9 +64,9 @@ def clip_weights(signal: Signal, norm: float) -> Signal:
     """Scale each client's weights w = sent + update so that their L2 norm over all parameters is at most `norm`.
 
     The new update is the scaled weights minus the sent ones, and `sensitivity` becomes `norm`. Two uploads differ by at most
-    2 * norm for any training data; this is the bound in the fact.
+    2 * norm for any training data; this is the bound in the fact. An update that is not finite counts as zero.
     """
-    sent = sent_weights(signal)
+    sent, signal = sent_weights(signal), signal.finite()
     weights = [(g + sent[n]).flatten(2) for n, g in signal.grads.items()]
     norms = torch.stack([w.square().sum(2) for w in weights]).sum(0).sqrt()
     if not bool(norms.isfinite().all()):

@@ -83,6 +83,7 @@ class PercentileFilter:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Filter; `sensitivity` becomes the bound in every lane."""
+        signal = signal.finite()
         cutoff = percentile(together(signal.grads).abs(), self.share)
         largest = self.gamma * (clock.local_iterations if self.per_step else 1)
         grads = {}

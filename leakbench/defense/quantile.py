@@ -19,7 +19,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.part import Bound, NonNegative, Positive, Probability, part
 from leakbench.core.rng import normal
 from leakbench.core.types import Clock, Fact, Generators, Signal
-from leakbench.defense.by_norm import clip_factor, member_norms, scaled
+from leakbench.defense.by_norm import clip_factor, finite_norms, scaled
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.share import ShareOfNoise
 from leakbench.engine.rows import length
@@ -57,11 +57,12 @@ class ClipQuantile:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes C, and the memory gets the sum of the votes, (lanes, 1), for `adapt_clip`."""
-        norms = length(torch.stack(list(member_norms(signal).values())), 0)
+        signal, each = finite_norms(signal)
+        norms = length(torch.stack(list(each.values())), 0)
         bound = signal.memory.get(BOUND, norms.new_full((signal.lanes, 1), self.initial))
         factor = clip_factor(norms, bound)
         grads = {n: scaled(g, factor) for n, g in signal.grads.items()}
-        # Padding of a batch and the update of an empty cohort are exactly zero and do not vote.
+        # Padding of a batch, the update of an empty cohort and members that are not finite are exactly zero and do not vote.
         votes = ((norms <= bound).to(norms) - 0.5) * (norms > 0)
         clipped = signal.replace(grads, bound[:, 0], Fact("clip", norm=float(bound.max()), rescales=True))
         counted = clipped.remembering(BOUND, bound).remembering(VOTES, votes.sum(1, keepdim=True))

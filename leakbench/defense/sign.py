@@ -25,7 +25,7 @@ UNCOUNTED = "a sign at the server is bounded by how many coordinates an update h
 
 @part("transform.sign")
 class Sign:
-    """Replace every coordinate of each member by `size` times its sign. The sign of zero is zero, and that of NaN is NaN.
+    """Replace every coordinate of each member by `size` times its sign. The sign of zero is zero.
 
     Bernstein et al., ICML 2018, Algorithm 1: x - delta sign(g) steps by delta in every coordinate, so with the clients' learning
     rate eta, `size` is delta / eta. 1 is the bare sign, which Wu et al. (UAI 2023) use as a defense. With p coordinates, the L2
@@ -36,8 +36,8 @@ class Sign:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Take the signs; `sensitivity` becomes size * sqrt(p) in every lane. The derivative is zero."""
-        # PyTorch's sign of NaN is zero, and a gradient that has diverged must not become zero.
-        grads = {name: self.size * g.sign().masked_fill(g.isnan(), torch.nan) for name, g in signal.grads.items()}
+        signal = signal.finite()
+        grads = {name: self.size * g.sign() for name, g in signal.grads.items()}
         first = next(iter(grads.values()))
         bound = self.size * math.sqrt(sum(g[0, 0].numel() for g in grads.values()))
         # The ledger shows a server only one coordinate of each tensor, so their number gives no bound there.

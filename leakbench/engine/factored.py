@@ -6,7 +6,7 @@ linear layers norms, do not need the product ("ghost norms": Goodfellow, arXiv:1
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -52,6 +52,11 @@ class Factored:
         """Return every example's gradient, {p: (K, B, *p)}."""
         found = self._weight(self.products)
         return found if self.layer.bias is None else {**found, self.layer.bias: self.sums}
+
+    def without(self, lost: Tensor) -> Factored:
+        """Return the gradients with zeros for the examples where `lost` (K, B) is true."""
+        columns, deltas = (t.masked_fill(lost[..., None, None], 0) for t in (self.columns, self.deltas))
+        return replace(self, columns=columns, deltas=deltas)
 
     def norms(self) -> dict[str, Tensor]:
         """Return the L2 norm of each tensor of each example, {p: (K, B)}."""

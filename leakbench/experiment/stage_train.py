@@ -17,14 +17,16 @@ from leakbench.core.types import Network, Parameters, sent_memory
 from leakbench.data.partition import Partition
 from leakbench.defense.network import extended
 from leakbench.federated.canaries import draw_canaries
-from leakbench.federated.simulate import Round, from_tensors, sent_tensors, to_tensors, train
+from leakbench.federated.simulate import MEMBERS, Round, from_tensors, sent_tensors, to_tensors, train
 from leakbench.models import parameters
 from leakbench.models.batch_norm import in_client_mode
 from leakbench.storage.store import Run
 
 __all__ = ["ROUND_COLUMNS", "fresh_network", "leaked_model", "train_federation"]
 
-ROUND_COLUMNS = ("round", "accuracy", "loss", "between_client_variance", "update_scale")
+FIGURES = ("round", "accuracy", "loss", "between_client_variance", "update_scale")
+
+ROUND_COLUMNS = (*FIGURES, *MEMBERS)
 
 
 def leaked_model(round_number: int) -> str:
@@ -75,7 +77,7 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
     rounds = train(network, cell.data, partition, s.federation, cell.defense, s.seed, *options)
     for now in rounds:
         done = now
-        rows = [*rows, {name: float(getattr(now, name)) for name in ROUND_COLUMNS}]
+        rows = [*rows, {name: float(getattr(now, name)) for name in FIGURES} | now.members]
         if now.round + 1 in leaks:
             run.write_tensors(leaked_model(now.round + 1), sent_tensors(now.parameters, sent_memory(now.memory)))
         run.add_seconds("train", time.perf_counter() - began)
@@ -107,6 +109,8 @@ def _checkpoint(run: Run, leaks: tuple[int, ...]) -> tuple[Round | None, list[di
     for name in names:
         if run.has(name):
             held = run.read_tensors(name)
+            if held["rounds"].shape[1] != len(ROUND_COLUMNS):  # Of a version with other columns.
+                return None, []
             rows = [dict(zip(ROUND_COLUMNS, row, strict=True)) for row in held["rounds"].tolist()]
             last = from_tensors(held, rows[-1])
             due = [leaked_model(n) for n in leaks if n <= last.round + 1]

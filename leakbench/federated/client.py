@@ -90,6 +90,13 @@ class Examples:
         sizes: list[int] = ((self.weights != 0) * places).amax((0, 2)).clamp_min(1).tolist()
         return sizes
 
+    def without_padding(self) -> Examples:
+        """Return the examples with zeros for the inputs of padding, whose gradient may be infinite: its weight is no bound then."""
+        if not self.padded or bool((self.weights != 0).all()):
+            return self
+        out = (self.weights == 0).reshape(*self.weights.shape, *[1] * (self.inputs.dim() - 3))
+        return replace(self, inputs=self.inputs.masked_fill(out, 0))
+
     def of_lanes(self, lanes: slice) -> Examples:
         """Return the examples of some clients."""
         draws = None if self.draws is None else self.draws[lanes]
@@ -147,14 +154,16 @@ def example_signal(network: Network, examples: Examples, step: int) -> Signal:
         raise InputError(f"victim-mode: {NO_EXAMPLE}; choose eval")
     chain = chain_in(network, examples.inputs.shape[3:])
     if chain is not None:
-        return Signal(gradients(chain, network.parameters, network.shared, *examples.at(step), merged=False))
+        each = gradients(chain, network.parameters, network.shared, *examples.at(step), merged=False)
+        return Signal(each, kind="example")
 
     def one(p: Parameters, x: Tensor, y: Tensor, w: Tensor, d: Tensor) -> Tensor:
         return _loss(network.model, {**p, **network.statistics}, x[None], y[None], w[None], d[None])
 
     over_batch = vmap(grad(one), in_dims=(None, 0, 0, 0, 0))
     draws = examples.draws_at(step, network.draws)
-    return Signal(vmap(over_batch, in_dims=(network.axis, 0, 0, 0, 0))(network.parameters, *examples.at(step), draws))
+    each = vmap(over_batch, in_dims=(network.axis, 0, 0, 0, 0))(network.parameters, *examples.at(step), draws)
+    return Signal(each, kind="example")
 
 
 def runs_apart(network: Network, stations: Stations, shape: tuple[int, ...]) -> bool:
@@ -247,7 +256,7 @@ def _iteration(
         mean = replace(each, grads=weighted).mean(examples.batch)
     else:
         each = mean = replace(_mean_signal(network, chain, examples, step, memory), local=local)
-    return each, apply(stations.batch, mean, clock, rngs)
+    return each, apply(stations.batch, replace(mean, kind="batch"), clock, rngs)
 
 
 def _like(weights: Tensor, grad: Tensor) -> Tensor:
@@ -297,6 +306,7 @@ def local_iterations(
     The result is differentiable with respect to the examples' inputs and targets.
     """
     examples, stations = augmented(examples, stations, clock, rngs)
+    examples = examples.without_padding()
     optimizer, chain = optimizer_of(clock), chain_in(network, examples.inputs.shape[3:])
     if chain is not None:
         network = replace(network, parameters=chain.laid_out(network.parameters))
@@ -330,14 +340,16 @@ def mean_update(
     """
     total: Parameters = {}
     memory: Parameters = {}
+    zeroed: Parameters = {}
     for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs):
         step, memory = iteration.direction, iteration.batch.memory
+        zeroed = {**zeroed, **{kind: n + zeroed.get(kind, 0) for kind, n in iteration.batch.zeroed.items()}}
         if not total:
             total = {n: g.clone() for n, g in step.items()}  # Cloned, since the loop adds to it in place.
         else:
             for n, g in step.items():
                 total[n] += g
-    return Signal({n: g / examples.inputs.shape[1] for n, g in total.items()}, memory=memory)
+    return Signal({n: g / examples.inputs.shape[1] for n, g in total.items()}, memory=memory, zeroed=zeroed)
 
 
 def client_update(
@@ -355,6 +367,7 @@ def client_update(
     update = Signal(
         {n: g * length for n, g in mean.grads.items()},
         memory=mean.memory,
+        zeroed=mean.zeroed,
         local=Local(network, *(t.flatten(1, 2) for t in (examples.inputs, examples.targets, examples.weights))),
     )
     return apply(stations.client, update, clock.at_the_end(), rngs)

@@ -72,18 +72,30 @@ def leak(
             x, y, w = (t[:, :1, :1] for t in (examples.inputs, examples.targets, examples.weights))
             examples = Examples(x, y, w, 1, None if numbers is None else numbers[:, :1, :1], padded=False)
         first = next(local_iterations(network, examples, learning_rate, stations, clock, rngs))
-        return {n: g[:, 0] for n, g in first.examples.grads.items()}
+        return _seen({n: g[:, 0] for n, g in first.examples.grads.items()}, first.examples, rngs)
     if not stations.client and not stations.server and cohort == 1:
         # No station acts on the update, so it is not multiplied and divided: with SGD the result is bit-identical to the gradient.
         mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
-        return _in_gradients({n: g[:, 0] for n, g in mean.grads.items()}, own, learning_rate, clock, steps)
+        update = _seen({n: g[:, 0] for n, g in mean.grads.items()}, mean, rngs)
+        return _in_gradients(update, own, learning_rate, clock, steps)
     if own.own and cohort > 1:
         signal = _one_by_one(own, examples, cohort, learning_rate, stations, clock, rngs)
     else:
         signal = client_update(network, examples, learning_rate, stations, clock, rngs).gathered(cohort)
     signal = apply(stations.server, signal, clock.at_the_end(), None if rngs is None else rngs[::cohort])
     update = {n: g.mean(1) / (-learning_rate * steps) for n, g in signal.grads.items()}
-    return _in_gradients(update, own, learning_rate, clock, steps)
+    return _in_gradients(_seen(update, signal, rngs), own, learning_rate, clock, steps)
+
+
+def _seen(update: Parameters, signal: Signal, rngs: Generators | None) -> Parameters:
+    """Return an update {p: (V, *p)}, for a guess (without `rngs`) as NaN if a defense counted a part of it as zero.
+
+    A search must see that the gradient of its guess is not finite. Zeros may be closer to the observed update than its best guess.
+    """
+    if rngs is not None or not signal.zeroed:
+        return update
+    lost = torch.stack(list(signal.zeroed.values())).sum(0) > 0
+    return {n: g.masked_fill(lost.reshape(-1, *[1] * (g.dim() - 1)), torch.nan) for n, g in update.items()}
 
 
 def _in_gradients(update: Parameters, network: Network, learning_rate: float, clock: Clock, steps: int) -> Parameters:

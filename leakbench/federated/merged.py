@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
+
 from leakbench.core.types import Clock, Generators, Local, Parameters, Signal
 from leakbench.defense.by_norm import ByNorm
 from leakbench.defense.transform import AddsNoise, Transform, acts_on
@@ -43,7 +45,12 @@ def merged_signal(
     layers = chain.gradient(network.parameters, network.shared, local.inputs, local.targets, weights)
     norms = {name: norm for layer in layers for name, norm in layer.norms().items()}
     factors = dict.fromkeys(norms, weights / batch)
-    signal = Signal({}, averaged=batch, memory=memory, local=local)
+    signal = Signal({}, averaged=batch, memory=memory, local=local, kind="example")
+    finite = torch.stack(list(norms.values())).isfinite().all(0)
+    if isinstance(station[0], ByNorm) and not bool(finite.all()):  # These count as zero, as after `finite_norms`.
+        layers = tuple(layer.without(~finite) for layer in layers)
+        norms = {name: norm for layer in layers for name, norm in layer.norms().items()}
+        signal = signal.without(~finite)
     noise: AddsNoise | None = None
     for transform in station:
         if isinstance(transform, ByNorm):

@@ -16,12 +16,13 @@ from torch.func import functional_call
 from leakbench.core.progress import unticked
 from leakbench.core.rng import generator, generators
 from leakbench.core.task import is_classification, task_of
-from leakbench.core.types import Clock, Local, Network, Parameters, Signal, joined, sent_memory
+from leakbench.core.types import Clock, Kind, Local, Network, Parameters, Signal, joined, sent_memory
 from leakbench.data.availability import UNIFORM, available_clients
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
+from leakbench.defense.augmentation import copies_of
 from leakbench.defense.transform import apply
 from leakbench.engine.budget import ALL_CACHES, CORE_CACHE, lanes_within
 from leakbench.engine.room import Room, Say, unsaid
@@ -33,6 +34,7 @@ from leakbench.federated.scaffold import controls_after, corrections, first_cont
 
 __all__ = [
     "CANARY_SCORES",
+    "MEMBERS",
     "Counts",
     "Round",
     "accuracy",
@@ -86,6 +88,12 @@ class Counts:
         )
 
 
+PLURALS: dict[Kind, str] = {"example": "examples", "batch": "batches", "update": "updates"}
+
+MEMBERS = tuple(column for kinds in PLURALS.values() for column in (kinds, f"{kinds}_zeroed"))
+"""Columns of a round: the members of each kind, and how many of them were not finite and counted as zero (`Signal.finite`)."""
+
+
 @dataclass(frozen=True)
 class Round:
     """The result of one round.
@@ -101,6 +109,7 @@ class Round:
         update_scale: U_s, the mean squared coordinate of their mean (Geyer et al. 2017, section 3). Both are NaN if the round was
             aborted. Canaries do not count.
         canary_scores: (m,), the sums of the canaries' inner products with all released updates so far; None without canaries.
+        members: {column of `MEMBERS`: number in this round}, the members and those that were not finite and counted as zero.
     """
 
     round: int
@@ -112,6 +121,7 @@ class Round:
     between_client_variance: float
     update_scale: float
     canary_scores: Tensor | None = None
+    members: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -195,7 +205,7 @@ def train(
     for index in range(done.round + 1 if done else 0, federation.rounds if stop_after is None else stop_after):
         clock = defense.clock(federation, index)
         clients, complete = _clients_of(clock, federation, defense, seed)
-        spread = (math.nan, math.nan)
+        spread, members = (math.nan, math.nan), dict.fromkeys(MEMBERS, 0.0)
         if complete or defense.on_dropout == "continue":
             cohort = _Cohort(clock, clients, partition.of(clients), memory if scaffold else {})
             network = dataclasses.replace(network, parameters=parameters, memory=sent_memory(memory))
@@ -209,6 +219,7 @@ def train(
             signal = apply(
                 defense.stations.server, updates, clock.at_the_end(), generators(seed, "server noise", [(index,)])
             )
+            members = _members(signal, uses, len(clients), clock, defense)
             step = signal.mean(clock.cohort)
             before, memory = memory, {n: m[0, 0] for n, m in step.memory.items()}
             if scaffold:
@@ -226,7 +237,15 @@ def train(
         state = {**parameters, **Network(judged, parameters, memory=memory).statistics}
         asked = data.test_targets if data.targets is None else data.targets.test
         right, loss = accuracy(judged, state, data.test_inputs, asked)
-        yield Round(index, parameters, memory, counts, right, loss, *spread, scores)
+        yield Round(index, parameters, memory, counts, right, loss, *spread, scores, members)
+
+
+def _members(signal: Signal, uses: Tensor, clients: int, clock: Clock, defense: Defense) -> dict[str, float]:
+    """Return `Round.members` of a round whose signal passed all stations."""
+    batches = clients * clock.local_iterations
+    most = {"example": copies_of(defense.inputs) * int(uses.sum()), "batch": batches, "update": clients}
+    zeroed = {kind: int(count.sum()) for kind, count in signal.zeroed.items()}
+    return dict(zip(MEMBERS, (float(n) for kind in PLURALS for n in (most[kind], zeroed.get(kind, 0))), strict=True))
 
 
 def _clients_of(clock: Clock, federation: Federation, defense: Defense, seed: int) -> tuple[Tensor, bool]:
@@ -428,4 +447,5 @@ def from_tensors(held: dict[str, Tensor], row: dict[str, float]) -> Round:
         between_client_variance=row["between_client_variance"],
         update_scale=row["update_scale"],
         canary_scores=held.get(CANARY_SCORES),
+        members={name: row[name] for name in MEMBERS if name in row},
     )

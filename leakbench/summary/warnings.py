@@ -48,14 +48,15 @@ def doubts(group: pd.DataFrame) -> dict[str, int]:
 def warnings(cell: Cell, taps: Mapping[str, Tap], rounds: pd.DataFrame) -> list[str]:
     """Return one sentence for each weakness of the evidence.
 
-    They are about training that diverged, fewer candidates than the user asked for, and what `autoleak` doubts of its attack.
+    They are about training that diverged, members that were not finite, fewer candidates than the user asked for, and what
+    `autoleak` doubts of its attack.
 
     Args:
         taps: As in the summary, with `doubts`, `victims` and `candidates`.
         rounds: As in rounds.parquet.
     """
     worst_case = isinstance(cell.attack.method, AutoLeak)
-    found = _diverged(rounds) + _fewer_candidates(cell, taps)
+    found = _diverged(rounds) + _zeroed(rounds) + _fewer_candidates(cell, taps)
     found += [
         f"{key}: for {many} of {tap.victims} victims, {WORDS.get(why, why)}"
         for key, tap in taps.items()
@@ -90,3 +91,18 @@ def _diverged(rounds: pd.DataFrame) -> list[str]:
         f"training diverged: from round {int(lost.iloc[0]) + 1} of {len(rounds)} on the model's answers are not finite, and none"
         " of them counts as right; a lower --learning-rate or --noise-factor may help"
     ]
+
+
+MEMBERS = {"examples": "example gradients", "batches": "mean gradients of a batch", "updates": "updates"}
+"""{column of rounds.parquet: what it counts}."""
+
+
+def _zeroed(rounds: pd.DataFrame) -> list[str]:
+    """Return how many members of each kind were not finite, so that their clip counted them as zero."""
+    found = []
+    for name, what in MEMBERS.items():
+        lost = int(rounds[f"{name}_zeroed"].sum()) if f"{name}_zeroed" in rounds else 0
+        if lost:
+            verb = "was" if lost == 1 else "were"
+            found.append(f"training: {lost} of {int(rounds[name].sum())} {what} {verb} not finite and counted as zero")
+    return found

@@ -198,8 +198,14 @@ def _finite(name: str, form: dict[str, Any], station: str, kind: str, before: Si
             raise AssertionError("is no longer finite")
         if held:
             return
-    # An infinite coordinate has a sign, and it can be clamped.
-    defined = name in ("sign", "percentile_filter", "sparse_vector", "nvflare_filter") and kind == "infinite"
+    # What is bounded counts as zero if it is not finite (`Signal.finite`).
+    bounded = any(fact.kind == "clip" for fact in after.facts) or name in ("clip_median", "l2_max")
+    if bounded and name != "pfl_mechanism":
+        if not bool(whole["after"].all()):
+            raise AssertionError("passes a bound, and is not finite")
+        return
+    # An infinite coordinate can be clamped.
+    defined = name in ("sparse_vector", "nvflare_filter") and kind == "infinite"
     pruned = name.startswith(("prune", "soteria", "sparse_vector", "top_k")) and kind == "one coordinate nan"
     if bool(whole["after"][0]) and not (defined or pruned):
         raise AssertionError("has become finite: what is not a number goes on quietly")
