@@ -12,7 +12,7 @@ from leakbench.core.hashes import checksum
 from leakbench.core.untrusted import bounded_text, without_controls
 from leakbench.storage.manifest import CURE, FORMATS, check_manifest, check_seal
 
-__all__ = ["check_spared", "read_manifest", "written"]
+__all__ = ["check_files", "check_spared", "read_manifest", "written"]
 
 LONGEST = 20_000_000
 """Largest number of bytes of a manifest; a usual one has about 20,000."""
@@ -30,14 +30,35 @@ def written(folder: Path, manifest: Mapping[str, Any], name: str, cure: str = AG
         cure: The remedy in the message.
 
     Raises:
-        DamagedError: If the file is missing or not what the run wrote.
+        DamagedError: If the file is missing, cannot be read, or is not what the run wrote.
     """
     path = folder / name
     if not path.is_file():
         raise DamagedError(f"{path}: is missing", cure)
-    if checksum(path) != manifest["files"].get(name):
+    try:
+        found = checksum(path)
+    except OSError as error:
+        raise DamagedError(f"{path}: cannot be read ({error.strerror})", cure) from None
+    if found != manifest.get("files", {}).get(name):
         raise DamagedError(f"{path}: is not what the run wrote", cure)
     return path
+
+
+def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Check every file of a finished run, except the report, which `leakbench report` writes again.
+
+    Args:
+        folder: Its folder.
+        manifest: Its manifest, as `read_manifest` returns it.
+
+    Raises:
+        DamagedError: If a file is missing or not what the run wrote.
+    """
+    # A run always has rows; an attack on an update without the truth has none.
+    needed = () if "kind" in manifest else ("rows.parquet",)
+    for name in dict.fromkeys((*needed, *manifest.get("files", ()))):
+        if name != "report.html":
+            written(folder, manifest, name)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

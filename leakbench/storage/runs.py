@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.core.errors import InputError
-from leakbench.storage.manifest_file import read_manifest
+from leakbench.storage.manifest_file import check_files, read_manifest
 
 __all__ = ["Listed", "elsewhere", "folders", "listed"]
 
@@ -42,7 +42,7 @@ def elsewhere(place: Path) -> str:
 
 
 def listed(place: Path) -> Iterator[Listed]:
-    """Yield the runs at or below a folder from their manifests, without a check of other files.
+    """Yield the runs at or below a folder from their manifests; the files of finished runs are checked by their checksums.
 
     The manifests are read one at a time, since thousands of them would take much memory.
 
@@ -57,6 +57,8 @@ def listed(place: Path) -> Iterator[Listed]:
 def _listed(folder: Path) -> Listed:
     try:
         manifest = read_manifest(folder)
+        if manifest.get("complete"):
+            check_files(folder, manifest)
     except InputError as error:
         return Listed(folder, "damaged", None, str(error))
     return Listed(folder, "done" if manifest.get("complete") else "unfinished", manifest)

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 
 from leakbench.core.errors import DamagedError, InputError
 from leakbench.core.progress import Reporter, cells_line
+from leakbench.storage.manifest_file import check_files, read_manifest, written
 from leakbench.storage.packed import check_parquet
 from leakbench.storage.rows_file import check_schema, versioned
-from leakbench.storage.store import read_manifest, write_atomically, written
+from leakbench.storage.store import write_atomically
 from leakbench.storage.summary import Summary
 from leakbench.study.grid import Asked, Grid
 from leakbench.study.journal import Journal, open_journal
@@ -152,7 +153,7 @@ FIRST = ("defense", "attack", "dataset", "seed")
 
 
 def whole(outcome: TaskOutcome, runs: Path, say: Callable[[str], None]) -> bool:
-    """Say whether the run of a cell that was done is there as it was written, as far as it is merged.
+    """Say whether the run of a cell that was done is there as it was written.
 
     Args:
         say: Told of one that was damaged.
@@ -160,7 +161,7 @@ def whole(outcome: TaskOutcome, runs: Path, say: Callable[[str], None]) -> bool:
     folder = runs / outcome.run
     try:
         manifest = read_manifest(folder)
-        written(folder, manifest, "rows.parquet")
+        check_files(folder, manifest)
     except DamagedError as error:
         say(f"{error.what}; its cell is measured again")
         return False

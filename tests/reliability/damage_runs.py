@@ -78,10 +78,8 @@ def _harmed(
         code, out, err = READERS[how](folder)
         unread = code == 0 and _plain(out, folder) == before
         told = code == 2 and err.count("\n") == 1 and named in err and "Traceback" not in err
-        if (
-            how == "runs" and name == "manifest.json"
-        ):  # It reads no other file, and therefore lists another run's manifest as that run.
-            told = code == 0 and (another or "damaged" in out or "no run in" in out)
+        if how == "runs":  # It lists a damaged run as damaged, and a folder without a manifest is not a run.
+            told = code == 0 and ("damaged" in out or "no run in" in out)
         tally.expect(unread or told, f"{case}, {how}: exit code {code}, said {err[-300:]!r}")
         came[f"refused by {how}"] += not unread
     shutil.rmtree(folder)

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +18,7 @@ import leakbench
 from leakbench.core.errors import InputError
 from leakbench.core.hashes import checksum
 from leakbench.storage.rows_file import write_rows
+from leakbench.storage.runs import listed
 
 SMALL = (
     *("run", "--dataset", "cancer", "--attack", "cpl", "--iterations", "2", "--victims", "2", "--candidates", "3"),
@@ -61,6 +63,70 @@ def test_runs_are_listed_with_their_state(
     assert out.splitlines()[3].startswith("c       damaged")
     code, out, _ = called(monkeypatch, capsys, "runs", str(place / "a"))
     assert [line.split()[0] for line in out.splitlines()] == ["run", "a", "a"]
+
+
+def _cut(share: float) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def _another(path: Path) -> None:
+    """Replace a table by an intact one with the same columns and other numbers."""
+    frame = pd.read_parquet(path)
+    write_rows(path, frame.assign(**{frame.columns[-1]: frame[frame.columns[-1]].iloc[::-1].to_numpy()}).iloc[:-1])
+
+
+FILES = ("rows.parquet", "rounds.parquet", "reconstructions.safetensors", "model.safetensors")
+
+
+def _as_finished(folder: Path) -> Path:
+    """Write a run folder with the files of a finished run and a manifest with their checksums."""
+    folder.mkdir(parents=True)
+    table = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    for name in FILES:
+        write_rows(folder / name, table)
+    files = {name: checksum(folder / name) for name in FILES} | {"report.html": "0" * 64}
+    cell = {"dataset": "digits", "defense": "none", "attack": "cpl", "seed": 0}
+    reseal(folder, {"schema": 2, "hash": "0" * 64, "complete": True, "cell": cell, "files": files})
+    return folder
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "damage", [_cut(0), _cut(0.5), _flip, Path.unlink, _another, lambda path: (path.unlink(), path.mkdir())]
+)
+def test_a_run_with_a_damaged_file_is_not_listed_as_done(
+    damage: Callable[[Path], object],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = _as_finished(tmp_path / "a") / name
+    _as_finished(tmp_path / "b")
+    # A missing or changed report is no damage: `leakbench report` writes it again.
+    assert [run.state for run in listed(tmp_path)] == ["done", "done"]
+    damage(path)
+    code, out, _ = called(monkeypatch, capsys, "runs", "--json", str(tmp_path))
+    lines = json.loads(out)
+    assert code == 0
+    assert [line["state"] for line in lines] == ["damaged", "done"]
+    assert str(path) in lines[0]["why"]
+
+
+def test_a_finished_run_without_rows_in_its_manifest_is_damaged(tmp_path: Path) -> None:
+    folder = _as_finished(tmp_path / "a")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    reseal(folder, {**manifest, "files": {}})
+    assert [run.state for run in listed(tmp_path)] == ["damaged"]
+    # An attack on an update without the true examples has no rows.
+    reseal(folder, {**manifest, "files": {}, "kind": "attack"})
+    assert [run.state for run in listed(tmp_path)] == ["done"]
 
 
 def test_a_missing_folder_is_refused_in_one_line(

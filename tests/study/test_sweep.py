@@ -134,7 +134,16 @@ def test_finished_cells_without_a_journal_line_are_not_measured_again(whole, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "left"), [("rows.parquet", 0.9), ("manifest.json", 0.9), ("manifest.json", None)])
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        *[(name, left) for name in ("rows.parquet", "manifest.json") for left in (0.9, None)],
+        ("rows.parquet", 0),
+        ("rounds.parquet", 0.5),
+        ("reconstructions.safetensors", None),
+        ("model.safetensors", 0),
+    ],
+)
 def test_a_damaged_run_is_measured_again(name, left, tmp_path, capsys):
     grid = write_grid(tmp_path / "grid.yaml", each={"seed": [0, 1]})
     swept(tmp_path, Here(), grid)
@@ -152,7 +161,7 @@ def test_a_damaged_run_is_measured_again(name, left, tmp_path, capsys):
     assert f"{path}: " in capsys.readouterr().err
     assert digests(tmp_path) == first
     # Files without a manifest are not kept.
-    assert (path.parent / "report.html").exists() == (name == "rows.parquet")
+    assert (path.parent / "report.html").exists() == (name != "manifest.json")
 
 
 WRONG = [
