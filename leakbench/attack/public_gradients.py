@@ -101,9 +101,7 @@ def check_learnable(view: View, part: str) -> None:
         part: Name of the part, for the message.
     """
     if view.examples > 1:
-        raise InputError(
-            f"{part}: it reads what one example leaks, got {view.examples} together (try --taps type-2, or --leak-batch 1)"
-        )
+        raise InputError(f"{part}: it reads what one example leaks, got {view.examples} together (try {view.alone_by})")
     if not view.network.shared:
         raise InputError(f"{part}: it is fitted to one network, got a different network for each victim")
 

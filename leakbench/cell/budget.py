@@ -13,10 +13,13 @@ from leakbench.cell import Cell, Request, identified, leak_rounds
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.cell import hand_out
 from leakbench.cell.factors import check_louder, louder, with_factors
+from leakbench.cell.federation import by_passes
 from leakbench.cell.fit import check_fit
 from leakbench.cell.resolve import plan_cell, with_examples
 from leakbench.core.errors import InputError
+from leakbench.core.recipe import resolve
 from leakbench.data.find import Load, load_dataset
+from leakbench.defense import Defense
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.epsilon import Epsilon
 
@@ -25,7 +28,8 @@ __all__ = ["plan", "prepare", "rounds_in_budget", "with_epsilon"]
 EXACT = 5e-4
 """Relative tolerance of the noise for a target epsilon, which is never exceeded."""
 
-CALIBRATED = "choose a defense with calibrated noise, such as fed_cdp_valid, or leave the option out"
+CALIBRATED = ("fed_cdp_valid", "fed_sdp_valid")
+"""Defenses that a message suggests: noise for one example, and for one client."""
 
 FARTHEST = 20.0
 """Logarithm of the largest noise factor of the search."""
@@ -66,7 +70,7 @@ def check_canaries(cell: Cell) -> None:
     own = cell_epsilon(defense, cell.data, s, hand_out(cell), None)
     if own.valid is None:
         raise InputError(
-            f"canaries: defense {name!r} has no valid epsilon to audit ({own.reason.removeprefix('none: ')})"
+            f"canaries: defense {name!r} has no valid epsilon to audit ({own.reason.removeprefix('none: ')}); {_remedy(cell, 1e-5)}"
         )
     if defense.unit == "example" and (defense.batches != "poisson" or not defense.example):
         raise InputError(
@@ -119,6 +123,29 @@ def _stop(request: Request) -> Budget | None:
     )
 
 
+def _remedy(cell: Cell, delta: float, rounds: int | None = None) -> str:
+    """Return the remedy for a cell without a valid epsilon; it names a defense only if that one has an epsilon in this cell.
+
+    Args:
+        cell: The cell.
+        delta: Delta of the epsilon.
+        rounds: Number of trained rounds; None for those of the cell.
+    """
+    settings = dataclasses.replace(cell.settings, stop_after=rounds)
+    if not settings.federation.rounds:
+        return "give --train-rounds 1 or more, or leave the option out"
+    for name in CALIBRATED:
+        try:
+            defense = by_passes(resolve("defenses", Defense, name)[1], settings)
+            check_fit(settings, cell.data, defense)
+            found = cell_epsilon(defense, cell.data, settings, hand_out(cell), None, delta)
+        except InputError:
+            continue
+        if found.valid is not None:
+            return f"choose a defense with calibrated noise, such as {name}, or leave the option out"
+    return "leave the option out"
+
+
 def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
     """Return the cell with all its noise multiplied by one factor, so that its valid epsilon is the target.
 
@@ -133,7 +160,7 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
     own = cell_epsilon(cell.defense, cell.data, cell.settings, partition, None, delta)
     if own.valid is None:
         raise InputError(
-            f"epsilon: defense {cell.names['defense']!r} has no valid epsilon to be set ({own.reason}); {CALIBRATED}"
+            f"epsilon: defense {cell.names['defense']!r} has no valid epsilon to be set ({own.reason}); {_remedy(cell, delta)}"
         )
 
     def excess(log_factor: float) -> float:
@@ -178,7 +205,8 @@ def rounds_in_budget(cell: Cell, budget: Budget) -> int:
     first = after(1)
     if budget.of == "valid" and first.valid is None:
         raise InputError(
-            f"stop-at-epsilon: defense {cell.names['defense']!r} has no valid epsilon ({first.reason}); {CALIBRATED}"
+            f"stop-at-epsilon: defense {cell.names['defense']!r} has no valid epsilon ({first.reason});"
+            f" {_remedy(cell, budget.delta, 1)}"
         )
     if fits(rounds):
         return rounds

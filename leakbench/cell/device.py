@@ -23,7 +23,8 @@ def device_of(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         why = str(error).splitlines()[0].split(". ")[0].split(" The '")[0]
         why = "no kind of device that torch knows" if "device type" in why else why
-        raise InputError(f"device: {name!r} cannot be used ({why}); try cpu, or cuda where there is a GPU") from None
+        other = "" if name.startswith("cuda") else ", or cuda where there is a GPU"
+        raise InputError(f"device: {name!r} cannot be used ({why}); try cpu{other}") from None
     if device.type == "cpu":
         if device.index:
             raise InputError(

@@ -19,6 +19,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
 from leakbench.defense.augmentation import Batch, applied
 from leakbench.defense.transform import RunsNetwork, name_of
+from leakbench.federated.view import alone_by
 from leakbench.models.language import LanguageModel
 from leakbench.models.references import shown
 
@@ -111,7 +112,7 @@ def check_alone(s: Settings, attack: Attack, defense: Defense, name: str) -> Non
         behind = 1 if tap == "type-2" else cohort * steps * s.leak_batch
         if behind > 1:
             raise InputError(
-                f"attack: {name!r} reads what one example leaks, {tap} shows {behind} (try --taps type-2, or --leak-batch 1)"
+                f"attack: {name!r} reads what one example leaks, {tap} shows {behind} (try {alone_by(behind, s.leak_batch)})"
             )
 
 
@@ -183,7 +184,7 @@ def check_trained(s: Settings, attack: Attack, network: Network, name: str) -> N
         if missing:
             raise InputError(
                 f"attack: {name!r} reads the gradients of {missing}, which --trainable {s.trainable} leaves out or {s.leaking} does"
-                " not have; try another attack, such as identification, or --trainable all"
+                f" not have; try another attack, such as identification{'' if s.trainable == 'all' else ', or --trainable all'}"
             )
 
 

@@ -25,9 +25,19 @@ from leakbench.federated.searches import Searches
 from leakbench.federated.separations import Separations
 from leakbench.models import one_hot
 
-__all__ = ["Knowledge", "Public", "View", "neighbours"]
+__all__ = ["Knowledge", "Public", "View", "alone_by", "neighbours"]
 
 T = TypeVar("T")
+
+
+def alone_by(examples: int, batch: int) -> str:
+    """Return the options with which an update would be that of one example.
+
+    Args:
+        examples: Number of examples behind the update.
+        batch: Number of them in one batch; there are more with several clients or local steps.
+    """
+    return "--taps type-2, or --leak-batch 1" if examples == batch > 1 else "--taps type-2"
 
 
 @dataclass(frozen=True)
@@ -181,6 +191,11 @@ class View:
     def like(self) -> Tensor:
         """One of the leaked gradients (V, ...), for new tensors of their type on their device."""
         return next(iter(self.update.values()))
+
+    @property
+    def alone_by(self) -> str:
+        """Options with which the update would be that of one example."""
+        return alone_by(self.examples, self.batch)
 
     @property
     def examples(self) -> int:

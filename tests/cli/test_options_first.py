@@ -1,5 +1,6 @@
 """Every option is validated before any data set is searched: without data, the message names the option."""
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from leakbench.cli import commands
 from leakbench.core.recipe import catalog_folder
 from leakbench.data import commands as data_commands
 from leakbench.data import find
+from leakbench.federated.view import alone_by
 
 BAD = {
     "max_epsilon": "0",
@@ -269,3 +271,46 @@ def test_epsilons_need_no_data(
     code, out, err = called(monkeypatch, capsys, "epsilon", "--defense", defense, "--dataset", "mnist", "--json")
     assert (code, err) == (0, "")
     assert (json.loads(out)["valid"] is None) == (defense == "none")
+
+
+REMEDY = re.compile(r"(?:try|give|use|take|choose|add|or|such as),? (--[a-z-]+ [^\s,;()]+|[a-z0-9_]{3,})")
+"""What a message suggests: an option with its value, or the name of a recipe."""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *[
+            f"{command} --defense {defense} {budget} --train-rounds 0"
+            for command in ("epsilon", "run")
+            for defense in ("fed_cdp_valid", "fed_sdp_valid")
+            for budget in ("--epsilon 1e-9", "--epsilon 8")
+        ],
+        "run --defense fed_cdp_valid --canaries 20 --train-rounds 0",
+        "epsilon --defense sign --epsilon 1",
+        "epsilon --defense sign --stop-at-epsilon 1",
+        "run --defense soteria --stop-at-epsilon 1",
+        "run --attack lmmse --taps type-0 --leak-batch 1 --defense outpost --dataset digits --protocol live --clients 100",
+        "run --attack lmmse --taps type-1 --leak-batch 1 --protocol live --local-iterations 3 --dataset digits",
+        "run --attack lmmse --taps type-1 --leak-batch 4 --dataset digits",
+        "run --device cuda:77",
+        "run --device cuda",
+        "run --device none_such",
+    ],
+)
+def test_a_remedy_names_nothing_that_was_given(given: str, refused: Refused) -> None:
+    """A suggestion that repeats the request hides the true reason."""
+    if given.endswith("--device cuda") and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    words = given.split()
+    pairs = {" ".join(pair) for pair in itertools.pairwise(words)}
+    line = refused(*words)
+    suggested = REMEDY.findall(line)
+    assert not {*pairs, *words} & {*suggested}, line
+    if "valid epsilon" in line and "--train-rounds 0" in given:
+        assert "no round was trained" in line and "--train-rounds 1" in line
+
+
+def test_a_suggested_batch_leaves_one_example() -> None:
+    assert alone_by(4, 4) == "--taps type-2, or --leak-batch 1"
+    assert alone_by(5, 1) == alone_by(12, 4) == "--taps type-2"  # Several clients or steps, which no batch size changes.

@@ -117,8 +117,7 @@ def of_one_example(method: str, view: View) -> Embedding:
         )
     if view.examples != 1 or not view.of_gradients:
         raise InputError(
-            f"attack: {method} reads the gradient of one example, got an update of {view.examples}; use --taps type-2 or"
-            " --leak-batch 1"
+            f"attack: {method} reads the gradient of one example, got an update of {view.examples}; use {view.alone_by}"
         )
     return embedding
 

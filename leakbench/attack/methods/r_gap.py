@@ -107,7 +107,7 @@ class RGap:
         if layer is None:
             raise InputError(
                 "attack: r_gap reads the gradient of one example, without noise, at a fully connected layer behind others; got a"
-                " view that does not show one; use --taps type-2 or --leak-batch 1, or choose another attack"
+                f" view that does not show one; {f'use {view.alone_by}, or ' if view.examples > 1 else ''}choose another attack"
             )
         front = _front(view)
         if front is None:

@@ -228,7 +228,7 @@ class _Rows:
         if words is None or places is None:
             raise InputError(
                 "token_likelihood: reads the gradients of word and position embeddings, which this network does not train"
-                " (try dager, or --trainable all)"
+                " (try another attack, or a network that trains them)"
             )
         rows = words[0].double().cpu()  # These problems are small, and some have no method on a GPU.
         rounding = float(rows.abs().max()) * 1e-6
