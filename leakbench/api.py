@@ -25,6 +25,7 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import point_name
 from leakbench.core.progress import Reporter
 from leakbench.core.request import FederationFields, Fields, request_of, run_words
+from leakbench.core.typed import typed_arguments
 from leakbench.execute import execute
 from leakbench.log import check_tracker, log_run
 from leakbench.privacy.epsilon import Epsilon
@@ -47,6 +48,7 @@ Runs: TypeAlias = Result | Place | Sequence[Result | Place]
 """A run or several: results or run folders."""
 
 
+@typed_arguments
 def run(
     *,
     out: Place | None = None,
@@ -180,6 +182,7 @@ class Epsilons:
         return "\n".join([head, *epsilon_lines(self.as_dict())])
 
 
+@typed_arguments
 def epsilon(
     defense: str = "none",
     *,
@@ -209,6 +212,7 @@ def epsilon(
     return Epsilons(cell.names["defense"], cell.names["dataset"], rounds, found)
 
 
+@typed_arguments
 def audit(
     defense: str = "none",
     *,
@@ -248,6 +252,7 @@ def audit(
         return audited(request, folder, delta, trials, function, sigma, clip, reporter)
 
 
+@typed_arguments
 def sweep(
     grid: Place | Mapping[str, Any],
     *,
@@ -359,6 +364,7 @@ class Comparison:
         return f"<p><b>{escape(sentence)}</b></p>{table}"
 
 
+@typed_arguments
 def compare(a: Runs, b: Runs) -> Comparison:
     """Compare two runs on the same victims, or two lists of runs.
 

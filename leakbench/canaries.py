@@ -11,7 +11,7 @@ import csv
 import dataclasses
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from leakbench.auditing.one_run import OneRun, audit_one_run, default_choices, f
 from leakbench.core.errors import InputError, check_file
 from leakbench.core.imported import reason_of
 from leakbench.core.rng import generator
+from leakbench.core.typed import typed_arguments
 from leakbench.core.types import Parameters, without_wrapper
 from leakbench.core.untrusted import bounded_text, said
 from leakbench.federated.canaries import Canaries, draw_canaries, inclusion
@@ -109,8 +110,9 @@ class TrainingAudit:
         yield from (f"  {line}" for line in self.audit.lines())
 
 
+@typed_arguments
 def audit(
-    scores: Reals | Tensor,
+    scores: Reals | Tensor | Sequence[float],
     included: Any,
     *,
     claimed: float | None = None,
@@ -140,7 +142,12 @@ def audit(
         InputError: For a value outside its range, too few canaries, or a number of included ones that is not possible for draws
             with probability 1/2.
     """
-    scores, included = np.asarray(scores, dtype=np.float64), np.asarray(included, dtype=bool)
+    try:
+        scores, included = np.asarray(scores, dtype=np.float64), np.asarray(included, dtype=bool)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"scores: got values that are not numbers ({error}), expected a score for each canary"
+        ) from None
     count = len(included) if included.ndim == 1 else 0
     if count < FEWEST:
         raise InputError(f"canaries: got shape {included.shape}, expected at least {FEWEST}; 1000 find more")
@@ -189,6 +196,7 @@ class GradientCanaries:
         """(m,), bool, whether the training includes each canary."""
         return self.directions.included
 
+    @typed_arguments
     def join(self, grads: Mapping[str, Tensor]) -> Parameters:
         """Return the gradients of a step's examples and, after them, of the canaries that the step uses.
 
@@ -218,6 +226,7 @@ class GradientCanaries:
         found = self.directions.updates(ids, {names[n]: p for n, p in like.items()})
         return {n: found[names[n]][:, 0] for n in like}
 
+    @typed_arguments
     def score(self, released: Mapping[str, Tensor], known: Mapping[str, Tensor] | None = None) -> None:
         """Add a release to the scores.
 
@@ -278,6 +287,7 @@ class GradientCanaries:
                 f"and {self.steps} calls; expected canaries.join(grads) in each step"
             )
 
+    @typed_arguments
     def audit(
         self,
         claimed: float | None = None,
@@ -347,6 +357,7 @@ class GradientCanaries:
         return names
 
 
+@typed_arguments
 def gradients(
     model: nn.Module | Mapping[str, Tensor],
     count: int = 1000,
@@ -421,6 +432,7 @@ class ExampleCanaries:
             )
         return (self.losses[0] if len(self.losses) > 1 else 0.0) - self.losses[-1]
 
+    @typed_arguments
     @torch.no_grad()
     def score(self, model: nn.Module, loss: Loss = CROSS_ENTROPY) -> None:
         """Compute the loss of each canary, included or not, with the model in eval mode.
@@ -483,6 +495,7 @@ class ExampleCanaries:
             raise InputError("canaries: got no step of the model within the probe, expected the training")
         self.score(model)
 
+    @typed_arguments
     def audit(
         self,
         claimed: float | None = None,
@@ -506,6 +519,7 @@ class ExampleCanaries:
         return audit(scores, included, claimed=claimed, delta=delta, unit=unit, confidence=confidence)
 
 
+@typed_arguments
 def examples(
     inputs: Tensor, *, classes: int | None = None, labels: Tensor | None = None, seed: int | None = None
 ) -> ExampleCanaries:

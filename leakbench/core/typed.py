@@ -1,18 +1,23 @@
-"""Strict checks of a file's fields against the types of a plain dataclass."""
+"""Strict checks of a file's fields against the types of a plain dataclass, and of the arguments of public functions."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from functools import lru_cache
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, wraps
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from leakbench.core.errors import InputError, nearest
 
-__all__ = ["STRICT", "check_fields", "typed_fields", "types_of"]
+__all__ = ["STRICT", "check_fields", "got", "typed_arguments", "typed_fields", "types_of"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -64,3 +69,100 @@ def types_of(cls: Any) -> Mapping[str, TypeAdapter[Any]]:
         name: TypeAdapter(str | Path | None if kind == (Path | None) else kind, config=STRICT)
         for name, kind in kinds.items()
     }
+
+
+NUMBERS = {int: Integral, float: Real}
+WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    bool: "True or False",
+    NoneType: "None",
+    Path: "a path",
+}
+SEVERAL = {int: "whole numbers", float: "numbers", str: "strings"}
+"""{type: its name in messages}, of one value and of several."""
+
+CLASSES = {
+    "Module": "a torch.nn.Module",
+    "Tensor": "a tensor",
+    "ndarray": "an array",
+    "Result": "a result of leakbench.run",
+    "GradientCanaries": "canaries of leakbench.canaries.gradients",
+    "Canaries": "canaries of leakbench.canaries",
+}
+"""{class outside this module: its name in messages}; other classes are named with their modules."""
+
+
+def typed_arguments(function: F) -> F:
+    """Return a public function, method or class that checks the types of its arguments against its annotations.
+
+    Values are passed on unchanged. NumPy's numbers are numbers, and lists are accepted for tuples. The elements of mappings and
+    arrays are left to the function.
+
+    Args:
+        function: The function, or a class, whose `__init__` checks. Keyword arguments behind `**` are not checked.
+
+    Returns:
+        The function, which raises InputError for an argument of another type.
+    """
+    if isinstance(function, type):
+        function.__init__ = typed_arguments(function.__init__)  # type: ignore[misc]
+        return function
+    signature = inspect.signature(function)
+    checked = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        given, kinds = signature.bind(*args, **kwargs).arguments, _hints_of(function)
+        for each in checked:
+            if each.name not in given or each.name not in kinds:
+                continue
+            kind, value = kinds[each.name], given[each.name]
+            for one in value if each.kind is each.VAR_POSITIONAL else (value,):
+                if not _fits(one, kind):
+                    raise InputError(f"{each.name}: {got(one)}, expected {_words_of(kind)}")
+        return function(*args, **kwargs)
+
+    return cast(F, called)
+
+
+def got(value: object) -> str:
+    """Return the part of a message about a value of a wrong type."""
+    text = repr(value)
+    return f"got {text if len(text) <= 40 else 'a value'} of type {type(value).__name__}"
+
+
+_hints_of = lru_cache(get_type_hints)
+
+
+def _fits(value: Any, kind: Any, inner: bool = False) -> bool:
+    """Return whether a value has a type; with `inner`, only numbers, strings and sequences of them are judged."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each, inner) for each in args)
+    if origin in (tuple, list, Sequence):
+        listed = isinstance(value, list | tuple) and all(_fits(each, args[0], True) for each in value)
+        # A sequence of numbers may be an array.
+        return listed or (args[0] in NUMBERS and hasattr(value, "__array__"))
+    if kind in WORDS:
+        return isinstance(value, NUMBERS.get(kind, kind)) and (kind is bool or not isinstance(value, bool))
+    if origin is Literal:
+        return value in args
+    wanted = origin or kind
+    return inner or wanted is Any or not isinstance(wanted, type) or isinstance(value, wanted)
+
+
+def _words_of(kind: Any) -> str:
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType, Literal):
+        each = map(repr, args) if origin is Literal else map(_words_of, sorted(args, key=lambda one: one is NoneType))
+        several = [*dict.fromkeys(each)]
+        return " or ".join(filter(None, [", ".join(several[:-1]), several[-1]]))
+    if origin in (tuple, list, Sequence):
+        return f"a list of {SEVERAL.get(args[0], 'these')}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"a mapping of names{' to tensors' if getattr(args[1], '__name__', '') == 'Tensor' else ''}"
+    if origin is Callable:
+        return "a function"
+    return WORDS.get(kind) or CLASSES.get(kind.__name__) or f"an object of {kind.__module__}.{kind.__qualname__}"

@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from leakbench.core.errors import InputError
 from leakbench.core.imported import reason_of
+from leakbench.core.typed import typed_arguments
 from leakbench.core.types import Parameters
 from leakbench.core.words import seconds
 from leakbench.external.arrays import ENDINGS, Named, unwrapped_model
@@ -314,6 +315,7 @@ class Probe:
         """{p: (B, *p)}, single examples' gradients in the first step, from Opacus or `observe`; {} for neither."""
         return self.heard.samples or self.observed.examples
 
+    @typed_arguments
     def leak(
         self,
         shape: tuple[int, ...] | None = None,
@@ -326,12 +328,12 @@ class Probe:
         budget: str | float | None = None,
         defense: str | None = None,
         dataset: str | None = None,
-        data_dir: Path | None = None,
+        data_dir: str | Path | None = None,
         success: float | None = None,
         seed: int = 0,
         victims: int = 10,
         normalise: tuple[Numbers, Numbers] | None = None,
-        out: Path | None = None,
+        out: str | Path | None = None,
     ) -> dict[str, Outcome]:
         """Attack what was recorded at each leakage point.
 
@@ -367,8 +369,8 @@ class Probe:
             UserWarning: If the observed batches do not explain the gradient (a loss that is not a mean, microbatches that
                 are not divided, a clip, another batch), and if type-2 is left out.
         """
-        limit = seconds("budget", budget)
-        options = AttackerOptions(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, limit)
+        limit, place = seconds("budget", budget), None if data_dir is None else Path(data_dir)
+        options = AttackerOptions(attack, defense, dataset, place, success, seed, knows, iterations, None, limit)
         points = self._points(options.with_public(options()), shape, classes, victims, normalise, batch)
         if "type-2" not in points and self.observed.note:
             warnings.warn(f"type-2 is left out: {self.observed.note}", stacklevel=2)
@@ -376,6 +378,7 @@ class Probe:
             warn(*point, stacklevel=3)
         return attack_traces(points, None if out is None else Path(out), options.names, "leakbench.probe")
 
+    @typed_arguments
     def save(self, folder: str | Path) -> None:
         """Write the record for `leakbench attack`, in place of an earlier one.
 
@@ -523,6 +526,7 @@ class Probe:
         return Training(batch, len(steps), rates.pop(), optimizer, mode, momentum=momentum, weight_decay=decay)
 
 
+@typed_arguments
 @contextmanager
 def probe(model: nn.Module, steps: int | None = None, canaries: Canaries | None = None) -> Iterator[Probe]:
     """Record the steps of every PyTorch optimizer on a model's parameters within this block.
@@ -548,10 +552,6 @@ def probe(model: nn.Module, steps: int | None = None, canaries: Canaries | None 
     if steps is not None and steps < 1:
         raise InputError(f"steps: got {steps}, expected 1 or more")
     if canaries is not None:
-        if not isinstance(canaries, Canaries):
-            raise InputError(
-                f"canaries: got {type(canaries).__name__}, expected those of leakbench.canaries.gradients or examples"
-            )
         canaries.started(model)
     found = Probe(model, most=steps)
     before_step, after_step = _hooks(unwrapped_model(model), found.heard, found.observed, steps)

@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.imported import import_function
 from leakbench.core.rng import generator
 from leakbench.core.task import Heads, LossFunction, heads_from
+from leakbench.core.typed import got, typed_arguments
 from leakbench.core.words import seconds
 from leakbench.core.words import success as threshold
 from leakbench.data.vocabulary import Vocabulary
@@ -35,10 +35,8 @@ from leakbench.storage.store import check_out
 
 __all__ = ["UpdateFiles", "attack_update", "warn"]
 
-OPTIONAL = ("classes", "iterations", "learning_rate", "success", "defense", "dataset", "knows")
-"""Arguments that may be None."""
 
-
+@typed_arguments
 def attack_update(
     model: nn.Module,
     update: Named | Sequence[Named],
@@ -64,7 +62,7 @@ def attack_update(
     budget: str | float | None = None,
     defense: str | None = None,
     dataset: str | None = None,
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     success: str | float | None = None,
     seed: int = 0,
     out: str | Path | None = None,
@@ -128,20 +126,6 @@ def attack_update(
     if out is not None:
         check_out(Path(out))
     success = threshold(success) if isinstance(success, str) else success
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model: {_got(model)}, expected a torch.nn.Module; call a function that builds one")
-    counts = {
-        "classes": classes,
-        "batch": batch,
-        "local_iterations": local_iterations,
-        "seed": seed,
-        "iterations": iterations,
-    }
-    _check_types(counts, Integral, "a whole number")
-    factors = {"momentum": momentum, "weight_decay": weight_decay}
-    _check_types({"learning_rate": learning_rate, "success": success, **factors}, Real, "a number")
-    names = {"attack": attack, "defense": defense, "dataset": dataset, "knows": knows, "statistics": statistics}
-    _check_types(names, str, "a name as a string")
     shape = _shape(shape)
     updates = _updates("update", update)
     if before is not None:
@@ -152,14 +136,14 @@ def attack_update(
         raise InputError("update: got none, expected at least one")
     how = Training(batch, local_iterations, learning_rate, client_optimizer, victim_mode, "", momentum, weight_decay)
     normal = normal_of(normalise, shape)
-    arrays = None if truth is None else (torch.as_tensor(truth[0]).float(), torch.as_tensor(truth[1]))
+    arrays = None if truth is None else _truth(truth)
     heads = _heads(classes, targets, loss)
     width = int(classes or 0) if heads is None else heads.size
     trace = Trace(model, updates, shape, width, how, before, tap, arrays, normal, heads=heads, sent=sent)
     _ = trace.inputs  # A truth that does not fit is reported first.
-    limit = seconds("budget", budget)
+    limit, place = seconds("budget", budget), None if data_dir is None else Path(data_dir)
     options = AttackerOptions(
-        attack, defense, dataset, data_dir, success, seed, knows, iterations, None, limit, statistics
+        attack, defense, dataset, place, success, seed, knows, iterations, None, limit, statistics
     )
     attacker, path = options(), None if vocabulary is None else Path(vocabulary)
     _check_reads_words(path, trace.texts is not None, type(model).__name__)
@@ -188,25 +172,19 @@ def _heads(classes: int | None, targets: str | None, loss: LossFunction | None) 
     return heads_from(targets, loss)
 
 
-def _got(value: object) -> str:
-    text = repr(value)
-    return f"got {text if len(text) <= 40 else 'a value'} of type {type(value).__name__}"
+def _shape(shape: Sequence[int]) -> tuple[int, ...]:
+    if not shape or min(shape) < 1:
+        raise InputError(f"shape: {got(shape)}, expected whole numbers above 0, such as (3, 32, 32)")
+    return tuple(map(int, shape))
 
 
-def _check_types(fields: Mapping[str, object], kind: type, words: str) -> None:
-    for name, value in fields.items():
-        if value is None and name in OPTIONAL:
-            continue
-        if isinstance(value, bool) or not isinstance(value, kind):
-            hint = ", such as 0.1 or 'rmse<=0.1'" if name == "success" else ""
-            raise InputError(f"{name}: {_got(value)}, expected {words}{hint}")
-
-
-def _shape(shape: object) -> tuple[int, ...]:
-    sizes = tuple(shape) if isinstance(shape, tuple | list) else ()
-    if not sizes or any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in sizes):
-        raise InputError(f"shape: {_got(shape)}, expected whole numbers above 0, such as (3, 32, 32)")
-    return tuple(int(n) for n in sizes)
+def _truth(truth: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    try:
+        inputs, labels = map(torch.as_tensor, truth)
+    except (TypeError, ValueError, RuntimeError):
+        kinds = ", ".join(type(each).__name__ for each in truth)
+        raise InputError(f"truth: got {kinds}, expected tensors of inputs and labels") from None
+    return inputs.float(), labels
 
 
 def _updates(field: str, given: object) -> list[Named]:
@@ -215,7 +193,7 @@ def _updates(field: str, given: object) -> list[Named]:
     for one in several:
         if not isinstance(one, Mapping):
             expected = "{parameter: tensor} as in model.state_dict(), or a list of these"
-            raise InputError(f"{field}: {_got(one)}, expected {expected}")
+            raise InputError(f"{field}: {got(one)}, expected {expected}")
     return several
 
 

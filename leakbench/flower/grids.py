@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generators
+from leakbench.core.typed import typed_arguments
 from leakbench.core.types import Clock, Network, Signal
 from leakbench.defense import Defense
 from leakbench.engine.side_by_side import pieces_of, side_by_side
@@ -50,6 +51,7 @@ SERVER, RUN, TASK = 1, 1, 1
 """Flower's ids of the server's node, the run and the task."""
 
 
+@typed_arguments
 class InProcessGrid(Grid):
     """Answer messages by calling a ClientApp in this process, one client after another, without Ray and polling.
 
@@ -168,6 +170,7 @@ Batches: TypeAlias = Callable[[int, int], tuple[Tensor, Tensor]]
 """(client, round from 1) -> the batches of the local steps, inputs (L, B, *s) and labels (L, B)."""
 
 
+@typed_arguments
 class VectorisedGrid(InProcessGrid):
     """Answer train messages by L steps of SGD, for all clients of a round at once, through a recipe's stations.
 
@@ -293,6 +296,7 @@ def _alike(where: list[int], messages: list[Message]) -> Iterator[list[int]]:
     yield from groups.values()
 
 
+@typed_arguments
 class TapGrid(Grid):
     """Pass all calls to another grid, and write each reply to a train message into a folder (`leakbench.flower.leaks`).
 
@@ -377,6 +381,7 @@ Probe: TypeAlias = Callable[[int, Arrays, list[Message]], None]
 """Called with (round from 1, {name: array} that was sent, replies without error) before aggregation."""
 
 
+@typed_arguments
 class ProbeStrategy(Strategy):
     """Pass all calls to another strategy, and show a probe the replies before they are aggregated.
 

@@ -23,6 +23,7 @@ from leakbench.canaries import GradientCanaries
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import resolve
 from leakbench.core.rng import generator
+from leakbench.core.typed import typed_arguments
 from leakbench.core.types import Clock, Local, Network, Parameters, Signal
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
@@ -87,11 +88,13 @@ def _bound(mod: Mod, call: ClientAppCallable) -> ClientAppCallable:
     return through
 
 
+@typed_arguments
 def attach(app: ClientApp, *mods: Mod) -> ClientApp:
     """Return an app with mods around its own, the first outermost."""
     return WrappedClientApp(app, mods)
 
 
+@typed_arguments
 @dataclass(frozen=True)
 class DefenseMod:
     """Apply a recipe's client station to the update, reply minus received, of every train message.
@@ -212,6 +215,7 @@ def resolve_defense(name: str) -> Defense:
     return resolve("defenses", Defense, name)[1]
 
 
+@typed_arguments
 @dataclass(frozen=True)
 class CanaryMod:
     """Replace the updates of canary clients, for an audit of the whole training.
@@ -268,6 +272,7 @@ class CanaryMod:
         self.canaries.score({n: after[n].double() - before[n].double() for n in self.canaries.directions.places})
 
 
+@typed_arguments
 @dataclass(frozen=True)
 class UpdateTapMod:
     """Write a client's reply to every train message into a folder, which `leakbench.flower.leaks` reads.
@@ -295,6 +300,7 @@ class UpdateTapMod:
         return reply
 
 
+@typed_arguments
 @dataclass(frozen=True)
 class StepProbeMod:
     """Write what an attacker inside the client sees (type-2) into a folder, which `leakbench.flower.leaks` reads.

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from leakbench.core.extras import need
+from leakbench.core.typed import typed_arguments
 from leakbench.defense.frameworks import Arrays, Step, filtered, processed
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module("leakbench.frameworks.nvflare"), name)
 
 
+@typed_arguments
 def nvflare_function(build: Callable[[], Any], steps: int = 1) -> Function:
     """Return an NVFlare filter as a function that an audit takes.
 
@@ -44,6 +46,7 @@ def nvflare_function(build: Callable[[], Any], steps: int = 1) -> Function:
     return send
 
 
+@typed_arguments
 def pfl_function(build: Callable[[], Any], step: Step = "privatize", clients: int = 1) -> Function:
     """Return a step of a pfl mechanism as a function that an audit takes.
 

@@ -15,11 +15,13 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.app_constant import AppConstants
 from safetensors.numpy import save
 
+from leakbench.core.typed import typed_arguments
 from leakbench.storage.atomic import write_bytes
 
 __all__ = ["UpdateTapFilter"]
 
 
+@typed_arguments
 class UpdateTapFilter(DXOFilter):
     """Write the weights that a client gets and the update that it sends, and change nothing.
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leakbench.core.errors import InputError
+from leakbench.core.typed import typed_arguments
 from leakbench.storage.packed import check_table
 from leakbench.storage.rows_file import check_schema
 from leakbench.storage.runs import elsewhere, folders
@@ -23,6 +24,7 @@ __all__ = ["read", "read_run"]
 FIRST = ("run", "hash", "dataset", "defense", "attack")
 
 
+@typed_arguments
 def read(folder: str | Path) -> pd.DataFrame:
     """Return the rows of a finished run, or of all finished runs below a folder: one row for each example under attack.
 

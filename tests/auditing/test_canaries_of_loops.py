@@ -542,7 +542,7 @@ def test_an_optimizer_that_does_not_step_is_not_scored() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (lambda: "abc", "canaries: got str, expected those of leakbench.canaries.gradients or examples"),
+        (lambda: "abc", "canaries: got 'abc' of type str, expected canaries of leakbench.canaries or None"),
         (lambda: canaries.examples(torch.zeros(20, 5), classes=3), r"the loss fails on inputs \(20, 5\)"),
         (lambda: canaries.examples(torch.zeros(20, 4), classes=9, seed=0), "labels: got 0 to 8, expected 0 to 2"),
         (lambda: canaries.examples(torch.zeros(20, 4), labels=torch.full((20,), -100)), "labels: got -100 to -100"),
