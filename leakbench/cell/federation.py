@@ -51,11 +51,15 @@ def _check_counts(f: dict[str, Any], examples_per_person: int) -> None:
     held = f["examples_per_client"]
     if f["clients_per_round"] > f["clients"]:
         raise InputError(
-            f"clients-per-round: got {f['clients_per_round']}, more than there are clients ({f['clients']})"
+            f"clients-per-round: got {f['clients_per_round']}, more than there are clients ({f['clients']}); give"
+            f" --clients {f['clients_per_round']} or more, or at most --clients-per-round {f['clients']}"
         )
     for name, got in (("batch", f["batch"]), ("examples-per-person", examples_per_person)):
         if got > held:
-            raise InputError(f"{name}: got {got}, more than the {held} examples that a client holds")
+            raise InputError(
+                f"{name}: got {got}, more than the {held} examples that a client holds; give at most --{name} {held},"
+                f" or --examples-per-client {got} or more"
+            )
 
 
 def _local_iterations(f: dict[str, Any], asked: bool) -> dict[str, int]:

@@ -39,15 +39,18 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
     f = s.federation
     if s.candidates < s.victims <= len(data.victims):
         raise InputError(
-            f"candidates: got {s.candidates}, fewer than the {s.victims} victims; the victims are among the candidates"
+            f"candidates: got {s.candidates}, fewer than the {s.victims} victims, which are among the candidates; give"
+            f" --candidates {s.victims} or more, or at most --victims {s.candidates}"
         )
     if f.local_iterations * f.batch > MOST_INDICES:
         raise InputError(
-            f"local-iterations: {f.local_iterations} of batch {f.batch} are more than {MOST_INDICES} examples"
+            f"local-iterations: {f.local_iterations} of batch {f.batch} are more than {MOST_INDICES} examples; give fewer"
+            " --local-iterations, or a smaller --batch"
         )
     if f.clients * f.examples_per_client > MOST_INDICES:
         raise InputError(
-            f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"
+            f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices; give fewer"
+            " --clients or --examples-per-client"
         )
     kept = [name_of(t) for t in defense.server if getattr(t, "over_rounds", False)]
     if s.join_rounds and kept and {"type-0", "global"} & set(s.taps):
@@ -70,7 +73,8 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
             )
         if s.leak_batch > f.examples_per_client:
             raise InputError(
-                f"leak-batch: got {s.leak_batch}, more than the {f.examples_per_client} examples that a client holds"
+                f"leak-batch: got {s.leak_batch}, more than the {f.examples_per_client} examples that a client holds; give a smaller"
+                " --leak-batch, or more --examples-per-client"
             )
 
 

@@ -167,7 +167,8 @@ def _check(s: Settings, data: Dataset, attack: Attack, defense: Defense, names: 
     check_class(s, data, attack, (names["attack"], names["dataset"]))
     if s.victims > len(data.victims):
         raise InputError(
-            f"victims: got {s.victims}, the set {names['dataset']!r} holds {len(data.victims)} that may be attacked"
+            f"victims: got {s.victims}, the set {names['dataset']!r} holds {len(data.victims)} that may be attacked; give at"
+            f" most --victims {len(data.victims)}"
         )
 
 

@@ -13,8 +13,11 @@ from command_line import called
 from safetensors.torch import save_file
 from torch import nn
 
+from leakbench.cell.budget import plan
 from leakbench.cli import commands
+from leakbench.core.errors import InputError
 from leakbench.core.recipe import catalog_folder
+from leakbench.core.request import Request
 from leakbench.data import commands as data_commands
 from leakbench.data import find
 from leakbench.federated.view import alone_by
@@ -313,4 +316,43 @@ def test_a_remedy_names_nothing_that_was_given(given: str, refused: Refused) -> 
 
 def test_a_suggested_batch_leaves_one_example() -> None:
     assert alone_by(4, 4) == "--taps type-2, or --leak-batch 1"
-    assert alone_by(5, 1) == alone_by(12, 4) == "--taps type-2"  # Several clients or steps, which no batch size changes.
+    assert (
+        alone_by(5, 1) == alone_by(12, 4) == "--taps type-2"
+    )  # Several clients or steps, which no batch size changes.
+
+
+@pytest.mark.parametrize(
+    ("words", "remedies"),
+    [
+        ("--dataset digits --victims 1347", ("--candidates 1347", "--victims 1000")),
+        ("--victims 20 --candidates 10", ("--candidates 20", "--victims 10")),
+        ("--dataset digits --victims 100000", ("--victims 1347",)),
+        ("--clients-per-round 2000", ("--clients 2000", "--clients-per-round 1000")),
+        ("--batch 501", ("--batch 500", "--examples-per-client 501")),
+        ("--protocol live --victims 10 --clients 5 --clients-per-round 5", ("--clients 10",)),
+    ],
+)
+def test_a_limit_names_the_option_to_change_and_its_number(
+    words: str, remedies: tuple[str, ...], refused: Refused
+) -> None:
+    """Each remedy alone ends this refusal: another option may be refused then, but not this one."""
+    given = ["run", "--dataset", "mnist", *words.split()]
+    line = refused(*given)
+    for remedy in remedies:
+        assert remedy in line
+        option, number = remedy.split()
+        changed = given.copy()
+        if option in changed:
+            changed[len(changed) - 1 - changed[::-1].index(option) + 1] = number
+        else:
+            changed += [option, number]
+        fields = (option[2:].replace("-", "_") for option in changed[1::2])
+        request = Request(**dict(zip(fields, map(_typed, changed[2::2]), strict=True)))
+        try:
+            plan(request)
+        except InputError as error:
+            assert str(error).partition(":")[0] != line.removeprefix("leakbench: ").partition(":")[0], error
+
+
+def _typed(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
