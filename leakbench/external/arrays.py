@@ -137,7 +137,9 @@ def as_parameters(field: str, model: nn.Module, arrays: Named) -> Parameters:
     state = set(model.state_dict())  # With buffers, and every name of tied weights.
     for name, shape in shapes.items():
         if name not in arrays:
-            raise InputError(f"{field}: the model's parameter {name!r} {shape} is missing{_near(name, arrays)}")
+            others = {n: tuple(array.shape) for n, array in arrays.items() if n not in state}
+            near = _near(name, shape, others, "expected an array for each trained parameter")
+            raise InputError(f"{field}: the model's parameter {name!r} {shape} is missing{near}")
         got = tuple(arrays[name].shape)
         if got != shape:
             several = f"; {got[0]} victims are a file each" if got[1:] == shape else ""
@@ -149,7 +151,8 @@ def as_parameters(field: str, model: nn.Module, arrays: Named) -> Parameters:
     for name, array in arrays.items():
         if name not in shapes and name not in state:
             raise InputError(
-                f"{field}: {name!r} {tuple(array.shape)} is not a parameter of the model{_near(name, shapes)}"
+                f"{field}: {name!r} {tuple(array.shape)} is not a parameter of the model, whose trained parameters are all given;"
+                " leave it out"
             )
     return {name: arrays[name].detach().cpu().float().clone() for name in shapes}
 
@@ -173,9 +176,18 @@ def as_state(field: str, model: nn.Module, arrays: Named) -> Parameters:
     return found
 
 
-def _near(name: str, known: Mapping[str, object]) -> str:
-    """Return the nearest known name in words, or the first few if none is near."""
-    several = sorted(known)
+def _near(name: str, shape: tuple[int, ...], others: Mapping[str, tuple[int, ...]], without: str) -> str:
+    """Return the nearest of the arrays that belong to no parameter, or the first few if none is near.
+
+    Args:
+        name: Name of the missing parameter.
+        shape: Its shape.
+        others: {name: shape} of these arrays; those of the same shape come first.
+        without: The text if there are none.
+    """
+    several = sorted(n for n, size in others.items() if size == shape) or sorted(others)
+    if not several:
+        return f"; {without}"
     text = nearest(name, several)
     if text.startswith("; known: ") and len(several) > 8:
         return f"; known: {', '.join(several[:8])} and {len(several) - 8} more"

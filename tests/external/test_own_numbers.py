@@ -18,12 +18,12 @@ import torch
 from command_line import called
 from own_network import CLASSES, SHAPE, batch, build, gradient
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 import leakbench
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
-from leakbench.external.arrays import read_arrays
+from leakbench.external.arrays import as_parameters, read_arrays
 from leakbench.external.assumptions import assumptions, contradiction, distance_of_guess
 from leakbench.external.attack import _setup, attack_trace
 from leakbench.external.attacker import AttackerOptions
@@ -410,3 +410,31 @@ def test_a_threshold_may_use_the_words_of_the_command() -> None:
     given = {"shape": list(SHAPE), "classes": CLASSES, "attack": "analytic_fc", "truth": (x, y), "success": "rmse<=0.2"}
     found = leakbench.attack_update(build(), gradient(build(), x, y), **given)
     assert found.rows is not None and set(found.rows["eta"]) == {0.2}
+
+
+@pytest.mark.parametrize(
+    ("renamed", "hint"),
+    [
+        ({"0.bias": None}, "expected an array for each trained parameter"),
+        ({"0.bias": None, "2.bias": "0.bais"}, "did you mean '0.bais'?"),
+        ({"0.bias": "0.bais"}, "did you mean '0.bais'?"),
+        ({"0.weight": "1.weight", "0.bias": "1.bias"}, "did you mean '1.weight'?"),
+        ({"0.weight": "conv.kernel"}, "known: conv.kernel"),
+        ({"0.weight": "x", "2.weight": "0.weights"}, "known: x"),  # The only one of this shape.
+    ],
+)
+def test_a_missing_parameter_is_not_taken_for_another_one(renamed: dict[str, str | None], hint: str) -> None:
+    """A name that belongs to another parameter of the model is never suggested."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3))
+    given = {renamed.get(n, n): torch.zeros_like(p) for n, p in model.named_parameters()}
+    given.pop(None, None)  # type: ignore[call-overload]
+    with pytest.raises(InputError) as refused:
+        as_parameters("update", model, given)  # type: ignore[arg-type]
+    assert str(refused.value).endswith(f"is missing; {hint}")
+
+
+def test_a_further_array_is_not_taken_for_a_parameter() -> None:
+    model = nn.Linear(2, 3)
+    given = {n: torch.zeros_like(p) for n, p in model.named_parameters()} | {"biass": torch.zeros(3)}
+    with pytest.raises(InputError, match=r"^update: 'biass' .* whose trained parameters are all given; leave it out$"):
+        as_parameters("update", model, given)
