@@ -42,6 +42,9 @@ from leakbench.summary import compare as paired
 
 __all__ = ["Comparison", "Epsilons", "audit", "compare", "epsilon", "run", "run_request", "sweep"]
 
+SLOW = 5.0
+"""Seconds after which `epsilon` begins to print its progress."""
+
 Place: TypeAlias = str | Path
 
 Runs: TypeAlias = Result | Place | Sequence[Result | Place]
@@ -188,6 +191,7 @@ def epsilon(
     *,
     delta: float = 1e-5,
     data_dir: Place | None = None,
+    quiet: bool = False,
     **federation: Unpack[FederationFields],
 ) -> Epsilons:
     """Return the claimed and the valid epsilon of a defense, for each observer, without training.
@@ -196,6 +200,7 @@ def epsilon(
         defense: Name in the catalog, or path of a recipe.
         delta: Delta of the valid epsilon, in (0, 1).
         data_dir: Folder with the datasets, for a recipe without recorded sizes; see `run`.
+        quiet: Print no progress; an accounting of less than `SLOW` seconds prints none anyway.
         **federation: Fields of the federation by name, such as `dataset`, `train_rounds`, `clients` and `batch`.
 
     Returns:
@@ -205,10 +210,11 @@ def epsilon(
         InputError: For an unknown field, or a value that does not fit.
     """
     request = _federation(defense, federation)
-    cell = plan(request, _path(data_dir), delta=delta)
-    settings = cell.settings
-    rounds = settings.federation.rounds if settings.stop_after is None else settings.stop_after
-    found = cell_epsilon(cell.defense, cell.data, settings, hand_out(cell), None, delta)
+    with closing(Reporter(quiet=quiet, after=SLOW)) as reporter:
+        cell = plan(request, _path(data_dir), delta=delta, accounting=reporter)
+        settings = cell.settings
+        rounds = settings.federation.rounds if settings.stop_after is None else settings.stop_after
+        found = cell_epsilon(cell.defense, cell.data, settings, hand_out(cell), None, delta, reporter)
     return Epsilons(cell.names["defense"], cell.names["dataset"], rounds, found)
 
 

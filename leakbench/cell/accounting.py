@@ -7,6 +7,7 @@ import math
 
 from leakbench.cell import Settings, probe_of
 from leakbench.core.errors import InputError
+from leakbench.core.progress import Progress, unreported
 from leakbench.core.types import Fact
 from leakbench.data.availability import UNIFORM
 from leakbench.data.dataset import Dataset
@@ -32,14 +33,16 @@ def cell_epsilon(
     partition: Partition,
     largest: dict[str, int] | None,
     delta: float = 1e-5,
+    progress: Progress = unreported,
 ) -> Epsilon:
     """Return the epsilons of a defense in the federation of a cell, for the model that is trained.
 
     Args:
         largest: Counts of the run (`Schedule.largest`); None before it.
         delta: Delta of the valid epsilons, in (0, 1).
+        progress: Called with the rounds, and then with the observers, that are accounted for.
     """
-    schedule, training = ledger_of(defense, data, settings, partition, largest)
+    schedule, training = ledger_of(defense, data, settings, partition, largest, progress)
     reasons = [fact.reason for fact in _noises(training)]
     if schedule.groups < defense.cohort_groups:
         fewer = f"cohort_groups is {schedule.groups} here instead of {defense.cohort_groups}"
@@ -48,11 +51,16 @@ def cell_epsilon(
         reasons.append("no amplification by client sampling: availability is not uniform, and an observer may know it")
     if schedule.control_variates and defense.unit == "client" and schedule.client_sampling != "poisson":
         reasons.append(CONTROLS)
-    return _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), reasons)
+    return _explained(epsilon(training, defense.unit, defense.claim, schedule, delta, progress), reasons)
 
 
 def ledger_of(
-    defense: Defense, data: Dataset, settings: Settings, partition: Partition, largest: dict[str, int] | None = None
+    defense: Defense,
+    data: Dataset,
+    settings: Settings,
+    partition: Partition,
+    largest: dict[str, int] | None = None,
+    progress: Progress = unreported,
 ) -> tuple[Schedule, tuple[Phase, ...]]:
     """Return the schedule of a cell's federation and the phases of its defense, for the rounds that are trained.
 
@@ -62,7 +70,7 @@ def ledger_of(
     schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies, largest)
     rounds = schedule.rounds if settings.stop_after is None else settings.stop_after
     schedule = dataclasses.replace(schedule, examples_per_person=settings.examples_per_person)
-    return dataclasses.replace(schedule, rounds=rounds), first_rounds(phases(defense, probe), rounds)
+    return dataclasses.replace(schedule, rounds=rounds), first_rounds(phases(defense, probe, progress), rounds)
 
 
 def cell_curve(defense: Defense, data: Dataset, settings: Settings, partition: Partition) -> list[float]:

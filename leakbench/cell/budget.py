@@ -18,6 +18,7 @@ from leakbench.cell.fit import check_fit
 from leakbench.cell.resolve import plan_cell, with_examples
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import resolve
+from leakbench.core.progress import Progress, unreported
 from leakbench.data.find import Load, load_dataset
 from leakbench.defense import Defense
 from leakbench.privacy.budget import Budget
@@ -85,6 +86,7 @@ def plan(
     progress: Any = None,
     delta: float = 1e-5,
     load: Load = load_dataset,
+    accounting: Progress = unreported,
 ) -> Cell:
     """Return the cell of `prepare` without the examples of its data set, which is enough for its epsilons.
 
@@ -95,6 +97,7 @@ def plan(
         progress: Called with (file, bytes so far, total bytes) while data are fetched.
         delta: Delta of `request.epsilon`, in (0, 1).
         load: Reads a data set, as `load_dataset` does.
+        accounting: Called as by `cell_epsilon`, for each noise or number of rounds that is tried.
 
     Raises:
         InputError: For an option that does not fit.
@@ -105,10 +108,10 @@ def plan(
     check_fit(cell.settings, cell.data, cell.defense)
     cell = with_factors(cell, request.noise_factor, request.clip_factor)
     if request.epsilon is not None:
-        cell = with_epsilon(cell, request.epsilon, delta)
+        cell = with_epsilon(cell, request.epsilon, delta, accounting)
     stop = _stop(request) or cell.defense.budget
     rounds = cell.settings.federation.rounds
-    fit = rounds_in_budget(cell, stop) if stop and rounds else rounds
+    fit = rounds_in_budget(cell, stop, accounting) if stop and rounds else rounds
     if fit == rounds:
         return cell
     settings = dataclasses.replace(cell.settings, stop_after=fit, leak_rounds=leak_rounds(request, fit))
@@ -146,18 +149,19 @@ def _remedy(cell: Cell, delta: float, rounds: int | None = None) -> str:
     return "leave the option out"
 
 
-def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
+def with_epsilon(cell: Cell, target: float, delta: float = 1e-5, progress: Progress = unreported) -> Cell:
     """Return the cell with all its noise multiplied by one factor, so that its valid epsilon is the target.
 
     Args:
         target: Epsilon of released models at `delta`, > 0.
+        progress: Called as by `cell_epsilon`, for each noise that is tried.
 
     Raises:
         InputError: For a defense without a valid epsilon, or a target that no factor reaches.
     """
     partition = hand_out(cell)
     check_louder(cell, "epsilon")
-    own = cell_epsilon(cell.defense, cell.data, cell.settings, partition, None, delta)
+    own = cell_epsilon(cell.defense, cell.data, cell.settings, partition, None, delta, progress)
     if own.valid is None:
         raise InputError(
             f"epsilon: defense {cell.names['defense']!r} has no valid epsilon to be set ({own.reason}); {_remedy(cell, delta)}"
@@ -165,7 +169,7 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
 
     def excess(log_factor: float) -> float:
         defense = louder(cell.defense, math.exp(log_factor))
-        valid = cell_epsilon(defense, cell.data, cell.settings, partition, None, delta).valid
+        valid = cell_epsilon(defense, cell.data, cell.settings, partition, None, delta, progress).valid
         return math.log(max(valid, 1e-12) / target) if valid is not None else 50.0
 
     soft, loud = 0.0, 0.0
@@ -186,8 +190,11 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
     return identified(dataclasses.replace(cell, defense=louder(cell.defense, math.exp(log_factor + EXACT))))
 
 
-def rounds_in_budget(cell: Cell, budget: Budget) -> int:
+def rounds_in_budget(cell: Cell, budget: Budget, progress: Progress = unreported) -> int:
     """Return the number of rounds of the cell's federation within the budget.
+
+    Args:
+        progress: Called as by `cell_epsilon`, for each number of rounds that is tried.
 
     Raises:
         InputError: For a defense without the epsilon of the budget, or a budget below the epsilon of one round.
@@ -196,7 +203,7 @@ def rounds_in_budget(cell: Cell, budget: Budget) -> int:
 
     def after(count: int) -> Epsilon:
         settings = dataclasses.replace(cell.settings, stop_after=count)
-        return cell_epsilon(cell.defense, cell.data, settings, partition, None, budget.delta)
+        return cell_epsilon(cell.defense, cell.data, settings, partition, None, budget.delta, progress)
 
     def fits(count: int) -> bool:
         spent = after(count).claimed if budget.of == "claimed" else after(count).valid

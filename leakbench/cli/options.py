@@ -83,7 +83,7 @@ def reporter_of(quiet: bool = False, after: float = 0.0) -> Reporter:
     """Return the progress of the command that runs, which ends with the command, also if that fails.
 
     Args:
-        after: Seconds of work before the first line in a file.
+        after: Seconds of work before the first line.
     """
     from leakbench.core.progress import Reporter  # noqa: PLC0415
 

@@ -23,8 +23,9 @@ __all__ = ["audit", "epsilon"]
 @click.command()
 @federation_options
 @click.option("--delta", type=float, default=1e-5, show_default=True, help="Delta of the valid epsilon.")
+@quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) -> None:
+def epsilon(delta: float, quiet: bool, as_json: bool, data_dir: Path | None, **given: Any) -> None:
     """Print the claimed and the valid epsilon of a defense.
 
     Prints one epsilon for each observer, without training. The sizes of the dataset come from its recipe; the data are
@@ -34,7 +35,7 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     check_request(Request(**given))
     from leakbench import api  # noqa: PLC0415
 
-    found = api.epsilon(given.pop("defense"), delta=delta, data_dir=data_dir, **given)
+    found = api.epsilon(given.pop("defense"), delta=delta, data_dir=data_dir, quiet=quiet, **given)
     click.echo(json.dumps(found.as_dict(), indent=1) if as_json else str(found))
 
 

@@ -83,7 +83,7 @@ class Reporter:
         quiet: Show no progress. `say` still writes.
         stream: Where lines are written.
         every: Least number of seconds between two lines where `stream` is not a terminal.
-        after: Seconds of work before the first line where `stream` is not a terminal; shorter work shows nothing.
+        after: Seconds of work before the first line; shorter work shows nothing.
         heading: Text at the start of each line, such as "cell 3 of 12".
         tail: Text at the end of each line, such as the number of failures.
     """
@@ -184,11 +184,11 @@ class Reporter:
 
     def _show(self, now: float, at_once: bool, last: float) -> None:
         """Draw the line on a terminal; write it to a file, at once or if the `last` one is some time ago."""
-        if self.quiet:
+        if self.quiet or now - (self._began or 0.0) < self.after:
             return
         if self.stream.isatty():
             self._draw()
-        elif now - (self._began or 0.0) >= self.after and (at_once or now - last >= self.every):
+        elif at_once or now - last >= self.every:
             self._write(f"{self._line(now)}\n")
             self._written, self._last, self._resumed = now, now, ""
 

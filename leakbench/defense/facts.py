@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from leakbench.core.errors import InputError
+from leakbench.core.progress import Progress, unreported
 from leakbench.core.recipe import recipe_name
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Fact, Local, Network, Parameters, Signal, sent_memory
@@ -53,6 +54,10 @@ LOUDEST = 1e31
 """Largest standard deviation at which every draw of noise is finite in single precision."""
 
 
+REPORTED = 1000
+"""Number of rounds, some seconds of work, after which progress is reported again."""
+
+
 class _Watched(Clock):
     """A clock that records which of its times were read: one evaluation is enough for a defense that reads none."""
 
@@ -68,8 +73,11 @@ def _small(probe: FactProbe) -> FactProbe:
     return dataclasses.replace(probe, network=dataclasses.replace(probe.network, parameters=tiny))
 
 
-def phases(defense: Defense, probe: FactProbe) -> tuple[Phase, ...]:
+def phases(defense: Defense, probe: FactProbe, progress: Progress = unreported) -> tuple[Phase, ...]:
     """Split a whole training into phases, in order; within a phase, every station does the same in each local iteration.
+
+    Args:
+        progress: Called with the number of rounds for which the defense was run, if its noise depends on the round.
 
     Raises:
         InputError: If a transform cannot run at its station.
@@ -83,14 +91,16 @@ def phases(defense: Defense, probe: FactProbe) -> tuple[Phase, ...]:
     # moments, so the small probe is used for the others.
     later = probe if read and _differs_in_small(defense, probe, first) else _small(probe)
     found: list[Phase] = []
-    for t in range(f.rounds if "round" in read else min(1, f.rounds)):
+    rounds = f.rounds if "round" in read else min(1, f.rounds)
+    for t in range(rounds):
+        if t and t % REPORTED == 0:
+            progress("noise of each round", t, rounds)
         steps = range(f.local_iterations if "local_iteration" in read else 1)
         clocks = [defense.clock(f, t, step) for step in steps]
         seen = [first if (t, c.local_iteration) == (0, 0) else facts_at(defense, later, c) for c in clocks]
         for plain, many in _counted(seen, f.local_iterations if len(steps) == 1 else 1):
             facts = {name: (*doubts, *done) if done else done for name, done in plain.items()}
-            rounds = 1 if "round" in read else f.rounds
-            found.append(Phase(facts, rounds, many, False, clocks[0].cohort))
+            found.append(Phase(facts, 1 if "round" in read else f.rounds, many, False, clocks[0].cohort))
         found[-1] = dataclasses.replace(found[-1], ends=True)
     return _joined(found)
 

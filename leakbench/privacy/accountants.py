@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,14 @@ from leakbench.privacy.mechanism import (
     gathered,
     gaussians,
 )
-from leakbench.privacy.pairs import coarsest_needed, composed_epsilon, fixed_size_epsilon, uses_of, visible_epsilon
+from leakbench.privacy.pairs import (
+    coarsest_needed,
+    composed_epsilon,
+    fixed_size_epsilon,
+    poisson_epsilon,
+    uses_of,
+    visible_epsilon,
+)
 from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, by_quadrature, divergences, epsilon_at, of_mixture
 
 __all__ = ["ACCOUNTANTS", "ORDERS_2017", "Accountant", "best", "moments_2017", "pld", "rdp"]
@@ -171,7 +178,7 @@ def pld(mechanisms: Mechanisms, delta: float) -> float:
             return fixed_size_epsilon(first.noise_multiplier, first.sampling_rate, first.steps, delta, interval)
         plain = [m for m in kinds if isinstance(m, Mechanism) and (m.sampling == "poisson" or m.sampling_rate == 1)]
         if len(plain) == len(kinds):
-            return _poisson_pld(plain, delta, interval)
+            return poisson_epsilon(plain, delta, interval)
         found = composed_epsilon(kinds, delta, interval)
         if not any(map(_whole_orders, kinds)):
             return found
@@ -202,15 +209,6 @@ def _whole_orders(mechanism: AnyMechanism) -> bool:
     """Return whether the Rényi divergences of a mechanism are computed for integer orders only."""
     several = mechanism.mechanisms if isinstance(mechanism, Mixture) else (mechanism,)
     return any(isinstance(m, Group) for m in several)
-
-
-def _poisson_pld(kinds: Sequence[Mechanism], delta: float, interval: float) -> float:
-    from dp_accounting.pld import PLDAccountant  # noqa: PLC0415
-
-    accountant: Any = PLDAccountant(value_discretization_interval=interval)
-    for mechanism in kinds:
-        accountant.compose(Mechanism(mechanism.noise_multiplier, mechanism.sampling_rate, mechanism.steps).event())
-    return float(accountant.get_epsilon(delta))
 
 
 def best(mechanisms: Mechanisms, delta: float) -> tuple[float, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakbench.core.errors import InputError
+from leakbench.core.progress import Progress, unreported
 from leakbench.privacy.accountants import best
 from leakbench.privacy.caveats import caveats
 from leakbench.privacy.claimed import Claim
@@ -90,7 +91,14 @@ class Epsilon:
         return {**dataclasses.asdict(self), "caveats": list(self.caveats)}
 
 
-def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedule, delta: float = 1e-5) -> Epsilon:
+def epsilon(
+    phases: Sequence[Phase],
+    unit: Unit,
+    claim: Claim,
+    schedule: Schedule,
+    delta: float = 1e-5,
+    progress: Progress = unreported,
+) -> Epsilon:
     """Return the claimed and the valid epsilon of a defense.
 
     Args:
@@ -98,6 +106,7 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
         unit: What the epsilon protects: an `example` with all its copies, or all data of a `client`. With
             `schedule.examples_per_person` above 1, the first one is a person, see `Schedule`.
         delta: Delta of the valid epsilon; the claim has its own.
+        progress: Called with the number of observers whose epsilons are computed.
 
     Raises:
         InputError: For a delta outside (0, 1), an unknown unit, or phases that do not match the schedule's rounds and local
@@ -117,7 +126,10 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
         seen = {name: _with_persons(observation) for name, observation in seen.items()}
     # A claim is for one example, so its differences to the training are those of one example.
     single = observations(phases, unit, dataclasses.replace(schedule, examples_per_person=1)) if several else seen
-    taps = {name: _tap(observation, delta, taken, schedule) for name, observation in seen.items()}
+    taps = dict[str, tuple[PointEpsilon, str | None]]()
+    for name, observation in seen.items():
+        progress("epsilon of each observer", len(taps), len(seen))
+        taps[name] = _tap(observation, delta, taken, schedule)
     (headline, accountant) = taps.pop("global")
     return Epsilon(
         claimed=None if infinite else claimed.epsilon,

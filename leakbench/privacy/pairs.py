@@ -7,7 +7,7 @@ output by s = 1 / sigma standard deviations. H is the hockey-stick divergence at
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ __all__ = [
     "gaussian_delta",
     "largest_loss",
     "losses",
+    "poisson_epsilon",
     "sum_of",
     "uses_of",
     "visible_epsilon",
@@ -45,6 +46,9 @@ UNLIKELY = 1e-15
 
 MOST_LOSSES = 2_000_000
 """Largest number of losses on one grid: ten arrays of them take 160 MB."""
+
+SPARSE = 10
+"""Number of steps above which dp_accounting always composes dense arrays: it keeps lists of at most 1,000 losses, below 2^10."""
 
 
 def largest_loss(sigma: float) -> float:
@@ -177,7 +181,7 @@ def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, inte
         interval: Step of the grid of losses, which are rounded upwards.
     """
     single = _of_fixed_size(sigma, rate, interval)
-    return float(single.self_compose(steps).get_epsilon_for_delta(delta))
+    return float(_repeated(single, steps).get_epsilon_for_delta(delta))
 
 
 def composed_epsilon(mechanisms: Gaussians, delta: float, interval: float) -> float:
@@ -189,6 +193,20 @@ def composed_epsilon(mechanisms: Gaussians, delta: float, interval: float) -> fl
     return float(losses(mechanisms, interval).get_epsilon_for_delta(delta))
 
 
+def poisson_epsilon(mechanisms: Sequence[Mechanism], delta: float, interval: float) -> float:
+    """Return what dp_accounting's `PLDAccountant` returns for Poisson-sampled Gaussian sums; adjacency: add or remove.
+
+    Args:
+        interval: Step of the grid of losses, which are rounded upwards.
+    """
+    from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415
+
+    total = privacy_loss_distribution.identity(interval)
+    for mechanism in mechanisms:
+        total = total.compose(_repeated(_loss(mechanism, interval), mechanism.steps))
+    return float(total.get_epsilon_for_delta(delta))
+
+
 def losses(mechanisms: Gaussians, interval: float) -> Any:
     """Return dp_accounting's privacy losses of all steps together, rounded upwards.
 
@@ -197,14 +215,22 @@ def losses(mechanisms: Gaussians, interval: float) -> Any:
         interval: Step of the grid of losses.
     """
     # A single step is not self-composed, since that costs as much as a search for its tails.
-    total, *others = (_repeated(_loss(m, interval), m.steps) for m in mechanisms)
+    each = ((_loss(m, interval), m.steps) for m in mechanisms)
+    total, *others = (loss if steps == 1 else _repeated(loss, steps) for loss, steps in each)
     for other in others:
         total = total.compose(other)
     return total
 
 
 def _repeated(loss: Any, steps: int) -> Any:
-    return loss if steps == 1 else loss.self_compose(steps)
+    """Return the privacy loss of `steps` equal releases together."""
+    from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415
+
+    if steps > SPARSE:
+        # For a short list of losses, dp_accounting computes length^steps as an integer, which takes minutes for millions of steps.
+        dense = loss._pmf_remove.to_dense_pmf(), loss._pmf_add.to_dense_pmf()
+        loss = privacy_loss_distribution.PrivacyLossDistribution(*(dense[:1] if loss._symmetric else dense))
+    return loss.self_compose(steps)
 
 
 def _loss(mechanism: Mechanism | Mixture | Group, interval: float) -> Any:

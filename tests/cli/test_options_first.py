@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from leakbench.cell.budget import plan
+from leakbench import api
 from leakbench.cli import commands
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import catalog_folder
@@ -21,6 +22,7 @@ from leakbench.core.request import Request
 from leakbench.data import commands as data_commands
 from leakbench.data import find
 from leakbench.federated.view import alone_by
+from leakbench.defense import facts
 
 BAD = {
     "max_epsilon": "0",
@@ -356,3 +358,20 @@ def test_a_limit_names_the_option_to_change_and_its_number(
 
 def _typed(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
+
+
+@pytest.mark.parametrize("budget", [(), ("--stop-at-epsilon", "0.5")])
+def test_a_slow_accounting_prints_its_progress(
+    budget: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Noise of each round, and then each observer; nothing within the first seconds, and nothing with --quiet."""
+    asked = ("epsilon", "--defense", "fed_alpha_cdp_linear_valid", "--dataset", "digits", *budget)
+    code, out, err = called(monkeypatch, capsys, *asked)
+    assert (code, err) == (0, "")
+    monkeypatch.setattr(api, "SLOW", 0.0)
+    monkeypatch.setattr(facts, "REPORTED", 4)
+    assert called(monkeypatch, capsys, *asked, "--quiet") == (0, out, "")
+    code, same, err = called(monkeypatch, capsys, *asked)
+    assert (code, same) == (0, out)
+    assert "noise of each round: 4 of 10" in err
+    assert "epsilon of each observer: 0 of 4" in err
