@@ -35,6 +35,7 @@ from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import AnyMechanism, Mechanism, Mixture
 from leakbench.privacy.observers import Observation, Released, observations
+from leakbench.privacy.of_clients import REPLACEMENT
 from leakbench.privacy.renyi import Reals
 
 __all__ = ["audit", "audit_cell", "audit_training", "check_trials", "valid_of_one"]
@@ -258,15 +259,13 @@ def _stated(
     cell: Cell, schedule: Schedule, run: Mechanism | Mixture | None, one: AnyMechanism | None, whole: bool, delta: float
 ) -> Stated:
     epsilon = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None, delta)
+    zero_out = "replacement" if REPLACEMENT in epsilon.reason else "zero-out"
     if run is not None and whole:
         each = run.mechanisms[0] if isinstance(run, Mixture) else run
         q = "" if each.sampling_rate == 1 else f" at q={each.sampling_rate:.4g} ({each.sampling})"
         claimed = _claimed(cell.defense.claim, schedule, {"delta": delta})
-        adjacency = (
-            "zero-out"
-            if each.sampling != "poisson" or each.sampling_rate == 1 or schedule.groups > 1
-            else "add-or-remove"
-        )
+        hidden = each.sampling == "poisson" and each.sampling_rate < 1 and schedule.groups == 1
+        adjacency = "add-or-remove" if hidden else zero_out
         mean = " on average over the draw of clients" if isinstance(run, Mixture) else ""
         many = "1 release" if run.releases == 1 else f"{run.releases} releases"
         scope = f"all values are for the whole run, {many}{mean}{q}, {adjacency} adjacency"
@@ -295,7 +294,7 @@ def _stated(
         )
         return Stated(claimed, valid, epsilon.reason, scope)
     others = "" if schedule.rounds == 1 else f", not of the {schedule.rounds} rounds"
-    scope = f"all values are for one release with the unit in it (q=1), zero-out adjacency{others}"
+    scope = f"all values are for one release with the unit in it (q=1), {zero_out} adjacency{others}"
     return Stated(claimed, valid, epsilon.reason, scope)
 
 

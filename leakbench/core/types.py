@@ -143,6 +143,8 @@ class Fact:
             the epsilon.
         rescales: For `clip`: whether its norm replaces that of an earlier clip, as in other coordinates; else the smaller one
             counts.
+        replaced: For `clip`: whether `norm` bounds the distance between any two results of one member, and not the length of a
+            result, as if clients clip their weights and not their updates. Then the epsilon is for replaced data.
         raw: Whether private data decide here without noise, so that earlier noise does not protect them.
         only: For `noise`: whether it protects a separate release (a count, a quantile), so that other noise does not add to it.
         training: For `noise` that is correlated over the rounds: standard deviation of noise that protects one release as much as
@@ -162,6 +164,7 @@ class Fact:
     each: bool = False
     reason: str = ""
     rescales: bool = False
+    replaced: bool = False
     raw: bool = False
     only: bool = False
     training: float = 0.0

@@ -64,7 +64,8 @@ def clip_weights(signal: Signal, norm: float) -> Signal:
     """Scale each client's weights w = sent + update so that their L2 norm over all parameters is at most `norm`.
 
     The new update is the scaled weights minus the sent ones, and `sensitivity` becomes `norm`. Two uploads differ by at most
-    2 * norm for any training data; this is the bound in the fact. An update that is not finite counts as zero.
+    2 * norm for any training data; this is the bound in the fact. It bounds no update: where the sent weights are longer than
+    `norm`, as after much noise, an update may be longer than 2 * norm. An update that is not finite counts as zero.
     """
     sent, signal = sent_weights(signal), signal.finite()
     weights = [(g + sent[n]).flatten(2) for n, g in signal.grads.items()]
@@ -74,7 +75,8 @@ def clip_weights(signal: Signal, norm: float) -> Signal:
     factor = clip_factor(norms, norm)
     # f (sent + g) - sent, written so that an update with f = 1 stays bit-identical.
     grads = {n: scaled(g, factor) + scaled(sent[n].expand_as(g), factor - 1) for n, g in signal.grads.items()}
-    return signal.replace(grads, norms.new_full((signal.lanes,), norm), Fact("clip", norm=2 * norm, rescales=True))
+    fact = Fact("clip", norm=2 * norm, rescales=True, replaced=True)
+    return signal.replace(grads, norms.new_full((signal.lanes,), norm), fact)
 
 
 @part("calibration")

@@ -39,6 +39,7 @@ class Noise:
         separation: As in `Fact`.
         integer: As in `Fact`; None for Gaussian noise.
         together: Whether the bound holds for any number of a batch's examples together, as that of a clip of their mean does.
+        replaced: Whether the bound holds if the unit's data are replaced, but not if its contribution becomes zero, see `Fact`.
     """
 
     station: str
@@ -53,6 +54,7 @@ class Noise:
     separation: int = 1
     integer: IntegerNoise | None = None
     together: bool = False
+    replaced: bool = False
 
 
 def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) -> tuple[tuple[Noise, ...], str]:
@@ -88,6 +90,7 @@ class _Found:
         bound: Largest L2 norm of one unit's contribution to the next noise.
         part: Number of the bound, see `Noise`.
         together: As in `Noise`.
+        replaced: As in `Noise`.
         scaled: Why the scale of a later noise does not follow from the bound; empty if it does.
         failure: Why the first noise protects nothing; empty if it protects something, or before the first noise.
         bare: Why the data show without any noise; empty if they do not.
@@ -100,6 +103,7 @@ class _Found:
     bound: float = math.inf
     part: int = 0
     together: bool = False
+    replaced: bool = False
     scaled: str = ""
     failure: str = ""
     bare: str = ""
@@ -136,8 +140,10 @@ class _Found:
         norm = fact.norm * (2 * self.batch if station == "batch" else 1)
         if norm == math.inf:
             return replace(begun, bound=math.inf, scaled=fact.reason)
-        if norm <= begun.bound or fact.rescales:
-            return replace(begun, bound=norm, together=station == "batch", scaled="")
+        # A clip of a result keeps its distance from another result only if it is a projection, which the facts do not say.
+        if norm <= begun.bound or fact.rescales or begun.replaced:
+            together = station == "batch"
+            return replace(begun, bound=norm, together=together, replaced=fact.replaced, scaled="")
         return replace(begun, scaled="")
 
     def _after_other(self, fact: Fact, station: str) -> _Found:
@@ -145,7 +151,7 @@ class _Found:
         # wrap around, and one unit then moves it by any distance.
         begun = self._with_new_bound()
         return replace(
-            replace(begun, bound=math.inf) if fact.keeps_noise else begun,
+            replace(begun, bound=math.inf) if fact.keeps_noise or begun.replaced else begun,
             failure=self.failure or ("" if self.noises else fact.reason),
             # A transform that mixes several members may follow a noise, as post-processing, but no later noise counts after it.
             closed=self.closed or bool(fact.reason and self.noises),
@@ -162,16 +168,22 @@ class _Found:
             why = why or "one noise for the sum, changed for each member by what follows it"
         if fact.integer and station in STATIONS["example"]:
             why = why or "integer noise is accounted for the update of a whole client only"
+        if self.replaced and station in STATIONS["example"]:
+            why = why or "a bound for replaced data is accounted for the update of a whole client only"
         if why:
             return found if self.noises else replace(found, failure=why)
         where = (station, fact.std, fact.each, self.bound, self.part, alone)
         over_rounds = (fact.training, fact.participation, fact.separation)
-        noise = Noise(*where, fact.only, *over_rounds, fact.integer, self.together)
+        noise = Noise(*where, fact.only, *over_rounds, fact.integer, self.together, self.replaced)
         return found if self.closed else replace(found, noises=(*self.noises, noise))
 
 
 def _counted(noises: tuple[Noise, ...]) -> tuple[Noise, ...]:
-    """Return the noises that count: all of them, or only the weakest one of those that protect another release too."""
+    """Return the noises that count: all of them, or only the weakest one of those that protect another release too.
+
+    An epsilon has one adjacency. So noises for replaced data do not count next to others.
+    """
+    noises = tuple(noise for noise in noises if not noise.replaced) or noises
     bound_to = [noise for noise in noises if noise.only]
     return (min(bound_to, key=lambda noise: noise.std / noise.bound),) if bound_to else noises
 

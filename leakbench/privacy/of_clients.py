@@ -26,7 +26,7 @@ from leakbench.privacy.release import (
 )
 from leakbench.privacy.shuffle import Shuffled
 
-__all__ = ["of_a_client"]
+__all__ = ["REPLACEMENT", "of_a_client"]
 
 Draw: TypeAlias = Literal["poisson", "fixed", "visible"]
 """How a cohort is drawn; `visible`: the observer sees which clients take part, so sampling does not amplify."""
@@ -44,6 +44,8 @@ contributions along a_t (a model has coordinates enough), sens(C) is at least |C
 Schwarz, |A C^-1| |C U| is at least tr(A U) = sum of |a_t|. A diagonal C with C_tt^2 = |a_t|, which is independent noise, has
 exactly this error.
 """
+
+REPLACEMENT = "replacement adjacency: the clip bounds the weights that a client sends, not its update"
 
 OWN = "; counts the client's own noise only, and trusts neither the server nor other clients"
 
@@ -123,7 +125,7 @@ def _correlated(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
     )
     sentence = (
         f"noise that is correlated over the rounds: all {rounds} releases together are one with noise of {sigma:.4g} times one"
-        f" client's bound, for {often}; zero-out adjacency"
+        f" client's bound, for {often}; {_adjacency(guarded)}"
     )
     arriving = Released((Part(rounds, one, one, one, 1),), sentence + _at_the_server(guarded, "sum"), "client")
     return {
@@ -222,6 +224,14 @@ def _release(noises: tuple[Noise, ...], shares: Shares) -> Mechanism | DiscreteM
     return max(found, key=lambda mechanism: mechanism.noise_multiplier)
 
 
+def _replaced(guarded: tuple[Guarded, ...]) -> bool:
+    return any(n.replaced for g in guarded for n in g.noises[-1])
+
+
+def _adjacency(guarded: tuple[Guarded, ...]) -> str:
+    return REPLACEMENT if _replaced(guarded) else "zero-out adjacency"
+
+
 def _own(guarded: tuple[Guarded, ...]) -> bool:
     return any(n.station == "client" or n.each for g in guarded for n in g.noises[-1])
 
@@ -301,9 +311,12 @@ def _trusting_others(cohorts: str) -> str:
 def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     own, cohorts = _own(guarded), _cohorts(guarded)
     visible = own and not schedule.complete
-    # Other clients' control variates depend on earlier cohorts, whose members are not independent of each other.
-    shown = schedule.client_sampling == "in_turn" or (schedule.control_variates and schedule.client_sampling == "fixed")
-    draw: Draw = "visible" if visible or shown or schedule.client_sampling == "in_turn" else schedule.client_sampling
+    zero_out, sampling = _adjacency(guarded), schedule.client_sampling
+    # Other clients' control variates depend on earlier cohorts, whose members are not independent of each other. A client whose
+    # update has no bound shows whether it is in a Poisson cohort; one in a cohort of a fixed size is in the place of another one.
+    shown = sampling == "in_turn" or (schedule.control_variates and sampling == "fixed")
+    shown = shown or (_replaced(guarded) and sampling == "poisson" and not visible)
+    draw: Draw = "visible" if visible or shown or sampling == "in_turn" else sampling
     parts = _parts(guarded, schedule, draw)
     what = f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, {schedule.rounds} rounds"
     if shown:
@@ -311,27 +324,25 @@ def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         only = "; only the client's own noise counts" if visible else ""
         only += ", since others may drop out" if visible and not schedule.control_variates else ""
         what = f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates"
-        return Released(parts, f"{what}, {_seen_rounds(guarded, schedule)}; zero-out adjacency{honest}{only}", "client")
+        return Released(parts, f"{what}, {_seen_rounds(guarded, schedule)}; {zero_out}{honest}{only}", "client")
     if visible:
         failing = f"clients drop out with probability {schedule.dropout:g}, so " if schedule.dropout else ""
         cohort = "Poisson cohorts" if schedule.client_sampling == "poisson" else "cohorts drawn without replacement"
         seen = f"{failing}only the client's own noise counts; {GROWING}"
-        return Released(
-            parts, f"{what}, {cohort} with {_rates(guarded, schedule)}; zero-out adjacency; {seen}", "client"
-        )
+        return Released(parts, f"{what}, {cohort} with {_rates(guarded, schedule)}; {zero_out}; {seen}", "client")
     if schedule.by_availability:
         how = "each of which counts for every client, since clients take part by availability"
-        return Released(parts, f"{what}, {how}; zero-out adjacency", "client")
+        return Released(parts, f"{what}, {how}; {zero_out}", "client")
     honest = _trusting_others(cohorts) if own else ""
     if schedule.client_sampling == "fixed":
         how = f"cohorts drawn without replacement ({_rates(guarded, schedule)}), hidden from the observer"
-        return Released(parts, f"{what}, {how}; zero-out adjacency{honest}", "client")
+        return Released(parts, f"{what}, {how}; {zero_out}{honest}", "client")
     # To add or remove a client would change the groups of the others.
-    adjacency = "add-or-remove" if schedule.groups == 1 else "zero-out"
+    adjacency = "add-or-remove adjacency" if schedule.groups == 1 else zero_out
     rates = _rates(guarded, schedule)
     hidden = "" if schedule.groups > 1 and rates == "q=1" else ", hidden from the observer"
     how = f"Poisson cohorts{_of_groups(schedule)} with {rates}{hidden}"
-    return Released(parts, f"{what}, {how}; {adjacency} adjacency{honest}", "client")
+    return Released(parts, f"{what}, {how}; {adjacency}{honest}", "client")
 
 
 def _summed(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
@@ -339,7 +350,7 @@ def _summed(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     parts, cohorts = _parts(guarded, schedule, "visible"), _cohorts(guarded)
     sentence = (
         f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, "
-        f"{_seen_rounds(guarded, schedule)}; secure aggregation hides all but the sum; zero-out adjacency"
+        f"{_seen_rounds(guarded, schedule)}; secure aggregation hides all but the sum; {_adjacency(guarded)}"
     )
     if _own(guarded) and schedule.complete:
         sentence += _trusting_others(cohorts)
@@ -358,7 +369,7 @@ def _at_the_server(guarded: tuple[Guarded, ...], what: str) -> str:
 def _update(guarded: tuple[Guarded, ...], schedule: Schedule, stations: set[str]) -> Released:
     several = [_release(tuple(n for n in g.noises[-1] if n.station in stations), _alone) for g in guarded]
     parts = _of_rounds(several, guarded, schedule, "visible")
-    how = f"{_seen_rounds(guarded, schedule)}; zero-out adjacency"
+    how = f"{_seen_rounds(guarded, schedule)}; {_adjacency(guarded)}"
     sentence = f"noise of {span(parts)} times the bound on one client's update, {how}"
     trusted = _at_the_server(guarded, "update") if "server" in stations else ""
     return Released(parts, sentence + (trusted or OWN), "client")
