@@ -349,7 +349,8 @@ class Comparison:
 
         Returns:
             A line for each leakage point and measure, with the columns victims, first, second, difference (first minus second),
-            low, high (its 95 % interval), sign (p-value of the sign test) and differs.
+            low, high (its 95 % interval), sign (p-value of the sign test), networks (their number), networks_p (p-value of
+            Student's test over their mean differences) and differs.
         """
         lines = [
             {**line, "differs": paired.differs(d)} for line, d in zip(self.as_dicts(), self.differences, strict=True)
@@ -379,8 +380,9 @@ def compare(a: Runs, b: Runs) -> Comparison:
         b: Second run, or as many runs in the same order; each attacked the same victims as its counterpart.
 
     Returns:
-        Means over the examples and their differences, with a paired bootstrap over the victims. A victim that several runs
-        of a list attacked at a leakage point counts once, with all its rows.
+        Means over the examples and their differences, with a paired bootstrap over the victims that is widened by the variance
+        between networks. A victim that several runs of a list attacked at a leakage point counts once, with all its rows.
+        Runs of one seed have the same networks.
 
     Raises:
         InputError: Where the runs attacked different examples or have no leakage point in common, or a list has a run twice.

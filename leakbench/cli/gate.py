@@ -59,7 +59,8 @@ def gate(
     """Check that a finished run leaks no more than its baseline.
 
     Compares the run in FOLDER with a baseline on the same victims. The exit code is 1 if more leaks, else 0. More leaks if
-    ASR or identification rose beyond the paired 95 % interval and the exact sign test agrees, or if a limit is exceeded.
+    ASR or identification rose beyond the paired 95 % interval, which counts the variance between networks, and the exact
+    sign test agrees, or if a limit is exceeded.
     """
     from leakbench.gate.gate import GateLimits, junit, lines, markdown  # noqa: PLC0415
     from leakbench.gate.gate import gate as checked  # noqa: PLC0415

@@ -149,6 +149,9 @@ def compare(one: Path, other: Path, as_json: bool) -> None:
     and identification; for tables also correct features and records. Texts have the edit distance instead of the RMSE, and
     exact sentences and ROUGE-1.
 
+    Over several networks, the interval is at least as wide as Student's over their mean differences, so that it holds for
+    other networks too. Over one network it is about victims of this network only.
+
     `sign` is the p-value of the exact two-sided sign test over victims (whole batches) that differ: the probability of a
     split at least as uneven if both runs were equally likely to be better. `differs` is set if p is below .05, the interval
     excludes 0, and there are at least 10 victims.

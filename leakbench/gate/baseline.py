@@ -51,6 +51,7 @@ COLUMNS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "member": (_whole(0), "a whole number >= 0"),
     "example": (_whole(0), "a whole number >= 0"),
     "label": (_whole(0), "a whole number >= 0"),
+    "network": (_whole(0), "a whole number >= 0"),
     "eta": (lambda value: value is not None and _amount(value), "a number >= 0"),
     "candidates": (_whole(1), "a whole number >= 1"),
     ASR.column: (_hit, "true or false"),
@@ -141,8 +142,8 @@ DIGITS = 4
 
 
 def _columns(names: Container[str]) -> tuple[str, ...]:
-    """Return the columns that are kept of rows with these columns."""
-    return (*SAME, *RULERS, *SCORES, *_numbers(names))
+    """Return the columns that are kept of rows with these columns; baselines of earlier versions have no networks."""
+    return (*SAME, *(("network",) if "network" in names else ()), *RULERS, *SCORES, *_numbers(names))
 
 
 def _numbers(names: Container[str]) -> tuple[str, ...]:

@@ -68,9 +68,10 @@ class GateCheck:
 def gate(run: Path, baseline: Path, limits: GateLimits) -> list[GateCheck]:
     """Return every check of a finished run against a baseline, which is a run's folder or a file.
 
-    A measure rose if the 95 % interval of the paired difference is above zero and the exact one-sided sign test over victims
-    rejects at 5 %, divided by the number of tests. Of texts, exact sentences and ROUGE-1 must not have risen, and the edit
-    distance must not have fallen, by the same tests. A leakage point of the baseline must be in the run. Other settings that
+    A measure rose if the 95 % interval of the paired difference is above zero, and both the exact one-sided sign test over
+    victims and, over several networks, Student's one-sided test over their mean differences reject at 5 %, divided by the number
+    of measures. Of texts, exact sentences and ROUGE-1 must not have risen, and the edit distance must not have fallen, by the
+    same tests. A leakage point of the baseline must be in the run. Other settings that
     changed are reported.
 
     Raises:
@@ -137,8 +138,8 @@ def _alone(rows: pd.DataFrame, before: pd.DataFrame) -> list[GateCheck]:
 def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float) -> GateCheck:
     column, distance = LEAKS[d.measure], d.measure == EDIT_DISTANCE.name
     more = d.high < 0 if distance else d.low > 0
-    # The p-value of the sign test is two-sided; that of a rise alone is half of it.
-    risen = more and d.sign / 2 < level
+    # The p-values are two-sided; that of a rise alone is half of it.
+    risen = more and max(d.sign, d.networks_p or 0.0) / 2 < level
     point = next(point for point in points_in(rows) if d.point in (point.key, point.tap))
     now, then = (rows_at(r, point).sort_values(["victim", "member"]) for r in (rows, before))
     # A victim without a reconstruction now, whose number is NaN, did not break.
@@ -155,10 +156,13 @@ def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float
     few = ""
     if d.victims < least:
         few = f"; {d.victims} victims are too few to see a {'fall' if distance else 'rise'}"
-    elif more and not risen and distance:
-        few = f"; closer than before, but not for enough victims to tell it from chance ({least} of {d.victims}, if none is less)"
     elif more and not risen:
-        few = f"; more than before, but not by enough victims to tell it from chance ({least} of {d.victims}, if none falls)"
+        what, how, none = ("closer", "for", "is less") if distance else ("more", "by", "falls")
+        few = f"; {what} than before, but "
+        if d.sign / 2 < level:
+            few += f"too differently on {d.networks} networks to tell it from chance"
+        else:
+            few += f"not {how} enough victims to tell it from chance ({least} of {d.victims}, if none {none})"
     return GateCheck(f"{d.point} {d.measure}", not risen, said + few, victims if risen else (), blind=d.victims < least)
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, stdtrit
+from scipy.special import betaincinv, stdtr, stdtrit
 from scipy.stats import binom, chi2
 from torch import Tensor
 
@@ -20,6 +20,7 @@ __all__ = [
     "exact_low",
     "mean_interval",
     "median_interval",
+    "networks_test",
     "paired_means",
     "paired_shares",
     "proportion",
@@ -170,7 +171,7 @@ def _over_networks(
 ) -> tuple[float, float] | None:
     """Return (effective trials, quantile) of a mean over several networks; None for one network, or without any variance.
 
-    The variance of the mean comes from the k networks' own means, by the ratio estimator (Kish 1965), and has k - 1 degrees of
+    The variance of the mean comes from the k networks' own means, by the ratio estimator, and has k - 1 degrees of
     freedom, so that the quantile is Student's. A few networks can agree by luck: the variance is at least the `LUCK` quantile
     of what independent trials would show (a chi-square of k - 1 degrees of freedom).
 
@@ -181,12 +182,16 @@ def _over_networks(
         trials: How many independent trials the outcomes are worth on one network.
         confidence: Two-sided coverage that the quantile is for.
     """
-    k, mean = len(sizes), float(sums.sum() / sizes.sum())
-    if k < 2 or spread <= 0:
+    if len(sizes) < 2 or spread <= 0:
         return None
-    between = k / (k - 1) * float(((sums - mean * sizes) ** 2).sum()) / float(sizes.sum()) ** 2
-    least, quantile = _quantiles(k, confidence)
-    return max(1.0, spread / max(between, spread / trials * least)), quantile
+    least, quantile = _quantiles(len(sizes), confidence)
+    return max(1.0, spread / max(_variance(sums, sizes), spread / trials * least)), quantile
+
+
+def _variance(sums: Floats, sizes: Floats) -> float:
+    """Return the variance of the mean of all trials, from the sums (k,) and sizes (k,) of k >= 2 groups (Kish 1965)."""
+    k, mean = len(sizes), float(sums.sum() / sizes.sum())
+    return k / (k - 1) * float(((sums - mean * sizes) ** 2).sum()) / float(sizes.sum()) ** 2
 
 
 @cache
@@ -203,16 +208,21 @@ def _effective_trials(sums: Floats, sizes: Floats, variance: float, confidence: 
         return trials
     if variance <= 0 or clusters == 1:
         return float(clusters)
-    mean = float(sums.sum()) / trials
-    between = clusters / (clusters - 1) * float(((sums - mean * sizes) ** 2).sum()) / trials**2
     independent = variance / (trials - 1)
     quantile = 0.5 + confidence / 2
     few = (student_quantile(quantile, trials - 1) / student_quantile(quantile, clusters - 1)) ** 2
-    return max(1.0, few * trials / max(1.0, between / independent))
+    return max(1.0, few * trials / max(1.0, _variance(sums, sizes) / independent))
 
 
 def paired_shares(
-    a: Values, b: Values, cluster: Values, rng: torch.Generator, *, draws: int = 10_000, confidence: float = 0.95
+    a: Values,
+    b: Values,
+    cluster: Values,
+    rng: torch.Generator,
+    *,
+    draws: int = 10_000,
+    confidence: float = 0.95,
+    network: Values | None = None,
 ) -> Interval:
     """Return (difference, low, high) of the mean of outcomes, a minus b, for two attacks on the same victims.
 
@@ -220,6 +230,8 @@ def paired_shares(
         a: (n,) 0, 1 or between them where a tie counts in part.
         b: (n,) 0, 1 or between them where a tie counts in part.
         cluster: (n,), whole clusters are drawn with replacement.
+        network: (n,) names of the networks. With several, the interval also contains Student's over the networks' mean
+            differences, so that it is for networks that could be drawn. None for one network.
 
     Returns:
         The percentile interval (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13) of the observed clusters
@@ -238,17 +250,25 @@ def paired_shares(
     size = min(alike, float(sizes.mean()))
     with_unseen = np.append(gains, [size, -size]), np.append(sizes, [size, size])
     # One draw more than there are: quantiles in steps of 1/n are rounded outwards, which of few clusters is too wide.
-    low, high = _percentiles(*with_unseen, len(sizes) + 3, draws, (1 - confidence) / 2, rng)
-    return float(gains.sum() / sizes.sum()), low, high
+    ends = _percentiles(*with_unseen, len(sizes) + 3, draws, (1 - confidence) / 2, rng)
+    return float(gains.sum() / sizes.sum()), *_widened(each, network, ends, confidence)
 
 
 def paired_means(
-    a: Values, b: Values, cluster: Values, rng: torch.Generator, *, draws: int = 10_000, confidence: float = 0.95
+    a: Values,
+    b: Values,
+    cluster: Values,
+    rng: torch.Generator,
+    *,
+    draws: int = 10_000,
+    confidence: float = 0.95,
+    network: Values | None = None,
 ) -> Interval:
     """Return (difference, low, high) of the means of scores (n,) in [0, 1], a minus b, for two attacks on the same victims.
 
     Args:
         cluster: (n,), whole clusters are drawn with replacement.
+        network: (n,), as in `paired_shares`.
 
     Returns:
         The percentile interval, between quantiles so far out that a normal interval would be Student's (Hesterberg, The American
@@ -257,13 +277,48 @@ def paired_means(
     Raises:
         ValueError: For NaN, because the caller must decide how a failure counts.
     """
-    gains, sizes = _by_cluster(_differences(a, b), cluster)
+    each = _differences(a, b)
+    gains, sizes = _by_cluster(each, cluster)
     n = len(sizes)
     if n < 2:
         return float(gains.sum() / sizes.sum()) if n else float("nan"), -1.0, 1.0
     student_tail = NormalDist().cdf(-((n / (n - 1)) ** 0.5) * student_quantile(0.5 + confidence / 2, n - 1))
-    low, high = _percentiles(gains, sizes, n, draws, student_tail, rng)
-    return float(gains.sum() / sizes.sum()), low, high
+    ends = _percentiles(gains, sizes, n, draws, student_tail, rng)
+    return float(gains.sum() / sizes.sum()), *_widened(each, network, ends, confidence)
+
+
+def networks_test(a: Values, b: Values, network: Values) -> float:
+    """Return the two-sided p-value of Student's test that a minus b (n,) has the mean 0 over networks that could be drawn.
+
+    Args:
+        network: (n,) names of the networks.
+
+    Returns:
+        The p-value; NaN for fewer than two networks, which show no variance.
+    """
+    sums, sizes = _by_cluster(_differences(a, b), network)
+    if len(sizes) < 2:
+        return float("nan")
+    mean, variance = float(sums.sum() / sizes.sum()), _variance(sums, sizes)
+    if variance <= 0:
+        return float(mean == 0)
+    return float(2 * stdtr(len(sizes) - 1, -abs(mean) / variance**0.5))
+
+
+def _widened(
+    values: Floats, network: Values | None, ends: tuple[float, float], confidence: float
+) -> tuple[float, float]:
+    """Return the ends of an interval of a mean difference, as far apart as Student's over the means of several networks.
+
+    Never closer than `ends`, which are by the victims: networks can agree by luck.
+    """
+    sums, sizes = _by_cluster(values, np.zeros(len(values)) if network is None else network)
+    k = len(sizes)
+    if k < 2:
+        return ends
+    half = student_quantile(0.5 + confidence / 2, k - 1) * _variance(sums, sizes) ** 0.5
+    mean = float(sums.sum() / sizes.sum())
+    return min(ends[0], max(-1.0, mean - half)), max(ends[1], min(1.0, mean + half))
 
 
 def _differences(a: Values, b: Values) -> Floats:

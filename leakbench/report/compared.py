@@ -110,7 +110,7 @@ def _line(d: Difference) -> list[str]:
 
 
 def _evidence(d: Difference) -> list[str]:
-    return [point_name(d.point), _named(d.measure), str(d.victims), _interval(d), f"{d.sign:.3f}"]
+    return [point_name(d.point), _named(d.measure), str(d.victims), str(d.networks), _interval(d), f"{d.sign:.3f}"]
 
 
 def _interval(d: Difference) -> str:

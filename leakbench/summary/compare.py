@@ -8,7 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from scipy.stats import binomtest
 
 from leakbench.core.errors import InputError
@@ -16,7 +20,7 @@ from leakbench.core.leakage_points import LeakagePoint, listed, point_name
 from leakbench.core.rng import generator
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE, deciding
 from leakbench.measure.rates import ASR, EXACT, FEATURES, IDENTIFIED, LABELS, RECORDS, ROUGE_1
-from leakbench.measure.statistics import paired_means, paired_shares
+from leakbench.measure.statistics import networks_test, paired_means, paired_shares
 from leakbench.scoring.rankings import ONE_EACH
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.manifest import needed
@@ -84,6 +88,9 @@ class Difference:
         victims: V, who are drawn with replacement, whole batches at a time.
         sign: p-value of the exact two-sided sign test over the victims who fare better in one run; with single examples
             McNemar's.
+        networks: Number of networks that the victims were attacked on. The interval is for networks that could be drawn; for one
+            it is about the victims of this network only.
+        networks_p: p-value of Student's two-sided test over the networks' mean differences; None for one network.
     """
 
     point: str
@@ -95,6 +102,8 @@ class Difference:
     low: float
     high: float
     sign: float
+    networks: int = 1
+    networks_p: float | None = None
 
     @property
     def change(self) -> tuple[float, float, float]:
@@ -103,7 +112,7 @@ class Difference:
 
 
 def compare(one: Path, other: Path) -> list[Difference]:
-    """Return the differences at every leakage point of two finished runs, by a bootstrap over the victims they share.
+    """Return the differences at every leakage point of two finished runs, over the victims they share and their networks.
 
     Raises InputError where they attacked different examples, or have no leakage point in common.
     """
@@ -126,26 +135,35 @@ def compare_lists(firsts: Sequence[Path], others: Sequence[Path]) -> list[Differ
     """
     if len(firsts) == 1:
         return compare(firsts[0], others[0])
-    sides = []
+    sides, seeds = [], []
     for folders in (firsts, others):
-        hashes = [read_manifest(folder).get("hash") for folder in folders]
+        manifests = [read_manifest(folder) for folder in folders]
+        hashes = [manifest.get("hash") for manifest in manifests]
         if len(set(hashes)) < len(hashes):
             raise InputError("compare: a list has a run twice; expected each run once, as of different seeds")
         sides.append([rows_of(folder) for folder in folders])
+        for folder, manifest in zip(folders, manifests, strict=True):
+            needed(folder / "manifest.json", manifest, "seed")
+        seeds.append([int(manifest["seed"]) for manifest in manifests])
     for one, other, mine, theirs in zip(firsts, others, *sides, strict=True):
         differences(mine, theirs, (str(one), str(other)))
     data = {name for side in sides for _, name in side}
     if len(data) > 1:
         raise InputError(f"compare: the runs are of the data sets {', '.join(sorted(data))}; expected the same in all")
     names = (f"{len(firsts)} runs", f"{len(others)} runs")
-    return differences((_pooled(sides[0]), data.pop()), (_pooled(sides[1]), sides[1][0][1]), names)
+    return differences((_pooled(sides[0], seeds[0]), data.pop()), (_pooled(sides[1], seeds[1]), sides[1][0][1]), names)
 
 
-def _pooled(runs: Sequence[tuple[pd.DataFrame, str]]) -> pd.DataFrame:
-    """Return the rows of several runs, their victims numbered on; a victim of an earlier run keeps its number."""
+def _pooled(runs: Sequence[tuple[pd.DataFrame, str]], seeds: Sequence[int]) -> pd.DataFrame:
+    """Return the rows of several runs, their victims and networks numbered on.
+
+    A victim of an earlier run keeps its number. So does a network of an earlier run with the same seed: it has the same first
+    weights.
+    """
     pooled, first = [], 0
+    networks: dict[tuple[int, int], int] = {}
     numbers: dict[tuple[Any, ...], int] = {}  # Rows of the same example are not independent, even in different runs.
-    for rows, _ in runs:
+    for (rows, _), seed in zip(runs, seeds, strict=True):
         victims = rows.loc[rows["member"] == 0, ["tap", "round", "victim", "example"]]
         mine = {
             (tap, leak, victim): numbers.get((tap, leak, example), first + victim)
@@ -154,7 +172,8 @@ def _pooled(runs: Sequence[tuple[pd.DataFrame, str]]) -> pd.DataFrame:
         for tap, leak, victim, example in victims.itertuples(index=False):
             numbers.setdefault((tap, leak, example), mine[tap, leak, victim])
         keys = rows[["tap", "round", "victim"]].itertuples(index=False, name=None)
-        pooled.append(rows.assign(victim=[mine[key] for key in keys]))
+        network = [networks.setdefault((seed, draw), len(networks)) for draw in rows["network"]]
+        pooled.append(rows.assign(victim=[mine[key] for key in keys], network=network))
         first += int(rows["victim"].max()) + 1
     return pd.concat(pooled, ignore_index=True)
 
@@ -187,10 +206,11 @@ NOTES = (
     "first, second: means over the examples, while the table of one run has medians. An example without a reconstruction counts as",
     "not reconstructed, with no feature or word right, and with the RMSE or the edit distance of the baseline guess; its label",
     "counts. A lower RMSE or edit distance is a better attack; for all other measures a higher value is.",
-    "difference: second minus first.",
+    "networks: draws of the first weights, or trainings, that the victims were attacked on. difference: second minus first.",
     "95 % interval by a bootstrap over whole batches; for shares one victim that gains and one that loses are added, because few",
-    "victims without a difference do not exclude one.",
-    "sign: p of the exact two-sided sign test over the victims (whole batches) that differ.",
+    "victims without a difference do not exclude one. Over several networks it is at least as wide as Student's over their mean",
+    "differences, so that it holds for other networks too. Over one network it is about victims of this network only.",
+    "sign: p of the exact two-sided sign test over the victims (whole batches) that differ, on these networks.",
     f"differs: the interval excludes 0, sign is below .05, and there are {ENOUGH} victims or more.",
 )
 
@@ -247,21 +267,22 @@ def sentence(found: Sequence[Difference], accuracies: tuple[float | None, float 
 def _change(d: Difference) -> str:
     digits = digits_of(d)
     change, low, high = (f"{value:+.{digits}f}" for value in d.change)
-    return f"{LEAKS[d.measure]} {moved(d.first, d.second, digits)} (difference {change} [{low}, {high}])"
+    only = ", for victims of one network only" if d.networks == 1 else ""
+    return f"{LEAKS[d.measure]} {moved(d.first, d.second, digits)} (difference {change} [{low}, {high}]{only})"
 
 
 def lines(found: list[Difference], accuracies: tuple[float | None, float | None] = (None, None)) -> Iterator[str]:
     """Yield what changed in one sentence, then the differences as a table, then what the columns mean."""
     yield sentence(found, accuracies)
     yield ""
-    heads = f"{'victims':>8}{'first':>8}{'second':>8}{'difference':>12}"
+    heads = f"{'victims':>8}{'networks':>10}{'first':>8}{'second':>8}{'difference':>12}"
     width = max(len("leakage point"), *(len(point_name(d.point)) for d in found)) + 2
     yield f"{'leakage point':<{width}}{'measure':<18}{heads}  {'95 % interval':<18}{'sign':>6}"
     for d in found:
         clear = f"  {DIFFERS}" if differs(d) else ""
         digits = digits_of(d)
         change, low, high = (f"{value:+.{digits}f}" for value in d.change)
-        numbers = f"{d.victims:>8}{d.first:>8.{digits}f}{d.second:>8.{digits}f}{change:>12}"
+        numbers = f"{d.victims:>8}{d.networks:>10}{d.first:>8.{digits}f}{d.second:>8.{digits}f}{change:>12}"
         interval = f"[{low}, {high}]"
         yield f"{point_name(d.point):<{width}}{d.measure:<18}{numbers}  {interval:<18}{d.sign:>6.3f}{clear}"
     yield ""
@@ -305,14 +326,15 @@ def check_same(point: str, rows: pd.DataFrame, others: pd.DataFrame) -> None:
 
 def _at(point: LeakagePoint, rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Difference]:
     check_same(point.tap, rows, others)
+    rows = rows.assign(network=_networks(rows, others))
     outcomes = {}
     if not any((r["failure_reason"] == RANKS_ONLY).all() for r in (rows, others)):
         told, others_told = (r["label"] == r["label_guess"] for r in (rows, others))
-        outcomes[ASR.name] = (rows[ASR.column], others[ASR.column], rows["victim"])
-        outcomes[LABELS.name] = (told, others_told, rows["victim"])
+        outcomes[ASR.name] = (rows[ASR.column], others[ASR.column])
+        outcomes[LABELS.name] = (told, others_told)
         for score in (deciding(rows.columns).name, FEATURES.name, RECORDS.name, EXACT.name, ROUGE_1.name):
             if score in rows and score in others:
-                outcomes[score] = (answered(rows, score), answered(others, score), rows["victim"])
+                outcomes[score] = (answered(rows, score), answered(others, score))
     first = rows["member"] == 0
     for ranked in ONE_EACH:
         if ranked not in rows or ranked not in others:  # A run of before labels were ranked.
@@ -320,14 +342,36 @@ def _at(point: LeakagePoint, rows: pd.DataFrame, others: pd.DataFrame) -> Iterat
         one, other = rows[ranked][first], others[ranked][first]
         known = one.notna() & other.notna()  # A class without a public example cannot be ranked.
         if known.any():
-            outcomes[ranked] = (one[known], other[known], rows["victim"][first][known])
-    for measure, (a, b, victims) in outcomes.items():
+            outcomes[ranked] = (one[known], other[known])
+    for measure, (a, b) in outcomes.items():
         x, y = (values.to_numpy(dtype=float) for values in (a, b))
+        victims, network = (rows.loc[a.index, name].to_numpy() for name in ("victim", "network"))
         rng = generator(0, f"compare {measure}")
         interval = paired_means if measure in SCORES else paired_shares
-        difference, low, high = interval(x, y, victims.to_numpy(), rng)
-        sign = _sign_test(pd.Series(x - y).groupby(victims.to_numpy()).mean())
-        yield Difference(point.key, measure, int(victims.nunique()), x.mean(), y.mean(), difference, low, high, sign)
+        difference, low, high = interval(x, y, victims, rng, network=network)
+        sign, over = _sign_test(pd.Series(x - y).groupby(victims).mean()), networks_test(x, y, network)
+        count, networks = len(np.unique(victims)), len(np.unique(network))
+        yield Difference(
+            point.key, measure, count, x.mean(), y.mean(), difference, low, high, sign, networks,
+            None if math.isnan(over) else over,
+        )  # fmt: skip
+
+
+def _networks(rows: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.int64]:
+    """Return the group (n,) of networks that each example of two runs was attacked on.
+
+    Networks of the two runs that share an example are in one group, so that groups are independent. A baseline of an earlier
+    version has no networks; its attack is that of the run, and so are its networks.
+    """
+    known = [some["network"] for some in (rows, others) if "network" in some]
+    if not known:
+        return np.zeros(len(rows), dtype=np.int64)
+    mine, theirs = (np.unique(network, return_inverse=True)[1] for network in (known[0], known[-1]))
+    count = int(mine.max()) + 1
+    size = count + int(theirs.max()) + 1
+    shared = coo_array((np.ones(len(mine)), (mine, count + theirs)), shape=(size, size))
+    groups: NDArray[np.int64] = connected_components(shared, directed=False)[1][mine]
+    return groups
 
 
 def answered(rows: pd.DataFrame, score: str) -> pd.Series:

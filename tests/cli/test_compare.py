@@ -14,8 +14,20 @@ from leakbench.api import Comparison
 from leakbench.cli import commands
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import LeakagePoint
+from leakbench.core.rng import generator
+from leakbench.measure.statistics import paired_shares, student_quantile
 from leakbench.storage.store import open_run
-from leakbench.summary.compare import Difference, _at, compare, compare_lists, left_out, lines, sentence
+from leakbench.summary.compare import (
+    Difference,
+    _at,
+    _sign_test,
+    compare,
+    compare_lists,
+    differs,
+    left_out,
+    lines,
+    sentence,
+)
 
 TINY = (
     "run --quiet --json --dataset digits --clients 6 --clients-per-round 3 --local-iterations 2 --batch 2 --train-rounds 0 "
@@ -96,7 +108,7 @@ def test_differences_need_an_interval_and_a_sign_test(changes: dict[str, float],
     assert list(lines([dataclasses.replace(clear, **changes)]))[3].endswith("differs") == differs  # type: ignore[arg-type]
 
 
-CLEAR = Difference("type-1", "asr", 10, 1.0, 0.1, 0.9, 0.7, 1.0, 0.002)
+CLEAR = Difference("type-1", "asr", 10, 1.0, 0.1, 0.9, 0.7, 1.0, 0.002, 5, 0.001)
 SMALL_ONE = Difference("type-2", "asr", 10, 1.0, 1.0, 0.0, -0.2, 0.2, 1.0)
 
 
@@ -122,6 +134,10 @@ SMALL_ONE = Difference("type-2", "asr", 10, 1.0, 1.0, 0.0, -0.2, 0.2, 1.0)
         ),
         ([CLEAR, dataclasses.replace(CLEAR, measure="identified")], (None, None),
          "At the client update (type-1) ASR fell from 1.00 to 0.10 (difference -0.90 [-1.00, -0.70])."),
+        # On one network, the difference says nothing about another network.
+        ([dataclasses.replace(CLEAR, networks=1, networks_p=None)], (None, None),
+         "At the client update (type-1) ASR fell from 1.00 to 0.10 (difference -0.90 [-1.00, -0.70], for victims of one network"
+         " only)."),
     ],
 )  # fmt: skip
 def test_changes_are_summarised_in_one_sentence(
@@ -189,7 +205,7 @@ def by_hand(folder: Path, members: int, **columns: object) -> Path:
         **{"eta": 0.1, "candidates": 30, "failure_reason": "", "null_rmse": 0.3, "null_success": False},
         **{"batch": members, "failure": False, "rmse": 0.2},
     }
-    with open_run(folder, {"hash": "h", "command": "c", "cell": {"dataset": "digits"}}) as run:
+    with open_run(folder, {"hash": "h", "command": "c", "seed": 0, "cell": {"dataset": "digits"}}) as run:
         run.write_rows("rows.parquet", pd.DataFrame({**plain, **columns}))
         run.manifest |= {"complete": True, "summary": {}}
         run.save()
@@ -344,3 +360,122 @@ def test_different_thresholds_and_candidates_are_refused(tmp_path: Path) -> None
         compare(one, eta)
     with pytest.raises(InputError, match="the runs have candidates 30 and 10"):
         compare(one, few)
+
+
+def on_networks(success: np.ndarray, network: np.ndarray) -> pd.DataFrame:
+    """Return the rows of a run at one leakage point, with one example a victim."""
+    each = np.arange(len(success))
+    rows = pd.DataFrame({"tap": "type-2", "round": 0, "victim": each, "member": 0, "example": each, "label": 0})
+    return rows.assign(
+        eta=0.1, candidates=9, failure_reason="", label_guess=0, success=success, identified=0.0, network=network
+    )
+
+
+def asr_difference(one: pd.DataFrame, other: pd.DataFrame) -> Difference:
+    return next(d for d in _at(LeakagePoint("type-2"), one, other) if d.measure == "asr")
+
+
+def test_the_interval_over_several_networks_is_students_over_their_differences() -> None:
+    """All twenty victims of two of five networks succeed in one run only: the networks' differences are 1, 1, 0, 0, 0."""
+    network = np.arange(100) % 5
+    found = asr_difference(on_networks(network < 2, network), on_networks(network < 0, network))
+    half = student_quantile(0.975, 4) * (0.3 / 5) ** 0.5
+    assert (found.difference, found.low, found.high) == pytest.approx((0.4, 0.4 - half, min(1.0, 0.4 + half)))
+    assert found.networks == 5 and found.networks_p == pytest.approx(0.178, abs=0.001)
+    assert not differs(found)
+    # About victims of these networks as one, forty of a hundred are a clear difference.
+    alone = asr_difference(on_networks(network < 2, 0 * network), on_networks(network < 0, 0 * network))
+    assert differs(alone) and (alone.networks, alone.networks_p) == (1, None)
+
+
+def test_networks_that_agree_leave_the_interval_over_victims() -> None:
+    """Four of twenty victims succeed on each network: no variance between networks, so the bootstrap over victims decides."""
+    network = np.arange(100) % 5
+    hit = np.arange(100) < 20
+    found, alone = (asr_difference(on_networks(hit, n), on_networks(hit & False, n)) for n in (network, 0 * network))
+    assert (found.low, found.high) == (alone.low, alone.high)
+    assert found.networks_p == 0.0 and differs(found)
+
+
+@pytest.mark.parametrize(("mine", "theirs", "groups"), [(5, 5, 5), (5, 10, 5), (10, 5, 5), (5, 3, 1), (1, 5, 1)])
+def test_networks_that_share_a_victim_are_one(mine: int, theirs: int, groups: int) -> None:
+    each = np.arange(60)
+    one, other = (on_networks(each < 9, each % count) for count in (mine, theirs))
+    assert asr_difference(one, other).networks == groups
+
+
+def test_a_run_and_a_baseline_without_networks_are_compared_by_those_of_the_run() -> None:
+    network = np.arange(60) % 5
+    one = on_networks(network < 2, network)
+    assert asr_difference(one, one.drop(columns="network")).networks == 5
+    assert asr_difference(one.drop(columns="network"), one.drop(columns="network")).networks == 1
+
+
+def test_runs_of_a_list_have_the_networks_of_their_seeds(tmp_path: Path) -> None:
+    """Three runs with three networks each: two of one seed have the same first weights."""
+    sides = []
+    for side in ("a", "b"):
+        folders = [by_hand(tmp_path / f"{side}{n}", 1, network=np.arange(12) % 3) for n in range(3)]
+        for number, folder in enumerate(folders):
+            changed = {"hash": f"h{number}", "seed": number // 2}
+            reseal(folder, json.loads((folder / "manifest.json").read_text()) | changed)
+        sides.append(folders)
+    for count, networks in ((1, 3), (2, 3), (3, 6)):
+        found = {d.measure: d for d in compare_lists(sides[0][:count], sides[1][:count])}
+        assert found["asr"].networks == networks
+    manifest = json.loads((sides[0][0] / "manifest.json").read_text())
+    del manifest["seed"]
+    reseal(sides[0][0], manifest)
+    with pytest.raises(InputError, match="seed is missing"):
+        compare_lists(sides[0], sides[1])
+
+
+def false_differences(
+    networks: int, victims: int, deviation: float, paired: bool, repeats: int, mean: float = 0.5
+) -> float:
+    """Return how often two runs with the same mean rate over all networks that could be drawn are said to differ.
+
+    Args:
+        networks: Number of networks.
+        victims: Victims on each.
+        deviation: Standard deviation of a run's success rate between networks.
+        paired: Whether a victim is as easy in both runs; else the runs share nothing but the number of the network.
+        repeats: Number of pairs of runs.
+        mean: Mean success rate of both runs.
+    """
+    rng, source = np.random.default_rng(31), generator(0, "false differences")
+    each = np.arange(networks * victims)
+    network, wrong = each % networks, 0
+    strength = mean * (1 - mean) / deviation**2 - 1 if deviation else 0.0
+    for _ in range(repeats):
+        rates = (
+            rng.beta(mean * strength, (1 - mean) * strength, (2, networks))
+            if deviation
+            else np.full((2, networks), mean)
+        )
+        ease = rng.random((1 if paired else 2, len(each)))
+        x, y = (ease < rates[:, network]).astype(float)
+        ends = paired_shares(x, y, each, source, network=network, draws=400)
+        found = Difference("type-2", "asr", len(each), x.mean(), y.mean(), *ends, _sign_test(pd.Series(x - y)))
+        wrong += differs(found)
+    return wrong / repeats
+
+
+def test_equal_runs_rarely_differ_where_networks_vary() -> None:
+    """At most 5 %, up to the error of 300 simulations; independent victims gave 54 % here."""
+    assert false_differences(5, 40, 0.2, paired=True, repeats=300) <= 0.05 + 3 * (0.05 * 0.95 / 300) ** 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("networks", [2, 3, 5, 10])
+def test_equal_runs_differ_in_at_most_five_percent(networks: int) -> None:
+    """For 2 to 10 networks of 10 to 100 victims, any deviation between networks, and paired or unpaired runs."""
+    repeats = 1000
+    for victims, deviation, mean in (
+        *((victims, deviation, 0.5) for victims in (20, 100) for deviation in (0.0, 0.1, 0.2, 0.4)),
+        *((10, deviation, 0.2) for deviation in (0.1, 0.2)),
+    ):
+        for paired in (True, False):
+            found = false_differences(networks, victims, deviation, paired, repeats, mean)
+            error = 3 * (0.05 * 0.95 / repeats) ** 0.5
+            assert found <= 0.05 + error, (networks, victims, deviation, mean, paired, found)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -17,8 +18,9 @@ from command_line import called
 
 from leakbench.core.errors import InputError
 from leakbench.gate.baseline import OF_ATTACK, baseline_of, changed, kept_of
-from leakbench.gate.gate import GateCheck, GateLimits, gate, junit, lines, markdown
+from leakbench.gate.gate import GateCheck, GateLimits, _risen, gate, junit, lines, markdown
 from leakbench.storage.store import content_hash, read_manifest
+from leakbench.summary.compare import Difference, differences
 
 DEFENSE = """
 title: A clip and noise of {sigma} times its norm
@@ -370,3 +372,46 @@ def test_untrusted_text_is_escaped() -> None:
     assert suite.get("name") == 'leakbench gate a"<b>'
     assert suite.find("testcase/failure").get("message") == "a | b & <script>; victims that broke: 1"  # type: ignore[union-attr]
     assert lines(checks)[-1] == "gate: 1 of 1 checks failed"
+
+
+def of_networks(success: np.ndarray, network: np.ndarray) -> pd.DataFrame:
+    """Return the rows of a run at one leakage point, with one example a victim."""
+    each = np.arange(len(success))
+    rows = pd.DataFrame({"tap": "type-2", "round": 0, "victim": each, "member": 0, "example": each, "label": 0})
+    return rows.assign(
+        eta=0.1, candidates=9, failure_reason="", label_guess=0, success=success, identified=0.0, network=network
+    )
+
+
+def risen(now: pd.DataFrame, before: pd.DataFrame, level: float) -> GateCheck:
+    found: Difference = next(
+        d for d in differences((now, "digits"), (before, "digits"), ("now", "before")) if d.measure == "asr"
+    )
+    return _risen(found, now, before, level)
+
+
+def test_a_rise_on_a_few_networks_is_not_told_from_chance() -> None:
+    """Rises of .9, .3, .3, .3 and .3 are significant at 5 %, but not at a sixth of it; those of .4 each are at both."""
+    network, turn = np.arange(100) % 5, np.arange(100) // 5
+    before = of_networks(turn < 0, network)
+    uneven, even = of_networks(turn < np.where(network == 0, 18, 6), network), of_networks(turn < 8, network)
+    assert not risen(uneven, before, 0.05).holds and not risen(even, before, 0.05 / 6).holds
+    check = risen(uneven, before, 0.05 / 6)
+    assert check.holds and "too differently on 5 networks to tell it from chance" in check.said
+    # On one network the same victims are enough.
+    assert not risen(uneven.assign(network=0), before.assign(network=0), 0.05 / 6).holds
+
+
+def test_a_baseline_keeps_the_networks_of_its_victims(runs: Runs, tmp_path: Path) -> None:
+    run = runs(1.0)
+    kept = baseline_of(run)
+    path = tmp_path / "kept.json"
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    rows, _, _ = kept_of(path)
+    assert list(rows["network"]) == list(kept_of(run)[0]["network"])
+    assert rows["network"].nunique() > 1
+    # A baseline of an earlier version has none.
+    del kept["rows"]["network"]
+    path.write_text(json.dumps({n: v for n, v in kept.items() if n != "checksum"}), encoding="utf-8")
+    assert "network" not in kept_of(path)[0]
+    assert all(check.holds for check in gate(run, path, GateLimits()))
