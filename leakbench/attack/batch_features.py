@@ -21,15 +21,16 @@ from torch.func import functional_call, grad, jacfwd
 
 from leakbench.attack.clock import Until
 from leakbench.attack.front import FullyConnected, fully_connected
-from leakbench.attack.public import public_of
-from leakbench.attack.search.label_counts import label_counts
-from leakbench.attack.slots.labels import LastLayer
+from leakbench.attack.public import has_public, public_of
+from leakbench.attack.slots.labels import LastLayer, LastLayerCounts
 from leakbench.core.types import Generators, Parameters
 from leakbench.defense.by_norm import ByNorm
 from leakbench.federated.separations import Separation
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
+from leakbench.models.copies import in_double
+from leakbench.models.layers import classifier_of
 
 __all__ = ["decided", "in_span", "separable", "separated", "spanned"]
 
@@ -72,9 +73,14 @@ def _largest_rank(view: View, layer: FullyConnected) -> int:
 
 
 def separable(view: View) -> FullyConnected | None:
-    """Return the layer of `spanned` if it can be separated: few examples, one local iteration and no defense; otherwise None."""
+    """Return the layer of `spanned` if it can be separated; else None.
+
+    It needs few examples, whose labels a classifier shows, one local iteration and no defense.
+    """
     plain = view.local_steps == 1 and not view.stations.before(view.tap).transforms and not view.network.draws
     layer = spanned(view) if plain else None
+    if classifier_of(view.network.model, view.shape, view.update) is None:  # The labels of the members are unknown.
+        return None
     return layer if layer is not None and view.examples <= (MOST if layer.last else MOST_HIDDEN) else None
 
 
@@ -118,7 +124,7 @@ def in_span(view: View, layer: FullyConnected, candidates: Public, public: Publi
 def decided(view: View, candidates: Public) -> Tensor:
     """Return (V,) bool, whether the span of a victim's batch shows which candidates are in it."""
     layer = spanned(view) if view.examples > 1 else None
-    if layer is None or view.public is None or not len(view.public.labels):
+    if layer is None or not has_public(view):
         return torch.zeros(view.victims, dtype=torch.bool, device=candidates.inputs.device)
     return in_span(view, layer, candidates, public_of(view, "candidates"))[1]
 
@@ -204,11 +210,7 @@ def _key(one: View, layer: FullyConnected) -> str:
 
 def _counted(view: View, rngs: Generators) -> Tensor:
     """Return the labels (V, M) in ascending order, with public examples if there are any."""
-    if view.public is None or not len(view.public.labels):
-        return LastLayer()(view, rngs).targets.argmax(-1)
-    counts = label_counts(view, rngs)
-    classes = torch.arange(view.classes, device=counts.device).expand_as(counts)
-    return classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples)
+    return (LastLayerCounts() if has_public(view) else LastLayer())(view, rngs).targets.argmax(-1)
 
 
 def _separated(behind: _Behind, counted: Tensor, rng: torch.Generator, late: Until | None) -> Separation:
@@ -268,12 +270,13 @@ class _Behind:
     def __init__(self, view: View, layer: FullyConnected) -> None:
         network = view.network
         self.view, self.layer, self.examples = view, layer, view.examples
-        self.model, self.weight = network.model, f"{layer.name}weight"
+        self.weight = f"{layer.name}weight"
         lanes = {n: p if network.shared else p[0] for n, p in network.parameters.items()}
         self.tensors = {
             n: t.double() if t.is_floating_point() else t
             for n, t in {**network.frozen, **network.statistics, **lanes}.items()
         }
+        self.model = in_double(network.model, self.tensors)
         self.zero = next(iter(self.tensors.values())).new_zeros(view.examples, *view.shape, dtype=torch.float64)
         # The loss as a function of the layer's inputs does not depend on the layers before it.
         self.observed = {n: view.examples * u[0].double() for n, u in view.update.items() if n not in layer.names}
@@ -320,7 +323,7 @@ class _Behind:
             yield torch.linalg.lstsq(
                 (mean - targets).mT, self.observed[self.weight] @ basis.mT, driver="gelsd"
             ).solution
-        if self.view.public is None or not len(self.view.public.labels):
+        if self.view.public is None or not has_public(self.view):
             return
         known = self.view.public.labels
         while True:

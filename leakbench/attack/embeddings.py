@@ -155,7 +155,8 @@ def fitted_lengths(view: View, rngs: Generators) -> Tensor:
         return _before_last(view, name, noise, most)
     if view.examples == 1 and not bool(noisy.any()):
         return most
-    targets = (LastLayerCounts() if view.labels is None else Given())(view, rngs).targets
+    guess = (LastLayerCounts() if view.labels is None else Given())(view, rngs)
+    targets = torch.full_like(guess.targets, 1 / view.classes) if guess.joint else guess.targets
     found, observed = most.clone(), view.update[name]
     public = public_of(view, "lengths").inputs
     common = public[public != model.padding]

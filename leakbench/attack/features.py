@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leakbench.attack.batch_features import separable, separated
 from leakbench.attack.clock import Until
-from leakbench.attack.front import FullyConnected, fully_connected, outputs_of, quotient
+from leakbench.attack.front import FullyConnected, answering_layer, fully_connected, outputs_of, quotient
 from leakbench.core.task import is_classification
 from leakbench.core.types import Generators
 from leakbench.defense.clip import ClipWhole
@@ -65,7 +65,7 @@ def readable(view: View) -> FullyConnected | None:
     if not plain or mixes_examples(view.network.model) or not all(isinstance(t, ClipWhole) for t in transforms):
         return None
     layers = fully_connected(view.network, view.shape)
-    labelled = bool(layers) and layers[-1].last
+    labelled = answering_layer(view.network, view.shape) is not None
     # Without a bias, the length of h follows only from a gradient that was not scaled.
     usable = tuple(a for a in layers if labelled and not a.drawn and (a.biased or (a.last and not transforms)))
     return usable[0] if usable and not usable[0].first else None
@@ -87,7 +87,9 @@ def read(view: View, layer: FullyConnected, rngs: Generators, until: Until | Non
         if layer.last:
             return _of_last(view, layer)
         entered, delta = quotient(view, layer)
-        labels = _of_last(view, fully_connected(view.network, view.shape)[-1]).labels[:1]
+        last = answering_layer(view.network, view.shape)
+        assert last is not None  # noqa: S101 - for mypy; a layer is readable only where one answers
+        labels = _of_last(view, last).labels[:1]
         cotangents = _through(view, layer, delta)
         return Features(layer, entered[None, :, None], cotangents[None, :, None], labels)
 

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
-from torch.utils._pytree import tree_leaves
 
 from leakbench.attack.smooth import smoothed
 from leakbench.core.types import Network, Parameters
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.engine.once import answers_and_gradients
 from leakbench.federated.view import View
+from leakbench.models.layers import answers_with, uses_of
 
-__all__ = ["Front", "FullyConnected", "fully_connected", "outputs_of", "quotient"]
+__all__ = ["Front", "FullyConnected", "answering_layer", "fully_connected", "outputs_of", "quotient"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class _Key:
 def fully_connected(network: Network, shape: tuple[int, ...]) -> tuple[FullyConnected, ...]:
     """Return the linear layers of a network whose input is one vector per example, in the order in which they run.
 
-    A layer is left out if it runs several times, if its weight is not trained, or if its weight or bias is also used elsewhere: its
-    gradient is then a sum over several inputs.
+    A layer is left out if it runs several times or does not reach the output, if its weight is not trained, or if its weight or
+    bias is also used elsewhere: its gradient is then a sum over several inputs.
 
     Args:
         network: The network.
@@ -74,84 +74,74 @@ def fully_connected(network: Network, shape: tuple[int, ...]) -> tuple[FullyConn
     return _layers(_Key((network.model, modules, trained, tuple(network.parameters)), weakref.ref(network), shape))
 
 
+def answering_layer(network: Network, shape: tuple[int, ...]) -> FullyConnected | None:
+    """Return the layer of `fully_connected` whose output is the network's; None if there is none."""
+    return next((layer for layer in fully_connected(network, shape) if layer.last), None)
+
+
 @lru_cache(maxsize=4)  # It runs the network forward and back; an attack calls it many times for the same few networks.
 def _layers(key: _Key) -> tuple[FullyConnected, ...]:
     network, shape = key.network(), key.shape
     assert network is not None  # noqa: S101 - for mypy; the caller has a reference to it
     model, zero = network.model, _zero(network, shape)
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear) and m.weight.requires_grad}
-    calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    calls: dict[str, list[Tensor]] = {}
 
     def record(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        return lambda _, entered, left: calls.setdefault(name, []).append((entered[0], left))
+        return lambda _, entered, left: calls.setdefault(name, []).append(entered[0])
 
     tensors = _of_one(network)
     with _hooked({m: record(n) for n, m in linear.items()}), torch.no_grad():
-        logits = functional_call(model, dict(tensors), (zero,))
+        functional_call(model, dict(tensors), (zero,))
         if network.draws:
             functional_call(model, dict(tensors), (zero, zero.new_ones(1, network.draws)))
     runs = 2 if network.draws else 1
     layers = []
     before, uses = _before(network, linear, zero)
-    for name, passes in calls.items():
-        (entered, left), *again = passes
+    for name, (entered, *again) in calls.items():
         prefix = f"{name}." if name else ""
         biased = linear[name].bias is not None and linear[name].bias.requires_grad
         own = (f"{prefix}weight", f"{prefix}bias")[: 1 + biased]
         # A network lists tied parameters under their first name only.
-        alone = all(n in network.parameters and uses.get(n, 0) <= 1 for n in own)
-        if alone and len(passes) == runs and entered.dim() == 2 and len(entered) == 1:
-            drawn = any(not torch.equal(entered, other) for other, _ in again)
-            layers.append(FullyConnected(prefix, biased, left is logits, drawn, *before[name]))
+        alone = all(n in network.parameters and len(uses.get(n, ())) == 1 for n in own)
+        if alone and 1 + len(again) == runs and entered.dim() == 2 and len(entered) == 1:
+            drawn = any(not torch.equal(entered, other) for other in again)
+            names, first, last = before[name]
+            layers.append(FullyConnected(prefix, biased, last, drawn, names, first))
     return tuple(layers)
 
 
 def _before(
     network: Network, linear: dict[str, nn.Linear], zero: Tensor
-) -> tuple[dict[str, tuple[tuple[str, ...], bool]], dict[str, int]]:
-    """Return the parameters on which the inputs of linear layers depend, and the number of uses of each parameter.
+) -> tuple[dict[str, tuple[tuple[str, ...], bool, bool]], dict[str, list[int]]]:
+    """Return the parameters on which the inputs of linear layers depend, and the uses of each parameter.
 
     Returns:
-        {linear layer: (names of the trained parameters, whether none exists)}; and {parameter: its uses}.
+        {linear layer: (names of the trained parameters, whether none exists, whether the layer answers)}; and
+        {parameter: its uses}.
     """
     weights = {n: t for n, t in {**network.parameters, **network.frozen}.items() if t.is_floating_point()}
     tensors = {n: t.clone().requires_grad_(n in weights) for n, t in {**network.frozen, **_of_one(network)}.items()}
-    inputs: dict[str, Tensor] = {}
+    calls: dict[str, tuple[Tensor, Tensor]] = {}
 
     def record(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, entered: Any, left: Any) -> None:
-            inputs[name] = entered[0]
+            calls[name] = entered[0], left
 
         return hook
 
     with _hooked({m: record(n) for n, m in linear.items()}), torch.enable_grad():
         logits = functional_call(network.model, dict(tensors), (zero,))
         names = list(weights)
-        before: dict[str, tuple[tuple[str, ...], bool]] = {}
-        for name, entered in inputs.items():
+        before: dict[str, tuple[tuple[str, ...], bool, bool]] = {}
+        for name, (entered, left) in calls.items():
             own = [tensors[n] for n in names]
             some = entered.requires_grad
             slopes = torch.autograd.grad(entered.sum(), own, retain_graph=True, allow_unused=True) if some else ()
             reads = tuple(n for n, slope in zip(names, slopes, strict=some) if slope is not None)
-            before[name] = tuple(n for n in reads if n in network.parameters), not reads
-        return before, _uses(logits, tensors)
-
-
-def _uses(results: Any, tensors: Parameters) -> dict[str, int]:
-    """Return the number of operations that read each of the tensors in the computation of a tensor, or of several in containers."""
-    names, counts = {id(tensor): name for name, tensor in tensors.items()}, dict.fromkeys(tensors, 0)
-    nodes = [result.grad_fn for result in tree_leaves(results)]
-    known = set(nodes)
-    while nodes:
-        node = nodes.pop()
-        for inner, _ in () if node is None else node.next_functions:
-            leaf = getattr(inner, "variable", None)
-            if id(leaf) in names:
-                counts[names[id(leaf)]] += 1
-            elif inner is not None and inner not in known:
-                known.add(inner)
-                nodes.append(inner)
-    return counts
+            trained = tuple(n for n in reads if n in network.parameters)
+            before[name] = trained, not reads, answers_with(logits, left)
+        return before, uses_of(logits, tensors)
 
 
 def _of_one(network: Network) -> Parameters:

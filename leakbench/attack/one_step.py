@@ -10,7 +10,6 @@ from torch import Tensor
 from leakbench.attack.slots.distance import SquaredL2
 from leakbench.attack.slots.labels import LastLayer, solved_targets
 from leakbench.core.answers import Fit, Reconstruction
-from leakbench.core.errors import InputError
 from leakbench.core.task import heads_of
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
@@ -61,7 +60,7 @@ def answered_at_once(
 
 
 def _targets(view: View, rngs: Generators) -> Tensor:
-    """Return the labels (V, M, classes) of `LastLayer`; equal shares if the last layer does not have one row per class.
+    """Return the labels (V, M, classes) of `LastLayer`; equal shares if they cannot be read.
 
     For another task than classes, return the targets (V, M, k) that the last layer shows, else those of no preference.
     """
@@ -70,10 +69,8 @@ def _targets(view: View, rngs: Generators) -> Tensor:
     if heads is not None:
         targets = solved_targets(view)
         return heads.possible(heads.start(nothing)) if targets is None else targets
-    try:
-        return LastLayer()(view, rngs).targets
-    except InputError:
-        return nothing + 1 / view.classes
+    guess = LastLayer()(view, rngs)
+    return nothing + 1 / view.classes if guess.joint else guess.targets
 
 
 def likeliest(answers: list[Reconstruction]) -> Reconstruction:

@@ -7,10 +7,15 @@ from torch import Tensor
 from leakbench.core.errors import InputError
 from leakbench.federated.view import Public, View
 
-__all__ = ["FEW", "channel_moments", "public_of"]
+__all__ = ["FEW", "channel_moments", "has_public", "public_of"]
 
 FEW = 256
 """Number of public examples that a part reads by default."""
+
+
+def has_public(view: View) -> bool:
+    """Return whether a view has public examples."""
+    return view.public is not None and len(view.public.labels) > 0
 
 
 def public_of(view: View, part: str, most: int = FEW) -> Public:

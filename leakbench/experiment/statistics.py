@@ -17,7 +17,6 @@ statistics, those of a proxy, and a guess's own.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 
 import torch
@@ -27,6 +26,7 @@ from torch.func import functional_call, vmap
 from leakbench.core.types import Network, Parameters
 from leakbench.federated.view import Public
 from leakbench.models.batch_norm import MEAN, VARIANCE, BatchNorm, batch_moments, in_client_mode
+from leakbench.models.copies import copied
 
 __all__ = ["attacker_network", "attacker_statistics", "proxy_statistics", "solved_statistics"]
 
@@ -43,7 +43,7 @@ def attacker_network(network: Network, choice: str) -> Network:
     """
     if choice != "running":
         return network
-    return dataclasses.replace(network, model=in_client_mode(copy.deepcopy(network.model), "eval"))
+    return dataclasses.replace(network, model=in_client_mode(copied(network.model), "eval"))
 
 
 def attacker_statistics(network: Network, choice: str, inputs: Tensor, public: Public) -> Parameters | None:

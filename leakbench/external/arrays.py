@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from leakbench.core.errors import InputError, check_file, nearest, out_of_memory
-from leakbench.core.types import WRAPPERS, Parameters
+from leakbench.core.types import Parameters
+from leakbench.models.conversion import unwrapped_arrays
 from leakbench.storage.packed import check_npz
 
-__all__ = ["ENDINGS", "Named", "as_parameters", "as_state", "check_shapes", "read_arrays", "unwrapped_model"]
+__all__ = ["ENDINGS", "Named", "as_parameters", "as_state", "check_shapes", "read_arrays"]
 
 Named: TypeAlias = Mapping[str, Tensor]
 """{name of a parameter or buffer: array}."""
@@ -82,24 +83,6 @@ def _checked(field: str, path: Path, name: str, array: Tensor) -> Tensor:
     return array
 
 
-def unwrapped_model(model: nn.Module) -> nn.Module:
-    """Return the module inside Opacus, a parallel wrapper or torch.compile; the model itself if it has no wrapper."""
-    if len([*model.children()]) == 1 and not list(model.named_parameters(recurse=False)):
-        for name in WRAPPERS:
-            if isinstance(inner := getattr(model, name, None), nn.Module):
-                return unwrapped_model(inner)
-    return model
-
-
-def _unwrapped(model: nn.Module, arrays: Named) -> Named:
-    """Return the arrays by the model's own names, without the prefix of a wrapper."""
-    own = [name for name, _ in model.named_parameters()]
-    for prefix in (f"{wrapper}." for wrapper in WRAPPERS):
-        if arrays and all(n.startswith(prefix) for n in arrays) and not any(n.startswith(prefix) for n in own):
-            return _unwrapped(model, {n.removeprefix(prefix): array for n, array in arrays.items()})
-    return arrays
-
-
 def check_shapes(model: nn.Module, name: str = "the model") -> None:
     """Check that every lazy module has seen an input.
 
@@ -132,7 +115,7 @@ def as_parameters(field: str, model: nn.Module, arrays: Named) -> Parameters:
         InputError: For a parameter that is missing, unknown, of another shape or type, or not finite, and as `check_shapes`.
     """
     check_shapes(model)
-    arrays = {name: torch.as_tensor(array) for name, array in _unwrapped(model, arrays).items()}
+    arrays = {name: torch.as_tensor(array) for name, array in unwrapped_arrays(model, arrays).items()}
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
     state = set(model.state_dict())  # With buffers, and every name of tied weights.
     for name, shape in shapes.items():
@@ -163,7 +146,7 @@ def as_state(field: str, model: nn.Module, arrays: Named) -> Parameters:
     Raises:
         InputError: For another shape.
     """
-    arrays = _unwrapped(model, arrays)
+    arrays = unwrapped_arrays(model, arrays)
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
     found = {}
     for name, tensor in (*model.named_buffers(), *frozen.items()):

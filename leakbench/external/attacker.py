@@ -35,13 +35,13 @@ from leakbench.defense.augmentation import copies_of, is_random
 from leakbench.defense.facts import facts_at
 from leakbench.experiment.leak_noise import noise_std
 from leakbench.experiment.statistics import proxy_statistics
-from leakbench.external.network import in_mode, mixes_batch
+from leakbench.external.network import mixes_batch
 from leakbench.external.trace import Trace
 from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.view import Public, View
 from leakbench.measure.closeness import eta_of
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
-from leakbench.models.conversion import forward_pass
+from leakbench.models.layers import classifier_of
 from leakbench.summary.verdict import STRONGEST
 
 __all__ = ["Attacker", "AttackerOptions", "checked_texts", "without_truth"]
@@ -182,12 +182,10 @@ class Attacker:
         if trace.heads is not None:
             found = found._with_method(with_labels(self.attack.method, Solved()), SOLVED)
         elif isinstance(self.attack.method, AutoLeak) and trace.texts is None:
-            matrices = [p for p in view.update.values() if p.dim() > 2]
-            x = torch.rand(4, *view.shape, generator=torch.Generator().manual_seed(0))
-            passed = forward_pass(in_mode(view.network.model, "eval"), x)
-            if not matrices or matrices[-1].shape[1] != view.classes or not passed.answers:
+            answering = classifier_of(view.network.model, view.shape, view.update)
+            if answering is None:
                 found = found._with_method(with_labels(self.attack.method, Joint()), SEARCHED)
-            elif passed.signed:
+            elif answering.signed:
                 found = found._with_method(with_labels(self.attack.method, LastLayerCounts()), COUNTED)
         if self.evaluations is None:
             return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.imported import failing_as
-from leakbench.models.batch_norm import BatchNorm
-from leakbench.models.conversion import convert_norms, remove_hooks
+from leakbench.models.batch_norm import NO_MOMENTUM, BatchNorm
+from leakbench.models.conversion import convert_norms, convert_parts, remove_hooks
+from leakbench.models.copies import copied
 
 __all__ = [
     "Normal",
@@ -79,26 +79,29 @@ def in_mode(model: nn.Module, mode: str) -> nn.Module:
         mode: `eval` or `train`.
 
     Raises:
-        InputError: For another mode, a model that cannot be copied, and, in train mode, a batch normalisation without
-            weights or running statistics.
+        InputError: For another mode, a model that cannot be copied, what `convert_parts` refuses, and, in train mode, a batch
+            normalisation without running statistics or momentum.
     """
     if mode not in MODES:
         raise InputError(f"victim-mode: got {mode!r}, expected {' or '.join(MODES)}{nearest(mode, MODES)}")
     with failing_as("model: it cannot be copied"):
-        copied = copy.deepcopy(model).cpu().float().train(False)
-    remove_hooks(copied)
+        made = copied(model).cpu().float().train(False)
+    remove_hooks(made)
+    made = convert_parts(made)
     if mode == "eval":
-        return copied
-    copied = convert_norms(copied)
-    for module in map(copied.get_submodule, normalisations(copied)):
+        return made
+    made = convert_norms(made)
+    for module in map(made.get_submodule, normalisations(made)):
         if isinstance(module, _InstanceNorm):
             # Running statistics would be written during a gradient; without them each input's own count in either mode.
             module.track_running_stats = False
             setattr(module, REMOVED, True)
             for statistic in ("running_mean", "running_var", "num_batches_tracked"):
                 module._buffers[statistic] = None
+        if isinstance(module, BatchNorm) and module.momentum is None:
+            raise InputError(NO_MOMENTUM)
         module.train()
-    return copied
+    return made
 
 
 @dataclass(frozen=True)
@@ -126,9 +129,9 @@ class Normal:
 
     def before(self, model: nn.Module) -> nn.Module:
         """Return a copy of a network that takes inputs in [0, 1]; its parameters keep their names."""
-        copied = copy.deepcopy(model)
-        copied.register_forward_pre_hook(self)
-        return copied
+        made = copied(model)
+        made.register_forward_pre_hook(self)
+        return made
 
     def _like(self, x: Tensor) -> tuple[Tensor, Tensor]:
         shape = (-1, *[1] * (x.dim() - 2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import time
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from leakbench.measure.closeness import PIXELS, closeness_of
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.models import one_hot
+from leakbench.models.copies import copied
 from leakbench.scoring.scores import VictimTruth, score
 from leakbench.scoring.scores_rankings import score_ways
 from leakbench.scoring.scores_targets import score_targets
@@ -201,8 +201,8 @@ def _of_one(view: View) -> View:
     """Return the view with a network that takes a single example: in eval mode if one example has no variance."""
     try:
         with torch.no_grad():
-            copy.deepcopy(view.network.model)(torch.zeros(1, *view.shape))
+            copied(view.network.model)(torch.zeros(1, *view.shape))
     except InputError:
-        model = copy.deepcopy(view.network.model).eval()
+        model = copied(view.network.model).eval()
         return dataclasses.replace(view, network=dataclasses.replace(view.network, model=model))
     return view

@@ -23,7 +23,7 @@ from leakbench.federated.optimizer import OPTIMIZERS, linear_steps
 from leakbench.federated.view import Knowledge, View
 from leakbench.models import one_hot
 from leakbench.models.batch_norm import VARIANCE
-from leakbench.models.conversion import forward_pass, order_layers
+from leakbench.models.conversion import order_layers, unwrapped_model
 from leakbench.models.language import LanguageModel
 
 __all__ = ["TAPS", "Trace", "Training"]
@@ -139,6 +139,9 @@ class Trace:
     left_out: int = 0
     heads: Heads | None = None
     sent: Named | Sequence[Named] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", unwrapped_model(self.model))
 
     @property
     def texts(self) -> LanguageModel | None:
@@ -275,19 +278,21 @@ class Trace:
                     f"before: {name!r}, which is not trained, differs between victims; attack them one by one"
                 )
         network = in_mode(model, "eval")
-        network.load_state_dict({**states[0], **sent[0]}, strict=False)
-        _flatten_scalars(network)
+        shapes = {name: p.shape for name, p in network.named_parameters()}
+        sent = [{name: p.reshape(shapes[name]) for name, p in one.items()} for one in sent]
+        network.load_state_dict(
+            {**{n: t.reshape(shapes.get(n, t.shape)) for n, t in states[0].items()}, **sent[0]}, strict=False
+        )
         if self.normal is not None and self.texts is not None:
             raise InputError("mean: tokens are not normalised; leave --mean and --std out")
         network = network if self.normal is None else self.normal.before(network)
         _check_answer(network, self.shape, self.classes, self.heads)
         x = torch.rand(1, *self.shape, generator=torch.Generator().manual_seed(0))
         x = x if self.texts is None else (x * (self.texts.tokens - 1)).floor()
-        order = order_layers(network, forward_pass(network, x))
+        order = order_layers(network, x)
         network = network if self.training.mode == "eval" else in_mode(network, self.training.mode)
         network = network if self.heads is None else with_task(network, self.heads)
-        shapes = {name: p.shape for name, p in network.named_parameters()}
-        sent = [{name: one[name].reshape(shapes[name]) for name in order if name in one} for one in sent]
+        sent = [{name: one[name] for name in order if name in one} for one in sent]
         # The fast engine needs the parameters of every layer.
         engine = "fast" if all(p.requires_grad for p in model.parameters()) else "reference"
         memory = {name: states[0][name] for name, _ in network.named_buffers()}
@@ -364,14 +369,6 @@ def _stacked(network: Network, updates: Sequence[Parameters], training: tuple[Cl
         if not bool(update.isfinite().all()):
             raise InputError(f"update: {name!r} over the learning rate is not finite in single precision")
     return found
-
-
-def _flatten_scalars(model: nn.Module) -> None:
-    """Give parameters without an axis one of length one, since every parameter is flattened somewhere."""
-    for module in model.modules():
-        for name, p in list(module._parameters.items()):
-            if p is not None and p.dim() == 0:
-                module._parameters[name] = nn.Parameter(p.detach().reshape(1), p.requires_grad)
 
 
 def _check_answer(model: nn.Module, shape: tuple[int, ...], classes: int, heads: Heads | None) -> None:

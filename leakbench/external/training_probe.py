@@ -24,7 +24,7 @@ from leakbench.core.imported import reason_of
 from leakbench.core.typed import typed_arguments
 from leakbench.core.types import Parameters
 from leakbench.core.words import seconds
-from leakbench.external.arrays import ENDINGS, Named, unwrapped_model
+from leakbench.external.arrays import ENDINGS, Named
 from leakbench.external.attack import attack_traces
 from leakbench.external.attacker import Attacker, AttackerOptions
 from leakbench.external.network import Numbers, mixes_batch, mode_of, normal_of, undo_normal
@@ -43,6 +43,7 @@ from leakbench.external.observation import (
 from leakbench.external.outcome import Outcome
 from leakbench.external.trace import Trace, Training
 from leakbench.external.update import warn
+from leakbench.models.conversion import unwrapped_model
 from leakbench.storage.atomic import write_bytes
 
 __all__ = ["Probe", "probe", "save_files"]

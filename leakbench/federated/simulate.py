@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ from leakbench.federated.canaries import Canaries
 from leakbench.federated.client import Examples, augmented, client_update, runs_apart
 from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.federated.scaffold import controls_after, corrections, first_controls
+from leakbench.models.copies import copied
 
 __all__ = [
     "CANARY_SCORES",
@@ -195,7 +195,7 @@ def train(
     counts = done.counts if done else Counts.none(len(data.train_targets), federation.clients)
     scores = None if canaries is None else torch.zeros(len(canaries.included), dtype=torch.float64)
     scores = done.canary_scores if done else scores
-    judged = copy.deepcopy(network.model).eval()
+    judged = copied(network.model).eval()
     room = Room("clients", federation.clients, LOWER, say)
     data = data.to(device)
     task = _Task(data, federation, defense, seed, canaries)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.searches import Searches
 from leakbench.federated.separations import Separations
 from leakbench.models import one_hot
+from leakbench.models.copies import copied
 
 __all__ = ["Knowledge", "Public", "View", "alone_by", "neighbours"]
 
@@ -368,7 +368,7 @@ class View:
 
         network = replace(
             self.network,
-            model=deepcopy(self.network.model).to(dtype),
+            model=copied(self.network.model, dtype),
             parameters=cast(self.network.parameters),
             memory=cast(self.network.memory),
             own=cast(self.network.own),

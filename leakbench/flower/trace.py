@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 from collections import Counter
@@ -22,6 +21,7 @@ from leakbench.external.observation import UNROLLED
 from leakbench.external.trace import Trace, Training
 from leakbench.federated.optimizer import linear_steps
 from leakbench.flower.leaks import Leak, Named, read_leaks
+from leakbench.models.copies import copied
 from leakbench.storage.store import tensor_hash
 
 __all__ = ["TrainingOptions", "trace_at"]
@@ -250,7 +250,7 @@ def _frozen(model: nn.Module, names: Sequence[str]) -> nn.Module:
     """Return a network in which these parameters are not trained: the clients showed no gradient of them."""
     if not names or len(names) == sum(p.requires_grad for p in model.parameters()):
         return model
-    model = copy.deepcopy(model)
+    model = copied(model)
     for name in names:
         model.get_parameter(name).requires_grad_(False)
     return model

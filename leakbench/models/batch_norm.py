@@ -18,6 +18,7 @@ from leakbench.core.types import Parameters
 
 __all__ = [
     "MEAN",
+    "NO_MOMENTUM",
     "VARIANCE",
     "BatchNorm",
     "BatchNormThen",
@@ -32,19 +33,25 @@ MEAN, VARIANCE = "running_mean", "running_var"
 """Last words of the names of the running statistics."""
 
 
+NO_MOMENTUM = "victim-mode: got train for a batch normalisation without momentum; expected eval, or a momentum"
+
+
 class BatchNorm(nn.Module):
     """Normalise each of C channels of (n, C, *s) (Ioffe and Szegedy, ICML 2015, Algorithm 1), with torch's numbers.
 
     Train mode uses the mean and the biased variance over n and s, and moves the running statistics by `momentum` towards the
     mean and the unbiased variance. The running statistics are replaced, not changed in place. `torch.func.functional_call`
     stores the new ones in its dictionary of parameters, which also works under `torch.func.vmap`, where each lane is a separate
-    batch.
+    batch. Without a weight and a bias, channels are only normalised. Without a momentum, a mean over all batches would need their
+    number, which no client sends, so that such a network computes in eval mode only.
     """
 
     running_mean: Tensor
     running_var: Tensor
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
 
-    def __init__(self, channels: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int, momentum: float | None = 0.1, eps: float = 1e-5) -> None:
         super().__init__()
         self.momentum, self.eps = momentum, eps
         self.weight = nn.Parameter(torch.ones(channels))
@@ -56,11 +63,16 @@ class BatchNorm(nn.Module):
         """Return the normalised (n, C, *s); raises InputError in train mode if a channel has only one value, so no variance."""
         shape = (-1, *[1] * (x.dim() - 2))
         mean, variance = self._of_batch(x) if self.training else (self.running_mean, self.running_var)
-        scale = (variance + self.eps).rsqrt() * self.weight
-        return (x - mean.reshape(shape)) * scale.reshape(shape) + self.bias.reshape(shape)
+        scale = (variance + self.eps).rsqrt()
+        if self.weight is not None:
+            scale = scale * self.weight
+        z = (x - mean.reshape(shape)) * scale.reshape(shape)
+        return z if self.bias is None else z + self.bias.reshape(shape)
 
     def _of_batch(self, x: Tensor) -> tuple[Tensor, Tensor]:
         axes, count = [0, *range(2, x.dim())], x.numel() // x.shape[1]
+        if self.momentum is None:
+            raise InputError(NO_MOMENTUM)
         if count < 2:
             raise InputError(
                 "victim-mode: in train mode batch normalisation got one value a channel, expected several; attack or train"
@@ -77,7 +89,7 @@ class BatchNorm(nn.Module):
 class BatchNormThen(BatchNorm):
     """Batch normalisation with a dropout and an activation after it, as one module of timm; parameters keep their names."""
 
-    def __init__(self, channels: int, momentum: float, eps: float, drop: nn.Module, act: nn.Module) -> None:
+    def __init__(self, channels: int, momentum: float | None, eps: float, drop: nn.Module, act: nn.Module) -> None:
         super().__init__(channels, momentum, eps)
         self.drop, self.act = drop, act
 
@@ -104,10 +116,15 @@ def in_client_mode(model: nn.Module, mode: str | None) -> nn.Module:
 
     Args:
         mode: `train`, `eval`, or None for eval.
+
+    Raises:
+        InputError: In train mode, for a batch normalisation without momentum.
     """
     model.eval()
     for module in model.modules():
         if isinstance(module, BatchNorm):
+            if mode == "train" and module.momentum is None:
+                raise InputError(NO_MOMENTUM)
             module.training = mode == "train"
     return model
 

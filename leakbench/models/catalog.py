@@ -178,7 +178,7 @@ def build(
     if external is not None and rule is not None:
         external.check_init(model, init)
     if rule is None:
-        return with_trainable(model, trainable, rng, (field, shown(name))).eval()
+        return with_trainable(model, trainable, rng, (field, shown(name)), shape).eval()
     if folder is None or not folder.trained:
         initialise(model, rule, rng)
     elif isinstance(model, NextToken):
@@ -186,7 +186,7 @@ def build(
             folder.load_head(model.head)
     elif isinstance(model, LanguageModel):
         initialise(model.classifier, rule, rng)
-    return with_trainable(model, trainable, rng, (field, shown(name))).eval()
+    return with_trainable(model, trainable, rng, (field, shown(name)), shape).eval()
 
 
 def _with_heads(made: Architecture, shape: Shape, heads: Heads) -> nn.Module:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils._pytree import tree_map
 
 from leakbench.core.errors import InputError
+from leakbench.core.types import WRAPPERS
 from leakbench.models.batch_norm import BatchNorm, BatchNormThen
-from leakbench.models.layers import first_layer
+from leakbench.models.layers import order_of_use
 
 __all__ = [
-    "ForwardPass",
     "adapt_layers",
     "convert_norm",
     "convert_norms",
-    "forward_pass",
+    "convert_parts",
     "order_layers",
     "remove_hooks",
+    "unwrapped_arrays",
+    "unwrapped_model",
 ]
+
+RECURRENT = (nn.RNN, nn.GRU, nn.RNNCell, nn.GRUCell, nn.LSTMCell)
+"""Layers that add to their first state in place, which `torch.func` allows only for a state that depends on the input."""
 
 HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """Modules whose parts run, or are indexed, in the order in which they are listed."""
@@ -39,13 +48,13 @@ def convert_norm(name: str, module: _BatchNorm) -> BatchNorm:
         name: Name of the module, for messages.
 
     Raises:
-        InputError: For one without weights, running statistics or momentum, and for another class with its own `forward`.
+        InputError: For one without running statistics, and for another class with its own `forward`.
     """
     kind = type(module).__name__
-    if not module.affine or module.running_mean is None or module.running_var is None or module.momentum is None:
+    if module.running_mean is None or module.running_var is None:
         raise InputError(
-            f"victim-mode: {name!r} is a {kind} without weights, running statistics or momentum, which is"
-            " attacked in eval mode only"
+            f"victim-mode: {name!r} is a {kind} without running statistics, so that no example of a batch is computed alone;"
+            " expected track_running_stats=True"
         )
     parts = [part for part in (getattr(module, "drop", None), getattr(module, "act", None)) if part is not None]
     if type(module).forward not in {
@@ -59,7 +68,7 @@ def convert_norm(name: str, module: _BatchNorm) -> BatchNorm:
         ours: BatchNorm = BatchNormThen(module.num_features, module.momentum, module.eps, *parts)
     else:
         ours = BatchNorm(module.num_features, module.momentum, module.eps)
-    ours.weight, ours.bias = module.weight, module.bias
+    ours.weight, ours.bias = module.weight, module.bias  # None without weights.
     ours.running_mean, ours.running_var = module.running_mean, module.running_var
     ours.training = module.training
     return ours
@@ -78,6 +87,80 @@ def convert_norms(model: nn.Module) -> nn.Module:
             holder, _, last = name.rpartition(".")
             setattr(model.get_submodule(holder), last, convert_norm(name, module))
     return model
+
+
+def convert_parts(model: nn.Module, field: str = "model") -> nn.Module:
+    """Return a network, changed in place, whose parts `torch.func` differentiates; it computes the same.
+
+    Weights that a hook computes before each pass (`weight_norm`, `spectral_norm`, pruning) are computed when they are read.
+    Parameters without an axis get one of length one, since every parameter is flattened somewhere; the network still reads them
+    without it.
+
+    Args:
+        model: The network.
+        field: The option that names the network, for messages.
+
+    Raises:
+        InputError: For a scripted module, and for complex parameters.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InputError(
+                f"{field}: {name or 'the network'} is a scripted module, which cannot be differentiated for several victims"
+                " at once; expected the module from which it was scripted"
+            )
+        for key, hook in list(module._forward_pre_hooks.items()):
+            computed = _computed_weight(hook)
+            if computed is not None:
+                del module._forward_pre_hooks[key]
+                _compute(module, *computed)
+        for own, p in list(module._parameters.items()):
+            if p is not None and p.is_complex():
+                place = f"{name}.{own}" if name else own
+                raise InputError(f"{field}: the parameter {place!r} has complex numbers, expected real ones")
+            if p is not None and p.dim() == 0:
+                module._parameters[own] = nn.Parameter(p.detach().reshape(1), p.requires_grad)
+                _compute(module, own, partial(_scalar, own))
+        if isinstance(module, RECURRENT):
+            module.register_forward_pre_hook(_with_first_state, with_kwargs=True)
+    return model
+
+
+def _computed_weight(hook: Any) -> tuple[str, Callable[[nn.Module], Tensor]] | None:
+    """Return the name of the weight that a hook computes, and its function of the module; None for another hook."""
+    if isinstance(hook, WeightNorm):
+        return hook.name, hook.compute_weight
+    if isinstance(hook, SpectralNorm):
+        return hook.name, partial(hook.compute_weight, do_power_iteration=False)
+    return (hook._tensor_name, hook.apply_mask) if isinstance(hook, BasePruningMethod) else None
+
+
+def _compute(module: nn.Module, name: str, function: Callable[[nn.Module], Tensor]) -> None:
+    """Let an attribute of a module be computed each time that it is read."""
+    vars(module).pop(name, None)
+    kind = type(module)
+    module.__class__ = type(kind.__name__, (kind,), {name: property(function), "__module__": kind.__module__})
+
+
+def _scalar(name: str, module: nn.Module) -> Tensor:
+    value = module._parameters[name]
+    assert value is not None  # noqa: S101 - for mypy: only set for a parameter
+    return value.reshape(())
+
+
+def _with_first_state(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return the arguments of a recurrent layer with a first state that depends on the input."""
+    x, state = (*given, *(named[n] for n in ("input", "hx") if n in named), None)[:2]
+    if not isinstance(x, Tensor):
+        return given, named
+    if state is None:
+        single = x.dim() == (2 if isinstance(module, nn.RNNBase) else 1)
+        rows = () if single else (x.shape[int(not module.batch_first) if isinstance(module, nn.RNNBase) else 0],)
+        layers = (module.num_layers * (1 + module.bidirectional),) if isinstance(module, nn.RNNBase) else ()
+        zeros = x.new_zeros(*layers, *rows, module.hidden_size)
+        state = (zeros, zeros) if isinstance(module, nn.LSTMCell) else zeros
+    moved = tree_map(lambda t: t + x.new_zeros(()), state)  # Zeros like an input are batched as the input is.
+    return (x, moved), {}
 
 
 def adapt_layers(model: nn.Module) -> None:
@@ -99,6 +182,24 @@ def adapt_layers(model: nn.Module) -> None:
             module._non_persistent_buffers_set.update(module._buffers)
 
 
+def unwrapped_model(model: nn.Module) -> nn.Module:
+    """Return the module inside Opacus, a parallel wrapper or torch.compile; the model itself if it has no wrapper."""
+    if len([*model.children()]) == 1 and not list(model.named_parameters(recurse=False)):
+        for name in WRAPPERS:
+            if isinstance(inner := getattr(model, name, None), nn.Module):
+                return unwrapped_model(inner)
+    return model
+
+
+def unwrapped_arrays(model: nn.Module, arrays: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return arrays by the names of a network's own parameters, without the prefix of a wrapper."""
+    own = [name for name, _ in model.named_parameters()]
+    for prefix in (f"{wrapper}." for wrapper in WRAPPERS):
+        if arrays and all(n.startswith(prefix) for n in arrays) and not any(n.startswith(prefix) for n in own):
+            return unwrapped_arrays(model, {n.removeprefix(prefix): array for n, array in arrays.items()})
+    return arrays
+
+
 def remove_hooks(model: nn.Module) -> None:
     """Remove backward hooks, which change no output, and the hooks of Opacus, which cannot be differentiated."""
     for module in model.modules():
@@ -110,90 +211,21 @@ def remove_hooks(model: nn.Module) -> None:
                 del module._forward_hooks[key]
 
 
-@dataclass(frozen=True)
-class ForwardPass:
-    """What one forward pass shows of a network.
-
-    Args:
-        places: {name of a module: its place among the modules that ran}.
-        reads_input: Whether the first layer gets the input unchanged.
-        signed: Whether negative features enter the last layer, for which the sign rule of labels fails.
-        answers: Whether the last layer's output is the network's, up to a shift of all logits.
-    """
-
-    places: dict[str, int]
-    reads_input: bool
-    signed: bool
-    answers: bool
-
-
-def forward_pass(model: nn.Module, x: Tensor) -> ForwardPass:
-    """Pass inputs x (n, *s) through a network and record which modules ran, in which order."""
-    places: dict[str, int] = {}
-    inputs: dict[str, Tensor] = {}
-    outputs: dict[str, Tensor] = {}
-    handles: list[Any] = []
-
-    def record(name: str) -> None:
-        def before(_: nn.Module, given: tuple[Any, ...]) -> None:
-            places.setdefault(name, len(places))
-            if given and isinstance(given[0], Tensor):
-                inputs.setdefault(name, given[0])
-
-        def after(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-            if isinstance(output, Tensor):
-                outputs[name] = output
-
-        module = model.get_submodule(name)
-        handles.extend((module.register_forward_pre_hook(before), module.register_forward_hook(after)))
-
-    for name, _ in model.named_modules():
-        record(name)
-    try:
-        with torch.no_grad():
-            answer = model(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    layers = [name for name, m in model.named_modules() if _has_matrix(m) and name in places]
-    if not layers:
-        return ForwardPass(places, False, False, False)
-    first, last = min(layers, key=places.__getitem__), max(layers, key=places.__getitem__)
-    reads_input = first in inputs and _same(inputs[first].flatten(1), x.flatten(1))
-    signed = last in inputs and float(inputs[last].min()) < -1e-6
-    # A network of several heads answers with several tensors.
-    single = last in outputs and isinstance(answer, Tensor)
-    answers = single and _same(outputs[last].flatten(1).softmax(1), answer.flatten(1).softmax(1))
-    return ForwardPass(places, reads_input, signed, answers)
-
-
-def _has_matrix(module: nn.Module) -> bool:
-    return any(p.dim() > 1 for p in module._parameters.values() if p is not None)
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool(torch.allclose(one.float(), other.float(), rtol=1e-4, atol=1e-6))
-
-
-def order_layers(model: nn.Module, passed: ForwardPass) -> list[str]:
-    """Put a network's modules in the order in which they ran, those that did not run last; attacks use the first and last.
-
-    If the first layer does not get the input unchanged, the network gets a hook without effect: closed-form attacks then
-    leave the network alone, see `leakbench.models.layers.first_layer`.
+def order_layers(model: nn.Module, x: Tensor) -> list[str]:
+    """Put a network's modules in the order in which their parameters are first used for inputs x (n, *s), unused ones first.
 
     Returns:
-        The names of the parameters in that order, those of modules that did not run first.
+        The names of the parameters in that order.
     """
+    order = order_of_use(model, x)
+    places = {name: place for place, name in enumerate(order)}
     for name, module in model.named_modules():
-        if not isinstance(module, HOLDERS):
-            inner = f"{name}." if name else ""
-            parts = sorted(module._modules.items(), key=lambda part: passed.places.get(f"{inner}{part[0]}", math.inf))
-            module._modules = OrderedDict(parts)
-    if first_layer(model) is not None and not passed.reads_input:
-        model.register_forward_pre_hook(_nothing)
-    names = (name for name, _ in model.named_parameters())
-    return sorted(names, key=lambda name: passed.places.get(name.rpartition(".")[0], -1))
-
-
-def _nothing(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-    return None
+        if isinstance(module, HOLDERS):
+            continue
+        inner = f"{name}." if name else ""
+        firsts = {
+            part: min((places[n] for n in places if n.startswith(f"{inner}{part}.")), default=len(places))
+            for part in module._modules
+        }
+        module._modules = OrderedDict(sorted(module._modules.items(), key=lambda part, f=firsts: f[part[0]]))
+    return order

@@ -26,8 +26,17 @@ from leakbench.core.extras import need
 from leakbench.core.hashes import content_hash
 from leakbench.core.imported import failing_as, import_function
 from leakbench.models.batch_norm import BatchNorm
-from leakbench.models.conversion import adapt_layers, convert_norms, forward_pass, order_layers, remove_hooks
+from leakbench.models.conversion import (
+    adapt_layers,
+    convert_norms,
+    convert_parts,
+    order_layers,
+    remove_hooks,
+    unwrapped_arrays,
+    unwrapped_model,
+)
 from leakbench.models.folder import FOLDER, TYPES, checksum_of
+from leakbench.models.layers import with_shape
 from leakbench.models.shapes import Shape
 
 __all__ = ["ACCEPTED", "ExternalNetwork", "first_weights"]
@@ -145,6 +154,7 @@ class ExternalNetwork:
                 f"{field}: {self.builder!r} returned {type(model).__name__}, expected a torch.nn.Module with parameters that are"
                 " trained"
             )
+        model = unwrapped_model(model)
         if self.weights is not None:
             _load(model, self.weights, field)
         return model
@@ -166,7 +176,7 @@ class ExternalNetwork:
         self.pinned(field)
         model = self.made(shape, classes, field).cpu().float().eval()
         remove_hooks(model)
-        model = convert_norms(model)
+        model = convert_norms(convert_parts(model, field))
         adapt_layers(model)
         several = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
         x = several[:1]
@@ -191,8 +201,8 @@ class ExternalNetwork:
                 f"{field}: {self.builder!r} returns other numbers for an input if it is in a batch; expected a network that reads"
                 " each example alone, or batch normalisation"
             )
-        order_layers(model, forward_pass(model, x))
-        return model
+        order_layers(model, x)
+        return with_shape(model, shape)
 
     def check_init(self, model: nn.Module, init: str) -> None:
         """Raise InputError for an initialisation other than `default` if there are weights, or a layer has no rule.
@@ -265,6 +275,7 @@ def _load(model: nn.Module, path: Path, field: str) -> None:
     except (SafetensorError, OSError) as error:
         raise InputError(f"{field}: {path}: cannot be read: {' '.join(str(error).split())}") from None
     state = model.state_dict()
+    tensors = dict(unwrapped_arrays(model, tensors))
     missing = [name for name in state if name not in tensors and name.rpartition(".")[2] != COUNTER]
     unknown = [name for name in tensors if name not in state]
     if missing or unknown:

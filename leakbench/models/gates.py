@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from torch import nn
 
+from leakbench.models.copies import copied
 from leakbench.models.shapes import Shape
 
 __all__ = ["gated_biases"]
@@ -27,7 +27,7 @@ def gated_biases(model: nn.Module, shape: Shape) -> tuple[str, ...]:
     Args:
         shape: (*s) of one input.
     """
-    alone = copy.deepcopy(model).eval().requires_grad_()
+    alone = copied(model).eval().requires_grad_()
     names = {parameter: name for name, parameter in alone.named_parameters()}
     first = next(iter(alone.parameters()))
     with torch.enable_grad():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from leakbench.models.copies import copied
 from leakbench.models.shapes import Shape
 
 __all__ = ["kinked"]
@@ -43,7 +43,7 @@ def kinked(model: nn.Module, shape: Shape) -> bool:
     Args:
         shape: (*s) of one input.
     """
-    alone = copy.deepcopy(model).eval()
+    alone = copied(model).eval()
     first = next(iter(alone.parameters()))
     with torch.enable_grad():
         output = alone(torch.zeros(1, *shape, dtype=first.dtype, device=first.device, requires_grad=True))

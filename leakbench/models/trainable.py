@@ -80,7 +80,11 @@ def trainable_of(text: str) -> Trainable:
 
 
 def with_trainable(
-    model: nn.Module, text: str, rng: torch.Generator, named: tuple[str, str] | None = None
+    model: nn.Module,
+    text: str,
+    rng: torch.Generator,
+    named: tuple[str, str] | None = None,
+    shape: tuple[int, ...] | None = None,
 ) -> nn.Module:
     """Freeze the parameters that a rule does not train, and return the model.
 
@@ -89,6 +93,7 @@ def with_trainable(
         text: The rule, see `trainable_of`.
         rng: Source of the first weights of LoRA and adapters.
         named: The option that names the network, and its name, for messages; None if there is none.
+        shape: Shape of one input, with which the last layer is found; None for the order of registration.
 
     Raises:
         InputError: For an unknown rule, or a network without the parts that it names.
@@ -103,7 +108,7 @@ def with_trainable(
         for module in embeddings:
             module.requires_grad_(False)
         return model
-    last = ("head." if model.head is not None else "") if isinstance(model, NextToken) else last_layer(model)
+    last = ("head." if model.head is not None else "") if isinstance(model, NextToken) else last_layer(model, shape)
     if last is None or (not last and rule.name == "head"):
         raise InputError(f"trainable: got {text!r}, but the network has no separate last layer; expected all")
     model.requires_grad_(False)

@@ -373,7 +373,7 @@ def in_any_row(cell: Cell, tap: str) -> Row:
         return dict.fromkeys(columns)
     honest = (Network(*fresh_network(cell, False, network)) for network in range(cell.settings.networks))
     sent = [sent_to_clients(cell, network, tap) for network in honest]
-    name = first_layer(sent[0].network.model)
+    name = first_layer(sent[0].network.model, cell.data.shape)
     if name is None or isinstance(sent[0].secret, Bins):
         return dict.fromkeys(columns)
     victims = draw_victims(cell, tap, 0, hand_out(cell))

@@ -206,8 +206,6 @@ def test_wrong_input_is_refused() -> None:
     with pytest.raises(InputError, match=r"public.*last_layer_counts"):
         label_counts(seen(model, x, y, 3, None), ())
     of = seen(model, x, y, 3, Public(x[0], y[0]))
-    with pytest.raises(InputError, match="'weight' has 3 rows, expected 5"):
-        label_counts(dataclasses.replace(of, classes=5), ())
     with pytest.raises(InputError, match="shows the true labels"):
         Given()(of, ())
     with pytest.raises(InputError, match="unknown field"):

@@ -76,7 +76,8 @@ class BagOfWords:
                 inputs[victim] = self._sentences(one, model, evidence)
         labels = torch.zeros(inputs.shape[:2], dtype=torch.int64, device=inputs.device)
         if view.classes > 1:  # The next tokens are no labels.
-            labels = LastLayer()(view, rngs).targets.argmax(-1)
+            guess = LastLayer()(view, rngs)
+            labels = labels - 1 if guess.joint else guess.targets.argmax(-1)
         return answer_of(view, inputs, labels.masked_fill(~inputs.isfinite().all(-1), -1))
 
     def _sentences(self, view: View, model: LanguageModel, evidence: Embedded) -> Tensor:

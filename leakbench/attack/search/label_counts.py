@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.public import public_of
-from leakbench.core.errors import InputError
-from leakbench.core.types import Generators, Parameters
+from leakbench.core.types import Generators
 from leakbench.defense.transform import Stations
 from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.view import View
 from leakbench.models import one_hot
+from leakbench.models.layers import classifier_of
 
 __all__ = ["label_counts", "rounded"]
 
 
-def label_counts(view: View, rngs: Generators, both_ends: bool = False) -> Tensor:
+def label_counts(view: View, rngs: Generators, both_ends: bool = False) -> Tensor | None:
     """Return the numbers of examples (V, classes) int64 of each class among the M examples of an update.
 
     For features h_i, probabilities p_i and one-hot labels y_i, the last layer's gradient is the mean over M examples of
@@ -33,16 +33,23 @@ def label_counts(view: View, rngs: Generators, both_ends: bool = False) -> Tenso
         rngs: Not used.
         both_ends: Whether to use the returned model too.
 
+    Returns:
+        None if no trained layer answers with the class.
+
     Raises:
-        InputError: If the view has no public examples, or if the last layer does not have one row per class.
+        InputError: If the view has no public examples.
     """
     if view.classes == 1:  # All examples have the only class.
         like = view.like
         return torch.full((view.victims, 1), view.examples, device=like.device)
-    name, slope, expected = _of_public(view)
+    found = classifier_of(view.network.model, view.shape, view.update)
+    name = None if found is None else found.bias or found.weight
+    if name is None:
+        return None
+    slope, expected = _of_public(view, name)
     if both_ends and view.local_steps > 1:
         length = view.learning_rate * linear_steps(view.clock, view.learning_rate, view.local_steps).length
-        _, end_slope, end = _of_public(replace(view, network=view.network.moved(view.update, length)))
+        end_slope, end = _of_public(replace(view, network=view.network.moved(view.update, length)), name)
         slope, expected = (slope + end_slope) / 2, (expected + end) / 2
     gradient = view.update[name].flatten(2) if view.update[name].dim() > 2 else view.update[name][..., None]
     share = ((expected - gradient) * slope[:, None]).sum(2) / slope.square().sum(1, keepdim=True).clamp_min(1e-30)
@@ -59,13 +66,12 @@ def rounded(wanted: Tensor, total: int) -> Tensor:
     return counts
 
 
-def _of_public(view: View) -> tuple[str, Tensor, Tensor]:
-    """Return (parameter, slope (lanes, f), E[p h^T] (lanes, classes, f)) over public examples; f = 1 and slope 1 for a bias.
+def _of_public(view: View, name: str) -> tuple[Tensor, Tensor]:
+    """Return (slope (lanes, f), E[p h^T] (lanes, classes, f)) of a parameter over public examples; f = 1 and slope 1 for a bias.
 
     Both come from two mean gradients, one with all labels 0 and one with all labels 1. Their first rows differ by E[h].
     """
     public = public_of(view, "last_layer_counts")
-    weight, bias = _last_layer(view.update, view.classes)
     lanes = 1 if view.network.shared else view.victims
     alone = replace(
         view,
@@ -78,26 +84,14 @@ def _of_public(view: View) -> tuple[str, Tensor, Tensor]:
         batch=len(public.labels),
         stations=Stations(),
     )
-    x = public.inputs.expand(lanes, *public.inputs.shape).to(view.update[weight])
-    name = bias or weight
+    x = public.inputs.expand(lanes, *public.inputs.shape).to(view.like)
 
     def gradient(label: int) -> Tensor:
         labels = torch.full(x.shape[:2], label, device=x.device)
         gradients = alone.respond(x, one_hot(labels, view.classes).to(x))[name].detach()
-        return gradients.flatten(2) if bias is None else gradients[..., None]
+        return gradients.flatten(2) if gradients.dim() > 2 else gradients[..., None]
 
     zeros, ones = gradient(0), gradient(1)
     slope = ones[:, 0] - zeros[:, 0]
     ones[:, 1] += slope
-    return name, slope, ones
-
-
-def _last_layer(update: Parameters, classes: int) -> tuple[str, str | None]:
-    """Return the names of the last layer's weight and of its bias, None if it has none."""
-    name = [n for n, u in update.items() if u.dim() > 2][-1]
-    if update[name].shape[1] != classes:
-        raise InputError(
-            f"labels: the last layer {name!r} has {update[name].shape[1]} rows, expected {classes}, one a class"
-        )
-    bias = name.removesuffix("weight") + "bias"
-    return name, bias if bias in update else None
+    return slope, ones

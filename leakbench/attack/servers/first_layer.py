@@ -53,7 +53,7 @@ class TrapWeights:
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Network, None]:
         """Return the network with its first layer rewritten; raises InputError if it does not begin with a linear layer."""
-        name, weight = _first(network, "trap")
+        name, weight = _first(network, "trap", public)
         rows, inputs = weight.shape
         size = (self.deviation * torch.randn(rows, inputs, generator=rng)).abs()
         positive = torch.rand(rows, inputs, generator=rng).argsort(1) < inputs // 2
@@ -92,15 +92,15 @@ class QuantileRows:
         Raises:
             InputError: If it does not begin with a linear layer, or with fewer than two public examples.
         """
-        name, weight = _first(network, "quantile_rows")
+        name, weight = _first(network, "quantile_rows", public)
         known = known_inputs("quantile_rows", network, public, self.public)
         drawn = torch.randn(weight.shape, generator=rng).to(weight)
         share = 1 - 1 / max(2, knowledge.examples)
         return _with(network, name, drawn, -(known @ drawn.T).quantile(share, dim=0)), None
 
 
-def _first(network: Network, server: str) -> tuple[str, Tensor]:
-    name = first_layer(network.model)
+def _first(network: Network, server: str, public: Public) -> tuple[str, Tensor]:
+    name = first_layer(network.model, public.inputs.shape[1:])
     if name is None:
         raise InputError(
             f"{server}: it rewrites a biased linear first layer, with which this network does not begin; choose one that does"

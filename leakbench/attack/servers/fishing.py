@@ -34,7 +34,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.types import Network
 from leakbench.federated.view import Knowledge, Public
-from leakbench.models.layers import entering, last_layer
+from leakbench.models.layers import classifier_of, entering, last_layer
 
 __all__ = ["Fishing", "fished"]
 
@@ -107,10 +107,11 @@ class Fishing:
                 threshold, or if all public examples or none are of class c. Without a bias: if the features of a public example
                 sum to zero or less.
         """
-        layer = last_layer(network.model)
-        if layer is None:
+        layer, answering = (find(network.model, public.inputs.shape[1:]) for find in (last_layer, classifier_of))
+        if layer is None or answering is None or answering.weight != f"{layer}weight":
             raise InputError(
-                "fishing: it rewrites the last linear layer, and this network has no linear layer; choose another network"
+                "fishing: it rewrites the last linear layer, and this network has none that is trained and answers with the class;"
+                " choose another network"
             )
         weight, bias = (f"{layer}{kind}" for kind in ("weight", "bias"))
         if self.of >= len(network.parameters[weight]):

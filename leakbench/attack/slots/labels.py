@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakbench.attack.front import fully_connected, outputs_of, quotient
+from leakbench.attack.front import answering_layer, outputs_of, quotient
 from leakbench.attack.needs import Needs
-from leakbench.attack.public import FEW, public_of
+from leakbench.attack.public import FEW, has_public, public_of
 from leakbench.attack.search.label_counts import label_counts
 from leakbench.core.errors import InputError
 from leakbench.core.part import part
@@ -23,6 +23,7 @@ from leakbench.federated.leakage import logits_of
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
+from leakbench.models.layers import classifier_of
 
 __all__ = [
     "LABELS",
@@ -79,20 +80,29 @@ class LastLayer:
 
     If features are never negative (sigmoid, ReLU), only the row of a true class can have a negative sum; for one example, it is the
     row with the lowest sum. For M examples, the lowest row is taken M times. Each time, the contribution of one example (the sum of
-    all negative rows divided by M) is subtracted from it.
+    all negative rows divided by M) is subtracted from it. It is enough that the features of an example have a positive sum. If
+    they do not, as behind a layer normalisation, the bias is read in the same way, whose feature is 1. Without a bias, the label
+    of one example is that of the longest row, and those of several are counted (`label_counts`). Labels are searched, as by
+    `Joint`, if no trained layer answers with the class.
     """
 
     needs: ClassVar[Needs] = Needs(classes=True)
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
-        """Return one-hot labels in ascending order; raises InputError if the last layer does not have one row per class."""
-        weights = [u for u in view.update.values() if u.dim() > 2]
-        if not weights or weights[-1].shape[1] != view.classes:
-            got = f"{weights[-1].shape[1]} rows" if weights else "no weights"
-            raise InputError(
-                f"labels: the last layer has {got}, expected {view.classes}, one a class; try labels: joint"
-            )
-        rows = weights[-1].flatten(2).sum(2).clone()
+        """Return one-hot labels in ascending order, or random logits for a search."""
+        if view.classes == 1:  # All examples have the only class.
+            return LabelGuess(torch.ones(view.victims, view.examples, 1).to(view.like), joint=False)
+        found = classifier_of(view.network.model, view.shape, view.update)
+        if found is None:
+            return Joint()(view, rngs)
+        if found.weight is not None and found.positive:
+            rows = view.update[found.weight].flatten(2).sum(2).clone()
+        elif found.bias is not None:
+            rows = view.update[found.bias].clone()
+        elif found.weight is not None and view.examples == 1:
+            rows = -view.update[found.weight].flatten(2).norm(dim=2)
+        else:
+            return LastLayerCounts()(view, rngs) if has_public(view) else Joint()(view, rngs)
         share = rows.clamp_max(0).sum(1) / view.examples
         picks = []
         for _ in range(view.examples):
@@ -105,13 +115,16 @@ class LastLayer:
 
 @part("labels.last_layer_counts")
 class LastLayerCounts:
-    """Count the labels from the last layer's gradient and public examples, including repeated classes: see `label_counts`."""
+    """Count the labels from the last layer's gradient and public examples, including repeated classes: see `label_counts`.
+
+    Labels are searched, as by `Joint`, if no trained layer answers with the class.
+    """
 
     needs: ClassVar[Needs] = Needs(classes=True)
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
-        """Return one-hot labels in ascending order; raises InputError if the view has no public examples."""
-        return _counted(label_counts(view, rngs), view)
+        """Return one-hot labels in ascending order, or random logits; raises InputError if the view has no public examples."""
+        return _counted(view, rngs)
 
 
 @part("labels.last_layer_counts_both_ends")
@@ -124,12 +137,15 @@ class LastLayerCountsBothEnds:
     needs: ClassVar[Needs] = Needs(classes=True)
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
-        """Return one-hot labels in ascending order; raises InputError if the view has no public examples."""
-        return _counted(label_counts(view, rngs, both_ends=True), view)
+        """Return one-hot labels in ascending order, or random logits; raises InputError if the view has no public examples."""
+        return _counted(view, rngs, both_ends=True)
 
 
-def _counted(counts: Tensor, view: View) -> LabelGuess:
-    """Return one-hot labels in ascending order, from the numbers of examples (V, classes) of each class."""
+def _counted(view: View, rngs: Generators, both_ends: bool = False) -> LabelGuess:
+    """Return one-hot labels in ascending order by `label_counts`; random logits for a network without a classifier."""
+    counts = label_counts(view, rngs, both_ends)
+    if counts is None:
+        return Joint()(view, rngs)
     classes = torch.arange(view.classes, device=counts.device).expand_as(counts)
     labels = classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples)
     return LabelGuess(one_hot(labels, view.classes).to(view.like), joint=False)
@@ -150,13 +166,14 @@ class LastLayerSoft:
         Raises:
             InputError: For several examples, networks that differ between victims, and a last layer without bias.
         """
-        biases = [u for u in view.update.values() if u.dim() == 2]
-        last = list(view.update.values())[-1]
-        if view.examples > 1 or not view.network.shared or not biases or last is not biases[-1]:
+        answering = classifier_of(view.network.model, view.shape, view.update)
+        name = None if answering is None else answering.bias
+        if view.examples > 1 or not view.network.shared or name is None:
             raise InputError(
                 "labels: last_layer_soft reads one example's gradient of the last layer's bias at one network, which this view"
                 " does not show; try labels: last_layer"
             )
+        last = view.update[name]
         public = public_of(view, "last_layer_soft").inputs.to(last)
         probabilities = logits_of(view.network, public[None])[0].softmax(1).mean(0)
         found = (probabilities - last).clamp_min(0)
@@ -206,10 +223,9 @@ def solved_targets(view: View) -> Tensor | None:
     plain = view.examples == 1 and view.of_gradients and view.secret is None and not mixes_examples(view.network.model)
     if heads is None or heads.function is not None or not plain:
         return None
-    layers = fully_connected(view.network, view.shape)
-    if not layers or not layers[-1].last or not layers[-1].biased or layers[-1].drawn:
+    last = answering_layer(view.network, view.shape)
+    if last is None or not last.biased or last.drawn:
         return None
-    last = layers[-1]
     delta = heads.split(view.update[f"{last.name}bias"])
     once = view.tap == "type-2" or view.local_steps == 1
     exact = once and view.stations.before(view.tap) == Stations() and not view.noise and not view.unknown

@@ -61,7 +61,9 @@ class Surrogate:
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess; raises InputError if all public examples have the inferred class."""
         public = public_of(view, "surrogate")
-        others = LastLayer()(view, rngs).targets.argmax(-1)[..., None].cpu() != public.labels.cpu()
+        guess = LastLayer()(view, rngs)
+        own = guess.targets.argmax(-1)[..., None].cpu()
+        others = torch.ones_like(own, dtype=torch.bool) if guess.joint else own != public.labels.cpu()
         if not others.any(-1).all():
             raise InputError("public: every public example is of the victim's class, 'surrogate' needs another one")
         order = torch.stack([torch.rand(others.shape[1:], generator=rng) for rng in rngs])
