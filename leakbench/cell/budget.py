@@ -17,8 +17,8 @@ from leakbench.cell.federation import by_passes
 from leakbench.cell.fit import check_fit
 from leakbench.cell.resolve import plan_cell, with_examples
 from leakbench.core.errors import InputError
-from leakbench.core.recipe import resolve
 from leakbench.core.progress import Progress, unreported
+from leakbench.core.recipe import resolve
 from leakbench.data.find import Load, load_dataset
 from leakbench.defense import Defense
 from leakbench.privacy.budget import Budget

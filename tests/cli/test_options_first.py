@@ -13,16 +13,16 @@ from command_line import called
 from safetensors.torch import save_file
 from torch import nn
 
-from leakbench.cell.budget import plan
 from leakbench import api
+from leakbench.cell.budget import plan
 from leakbench.cli import commands
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import catalog_folder
 from leakbench.core.request import Request
 from leakbench.data import commands as data_commands
 from leakbench.data import find
-from leakbench.federated.view import alone_by
 from leakbench.defense import facts
+from leakbench.federated.view import alone_by
 
 BAD = {
     "max_epsilon": "0",
