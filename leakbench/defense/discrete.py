@@ -6,6 +6,7 @@ noise, and `leakbench.privacy.discrete` computes its privacy.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -279,7 +280,11 @@ class IntegerShares:
             integer=rounding.noise(self.noise, variance),
             reason=coarse if longer > LONGER else "",
         )
-        return signal.replace(grads, signal.sensitivity, fact)
+        # Rounding starts with a clip. It changes the noise that an update already has, to which no other noise adds then.
+        latest = next((f for f in reversed(signal.facts) if f.kind in ("clip", "scale")), fact)
+        private = (latest,) if latest.kind == "scale" else ()  # Then so is the bound of this clip.
+        facts = (*signal.facts, Fact("clip", norm=rounding.clip), *private, fact)
+        return dataclasses.replace(signal, grads=grads, facts=facts)
 
     def rounding(self, signal: Signal, clock: Clock) -> Rounding:
         """Return the grid for updates of this shape and a sum of the clock's cohort."""

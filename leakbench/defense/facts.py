@@ -18,7 +18,7 @@ from leakbench.core.types import Clock, Fact, Local, Network, Parameters, Signal
 from leakbench.data.recipe import Federation
 from leakbench.defense.augmentation import Augmentation, Batch, applied, copies_of
 from leakbench.defense.recipe import Defense
-from leakbench.defense.transform import SILENT, Transform, apply
+from leakbench.defense.transform import SILENT, Transform, apply, name_of
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.models.language import LanguageModel
 from leakbench.privacy.ledger import OWN_NOISE, Phase
@@ -85,7 +85,12 @@ def phases(defense: Defense, probe: FactProbe, progress: Progress = unreported) 
     f = probe.federation
     watched = _Watched(**vars(defense.clock(f, 0)))
     first, memory = _run(defense, probe, watched)
-    doubts = (*doubts_of_inputs(defense, probe), *_of_statistics(probe), *_of_memory(defense, probe, first, memory))
+    doubts = (
+        *doubts_of_inputs(defense, probe),
+        *_of_statistics(probe),
+        *_of_values(defense, probe),
+        *_of_memory(defense, probe, first, memory),
+    )
     read = vars(watched).get("read", set()) | ({"round"} if callable(defense.cohort_growth) else set())
     # If the facts are the same for one element of each tensor, neither shapes nor examples matter. There may be thousands of
     # moments, so the small probe is used for the others.
@@ -103,6 +108,36 @@ def phases(defense: Defense, probe: FactProbe, progress: Progress = unreported) 
             found.append(Phase(facts, 1 if "round" in read else f.rounds, many, False, clocks[0].cohort))
         found[-1] = dataclasses.replace(found[-1], ends=True)
     return _joined(found)
+
+
+def _of_values(defense: Defense, probe: FactProbe) -> tuple[Fact, ...]:
+    """Return a fact against the epsilon if a member that is not finite passes a clip from outside leakbench, which bounds nothing.
+
+    Every clip of leakbench starts with `Signal.finite`, as its tests check.
+    """
+    if all(type(t).__module__.startswith("leakbench.") for t in defense.stations.transforms):
+        return ()
+    clock, copies, found = defense.clock(probe.federation, 0), copies_of(defense.inputs), list[Fact]()
+
+    def through(name: str, signal: Signal) -> Signal:
+        for transform in getattr(defense.stations, name):
+            stated = len(signal.facts)
+            signal = apply((transform,), signal, clock, None)
+            bounds = any(fact.kind == "clip" and fact.norm < math.inf for fact in signal.facts[stated:])
+            if bounds and not all(bool(g.isfinite().all()) for g in signal.grads.values()):
+                reason = (
+                    f"{name_of(transform)} lets a member that is not finite pass its clip: call signal.finite() first"
+                )
+                found.append(Fact("other", reason=reason, raw=True))
+        return signal
+
+    for value in (math.nan, math.inf):
+        examples, sent = (_large(probe, n, copies) for n in (probe.federation.batch * copies, 1))
+        for signal in (examples, sent):
+            next(iter(signal.grads.values()))[:, 0] = value
+        through("batch", through("example", examples).mean())
+        through("server", _repeated(through("client", sent), clock.cohort))
+    return tuple(dict.fromkeys(found))
 
 
 def _differs_in_small(defense: Defense, probe: FactProbe, first: Facts) -> bool:
@@ -293,4 +328,4 @@ def _repeated(update: Signal, cohort: int) -> Signal:
     small = {n: g.flatten(2)[lanes, :, :1].reshape(cohort, 1, *[1] * (g.dim() - 2)) for n, g in update.grads.items()}
     memory = {n: m[lanes] for n, m in update.memory.items()}
     scale = None if update.sensitivity is None else update.sensitivity[lanes]
-    return dataclasses.replace(update, grads=small, memory=memory, sensitivity=scale).gathered(cohort)
+    return dataclasses.replace(update, grads=small, memory=memory, sensitivity=scale, zeroed={}).gathered(cohort)

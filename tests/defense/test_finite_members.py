@@ -19,10 +19,15 @@ from leakbench.core.errors import InputError
 from leakbench.core.recipe import construct
 from leakbench.core.rng import generators
 from leakbench.core.types import Clock, Fact, Local, Network, Signal
+from leakbench.data.recipe import Federation
+from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
+from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.recipe import TRANSFORM
 from leakbench.defense.transform import STATIONS, Transform, apply
 from leakbench.models import build, parameters
+from leakbench.privacy.calibration import calibrated
+from tests.probes import facts_of
 from tests.reliability.edges_mechanisms import BEFORE, FORMS
 
 SHAPE, CLASSES = (1, 2, 2), 3
@@ -165,3 +170,58 @@ def test_padding_does_not_count_as_a_member(value: float) -> None:
     for member, count in ((0, 1), (2, 0)):
         after = ClipWhole(norm=1.0)(replaced(padded, (1, member), value, 3), CLOCK, None)
         assert after.zeroed["example"].tolist() == [0, count]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loose:
+    """A clip of a user's own that forgets members that are not finite."""
+
+    careful: bool
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Any) -> Signal:
+        signal = signal.finite() if self.careful else signal
+        long = sum(g.flatten(2).square().sum(2) for g in signal.grads.values())
+        factor = (1 / torch.as_tensor(long).sqrt().clamp_min(1))[:, :, None]
+        grads = {n: (g.flatten(2) * factor).reshape(g.shape) for n, g in signal.grads.items()}
+        return signal.replace(grads, torch.ones(signal.lanes), Fact("clip", norm=1.0))
+
+
+@pytest.mark.parametrize(("unit", "station"), [("example", "example"), ("client", "client"), ("client", "server")])
+def test_the_ledger_notices_a_clip_that_a_member_passes(unit: Any, station: str) -> None:
+    federation = Federation(rounds=1, batch=2, examples_per_client=4, clients=3, clients_per_round=2)
+    for careful in (True, False):
+        steps = {station: (Loose(careful), GaussianNoise(multiplier=1.0, to="each"))}
+        facts = facts_of(Defense(title="t", cite="c", unit=unit, **steps), federation)  # type: ignore[arg-type]
+        noises, reason = calibrated(facts, unit, 2)
+        assert bool(noises) == careful
+        assert careful or "Loose lets a member that is not finite pass its clip" in reason
+
+
+def additive() -> list[tuple[str, dict[str, Any], str]]:
+    """Return (part, its numbers, station) of all parts that state nothing but noise."""
+    found = []
+    for name, form in ((name, form) for name, forms in FORMS.items() for form in forms[:1]):
+        for station in ("example", "client", "server"):
+            steps = chain(name, form)
+            if station not in getattr(steps[-1], "stations", STATIONS):
+                continue
+            try:
+                before = apply(steps[:-1], signal(station), CLOCK, None)
+                after = steps[-1](before, CLOCK, None)
+            except InputError:
+                continue
+            if {fact.kind for fact in after.facts[len(before.facts) :]} <= {"noise", "uncalibrated_noise"}:
+                found.append((name, form, station))
+    return found
+
+
+@pytest.mark.parametrize(("name", "form", "station"), additive())
+def test_a_part_that_states_nothing_but_noise_only_adds_it(name: str, form: dict[str, Any], station: str) -> None:
+    """A part that also clips, rounds or saturates would take noise from the members, which the ledger counts."""
+    steps = chain(name, form)
+    small = apply(steps[:-1], signal(station), CLOCK, None)
+    # Noise may have made the members longer than their bound.
+    large = dataclasses.replace(small, grads={n: 100 * g for n, g in small.grads.items()})
+    one, other = (steps[-1](s, CLOCK, generators(0, "noise", [(i,) for i in range(LANES)])) for s in (small, large))
+    for n, g in one.grads.items():
+        torch.testing.assert_close(other.grads[n] - g, 99 * small.grads[n], rtol=1e-3, atol=1e-3)

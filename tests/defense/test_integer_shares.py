@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import leakbench
@@ -24,6 +26,7 @@ from leakbench.defense.correlated import CorrelatedNoise
 from leakbench.defense.discrete import IntegerShares, least_bits, random_signs, rotate_back
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max
+from leakbench.defense.share import ShareOfNoise
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.privacy.accountants import best
 from leakbench.privacy.discrete import DiscreteMechanism
@@ -92,12 +95,15 @@ def test_the_sum_is_read_modulo_a_power_of_two() -> None:
     assert found.norm() <= 2**7 * step * math.sqrt(32) < exact.norm()
 
 
-def test_a_diverged_update_stays_one() -> None:
-    part, now, signal = IntegerShares(multiplier=1.0), clock(3), updates(3)
+def test_a_diverged_update_is_sent_as_zero() -> None:
+    part, now, signal, zero = IntegerShares(multiplier=1.0), clock(3), updates(3), updates(3)
     signal.grads["b"][1, 0, 2] = torch.nan
+    for g in zero.grads.values():
+        g[1] = 0
     messages = sent(part, signal, now)
-    assert flat(messages).isnan().all(-1).flatten().tolist() == [False, True, False]
-    assert read(part, messages, now).isnan().all()
+    assert torch.equal(flat(messages), flat(sent(part, zero, now)))
+    assert messages.zeroed["update"].tolist() == [0, 1, 0]
+    assert read(part, messages, now).isfinite().all()
 
 
 def test_the_deterministic_part_of_a_message_is_the_clipped_update() -> None:
@@ -198,9 +204,74 @@ def test_a_scale_that_follows_the_data_has_no_epsilon_behind_integers_either() -
     assert "data-dependent sensitivity" in found.reason
 
 
-def accounted(defense: Defense) -> Epsilon:
-    cell = plan(Request(dataset="digits"), None)
+def accounted(defense: Defense, **federation: Any) -> Epsilon:
+    cell = plan(Request(dataset="digits", **federation), None)
     return cell_epsilon(defense, cell.data, cell.settings, hand_out(cell), None, 1e-5)
+
+
+Law: TypeAlias = tuple[int, NDArray[np.float64]]
+"""(first point of a grid, probabilities of it and the next ones)."""
+
+
+def clipped_noise(mean: float, std: float, step: float, largest: float) -> Law:
+    """Return the law of min(mean + N(0, std^2), largest) on a grid."""
+    reach = int(12 * std / step)
+    points = np.arange(-reach, reach + 1) * step
+    places = np.rint(np.minimum(points + mean, largest) / step).astype(int)
+    law = np.zeros(places[-1] - places[0] + 1)
+    np.add.at(law, places - places[0], np.exp(-((points / std) ** 2) / 2))
+    return int(places[0]), law / law.sum()
+
+
+def added(one: Law, other: Law) -> Law:
+    """Return the law of a sum, with the relative precision of every probability, which a Fourier transform loses."""
+    law = np.convolve(one[1], other[1])
+    kept = np.nonzero(law > 1e-60)[0]
+    return one[0] + other[0] + int(kept[0]), law[kept[0] : kept[-1] + 1]
+
+
+def epsilon_of_one_coordinate(clients: int, std: float, largest: float, delta: float) -> float:
+    """Return the epsilon of the sum of noisy updates after a clip at `largest`, where all others are 1, and one is 1 or 0."""
+    own = std / math.sqrt(clients)
+    step = 1 / round(5 / own)
+    alike = clipped_noise(1.0, own, step, largest)
+    others, doubled, left = None, alike, clients - 1
+    while left:
+        others = (doubled if others is None else added(others, doubled)) if left % 2 else others
+        doubled, left = added(doubled, doubled), left // 2
+    assert others is not None
+    laws = added(others, alike), added(others, clipped_noise(0.0, own, step, largest))
+    first = min(law[0] for law in laws)
+    size = max(law[0] + len(law[1]) for law in laws) - first
+    p, q = (np.pad(law[1], (law[0] - first, size - (law[0] - first) - len(law[1]))) for law in laws)
+    low, high = 0.0, 500.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        exceeds = max((a - math.exp(middle) * b).clip(0).sum() for a, b in ((p, q), (q, p))) > delta
+        low, high = (middle, high) if exceeds else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize("clients", [16, 1000])
+def test_the_clip_of_rounding_takes_the_noise_of_others_from_an_update_with_noise(clients: int) -> None:
+    """In one coordinate, the clip removes half of the noise of each update at the bound: the sum shows more than the noise allows.
+
+    Without the clip, the exact epsilon is that of the noise of all clients together.
+    """
+    noise, rounded = ShareOfNoise(multiplier=0.5), IntegerShares(multiplier=1e-3)
+    exact = [epsilon_of_one_coordinate(clients, 0.5, largest, 1e-5) for largest in (math.inf, 1.0)]
+    together = best((Mechanism(0.5, 1.0, 1),), 1e-5)[0]
+    assert exact[0] == pytest.approx(together, rel=0.01)
+    assert exact[1] > 1.5 * together
+    clip = ClipWhole(norm=1.0)
+    federation: dict[str, Any] = {"clients": clients, "clients_per_round": clients, "train_rounds": 1}
+    once, twice = (
+        accounted(recipe(client=client), **federation).valid
+        for client in ((clip, noise, rounded), (clip, noise, clip, rounded))
+    )
+    assert once is not None
+    assert once == twice
+    assert once >= exact[1]
 
 
 def test_the_released_sum_has_no_larger_epsilon_than_the_sum_that_shows_who_took_part() -> None:
