@@ -30,6 +30,7 @@ from leakbench.core.rng import generator
 from leakbench.core.typed import typed_arguments
 from leakbench.core.types import Parameters, without_wrapper
 from leakbench.core.untrusted import bounded_text, said
+from leakbench.core.words import epsilon_text
 from leakbench.federated.canaries import Canaries, draw_canaries, inclusion
 from leakbench.privacy.mechanism import Mechanism
 
@@ -94,7 +95,7 @@ class TrainingAudit:
         if self.claimed is None:
             return "no epsilon to compare with was given"
         how = "more" if self.verdict == "violated" else "not more"
-        return f"the audited lower bound {self.lower_bound:.4g} is {how} than the claimed {self.claimed:.4g}"
+        return f"the audited lower bound {self.lower_bound:.4g} is {how} than the claimed {epsilon_text(self.claimed, '.4g')}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""

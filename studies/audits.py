@@ -29,6 +29,7 @@ from leakbench import canaries
 from leakbench.box import box_of
 from leakbench.core.scripts import markdown_table, one_line
 from leakbench.core.types import Parameters
+from leakbench.core.words import epsilon_text
 from leakbench.privacy.accountants import best
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.reproduce.choose import chosen
@@ -187,7 +188,7 @@ def lines(rows: pd.DataFrame) -> Iterator[list[str]]:
             for kind in ("plain", "family")
         ]
         share = f"{row['violated'] / row['trainings']:.3f} [{low:.3f}, {high:.3f}]"
-        yield [row["loop"], str(row["trainings"]), f"{row['epsilon']:.3g}", *bounds, share]
+        yield [row["loop"], str(row["trainings"]), epsilon_text(row["epsilon"]), *bounds, share]
 
 
 def page(rows: pd.DataFrame) -> str:

@@ -20,6 +20,7 @@ from leakbench.core.leakage_points import point_name
 from leakbench.core.recipe import resolve
 from leakbench.core.scripts import markdown_table
 from leakbench.core.types import Network
+from leakbench.core.words import epsilon_text
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense, FactProbe, phases
 from leakbench.defense.network import extended
@@ -121,7 +122,7 @@ def _stations(defense: Defense) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}"
+    return epsilon_text(value)
 
 
 def write(path: Path, rows: list[Row]) -> None:

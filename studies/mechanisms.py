@@ -21,6 +21,7 @@ import leakbench
 from leakbench.box import box_of
 from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import markdown_table, one_line
+from leakbench.core.words import epsilon_text
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.reproduce import write_index
 from leakbench.storage.atomic import write_atomically
@@ -114,7 +115,7 @@ def measure(name: str, runs: Path) -> list[Row]:
 
 def number(value: float | None) -> str:
     """Return an epsilon of the table."""
-    return "none" if value is None or pd.isna(value) else f"{value:.3g}"
+    return epsilon_text(value)
 
 
 def page(rows: pd.DataFrame) -> str:

@@ -16,6 +16,7 @@ from leakbench.auditing.family import family_epsilon
 from leakbench.auditing.release import Release
 from leakbench.auditing.trials import Scores, affordable, drawn, executed
 from leakbench.core.progress import Progress, unreported
+from leakbench.core.words import epsilon_text
 from leakbench.privacy.mechanism import Mechanism, Mixture
 
 __all__ = ["Audit", "Stated", "judge", "lower_bounds"]
@@ -94,7 +95,7 @@ class Audit:
 
 
 def _shown(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
+    return epsilon_text(value, ".4g")
 
 
 def lower_bounds(scores: Scores, delta: float, family: Mechanism | Mixture | None) -> tuple[float, float | None]:

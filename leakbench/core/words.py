@@ -1,4 +1,4 @@
-"""Reads words of the command line and of files: lists with commas, thresholds of success and times."""
+"""Reads words of the command line and of files: lists with commas, thresholds of success and times. Writes epsilons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Self
 
 from leakbench.core.errors import InputError
 
-__all__ = ["Threshold", "check_success", "seconds", "success", "words"]
+__all__ = ["Threshold", "check_success", "epsilon_text", "seconds", "success", "words"]
+
+LEAST = 5e-4
+"""Number below which an epsilon or a noise multiplier rounds to zero, and is printed as an upper bound."""
 
 
 RMSE, EDIT_DISTANCE, EXACT = "rmse", "edit_distance", "exact"
@@ -42,6 +45,20 @@ class Threshold(float):
 
     def __str__(self) -> str:
         return f"{self.measure or RMSE}<={float(self)}" if self else EXACT
+
+
+def epsilon_text(value: float | None, form: str = ".3g") -> str:
+    """Return an epsilon or a noise multiplier as text: `< 0.001` for one that rounds to 0, `none` for None, NaN and infinity.
+
+    Args:
+        value: The number, >= 0.
+        form: Format of a number that does not round to 0.
+    """
+    if value is None or not math.isfinite(value):
+        return "none"
+    if 0 < value < LEAST:
+        return "< 0.001"
+    return format(value, form) if value else "0"
 
 
 def words(field: str, text: str) -> tuple[str, ...]:

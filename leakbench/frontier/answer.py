@@ -9,12 +9,13 @@ import pandas as pd
 
 from leakbench.core.leakage_points import point_name
 from leakbench.core.verdict_words import NO_LEAK
+from leakbench.core.words import epsilon_text
 from leakbench.frontier.choose import LEARNED, RELEASED, Choice, Requirements
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
 from leakbench.summary.verdict import CAUTION
 
-__all__ = ["answer_of", "command_words", "epsilon_text", "p_text", "required", "setting_of", "share_text"]
+__all__ = ["answer_of", "command_words", "epsilon_or_reason", "p_text", "required", "setting_of", "share_text"]
 
 
 def share_text(row: pd.Series, key: str) -> str:
@@ -24,11 +25,11 @@ def share_text(row: pd.Series, key: str) -> str:
     return f"{text_of(row[key], 3)} [{text_of(row[f'{key}_low'], 3)}, {text_of(row[f'{key}_high'], 3)}]"
 
 
-def epsilon_text(value: Any, reason: Any = "") -> str:
+def epsilon_or_reason(value: Any, reason: Any = "") -> str:
     """Return an epsilon in three digits; `none` with its reason where it does not exist."""
     if value is None or pd.isna(value):
         return f"none ({str(reason).removeprefix('none: ')})" if reason else "none"
-    return f"{float(value):,.3g}" if float(value) < 1000 else f"{float(value):,.0f}"
+    return epsilon_text(float(value), ",.3g" if float(value) < 1000 else ",.0f")
 
 
 def setting_of(row: pd.Series) -> str:
@@ -75,7 +76,7 @@ def answer_of(rows: pd.DataFrame, choice: Choice) -> str:
     compared = f" ({undefended}commonest class {text_of(best['null_label'], 2)})"
     said = (
         f"{where}: **use {setting_of(best)}**: accuracy {share_text(best, 'trained_accuracy')}{compared}, "
-        f"valid epsilon {epsilon_text(best['epsilon_valid'], best['epsilon_reason'])}, "
+        f"valid epsilon {epsilon_or_reason(best['epsilon_valid'], best['epsilon_reason'])}, "
         f"identification {share_text(best, IDENTIFIED.name)}, not significantly above chance for "
         f"{best['identify_victims']:,.0f} victims among {best['candidates']:,.0f} candidates (chance: {_chance(best)}; "
         f"one-sided exact binomial test, p = {text_of(best['identify_p'], 3)}, level {CAUTION:g})."
@@ -106,8 +107,8 @@ def _power(best: pd.Series, of: str, choice: Choice) -> str:
 def _against(best: pd.Series, choice: Choice) -> list[str]:
     """Return the evidence against the setting, and the limits of the evidence for it."""
     found = []
-    at_point = epsilon_text(best["epsilon_tap"], best["epsilon_tap_reason"])
-    if at_point != epsilon_text(best["epsilon_valid"], best["epsilon_reason"]):
+    at_point = epsilon_or_reason(best["epsilon_tap"], best["epsilon_tap_reason"])
+    if at_point != epsilon_or_reason(best["epsilon_valid"], best["epsilon_reason"]):
         found.append(f"Against an observer of the {point_name(best['point'])} the valid epsilon is {at_point}.")
     if best.get("label_ranked_low", 0) > best.get("null_label", 1):
         label = share_text(best, LABEL_RANKED.name)
@@ -142,7 +143,7 @@ def _alike(choice: Choice) -> list[str]:
     least = promised.iloc[0]
     accuracy = share_text(least, "trained_accuracy")
     return [
-        f"{said} Of these, {least['row']} has the smallest epsilon: valid epsilon {epsilon_text(least[column])}, accuracy "
+        f"{said} Of these, {least['row']} has the smallest epsilon: valid epsilon {epsilon_or_reason(least[column])}, accuracy "
         f"{accuracy}."
     ]
 

@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from leakbench.core import svg
 from leakbench.core.leakage_points import point_name
-from leakbench.frontier.answer import epsilon_text, required, setting_of
+from leakbench.frontier.answer import epsilon_or_reason, required, setting_of
 from leakbench.frontier.choose import RELEASED, Choice
 from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.reproduce.columns import text_of
@@ -198,7 +198,7 @@ def _answer(choice: Choice) -> str:
             return "No usable setting qualifies:\neach one leaks or learns too little."
         return f"No usable setting qualifies with a\n{required(choice.wanted)}."
     best, column = choice.best, choice.wanted.column
-    epsilon = "no valid epsilon" if pd.isna(best[column]) else f"valid $\\epsilon$ {epsilon_text(best[column])}"
+    epsilon = "no valid epsilon" if pd.isna(best[column]) else f"valid $\\epsilon$ {epsilon_or_reason(best[column])}"
     return (
         f"$\\bigstar$ {setting_of(best).replace('`', '')}: accuracy {text_of(best['trained_accuracy'])},\n"
         f"    identified {text_of(best[IDENTIFIED.name], 3)} (chance: up to {text_of(best['null_identified_high'], 3)}), {epsilon}"

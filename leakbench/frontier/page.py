@@ -12,7 +12,15 @@ import pandas as pd
 from leakbench.box import box_of, caveats_of, count_of
 from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import in_table, markdown_table, untagged
-from leakbench.frontier.answer import answer_of, command_words, epsilon_text, p_text, required, setting_of, share_text
+from leakbench.frontier.answer import (
+    answer_of,
+    command_words,
+    epsilon_or_reason,
+    p_text,
+    required,
+    setting_of,
+    share_text,
+)
 from leakbench.frontier.choose import (
     CHOICE,
     LEARNED,
@@ -190,7 +198,7 @@ def _box(
         verdict = (
             f"{setting_of(best)}: accuracy {share_text(best, 'trained_accuracy')}, "
             f"identification {share_text(best, IDENTIFIED.name)}, valid epsilon "
-            f"{epsilon_text(best['epsilon_valid'])} (released models), {epsilon_text(best['epsilon_tap'])} (here)."
+            f"{epsilon_or_reason(best['epsilon_valid'])} (released models), {epsilon_or_reason(best['epsilon_tap'])} (here)."
         )
     evidence = (
         f"{choice.settings} settings of {main['defense'].nunique()} defenses; {_range(main, 'identify_victims')} victims "
@@ -232,7 +240,7 @@ def _requirements(rows: pd.DataFrame) -> list[str]:
                     setting_of(best),
                     share_text(best, "trained_accuracy"),
                     share_text(best, IDENTIFIED.name),
-                    epsilon_text(best[wanted.column]),
+                    epsilon_or_reason(best[wanted.column]),
                 )
             )
             lines.append(("any" if most is None else f"{most:g}", "-" if most is None else against, *shown))
@@ -267,9 +275,9 @@ def _table(rows: pd.DataFrame, wanted: Requirements, tap: bool = False) -> str:
                 text_of(row[ASR.baseline]),
                 text_of(row[LABEL_RANKED.name]),
                 text_of(row["null_label"]),
-                epsilon_text(row["epsilon_valid"]),
-                epsilon_text(row["epsilon_tap"]),
-                epsilon_text(row["epsilon_claimed"]),
+                epsilon_or_reason(row["epsilon_valid"]),
+                epsilon_or_reason(row["epsilon_tap"]),
+                epsilon_or_reason(row["epsilon_claimed"]),
                 in_table(row["verdict"]),
                 f"no: {reason}" if reason else "yes",
             )

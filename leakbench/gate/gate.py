@@ -13,6 +13,7 @@ import pandas as pd
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import in_table, markdown_table
+from leakbench.core.words import epsilon_text
 from leakbench.gate.baseline import OF_ATTACK, changed, kept_of
 from leakbench.measure.measures import EDIT_DISTANCE, deciding
 from leakbench.measure.rates import ASR, EXACT, IDENTIFIED, ROUGE_1
@@ -181,7 +182,7 @@ def _within(rows: pd.DataFrame, told: dict[str, Any], limits: GateLimits) -> lis
         checks.append(GateCheck("min-accuracy", holds, f"{said}, at least {limits.min_accuracy:g} is asked for"))
     if limits.max_epsilon is not None:
         epsilon = told["epsilon"]
-        said = "no valid epsilon" if epsilon is None else f"{epsilon:.4g} of the released models"
+        said = "no valid epsilon" if epsilon is None else f"{epsilon_text(epsilon, '.4g')} of the released models"
         holds = epsilon is not None and epsilon <= limits.max_epsilon
         checks.append(GateCheck("max-epsilon", holds, f"{said}, at most {limits.max_epsilon:g} is allowed"))
     return checks

@@ -21,6 +21,7 @@ from leakbench.cell import Request
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Reporter, cells_line
 from leakbench.core.verdict_words import FAILED, IDENTIFIES, RECONSTRUCTS
+from leakbench.core.words import epsilon_text
 from leakbench.leaderboard.asked import (
     ATTACKER_NAMES,
     Asking,
@@ -279,7 +280,7 @@ def _of_audit(epsilon: CardEpsilon) -> Iterator[str]:
     if epsilon.audited.verdict == "violated":
         yield f"audit: violated: {epsilon.audited.reason}"
     elif epsilon.audited.verdict == "no guarantee" and epsilon.claimed is not None:
-        yield f"no guarantee: an epsilon of {epsilon.claimed:.4g} is claimed, none is valid"
+        yield f"no guarantee: an epsilon of {epsilon_text(epsilon.claimed, '.4g')} is claimed, none is valid"
 
 
 def _shown(cell: Measured) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from leakbench.box import count_of, part_of
 from leakbench.core.leakage_points import LeakagePoint, after_rounds, point_name
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
+from leakbench.core.words import epsilon_text
 from leakbench.leaderboard.asked import ATTACKER_NAMES
 from leakbench.leaderboard.blocks import (
     Block,
@@ -338,7 +339,7 @@ def _shares(points: Sequence[CardPoint]) -> tuple[list[tuple[float, float, float
 
 
 def _epsilons(epsilon: CardEpsilon) -> tuple[str, str, str]:
-    claimed, valid = ("none" if value is None else f"{value:.3g}" for value in (epsilon.claimed, epsilon.valid))
+    claimed, valid = map(epsilon_text, (epsilon.claimed, epsilon.valid))
     audited = max(epsilon.audited.lower_bound, epsilon.audited.lower_bound_family or 0.0)
     return claimed, valid, f"at least {audited:.3g}: {epsilon.audited.verdict}"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Progress, unreported
+from leakbench.core.words import epsilon_text
 from leakbench.privacy.accountants import best
 from leakbench.privacy.caveats import caveats
 from leakbench.privacy.claimed import Claim
@@ -163,10 +164,10 @@ def _tap(
     if seen.shuffled is not None:
         least, reports = seen.shuffled.epsilon(delta), seen.shuffled.clients
         if least < value:
+            noise = epsilon_text(seen.shuffled.noise_multiplier, ".4g")
             sentence = (
-                f"noise of {seen.shuffled.noise_multiplier:.4g} times the bound on one client's update, in {seen.shuffled.rounds}"
-                f" rounds of {reports} reports in a random order; replacement adjacency; trusts whoever shuffles them, and the"
-                " other clients"
+                f"noise of {noise} times the bound on one client's update, in {seen.shuffled.rounds} rounds of {reports} reports"
+                " in a random order; replacement adjacency; trusts whoever shuffles them, and the other clients"
             )
         else:
             sentence += f"; {reports} reports a round arrive in a random order, which proves no smaller epsilon"

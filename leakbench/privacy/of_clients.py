@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
+from leakbench.core.words import epsilon_text
 from leakbench.privacy.calibration import Noise
 from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.ledger import Schedule, Stretch
@@ -124,8 +125,8 @@ def _correlated(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
         else "a client in any rounds"
     )
     sentence = (
-        f"noise that is correlated over the rounds: all {rounds} releases together are one with noise of {sigma:.4g} times one"
-        f" client's bound, for {often}; {_adjacency(guarded)}"
+        f"noise that is correlated over the rounds: all {rounds} releases together are one with noise of"
+        f" {epsilon_text(sigma, '.4g')} times one client's bound, for {often}; {_adjacency(guarded)}"
     )
     arriving = Released((Part(rounds, one, one, one, 1),), sentence + _at_the_server(guarded, "sum"), "client")
     return {

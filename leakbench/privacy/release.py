@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from leakbench.core.words import epsilon_text
 from leakbench.privacy.calibration import Noise
 from leakbench.privacy.discrete import DiscreteMechanism
 from leakbench.privacy.group import Group
@@ -183,4 +184,5 @@ def span(parts: Sequence[Part]) -> str:
         levels += [(mechanism.noise_multiplier, first) for mechanism in part.every]
         first += part.rounds
     (least, where), (most, _) = min(levels), max(levels)
-    return f"{least:.4g}" if least == most else f"{least:.4g} (least, in round {where}) to {most:.4g}"
+    text = epsilon_text(least, ".4g")
+    return text if least == most else f"{text} (least, in round {where}) to {epsilon_text(most, '.4g')}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from leakbench.core.leakage_points import point_name
+from leakbench.core.words import epsilon_text
 from leakbench.storage.summary import EpsilonSummary, ObserverEpsilon, Summary
 
 __all__ = [
@@ -72,7 +72,7 @@ def epsilons(summary: Summary) -> tuple[str, list[Observed]]:
         return "n/a", []
     released = _observed(RELEASED, epsilon)
     taps = [_observed(name, tap) for name, tap in (epsilon.by_tap or {}).items()]
-    claimed = _epsilon(epsilon.claimed)
+    claimed = epsilon_text(epsilon.claimed)
     return summary.notes.get("epsilon.claimed", claimed) if claimed == "none" else claimed, [released, *taps]
 
 
@@ -85,7 +85,7 @@ def audited_training(summary: Summary) -> str:
     single, one = for_one_example(summary), "the valid one"
     if single:
         valid = audit.valid
-        one = "the valid one" if valid is None else f"the valid {_epsilon(valid)} of one example"
+        one = "the valid one" if valid is None else f"the valid {epsilon_text(valid)} of one example"
     over = valid is not None and audit.at_least > valid
     compared_with = f"more than {one}: it is violated" if over else f"not more than {one}"
     if single and valid is None:
@@ -127,9 +127,9 @@ def _observed(observer: str, found: EpsilonSummary | ObserverEpsilon) -> Observe
     realised, count = found.realised, found.realised_count
     return Observed(
         observer=observer,
-        valid=_epsilon(found.valid),
-        without_draw="n/a" if found.without_draw is None else _epsilon(found.without_draw),
-        realised="n/a" if realised is None else f"{_epsilon(realised)} ({_count(count)})",
+        valid=epsilon_text(found.valid),
+        without_draw="n/a" if found.without_draw is None else epsilon_text(found.without_draw),
+        realised="n/a" if realised is None else f"{epsilon_text(realised)} ({_count(count)})",
         reason=found.reason or "",
         q=share,
         steps=_count(steps),
@@ -171,13 +171,7 @@ def _why(value: float | None, reason: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return "none"
-    return f"{value:.3f}" if abs(value) < LARGE else f"{value:.4g}"
-
-
-def _epsilon(value: float | None) -> str:
-    return "none" if value is None or not math.isfinite(value) else f"{value:.3g}"
+    return epsilon_text(value, ".4g" if value is not None and value >= LARGE else ".3f")
 
 
 def _count(value: float | None) -> str:

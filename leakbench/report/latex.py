@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from leakbench.core.leakage_points import point_name
+from leakbench.core.words import epsilon_text
 from leakbench.report.columns import BASELINE, PICKED, SUCCESS, VERDICT, VICTIMS, distance_columns, text_columns
 from leakbench.report.words import number
 from leakbench.storage.summary import Summary
@@ -67,13 +68,14 @@ def latex_table(summaries: Sequence[Summary], settings: Sequence[Mapping[str, st
             *(settings[place].get(name, "none") for name in changed),
             point_name(point),
             *(column.text(tap) for column in measured),
-            *([number(summary.accuracy), _epsilon(summary)] if several else []),
+            *([number(summary.accuracy), epsilon_text(summary.epsilon.valid)] if several else []),
         ]
         for place, summary in enumerate(summaries)
         for point, tap in summary.taps.items()
     ]
     same = [f"{name} {cells[0][name]}" for name in RECIPES if name not in differ]
-    facts = [] if several else [f"accuracy {number(summaries[0].accuracy)}", f"valid epsilon {_epsilon(*summaries)}"]
+    accuracy, valid = summaries[0].accuracy, epsilon_text(summaries[0].epsilon.valid)
+    facts = [] if several else [f"accuracy {number(accuracy)}", f"valid epsilon {valid}"]
     caption = f"Measured with leakbench: {', '.join([*same, *facts])}."
     columns = (
         "l" * (len(differ) + len(changed) + 1) + "".join("lr"[column.numeric] for column in measured) + "rr" * several
@@ -97,9 +99,3 @@ def latex_table(summaries: Sequence[Summary], settings: Sequence[Mapping[str, st
 
 def _line(cells: Sequence[str]) -> str:
     return " & ".join(escaped(cell) for cell in cells) + r" \\"
-
-
-def _epsilon(summary: Summary) -> str:
-    """Return the valid epsilon of the released models, or none."""
-    valid = summary.epsilon.valid
-    return "none" if valid is None else f"{valid:.3g}"

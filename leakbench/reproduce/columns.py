@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.core.scripts import in_table, untagged
+from leakbench.core.words import epsilon_text
 from leakbench.measure import measures, rates
 from leakbench.study.rows import Row
 
@@ -53,6 +54,11 @@ def text_of(value: Any, digits: int = 2) -> str:
     return "-" if value is None or pd.isna(value) else f"{value:.{digits}f}"
 
 
+def epsilon_cell(value: Any) -> str:
+    """Return an epsilon for the page, `-` for none."""
+    return "-" if value is None or pd.isna(value) else epsilon_text(value, ".3f")
+
+
 def measures_of(row: Row, columns: str) -> str:
     """Return the line that reports a measured row of such a page."""
     if columns == "cost":
@@ -65,6 +71,11 @@ def measures_of(row: Row, columns: str) -> str:
 def number(key: str, digits: int = 2) -> Callable[[Row], str]:
     """Return a function that shows a field of a row."""
     return lambda row: text_of(row.get(key), digits)
+
+
+def epsilon(key: str) -> Callable[[Row], str]:
+    """Return a function that shows an epsilon of a row."""
+    return lambda row: epsilon_cell(row.get(key))
 
 
 def minutes(row: Row) -> str:
@@ -225,10 +236,10 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ),
         Column("rounds", number("rounds", 0)),
         Column("seeds", number("seeds", 0)),
-        Column("epsilon claimed", number("epsilon_claimed", 3), "by the recipe's own formula"),
+        Column("epsilon claimed", epsilon("epsilon_claimed"), "by the recipe's own formula"),
         Column(
             "epsilon valid",
-            number("epsilon_valid", 3),
+            epsilon("epsilon_valid"),
             "against an observer of the released models; none without a guarantee",
         ),
         Column("scale", lambda row: in_table(row.get("scale", "-"))),
@@ -353,12 +364,12 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         VERDICT,
         Column(
             "epsilon valid",
-            number("epsilon_valid", 3),
+            epsilon("epsilon_valid"),
             "for the whole training, against an observer of the released models",
         ),
         Column(
             "epsilon valid, here",
-            number("epsilon_tap", 3),
+            epsilon("epsilon_tap"),
             "for the whole training, against an observer of the row's leakage point; none without a guarantee",
         ),
         ASR,
@@ -394,7 +405,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ACCURACY,
         Column(
             "epsilon valid, here",
-            number("epsilon_tap", 3),
+            epsilon("epsilon_tap"),
             "for the whole training, against an observer of the row's leakage point; none without a guarantee",
         ),
         IDENTIFIED,

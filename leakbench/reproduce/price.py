@@ -18,8 +18,9 @@ from matplotlib.lines import Line2D
 from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import in_table, markdown_table, untagged
 from leakbench.core.verdict_words import IDENTIFIES, NO_LEAK, RECONSTRUCTS, VERDICTS
+from leakbench.core.words import epsilon_text
 from leakbench.measure.rates import ASR, IDENTIFIED
-from leakbench.reproduce.columns import identified, interval, text_of
+from leakbench.reproduce.columns import epsilon_cell, identified, interval, text_of
 from leakbench.reproduce.file import results_folder
 from leakbench.reproduce.published import store_of
 from leakbench.reproduce.reached import NONE_DOES, Reached, reached
@@ -192,15 +193,15 @@ def _reaching(cell: Priced, aim: float) -> str:
 
 def _at(cell: Priced) -> str:
     epsilon = cell.epsilon("")
-    return f"{cell.cell} ({'no valid epsilon' if math.isnan(epsilon) else f'valid epsilon {epsilon:.3g}'})"
+    return f"{cell.cell} ({'no valid epsilon' if math.isnan(epsilon) else f'valid epsilon {epsilon_text(epsilon)}'})"
 
 
 def _line(cell: Priced) -> tuple[str, ...]:
     """Return a line of the table."""
-    found = [cell.cell, ", ".join(cell.roles), interval("trained_accuracy", 3)(cell.row), text_of(cell.epsilon(""), 3)]
+    found = [cell.cell, ", ".join(cell.roles), interval("trained_accuracy", 3)(cell.row), epsilon_cell(cell.epsilon(""))]
     for point in POINTS:
         leak = cell.leaks.get(point)
-        found.append(text_of(cell.epsilon(point), 3))
+        found.append(epsilon_cell(cell.epsilon(point)))
         found += ["-"] * 3 if leak is None else [str(leak["verdict"]), _asr(leak), identified(leak)]
     return tuple(map(in_table, found))
 

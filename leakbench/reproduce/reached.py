@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from leakbench.reproduce.agreement import agreement
-from leakbench.reproduce.columns import interval, text_of
+from leakbench.reproduce.columns import epsilon_cell, interval, text_of
 from leakbench.reproduce.verdict import LEAST_SEEDS
 
 __all__ = ["Reached", "Setting", "reached"]
@@ -106,6 +106,6 @@ def _first(cells: pd.DataFrame) -> Setting:
     row = cells.iloc[0].to_dict()
     ends = (min(max(row[f"further_{end}"], 0.0), 1.0) for end in ("low", "high"))
     further = "-" if math.isnan(row["further_low"]) else f"[{', '.join(text_of(end, 3) for end in ends)}]"
-    claimed, valid = (text_of(row.get(f"epsilon_{name}"), 3) for name in ("claimed", "valid"))
+    claimed, valid = (epsilon_cell(row.get(f"epsilon_{name}")) for name in ("claimed", "valid"))
     cell = str(row["cell"]).rpartition(", ")[2]
     return Setting(cell, interval("trained_accuracy", 3)(row), further, claimed, valid)

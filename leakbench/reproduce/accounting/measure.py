@@ -20,6 +20,7 @@ from scipy import optimize
 from leakbench.core.behaviour import raised
 from leakbench.core.errors import InputError
 from leakbench.core.provenance import versions
+from leakbench.core.words import epsilon_text
 from leakbench.privacy.accountants import ORDERS_2017, pld, rdp
 from leakbench.privacy.claim import CompositionClaim, FlowerClaim, GeyerClaim
 from leakbench.privacy.claims_composed import sequence
@@ -104,7 +105,8 @@ def _rounds(claim: AccountingClaim, given: OfRounds) -> Iterator[Row]:
         tight = float(epsilon_at(INTEGER_ORDERS, spent, given.delta, "tight"))
         losses = pld(first(mechanisms, printed * each), given.delta) if given.losses else math.nan
         last = printed if fit < len(after) else trained
-        why = f"epsilon {after[last * each - 1]:.4g} of the budget {given.budget:g} after round {last} of {trained}"
+        spent = epsilon_text(after[last * each - 1], ".4g")
+        why = f"epsilon {spent} of the budget {given.budget:g} after round {last} of {trained}"
         yield row_of(reading.name, reading.stated, found, (tight, losses), found == printed, why)
 
 
@@ -166,7 +168,7 @@ def _flower_epsilons(claim: AccountingClaim, given: OfFlower) -> Iterator[Row]:
     added = ("one client added or removed", Mechanism(z, q, rounds))
     for name, one in (added,) if given.program == "poisson" else (replaced, zeroed):
         tight, losses = rdp((one,), given.delta), pld((one,), given.delta)
-        why = f"the epsilon of {name} is {losses:.4g}"
+        why = f"the epsilon of {name} is {epsilon_text(losses, '.4g')}"
         yield row_of(name, one in (replaced[1], added[1]), formula, (tight, losses), claim.claimed >= losses, why)
 
 

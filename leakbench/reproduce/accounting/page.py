@@ -12,6 +12,7 @@ import pandas as pd
 
 from leakbench.box import box_of, caveats_of
 from leakbench.core.scripts import in_table, markdown_table, untagged
+from leakbench.core.words import epsilon_text
 from leakbench.reproduce.accounting.table import AccountingClaim, AccountingTable
 from leakbench.reproduce.page import counted, unlinked
 from leakbench.reproduce.published import rows_of
@@ -155,4 +156,4 @@ def _number(value: float) -> str:
     """Return a number of the page; a dash for a missing one."""
     if math.isnan(value):
         return "-"
-    return f"{value:.0f}" if value == int(value) else f"{value:.4f}" if value < 1000 else f"{value:.2g}"
+    return f"{value:.0f}" if value == int(value) else epsilon_text(value, ".4f" if value < 1000 else ".2g")

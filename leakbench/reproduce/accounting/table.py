@@ -28,6 +28,7 @@ from leakbench.core.part import Count, NonNegative, Positive, Probability, Text,
 from leakbench.core.provenance import versions
 from leakbench.core.recipe import construct, nested
 from leakbench.core.typed import check_fields
+from leakbench.core.words import epsilon_text
 from leakbench.data.find import Load
 from leakbench.privacy.claim import CLAIM, CompositionClaim, MomentsClaim
 from leakbench.privacy.ledger import Schedule
@@ -379,7 +380,7 @@ class AccountingTable:
         valid: float = row["renyi"] if pd.isna(row["losses"]) else row["losses"]
         return (
             f"{row['cell']}, {row['reading']}: claimed {row['claimed']:g}, formula {text_of(row['formula'], 4)} ({given}), "
-            f"valid epsilon {text_of(valid, 4)}"
+            f"valid epsilon {epsilon_text(valid, '.4f')}"
         )
 
 
