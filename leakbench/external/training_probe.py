@@ -237,7 +237,8 @@ def _odd(optimizer: Optimizer) -> str:
     name = type(optimizer).__name__
     if name not in PLAIN:
         return f"of {name}"
-    settings = unusual_settings(optimizer).items()
+    # Momentum alone is unrolled; next to another setting, that one is the reason.
+    settings = sorted(unusual_settings(optimizer).items(), key=lambda item: item[0] == "momentum")
     return next((f"of {name} with {setting.replace('_', ' ')} {got}" for setting, got in settings), "")
 
 
@@ -505,7 +506,7 @@ class Probe:
             several = ", ".join(str(size or "none") for size in sorted(sizes))
             cure = "pass batch=B, or call probe.observe(x, y, loss_fn) in each step, with batches alike"
             raise InputError(
-                f"probe: batch sizes heard: {several}; {cure}{', or hear one step: probe(model, steps=1)' * (len(steps) > 1)}"
+                f"probe: recorded batch sizes: {several}; {cure}{', or record one step: probe(model, steps=1)' * (len(steps) > 1)}"
             )
         batch = sizes.pop()
         if len(steps) == 1:
@@ -520,7 +521,7 @@ class Probe:
             odd = "of several momenta or weight decays"
         if odd:
             raise InputError(
-                f"probe: {len(steps)} steps {odd} are not what an attacker unrolls; hear one step: probe(model, steps=1)"
+                f"probe: {len(steps)} steps {odd} are not what an attacker unrolls; record one step: probe(model, steps=1)"
             )
         momentum, decay = steps[0].regular
         optimizer = UNROLLED[steps[0].optimizer]

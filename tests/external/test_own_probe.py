@@ -122,7 +122,7 @@ def test_several_steps_are_unrolled(optimizer: Callable[..., torch.optim.Optimiz
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), "2 steps of SGD with momentum 0.9"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), "2 steps of SGD with nesterov True"),
         (
             lambda p: torch.optim.SGD([{"params": p[:2], "weight_decay": 0.1}, {"params": p[2:]}], lr=0.1),
             "2 steps of SGD with weight decay 0.1",
@@ -141,7 +141,7 @@ def test_steps_that_cannot_be_unrolled_are_refused_and_the_first_is_attacked(
     model = build()
     with leakbench.probe(model) as probe:
         loop(model, made(list(model.parameters())), probe, 2)
-    with pytest.raises(InputError, match=f"probe: {says}.* hear one step"):
+    with pytest.raises(InputError, match=f"probe: {says}.* record one step"):
         probe.leak()
     model = build()
     with leakbench.probe(model, steps=1) as probe:
@@ -269,7 +269,7 @@ def test_an_empty_record_is_reported() -> None:
     with leakbench.probe(model) as probe:
         entropy(model(x), y).backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
-    with pytest.raises(InputError, match="probe: batch sizes heard: none"):
+    with pytest.raises(InputError, match="probe: recorded batch sizes: none"):
         probe.leak(SHAPE, CLASSES)
     told = probe.leak(SHAPE, CLASSES, batch=4, attack="cpl", iterations=1)["type-1"]
     assert told.summary is None and tuple(told.answer.inputs.shape) == (1, 4, *SHAPE)
