@@ -28,9 +28,10 @@ from leakbench.core.errors import InputError, check_file
 from leakbench.core.imported import reason_of
 from leakbench.core.rng import generator
 from leakbench.core.typed import typed_arguments
-from leakbench.core.types import Parameters, without_wrapper
+from leakbench.core.types import Parameters, plain_tensor, without_wrapper
 from leakbench.core.untrusted import bounded_text, said
 from leakbench.core.words import epsilon_text
+from leakbench.core.working_copy import working_copies
 from leakbench.federated.canaries import Canaries, draw_canaries, inclusion
 from leakbench.privacy.mechanism import Mechanism
 
@@ -202,7 +203,8 @@ class GradientCanaries:
         """Return the gradients of a step's examples and, after them, of the canaries that the step uses.
 
         Args:
-            grads: {p: (B, *p)}, the gradient of each example before the clip; B may be 0.
+            grads: {p: (B, *p)}, the gradient of each example before the clip; B may be 0. None, of a parameter that is not
+                trained, is left out.
 
         Returns:
             {p: (B + c, *p)}. Clip each of the B + c, sum them, add the noise, and divide by the same number as before.
@@ -210,12 +212,13 @@ class GradientCanaries:
         Raises:
             InputError: For parameters of other names or shapes than those of the canaries.
         """
+        given = {n: plain_tensor("canaries", n, g) for n, g in grads.items() if g is not None}
         rng = generator(self.directions.seed, "canary participation", self.steps)
         uses = torch.rand(len(self.included), generator=rng) < self.rate
         ids = (uses & self.included).nonzero()[:, 0]
-        own = self.updates(ids, {n: g.new_zeros(g.shape[1:]) for n, g in grads.items()})
+        own = self.updates(ids, {n: g.new_zeros(g.shape[1:]) for n, g in given.items()})
         self.steps += 1
-        return {n: torch.cat([g, own[n]]) for n, g in grads.items()}
+        return {n: torch.cat([g, own[n]]) for n, g in given.items()}
 
     def updates(self, ids: Tensor, like: Mapping[str, Tensor]) -> Parameters:
         """Return the gradients {p: (n, *p)} of some canaries, with the types and devices of {p: (*p)}.
@@ -329,8 +332,9 @@ class GradientCanaries:
         )
 
     def _products(self, released: Mapping[str, Tensor]) -> Tensor:
-        names = self._names({n: tuple(r.shape) for n, r in released.items()})
-        return self.directions.products({names[n]: r.detach() for n, r in released.items()})
+        arrays = {n: plain_tensor("canaries", n, r) for n, r in released.items() if r is not None}
+        names = self._names({n: tuple(r.shape) for n, r in arrays.items()})
+        return self.directions.products({names[n]: r for n, r in arrays.items()})
 
     def _names(self, given: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         """Return {name: the name that the canaries were drawn for}; they differ where only one has the prefix of a wrapper.
@@ -446,26 +450,24 @@ class ExampleCanaries:
             InputError: For a loss that returns one number for a batch, inputs that the model does not take, and labels that are
                 not its classes.
         """
-        modes = {name: module.training for name, module in model.named_modules()}
-        device = next(model.parameters()).device
         found = []
-        try:
-            model.eval()
-            for x, y in zip(torch.split(self.inputs, 256), torch.split(self.labels, 256), strict=True):
-                each = self._losses(model, loss, x.to(device), y.to(device))
+        with working_copies(model, loss) as (own, own_loss):
+            own.eval()
+            like = next(own.parameters())
+            place = like if self.inputs.is_floating_point() else like.device
+            for some, y in zip(torch.split(self.inputs, 256), torch.split(self.labels, 256), strict=True):
+                x = some.to(place, copy=True)
+                each = self._losses(own, own_loss, x, y.to(like.device, copy=True), loss is CROSS_ENTROPY)
                 if each.shape != (len(y),):
                     raise InputError(f"loss: got shape {tuple(each.shape)}, expected ({len(y)},), one for each example")
                 found.append(each.double().cpu())
-        finally:
-            for name, module in model.named_modules():
-                module.training = modes[name]
         self.losses.append(torch.nan_to_num(torch.cat(found), nan=0.0).clamp(-LARGEST, LARGEST))
 
-    def _losses(self, model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Tensor:
+    def _losses(self, model: nn.Module, loss: Loss, x: Tensor, y: Tensor, of_classes: bool) -> Tensor:
         try:
             outputs = model(x)
             # Torch ends the process's use of a GPU at such a label, and takes -100 for one to leave out.
-            if loss is CROSS_ENTROPY and y.dim() == 1 and not 0 <= int(y.min()) <= int(y.max()) < outputs.shape[1]:
+            if of_classes and y.dim() == 1 and not 0 <= int(y.min()) <= int(y.max()) < outputs.shape[1]:
                 raise InputError(
                     f"labels: got {int(y.min())} to {int(y.max())}, expected 0 to {outputs.shape[1] - 1}, the classes of the model"
                 )
@@ -564,11 +566,17 @@ def read_scores(path: Path) -> tuple[Reals, Any]:
     check_file("scores", path)
     try:
         text = bounded_text(path, MOST_BYTES).removeprefix("\ufeff")
-        rows = list(csv.DictReader(text.splitlines(), skipinitialspace=True))
+        table = csv.DictReader(text.splitlines(), skipinitialspace=True)
+        rows, columns = list(table), table.fieldnames or []
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"scores: {path}: {said(error)}") from None
     if not rows or not {"score", "included"} <= set(rows[0]):
         raise InputError(f"scores: {path}: expected lines under the header score,included")
+    twice = next((name for name in ("score", "included") if columns.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"scores: {path}: got {columns.count(twice)} columns {twice!r}, expected one; remove or rename the others"
+        )
     scores, included = np.zeros(len(rows)), np.zeros(len(rows), dtype=bool)
     for line, row in enumerate(rows):
         word = (row["included"] or "").strip().lower()

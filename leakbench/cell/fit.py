@@ -73,8 +73,8 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
             )
         if s.leak_batch > f.examples_per_client:
             raise InputError(
-                f"leak-batch: got {s.leak_batch}, more than the {f.examples_per_client} examples that a client holds; give a smaller"
-                " --leak-batch, or more --examples-per-client"
+                f"leak-batch: got {s.leak_batch}, more than the {f.examples_per_client} examples that a client holds; give a"
+                " smaller --leak-batch, or more --examples-per-client"
             )
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "ShowsDraws",
     "Signal",
     "joined",
+    "plain_tensor",
     "sent_memory",
     "without_wrapper",
 ]
@@ -410,3 +411,28 @@ def without_wrapper(name: str) -> str:
     """Return a parameter's name without the prefixes of wrappers."""
     prefix, _, rest = name.partition(".")
     return without_wrapper(rest) if rest and prefix in WRAPPERS else name
+
+
+def plain_tensor(field: str, name: str, array: object) -> Tensor:
+    """Return an array of a user as a tensor of real numbers without a graph, on its device; a sparse one gets its zeros.
+
+    Args:
+        field: Name of the arrays in errors.
+        name: Name of the array in errors.
+
+    Raises:
+        InputError: For a value that is not an array of real numbers, and for a tensor without numbers.
+    """
+    try:
+        # An array that cannot be written is copied without a warning.
+        tensor = array.detach() if isinstance(array, Tensor) else torch.tensor(array)
+        tensor = tensor.dequantize() if tensor.is_quantized else tensor
+        tensor = tensor if tensor.is_meta or tensor.layout is torch.strided else tensor.to_dense()
+    except Exception:  # Another library's array may fail in any way.
+        kind = type(array).__name__
+        raise InputError(f"{field}: {name!r}: got a value of type {kind}, expected an array of numbers") from None
+    if tensor.is_meta:
+        raise InputError(f"{field}: {name!r} is on the meta device and has no numbers, expected a tensor with numbers")
+    if tensor.is_complex():
+        raise InputError(f"{field}: {name!r} has complex numbers, expected real ones")
+    return tensor

@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from leakbench.core.types import Network, Parameters
+from leakbench.core.working_copy import copied
 from leakbench.federated.view import Public
 from leakbench.models.batch_norm import MEAN, VARIANCE, BatchNorm, batch_moments, in_client_mode
-from leakbench.models.copies import copied
 
 __all__ = ["attacker_network", "attacker_statistics", "proxy_statistics", "solved_statistics"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from leakbench.core.errors import InputError, check_file, nearest, out_of_memory
-from leakbench.core.types import Parameters
+from leakbench.core.types import Parameters, plain_tensor
 from leakbench.models.conversion import unwrapped_arrays
 from leakbench.storage.packed import check_npz
 
-__all__ = ["ENDINGS", "Named", "as_parameters", "as_state", "check_shapes", "read_arrays"]
+__all__ = ["ENDINGS", "Named", "as_parameters", "as_state", "check_shapes", "named_arrays", "read_arrays"]
 
 Named: TypeAlias = Mapping[str, Tensor]
 """{name of a parameter or buffer: array}."""
@@ -26,6 +26,9 @@ ENDINGS = (".safetensors", ".npz")
 """Endings of the files that are read."""
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".npy")
+
+EXTRA = "_extra_state"
+"""Last part of the name of what a module adds to its state dict that need not be a tensor."""
 
 CONVERT = (
     "convert one you trust: safetensors.torch.save_file(torch.load('{name}', weights_only=True), '{stem}.safetensors')"
@@ -83,16 +86,54 @@ def _checked(field: str, path: Path, name: str, array: Tensor) -> Tensor:
     return array
 
 
+def named_arrays(field: str, model: nn.Module, arrays: Mapping[Any, Any]) -> dict[str, Tensor | None]:
+    """Return dense arrays by the model's own names: without a wrapper's prefix, and tied weights under their first name.
+
+    None stays, as the gradient of a parameter that is frozen or that the loss does not reach. What modules save besides tensors
+    is left out.
+
+    Args:
+        field: Name of the arrays in errors.
+        model: The network.
+        arrays: {name: array}, with or without a wrapper's prefix.
+
+    Raises:
+        InputError: For a name that is not a text, a value that is not an array, and two arrays of one parameter that differ.
+    """
+    for key in arrays:
+        if not isinstance(key, str):
+            raise InputError(f"{field}: got the name {key!r} of type {type(key).__name__}, expected a name as a string")
+    several = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    first: dict[int, str] = {}
+    own = {name: first.setdefault(id(tensor), name) for name, tensor in several}
+    found: dict[str, Tensor | None] = {}
+    for key, value in unwrapped_arrays(model, arrays).items():
+        if key.rpartition(".")[2] == EXTRA:
+            continue
+        name, array = own.get(key, key), None if value is None else plain_tensor(field, key, value)
+        known = found.get(name)
+        if known is not None and array is not None and not torch.equal(known.cpu(), array.cpu()):
+            raise InputError(
+                f"{field}: {name!r} and {key!r} are one parameter of the model, got different numbers; expected one of the names"
+            )
+        found[name] = known if array is None else array
+    return found
+
+
 def check_shapes(model: nn.Module, name: str = "the model") -> None:
-    """Check that every lazy module has seen an input.
+    """Check that every lazy module has seen an input, and that no module is compiled by TorchScript, which hides its parts.
 
     Args:
         model: The network.
         name: Name of the network in the error.
 
     Raises:
-        InputError: For a parameter or buffer without a shape.
+        InputError: For a parameter or buffer without a shape, and for a module of TorchScript.
     """
+    for key, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            what = f"{key!r} of {name}" if key else name
+            raise InputError(f"model: {what} is a module of TorchScript; expected the torch.nn.Module it was made from")
     for key, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise InputError(
@@ -115,47 +156,55 @@ def as_parameters(field: str, model: nn.Module, arrays: Named) -> Parameters:
         InputError: For a parameter that is missing, unknown, of another shape or type, or not finite, and as `check_shapes`.
     """
     check_shapes(model)
-    arrays = {name: torch.as_tensor(array) for name, array in unwrapped_arrays(model, arrays).items()}
+    found = named_arrays(field, model, arrays)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
-    state = set(model.state_dict())  # With buffers, and every name of tied weights.
+    state = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    taken = {}
     for name, shape in shapes.items():
-        if name not in arrays:
-            others = {n: tuple(array.shape) for n, array in arrays.items() if n not in state}
+        array = found.get(name)
+        if array is None:
+            others = {n: tuple(a.shape) for n, a in found.items() if n not in state and a is not None}
             near = _near(name, shape, others, "expected an array for each trained parameter")
-            raise InputError(f"{field}: the model's parameter {name!r} {shape} is missing{near}")
-        got = tuple(arrays[name].shape)
+            what = "is None" if name in found else f"is missing{near}"
+            raise InputError(f"{field}: the model's parameter {name!r} {shape} {what}")
+        got = tuple(array.shape)
         if got != shape:
             several = f"; {got[0]} victims are a file each" if got[1:] == shape else ""
             raise InputError(f"{field}: {name!r} has the shape {got}, the model's parameter {shape}{several}")
-        if not arrays[name].is_floating_point():
-            raise InputError(f"{field}: {name!r} has numbers of type {arrays[name].dtype}, expected floating ones")
-        if not bool(arrays[name].isfinite().all()):
-            raise InputError(f"{field}: {name!r} has numbers that are not finite")
-    for name, array in arrays.items():
+        if not array.is_floating_point():
+            raise InputError(f"{field}: {name!r} has numbers of type {array.dtype}, expected floating ones")
+        taken[name] = array.cpu().to(torch.float32, copy=True)
+        if not bool(taken[name].isfinite().all()):
+            wide = array.dtype == torch.float64 and bool(array.isfinite().all())
+            what = "beyond single precision, expected at most 3.4e38" if wide else "that are not finite"
+            raise InputError(f"{field}: {name!r} has numbers {what}")
+    for name, array in found.items():
         if name not in shapes and name not in state:
+            size = "" if array is None else f" {tuple(array.shape)}"
             raise InputError(
-                f"{field}: {name!r} {tuple(array.shape)} is not a parameter of the model, whose trained parameters are all given;"
-                " leave it out"
+                f"{field}: {name!r}{size} is not a parameter of the model, whose trained parameters are all given; leave it out"
             )
-    return {name: arrays[name].detach().cpu().float().clone() for name in shapes}
+    return taken
 
 
 def as_state(field: str, model: nn.Module, arrays: Named) -> Parameters:
     """Return {name: array} of the model's buffers and untrained parameters, from the arrays or else from the model.
 
     Raises:
-        InputError: For another shape.
+        InputError: For another shape, and as `named_arrays`.
     """
-    arrays = unwrapped_arrays(model, arrays)
+    given = named_arrays(field, model, arrays)
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
     found = {}
     for name, tensor in (*model.named_buffers(), *frozen.items()):
-        if name in arrays and arrays[name].shape != tensor.shape:
+        array = given.get(name)
+        array = tensor if array is None else array
+        if array.shape != tensor.shape:
             kind = "parameter" if name in frozen else "buffer"
             raise InputError(
-                f"{field}: {name!r} has the shape {tuple(arrays[name].shape)}, the model's {kind} {tuple(tensor.shape)}"
+                f"{field}: {name!r} has the shape {tuple(array.shape)}, the model's {kind} {tuple(tensor.shape)}"
             )
-        found[name] = arrays.get(name, tensor).detach().cpu().to(tensor.dtype).clone()
+        found[name] = array.detach().cpu().to(tensor.dtype).clone()
     return found
 
 

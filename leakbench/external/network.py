@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,14 +13,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from leakbench.core.errors import InputError, nearest
-from leakbench.core.imported import failing_as
+from leakbench.core.working_copy import copied
 from leakbench.models.batch_norm import NO_MOMENTUM, BatchNorm
 from leakbench.models.conversion import convert_norms, convert_parts, remove_hooks
-from leakbench.models.copies import copied
 
 __all__ = [
     "Normal",
     "Numbers",
+    "frozen",
     "in_mode",
     "input_normals",
     "keeps_statistics",
@@ -84,14 +84,13 @@ def in_mode(model: nn.Module, mode: str) -> nn.Module:
     """
     if mode not in MODES:
         raise InputError(f"victim-mode: got {mode!r}, expected {' or '.join(MODES)}{nearest(mode, MODES)}")
-    with failing_as("model: it cannot be copied"):
-        made = copied(model).cpu().float().train(False)
-    remove_hooks(made)
-    made = convert_parts(made)
+    own = copied(model).cpu().float().train(False)
+    remove_hooks(own)
+    own = convert_parts(own)
     if mode == "eval":
-        return made
-    made = convert_norms(made)
-    for module in map(made.get_submodule, normalisations(made)):
+        return own
+    own = convert_norms(own)
+    for module in map(own.get_submodule, normalisations(own)):
         if isinstance(module, _InstanceNorm):
             # Running statistics would be written during a gradient; without them each input's own count in either mode.
             module.track_running_stats = False
@@ -101,7 +100,17 @@ def in_mode(model: nn.Module, mode: str) -> nn.Module:
         if isinstance(module, BatchNorm) and module.momentum is None:
             raise InputError(NO_MOMENTUM)
         module.train()
-    return made
+    return own
+
+
+def frozen(model: nn.Module, names: Collection[str]) -> nn.Module:
+    """Return a network in which these parameters are not trained, a copy unless there are none."""
+    if not names:
+        return model
+    own = copied(model)
+    for name in names:
+        own.get_parameter(name).requires_grad_(False)
+    return own
 
 
 @dataclass(frozen=True)
@@ -129,9 +138,9 @@ class Normal:
 
     def before(self, model: nn.Module) -> nn.Module:
         """Return a copy of a network that takes inputs in [0, 1]; its parameters keep their names."""
-        made = copied(model)
-        made.register_forward_pre_hook(self)
-        return made
+        own = copied(model)
+        own.register_forward_pre_hook(self)
+        return own
 
     def _like(self, x: Tensor) -> tuple[Tensor, Tensor]:
         shape = (-1, *[1] * (x.dim() - 2))

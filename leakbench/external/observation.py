@@ -15,7 +15,9 @@ from torch.optim import Optimizer
 
 from leakbench.core.imported import reason_of
 from leakbench.core.types import Parameters
+from leakbench.core.working_copy import working_copies
 from leakbench.external.network import keeps_statistics, mixes_batch, mode_of
+from leakbench.models.conversion import unwrapped_model
 
 __all__ = [
     "PLAIN",
@@ -126,13 +128,16 @@ def record_batch(batches: ObservedBatches, x: Tensor, y: Tensor, model: nn.Modul
     try:
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() and y.dim() and len(x) == len(y)):
             raise TypeError(f"got {_shape(x)} and {_shape(y)}, expected tensors (B, *s) and (B,)")
+        # Opacus computes these gradients itself, and its hooks would take a second pass for one of the training's.
+        loss_fn = None if hasattr(model, "disable_hooks") else loss_fn
+        model = unwrapped_model(model)
+        inputs, labels = x.detach().cpu().clone(), _classes(y.detach().cpu().clone())
         if not batches.inputs:
             batches.names = {id(p): name for name, p in model.named_parameters()}
             batches.mode = mode_of(model)
             batches.note = MIXED if mixes_batch(model) else ""
             if loss_fn is not None and not batches.note:
                 _record_examples(batches, x, y, model, loss_fn)
-        inputs, labels = x.detach().cpu().clone(), _classes(y.detach().cpu().clone())
     except Exception as error:  # A user's tensors and model may fail in any way.
         batches.fault = " ".join(reason_of(error).split())
         return
@@ -161,20 +166,20 @@ def _record_examples(batches: ObservedBatches, x: Tensor, y: Tensor, model: nn.M
 
 
 def _example_gradients(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> Parameters:
-    """Return {p: (B, *p)} of the trained parameters; neither buffers nor the training's random numbers change."""
-    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-    keeping = [name for name, module in model.named_modules() if keeps_statistics(module) and module.training]
-    # Running statistics are written from one example, so each example needs its own.
-    each = {n: b.expand(len(x), *b.shape).clone() for n, b in buffers.items() if n.rpartition(".")[0] in keeping}
+    """Return {p: (B, *p)} of the trained parameters, from copies of everything, so that nothing of the training changes."""
+    with working_copies(model, loss_fn) as (own, own_loss), torch.enable_grad():
+        trained = {name: p.detach() for name, p in own.named_parameters() if p.requires_grad}
+        buffers = dict(own.named_buffers())
+        keeping = [name for name, module in own.named_modules() if keeps_statistics(module) and module.training]
+        # Running statistics are written from one example, so each example needs its own.
+        each = {n: b.expand(len(x), *b.shape).clone() for n, b in buffers.items() if n.rpartition(".")[0] in keeping}
 
-    def loss(parameters: Parameters, one: Tensor, label: Tensor, shared: Parameters, alone: Parameters) -> Tensor:
-        return loss_fn(functional_call(model, {**shared, **alone, **parameters}, (one[None],)), label[None])
+        def loss(parameters: Parameters, one: Tensor, label: Tensor, shared: Parameters, alone: Parameters) -> Tensor:
+            found: Tensor = own_loss(functional_call(own, {**shared, **alone, **parameters}, (one[None],)), label[None])
+            return found
 
-    devices = sorted({p.device.index for p in trained.values() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices), torch.enable_grad():
         found: Parameters = vmap(grad(loss), in_dims=(None, 0, 0, None, 0), randomness="different")(
-            trained, x.detach(), y.detach(), buffers, each
+            trained, x.detach().clone(), y.detach().clone(), buffers, each
         )
     return {name: g.detach().cpu() for name, g in found.items()}
 
@@ -215,7 +220,7 @@ def unusual_settings(optimizer: Optimizer) -> dict[str, Any]:
     return found
 
 
-def on_gradient(record: Callable[[Optimizer], None]) -> StepHook:
+def on_gradient(record: Callable[[Optimizer], object]) -> StepHook:
     """Return a pre-hook that calls `record` once in each step, when the gradient is available.
 
     If a step gets a closure, as from Lightning and for LBFGS, that is after the closure's first call.

@@ -20,6 +20,7 @@ from leakbench.core.answers import Ranking, Reconstruction
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator
 from leakbench.core.types import Generators
+from leakbench.core.working_copy import copied
 from leakbench.external.attacker import Attacker
 from leakbench.external.trace import Trace
 from leakbench.federated.view import Public, View
@@ -27,7 +28,6 @@ from leakbench.measure.closeness import PIXELS, closeness_of
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.models import one_hot
-from leakbench.models.copies import copied
 from leakbench.scoring.scores import VictimTruth, score
 from leakbench.scoring.scores_rankings import score_ways
 from leakbench.scoring.scores_targets import score_targets

@@ -15,6 +15,7 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.imported import failing_as
 from leakbench.core.task import Heads, with_task
 from leakbench.core.types import Clock, Network, Parameters
+from leakbench.core.working_copy import protect
 from leakbench.experiment.statistics import solved_statistics
 from leakbench.external.arrays import Named, as_parameters, as_state
 from leakbench.external.network import Normal, in_mode, mixes_batch
@@ -185,6 +186,8 @@ class Trace:
                 classes), and one whose gradient cannot be differentiated.
         """
         how, victims = self.training, len(self.updates)
+        if not victims:
+            raise InputError("update: got none, expected at least one")
         if self.reads is None:  # A Flower tap may have any name, and records one example of a larger batch at type-2.
             if self.tap not in TAPS:
                 raise InputError(f"tap: got {self.tap!r}, expected one of {', '.join(TAPS)}")
@@ -283,12 +286,14 @@ class Trace:
         network.load_state_dict(
             {**{n: t.reshape(shapes.get(n, t.shape)) for n, t in states[0].items()}, **sent[0]}, strict=False
         )
+        x = torch.rand(1, *self.shape, generator=torch.Generator().manual_seed(0))
+        x = x if self.texts is None else (x * (self.texts.tokens - 1)).floor()
+        with failing_as(f"shape: the model fails on an input of {(1, *self.shape)}"):
+            protect(network, x)
         if self.normal is not None and self.texts is not None:
             raise InputError("mean: tokens are not normalised; leave --mean and --std out")
         network = network if self.normal is None else self.normal.before(network)
         _check_answer(network, self.shape, self.classes, self.heads)
-        x = torch.rand(1, *self.shape, generator=torch.Generator().manual_seed(0))
-        x = x if self.texts is None else (x * (self.texts.tokens - 1)).floor()
         order = order_layers(network, x)
         network = network if self.training.mode == "eval" else in_mode(network, self.training.mode)
         network = network if self.heads is None else with_task(network, self.heads)
@@ -307,6 +312,8 @@ class Trace:
         if self.truth is None:
             return None
         inputs, labels = self.truth
+        if not (labels.is_floating_point() or labels.dtype == torch.bool):
+            labels = labels.long()
         shape, counts = self.shape, (len(self.updates), self.examples)
         whole = (*counts, *shape)
         if inputs.numel() != math.prod(whole) or tuple(inputs.shape[-len(shape) :]) != shape:

@@ -20,10 +20,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from leakbench.core.errors import InputError
-from leakbench.core.imported import reason_of
+from leakbench.core.imported import failing_as, reason_of
 from leakbench.core.typed import typed_arguments
-from leakbench.core.types import Parameters
+from leakbench.core.types import Parameters, plain_tensor
 from leakbench.core.words import seconds
+from leakbench.core.working_copy import unchanged, working_copies
 from leakbench.external.arrays import ENDINGS, Named
 from leakbench.external.attack import attack_traces
 from leakbench.external.attacker import Attacker, AttackerOptions
@@ -139,9 +140,12 @@ def _hooks(
 
     A step that cannot be recorded does not end the training.
     """
-    names = {id(p): name for name, p in model.named_parameters()}
+    names: dict[int, str] = {}
     shown = 0  # Number of batches that belong to earlier steps.
-    heard.before = _state(model)
+
+    def start() -> None:
+        names.update({id(p): name for name, p in model.named_parameters()})
+        heard.before = _state(model)
 
     def own(optimizer: Optimizer) -> dict[str, Any]:
         return {names[id(p)]: p for group in optimizer.param_groups for p in group["params"] if id(p) in names}
@@ -166,28 +170,35 @@ def _hooks(
             heard.before = _first_state(model, heard)
         heard.steps.append(step)
 
-    def unless_it_fails(act: Callable[[], None]) -> None:
+    def unless_it_fails(act: Callable[[], bool | None]) -> bool:
         try:
-            act()
-        except Exception as error:  # A user's optimizer may fail in any way; the training continues.
+            return bool(act())
+        except Exception as error:  # A user's model and optimizer may fail in any way; the training continues.
             heard.fault, heard.ended = reason_of(error), True
+            return False
 
     on_step = on_gradient(lambda optimizer: unless_it_fails(lambda: record(optimizer)))
 
-    def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    def wanted(optimizer: Optimizer) -> bool:
         parameters = own(optimizer)
         if not parameters or heard.ended:
-            return None
+            return False
         other = bool(heard.steps) and heard.steps[-1].names.isdisjoint(parameters)
         if most is not None and len(heard.steps) == most and not other:
             heard.ended = True
-            return None
-        return on_step(optimizer, args, kwargs)
+        return not heard.ended
+
+    def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        return on_step(optimizer, args, kwargs) if unless_it_fails(lambda: wanted(optimizer)) else None
+
+    def moved(optimizer: Optimizer) -> None:
+        if heard.steps and not heard.ended and own(optimizer):
+            heard.after.update(_copied(dict(model.named_parameters())))
 
     def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if heard.steps and not heard.ended and own(optimizer):
-            unless_it_fails(lambda: heard.after.update(_copied(dict(model.named_parameters()))))
+        unless_it_fails(lambda: moved(optimizer))
 
+    unless_it_fails(start)
     return before_step, after_step
 
 
@@ -197,7 +208,7 @@ def _state(model: nn.Module) -> Parameters:
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> Parameters:
-    return {name: t.detach().cpu().clone() for name, t in tensors.items()}
+    return {name: plain_tensor("probe", name, t).cpu().clone() for name, t in tensors.items()}
 
 
 def _first_state(model: nn.Module, heard: RecordedTraining) -> Parameters:
@@ -244,11 +255,8 @@ def _odd(optimizer: Optimizer) -> str:
 
 def _gradients(parameters: Mapping[str, Any]) -> Parameters:
     """Return {p: (*p)}; zeros for a parameter that the loss did not reach."""
-    return {
-        name: (p.detach() * 0 if p.grad is None else p.grad.detach()).cpu().clone()
-        for name, p in parameters.items()
-        if p.requires_grad
-    }
+    trained = {name: p for name, p in parameters.items() if p.requires_grad}
+    return _copied({name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in trained.items()})
 
 
 def _samples(parameters: Mapping[str, Any]) -> Parameters:
@@ -288,9 +296,7 @@ class Probe:
         if self.most is not None and len(self.heard.steps) >= self.most:
             self.heard.late = True
             return
-        # The hooks of Opacus would take a second pass for one of the training's; Opacus computes these gradients anyway.
-        loss = None if hasattr(self.model, "disable_hooks") else loss_fn
-        record_batch(self.observed, x, y, unwrapped_model(self.model), loss)
+        record_batch(self.observed, x, y, self.model, loss_fn)
 
     @property
     def steps(self) -> int:
@@ -373,12 +379,14 @@ class Probe:
         """
         limit, place = seconds("budget", budget), None if data_dir is None else Path(data_dir)
         options = AttackerOptions(attack, defense, dataset, place, success, seed, knows, iterations, None, limit)
-        points = self._points(options.with_public(options()), shape, classes, victims, normalise, batch)
-        if "type-2" not in points and self.observed.note:
-            warnings.warn(f"type-2 is left out: {self.observed.note}", stacklevel=2)
-        for point in points.values():
-            warn(*point, stacklevel=3)
-        return attack_traces(points, None if out is None else Path(out), options.names, "leakbench.probe")
+        self._check()
+        with unchanged(self.model):
+            points = self._points(options.with_public(options()), shape, classes, victims, normalise, batch)
+            if "type-2" not in points and self.observed.note:
+                warnings.warn(f"type-2 is left out: {self.observed.note}", stacklevel=2)
+            for point in points.values():
+                warn(*point, stacklevel=3)
+            return attack_traces(points, None if out is None else Path(out), options.names, "leakbench.probe")
 
     @typed_arguments
     def save(self, folder: str | Path) -> None:
@@ -429,9 +437,15 @@ class Probe:
         batch: int | None = None,
     ) -> dict[str, tuple[Trace, Attacker]]:
         """Return {leakage point: the trace there, and the attacker for the network}."""
-        self._check()
         if victims < 1:
             raise InputError(f"victims: got {victims}, expected 1 or more")
+        empty = next((i for i, step in enumerate(self.heard.steps, 1) if step.labels and not step.batch), 0)
+        if not all(map(len, self.examples.values())):
+            empty = 1
+        if empty:
+            raise InputError(
+                f"probe: step {empty} has an empty batch, from which nothing leaks; record steps with examples"
+            )
         model, heard, examples = unwrapped_model(self.model), self.heard, self.examples
         shape, classes = self._sizes(model, shape, classes)
         normal = normal_of(normalise, shape)
@@ -472,17 +486,10 @@ class Probe:
             )
         x = self.observed.inputs[0][:1]
         if classes is None:
-            mode = {name: module.training for name, module in model.named_modules()}
-            try:
-                with torch.no_grad():
-                    answer = model.eval()(x.to(next(model.parameters())))
-            except Exception as error:
-                raise InputError(
-                    f"probe: the model fails on an observed input of {tuple(x.shape)}: {reason_of(error)}"
-                ) from None
-            finally:
-                for name, module in model.named_modules():
-                    module.training = mode[name]
+            with working_copies(model) as (own,), torch.no_grad():
+                like = next(own.parameters())
+                with failing_as(f"probe: the model fails on an observed input of {tuple(x.shape)}"):
+                    answer = own.eval()(x.to(like if x.is_floating_point() else like.device))
             if not isinstance(answer, Tensor) or answer.dim() != 2:
                 raise InputError("probe: the model does not answer one input with (1, classes); pass shape and classes")
             classes = int(answer.shape[1])
@@ -558,25 +565,31 @@ def probe(model: nn.Module, steps: int | None = None, canaries: Canaries | None 
     found = Probe(model, most=steps)
     before_step, after_step = _hooks(unwrapped_model(model), found.heard, found.observed, steps)
     handles = [register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)]
+    faults: list[str] = []
     if canaries is not None:
-        handles.append(register_optimizer_step_post_hook(_scoring(model, canaries)))
+        handles.append(register_optimizer_step_post_hook(_scoring(model, canaries, faults)))
     try:
         yield found
     finally:
         for handle in handles:
             handle.remove()
+    if faults:
+        raise InputError(f"canaries: a step could not be scored: {faults[0]}; the training continued without them")
     if canaries is not None:
         canaries.ended(model)
 
 
-def _scoring(model: nn.Module, canaries: Canaries) -> Callable[..., None]:
-    """Return a post-hook of optimizers that lets canaries score each step on a model's parameters."""
+def _scoring(model: nn.Module, canaries: Canaries, faults: list[str]) -> Callable[..., None]:
+    """Return a post-hook of optimizers that lets canaries score each step on a model's parameters, until one fails."""
     names = {id(p): name for name, p in model.named_parameters()}
 
     def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         moved = {names[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in names}
-        if moved:
-            canaries.stepped(model, moved)
+        if moved and not faults:
+            try:
+                canaries.stepped(model, moved)
+            except Exception as error:  # The training continues.
+                faults.append(reason_of(error))
 
     return after_step
 

@@ -17,14 +17,16 @@ from leakbench.core.imported import import_function
 from leakbench.core.rng import generator
 from leakbench.core.task import Heads, LossFunction, heads_from
 from leakbench.core.typed import got, typed_arguments
+from leakbench.core.types import plain_tensor
 from leakbench.core.words import seconds
 from leakbench.core.words import success as threshold
+from leakbench.core.working_copy import copied, unchanged
 from leakbench.data.vocabulary import Vocabulary
-from leakbench.external.arrays import ENDINGS, Named, as_parameters, check_shapes, read_arrays
+from leakbench.external.arrays import ENDINGS, Named, as_parameters, check_shapes, named_arrays, read_arrays
 from leakbench.external.assumptions import warnings_of
 from leakbench.external.attack import attack_traces
 from leakbench.external.attacker import Attacker, AttackerOptions
-from leakbench.external.network import Numbers, normal_of
+from leakbench.external.network import Numbers, frozen, normal_of
 from leakbench.external.outcome import Outcome
 from leakbench.external.trace import Trace, Training
 from leakbench.models import MODELS, architecture, build
@@ -54,7 +56,7 @@ def attack_update(
     weight_decay: float = 0.0,
     victim_mode: str = "eval",
     tap: str = "type-1",
-    truth: tuple[Tensor, Tensor] | None = None,
+    truth: tuple[Tensor, Tensor] | Named | None = None,
     normalise: tuple[Numbers, Numbers] | None = None,
     attack: str = "autoleak",
     knows: str | None = None,
@@ -75,7 +77,8 @@ def attack_update(
     Args:
         model: Model of inputs (n, *shape) in [0, 1] to logits (n, classes), trained with cross-entropy.
         update: {parameter: tensor}, the gradient of the mean loss as `.grad` has it; with a learning rate, what training added to
-            the weights. Several updates are several victims.
+            the weights. Several updates are several victims. None is the gradient of a parameter that is not trained, or, if other
+            victims have one, zero.
         shape: Shape of one input.
         classes: Number of classes; None with `targets`.
         targets: What the network predicts instead of a class: its outputs as `kind:number`, of the kinds `classes`, `labels` (0
@@ -92,7 +95,7 @@ def attack_update(
         victim_mode: `eval` or `train`: the mode in which batch and instance normalisation computed.
         tap: Leakage point: `type-2`, `type-1` or `type-0`.
         truth: Inputs (V, M, *shape) in [0, 1] and labels (V, M), with `targets` targets (V, M, k), of V victims with M examples
-            each, to score the reconstructions.
+            each, to score the reconstructions; or {"inputs": ..., "labels": ...}, as files have it.
         normalise: Mean and standard deviation, a number or one for each channel, that turn inputs in [0, 1] into the model's.
         attack: Name in the catalog, or path of a recipe.
         knows: `oblivious` or `defense`, what the attacker knows; None for what the recipe says.
@@ -136,23 +139,25 @@ def attack_update(
         raise InputError("update: got none, expected at least one")
     how = Training(batch, local_iterations, learning_rate, client_optimizer, victim_mode, "", momentum, weight_decay)
     normal = normal_of(normalise, shape)
-    arrays = None if truth is None else _truth(truth)
-    heads = _heads(classes, targets, loss)
+    heads = _heads(classes, targets, None if loss is None else copied(loss))
     width = int(classes or 0) if heads is None else heads.size
-    trace = Trace(model, updates, shape, width, how, before, tap, arrays, normal, heads=heads, sent=sent)
-    _ = trace.inputs  # A truth that does not fit is reported first.
-    limit, place = seconds("budget", budget), None if data_dir is None else Path(data_dir)
-    options = AttackerOptions(
-        attack, defense, dataset, place, success, seed, knows, iterations, None, limit, statistics
-    )
-    attacker, path = options(), None if vocabulary is None else Path(vocabulary)
-    _check_reads_words(path, trace.texts is not None, type(model).__name__)
-    _ = trace.view  # An update that does not fit is reported before the dataset is read.
-    attacker = options.with_public(attacker, None if path is None else Vocabulary.of_file(path))
-    warn(trace, attacker, stacklevel=3)
-    points = {tap: (trace, attacker.for_network(trace, path))}
-    folder = None if out is None else Path(out)
-    return attack_traces(points, folder, options.names, "leakbench.attack_update", began=began)[tap]
+    arrays = None if truth is None else _truth(truth, heads)
+    own, updates = _trained(model, updates)
+    trace = Trace(own, updates, shape, width, how, before, tap, arrays, normal, heads=heads, sent=sent)
+    with unchanged(model):
+        _ = trace.inputs  # A truth that does not fit is reported first.
+        limit, place = seconds("budget", budget), None if data_dir is None else Path(data_dir)
+        options = AttackerOptions(
+            attack, defense, dataset, place, success, seed, knows, iterations, None, limit, statistics
+        )
+        attacker, path = options(), None if vocabulary is None else Path(vocabulary)
+        _check_reads_words(path, trace.texts is not None, type(model).__name__)
+        _ = trace.view  # An update that does not fit is reported before the dataset is read.
+        attacker = options.with_public(attacker, None if path is None else Vocabulary.of_file(path))
+        warn(trace, attacker, stacklevel=3)
+        points = {tap: (trace, attacker.for_network(trace, path))}
+        folder = None if out is None else Path(out)
+        return attack_traces(points, folder, options.names, "leakbench.attack_update", began=began)[tap]
 
 
 def _heads(classes: int | None, targets: str | None, loss: LossFunction | None) -> Heads | None:
@@ -178,13 +183,45 @@ def _shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(map(int, shape))
 
 
-def _truth(truth: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    try:
-        inputs, labels = map(torch.as_tensor, truth)
-    except (TypeError, ValueError, RuntimeError):
-        kinds = ", ".join(type(each).__name__ for each in truth)
-        raise InputError(f"truth: got {kinds}, expected tensors of inputs and labels") from None
+def _truth(truth: object, heads: Heads | None) -> tuple[Tensor, Tensor]:
+    """Return the inputs and the labels or targets of a pair, or of a dictionary with their names."""
+    names = ("inputs", "labels" if heads is None else "targets")
+    if isinstance(truth, Mapping):
+        if set(truth) != set(names):
+            raise InputError(
+                f"truth: got the arrays {', '.join(sorted(map(str, truth)))}, expected {' and '.join(names)}"
+            )
+        truth = tuple(truth[name] for name in names)
+    if not (isinstance(truth, tuple | list) and len(truth) == 2):
+        raise InputError(f"truth: {got(truth)}, expected ({', '.join(names)})")
+    inputs, labels = (plain_tensor("truth", name, array) for name, array in zip(names, truth, strict=True))
     return inputs.float(), labels
+
+
+def _trained(model: nn.Module, updates: Sequence[Named]) -> tuple[nn.Module, list[Named]]:
+    """Return the network and the updates without gradients that are None.
+
+    A parameter without a gradient in any update counts as frozen; one that only some updates have has the gradient zero in the
+    others.
+    """
+    check_shapes(model)
+    several = [named_arrays("update", model, update) for update in updates]
+    shapes = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
+    known = {name for one in several for name, array in one.items() if array is not None}
+    never = {name for one in several for name in one if name in shapes and name not in known}
+    if never >= shapes.keys():
+        raise InputError(
+            "update: every gradient is None, expected numbers; call backward() before, and use p.grad of that model"
+        )
+    found: list[Named] = [
+        {
+            n: torch.zeros(shapes[n]) if a is None else a
+            for n, a in one.items()
+            if a is not None or n in known & shapes.keys()
+        }
+        for one in several
+    ]
+    return frozen(model, never), found
 
 
 def _updates(field: str, given: object) -> list[Named]:
@@ -259,10 +296,7 @@ class UpdateFiles:
             updates = _changes(model, befores, afters)
         truth = None if self.truth is None else read_arrays("truth", self.truth)
         heads = self._heads
-        second = "labels" if heads is None else "targets"
-        if truth is not None and set(truth) != {"inputs", second}:
-            raise InputError(f"truth: got the arrays {', '.join(sorted(truth))}, expected inputs and {second}")
-        arrays = None if truth is None else (truth["inputs"], truth[second])
+        arrays = None if truth is None else _truth(truth, heads)
         normal = normal_of(self.normalise, self.shape)
         trace = Trace(
             model,

@@ -16,6 +16,7 @@ from leakbench.core.progress import unticked
 from leakbench.core.rng import generator, generators
 from leakbench.core.task import is_classification, task_of
 from leakbench.core.types import Clock, Kind, Local, Network, Parameters, Signal, joined, sent_memory
+from leakbench.core.working_copy import copied
 from leakbench.data.availability import UNIFORM, available_clients
 from leakbench.data.dataset import Dataset
 from leakbench.data.partition import Partition
@@ -30,7 +31,6 @@ from leakbench.federated.canaries import Canaries
 from leakbench.federated.client import Examples, augmented, client_update, runs_apart
 from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.federated.scaffold import controls_after, corrections, first_controls
-from leakbench.models.copies import copied
 
 __all__ = [
     "CANARY_SCORES",

@@ -23,7 +23,7 @@ from leakbench.federated.optimizer import linear_steps
 from leakbench.federated.searches import Searches
 from leakbench.federated.separations import Separations
 from leakbench.models import one_hot
-from leakbench.models.copies import copied
+from leakbench.models.copies import as_type
 
 __all__ = ["Knowledge", "Public", "View", "alone_by", "neighbours"]
 
@@ -368,7 +368,7 @@ class View:
 
         network = replace(
             self.network,
-            model=copied(self.network.model, dtype),
+            model=as_type(self.network.model, dtype),
             parameters=cast(self.network.parameters),
             memory=cast(self.network.memory),
             own=cast(self.network.own),

@@ -21,10 +21,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from leakbench.canaries import GradientCanaries
 from leakbench.core.errors import InputError
+from leakbench.core.imported import reason_of
 from leakbench.core.recipe import resolve
 from leakbench.core.rng import generator
 from leakbench.core.typed import typed_arguments
-from leakbench.core.types import Clock, Local, Network, Parameters, Signal
+from leakbench.core.types import Clock, Local, Network, Parameters, Signal, plain_tensor
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
 from leakbench.external.observation import (
@@ -334,7 +335,12 @@ class StepProbeMod:
             reply = call_next(message, context)
         if not reply.has_error():
             where = (self.tap, number, int(context.node_id), partition_of(context))
-            leak = Leak(*where, _arrays(observed, steps, sent), sent, _header(observed, steps))
+            arrays: Arrays = {}
+            try:
+                arrays = _arrays(observed, steps, sent)
+            except Exception as error:  # The client's reply goes out whatever a record contains.
+                observed.fault = observed.fault or reason_of(error)
+            leak = Leak(*where, arrays, sent, _header(observed, steps))
             write_leak(Path(self.sink), leak)
         return reply
 
@@ -364,13 +370,19 @@ def _recording(most: int, observed: ObservedBatches) -> Iterator[RecordedSteps]:
     steps = RecordedSteps()
 
     def record(optimizer: Optimizer) -> None:
+        try:
+            add(optimizer)
+        except Exception as error:  # A user's optimizer may fail in any way; the training continues.
+            observed.fault = observed.fault or reason_of(error)
+
+    def add(optimizer: Optimizer) -> None:
         moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if steps.count == 0:
             steps.header = _settings(optimizer)
             samples = [(id(p), getattr(p, "grad_sample", None)) for p in moved]
-            steps.samples = [(i, s.detach().cpu().clone()) for i, s in samples if isinstance(s, Tensor)]
+            steps.samples = [(i, _kept(s)) for i, s in samples if isinstance(s, Tensor)]
         if steps.count < most:
-            steps.gradients.append([(id(p), p.grad.detach().cpu().clone()) for p in moved])
+            steps.gradients.append([(id(p), _kept(p.grad)) for p in moved])
         steps.rates |= learning_rates(optimizer)
         steps.count += 1
 
@@ -386,6 +398,12 @@ def _recording(most: int, observed: ObservedBatches) -> Iterator[RecordedSteps]:
         handle.remove()
 
 
+def _kept(tensor: Tensor) -> Tensor:
+    """Return a dense copy of a type that NumPy has."""
+    dense = plain_tensor("step", "gradient", tensor).cpu()
+    return dense.float() if dense.dtype == torch.bfloat16 else dense.clone()
+
+
 def _settings(optimizer: Optimizer) -> dict[str, str]:
     """Return the name and the settings of an optimizer."""
     group: Mapping[str, Any] = optimizer.param_groups[0]
@@ -398,12 +416,12 @@ def _arrays(observed: ObservedBatches, steps: RecordedSteps, sent: Arrays) -> Ar
     found: Parameters = {f"example/{name}": g for name, g in observed.examples.items()}
     if steps.gradients:
         names = _names(steps.gradients[0], observed, sent)
-        found |= {f"sample/{names[i]}": s for i, s in steps.samples}
+        found |= {f"sample/{names[i]}": s for i, s in steps.samples if i in names}
         for step, gradients in enumerate(steps.gradients):
             found |= {f"step{step}/{names[i]}": g for i, g in gradients if i in names}
     for kind, several in (("inputs", observed.inputs), ("labels", observed.labels)):
         found |= {f"{kind}/{step}": one for step, one in enumerate(several)}
-    return {name: tensor.numpy() for name, tensor in found.items()}
+    return {name: _kept(tensor).numpy() for name, tensor in found.items()}
 
 
 def _names(gradients: list[tuple[int, Tensor]], observed: ObservedBatches, sent: Arrays) -> dict[int, str]:

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from leakbench.core.errors import InputError
 from leakbench.core.types import Clock
-from leakbench.external.network import Normal, undo_normal
+from leakbench.external.network import Normal, frozen, undo_normal
 from leakbench.external.observation import UNROLLED
 from leakbench.external.trace import Trace, Training
 from leakbench.federated.optimizer import linear_steps
 from leakbench.flower.leaks import Leak, Named, read_leaks
-from leakbench.models.copies import copied
 from leakbench.storage.store import tensor_hash
 
 __all__ = ["TrainingOptions", "trace_at"]
@@ -64,7 +63,7 @@ class TrainingOptions:
         sizes = _batch_sizes(probe)
         steps = self.steps or int(header.get("local-steps", "0"))
         steps = steps or _missing("local-iterations", "no optimizer of PyTorch stepped")
-        batch = self.batch or (sizes[0] if sizes else 0)
+        batch = self.batch or next(filter(None, sizes), 0)
         batch = batch or _missing("batch", "the app does not call leakbench.flower.observe")
         rate = self.learning_rate or float(header.get("learning-rate", "0"))
         rate = rate or _missing("learning-rate", "no optimizer stepped")
@@ -170,7 +169,7 @@ def trace_at(
         befores = befores[:1]
     updates = [_example(leak) if tap == "type-2" else _added(names, leak) for leak in alike]
     if tap == "type-2":
-        model = _frozen(model, [name for name in names if name not in updates[0]])
+        model = frozen(model, [name for name in names if name not in updates[0]])
         updates = [{name: update[name] for name in names if name in update} for update in updates]
     return Trace(
         model,
@@ -246,22 +245,12 @@ def _untrained(model: nn.Module, leak: Leak) -> str:
     return tensor_hash(_tensors(leak.sent, [name for name in model.state_dict() if name not in trained]))
 
 
-def _frozen(model: nn.Module, names: Sequence[str]) -> nn.Module:
-    """Return a network in which these parameters are not trained: the clients showed no gradient of them."""
-    if not names or len(names) == sum(p.requires_grad for p in model.parameters()):
-        return model
-    model = copied(model)
-    for name in names:
-        model.get_parameter(name).requires_grad_(False)
-    return model
-
-
 def _example(leak: Leak) -> dict[str, Tensor]:
     """Return the gradient of the first example of the first step, from `observe` or else from Opacus; {} for neither."""
     for prefix in SINGLE:
         arrays = {n.removeprefix(prefix): a for n, a in leak.arrays.items() if n.startswith(prefix) and len(a)}
         if arrays:
-            return {name: torch.from_numpy(a[0]) for name, a in arrays.items()}
+            return {name: torch.from_numpy(a)[0] for name, a in arrays.items()}
     return {}
 
 

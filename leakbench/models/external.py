@@ -25,6 +25,7 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.extras import need
 from leakbench.core.hashes import content_hash
 from leakbench.core.imported import failing_as, import_function
+from leakbench.core.working_copy import protect
 from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.conversion import (
     adapt_layers,
@@ -181,7 +182,7 @@ class ExternalNetwork:
         several = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
         x = several[:1]
         with failing_as(f"{field}: {self.builder!r} fails on inputs of shape {shape}"), torch.no_grad():
-            answer, again, together = model(x), model(x), model(several)
+            answer, again, together = model(x.clone()), model(x.clone()), model(several.clone())
         if not isinstance(answer, Tensor) or answer.shape != (1, classes):
             got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
             raise InputError(
@@ -201,6 +202,7 @@ class ExternalNetwork:
                 f"{field}: {self.builder!r} returns other numbers for an input if it is in a batch; expected a network that reads"
                 " each example alone, or batch normalisation"
             )
+        protect(model, x)
         order_layers(model, x)
         return with_shape(model, shape)
 
@@ -276,7 +278,11 @@ def _load(model: nn.Module, path: Path, field: str) -> None:
         raise InputError(f"{field}: {path}: cannot be read: {' '.join(str(error).split())}") from None
     state = model.state_dict()
     tensors = dict(unwrapped_arrays(model, tensors))
-    missing = [name for name in state if name not in tensors and name.rpartition(".")[2] != COUNTER]
+    # `save_model` of safetensors writes tied weights under one of their names.
+    places = {name: id(tensor) for name, tensor in model.named_parameters(remove_duplicate=False)}
+    loaded = {places.get(name) for name in tensors}
+    lacking = [name for name in state if name not in tensors and places.get(name, 0) not in loaded]
+    missing = [name for name in lacking if name.rpartition(".")[2] != COUNTER]
     unknown = [name for name in tensors if name not in state]
     if missing or unknown:
         what = f"no weights {missing[0]!r}" if missing else f"the unknown weights {unknown[0]!r}"

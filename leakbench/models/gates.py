@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakbench.models.copies import copied
+from leakbench.core.working_copy import copied
 from leakbench.models.shapes import Shape
 
 __all__ = ["gated_biases"]

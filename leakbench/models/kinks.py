@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from leakbench.models.copies import copied
+from leakbench.core.working_copy import copied
 from leakbench.models.shapes import Shape
 
 __all__ = ["kinked"]

@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from leakbench.core.task import is_classification
 from leakbench.core.types import Network, Parameters
+from leakbench.core.working_copy import copied
 from leakbench.models.batch_norm import MEAN, VARIANCE
-from leakbench.models.copies import copied
 from leakbench.models.language import LanguageModel
 
 __all__ = [

@@ -198,7 +198,12 @@ def _at(cell: Priced) -> str:
 
 def _line(cell: Priced) -> tuple[str, ...]:
     """Return a line of the table."""
-    found = [cell.cell, ", ".join(cell.roles), interval("trained_accuracy", 3)(cell.row), epsilon_cell(cell.epsilon(""))]
+    found = [
+        cell.cell,
+        ", ".join(cell.roles),
+        interval("trained_accuracy", 3)(cell.row),
+        epsilon_cell(cell.epsilon("")),
+    ]
     for point in POINTS:
         leak = cell.leaks.get(point)
         found.append(epsilon_cell(cell.epsilon(point)))

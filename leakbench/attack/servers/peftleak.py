@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from leakbench.attack.servers.imprint import edges_of, known_inputs
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.types import Network
+from leakbench.core.working_copy import copied
 from leakbench.federated.view import Knowledge, Public
 from leakbench.models.side_modules import Adapter
 from leakbench.models.vision_transformer import Block, Patches
@@ -145,7 +145,7 @@ class PeftLeak:
             InputError: For a network that is not a ViT of leakbench with adapters, too few rows or coordinates for its patches, or
                 fewer than two public examples.
         """
-        model = copy.deepcopy(network.model)
+        model = copied(network.model)
         model.requires_grad_(False)
         first, blocks, sides = _parts(model, network)
         patch = int(first.embed.kernel_size[0])
