@@ -130,7 +130,7 @@ def defense_for_mnist(frontier: pd.DataFrame) -> Answer:
     released, here = choices
     if released.best is None:
         short = (
-            f"None of the {released.settings} measured settings: each one shows a leak (p < 0.05), learns too little, or "
+            f"None of the {released.settings} measured settings: each one shows a significant leak, learns too little, or "
             "exceeds the epsilon. A setting between two measured noise levels may qualify."
         )
     else:

@@ -12,7 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from leakbench.core.scripts import markdown_table
 from leakbench.defense.transform import STATIONS
+from leakbench.frontier.answer import epsilon_text, setting_of, share_text
+from leakbench.frontier.choose import Requirements, chosen, main_rows
+from leakbench.frontier.frontier import store_of
+from leakbench.measure.rates import IDENTIFIED
 from leakbench.overview import recorded
 from leakbench.report.columns import (
     PAGE_COLUMNS,
@@ -159,6 +164,31 @@ def _table(page: Path, head: str) -> Iterator[list[str]]:
             yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
+def _frontiers() -> str:
+    """Return the recommended setting of every published frontier, for any epsilon and for one of at most 8."""
+    lines = []
+    for path in sorted((RESULTS / "frontier").glob("frontier_*.csv")):
+        rows, name = store_of(path).read(), path.stem.removeprefix("frontier_")
+        for wanted in (Requirements(), Requirements(8.0)):
+            choice = chosen(main_rows(rows, wanted), wanted)
+            best = choice.best
+            found = (
+                ("no usable setting", "-", "-", "-")
+                if best is None
+                else (
+                    setting_of(best),
+                    share_text(best, "trained_accuracy"),
+                    share_text(best, IDENTIFIED.name),
+                    epsilon_text(best["epsilon_valid"]),
+                )
+            )
+            limit = "any" if wanted.max_epsilon is None else f"at most {wanted.max_epsilon:g}"
+            page = f"[{name}](../results/frontier/{path.stem}.md)"
+            lines.append((page, limit, *found, f"{choice.qualified} of {choice.settings}"))
+    heads = ("data set", "epsilon", "recommended", "accuracy", "identified", "valid epsilon, released", "qualify")
+    return f"{markdown_table(heads, lines)}\n"
+
+
 def _sweep_plan() -> str:
     line = [sys.executable, "benchmarks/sweep_plan.py"]
     printed = subprocess.run(line, cwd=HOME, capture_output=True, text=True, check=True).stdout
@@ -178,6 +208,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "contradicted": _of(CONTRADICTED),
     "reproduced": _of(REPRODUCED),
     "epsilons": _epsilons,
+    "frontiers": _frontiers,
     "sweep_plan": _sweep_plan,
 }
 

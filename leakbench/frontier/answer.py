@@ -10,7 +10,7 @@ import pandas as pd
 from leakbench.core.leakage_points import point_name
 from leakbench.core.verdict_words import NO_LEAK
 from leakbench.core.words import epsilon_text
-from leakbench.frontier.choose import LEARNED, RELEASED, Choice, Requirements
+from leakbench.frontier.choose import CORRECTED, LEARNED, RELEASED, Choice, Requirements
 from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.reproduce.columns import text_of
 from leakbench.summary.verdict import CAUTION
@@ -79,7 +79,7 @@ def answer_of(rows: pd.DataFrame, choice: Choice) -> str:
         f"valid epsilon {epsilon_or_reason(best['epsilon_valid'], best['epsilon_reason'])}, "
         f"identification {share_text(best, IDENTIFIED.name)}, not significantly above chance for "
         f"{best['identify_victims']:,.0f} victims among {best['candidates']:,.0f} candidates (chance: {_chance(best)}; "
-        f"one-sided exact binomial test, p = {text_of(best['identify_p'], 3)}, level {CAUTION:g})."
+        f"one-sided exact binomial test, {_p(best, choice)}, level {CAUTION:g})."
     )
     return " ".join([said, _power(best, of, choice), *_against(best, choice), *_alike(choice)])
 
@@ -114,6 +114,10 @@ def _against(best: pd.Series, choice: Choice) -> list[str]:
         label = share_text(best, LABEL_RANKED.name)
         found.append(
             f"The label leaks: the attacker is right in {label} (commonest class {text_of(best['null_label'], 2)})."
+        )
+    if best["identify_p"] < CAUTION:
+        found.append(
+            f"Tested alone, its identification would be above chance at level {CAUTION:g}; more victims would decide."
         )
     if pd.notna(best["epsilon_valid"]) and best["epsilon_valid"] > HIGH:
         found.append(
@@ -168,7 +172,7 @@ def _nearest(choice: Choice) -> list[str]:
         found.append(
             f"The usable setting{within} that leaks least is {setting_of(row)}: accuracy {share_text(row, 'trained_accuracy')}, "
             f"identification {share_text(row, IDENTIFIED.name)} where chance has {_chance(row)} "
-            f"({_p(row['identify_p'])}), verdict `{row['verdict']}`, with {row['identify_victims']:,.0f} victims among "
+            f"({_p(row, choice)}), verdict `{row['verdict']}`, with {row['identify_victims']:,.0f} victims among "
             f"{row['candidates']:,.0f} candidates."
         )
     elif choice.wanted.max_epsilon is not None:
@@ -176,9 +180,14 @@ def _nearest(choice: Choice) -> list[str]:
     return found
 
 
-def _p(value: float) -> str:
-    text = p_text(value)
-    return f"p {text}" if text.startswith("<") else f"p = {text}"
+def _p(row: pd.Series, choice: Choice) -> str:
+    """Return the p-value of a setting, and what it is after the correction for the number of settings."""
+    alone, corrected = (
+        f"{'' if text.startswith('<') else '= '}{text}" for text in (p_text(row["identify_p"]), p_text(row[CORRECTED]))
+    )
+    if choice.settings == 1:
+        return f"p {alone}"
+    return f"p {alone}; corrected for {choice.settings} settings: p {corrected}"
 
 
 def p_text(p: float) -> str:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import pandas as pd
 
 from leakbench.core.errors import InputError
-from leakbench.core.verdict_words import LEAKING
+from leakbench.core.verdict_words import IDENTIFIES, INCONCLUSIVE, LEAKING, RECONSTRUCTS
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.reproduce.reached import Reached, reached
-from leakbench.summary.verdict import CAUTION
+from leakbench.summary.verdict import CAUTION, LEVEL
 
 __all__ = [
     "CHOICE",
+    "CORRECTED",
     "LEARNED",
     "NOTHING_REQUIRED",
     "RELEASED",
@@ -25,6 +26,7 @@ __all__ = [
     "Requirements",
     "chosen",
     "first_point",
+    "judged",
     "main_rows",
     "reaching",
     "refusals",
@@ -36,6 +38,9 @@ RELEASED = "released"
 
 CHOICE = "choice_accuracy"
 """Column of the accuracy on the half of the test examples that chooses a setting."""
+
+CORRECTED = "identify_p_corrected"
+"""Column of the p-value of identification, corrected for the number of settings."""
 
 LEARNED = 0.5
 """Share of what an undefended training learns above the commonest class that a usable setting keeps."""
@@ -128,15 +133,43 @@ def usable_from(rows: pd.DataFrame) -> float | None:
     return commonest + LEARNED * (accuracy - commonest)
 
 
+def judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the column `CORRECTED` and with the verdicts that follow among all settings of a leakage point.
+
+    A verdict on one setting states an identification where chance reaches it in less than `LEVEL` of all runs. Among many settings
+    without a leak, chance reaches this in some. So the p-value must also be below `CAUTION` after Holm's correction for the number
+    of settings (Scandinavian Journal of Statistics 6, 1979): in at most 5 % of frontiers, a setting that identifies nobody has the
+    verdict `identifies`. Victims of one network need no correction: without a leak, each is identified by chance 1 / k, whatever
+    the network is.
+
+    Args:
+        rows: All measured settings of one or more leakage points.
+    """
+    p, verdict = rows["identify_p"].astype(float), rows["verdict"]
+    corrected = p.groupby(rows["point"]).transform(_holm) if len(rows) else p
+    stated, significant = p < LEVEL, (p < LEVEL) & (corrected < CAUTION)
+    verdict = verdict.mask((verdict == IDENTIFIES) & stated & ~significant, INCONCLUSIVE)
+    verdict = verdict.mask(significant & (verdict != RECONSTRUCTS), IDENTIFIES)
+    return rows.assign(**{CORRECTED: corrected, "verdict": verdict})
+
+
+def _holm(p: pd.Series) -> pd.Series:
+    """Return p-values corrected by Holm, 1979, eq. 7: the smallest times their number, the next times one less, never falling."""
+    ordered = p.dropna().sort_values()
+    corrected: pd.Series = (ordered * range(len(ordered), 0, -1)).cummax().clip(upper=1.0)
+    return corrected.reindex(p.index)
+
+
 def refusals(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.Series:
     """Return for each row why it does not qualify, empty where it does.
 
-    leak: identification is above chance (one-sided exact binomial test at `CAUTION`) or was not measured, or the verdict is a
-        leak. A failed attack alone is not a reason.
+    leak: the verdict among all settings is a leak (`judged`), or identification was not measured. A failed attack alone is not a
+        reason.
     epsilon: the valid epsilon against the required observer is larger than required, or does not exist.
     accuracy: the setting is not usable. Without an undefended training, it predicts no better than the commonest class.
     """
-    leaking = ~(rows["identify_p"] >= CAUTION) | rows["verdict"].isin(LEAKING)
+    rows = judged(rows)
+    leaking = rows["identify_p"].isna() | rows["verdict"].isin(LEAKING)
     reasons = {"leak": leaking, "accuracy": ~_usable(rows)}
     if wanted.max_epsilon is not None:
         reasons["epsilon"] = ~(rows[wanted.column].astype(float) <= wanted.max_epsilon)
@@ -158,7 +191,7 @@ def chosen(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> Choic
     usable = usable_from(rows)
     if not len(rows):
         return Choice(None, rows, None, None, 0, 0, usable, wanted)
-    reasons = refusals(rows, wanted)
+    rows, reasons = judged(rows), refusals(rows, wanted)
     ranked = rows.sort_values(
         [CHOICE, wanted.column, "factor"],
         ascending=[False, True, False],

@@ -23,12 +23,14 @@ from leakbench.frontier.answer import (
 )
 from leakbench.frontier.choose import (
     CHOICE,
+    CORRECTED,
     LEARNED,
     RELEASED,
     Choice,
     Requirements,
     chosen,
     first_point,
+    judged,
     main_rows,
     refusals,
 )
@@ -53,6 +55,7 @@ HEADS = (
         "identified [95 % CI]",
         "chance",
         "p",
+        "p corrected",
         "ASR [95 % CI]",
         "baseline ASR",
     ),
@@ -63,17 +66,17 @@ LEGEND = """\
 - accuracy: on one half of the test examples after the last round, {seeds}.
 - identified: how often the likelihood of the observed update picks the victim among the candidates. The attacker is adaptive;
   {many} victims are only identified, by the attack `identification`. chance: 95 % range of a guess without any gradient; p: by a
-  one-sided exact binomial test against chance.
+  one-sided exact binomial test against chance; p corrected: by Holm's method for the number of settings.
 - ASR: the share of the examples of {few} victims that `autoleak` reconstructs to the calibrated {distance}; an example without a
   reconstruction counts as not reconstructed. baseline ASR: the same for a guess from public data alone.
 - label: how often the victim's class is ranked first; commonest class: its share among the public examples.
 - valid epsilon, released: for the mechanism as executed, at delta = {delta:g}, against an observer of the released models; here:
   against an observer of the {point}. claimed: by the paper's own formula.
-- verdict: for the attack by `autoleak`; `identifies` also where p is below {claim:g}. `inconclusive`: nothing significant leaked,
-  but fewer victims or networks were attacked than `no leak found` requires.
-- qualifies: `yes`, or why not. leak: identification is significantly above chance at level {level:g}, or the verdict is
-  `reconstructs` or `identifies`. accuracy: the setting is not usable{usable}.{epsilon} The most accurate setting that qualifies
-  is the answer, by the accuracies on the choosing half."""
+- verdict: for the attack by `autoleak`; `identifies` also where p is below {claim:g} and p corrected below {level:g}.
+  `inconclusive`: nothing significant leaked, but fewer victims or networks were attacked than `no leak found` requires, or p is
+  small for one setting but not for so many.
+- qualifies: `yes`, or why not. leak: the verdict is `reconstructs` or `identifies`. accuracy: the setting is not
+  usable{usable}.{epsilon} The most accurate setting that qualifies is the answer, by the accuracies on the choosing half."""
 
 HERE = """\
 The {point} is what an honest server receives, and what an observer of the network sees without encryption. The server has not
@@ -260,7 +263,7 @@ def _requirements(rows: pd.DataFrame) -> list[str]:
 
 def _table(rows: pd.DataFrame, wanted: Requirements, tap: bool = False) -> str:
     reasons = list(refusals(rows, wanted)) if len(rows) else list[str]()
-    lines = []
+    rows, lines = judged(rows), []
     for reason, (_, row) in zip(reasons, rows.iterrows(), strict=True):
         lines.append(
             (
@@ -271,6 +274,7 @@ def _table(rows: pd.DataFrame, wanted: Requirements, tap: bool = False) -> str:
                 f"{share_text(row, IDENTIFIED.name)} of {row['candidates']:,.0f}",
                 f"{text_of(row['null_identified_low'], 3)} to {text_of(row['null_identified_high'], 3)}",
                 p_text(row["identify_p"]),
+                p_text(row[CORRECTED]),
                 share_text(row, ASR.name),
                 text_of(row[ASR.baseline]),
                 text_of(row[LABEL_RANKED.name]),

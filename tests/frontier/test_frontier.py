@@ -27,7 +27,7 @@ from leakbench.core.recipe import describe, load, names, resolve
 from leakbench.defense import Defense, facts_at
 from leakbench.frontier import frontier as engine
 from leakbench.frontier.answer import answer_of
-from leakbench.frontier.choose import Requirements, chosen, main_rows, reaching, refusals
+from leakbench.frontier.choose import CORRECTED, Requirements, chosen, judged, main_rows, reaching, refusals
 from leakbench.frontier.figure import draw, figure_of, looks_of, spread
 from leakbench.frontier.frontier import store_of
 from leakbench.frontier.grid import (
@@ -58,6 +58,7 @@ from leakbench.frontier.write import measured_defense, recipe_text, write
 from leakbench.privacy.decay import Scaled
 from leakbench.storage.summary import Tap
 from leakbench.study.study import Execution, executed
+from leakbench.summary.verdict import LEVEL, by_chance
 from tests.published_files import RESULTS, published_file
 
 WRITTEN = sorted(path.stem for path in RESULTS.glob("frontier/frontier_*.csv"))
@@ -103,7 +104,7 @@ def test_the_most_accurate_setting_without_a_significant_leak_is_chosen() -> Non
         row("none", None, 0.95, 1.0, verdict="reconstructs", identify_p=0.0),
         row("a", 1.0, 0.50, 0.0),
         row("a", 0.1, 0.80, 0.05, identify_p=0.05),
-        row("a", 0.01, 0.93, 0.10, verdict="inconclusive", identify_p=0.049),
+        row("a", 0.01, 0.93, 0.10, verdict="identifies", identify_p=0.0099),
         row("b", 0.1, 0.94, 0.0, verdict="reconstructs"),
         row("c", 0.1, 0.92, math.nan, identify_p=math.nan),
     )
@@ -120,8 +121,57 @@ def test_the_most_accurate_setting_without_a_significant_leak_is_chosen() -> Non
         "identification 0.050 [0.030, 0.070], not significantly above chance for 400 victims among 1,000 candidates"
         in said
     )
-    assert "one-sided exact binomial test, p = 0.050, level 0.05" in said
+    assert "one-sided exact binomial test, p = 0.050; corrected for 6 settings: p = 0.150, level 0.05" in said
     assert "does not exclude identification of up to 0.070 of the victims" in said
+
+
+def test_a_leak_among_many_settings_is_stated_by_the_corrected_verdict() -> None:
+    """Holm: 33 settings of which the smallest has p times 33. A setting alone follows the verdict's own level of 1 %."""
+    others = [row("b", 1.0 + place, 0.7, 0.0) for place in range(31)]
+    for p, verdict, word in (
+        (0.02, "inconclusive", "inconclusive"),
+        (0.0049, "identifies", "inconclusive"),
+        (0.0015, "identifies", "identifies"),
+    ):
+        found = judged(rows(row("a", 0.1, 0.9, 0.004, identify_p=p, verdict=verdict), row("c", 0.1, 0.8, 0.0), *others))
+        assert found["verdict"].iloc[0] == word
+        assert found[CORRECTED].iloc[0] == pytest.approx(33 * p)
+        assert (refusals(found).iloc[0] == "leak") == (word == "identifies")
+        assert judged(found).equals(found)
+    said = answer_of(found := rows(row("a", 0.1, 0.9, 0.004, identify_p=0.02), *others), chosen(found))
+    assert "p = 0.020; corrected for 32 settings: p = 0.640" in said
+    assert "Tested alone, its identification would be above chance at level 0.05" in said
+    for p, verdict, reason in ((0.03, "inconclusive", ""), (0.009, "identifies", "leak")):
+        assert refusals(rows(row("a", 0.1, 0.9, 0.0, identify_p=p, verdict=verdict))).tolist() == [reason]
+    # The attack on few victims may state an identification or a reconstruction by itself.
+    for verdict in ("identifies", "reconstructs"):
+        assert refusals(rows(row("a", 0.1, 0.9, 0.0, verdict=verdict), *others)).iloc[0] == "leak"
+
+
+def test_other_leakage_points_do_not_count_in_the_correction() -> None:
+    found = judged(rows(*(row("a", 0.1, 0.9, 0.0, identify_p=0.006, point=point) for point in ("type-1", "type-2"))))
+    assert found[CORRECTED].tolist() == [0.006, 0.006]
+
+
+def test_settings_without_a_leak_are_rarely_excluded() -> None:
+    """In at most 5 % of frontiers one of 33 settings, also where all victims of a network get the same candidate."""
+    rng, found = np.random.default_rng(5), rows(*(row("a", 1.0 + place, 0.9, 0.0) for place in range(33)))
+    p_of = {hits: by_chance(hits, 1000, 0.001) for hits in range(30)}
+    for hits in (rng.binomial(1000, 0.001, (200, 33)), rng.binomial(5, 0.2, (200, 33))):
+        wrong = []
+        for drawn in hits:
+            p = pd.Series([p_of[count] for count in drawn])
+            alone = found.assign(identify_p=p, verdict=np.where(p < LEVEL, "identifies", "inconclusive"))
+            wrong.append((p < LEVEL).any() and (judged(alone)["verdict"] == "identifies").any())
+        assert np.mean(wrong) <= 0.05 + 3 * (0.05 * 0.95 / 200) ** 0.5
+
+
+def test_a_leak_on_one_of_five_networks_is_a_leak() -> None:
+    """One victim in twenty on one network, nobody on the others: 10 of 1,000, where chance has 1."""
+    tap = Tap(identified=0.01, victims=1000, candidates=1000)
+    found = identified_by(tap, "inconclusive")
+    assert found["verdict"] == "identifies"
+    assert refusals(rows({**row("a", 0.1, 0.9, 0.01), **found})).tolist() == ["leak"]
 
 
 def test_a_failed_attack_does_not_exclude_a_setting_and_an_untrained_attack_does_not_support_it() -> None:
