@@ -17,6 +17,7 @@ from flwr.app import Error, Message
 
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import names
+from leakbench.core.types import Clock
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
@@ -300,3 +301,19 @@ def test_a_leak_is_written_atomically_and_the_model_once(tmp_path):
     files = sorted(path.relative_to(tmp_path).as_posix() for path in Path(tmp_path).rglob("*") if path.is_file())
     assert len([name for name in files if name.startswith("sent/")]) == 1
     assert all(name.endswith(".safetensors") and "/." not in name for name in files)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_a_diverged_client_sends_a_zero_update_with_its_noise(value):
+    """Metrics and arrays that are not parameters pass as they are."""
+    received = {"weight": np.ones((2, 3), np.float32), "bias": np.zeros(2, np.float32)}
+    trained = {**received, "weight": received["weight"].copy()}
+    trained["weight"][1, 2] = value
+    clock = Clock(0, 0, 1, 1, cohort=2)
+    sent, plain = (
+        DefenseMod(NOISE).defended(received, each, clock, torch.Generator().manual_seed(0))
+        for each in (trained, received)
+    )
+    noise = norm({n: sent[n] - plain[n] for n in received})
+    assert all(np.isfinite(a).all() for a in sent.values())
+    assert noise == 0 if not np.isfinite(value) else noise <= 0.01 + 1e-6
