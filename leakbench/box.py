@@ -9,7 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from leakbench.core.leakage_points import listed
+from leakbench.core.recipe import names, resolve
 from leakbench.core.verdict_words import FAILED, INCONCLUSIVE, RECONSTRUCTS, VERDICTS
+from leakbench.data.recipe import DatasetRecipe
 from leakbench.measure.rates import ASR
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "few_seeds",
     "few_victims",
     "leaks_counted",
+    "not_covered",
     "part_of",
     "range_of",
     "without_leak",
@@ -135,6 +139,22 @@ def range_of(numbers: pd.Series) -> str:
     return " to ".join(f"{number:,}" for number in dict.fromkeys((found[0], found[-1])))
 
 
+def _with_epsilons(rows: pd.DataFrame) -> set[str]:
+    """Return the data sets of the rows with a valid epsilon."""
+    columns = [name for name in ("epsilon_valid", "epsilon_tap") if name in rows]
+    some = rows[rows[columns].notna().any(axis=1)] if columns else rows[:0]
+    return set(some["dataset"]) if "dataset" in some else {json.loads(a)["dataset"] for a in some.get("asked", [])}
+
+
+def not_covered(datasets: Iterable[str]) -> list[str]:
+    """Return what no epsilon on these data sets of the catalog covers, a sentence each."""
+    catalog, found = set(names("datasets")), dict[str, list[str]]()
+    for name in sorted(set(datasets) & catalog):
+        for what in resolve("datasets", DatasetRecipe, name)[1].preparations:
+            found.setdefault(what, []).append(name)
+    return [f"On {listed(on)}, {what[0].lower()}{what[1:]}, which no epsilon covers." for what, on in found.items()]
+
+
 def caveats_of(stale: Mapping[str, Sequence[str]], rows: pd.DataFrame, alone: int = 0, noun: str = "cell") -> list[str]:
     """Return the caveats that follow from the rows, a sentence each.
 
@@ -158,6 +178,7 @@ def caveats_of(stale: Mapping[str, Sequence[str]], rows: pd.DataFrame, alone: in
         found.append(
             f"{count_of(quick, noun)} {'is' if quick == 1 else 'are'} smaller than the paper's (scale `quick`)."
         )
+    found += not_covered(_with_epsilons(rows))
     if "changed" in rows and any(isinstance(text, str) and json.loads(text) for text in rows["changed"]):
         found.append("A trial: some numbers differ from the table's.")
     return found

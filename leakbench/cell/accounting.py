@@ -51,7 +51,11 @@ def cell_epsilon(
         reasons.append("no amplification by client sampling: availability is not uniform, and an observer may know it")
     if schedule.control_variates and defense.unit == "client" and schedule.client_sampling != "poisson":
         reasons.append(CONTROLS)
-    return _explained(epsilon(training, defense.unit, defense.claim, schedule, delta, progress), reasons)
+    found = _explained(epsilon(training, defense.unit, defense.claim, schedule, delta, progress), reasons)
+    if found.valid is None and all(at.valid is None for at in found.by_tap.values()):
+        return found
+    sentences = tuple(f"{what}, which this epsilon does not cover." for what in data.private_preparation)
+    return dataclasses.replace(found, not_covered=sentences)
 
 
 def ledger_of(

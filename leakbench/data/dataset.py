@@ -73,6 +73,7 @@ class Dataset:
         tokens: Number of tokens of the vocabulary; 0 for pictures and tables.
         sentences: The texts of the two splits, (train, test), from which the tokens are; empty for pictures and tables.
         places: Where the texts of the two splits are, such as `train.tsv: line 3`; empty without files.
+        private_preparation: What was computed from the private training data to prepare the inputs, each the start of a sentence.
         groups: (n,), int64, the person that each training example is from, for clients of one person each; None if unknown.
         of_tokens: Whether networks answer with the next token instead of a class; all texts then have one class.
         targets: What networks answer instead of the class; None for the class. Partitions still use the classes.
@@ -98,6 +99,7 @@ class Dataset:
     targets: Targets | None = None
     resized: str = ""
     groups: Tensor | None = None
+    private_preparation: tuple[str, ...] = ()
 
     @property
     def public_inputs(self) -> Tensor:

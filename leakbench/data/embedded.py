@@ -20,6 +20,7 @@ from leakbench.core.part import part
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import Check, Sha256
 from leakbench.data.dataset import Dataset
+from leakbench.data.formats import SCALED_BY_TRAINING
 from leakbench.data.split import SplitSeed, TestShare, split
 from leakbench.data.tables import assemble, scaled
 from leakbench.data.texts import embedded_words, text_dataset
@@ -62,6 +63,11 @@ class Embedded:
     ]
     test_share: TestShare = 0.25
     seed: SplitSeed = 0
+
+    @property
+    def private_preparation(self) -> str:
+        """What it computes from the private training data, see `Format`."""
+        return SCALED_BY_TRAINING if self.set == "cancer" else ""
 
     def check(self, folder: Path | None) -> tuple[Check, ...]:
         """Compare the library's copy with its checksum."""

@@ -61,7 +61,7 @@ def load_dataset(
     form, sizes = at_size(recipe, size)
     data = form(folder, Cache(home / "decoded" if home else None, warn))
     data.check(name)
-    data = dataclasses.replace(data, name=name)
+    data = dataclasses.replace(data, name=name, private_preparation=recipe.preparations)
     if data.train_targets.dim() == 2:
         data = with_label_head(data)
     if sizes is not None:
@@ -102,7 +102,7 @@ def without_examples(
     _, sizes = at_size(recipe, size)
     if sizes is None:
         return load(name_or_path, data_dir, progress=progress, size=size)
-    data = sizes.without_examples(name)
+    data = dataclasses.replace(sizes.without_examples(name), private_preparation=recipe.preparations)
     return name, recipe, data if size is None else resized(data, size)
 
 

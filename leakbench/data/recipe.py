@@ -237,10 +237,25 @@ class DatasetRecipe:
             )
         ),
     ] = ()
+    private_preparation: Annotated[
+        str,
+        Field(
+            description=(
+                "What was computed from the private training data before the format reads the files, as the start of a sentence: "
+                "`The numbers are standardised by the mean and deviation of the private training data`. It is printed next to "
+                "each epsilon, which does not cover it. Empty for nothing; a format states its own part."
+            )
+        ),
+    ] = ""
     note: Annotated[str, Field(description="Remarks for the reader of the recipe.")] = ""
     page: Annotated[
         str, Field(description="Address from which a user gets the files of a set that leakbench cannot download.")
     ] = ""
+
+    @property
+    def preparations(self) -> tuple[str, ...]:
+        """What was computed from the private training data to prepare the inputs, each the start of a sentence."""
+        return tuple(filter(None, (self.private_preparation, getattr(self.format, "private_preparation", ""))))
 
     @classmethod
     def of_folder(cls, path: str) -> tuple[str, DatasetRecipe]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from leakbench.box import count_of, part_of
+from leakbench.box import count_of, not_covered, part_of
 from leakbench.core.leakage_points import LeakagePoint, after_rounds, point_name
 from leakbench.core.verdict_words import INCONCLUSIVE, NO_LEAK
 from leakbench.core.words import epsilon_text
@@ -151,6 +151,7 @@ def _box(cards: Sequence[Card], every: Sequence[Standing]) -> Bullets:
         (sum(map(bool, map(state, cards))), word) for state, word in ((outside, "not in the catalog"), (stale, "stale"))
     )
     caveats = [f"{part_of(n, len(cards), 'card')} {'is' if n == 1 else 'are'} {word}. " for n, word in states if n]
+    caveats += [f"{sentence} " for sentence in not_covered({card.dataset.name for card in cards})]
     return Bullets(
         (
             ("Claim: which defense leaks least to an attacker that knows it, and what does it cost in accuracy?",),

@@ -28,8 +28,8 @@ class PointEpsilon:
     least.
 
     Args:
-        valid: Epsilon before the training, for the worst unit: a client, or the example that the most clients hold. It is the
-            exact bound over the random draw of clients, against an observer that sees which clients take part. If the draw is
+        valid: Epsilon before the training, for the worst unit: a client, or the example that the most clients hold. It is a
+            bound over the random draw of clients, against an observer that sees which clients take part. If the draw is
             hidden and amplifies, `reason` says so. None if no guarantee follows.
         reason: The assumptions behind the number and the randomness that it uses. Without a guarantee it starts with `none: ` (or
             is `no round was trained`).
@@ -68,6 +68,7 @@ class Epsilon:
             or one client.
         by_tap: {`type-2` | `type-1` | `type-0`: Tap}.
         caveats: One sentence with a number for each difference between the training and the claim's assumptions.
+        not_covered: One sentence for each preparation of the data that no valid epsilon covers; none without a valid epsilon.
     """
 
     claimed: float | None
@@ -86,10 +87,11 @@ class Epsilon:
     without_draw: float | None = None
     realised: float | None = None
     realised_count: int | None = None
+    not_covered: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without infinity and NaN."""
-        return {**dataclasses.asdict(self), "caveats": list(self.caveats)}
+        return {**dataclasses.asdict(self), "caveats": list(self.caveats), "not_covered": list(self.not_covered)}
 
 
 def epsilon(

@@ -299,9 +299,9 @@ def _of_fixed(epsilons: Reals, weights: Reals, shifts: Reals, own: int) -> Reals
     and H is at most the sum of the suprema over S. With the person's outputs first, m_j = a_j + s_j and m'_j = a_j; the other way
     round, m_j = a_j and m'_j = a_j + s_j. Relative to m_j, N(0) is at most 2j or j away, and N(m'_j) at most j. Each supremum is at
     most H of N(j) against N(0), so that the bound is below that of a person with the largest J in every batch. With one example,
-    it is the exact divergence of `leakbench.privacy.pairs` (by advanced joint convexity, Balle, Barthe and Gaboardi, NeurIPS 2018,
-    Theorem 2). If fewer than B others exist, the first contributions are the person's for certain: a_j has fewer terms, and the
-    same distances hold.
+    it is the exact divergence of one release of `leakbench.privacy.pairs` (by advanced joint convexity, Balle, Barthe and Gaboardi,
+    NeurIPS 2018, Theorem 2). If fewer than B others exist, the first contributions are the person's for certain: a_j has fewer
+    terms, and the same distances hold.
 
     Args:
         weights: P(J = 0), P(J = 1), ...

@@ -168,7 +168,7 @@ def _added(epsilon: Reals, sigma: float, rate: float) -> Reals:
 
 
 def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, interval: float) -> float:
-    """Return the epsilon of `steps` Gaussian sums over a sample of fixed size without replacement; adjacency: zero-out.
+    """Return an upper bound of the epsilon of `steps` Gaussian sums over a sample of fixed size without replacement, zero-out.
 
     One sum is over m of n members, q = m / n, and zero replaces one unit's contribution x. Given all other members, the sample
     contains either the unit or, instead of it, another contribution y. The test is between P = (1-q) N(y) + q N(x) and Q =
@@ -176,6 +176,8 @@ def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, inte
     H_alpha(N(x) || (1-beta) N(y) + beta N(0)), which is largest at y = -x (a mixture of Gaussians on a line, with shifts of the
     same lengths, dominates any other: Choquette-Choo et al., ICLR 2024), and H(Q || P) is largest at y = x. The pair of Poisson
     sampling is too optimistic here, because y shows the attacker that the unit is absent.
+
+    For one sum, the bound is exact. For several it is above the epsilon of any y, since each y is worst in one direction only.
 
     Args:
         interval: Step of the grid of losses, which are rounded upwards.
@@ -185,7 +187,7 @@ def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, inte
 
 
 def composed_epsilon(mechanisms: Gaussians, delta: float, interval: float) -> float:
-    """Return the epsilon of different mechanisms together; adjacency: zero-out, for which every pair is known.
+    """Return an upper bound of the epsilon of different mechanisms together; adjacency: zero-out, for which every pair is known.
 
     Args:
         interval: Step of the grid of losses, which are rounded upwards.

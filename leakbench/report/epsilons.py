@@ -21,6 +21,7 @@ __all__ = [
     "epsilon_lines",
     "epsilons",
     "for_one_example",
+    "not_covered",
 ]
 
 WITHOUT_DRAW = "without the draw"
@@ -118,6 +119,11 @@ def caveats(summary: Summary) -> list[str]:
     return list(summary.epsilon.caveats or [])
 
 
+def not_covered(summary: Summary) -> list[str]:
+    """Return what no valid epsilon of a summary covers, a sentence each."""
+    return list(summary.epsilon.not_covered or [])
+
+
 def _observed(observer: str, found: EpsilonSummary | ObserverEpsilon) -> Observed:
     q, steps, times = found.q, found.steps, found.participations
     if isinstance(times, Mapping):
@@ -163,6 +169,8 @@ def epsilon_lines(found: Mapping[str, Any]) -> Iterator[str]:
         if at["without_draw"] is not None:
             most = "participation as often as possible in every round"
             yield f"    {WITHOUT_DRAW:<{WIDTH - 2}}  {_number(at['without_draw']):>{width}}  {most}"
+    for sentence in found.get("not_covered", ()):
+        yield f"  {sentence}"
 
 
 def _why(value: float | None, reason: str) -> str:

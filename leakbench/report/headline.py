@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from leakbench.core.leakage_points import LeakagePoint, after_rounds, listed, point_name
 from leakbench.core.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
 from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, RECOGNISED, Rate, upper_limit
-from leakbench.report.epsilons import audited_training, caveats, epsilons, for_one_example
+from leakbench.report.epsilons import audited_training, caveats, epsilons, for_one_example, not_covered
 from leakbench.report.verdicts import guaranteed
 from leakbench.report.words import number, why_unanswered
 from leakbench.storage.summary import Summary, Tap
@@ -350,7 +350,8 @@ def _epsilon(summary: Summary, audit: Audit | None, worst: str) -> str:
         valid = f"valid {released.valid} for one {epsilon.unit} in the released models{delta}"
     at = next((one for one in observed[1:] if one.observer == LeakagePoint.of(worst).tap), None)
     here = "" if at is None or at.valid == released.valid else f"{at.valid} at the {point_name(at.observer)}"
-    return f"Epsilon: {'; '.join(filter(None, (said, valid, here, audited, audited_training(summary))))}"
+    line = f"Epsilon: {'; '.join(filter(None, (said, valid, here, audited, audited_training(summary))))}"
+    return ". ".join([line, *(sentence.removesuffix(".") for sentence in not_covered(summary))])
 
 
 def _audited(audit: Audit) -> float:

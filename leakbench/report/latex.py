@@ -8,6 +8,7 @@ from dataclasses import replace
 from leakbench.core.leakage_points import point_name
 from leakbench.core.words import epsilon_text
 from leakbench.report.columns import BASELINE, PICKED, SUCCESS, VERDICT, VICTIMS, distance_columns, text_columns
+from leakbench.report.epsilons import not_covered
 from leakbench.report.words import number
 from leakbench.storage.summary import Summary
 
@@ -77,6 +78,7 @@ def latex_table(summaries: Sequence[Summary], settings: Sequence[Mapping[str, st
     accuracy, valid = summaries[0].accuracy, epsilon_text(summaries[0].epsilon.valid)
     facts = [] if several else [f"accuracy {number(accuracy)}", f"valid epsilon {valid}"]
     caption = f"Measured with leakbench: {', '.join([*same, *facts])}."
+    caption = " ".join([caption, *dict.fromkeys(s for summary in summaries for s in not_covered(summary))])
     columns = (
         "l" * (len(differ) + len(changed) + 1) + "".join("lr"[column.numeric] for column in measured) + "rr" * several
     )

@@ -17,7 +17,7 @@ from leakbench.report.audited import audit_command, audit_of
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.cards import cards
 from leakbench.report.columns import COUNTS, VERDICT, PointColumn, core_columns, page_columns, with_values
-from leakbench.report.epsilons import REALISED, WITHOUT_DRAW, Observed, caveats, epsilons
+from leakbench.report.epsilons import REALISED, WITHOUT_DRAW, Observed, caveats, epsilons, not_covered
 from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.gallery import galleries
@@ -222,6 +222,7 @@ def page_text(run: Finished) -> str:
         conspicuous=conspicuous(summary),
         epsilon=summary.epsilon,
         caveats=caveats(summary),
+        not_covered=not_covered(summary),
         claimed=claimed,
         observed=observed,
         observers=[point_name(line.observer) for line in observed],

@@ -36,7 +36,7 @@ from leakbench.report.columns import (
     has_texts,
     with_values,
 )
-from leakbench.report.epsilons import audit_details, caveats, compared, epsilons
+from leakbench.report.epsilons import audit_details, caveats, compared, epsilons, not_covered
 from leakbench.report.headline import STYLES, Headline, headline
 from leakbench.report.verdicts import verdicts
 from leakbench.report.words import batches, conspicuous, notes, number, over_rounds, training, warnings
@@ -232,6 +232,7 @@ def _epsilon_lines(summary: Summary) -> list[str]:
         *(f"  valid against an attacker at {_named(names)}: {text}" for text, names in same.items()),
         *(f"  {line}" for line in audit_details(summary)),
         *(f"  not as claimed: {sentence}" for sentence in caveats(summary)),
+        *(f"  {sentence}" for sentence in not_covered(summary)),
         *([f"  {UNTRAINED}"] if summary.rounds == 0 else []),
     ]
 

@@ -350,6 +350,7 @@ class EpsilonSummary(_Fields):
     sigma_effective: Number | None = None
     by_tap: dict[str, ObserverEpsilon] | None = None
     caveats: list[str] | None = None
+    not_covered: list[str] | None = None
     without_draw: Number | None = None
     realised: Number | None = None
     realised_count: Number | None = None

@@ -16,7 +16,7 @@ from leakbench.auditing.family import gaussian_epsilon
 from leakbench.core.errors import InputError
 from leakbench.privacy.accountants import ACCOUNTANTS, _divergence, best, moments_2017, pld, rdp
 from leakbench.privacy.mechanism import Mechanism, Mechanisms
-from leakbench.privacy.pairs import _of_fixed_size, gaussian_delta, visible_epsilon
+from leakbench.privacy.pairs import _of_fixed_size, gaussian_delta, sum_of, visible_epsilon
 from leakbench.privacy.renyi import by_quadrature, divergences
 
 DELTA = 1e-5
@@ -331,3 +331,31 @@ def test_45_million_steps_take_seconds() -> None:
     began = time.process_time()
     assert pld((Mechanism(6.0, 0.01, 45_000_000),), DELTA) == pytest.approx(137.5469625, rel=1e-9)
     assert time.process_time() - began < 60
+
+
+def _of_one_other(sigma: float, rate: float, other: float, steps: int, removed: bool) -> float:
+    """Return the epsilon of a sample of fixed size with a constant other contribution, by plain sums on a grid."""
+    shift, grain = 1 / sigma, 5e-3
+    z = np.linspace(-12 - 2 * shift, 12 + 2 * shift, 50_001)
+    shared = np.log1p(-rate) + stats.norm.logpdf(z, other * shift)
+    sides = [np.logaddexp(shared, math.log(rate) + stats.norm.logpdf(z, place)) for place in (shift, 0.0)]
+    upper, lower = sides if removed else sides[::-1]
+    losses = np.floor((upper - lower) / grain + 0.5).astype(int)
+    weights = np.bincount(losses - losses.min(), np.exp(upper))
+    total = sum_of(weights / weights.sum(), steps)
+    values = (np.arange(total.size) + steps * losses.min()) * grain
+
+    def excess(epsilon: float) -> float:
+        above = values > epsilon
+        return float(total[above] @ -np.expm1(epsilon - values[above])) - DELTA
+
+    return float(optimize.brentq(excess, 0, values[-1]))
+
+
+@pytest.mark.parametrize(("steps", "largest"), [(1, 3.7471), (100, 17.435)])
+def test_a_sample_of_fixed_size_is_exact_once_and_an_upper_bound_after_composition(steps: int, largest: float) -> None:
+    """sigma 1, q = .1: no constant contribution of the other members reaches the bound of 18.05 for 100 releases."""
+    bound = pld((Mechanism(1.0, 0.1, steps, "fixed"),), DELTA)
+    found = [_of_one_other(1.0, 0.1, y, steps, removed) for y in (-1, 0, 1) for removed in (True, False)]
+    assert max(found) == pytest.approx(largest, rel=1e-3)
+    assert bound == pytest.approx(largest, rel=1e-3) if steps == 1 else bound > 1.03 * max(found)

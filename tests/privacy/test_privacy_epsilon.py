@@ -403,3 +403,18 @@ def test_other_noise_does_not_add_to_noise_shared_with_another_release() -> None
     loud = Fact("noise", std=4000.0)
     for server in ((CLIP, COUNTED, loud), (CLIP, loud, COUNTED)):
         assert valid({"server": server}, "client").sigma_effective == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_control_variates_let_no_fixed_cohort_amplify(groups: int) -> None:
+    """With noise at the server only, what other clients send depends on earlier cohorts, so each round counts as seen."""
+    if groups == 1:
+        fixed = valid(FED_SDP, "client", client_sampling="fixed", control_variates=True)
+        assert fixed.valid == pytest.approx(pld((Mechanism(6.0, 0.1, 100, "visible"),), 1e-5), rel=1e-9)
+        assert "the observer sees it; zero-out adjacency" in fixed.reason and "hidden" not in fixed.reason
+        hidden = valid(FED_SDP, "client", client_sampling="fixed")
+        assert hidden.valid is not None and fixed.valid is not None and hidden.valid < fixed.valid
+        assert hidden.valid == pytest.approx(pld((Mechanism(6.0, 0.1, 100, "fixed"),), 1e-5), rel=1e-9)
+    # Clients of a Poisson cohort are independent of each other, so that it stays hidden.
+    poisson = [valid(FED_SDP, "client", groups=groups, control_variates=scaffold) for scaffold in (False, True)]
+    assert poisson[0].valid == poisson[1].valid and "hidden from the observer" in poisson[1].reason
