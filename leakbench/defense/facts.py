@@ -325,7 +325,10 @@ def _large(probe: FactProbe, members: int, copies: int = 1) -> Signal:
 def _repeated(update: Signal, cohort: int) -> Signal:
     """Repeat one client's update for a cohort, with one element of each tensor: no transform of a server reads shapes."""
     lanes = torch.zeros(cohort, dtype=torch.int64)
-    small = {n: g.flatten(2)[lanes, :, :1].reshape(cohort, 1, *[1] * (g.dim() - 2)) for n, g in update.grads.items()}
+    small = {
+        n: g.reshape(*g.shape[:2], -1)[lanes, :, :1].reshape(cohort, 1, *[1] * (g.dim() - 2))
+        for n, g in update.grads.items()
+    }
     memory = {n: m[lanes] for n, m in update.memory.items()}
     scale = None if update.sensitivity is None else update.sensitivity[lanes]
     return dataclasses.replace(update, grads=small, memory=memory, sensitivity=scale, zeroed={}).gathered(cohort)

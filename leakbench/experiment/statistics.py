@@ -23,10 +23,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
+from leakbench.core.errors import InputError
 from leakbench.core.types import Network, Parameters
 from leakbench.core.working_copy import copied
 from leakbench.federated.view import Public
-from leakbench.models.batch_norm import MEAN, VARIANCE, BatchNorm, batch_moments, in_client_mode
+from leakbench.models.batch_norm import MEAN, NO_MOMENTUM, VARIANCE, BatchNorm, batch_moments, in_client_mode
 
 __all__ = ["attacker_network", "attacker_statistics", "proxy_statistics", "solved_statistics"]
 
@@ -116,6 +117,8 @@ def solved_statistics(network: Network, after: Parameters, like: Tensor) -> Para
         layer, _, kind = name.rpartition(".")
         if kind in (MEAN, VARIANCE):
             momentum, n = layers[layer].momentum, counts[name]
+            if momentum is None:
+                raise InputError(NO_MOMENTUM)
             batch = (new - (1 - momentum) * old[name]) / momentum
             solved[name] = batch if kind == MEAN else batch * (n - 1) / n
     return solved

@@ -23,6 +23,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.rng import generators
 from leakbench.core.typed import typed_arguments
 from leakbench.core.types import Clock, Network, Signal
+from leakbench.core.working_copy import copied
 from leakbench.defense import Defense
 from leakbench.engine.side_by_side import pieces_of, side_by_side
 from leakbench.federated.client import Examples, client_update, runs_apart
@@ -40,6 +41,7 @@ from leakbench.flower.messages import (
 )
 from leakbench.flower.mods import check_stations, resolve_defense
 from leakbench.models import one_hot
+from leakbench.models.conversion import convert_parts
 
 __all__ = ["Batches", "InProcessGrid", "Probe", "ProbeStrategy", "TapGrid", "VectorisedGrid", "context_of_server"]
 
@@ -213,7 +215,7 @@ class VectorisedGrid(InProcessGrid):
                 "model: PyTorch's batch normalisation in train mode cannot be vectorised; expected model.eval(), group"
                 " normalisation, or leakbench.models.batch_norm.BatchNorm"
             )
-        self.model, self.batches, self.learning_rate = model, batches, learning_rate
+        self.model, self.batches, self.learning_rate = convert_parts(copied(model)), batches, learning_rate
         self.classes, self.seed = classes, seed
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -272,6 +274,7 @@ class VectorisedGrid(InProcessGrid):
             )
         statistics = [name for name, _ in self.model.named_buffers() if name in sent]
         tensors = {name: torch.from_numpy(sent[name]) for name in (*names, *statistics)}
+        tensors |= {name: tensors[name].reshape(p.shape) for name, p in self.model.named_parameters()}
         return Network(self.model, {n: tensors[n] for n in names}, memory={n: tensors[n] for n in statistics})
 
     def _record(self, sent: Arrays, network: Network, update: Signal, lane: int, steps: int) -> ArrayRecord:
@@ -279,7 +282,8 @@ class VectorisedGrid(InProcessGrid):
         arrays: Arrays = {}
         for name, array in sent.items():
             if name in update.grads:
-                arrays[name] = (network.parameters[name] + update.grads[name][lane, 0]).numpy()
+                trained = network.parameters[name] + update.grads[name][lane, 0]
+                arrays[name] = trained.numpy().reshape(array.shape)
             elif name in update.memory and not is_parameter(name, array):
                 arrays[name] = update.memory[name][lane, 0].numpy()
             else:

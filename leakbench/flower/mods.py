@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
@@ -162,14 +163,15 @@ class DefenseMod:
     def defended(self, received: Arrays, trained: Arrays, clock: Clock, rng: torch.Generator) -> Arrays:
         """Return what the client sends instead of `trained`."""
         names = [n for n, array in trained.items() if is_parameter(n, array, self.buffers)]
-        before = {n: torch.from_numpy(received[n]) for n in names}
+        # A parameter without an axis gets one: transforms flatten every parameter.
+        before = {n: torch.from_numpy(np.atleast_1d(received[n])) for n in names}
         empty = torch.zeros(
             1, 0
         )  # A station of whole updates gets no examples, and only the parameters of the network.
         local = Local(Network(nn.Module(), dict(before)), empty, empty)
-        moved = {n: (torch.from_numpy(trained[n]) - before[n])[None, None] for n in names}
+        moved = {n: (torch.from_numpy(np.atleast_1d(trained[n])) - before[n])[None, None] for n in names}
         sent = apply(self.defense.client, Signal(moved, local=local), clock, (rng,)).grads
-        return {**trained, **{n: (before[n] + sent[n][0, 0]).numpy() for n in names}}
+        return {**trained, **{n: (before[n] + sent[n][0, 0]).numpy().reshape(trained[n].shape) for n in names}}
 
 
 def check_stations(defense: Defense, name: str, without: tuple[str, ...]) -> None:

@@ -35,6 +35,12 @@ __all__ = [
 RECURRENT = (nn.RNN, nn.GRU, nn.RNNCell, nn.GRUCell, nn.LSTMCell)
 """Layers that add to their first state in place, which `torch.func` allows only for a state that depends on the input."""
 
+EQUALS: Mapping[type[nn.Module], Callable[[Any, Tensor], Tensor]] = {
+    nn.Hardsigmoid: lambda module, x: nn.functional.relu6(x + 3) / 6,
+    nn.RReLU: lambda module, x: nn.functional.leaky_relu(x, (module.lower + module.upper) / 2),
+}
+"""{activation without a second derivative or a rule of `torch.func`: the same function, in eval mode}."""
+
 HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """Modules whose parts run, or are indexed, in the order in which they are listed."""
 
@@ -93,6 +99,7 @@ def convert_parts(model: nn.Module, field: str = "model") -> nn.Module:
     """Return a network, changed in place, whose parts `torch.func` differentiates; it computes the same.
 
     Weights that a hook computes before each pass (`weight_norm`, `spectral_norm`, pruning) are computed when they are read.
+    Activations of `EQUALS` are computed by other functions.
     Parameters without an axis get one of length one, since every parameter is flattened somewhere; the network still reads them
     without it.
 
@@ -113,14 +120,16 @@ def convert_parts(model: nn.Module, field: str = "model") -> nn.Module:
             computed = _computed_weight(hook)
             if computed is not None:
                 del module._forward_pre_hooks[key]
-                _compute(module, *computed)
+                _change(module, computed[0], property(computed[1]))
         for own, p in list(module._parameters.items()):
             if p is not None and p.is_complex():
                 place = f"{name}.{own}" if name else own
                 raise InputError(f"{field}: the parameter {place!r} has complex numbers, expected real ones")
             if p is not None and p.dim() == 0:
                 module._parameters[own] = nn.Parameter(p.detach().reshape(1), p.requires_grad)
-                _compute(module, own, partial(_scalar, own))
+                _change(module, own, property(partial(_scalar, own)))
+        if type(module) in EQUALS:
+            _change(module, "forward", EQUALS[type(module)])
         if isinstance(module, RECURRENT):
             module.register_forward_pre_hook(_with_first_state, with_kwargs=True)
     return model
@@ -135,11 +144,11 @@ def _computed_weight(hook: Any) -> tuple[str, Callable[[nn.Module], Tensor]] | N
     return (hook._tensor_name, hook.apply_mask) if isinstance(hook, BasePruningMethod) else None
 
 
-def _compute(module: nn.Module, name: str, function: Callable[[nn.Module], Tensor]) -> None:
-    """Let an attribute of a module be computed each time that it is read."""
+def _change(module: nn.Module, name: str, value: Any) -> None:
+    """Give a module a class of its own, in which one attribute has another value, such as a property."""
     vars(module).pop(name, None)
     kind = type(module)
-    module.__class__ = type(kind.__name__, (kind,), {name: property(function), "__module__": kind.__module__})
+    module.__class__ = type(kind.__name__, (kind,), {name: value, "__module__": kind.__module__})
 
 
 def _scalar(name: str, module: nn.Module) -> Tensor:

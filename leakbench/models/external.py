@@ -20,11 +20,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.extras import need
 from leakbench.core.hashes import content_hash
 from leakbench.core.imported import failing_as, import_function
+from leakbench.core.types import Parameters
 from leakbench.core.working_copy import protect
 from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.conversion import (
@@ -155,10 +158,10 @@ class ExternalNetwork:
                 f"{field}: {self.builder!r} returned {type(model).__name__}, expected a torch.nn.Module with parameters that are"
                 " trained"
             )
-        model = unwrapped_model(model)
+        made = unwrapped_model(model)
         if self.weights is not None:
-            _load(model, self.weights, field)
-        return model
+            _load(made, self.weights, field)
+        return made
 
     def built(self, shape: Shape, classes: int, field: str = "model") -> nn.Module:
         """Return the network prepared for attacks, in eval mode in float32.
@@ -172,7 +175,8 @@ class ExternalNetwork:
             field: The option that names the network, for the message.
 
         Raises:
-            InputError: As `pinned` and `made`, and for a network that does not return logits (n, classes) for inputs (n, *shape).
+            InputError: As `pinned`, `made` and `convert_parts`, and for a network that does not return logits (n, classes) for
+                inputs (n, *shape), or whose gradient cannot be differentiated.
         """
         self.pinned(field)
         model = self.made(shape, classes, field).cpu().float().eval()
@@ -203,6 +207,8 @@ class ExternalNetwork:
                 " each example alone, or batch normalisation"
             )
         protect(model, x)
+        with failing_as(f"{field}: the gradient of {self.builder!r} cannot be computed and differentiated"):
+            _differentiate(model, x)
         order_layers(model, x)
         return with_shape(model, shape)
 
@@ -221,6 +227,23 @@ class ExternalNetwork:
                     f"init: got {init!r}, which has no rule for {name!r}, a {type(module).__name__} of {str(self)!r}; expected"
                     " default"
                 )
+
+
+def _differentiate(model: nn.Module, x: Tensor) -> None:
+    """Compute the gradient of one example (1, *s) under `torch.func`, and differentiate it by the input, as a search does."""
+    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    saved = dict(model.named_buffers())
+
+    def loss(parameters: Parameters, one: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):  # Fused attention cannot be differentiated twice.
+            logits: Tensor = functional_call(model, {**saved, **parameters}, (one,))
+        return -logits.log_softmax(1).mean()
+
+    inputs = x[None].clone().requires_grad_()
+    gradients = vmap(grad(loss), in_dims=(None, 0))(trained, inputs)
+    total = torch.stack([g.square().sum() for g in gradients.values()]).sum()
+    if total.requires_grad:
+        torch.autograd.grad(total, inputs, allow_unused=True)
 
 
 def _equal(some: Tensor, others: Tensor) -> bool:

@@ -107,7 +107,8 @@ class Fishing:
                 threshold, or if all public examples or none are of class c. Without a bias: if the features of a public example
                 sum to zero or less.
         """
-        layer, answering = (find(network.model, public.inputs.shape[1:]) for find in (last_layer, classifier_of))
+        shape = public.inputs.shape[1:]
+        layer, answering = last_layer(network.model, shape), classifier_of(network.model, shape)
         if layer is None or answering is None or answering.weight != f"{layer}weight":
             raise InputError(
                 "fishing: it rewrites the last linear layer, and this network has none that is trained and answers with the class;"
