@@ -18,7 +18,7 @@ from answers_figures import SERVER_KNOWS, at_updates, flower_figure, malicious_f
 from leakbench.core.leakage_points import point_name
 from leakbench.core.scripts import markdown_table, one_line
 from leakbench.core.verdict_words import FAILED, LEAKING
-from leakbench.frontier.answer import epsilon_text, setting_of
+from leakbench.frontier.answer import epsilon_or_reason, setting_of
 from leakbench.frontier.choose import CHOICE, Choice, Requirements, chosen, main_rows, refusals
 from leakbench.frontier.frontier import store_of
 from leakbench.reproduce.columns import text_of
@@ -161,7 +161,7 @@ def nearest(choice: Choice) -> str:
     low = ", too low to be usable" if choice.best is None else ""
     return (
         f"Most accurate without a significant leak: {setting_of(row)}, accuracy {share(row, 'trained_accuracy')}{low}, "
-        f"identification {share(row, 'identified')}, valid epsilon {epsilon_text(row['epsilon_valid'])}."
+        f"identification {share(row, 'identified')}, valid epsilon {epsilon_or_reason(row['epsilon_valid'])}."
     )
 
 
@@ -177,7 +177,7 @@ def limits(frontier: pd.DataFrame, choice: Choice) -> str:
     return (
         f"Usable (accuracy of at least {text_of(least)}) with the smallest epsilon: {setting_of(row)}, accuracy "
         f"{share(row, 'trained_accuracy')}, identification {share(row, 'identified')}, valid epsilon "
-        f"{epsilon_text(row['epsilon_valid'])}."
+        f"{epsilon_or_reason(row['epsilon_valid'])}."
     )
 
 
@@ -203,7 +203,7 @@ def flower(rows: pd.DataFrame) -> Answer:
     arrival = (
         ""
         if local is None
-        else f" {local['wrapper']}: valid epsilon {epsilon_text(local['valid arrival'])} against the server."
+        else f" {local['wrapper']}: valid epsilon {epsilon_or_reason(local['valid arrival'])} against the server."
     )
     return Answer(
         "Does Flower's DP wrapper hide my clients from the server?",

@@ -19,7 +19,7 @@ import pandas as pd
 from leakbench.box import range_of
 from leakbench.core.scripts import one_line
 from leakbench.core.verdict_words import LEAKING
-from leakbench.frontier.answer import epsilon_text
+from leakbench.frontier.answer import epsilon_or_reason
 from leakbench.frontier.choose import main_rows, refusals
 from leakbench.frontier.frontier import points_in, store_of
 from leakbench.overview import Row as DefenseRow
@@ -172,7 +172,7 @@ def sizes(rows: pd.DataFrame, what: str) -> str:
 
 def epsilon(value: str) -> str:
     """Return an epsilon without more digits than a reader needs."""
-    return value if value == "none" else epsilon_text(value)
+    return value if value == "none" else epsilon_or_reason(value)
 
 
 def printed_epsilons(inputs: Inputs) -> Finding:

@@ -166,7 +166,8 @@ def _with_first_state(module: nn.Module, given: tuple[Any, ...], named: dict[str
         single = x.dim() == (2 if isinstance(module, nn.RNNBase) else 1)
         rows = () if single else (x.shape[int(not module.batch_first) if isinstance(module, nn.RNNBase) else 0],)
         layers = (module.num_layers * (1 + module.bidirectional),) if isinstance(module, nn.RNNBase) else ()
-        zeros = x.new_zeros(*layers, *rows, module.hidden_size)
+        hidden: Any = module.hidden_size
+        zeros = x.new_zeros((*layers, *rows, hidden))
         state = (zeros, zeros) if isinstance(module, nn.LSTMCell) else zeros
     moved = tree_map(lambda t: t + x.new_zeros(()), state)  # Zeros like an input are batched as the input is.
     return (x, moved), {}
@@ -236,5 +237,5 @@ def order_layers(model: nn.Module, x: Tensor) -> list[str]:
             part: min((places[n] for n in places if n.startswith(f"{inner}{part}.")), default=len(places))
             for part in module._modules
         }
-        module._modules = OrderedDict(sorted(module._modules.items(), key=lambda part, f=firsts: f[part[0]]))
+        module._modules = OrderedDict((part, module._modules[part]) for part in sorted(firsts, key=firsts.__getitem__))
     return order

@@ -131,7 +131,9 @@ def _classifier(key: _Key) -> Classifier | None:
             found = torch.autograd.grad(example @ v, list(trained.values()), retain_graph=True, allow_unused=True)
             slopes.append({n: _features(g, v) for n, g in zip(trained, found, strict=True)})
         by_example.append({n: _agreeing(slopes[0][n], slopes[1][n]) for n in trained})
-    features = {n: [one[n] for one in by_example] for n in trained if all(one[n] is not None for one in by_example)}
+    features = {
+        n: agreed for n in trained if len(agreed := [h for one in by_example if (h := one[n]) is not None]) == PROBES
+    }
     last = sorted(features, key=lambda n: max(run.uses[n]))
     weights = [n for n in last if trained[n].dim() > 1 and any(bool(h.any()) for h in features[n])]
     biases = [n for n in last if trained[n].dim() == 1 and all(bool(h > 0) for h in features[n])]
@@ -296,7 +298,9 @@ def uses_of(results: Any, tensors: Parameters) -> dict[str, list[int]]:
     known = set(nodes)
     while nodes:
         node = nodes.pop()
-        for inner, _ in () if node is None else node.next_functions:
+        if node is None:
+            continue
+        for inner, _ in node.next_functions:
             name = names.get(id(getattr(inner, "variable", None)))
             if name is not None:
                 uses.setdefault(name, []).append(node._sequence_nr())
