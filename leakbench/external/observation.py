@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 
 from leakbench.core.imported import reason_of
-from leakbench.core.types import Parameters
+from leakbench.core.types import Parameters, plain_tensor
 from leakbench.core.working_copy import working_copies
 from leakbench.external.network import keeps_statistics, mixes_batch, mode_of
 from leakbench.models.conversion import unwrapped_model
@@ -24,12 +24,14 @@ __all__ = [
     "UNROLLED",
     "Loss",
     "ObservedBatches",
+    "PrivateGradients",
     "StepHook",
     "learning_rates",
     "observe",
     "observed_here",
     "observing",
     "on_gradient",
+    "private_gradients",
     "record_batch",
     "unrolled_settings",
     "unusual_settings",
@@ -51,6 +53,8 @@ PLAIN: dict[str, dict[str, Any]] = {
 """{optimizer of PyTorch: the settings of the steps that an attacker unrolls, without those of `unrolled_settings`}."""
 
 MIXED = "batch normalisation in train mode takes its statistics from the whole batch, so that no single example has a gradient"
+
+UNLEFT = "Opacus left no gradients of single examples, as with ghost clipping"
 
 LONGEST = 200
 """Characters of a user's error that are repeated."""
@@ -182,6 +186,53 @@ def _example_gradients(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) ->
             trained, x.detach().clone(), y.detach().clone(), buffers, each
         )
     return {name: g.detach().cpu() for name, g in found.items()}
+
+
+@dataclass(frozen=True)
+class PrivateGradients:
+    """The gradients of single examples that Opacus left at the parameters.
+
+    Args:
+        examples: {key of a parameter: (B, *p)}; {} for none.
+        first: Number of observed examples of the step before the first of these, which are in an earlier physical batch; None if
+            not all of these were observed.
+        note: Reason why they are left out; empty if they exist, or if Opacus is not used.
+    """
+
+    examples: dict[Any, Tensor] = field(default_factory=dict)
+    first: int | None = 0
+    note: str = ""
+
+
+def private_gradients(parameters: Mapping[Any, Tensor], labels: Sequence[Tensor]) -> PrivateGradients:
+    """Return the gradients of single examples that Opacus left in a step.
+
+    After virtual steps, as of its `BatchMemoryManager`, they are those of the last physical batch. Several backward passes
+    without a step leave a list of them.
+
+    Args:
+        parameters: {key: parameter} of the trained parameters of an optimizer.
+        labels: The observed labels of each physical batch of the step; () if none were observed.
+    """
+    left = {key: getattr(p, "grad_sample", None) for key, p in parameters.items()}
+    if not any(hasattr(p, "grad_sample") for p in parameters.values()):
+        return PrivateGradients()
+    found: dict[Any, Tensor] = {}
+    for key, sample in left.items():
+        several = sample if isinstance(sample, list) else [sample]
+        if not several or not all(isinstance(one, Tensor) for one in several):
+            return PrivateGradients(note=UNLEFT)
+        found[key] = torch.cat([plain_tensor("grad_sample", str(key), one).cpu() for one in several])
+    rows, *others = {len(sample) for sample in found.values()}
+    sizes = [0]
+    for one in reversed(labels):
+        sizes.append(sizes[-1] + len(one))
+    if labels and not others and rows > sizes[-1]:
+        return PrivateGradients(found, None)
+    if others or (labels and rows not in sizes):
+        counts = " and ".join(map(str, sorted({rows, *others})))
+        return PrivateGradients(note=f"Opacus left gradients of {counts} examples, which are no whole observed batches")
+    return PrivateGradients(found, sizes[-1] - rows if labels else 0)
 
 
 def learning_rates(optimizer: Optimizer) -> set[float]:

@@ -34,9 +34,11 @@ from leakbench.external.observation import (
     UNROLLED,
     Loss,
     ObservedBatches,
+    PrivateGradients,
     StepHook,
     learning_rates,
     on_gradient,
+    private_gradients,
     record_batch,
     unrolled_settings,
     unusual_settings,
@@ -107,7 +109,7 @@ class RecordedTraining:
         before: {name: array} of parameters and buffers at the start of the block, then as the first step found them.
         steps: The steps.
         gradient: {p: (*p)}, the gradient of the first step.
-        samples: {p: (B, *p)}, gradients of its single examples that Opacus left; {} for none.
+        private: Gradients of its single examples that Opacus left.
         after: {p: (*p)} after the last step so far.
         mode: Mode of the model in the first step, `eval` or `train`.
         mixes: Whether no single example had a gradient, see `network.mixes_batch`.
@@ -119,7 +121,7 @@ class RecordedTraining:
     before: Parameters = field(default_factory=dict)
     steps: list[OptimizerStep] = field(default_factory=list)
     gradient: Parameters = field(default_factory=dict)
-    samples: Parameters = field(default_factory=dict)
+    private: PrivateGradients = field(default_factory=PrivateGradients)
     after: Parameters = field(default_factory=dict)
     mode: str = "eval"
     mixes: bool = False
@@ -165,7 +167,8 @@ def _hooks(
             set(parameters), inputs, labels, type(optimizer).__name__, learning_rates(optimizer), odd, regular
         )
         if not heard.steps:
-            heard.gradient, heard.samples = _gradients(parameters), _samples(parameters)
+            heard.gradient = _gradients(parameters)
+            heard.private = private_gradients({n: p for n, p in parameters.items() if p.requires_grad}, labels)
             heard.mode, heard.mixes = mode_of(model), mixes_batch(model)
             heard.before = _first_state(model, heard)
         heard.steps.append(step)
@@ -227,7 +230,8 @@ def _join(heard: RecordedTraining, optimizer: Optimizer, parameters: Mapping[str
     step = heard.steps[-1]
     if len(heard.steps) == 1:
         heard.gradient |= _gradients(parameters)
-        heard.samples = {}
+        if heard.private.examples:
+            heard.private = PrivateGradients(note="several optimizers share the gradients of single examples of Opacus")
     step.names |= set(parameters)
     step.rates |= learning_rates(optimizer)
     step.odd = step.odd or _odd(optimizer)
@@ -257,13 +261,6 @@ def _gradients(parameters: Mapping[str, Any]) -> Parameters:
     """Return {p: (*p)}; zeros for a parameter that the loss did not reach."""
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
     return _copied({name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in trained.items()})
-
-
-def _samples(parameters: Mapping[str, Any]) -> Parameters:
-    """Return {p: (B, *p)} that Opacus left at every trained parameter; {} if it did not."""
-    samples = {name: getattr(p, "grad_sample", None) for name, p in parameters.items() if p.requires_grad}
-    found = {name: sample for name, sample in samples.items() if isinstance(sample, Tensor)}
-    return _copied(found) if len(found) == len(samples) else {}
 
 
 @dataclass
@@ -321,7 +318,7 @@ class Probe:
     @property
     def examples(self) -> Parameters:
         """{p: (B, *p)}, single examples' gradients in the first step, from Opacus or `observe`; {} for neither."""
-        return self.heard.samples or self.observed.examples
+        return self.heard.private.examples or self.observed.examples
 
     @typed_arguments
     def leak(
@@ -382,8 +379,9 @@ class Probe:
         self._check()
         with unchanged(self.model):
             points = self._points(options.with_public(options()), shape, classes, victims, normalise, batch)
-            if "type-2" not in points and self.observed.note:
-                warnings.warn(f"type-2 is left out: {self.observed.note}", stacklevel=2)
+            note = self.heard.private.note or self.observed.note
+            if "type-2" not in points and note:
+                warnings.warn(f"type-2 is left out: {note}", stacklevel=2)
             for point in points.values():
                 warn(*point, stacklevel=3)
             return attack_traces(points, None if out is None else Path(out), options.names, "leakbench.probe")
@@ -452,20 +450,22 @@ class Probe:
         traced = partial(Trace, model, shape=shape, classes=classes, before=heard.before, normal=normal)
         traces: list[Trace] = []
 
-        def truth(steps: int, count: int) -> tuple[Tensor, Tensor] | None:
-            """Return the first `count` observed examples of so many steps; None if not all were observed."""
+        def truth(steps: int, count: int, first: int = 0) -> tuple[Tensor, Tensor] | None:
+            """Return `count` observed examples of so many steps from the `first` on; None if not all were observed."""
             seen = heard.steps[:steps]
-            if not all(step.batch for step in seen) or sum(step.batch for step in seen) < count:
+            if not all(step.batch for step in seen) or sum(step.batch for step in seen) < first + count:
                 return None
-            inputs = torch.cat([x for step in seen for x in step.inputs])[:count].float()
-            labels = torch.cat([y for step in seen for y in step.labels])[:count]
+            inputs = torch.cat([x for step in seen for x in step.inputs])[first : first + count].float()
+            labels = torch.cat([y for step in seen for y in step.labels])[first : first + count]
             return undo_normal(inputs, normal, "probe", CURE), labels
 
         if examples and not heard.mixes:
             many = min(victims, len(next(iter(examples.values()))))
             each: list[Named] = [{name: g[v] for name, g in examples.items()} for v in range(many)]
             alone = Training(mode=heard.mode)
-            traces.append(traced(each, training=alone, tap="type-2", truth=truth(1, many)))
+            first = heard.private.first
+            behind = None if first is None else truth(1, many, first)
+            traces.append(traced(each, training=alone, tap="type-2", truth=behind))
             _ = traces[0].inputs, traces[0].view
         training = self._training(batch)
         update = heard.gradient if training.learning_rate is None else heard.added

@@ -26,13 +26,16 @@ from leakbench.core.untrusted import said
 from leakbench.external.trace import TAPS
 from leakbench.storage.atomic import write_bytes
 
-__all__ = ["REBUILT", "Leak", "Named", "leak_files", "leaked_rounds", "read_leaks", "write_leak"]
+__all__ = ["FIRST", "REBUILT", "Leak", "Named", "leak_files", "leaked_rounds", "read_leaks", "write_leak"]
 
 Named: TypeAlias = Mapping[str, NDArray[Any]]
 """{name: array}."""
 
 SENT = "sent"
 """The folder of the arrays that the server sent, and the key of their hash in a header."""
+
+FIRST = "first-sample"
+"""Key in a header of the number of observed examples before the first whose gradient Opacus left, or `unknown`; missing for 0."""
 
 REBUILT = "rebuilt.safetensors"
 """The file of the reconstructions."""

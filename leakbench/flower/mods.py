@@ -31,13 +31,15 @@ from leakbench.defense import Defense
 from leakbench.defense.transform import apply
 from leakbench.external.observation import (
     ObservedBatches,
+    PrivateGradients,
     learning_rates,
     observed_here,
     observing,
     on_gradient,
+    private_gradients,
     unusual_settings,
 )
-from leakbench.flower.leaks import Leak, write_leak
+from leakbench.flower.leaks import FIRST, Leak, write_leak
 from leakbench.flower.messages import (
     Arrays,
     arrays_of,
@@ -353,14 +355,14 @@ class RecordedSteps:
 
     Args:
         gradients: (id of a parameter, gradient) of each first step, in the order of the optimizer's parameters.
-        samples: The same for the gradients of single examples (B, *p) that Opacus left in the first step.
+        samples: The gradients of single examples that Opacus left in the first step, by id.
         count: Number of steps.
         header: Name and settings of the optimizer.
         rates: Learning rates of all groups and steps.
     """
 
     gradients: list[list[tuple[int, Tensor]]] = field(default_factory=list)
-    samples: list[tuple[int, Tensor]] = field(default_factory=list)
+    samples: PrivateGradients = field(default_factory=PrivateGradients)
     count: int = 0
     header: dict[str, str] = field(default_factory=dict)
     rates: set[float] = field(default_factory=set)
@@ -381,8 +383,7 @@ def _recording(most: int, observed: ObservedBatches) -> Iterator[RecordedSteps]:
         moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if steps.count == 0:
             steps.header = _settings(optimizer)
-            samples = [(id(p), getattr(p, "grad_sample", None)) for p in moved]
-            steps.samples = [(i, _kept(s)) for i, s in samples if isinstance(s, Tensor)]
+            steps.samples = private_gradients({id(p): p for p in moved}, observed.labels)
         if steps.count < most:
             steps.gradients.append([(id(p), _kept(p.grad)) for p in moved])
         steps.rates |= learning_rates(optimizer)
@@ -418,7 +419,7 @@ def _arrays(observed: ObservedBatches, steps: RecordedSteps, sent: Arrays) -> Ar
     found: Parameters = {f"example/{name}": g for name, g in observed.examples.items()}
     if steps.gradients:
         names = _names(steps.gradients[0], observed, sent)
-        found |= {f"sample/{names[i]}": s for i, s in steps.samples if i in names}
+        found |= {f"sample/{names[i]}": s for i, s in steps.samples.examples.items() if i in names}
         for step, gradients in enumerate(steps.gradients):
             found |= {f"step{step}/{names[i]}": g for i, g in gradients if i in names}
     for kind, several in (("inputs", observed.inputs), ("labels", observed.labels)):
@@ -438,7 +439,12 @@ def _names(gradients: list[tuple[int, Tensor]], observed: ObservedBatches, sent:
 
 
 def _header(observed: ObservedBatches, steps: RecordedSteps) -> dict[str, str]:
-    words = {"note": observed.note, "fault": observed.fault, "victim-mode": observed.mode}
+    words = {
+        "note": steps.samples.note or observed.note,
+        "fault": observed.fault,
+        "victim-mode": observed.mode,
+        FIRST: "unknown" if steps.samples.first is None else str(steps.samples.first or ""),
+    }
     several = {"learning-rates": json.dumps(sorted(steps.rates))} if len(steps.rates) > 1 else {}
     return {
         **steps.header,

@@ -20,7 +20,7 @@ from leakbench.external.network import Normal, frozen, undo_normal
 from leakbench.external.observation import UNROLLED
 from leakbench.external.trace import Trace, Training
 from leakbench.federated.optimizer import linear_steps
-from leakbench.flower.leaks import Leak, Named, read_leaks
+from leakbench.flower.leaks import FIRST, Leak, Named, read_leaks
 from leakbench.storage.store import tensor_hash
 
 __all__ = ["TrainingOptions", "trace_at"]
@@ -260,6 +260,8 @@ def _truth(
     """Return the observed inputs (V, M, *s) in [0, 1] and labels (V, M); None if a client observed nothing."""
     if any(probe is None or "inputs/0" not in probe.arrays for probe in probes):
         return None
+    if tap == "type-2" and any(probe is not None and probe.said.get(FIRST) == "unknown" for probe in probes):
+        return None
     pairs = [_observed(probe, tap) for probe in probes if probe is not None]
     for x, y in pairs:
         if tuple(x.shape[1:]) != shape:
@@ -277,7 +279,11 @@ def _observed(probe: Leak, tap: str) -> tuple[Tensor, Tensor]:
         torch.cat([torch.from_numpy(probe.arrays[f"{kind}/{step}"]) for step in range(steps)])
         for kind in ("inputs", "labels")
     )
-    return (x[:1], y[:1]) if tap == "type-2" else (x, y)
+    if tap != "type-2":
+        return x, y
+    own = any(name.startswith(SINGLE[0]) for name in probe.arrays)
+    first = 0 if own else int(probe.said.get(FIRST, "0"))
+    return x[first : first + 1], y[first : first + 1]
 
 
 def _with_names(model: nn.Module, leak: Leak) -> Leak:
