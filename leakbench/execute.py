@@ -20,7 +20,7 @@ from leakbench.data.partition import Partition
 from leakbench.data.words import WORDS, words_of
 from leakbench.experiment.attack_time import AttackTime
 from leakbench.experiment.conspicuous import conspicuous_of
-from leakbench.experiment.rehearsal import rehearse
+from leakbench.experiment.rehearsal import refuse_views, rehearse
 from leakbench.experiment.stage_attack import CellLeak, Judge, attack_leak
 from leakbench.experiment.stage_train import fresh_network, leaked_model, train_federation
 from leakbench.experiment.victims import Sent, sent_to_clients
@@ -68,6 +68,8 @@ def execute(cell: Cell, run: Run, progress: Progress) -> Summary:
             working("rehearsal of the attack", None)
             rehearse(cell, partition, lambda tap: _sent(cell, run, None, tap), lambda: working("", None))
         train_federation(cell, run, partition, progress)
+    elif not run.manifest["files"]:
+        refuse_views(cell, partition, lambda tap: _sent(cell, run, None, tap))
     clock = AttackTime(s.budget, run, s.victims * len(s.leaks) * len(s.taps))
     for rounds in s.leaks:
         for tap in s.taps:

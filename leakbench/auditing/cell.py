@@ -26,6 +26,7 @@ from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Progress, unreported
 from leakbench.core.rng import generator
+from leakbench.core.words import check_audit, check_trials
 from leakbench.defense import FactProbe
 from leakbench.defense.facts import facts_at
 from leakbench.privacy.accountants import best
@@ -39,8 +40,6 @@ from leakbench.privacy.of_clients import REPLACEMENT
 from leakbench.privacy.renyi import Reals
 
 __all__ = ["audit", "audit_cell", "audit_training", "check_trials", "valid_of_one"]
-
-TRIALS = (100, 10_000_000)
 
 COARSE = 0.3
 """Share of an update's bound above which the differences that come from a grid could hide others."""
@@ -77,14 +76,7 @@ def audit(
     Raises:
         InputError: For a value outside its range, or options that do not fit together.
     """
-    if not 0 < delta < 1:
-        raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
-    check_trials(trials)
-    for name, value in (("sigma", sigma), ("clip", clip)):
-        if value is not None and function is None:
-            raise InputError(f"{name}: got {value}, expected only with --callable; a recipe states it")
-        if value is not None and not 1e-6 <= value <= 1e6:
-            raise InputError(f"{name}: got {value}, expected a number from 1e-6 to 1e6")
+    check_audit(delta, trials, function is not None, sigma, clip)
     if function is None:
         return audit_cell(plan(request, data_dir), delta, trials, progress)
     if request.defense != "none":
@@ -93,12 +85,6 @@ def audit(
     cell = plan(request, data_dir)
     tensors = shapes(probe_of(cell.defense, cell.data, cell.settings))
     return audit_callable(own, tensors, cell.settings.seed, delta, trials, sigma, clip, progress)
-
-
-def check_trials(trials: int | None) -> None:
-    """Raise InputError for a number of trials outside `TRIALS`; None is the default of the audit."""
-    if trials is not None and not TRIALS[0] <= trials <= TRIALS[1]:
-        raise InputError(f"trials: got {trials}, expected {TRIALS[0]} to {TRIALS[1]}")
 
 
 def shapes(probe: FactProbe) -> dict[str, tuple[int, ...]]:

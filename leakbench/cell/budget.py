@@ -19,6 +19,7 @@ from leakbench.cell.resolve import plan_cell, with_examples
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Progress, unreported
 from leakbench.core.recipe import resolve
+from leakbench.core.words import check_delta
 from leakbench.data.find import Load, load_dataset
 from leakbench.defense import Defense
 from leakbench.privacy.budget import Budget
@@ -102,8 +103,7 @@ def plan(
     Raises:
         InputError: For an option that does not fit.
     """
-    if not 0 < delta < 1:
-        raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
+    check_delta(delta)
     cell = plan_cell(request, data_dir, progress, load)
     check_fit(cell.settings, cell.data, cell.defense)
     cell = with_factors(cell, request.noise_factor, request.clip_factor)

@@ -25,8 +25,8 @@ def with_factors(cell: Cell, noise: float | None, clip: float | None) -> Cell:
     The name of the defense gets the factors. Noise that is calibrated to a clip changes with the clip, as sigma C does.
 
     Args:
-        noise: Factor of the noise multipliers, in `leakbench.core.request.FACTOR_RANGE`; None does not change them.
-        clip: Factor of the clip norms, in `leakbench.core.request.FACTOR_RANGE`; None does not change them.
+        noise: Factor of the noise multipliers, in `leakbench.core.words.FACTOR_RANGE`; None does not change them.
+        clip: Factor of the clip norms, in `leakbench.core.words.FACTOR_RANGE`; None does not change them.
 
     Raises:
         InputError: For a defense without noise or clips that the factor changes.

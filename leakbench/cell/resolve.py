@@ -28,12 +28,20 @@ from leakbench.cell.fit import (
 from leakbench.cell.looks import check_looks
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
-from leakbench.core.errors import InputError, nearest
+from leakbench.core.errors import InputError
 from leakbench.core.extras import need
 from leakbench.core.leakage_points import TAPS
-from leakbench.core.recipe import names as catalog_names
 from leakbench.core.recipe import resolve
-from leakbench.core.request import CLASS, NEXT_TOKEN, TARGETS, Request, check_request, leak_rounds, networks_of
+from leakbench.core.request import (
+    CLASS,
+    NEXT_TOKEN,
+    TARGETS,
+    Request,
+    check_model,
+    check_request,
+    leak_rounds,
+    networks_of,
+)
 from leakbench.core.task import pinned_loss
 from leakbench.core.words import Threshold, check_success
 from leakbench.data.dataset import Dataset
@@ -44,8 +52,8 @@ from leakbench.data.vocabulary import Vocabulary
 from leakbench.defense import Defense
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.metrics import Score, load_lpips
-from leakbench.models import MODELS, check_takes, default_leak_model, default_model
-from leakbench.models.external import ACCEPTED, ExternalNetwork
+from leakbench.models import check_takes, default_leak_model, default_model
+from leakbench.models.external import ExternalNetwork
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import rule_of
 from leakbench.models.references import reference_of
@@ -209,8 +217,7 @@ def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
         )
     if reference is not None:
         return reference.pinned(field)
-    if name not in MODELS:
-        raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))} (or {ACCEPTED})")
+    check_model(field, name)
     return name
 
 
@@ -239,21 +246,8 @@ def _data(request: Request, data_dir: Path | None, progress: Any, load: Load) ->
     if request.targets is None:
         return without_examples(request.dataset, data_dir, progress, load, request.size)
     # Targets are computed from the examples.
-    _check_targets(request.targets, *resolve("datasets", DatasetRecipe, request.dataset))
     name, recipe, data = load(request.dataset, data_dir, progress=progress, size=request.size)
     return name, recipe, recipe.targets[request.targets](data)
-
-
-def _check_targets(asked: str, name: str, recipe: DatasetRecipe) -> None:
-    """Raise InputError for targets that the recipe of a data set does not have."""
-    if not recipe.targets:
-        targets = {each: resolve("datasets", DatasetRecipe, each)[1].targets for each in catalog_names("datasets")}
-        having = "; ".join(f"{each} ({', '.join(some)})" for each, some in targets.items() if some)
-        raise InputError(
-            f"targets: got {asked!r}, but {name!r} has no targets; leave it out, or take a --dataset with targets: {having}"
-        )
-    if asked not in recipe.targets:
-        raise InputError(f"targets: unknown name {asked!r} for {name!r}{nearest(asked, list(recipe.targets))}")
 
 
 def _loss(asked: str, data: Dataset, name: str) -> str:

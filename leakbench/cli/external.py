@@ -14,7 +14,7 @@ import click
 
 from leakbench.cli.flower import shape_of
 from leakbench.cli.options import (
-    check_names,
+    check_fields,
     data_dir_option,
     limit_options,
     normalise_by,
@@ -26,12 +26,14 @@ from leakbench.cli.options import (
     verbose_option,
 )
 from leakbench.cli.options import success as threshold
-from leakbench.core.errors import InputError
+from leakbench.core.errors import InputError, check_file
+from leakbench.core.leakage_points import OWN
 
 if TYPE_CHECKING:
     from leakbench.external.outcome import Outcome
 
-from leakbench.core.request import RECIPE
+from leakbench.core.request import RECIPE, check_model
+from leakbench.storage.manifest_file import check_out
 
 __all__ = ["attack"]
 
@@ -177,25 +179,35 @@ def attack(
     reconstructions are saved before they are scored; run it again with another --truth to score them without a search.
     """
     began = time.monotonic()  # The budget includes the imports.
-    check_names(given)
+    given.update(success=threshold(success), budget=seconds("budget", given["budget"]))
+    # Its --targets and --loss are those of the user's network.
+    check_fields({name: value for name, value in given.items() if name not in ("targets", "loss", "success")})
+    check_model("model", given["builder"])
+    if given["tap"] not in OWN:
+        raise InputError(f"tap: got {given['tap']!r}, expected one of {', '.join(OWN)}")
+    for field in ("update", "before", "after"):
+        for path in given[f"{field}s"]:
+            if not path.exists():
+                raise InputError(f"{field}: no file or folder {str(path)!r}")
+    for field in ("truth", "vocabulary"):
+        if given[field] is not None:
+            check_file(field, given[field])
+    normalise = normalise_by(given.pop("mean"), given.pop("std"))
     if (shape is None) == (tokens is None):
         raise InputError(f"shape: got {'none' if shape is None else '--tokens too'}; give one of --shape or --tokens")
     sizes = shape_of(str(tokens) if shape is None else shape)
     if out is not None and out.suffix in NO_FOLDER:
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")
+    folder = None if out is None or out.suffix == ".safetensors" else out
+    if folder is not None:
+        check_out(folder)
     from leakbench.external.attack import QUICK, attack_traces  # noqa: PLC0415
     from leakbench.external.attacker import AttackerOptions  # noqa: PLC0415
     from leakbench.external.outcome import check_new_file, write_reconstructions  # noqa: PLC0415
     from leakbench.external.update import UpdateFiles  # noqa: PLC0415
-    from leakbench.storage.store import check_out  # noqa: PLC0415
 
-    folder = None if out is None or out.suffix == ".safetensors" else out
-    if folder is not None:
-        check_out(folder)
-    elif out is not None:
+    if folder is None and out is not None:
         check_new_file(out, [*given["updates"], *given["befores"], *given["afters"]])
-    normalise = normalise_by(given.pop("mean"), given.pop("std"))
-    given.update(success=threshold(success), budget=seconds("budget", given["budget"]))
     options = AttackerOptions.pop_from(given)
     trace, attacker = UpdateFiles(shape=sizes, normalise=normalise, **given).read(options)
     command = shlex.join(["leakbench", *sys.argv[1:]])

@@ -13,7 +13,7 @@ from leakbench.cli.options import (
     FEDERATION,
     NEW_FOLDER,
     EngineAsked,
-    check_names,
+    check_fields,
     data_dir_option,
     limit_options,
     quiet_option,
@@ -24,6 +24,9 @@ from leakbench.cli.options import (
     takes_engine,
     words,
 )
+from leakbench.core.errors import InputError
+from leakbench.core.request import Request, at_least
+from leakbench.core.words import check_requirements, factors_of
 
 __all__ = ["frontier"]
 
@@ -118,26 +121,27 @@ def frontier(
     """
     from leakbench.core.recipe import check_name  # noqa: PLC0415
 
-    check_names({"dataset": dataset})
-    for name in [] if defenses in (None, "all") else words("defenses", defenses):
-        check_name("defenses", name, "defenses")
     leaks = words("taps", taps)
     sizes["budget"] = seconds("budget", sizes["budget"])
-    from leakbench.cell import Request  # noqa: PLC0415
-    from leakbench.core.errors import InputError  # noqa: PLC0415
-    from leakbench.core.request import at_least  # noqa: PLC0415
+    check_fields({"dataset": dataset, "taps": leaks, "knows": "defense", **sizes})
+    for name in [] if defenses in (None, "all") else words("defenses", defenses):
+        check_name("defenses", name, "defenses")
+    factors = None if noise_factors is None else factors_of(words("noise-factors", noise_factors))
+    for name, number in (("seeds", seeds), ("identify", identify)):
+        at_least(name, number, 1)
+    if reach is not None and not 0 < reach <= 1:
+        raise InputError(f"reach: got {reach}, expected an accuracy in (0, 1]")
+    if not page:  # Before hours of measurement.
+        check_requirements(max_epsilon, observer, leaks)
     from leakbench.frontier.choose import Requirements  # noqa: PLC0415
     from leakbench.frontier.frontier import frontier as measure  # noqa: PLC0415
     from leakbench.frontier.frontier import rows_file, store_of  # noqa: PLC0415
-    from leakbench.frontier.grid import DEFENSES, FACTORS, defenses_of, factors_of  # noqa: PLC0415
+    from leakbench.frontier.grid import DEFENSES, FACTORS, defenses_of  # noqa: PLC0415
     from leakbench.frontier.write import reach_lines, said, write  # noqa: PLC0415
     from leakbench.study.study import Execution  # noqa: PLC0415
 
     request = Request(dataset=dataset, taps=leaks, knows="defense", **sizes)
     asked = DEFENSES if defenses is None else defenses_of(words("defenses", defenses))
-    factors = FACTORS if noise_factors is None else factors_of(words("noise-factors", noise_factors))
-    if reach is not None and not 0 < reach <= 1:
-        raise InputError(f"reach: got {reach}, expected an accuracy in (0, 1]")
     wanted = Requirements(max_epsilon, observer)
     reporter = reporter_of(quiet)
 
@@ -148,16 +152,14 @@ def frontier(
     if page:
         rows = store_of(rows_file(out, dataset)).existing.read()
     else:
-        wanted.check(leaks)  # Before hours of measurement.
-        count = at_least("seeds", seeds, 1)
         command = shlex.join(["leakbench", *sys.argv[1:]])
         named = defenses is not None and defenses != "all"
         rows = measure(
             request,
             asked,
-            factors,
-            count,
-            at_least("identify", identify, 1),
+            FACTORS if factors is None else factors,
+            seeds,
+            identify,
             out,
             command,
             Execution(runs, data_dir, reporter, engine()),

@@ -13,6 +13,7 @@ from leakbench.cli.options import (
     FEDERATION,
     NEW_FOLDER,
     EngineAsked,
+    check_fields,
     check_names,
     data_dir_option,
     quiet_option,
@@ -24,6 +25,9 @@ from leakbench.cli.options import (
     with_options,
     words,
 )
+from leakbench.core.errors import InputError, check_file, nearest
+from leakbench.core.request import PROTOCOLS, at_least
+from leakbench.core.words import check_trials
 
 __all__ = ["card", "leaderboard"]
 
@@ -113,7 +117,18 @@ def card(
     measured once; run an interrupted command again to resume it. --check measures an existing card again.
     """
     check_names({"defense": defense, "dataset": dataset, "attack": attack})
-    from leakbench.core.errors import InputError  # noqa: PLC0415
+    asked = {name: value for name, value in given.items() if value is not None}
+    for name in ("taps", "protocols", "leak_rounds"):
+        if name in asked:
+            asked[name] = words(name.replace("_", "-"), asked[name])
+    check_fields(asked)
+    for protocol in asked.get("protocols", ()):
+        if protocol not in PROTOCOLS:
+            raise InputError(f"protocols: got {protocol!r}{nearest(protocol, PROTOCOLS)}")
+    at_least("seeds", asked.get("seeds", 1), 1)
+    check_trials(asked.get("trials"))
+    if checked is not None:
+        check_file("check", checked)
     from leakbench.core.recipe import construct  # noqa: PLC0415
     from leakbench.leaderboard.asked import CardSizes, usual  # noqa: PLC0415
     from leakbench.leaderboard.check import check  # noqa: PLC0415
@@ -121,7 +136,6 @@ def card(
     from leakbench.leaderboard.read import read_card, write_card  # noqa: PLC0415
     from leakbench.study.study import Execution  # noqa: PLC0415
 
-    asked = {name: value for name, value in given.items() if value is not None}
     execution = Execution(runs, data_dir, reporter_of(quiet), engine())
     if checked is not None:
         beside = [*asked, *(name for name, value in (("attack", attack), ("out", out), ("defense", defense)) if value)]
@@ -136,9 +150,6 @@ def card(
     if defense is None or dataset is None:
         lacks = "DEFENSE and DATASET" if defense is None else "DATASET"
         raise InputError(f"card: got no {lacks}, expected both, as in `leakbench card {defense or 'sign'} faces`")
-    for name in ("taps", "protocols", "leak_rounds"):
-        if name in asked:
-            asked[name] = words(name.replace("_", "-"), asked[name])
     for name, value in usual(attack or "autoleak", dataset, data_dir).items():
         if name not in asked and not (name == "evaluations" and "iterations" in asked):
             asked[name] = value
@@ -165,7 +176,6 @@ def leaderboard(cards: Path | None, out: Path) -> None:
 
     Defenses are ranked by the attacker that knows the defense.
     """
-    from leakbench.core.errors import InputError  # noqa: PLC0415
     from leakbench.core.recipe import catalog_folder  # noqa: PLC0415
     from leakbench.leaderboard.page import html_of, markdown_of  # noqa: PLC0415
     from leakbench.leaderboard.read import read_cards  # noqa: PLC0415

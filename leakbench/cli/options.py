@@ -14,12 +14,13 @@ import click
 from pydantic.fields import FieldInfo
 
 from leakbench.core.errors import InputError
-from leakbench.core.request import FederationFields, Request, Unset, metadata, number_of
+from leakbench.core.request import FIELDS, FederationFields, Request, Unset, check_request, metadata, number_of
 from leakbench.core.words import seconds, success, words
 
 if TYPE_CHECKING:
     from leakbench.core.progress import Reporter
     from leakbench.study.engines import Placed
+    from leakbench.study.workers import Places
 
 __all__ = [
     "FEDERATION",
@@ -27,6 +28,7 @@ __all__ = [
     "NEW_FOLDER",
     "EngineAsked",
     "attack_options",
+    "check_fields",
     "check_names",
     "data_dir_option",
     "engine_from",
@@ -36,6 +38,7 @@ __all__ = [
     "limit_options",
     "normalise_by",
     "parameters_of_slurm",
+    "places_from",
     "print_files",
     "quiet_option",
     "reporter_of",
@@ -126,6 +129,16 @@ def normalise_by(mean: str | None, std: str | None) -> tuple[list[float], list[f
     return found[0], found[1]
 
 
+def check_fields(given: Mapping[str, Any]) -> None:
+    """Raise InputError for an unknown recipe, and for a wrong word or number of a field, before PyTorch is imported.
+
+    Args:
+        given: {parameter: its value}; those that are not fields of a `Request` are not checked.
+    """
+    check_names(given)
+    check_request(Request(**{name: value for name, value in given.items() if name in FIELDS and value is not None}))
+
+
 def check_names(given: Mapping[str, Any]) -> None:
     """Raise InputError for an unknown defense, data set or attack, before anything heavy is imported.
 
@@ -206,14 +219,13 @@ def parameters_of_slurm(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def engine_from(folder: Path, engine: str | None, slurm: Sequence[str], **places: Any) -> Placed | None:
-    """Return the engine that the options of `engine_options` ask for; None without --engine.
+def places_from(engine: str | None, slurm: Sequence[str], **places: Any) -> Places | None:
+    """Return the checked places that the options of `engine_options` ask for; None without --engine. PyTorch is not imported.
 
     Args:
-        folder: Folder of submitit's files.
-        engine: Its name.
+        engine: Name of the engine.
         slurm: Parameters of sbatch, each NAME=VALUE.
-        places: `address`, `workers`, `threads` and `gpus_per_cell` of `leakbench.study.engines.Places`.
+        places: `address`, `workers`, `threads` and `gpus_per_cell` of `leakbench.study.workers.Places`.
 
     Raises:
         InputError: The engine is unknown, not installed or cannot have these places, or places are given without one.
@@ -226,13 +238,32 @@ def engine_from(folder: Path, engine: str | None, slurm: Sequence[str], **places
             raise InputError(f"{option}: got it without --engine; add --engine process, ray or submitit")
         return None
     from leakbench.study.on_ray import check_address  # noqa: PLC0415
+    from leakbench.study.workers import Places, check_places  # noqa: PLC0415
 
-    if engine == "ray" and places["address"] is not None:
-        check_address(places["address"])  # Before PyTorch is imported, which takes as long again.
-    from leakbench.study.engines import Places, engine_of  # noqa: PLC0415
+    found = Places(**places, slurm=parameters_of_slurm(slurm))
+    check_places(engine, found)
+    if engine == "ray" and found.address is not None:
+        check_address(found.address)
+    return found
+
+
+def engine_from(folder: Path, engine: str | None, places: Places | None) -> Placed | None:
+    """Return the engine that the options of `engine_options` ask for; None without --engine.
+
+    Args:
+        folder: Folder of submitit's files.
+        engine: Its name.
+        places: As `places_from` returns them.
+
+    Raises:
+        InputError: The engine is not installed, or this machine does not have its places.
+    """
+    if engine is None or places is None:
+        return None
+    from leakbench.study.engines import engine_of  # noqa: PLC0415
     from leakbench.study.workers import check_installed  # noqa: PLC0415
 
-    found = engine_of(engine, Places(**places, slurm=parameters_of_slurm(slurm)), folder)
+    found = engine_of(engine, places, folder)
     if engine != "process":
         check_installed(engine)  # Before anything is planned or printed.
     return found
@@ -256,7 +287,8 @@ def takes_engine(function: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,
     ) -> Any:
         places = {"address": address, "workers": workers, "threads": threads, "gpus_per_cell": gpus_per_cell}
-        return function(engine=lambda: engine_from(rest["runs"] / "submitit", engine, slurm, **places), **rest)
+        checked = places_from(engine, slurm, **places)
+        return function(engine=lambda: engine_from(rest["runs"] / "submitit", engine, checked), **rest)
 
     return engine_options(None)(command)
 

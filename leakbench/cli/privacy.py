@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from leakbench.cli.options import FOLDER, check_names, federation_options, quiet_option
+from leakbench.cli.options import FOLDER, check_fields, federation_options, quiet_option
 from leakbench.core.errors import InputError
-from leakbench.core.request import Request, check_request
+from leakbench.core.imported import check_importable
+from leakbench.core.request import Request
 from leakbench.core.untrusted import said
+from leakbench.core.words import check_audit, check_delta
 
 if TYPE_CHECKING:
     from leakbench.privacy.mechanism import Mechanism
@@ -31,8 +33,8 @@ def epsilon(delta: float, quiet: bool, as_json: bool, data_dir: Path | None, **g
     Prints one epsilon for each observer, without training. The sizes of the dataset come from its recipe; the data are
     not needed.
     """
-    check_names(given)
-    check_request(Request(**given))
+    check_fields(given)
+    check_delta(delta)
     from leakbench import api  # noqa: PLC0415
 
     found = api.epsilon(given.pop("defense"), delta=delta, data_dir=data_dir, quiet=quiet, **given)
@@ -90,9 +92,11 @@ def audit(
         raise InputError(f"claimed: got {claimed:g}, expected only with --scores; a recipe states it")
     if gaussian is not None:
         raise InputError(f"gaussian: got {said(gaussian)}, expected only with --scores; a recipe states it")
-    check_names(given)
+    check_fields(given)
     own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}
-    check_request(Request(**given))
+    check_audit(own["delta"], own["trials"], own["function"] is not None, own["sigma"], own["clip"])
+    if own["function"] is not None:
+        check_importable("callable", own["function"], str(Path.cwd()))
     from leakbench import api  # noqa: PLC0415
 
     manifest = None if into is None else _run_of(into, given, own)

@@ -13,7 +13,7 @@ import click
 from leakbench.cli.options import (
     NEW_FOLDER,
     attack_options,
-    check_names,
+    check_fields,
     federation_options,
     print_files,
     quiet_option,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leakbench.auditing.verdict import Audit
     from leakbench.storage.summary import Summary
 
-from leakbench.core.request import Request, check_request
+from leakbench.core.request import Request
 
 __all__ = ["compare", "plot", "report", "run"]
 
@@ -57,15 +57,14 @@ def run(
     Without options, runs an undefended federation on an embedded dataset, offline. Run an interrupted command again to
     resume it.
     """
-    check_names(given)
     if tracker is not None:
         from leakbench.log import check_tracker  # noqa: PLC0415
 
         check_tracker(tracker)
     given.update(taps=words("taps", given["taps"]), leak_rounds=words("leak-rounds", given["leak_rounds"]))
     given.update(success=success(given["success"]), budget=seconds("budget", given["budget"]))
+    check_fields(given)
     request = Request(**given)
-    check_request(request)
     from leakbench.api import run_request  # noqa: PLC0415
 
     command = shlex.join(["leakbench", *sys.argv[1:]])

@@ -17,9 +17,13 @@ from leakbench.cli.options import (
     data_dir_option,
     engine_options,
     parameters_of_slurm,
+    places_from,
     quiet_option,
     runs_option,
 )
+from leakbench.core.errors import InputError
+from leakbench.core.recipe import FOLDER, is_path, read_yaml
+from leakbench.core.request import FIELDS, LISTS, check_word
 
 __all__ = ["sweep"]
 
@@ -54,11 +58,8 @@ def sweep(
     whose worker is lost is retried three times. A failed cell is recorded, and the exit code is 1; --retry-failed runs it
     again.
     """
-    from leakbench.study.on_ray import check_address  # noqa: PLC0415
-
-    if engine == "ray" and address is not None:
-        check_address(address)  # Before PyTorch is imported, which takes as long again.
-
+    places = {"address": address, "workers": workers, "threads": threads, "gpus_per_cell": gpus_per_cell}
+    places_from(engine, slurm, **places)
     _check_names(grid)
     from leakbench import api  # noqa: PLC0415
 
@@ -90,18 +91,19 @@ def sweep(
 
 
 def _check_names(path: Path) -> None:
-    """Raise InputError for an unknown name of a recipe in a grid; all else that is wrong is found when the grid is read."""
-    from leakbench.core.errors import InputError  # noqa: PLC0415
-    from leakbench.core.recipe import FOLDER, is_path, read_yaml  # noqa: PLC0415
+    """Raise InputError for an unknown name of a recipe or another unknown word in a grid, before PyTorch is imported.
 
+    All else that is wrong is found when the grid is read.
+    """
     for fields in _fields(read_yaml(path)) if path.is_file() else ():
-        for option in ("defense", "dataset", "attack"):
-            values = fields.get(option)
+        for option, values in fields.items():
             for name in values if isinstance(values, list) else [values]:
-                # The path of a recipe, or of a folder of pictures, begins next to the grid.
-                if isinstance(name, str) and not is_path(name) and not name.startswith(FOLDER):
+                # The path of a recipe, or of a folder of pictures, begins next to the grid. Functions are refused later.
+                if option in FIELDS and option not in LISTS and isinstance(name, str) and not is_path(name):
                     try:
-                        check_names({option: name})
+                        check_names({} if name.startswith(FOLDER) else {option: name})
+                        if ":" not in name or option not in ("model", "leak_model", "loss"):
+                            check_word(option, name)
                     except InputError as error:
                         raise InputError(f"{path}: {error}") from None
 

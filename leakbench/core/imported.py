@@ -6,11 +6,27 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from importlib.machinery import BuiltinImporter, PathFinder
 from typing import Any
 
 from leakbench.core.errors import InputError
 
-__all__ = ["failing_as", "import_function", "reason_of"]
+__all__ = ["check_importable", "failing_as", "import_function", "reason_of"]
+
+
+def check_importable(field: str, path: str, folder: str) -> None:
+    """Raise InputError for `package.module:name` whose package does not exist; nothing is imported."""
+    module, colon, name = path.partition(":")
+    if not (module and colon and name):
+        raise InputError(f"{field}: got {path!r}, expected package.module:name")
+    package = module.partition(".")[0]
+    if (
+        package in sys.modules
+        or BuiltinImporter.find_spec(package)
+        or PathFinder.find_spec(package, [folder, *sys.path])
+    ):
+        return
+    raise InputError(f"{field}: {path!r} cannot be imported: ModuleNotFoundError: No module named {package!r}")
 
 
 def import_function(field: str, path: str, folder: str) -> Callable[..., Any]:
@@ -24,9 +40,8 @@ def import_function(field: str, path: str, folder: str) -> Callable[..., Any]:
     Raises:
         InputError: If the path has another form, the import fails, or the object is not callable.
     """
-    module, colon, name = path.partition(":")
-    if not (module and colon and name):
-        raise InputError(f"{field}: got {path!r}, expected package.module:name")
+    check_importable(field, path, folder)
+    module, _, name = path.partition(":")
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:

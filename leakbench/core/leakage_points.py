@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["POINT_NAMES", "TAPS", "LeakagePoint", "after_rounds", "listed", "point_name"]
+__all__ = ["OWN", "POINT_NAMES", "TAPS", "LeakagePoint", "after_rounds", "listed", "point_name"]
 
 POINT_NAMES = {
     "type-2": "example gradient (type-2)",
@@ -17,6 +17,9 @@ POINT_NAMES = {
 
 TAPS = tuple(POINT_NAMES)
 """The keys of all leakage points."""
+
+OWN = ("type-2", "type-1", "type-0")
+"""The keys of the leakage points of an update of one client."""
 
 SPELLED = re.compile(r"([^@]*?)(?:@|\.round)([0-9]{1,9}(?:\+[0-9]{1,9})*)(?:\..*)?")
 """A leakage point with rounds, as a key or as the start of the name of a file or tensor: (tap, rounds joined by +)."""

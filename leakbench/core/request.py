@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
@@ -18,19 +18,33 @@ from pydantic import Field, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from leakbench.core.errors import InputError, nearest
+from leakbench.core.imported import check_importable
 from leakbench.core.leakage_points import TAPS
+from leakbench.core.recipe import FOLDER, catalog_folder, check_name, is_path, names, read_yaml
 from leakbench.core.typed import STRICT, typed_fields, types_of
-from leakbench.core.words import Threshold, check_success, seconds, success, words
+from leakbench.core.words import (
+    FACTOR_RANGE,
+    Threshold,
+    check_availability,
+    check_device,
+    check_success,
+    init_of,
+    partition_words,
+    seconds,
+    success,
+    trainable_of,
+    words,
+)
 
 __all__ = [
     "ALGORITHMS",
     "BATCH",
     "CLASS",
     "ENGINES",
-    "FACTOR_RANGE",
     "FIELDS",
     "KNOWS",
     "LOSSES",
+    "MODEL_NAMES",
     "MODES",
     "MOST_ITERATIONS",
     "NETWORKS",
@@ -48,7 +62,9 @@ __all__ = [
     "Request",
     "Unset",
     "at_least",
+    "check_model",
     "check_request",
+    "check_word",
     "fields_of",
     "leak_rounds",
     "metadata",
@@ -99,11 +115,35 @@ NETWORKS = 5
 MOST_ITERATIONS = 1_000_000
 """Largest number of iterations of a search, since its trajectory has a value for each iteration."""
 
-FACTOR_RANGE = (1e-6, 1e6)
-"""Range of a factor on noise or clips, such that single precision, JSON and an axis can hold the numbers."""
+MODEL_NAMES = (
+    *("cnn", "cnn_avg_relu", "cnn_avg_gelu", "cnn_avg_relu_femnist", "cnn_avg_gelu_femnist", "cnn_avg_relu_omniglot"),
+    *(
+        "cnn_avg_gelu_omniglot",
+        "cnn_fc_1024",
+        "cnn_fc_2048",
+        "cnn6",
+        "mlp",
+        "mlp_100",
+        "mlp_256",
+        "mlp_600",
+        "mlp_1000",
+    ),
+    *("mlp_relu", "mlp_sigmoid", "lenet_dlg", "lenet_dlg_relu", "lenet_dlg_gelu", "lenet_cpl", "lenet_cpl_relu"),
+    *("lenet_cpl_gelu", "lenet_dlg_relu_batch_norm", "lenet_dlg_gelu_batch_norm", "convnet", "convnet_no_norm"),
+    *("resnet18_batch_norm", "resnet18_group_norm", "gpt_tiny", "gpt_wide", "bert_tiny", "unet_tiny", "vit_tiny"),
+    *("vit_tiny_patch8", "vit_tiny_april"),
+)
+"""The names of `leakbench.models.MODELS`, which needs PyTorch."""
+
+OTHER_MODELS = "torchvision:NAME, timm:NAME, PKG.MODULE:BUILD or hf:FOLDER"
+"""Names of networks outside the catalog, for messages."""
 
 RECIPE = "name in the catalog, or path of a .yaml recipe"
 """What an option of a recipe accepts, in help texts."""
+
+
+WITHOUT_CODE = ("hf:", "torchvision:", "timm:")
+"""Starts of the names of networks outside the catalog that no code of a user builds."""
 
 
 @dataclass(frozen=True)
@@ -548,7 +588,8 @@ def check_request(request: Request) -> None:
         InputError: A word is not one of its field's, a number is outside its range, or two fields do not go together.
     """
     for name in FIELDS:
-        _check_words(name, getattr(request, name))
+        check_word(name, getattr(request, name))
+    _check_targets(request)
     if request.leak_model is not None and request.protocol == "live":
         raise InputError(
             f"leak-model: got {request.leak_model!r}, but the live protocol leaks from the network that is trained; give --model"
@@ -619,15 +660,87 @@ def _check_privacy(request: Request) -> None:
         raise InputError(f"stop-at-delta: got {request.stop_at_delta}, expected a number in (0, 1)")
 
 
+def check_model(field: str, name: str) -> None:
+    """Check the name of a network, as far as PyTorch is not needed.
+
+    Args:
+        field: The option that names the network.
+        name: The name.
+
+    Raises:
+        InputError: For a name that is not in the catalog and not of the form of another network, and for a function of a user
+            whose package does not exist.
+    """
+    if ":" not in name and name not in MODEL_NAMES:
+        raise InputError(f"{field}: unknown name {name!r}{nearest(name, MODEL_NAMES)} (or {OTHER_MODELS})")
+    if ":" in name and not name.startswith(WITHOUT_CODE):
+        check_importable(field, name.partition("@")[0], str(Path.cwd()))
+
+
+def _check_leak_round(word: str) -> None:
+    if word != "last" and not word.isdecimal():
+        raise InputError(f"leak-rounds: got {word!r}, expected round numbers with commas between them, or last")
+
+
+FORMS: Mapping[str, Callable[[str], object]] = {
+    "model": partial(check_model, "model"),
+    "leak_model": partial(check_model, "leak-model"),
+    "init": init_of,
+    "trainable": trainable_of,
+    "partition": partition_words,
+    "availability": check_availability,
+    "leak_rounds": _check_leak_round,
+    "device": check_device,
+}
+"""{field whose words have a form: its check}."""
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def _check_targets(request: Request) -> None:
+    """Raise InputError for targets that the recipe of the data set does not have."""
+    asked, name = request.targets, request.dataset
+    if asked is None:
+        return
+    mine = _targets_in(name)
+    if not mine:
+        having = "; ".join(f"{each} ({', '.join(some)})" for each in names("datasets") if (some := _targets_in(each)))
+        raise InputError(
+            f"targets: got {asked!r}, but {name!r} has no targets; leave it out, or take a --dataset with targets: {having}"
+        )
+    if asked not in mine:
+        raise InputError(f"targets: unknown name {asked!r} for {name!r}{nearest(asked, mine)}")
+
+
+def _targets_in(dataset: str) -> list[str]:
+    """Return the names of the targets in a data set's recipe; [] for a folder of pictures, which has none."""
+    if dataset.startswith(FOLDER):
+        return []
+    check_name("datasets", dataset)
+    recipe = read_yaml(Path(dataset) if is_path(dataset) else catalog_folder("datasets") / f"{dataset}.yaml")
+    found = recipe.get("targets") if isinstance(recipe, Mapping) else None
+    return [*map(str, found)] if isinstance(found, Mapping) else []
+
+
 FEW_WORDS = 2
 """Number of accepted words up to which a message lists them next to the nearest one."""
 
 
-def _check_words(name: str, value: Any) -> None:
+def check_word(name: str, value: Any) -> None:
+    """Raise InputError for a word that a field does not accept, or that has another form; None is not checked.
+
+    Args:
+        name: A field of `Request`.
+        value: Its value.
+    """
+    for word in _several(value) if name in FORMS else ():
+        FORMS[name](word)
     accepted = next((extra for extra in metadata(name) if isinstance(extra, tuple)), ())
     if not accepted or value is None:
         return
-    for word in value if isinstance(value, tuple) else (value,):
+    for word in _several(value):
         if word not in accepted and not (FUNCTION in accepted and ":" in word):
             near = nearest(word, accepted)
             if len(accepted) <= FEW_WORDS or FUNCTION in accepted:
@@ -682,8 +795,7 @@ def leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
         InputError: A word is not a round number or `last`, or the protocol or training does not reach the round.
     """
     for word in request.leak_rounds:
-        if word != "last" and not word.isdecimal():
-            raise InputError(f"leak-rounds: got {word!r}, expected round numbers from 0 to {rounds}, or last")
+        _check_leak_round(word)
     if request.protocol == "paper" and not set(request.leak_rounds) <= {"0", "last" if not rounds else "0"}:
         raise InputError(
             f"leak-rounds: got {','.join(request.leak_rounds)!r}, but the paper protocol leaks before the first round (0); for"
@@ -724,10 +836,6 @@ def networks_of(request: Request) -> int:
             f"networks: got {request.networks}, expected at most the number of victims ({request.victims}); raise --victims"
         )
     return request.networks
-
-
-WITHOUT_CODE = ("hf:", "torchvision:", "timm:")
-"""Starts of the names of networks outside the catalog that no code of a user builds."""
 
 
 def refuse_code(given: Mapping[str, Any]) -> None:

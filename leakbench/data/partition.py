@@ -16,12 +16,13 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, runtime_checka
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
 from leakbench.core.recipe import Slot
+from leakbench.core.words import partition_words
 
 __all__ = ["PARTITION", "ByGroup", "Dirichlet", "Iid", "Partition", "Partitioner", "Shards", "partition_of"]
 
@@ -312,16 +313,7 @@ def partition_of(words: str) -> Partitioner:
     Raises:
         InputError: For other words, and for a number out of its range.
     """
-    name, _, number = words.partition(":")
-    try:
-        if words == "iid":
-            return Iid()
-        if name == "shards":
-            return Shards(int(number)) if number else Shards()
-        if name == "dirichlet":
-            return Dirichlet(float(number))
-    except (ValueError, ValidationError):
-        pass
-    raise InputError(
-        f"partition: got {words!r}, expected iid, shards:N with a whole number N > 0, or dirichlet:A with a number A > 0"
-    )
+    name, number = partition_words(words)
+    if name == "shards":
+        return Shards() if number is None else Shards(int(number))
+    return Iid() if number is None else Dirichlet(number)

@@ -11,6 +11,7 @@ import torch
 
 from leakbench.attack.fit_store import FitStore, fit_folder
 from leakbench.attack.isolation import answered
+from leakbench.attack.looks import averaged
 from leakbench.attack.recipe import Method
 from leakbench.attack.slots.stop import limited
 from leakbench.cell import Cell
@@ -23,7 +24,7 @@ from leakbench.experiment.stage_attack import LOWER
 from leakbench.experiment.victims import Sent, Victims, candidates, draw_victims, views_of
 from leakbench.federated.view import View
 
-__all__ = ["rehearse"]
+__all__ = ["refuse_views", "rehearse"]
 
 FEW = 4
 """Number of candidates of a rehearsed ranking."""
@@ -49,6 +50,25 @@ def rehearse(
         rngs = generators(cell.settings.seed, "rehearsal", [(0, 0)])
         rehearsed = partial(_rehearsed, method, views, rngs)
         list(Room("victims", 1, LOWER)(slice(0, 1), rehearsed))  # Room turns a lack of memory into an InputError.
+
+
+def refuse_views(cell: Cell, partition: Partition, sent: Callable[[str], Sent]) -> None:
+    """Refuse an attack that cannot read what one of the leakage points shows, before the first of them is attacked.
+
+    Args:
+        sent: Maps a leakage point to the network at its first weights.
+
+    Raises:
+        InputError: The attack's own, for a view to which it does not apply.
+    """
+    method = cell.attack.method
+    if not hasattr(method, "applies"):
+        return
+    for tap in cell.settings.taps:
+        victims = draw_victims(cell, tap, 0, partition)
+        views = _views(cell, tap, cell.settings.leaks[0][0], victims, sent(tap))
+        if not method.applies(averaged(views)[0][0]):
+            answered(_short(method), views, generators(cell.settings.seed, "rehearsal", [(0, 0)]))
 
 
 def _rehearsed(method: Method, views: tuple[View, ...], rngs: Generators, lanes: slice) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.imported import failing_as
+from leakbench.core.leakage_points import OWN
 from leakbench.core.task import Heads, with_task
 from leakbench.core.types import Clock, Network, Parameters
 from leakbench.core.working_copy import protect
@@ -27,12 +28,11 @@ from leakbench.models.batch_norm import VARIANCE
 from leakbench.models.conversion import order_layers, unwrapped_model
 from leakbench.models.language import LanguageModel
 
-__all__ = ["TAPS", "Trace", "Training"]
-
-TAPS = ("type-2", "type-1", "type-0")
+__all__ = ["Trace", "Training"]
 
 COUNTER = "num_batches_tracked"
 """Last word of the name of a counter of PyTorch's batch normalisation."""
+
 
 ROUNDING = 1e-4
 """How far below 0 rounding can leave a solved variance, as a share of the largest running one."""
@@ -189,8 +189,8 @@ class Trace:
         if not victims:
             raise InputError("update: got none, expected at least one")
         if self.reads is None:  # A Flower tap may have any name, and records one example of a larger batch at type-2.
-            if self.tap not in TAPS:
-                raise InputError(f"tap: got {self.tap!r}, expected one of {', '.join(TAPS)}")
+            if self.tap not in OWN:
+                raise InputError(f"tap: got {self.tap!r}, expected one of {', '.join(OWN)}")
             if self.tap == "type-2" and (how.batch, how.steps) != (1, 1):
                 raise InputError("tap: type-2 is one example's gradient; got more than one, which is type-1")
         starts = self._starts

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakbench.core.errors import InputError, nearest
+from leakbench.core.errors import InputError
 from leakbench.core.imported import import_function
+from leakbench.core.request import check_model
 from leakbench.core.rng import generator
 from leakbench.core.task import Heads, LossFunction, heads_from
 from leakbench.core.typed import got, typed_arguments
@@ -30,7 +31,7 @@ from leakbench.external.network import Numbers, frozen, normal_of
 from leakbench.external.outcome import Outcome
 from leakbench.external.trace import Trace, Training
 from leakbench.models import MODELS, architecture, build
-from leakbench.models.external import ACCEPTED, ExternalNetwork
+from leakbench.models.external import ExternalNetwork
 from leakbench.models.folder import TOKENS, NetworkFolder
 from leakbench.models.language import LanguageModel
 from leakbench.storage.store import check_out
@@ -353,8 +354,7 @@ class UpdateFiles:
         """Return the user's network, or one of the catalog or of a folder at weights that are not those that were sent."""
         name = self.builder
         external = ExternalNetwork.of(name)
-        if external is None and NetworkFolder.of(name) is None and name not in MODELS:
-            raise InputError(f"model: got {name!r}{nearest(name, list(MODELS))} (or {ACCEPTED})")
+        check_model("model", name)
         drawn = external is None or not (external.runs_code or external.trained)
         if drawn and not self.befores:
             raise InputError(f"before: got none, expected the weights of {name!r} that the client received")

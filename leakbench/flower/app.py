@@ -22,12 +22,12 @@ from torch.nn.parameter import is_lazy
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.imported import import_function, reason_of
+from leakbench.core.leakage_points import OWN as TAPS
 from leakbench.external.assumptions import contradiction, mode_lines, overlap
 from leakbench.external.attack import attack_trace
 from leakbench.external.attacker import Attacker, AttackerOptions
 from leakbench.external.network import Normal, Numbers, normal_of
 from leakbench.external.outcome import NotAttacked, Row
-from leakbench.external.trace import TAPS
 from leakbench.flower.grids import InProcessGrid, TapGrid, context_of_server
 from leakbench.flower.leaks import leak_files, leaked_rounds
 from leakbench.flower.messages import client_of

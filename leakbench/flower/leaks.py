@@ -22,8 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from leakbench.core.errors import InputError
+from leakbench.core.leakage_points import OWN as TAPS
 from leakbench.core.untrusted import said
-from leakbench.external.trace import TAPS
 from leakbench.storage.atomic import write_bytes
 
 __all__ = ["FIRST", "REBUILT", "Leak", "Named", "leak_files", "leaked_rounds", "read_leaks", "write_leak"]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pandas as pd
 
-from leakbench.core.errors import InputError
 from leakbench.core.verdict_words import IDENTIFIES, INCONCLUSIVE, LEAKING, RECONSTRUCTS
+from leakbench.core.words import RELEASED, check_requirements
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.reproduce.reached import Reached, reached
 from leakbench.summary.verdict import CAUTION, LEVEL
@@ -32,9 +31,6 @@ __all__ = [
     "refusals",
     "usable_from",
 ]
-
-RELEASED = "released"
-"""The observer that sees the released models only."""
 
 CHOICE = "choice_accuracy"
 """Column of the accuracy on the half of the test examples that chooses a setting."""
@@ -65,13 +61,7 @@ class Requirements:
 
     def check(self, points: Iterable[str]) -> None:
         """Raise InputError where the requirements do not fit the measured leakage points."""
-        known = (RELEASED, *points)
-        if self.observer not in known:
-            raise InputError(
-                f"observer: got {self.observer!r}, expected {' or '.join(known)}; --taps measures other leakage points"
-            )
-        if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
-            raise InputError(f"max-epsilon: got {self.max_epsilon:g}, expected a finite number above 0")
+        check_requirements(self.max_epsilon, self.observer, points)
 
 
 NOTHING_REQUIRED = Requirements()

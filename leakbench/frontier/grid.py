@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from leakbench.cell.budget import plan
 from leakbench.cell.factors import check_louder
 from leakbench.core.errors import InputError, check_file, nearest
 from leakbench.core.recipe import is_path, names
-from leakbench.core.request import FACTOR_RANGE
+from leakbench.core.words import factors_of
 
 __all__ = [
     "DEFAULT",
@@ -92,24 +91,6 @@ def defenses_of(words: Sequence[str]) -> tuple[str, ...]:
         if stems.count(word) > 1:
             raise InputError(f"defenses: {word!r} is given twice")
     return tuple(words)
-
-
-def factors_of(words: Sequence[str]) -> tuple[float, ...]:
-    """Return the factors, the largest first; raise InputError for a factor that is not a number in range, or is given twice."""
-    found = []
-    for word in words:
-        try:
-            factor = float(word)
-        except ValueError:
-            factor = math.nan
-        least, most = FACTOR_RANGE
-        if not least <= factor <= most:
-            between = f"numbers from {least:g} to {most:g} with commas between them"
-            raise InputError(f"noise-factors: got {word!r}, expected {between}")
-        if factor in found:
-            raise InputError(f"noise-factors: {word!r} is given twice")
-        found.append(factor)
-    return tuple(sorted(found, reverse=True))
 
 
 def points_of(request: Request, factors: Sequence[float], data_dir: Path | None) -> list[Point]:

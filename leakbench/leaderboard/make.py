@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from leakbench.auditing.cell import audit, check_trials
+from leakbench.auditing.cell import audit
 from leakbench.cell import Request
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.progress import Reporter, cells_line
 from leakbench.core.verdict_words import FAILED, IDENTIFIES, RECONSTRUCTS
-from leakbench.core.words import epsilon_text
+from leakbench.core.words import check_trials, epsilon_text
 from leakbench.leaderboard.asked import (
     ATTACKER_NAMES,
     Asking,

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import LeakagePoint
-from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED, LABELS
 from leakbench.storage.summary import Summary
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["TRACKERS", "check_tracker", "figures_of", "log_run"]
-
-ERRORS = (RMSE.name, RMSE.baseline, EDIT_DISTANCE.name, EDIT_DISTANCE.baseline)
-
-OF_POINT = (ASR.name, ASR.baseline, *ERRORS, IDENTIFIED.name, LABELS.name)
 
 
 def check_tracker(name: str) -> None:
@@ -51,11 +48,15 @@ def figures_of(summary: Summary, rounds: pd.DataFrame) -> Iterator[tuple[str, fl
 
     Figures without a number are skipped.
     """
+    from leakbench.measure.measures import EDIT_DISTANCE, RMSE  # noqa: PLC0415 - imports PyTorch, unlike `check_tracker`
+
+    errors = (RMSE.name, RMSE.baseline, EDIT_DISTANCE.name, EDIT_DISTANCE.baseline)
+    of_point = (ASR.name, ASR.baseline, *errors, IDENTIFIED.name, LABELS.name)
     for row in rounds.to_dict("records"):
-        if not pd.isna(row.get("accuracy")):
+        if math.isfinite(row.get("accuracy", math.nan)):
             yield "accuracy", float(row["accuracy"]), int(row["round"]) + 1
     for point, tap in summary.taps.items():
-        for figure in OF_POINT:
+        for figure in of_point:
             if (value := tap.value(figure)) is not None:
                 yield f"{LeakagePoint.of(point).tag}/{figure}", float(value), tap.round
     for which, value in (("claimed", summary.epsilon.claimed), ("valid", summary.epsilon.valid)):

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.core.behaviour import FIRST
-from leakbench.core.errors import InputError, nearest
-from leakbench.core.request import CLASS, NEXT_TOKEN
+from leakbench.core.errors import InputError
+from leakbench.core.request import CLASS, NEXT_TOKEN, check_model
 from leakbench.core.task import Heads
 from leakbench.core.types import Parameters
 from leakbench.models.cnn6 import cnn6
 from leakbench.models.convnet import convnet
-from leakbench.models.external import ACCEPTED, ExternalNetwork, first_weights
+from leakbench.models.external import ExternalNetwork, first_weights
 from leakbench.models.folder import NetworkFolder
 from leakbench.models.initialise import (
     DEFAULT,
@@ -104,8 +104,7 @@ def architecture(name: str, field: str = "model") -> Architecture:
     external = ExternalNetwork.of(name)
     if external is not None:
         return Architecture(partial(external.built, field=field), None)
-    if name not in MODELS:
-        raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))} (or {ACCEPTED})")
+    check_model(field, name)
     return MODELS[name]
 
 

@@ -43,10 +43,7 @@ from leakbench.models.folder import FOLDER, TYPES, checksum_of
 from leakbench.models.layers import with_shape
 from leakbench.models.shapes import Shape
 
-__all__ = ["ACCEPTED", "ExternalNetwork", "first_weights"]
-
-ACCEPTED = "torchvision:NAME, timm:NAME, PKG.MODULE:BUILD or hf:FOLDER"
-"""Names of networks outside the catalog, for messages."""
+__all__ = ["ExternalNetwork", "first_weights"]
 
 ENDING = ".safetensors"
 

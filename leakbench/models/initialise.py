@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from leakbench.core.errors import InputError
+from leakbench.core.words import DEFAULT, init_of
 from leakbench.models.batch_norm import BatchNorm
 
 __all__ = [
@@ -32,9 +32,6 @@ __all__ = [
 
 Layer: TypeAlias = nn.Conv2d | nn.Linear
 Rule: TypeAlias = Callable[[Layer, torch.Generator], object]
-
-DEFAULT = "default"
-"""Name of the rule that the network's entry in the catalog has."""
 
 
 @torch.no_grad()
@@ -146,17 +143,5 @@ def rule_of(text: str) -> tuple[str, Rule | None]:
     Raises:
         InputError: For any other text.
     """
-    if text == DEFAULT:
-        return text, None
-    if text in RULES:
-        return text, RULES[text]
-    kind, _, number = text.partition(":")
-    try:
-        bound = float(number) if kind == "uniform" else math.nan
-    except ValueError:
-        bound = math.nan
-    if not 0 < bound <= 100:
-        raise InputError(
-            f"init: got {text!r}, expected {DEFAULT}, {', '.join(RULES)} or uniform:<a> with 0 < a <= 100, as uniform:0.5"
-        )
-    return f"uniform:{bound:g}", uniform(bound)
+    name, bound = init_of(text)
+    return name, uniform(bound) if bound is not None else RULES.get(name)

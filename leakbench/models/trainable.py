@@ -21,7 +21,6 @@ Every row of dD is a combination of the tokens' outputs Y. A row that only one t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,19 +28,12 @@ from torch import nn
 
 from leakbench.core.errors import InputError
 from leakbench.core.extras import need
+from leakbench.core.words import ALL, Trainable, trainable_of
 from leakbench.models.language import LanguageModel, NextToken
 from leakbench.models.layers import last_layer
 from leakbench.models.side_modules import add_adapters, add_lora
 
 __all__ = ["ALL", "trainable_of", "with_trainable"]
-
-ALL = "all"
-"""Name of the rule that trains every parameter."""
-
-ACCEPTED = "all, head, no_embeddings, blocks:N, lora:r=N or adapters:r=N with N >= 1"
-
-STARTS = {"blocks": ":", "lora": ":r=", "adapters": ":r="}
-"""{rule with a number: the signs between its name and the number}."""
 
 LORA = "lora_"
 """Start of the names of the matrices that the library `peft` adds."""
@@ -50,33 +42,6 @@ PROJECTIONS = {"gpt2": ("c_attn",), "gpt_neox": ("query_key_value",), "llama": (
 PROJECTIONS |= dict.fromkeys(("mistral", "qwen2"), PROJECTIONS["llama"])
 PROJECTIONS |= dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), ("query", "value"))
 """{kind of transformer: the projections with LoRA}, query and value, or the one that computes query, key and value together."""
-
-
-@dataclass(frozen=True)
-class Trainable:
-    """A rule that selects the trained parameters.
-
-    Args:
-        name: `all`, `head`, `no_embeddings`, `blocks`, `lora` or `adapters`.
-        number: Number of the last blocks, the rank of LoRA, or the width of the adapters.
-    """
-
-    name: str
-    number: int = 0
-
-    def __str__(self) -> str:
-        return self.name + STARTS.get(self.name, "") + (str(self.number) if self.name in STARTS else "")
-
-
-def trainable_of(text: str) -> Trainable:
-    """Return the rule of a text, as `lora:r=8`; raises InputError for any other text."""
-    if text in (ALL, "head", "no_embeddings"):
-        return Trainable(text)
-    for name, sign in STARTS.items():
-        number = text.removeprefix(name + sign)
-        if text.startswith(name + sign) and number.isascii() and number.isdecimal() and 1 <= int(number) <= 10**6:
-            return Trainable(name, int(number))
-    raise InputError(f"trainable: got {text!r}, expected {ACCEPTED}")
 
 
 def with_trainable(

@@ -10,9 +10,19 @@ from typing import Any
 from leakbench.core.errors import DamagedError, InputError
 from leakbench.core.hashes import checksum
 from leakbench.core.untrusted import bounded_text, without_controls
+from leakbench.storage.atomic import TEMPORARY
 from leakbench.storage.manifest import CURE, FORMATS, check_manifest, check_seal
 
-__all__ = ["check_files", "check_spared", "read_manifest", "written"]
+__all__ = [
+    "check_files",
+    "check_out",
+    "check_parts",
+    "check_spared",
+    "files_left",
+    "not_empty",
+    "read_manifest",
+    "written",
+]
 
 LONGEST = 20_000_000
 """Largest number of bytes of a manifest; a usual one has about 20,000."""
@@ -59,6 +69,37 @@ def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
     for name in dict.fromkeys((*needed, *manifest.get("files", ()))):
         if name != "report.html":
             written(folder, manifest, name)
+
+
+def check_out(folder: Path) -> None:
+    """Raise InputError, before any computation, for a folder in which no run can start; `open_run` checks it again."""
+    try:
+        check_parts(folder)
+        is_file = folder.exists() and not folder.is_dir()
+    except OSError as error:  # The name is too long, or the folder cannot be read.
+        raise InputError(f"out: {str(folder)!r}: {error.strerror}; give another --out") from None
+    if is_file:
+        raise InputError(f"out: {str(folder)!r} is a file, expected a folder; give another --out")
+    if folder.is_dir() and not (folder / "manifest.json").exists() and files_left(folder):
+        raise not_empty(folder)
+
+
+def check_parts(folder: Path) -> None:
+    """Raise InputError for the folder in which another run keeps its parts."""
+    if folder.name == "parts" and (folder.parent / "manifest.json").exists():
+        raise InputError(
+            f"out: {str(folder)!r} is where the run in {str(folder.parent)!r} keeps its parts; give another --out"
+        )
+
+
+def files_left(folder: Path) -> bool:
+    """Return whether a folder without a manifest has files other than a lock and temporary files of a killed process."""
+    return any(path.name != ".lock" and not TEMPORARY.fullmatch(path.name) for path in folder.iterdir())
+
+
+def not_empty(folder: Path) -> InputError:
+    """Return the error of a folder that has files and no run."""
+    return InputError(f"out: {str(folder)!r} is not empty and holds no run; give another --out")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -31,7 +31,14 @@ from leakbench.core.hashes import checksum, content_hash, tensor_hash
 from leakbench.storage.atomic import TEMPORARY, write_atomically, write_text
 from leakbench.storage.locks import alone, locked
 from leakbench.storage.manifest import FORMATS, check_finished, sealed
-from leakbench.storage.manifest_file import read_manifest, written
+from leakbench.storage.manifest_file import (
+    check_out,
+    check_parts,
+    files_left,
+    not_empty,
+    read_manifest,
+    written,
+)
 from leakbench.storage.rows_file import read_rows, write_rows
 
 __all__ = [
@@ -176,16 +183,16 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
         InputError: For the folder of another cell, or one that is not empty and has no run.
         DamagedError: For a damaged manifest, unless `own`.
     """
-    _check_parts(folder)
+    check_parts(folder)
     with locked(folder):
         if (folder / "parts").is_symlink():
             raise InputError(f"{folder / 'parts'}: is a link, expected a folder; give another --out")
         new = not (folder / "manifest.json").exists()
         if new:
             _sweep(folder)  # A process that was killed before its first manifest left only temporary files.
-            left = _left(folder)
+            left = files_left(folder)
             if left and not own:
-                raise _not_empty(folder)
+                raise not_empty(folder)
             missing = f"{folder / 'manifest.json'}: is missing"
             run = _anew(folder, identity, missing, say) if left else _begun(folder, identity, say)
         else:
@@ -203,35 +210,6 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
                 with suppress(OSError):  # On a disk that has become read-only, the first error is the one to report.
                     (folder / "manifest.json").unlink()
                     shutil.rmtree(folder / "parts", ignore_errors=True)
-
-
-def check_out(folder: Path) -> None:
-    """Raise InputError, before any computation, for a folder in which no run can start; `open_run` checks it again."""
-    try:
-        _check_parts(folder)
-        is_file = folder.exists() and not folder.is_dir()
-    except OSError as error:  # The name is too long, or the folder cannot be read.
-        raise InputError(f"out: {str(folder)!r}: {error.strerror}; give another --out") from None
-    if is_file:
-        raise InputError(f"out: {str(folder)!r} is a file, expected a folder; give another --out")
-    if folder.is_dir() and not (folder / "manifest.json").exists() and _left(folder):
-        raise _not_empty(folder)
-
-
-def _check_parts(folder: Path) -> None:
-    if folder.name == "parts" and (folder.parent / "manifest.json").exists():
-        raise InputError(
-            f"out: {str(folder)!r} is where the run in {str(folder.parent)!r} keeps its parts; give another --out"
-        )
-
-
-def _left(folder: Path) -> bool:
-    """Return whether a folder without a manifest has files other than a lock and temporary files of a killed process."""
-    return any(path.name != ".lock" and not TEMPORARY.fullmatch(path.name) for path in folder.iterdir())
-
-
-def _not_empty(folder: Path) -> InputError:
-    return InputError(f"out: {str(folder)!r} is not empty and holds no run; give another --out")
 
 
 @contextmanager

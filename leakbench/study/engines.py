@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from leakbench.cell import Request
 from leakbench.cell.device import AUTO, device_of
-from leakbench.core.errors import InputError, nearest
+from leakbench.core.errors import InputError
 from leakbench.study.on_ray import RayEngine
 from leakbench.study.on_submitit import SubmititEngine
 from leakbench.study.process import ProcessEngine
 from leakbench.study.task import Task
+from leakbench.study.workers import ENGINES, LOCAL, Places, check_places
 
 __all__ = ["ENGINES", "Placed", "Places", "Tasks", "engine_of", "tasks_by"]
 
@@ -26,28 +26,6 @@ Placed: TypeAlias = ProcessEngine | RayEngine | SubmititEngine
 Tasks: TypeAlias = Callable[[str, Request, str], Task]
 """Makes a task of a key, a request and the command that the manifest of its run says."""
 
-ENGINES = ("process", "ray", "submitit")
-
-LOCAL = "local"
-"""The address of submitit's own processes, for a trial without SLURM."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """How many cells there is room for: what a user asks of an engine; None where it decides.
-
-    Args:
-        workers: Cells side by side.
-        threads: Threads of each cell.
-        gpus_per_cell: In [0, 1], the share of a GPU that each takes.
-    """
-
-    address: str | None = None
-    workers: int | None = None
-    threads: int | None = None
-    gpus_per_cell: float = 0.0
-    slurm: Mapping[str, Any] = field(default_factory=dict)
-
 
 def engine_of(name: str, places: Places, folder: Path) -> Placed:
     """Return an engine; raises InputError for a name that there is not, and for places that it cannot have.
@@ -55,20 +33,10 @@ def engine_of(name: str, places: Places, folder: Path) -> Placed:
     Args:
         folder: Of submitit's files.
     """
-    if name not in ENGINES:
-        raise InputError(f"engine: got {name!r}{nearest(name, ENGINES)}")
-    if not 0 <= places.gpus_per_cell <= 1:
-        raise InputError(f"gpus-per-cell: got {places.gpus_per_cell:g}, expected 0 to 1, since a cell computes on one")
-    for option, value in (("workers", places.workers), ("threads-per-cell", places.threads)):
-        if value is not None and value < 1:
-            raise InputError(f"{option}: got {value}, expected at least 1")
-    if places.slurm and name != "submitit":
-        raise InputError(f"slurm: got it with --engine {name}; expected --engine submitit")
+    check_places(name, places)
     if name == "ray":
         return RayEngine(places.address, places.workers, places.threads or 1, places.gpus_per_cell)
     if name == "submitit":
-        if places.address not in (None, LOCAL):
-            raise InputError(f"address: got {places.address!r}, expected 'local' or nothing with --engine submitit")
         return SubmititEngine(
             folder,
             places.workers or 16,
@@ -77,8 +45,6 @@ def engine_of(name: str, places: Places, folder: Path) -> Placed:
             places.slurm,
             places.address == LOCAL,
         )
-    if places.address is not None:
-        raise InputError(f"address: got {places.address!r} with --engine process; expected --engine ray")
     return _process(places)
 
 

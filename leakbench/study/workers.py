@@ -9,11 +9,12 @@ import os
 import signal
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from leakbench.core.errors import InputError
+from leakbench.core.errors import InputError, nearest
 from leakbench.core.process import SIGNALS, Told
 from leakbench.study.task import Task, TaskOutcome
 
@@ -119,3 +120,43 @@ def needed(package: str) -> Any:
 
 def _unusable(package: str, why: str) -> InputError:
     return InputError(f"engine: {package} {why}; pip install 'leakbench[{package}]'")
+
+
+ENGINES = ("process", "ray", "submitit")
+
+LOCAL = "local"
+"""The address of submitit's own processes, for a trial without SLURM."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """How many cells there is room for: what a user asks of an engine; None where it decides.
+
+    Args:
+        workers: Cells side by side.
+        threads: Threads of each cell.
+        gpus_per_cell: In [0, 1], the share of a GPU that each takes.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    threads: int | None = None
+    gpus_per_cell: float = 0.0
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check_places(name: str, places: Places) -> None:
+    """Raise InputError for an engine that does not exist, and for places that it cannot have; PyTorch is not imported."""
+    if name not in ENGINES:
+        raise InputError(f"engine: got {name!r}{nearest(name, ENGINES)}")
+    if not 0 <= places.gpus_per_cell <= 1:
+        raise InputError(f"gpus-per-cell: got {places.gpus_per_cell:g}, expected 0 to 1, since a cell computes on one")
+    for option, value in (("workers", places.workers), ("threads-per-cell", places.threads)):
+        if value is not None and value < 1:
+            raise InputError(f"{option}: got {value}, expected at least 1")
+    if places.slurm and name != "submitit":
+        raise InputError(f"slurm: got it with --engine {name}; expected --engine submitit")
+    if name == "submitit" and places.address not in (None, LOCAL):
+        raise InputError(f"address: got {places.address!r}, expected 'local' or nothing with --engine submitit")
+    if name == "process" and places.address is not None:
+        raise InputError(f"address: got {places.address!r} with --engine process; expected --engine ray")

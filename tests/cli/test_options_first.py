@@ -3,6 +3,8 @@
 import itertools
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +20,13 @@ from leakbench.cell.budget import plan
 from leakbench.cli import commands
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import catalog_folder
-from leakbench.core.request import Request
+from leakbench.core.request import MODEL_NAMES, Request, check_word
+from leakbench.core.words import DEVICES
 from leakbench.data import commands as data_commands
 from leakbench.data import find
 from leakbench.defense import facts
 from leakbench.federated.view import alone_by
+from leakbench.models import MODELS as NETWORKS
 
 BAD = {
     "max_epsilon": "0",
@@ -375,3 +379,90 @@ def test_a_slow_accounting_prints_its_progress(
     assert (code, same) == (0, out)
     assert "noise of each round: 4 of 10" in err
     assert "epsilon of each observer: 0 of 4" in err
+
+
+WITHOUT_TORCH = """
+import contextlib, io, json, sys
+
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ImportError("blocked")
+
+
+sys.meta_path.insert(0, Blocked())
+from leakbench.cli import main
+
+found = []
+for arguments in json.load(sys.stdin):
+    sys.argv, out, err = ["leakbench", *arguments], io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code
+    found.append([code, out.getvalue(), err.getvalue()])
+json.dump(found, sys.stdout)
+"""
+
+HEAVY = {"reproduce", "bench"}
+"""Commands that read a table, or the list of benchmarks, before they know which values are accepted."""
+
+
+def test_a_bad_value_is_refused_without_pytorch(refused: Refused) -> None:
+    """The import of PyTorch takes seconds, on a busy machine a minute."""
+    chosen = [(n, o) for n, o in cases() if n not in HEAVY and (n, o.name) not in ELSEWHERE]
+    commands_run = [[name, *GIVEN[name], option.opts[0], BAD[str(option.name)]] for name, option in chosen]
+    commands_run += [["sweep", f"{name}.yaml"] for name in GRIDS]
+    for name, text in GRIDS.items():
+        Path(f"{name}.yaml").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        input=json.dumps(commands_run),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    late = [
+        (words, err)
+        for words, (code, out, err) in zip(commands_run, json.loads(done.stdout), strict=True)
+        if code != 2 or out or len(err.strip().splitlines()) != 1
+    ]
+    assert not late
+
+
+GRIDS = {
+    "wrong_model": "given: {dataset: digits, model: none_such}",
+    "wrong_word": "each: {protocol: [live, none_such]}",
+    "wrong_rule": "rows:\n- {given: {trainable: none_such}}",
+}
+"""{name of a grid: its text with a wrong word}."""
+
+
+def test_the_names_of_networks_and_devices_are_pytorchs_own() -> None:
+    """They are listed a second time, where PyTorch is not imported."""
+    assert tuple(NETWORKS) == MODEL_NAMES
+    with pytest.raises(RuntimeError) as unknown:
+        torch.device("none_such")
+    known = re.search("one of (.*) device type", str(unknown.value))
+    assert known is not None and {*known[1].split(", ")} | {"auto"} == {*DEVICES}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("model", name) for name in ("cnn", "torchvision:resnet18", "hf:folder", "torch.nn:Linear@w.safetensors")],
+        *[("init", text) for text in ("default", "kaiming", "uniform:0.5")],
+        *[("trainable", text) for text in ("all", "head", "blocks:2", "lora:r=8", "adapters:r=4")],
+        *[("partition", text) for text in ("iid", "shards", "shards:2", "dirichlet:0.1")],
+        *[("availability", text) for text in ("uniform", "beta:1,2", "diurnal:0.5")],
+        *[("device", text) for text in ("auto", "cpu", "cuda", "cuda:3", "mps", "meta")],
+        ("leak_rounds", ("0", "12", "last")),
+        ("taps", ("type-0", "global")),
+        ("leak_model", None),
+    ],
+)
+def test_an_accepted_word_is_accepted_first_too(field: str, value: str) -> None:
+    check_word(field, value)

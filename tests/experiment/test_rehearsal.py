@@ -57,3 +57,26 @@ def test_a_suitable_request_is_rehearsed_once_and_trained(attack, tmp_path, monk
     assert called(monkeypatch, capsys, *line)[0] == 0
     assert called(monkeypatch, capsys, *line)[0] == 0
     assert rehearsed == [None]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--dataset", "faces", "--attack", "feature_inversion"), "got a view that does not show one"),
+        (
+            ("--dataset", "faces", "--attack", "cocktail_party", "--leak-model", "lenet_cpl"),
+            "with which this network does not begin",
+        ),
+        (("--dataset", "digits", "--attack", "cocktail_party", "--leak-model", "mlp_100"), "got 120 examples"),
+    ],
+)
+def test_a_leakage_point_that_cannot_be_read_is_refused_before_another_is_attacked(
+    more, said, tmp_path, monkeypatch, capsys
+):
+    """Under the paper protocol the attacks come first: type-2 would be attacked for nothing."""
+    monkeypatch.setattr(execute, "attack_leak", lambda *_: pytest.fail("it was attacked"))
+    line = ("run", "--victims", "2", "--train-rounds", "0", "--leak-batch", "30" if "faces" in more else "120")
+    code, out, err = called(monkeypatch, capsys, *line, *more, "--out", str(tmp_path / "run"), "--quiet")
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not (tmp_path / "run").exists()

@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 import leakbench.flower.leaks
 from leakbench.core.errors import InputError
-from leakbench.external.trace import TAPS
+from leakbench.core.leakage_points import OWN as TAPS
 from leakbench.flower.leaks import Leak, leak_files, leaked_rounds, read_leaks, write_leak
 
 ONE = {"weight": np.ones(3, np.float32)}

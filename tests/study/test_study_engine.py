@@ -16,7 +16,7 @@ import pytest
 from leaderboard_cards import small_card
 
 from leakbench.cell import Request
-from leakbench.cli.options import engine_from
+from leakbench.cli.options import engine_from, places_from
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
 from leakbench.core.provenance import versions
@@ -221,7 +221,7 @@ def test_requests_that_no_engine_can_measure_are_refused(name: str, tmp_path: Pa
 
 def test_places_need_an_engine(tmp_path: Path) -> None:
     none = {"address": None, "workers": None, "threads": None, "gpus_per_cell": 0.0}
-    assert engine_from(tmp_path, None, (), **none) is None
+    assert places_from(None, (), **none) is None and engine_from(tmp_path, None, None) is None
     for given, option in (
         ({"workers": 2}, "workers"),
         ({"workers": 0}, "workers"),
@@ -229,10 +229,10 @@ def test_places_need_an_engine(tmp_path: Path) -> None:
         ({"address": "a:1"}, "address"),
     ):
         with pytest.raises(InputError, match=f"^{option}: got it without --engine"):
-            engine_from(tmp_path, None, (), **none | given)
+            places_from(None, (), **none | given)
     with pytest.raises(InputError, match=r"^slurm: got it without --engine"):
-        engine_from(tmp_path, None, ("partition=gpu",), **none)
+        places_from(None, ("partition=gpu",), **none)
     with pytest.raises(InputError, match=r"^engine: got 'proces'; did you mean 'process'"):
-        engine_from(tmp_path, "proces", (), **none)
-    found = engine_from(tmp_path, "process", (), **none | {"workers": 2, "threads": 1})
+        places_from("proces", (), **none)
+    found = engine_from(tmp_path, "process", places_from("process", (), **none | {"workers": 2, "threads": 1}))
     assert isinstance(found, ProcessEngine) and (found.workers, found.threads) == (2, 1)

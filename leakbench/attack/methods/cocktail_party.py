@@ -83,6 +83,11 @@ class CocktailParty:
         """
         return likeliest([self._answer(view, rngs) for view, _ in averaged(views)])
 
+    def applies(self, view: View) -> bool:
+        """Return whether the network begins with a biased linear layer that is wide enough for the examples."""
+        name = first_layer(view.network.model, view.shape)
+        return name is not None and view.examples < min(view.update[f"{name}weight"].shape[1:])
+
     def _answer(self, view: View, rngs: Generators) -> Reconstruction:
         name = first_layer(view.network.model, view.shape)
         if name is None:
