@@ -283,9 +283,10 @@ class Trace:
         network = in_mode(model, "eval")
         shapes = {name: p.shape for name, p in network.named_parameters()}
         sent = [{name: p.reshape(shapes[name]) for name, p in one.items()} for one in sent]
-        network.load_state_dict(
-            {**{n: t.reshape(shapes.get(n, t.shape)) for n, t in states[0].items()}, **sent[0]}, strict=False
-        )
+        # Some networks read the version of their state dictionary, which arrays alone do not have.
+        state = network.state_dict()
+        state.update({**{n: t.reshape(shapes.get(n, t.shape)) for n, t in states[0].items()}, **sent[0]})
+        network.load_state_dict(state, strict=False)
         x = torch.rand(1, *self.shape, generator=torch.Generator().manual_seed(0))
         x = x if self.texts is None else (x * (self.texts.tokens - 1)).floor()
         with failing_as(f"shape: the model fails on an input of {(1, *self.shape)}"):

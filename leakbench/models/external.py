@@ -324,7 +324,8 @@ def _load(model: nn.Module, path: Path, field: str) -> None:
                 f"{field}: {path}: weights {name!r}: got NaN, infinity or a number beyond"
                 f" {str(state[name].dtype).removeprefix('torch.')}, expected finite numbers"
             )
-    model.load_state_dict(tensors, strict=False)
+    state.update(tensors)  # With the versions that some networks read.
+    model.load_state_dict(state)
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,6 @@ MOVED = 0.1
 SAME = 1e-3
 """How far two gradients may differ by rounding, as a share of their length."""
 
-FAR = 0.1
-"""Smallest sum of features, as a share of the sum of their sizes, that counts as far above zero."""
-
 NEGATIVE = -1e-6
 """Feature below which the features of a classifier count as negative."""
 
@@ -73,13 +70,11 @@ class Classifier:
         weight: Name of W (classes, ...); None if the weight has another gradient, as a normalised one has.
         bias: Name of b (classes,); None without a bias.
         signed: Whether features h can be negative; true without a weight.
-        positive: Whether the features of an example have a sum far above zero, which one behind a layer normalisation has not.
     """
 
     weight: str | None
     bias: str | None
     signed: bool
-    positive: bool
 
 
 @dataclass(frozen=True)
@@ -138,12 +133,11 @@ def _classifier(key: _Key) -> Classifier | None:
     weights = [n for n in last if trained[n].dim() > 1 and any(bool(h.any()) for h in features[n])]
     biases = [n for n in last if trained[n].dim() == 1 and all(bool(h > 0) for h in features[n])]
     if not weights:
-        return Classifier(None, biases[-1], signed=True, positive=False) if biases else None
+        return Classifier(None, biases[-1], signed=True) if biases else None
     weight = weights[-1]
     own = [n for n in biases if n == f"{weight.removesuffix('weight')}bias"] or biases
     signed = any(bool(h.min() < NEGATIVE) for h in features[weight])
-    positive = all(bool(h.sum() > FAR * h.abs().sum()) for h in features[weight] if h.any())
-    return Classifier(weight, own[-1] if own else None, signed, positive)
+    return Classifier(weight, own[-1] if own else None, signed)
 
 
 def _features(gradient: Tensor | None, v: Tensor) -> Tensor | None:

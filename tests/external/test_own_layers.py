@@ -50,7 +50,7 @@ def probe(name: str, folder: Path) -> None:
     with leakbench.probe(model) as record:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(EXAMPLES[:2]), LABELS[:2]).backward()
-        record.observe(EXAMPLES[:2], LABELS[:2])
+        record.observe(EXAMPLES[:2], LABELS[:2], nn.functional.cross_entropy)
         optimizer.step()
     record.leak(classes=CLASSES, attack="idlg", iterations=2)
 

@@ -80,10 +80,9 @@ class LastLayer:
 
     If features are never negative (sigmoid, ReLU), only the row of a true class can have a negative sum; for one example, it is the
     row with the lowest sum. For M examples, the lowest row is taken M times. Each time, the contribution of one example (the sum of
-    all negative rows divided by M) is subtracted from it. It is enough that the features of an example have a positive sum. If
-    they do not, as behind a layer normalisation, the bias is read in the same way, whose feature is 1. Without a bias, the label
-    of one example is that of the longest row, and those of several are counted (`label_counts`). Labels are searched, as by
-    `Joint`, if no trained layer answers with the class.
+    all negative rows divided by M) is subtracted from it. If features can be negative, the bias is read in the same way, whose
+    feature is 1. Without a bias, the label of one example is that of the longest row, and those of several are counted
+    (`label_counts`). Labels are searched, as by `Joint`, if no trained layer answers with the class.
     """
 
     needs: ClassVar[Needs] = Needs(classes=True)
@@ -95,7 +94,7 @@ class LastLayer:
         found = classifier_of(view.network.model, view.shape, view.update)
         if found is None:
             return Joint()(view, rngs)
-        if found.weight is not None and found.positive:
+        if found.weight is not None and not found.signed:
             rows = view.update[found.weight].flatten(2).sum(2).clone()
         elif found.bias is not None:
             rows = view.update[found.bias].clone()
