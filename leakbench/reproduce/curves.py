@@ -55,10 +55,15 @@ def rounds_of(row: Mapping[Any, Any]) -> NDArray[np.floating]:
     return np.array(json.loads(str(row["accuracies"])), dtype=np.float64)
 
 
-def ordered(rounds: Rounds, rows: pd.DataFrame) -> list[Compared]:
+def ordered(rounds: Rounds, rows: pd.DataFrame, smaller: Mapping[str, str]) -> list[Compared]:
     """Return each claim of an order whose rows were measured: the difference in points of accuracy and its 95 % t interval.
 
     The seeds of all rows share what is drawn, so differences are taken seed by seed. `decided` gives the verdicts.
+
+    Args:
+        rounds: The claims.
+        rows: The measured rows.
+        smaller: {cell that was not measured at full size: how it differs}, which decides no order.
     """
     kept = {str(row["cell"]): rounds_of(row) for row in rows.to_dict("records")}
     found = []
@@ -73,9 +78,12 @@ def ordered(rounds: Rounds, rows: pd.DataFrame) -> list[Compared]:
         row = Compared(f"{order.says}{span}", ORDER, 0.0, value, low, high)
         if order.apart:
             found.append(replace(row, verdict=NONE, reason=order.apart))
-        elif many < LEAST_SEEDS:
+        elif many < LEAST_SEEDS or smaller.keys() & {*order.more, *order.less}:
             seeds = "one seed" if many == 1 else f"{many} seeds of at least {LEAST_SEEDS}"
-            found.append(replace(row, verdict=DIFFERENT, reason=seeds))
+            why = dict.fromkeys(smaller[name] for name in (*order.more, *order.less) if name in smaller)
+            found.append(
+                replace(row, verdict=DIFFERENT, reason="; ".join([*([seeds] if many < LEAST_SEEDS else []), *why]))
+            )
         else:
             found.append(replace(row, test=mean_test(value, low, high, many), units=f"{many} seeds"))
     return found

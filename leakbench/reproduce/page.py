@@ -110,7 +110,8 @@ def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
             found += [claim for row, claims in line.unmeasured().items() for claim in unmeasured(row, claims)]
         for row in measured.get(line.name, []):
             found += table.compared(line, row)
-    return decided(found + (ordered(table.rounds, rows) if table.rounds else []))
+    smaller = table.smaller(rows.to_dict("records"))
+    return decided(found + (ordered(table.rounds, rows, smaller) if table.rounds else []))
 
 
 def page_of(

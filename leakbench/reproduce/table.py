@@ -25,7 +25,7 @@ found:    summary of the numbers, below them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from os.path import normpath
 from pathlib import Path
@@ -68,7 +68,7 @@ AUTO = "auto"
 """The scale that measures each cell at `full` or at `quick`, by its cost."""
 
 COUNTS = ("victims", "candidates", "seeds")
-"""Fields whose smaller values make intervals wider and change no other number."""
+"""Fields of which the scale `quick` has fewer, in the same setting."""
 
 CLAIMED = "claimed_"
 """Start of the columns with what a paper prints."""
@@ -118,9 +118,9 @@ class Line:
         return {f"{self.name}, {point}" if several else self.name: self.claimed(point) for point in points}
 
     def less(self) -> str:
-        """Return how cells of the scale `quick` differ from the paper's; fewer victims or seeds do not count."""
+        """Return how cells of the scale `quick` differ from those at full size, for which the table is written."""
         cut = [name for name in self.quick or {} if name not in COUNTS]
-        return f"scale quick: other {', '.join(cut)}" if cut else ""
+        return f"scale quick: {'other' if cut else 'fewer'} {', '.join(cut or self.quick or ())}"
 
     def scale(self, asked: str) -> str:
         """Return the scale of a row that is measured at a scale: `full` also at `quick` where that changes nothing."""
@@ -195,10 +195,15 @@ class Table:
     def compared(self, line: Line, row: Row) -> list[Compared]:
         """Compare each claim of a row of this line, see `leakbench.reproduce.verdict.compared`."""
         claim, scale = line.claimed(str(row["point"])), str(row.get("scale"))
-        quick = line.less() if scale == "quick" else ""
+        quick = self.smaller([row]).get(line.name, "")
         apart = {what: "; ".join(filter(None, (line.apart.get(what, ""), quick))) for what in claim}
         digits = digits_of(claim for line in self.lines for claim in line.claims.values())
         return compared(row, claim, apart, line.because, digits, line.samples, len(line.counts(scale)))
+
+    def smaller(self, rows: Iterable[Row]) -> dict[str, str]:
+        """Return {cell with a row of scale `quick`: how it differs from full size}; such a row decides nothing."""
+        quick = {row["cell"] for row in rows if row.get("scale") == "quick"}
+        return {line.name: line.less() for line in self.lines if line.name in quick}
 
     def names(self, scale: str) -> list[str]:
         """Return the names of its cells at a scale."""

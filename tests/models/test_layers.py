@@ -19,7 +19,7 @@ from leakbench.federated.leakage import leak
 from leakbench.federated.view import View
 from leakbench.models import one_hot, parameters
 from leakbench.models.conversion import convert_norms, convert_parts, order_layers
-from leakbench.models.copies import copied, in_double
+from leakbench.models.copies import as_type, in_double
 from leakbench.models.layers import Classifier, classifier_of, first_layer, last_layer
 from leakbench.models.trainable import with_trainable
 from tests.torch_nn_layers import ODD, network
@@ -187,14 +187,14 @@ def test_converted_networks_have_the_gradients_of_pytorch(name: str) -> None:
         wanted = torch.autograd.grad(
             nn.functional.cross_entropy(theirs(x[[place]]), y[[place]]), list(theirs.parameters())
         )
-        for (name, own), their in zip(found.items(), wanted, strict=True):
-            torch.testing.assert_close(own[place].reshape(their.shape), their, rtol=1e-4, atol=1e-6, msg=name)
+        for (parameter, own), their in zip(found.items(), wanted, strict=True):
+            torch.testing.assert_close(own[place].reshape(their.shape), their, rtol=1e-4, atol=1e-6, msg=parameter)
 
 
 def test_a_copy_in_double_precision_has_no_other_numbers() -> None:
     model = ODD["attributes"]()
     x = torch.rand(2, 1, 8, 8, dtype=torch.float64)
-    found = copied(model, torch.float64)(x)
+    found = as_type(model, torch.float64)(x)
     assert found.dtype == torch.float64 and model.scale.dtype == torch.float32
     torch.testing.assert_close(found.float(), model(x.float()))
     plain = nn.Linear(3, 2)

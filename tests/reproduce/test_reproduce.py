@@ -630,10 +630,9 @@ def test_a_page_has_the_claims_with_their_verdicts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_claims_with_fewer_iterations_have_a_different_setting(tmp_path: Path) -> None:
-    """Fewer victims are the same setting, fewer iterations are not."""
+def test_claims_of_scale_quick_have_a_different_setting(tmp_path: Path) -> None:
     for quick, reason in (
-        ({"victims": 1}, "one network"),
+        ({"victims": 1}, "one network; scale quick: fewer victims"),
         ({"iterations": 1}, "2 networks of at least 5; scale quick: other iterations"),
     ):
         folder = tmp_path / str(len(reason))

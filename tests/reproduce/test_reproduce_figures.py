@@ -171,7 +171,7 @@ def curves(**accuracies: list[list[float]]) -> pd.DataFrame:
 def test_the_window_is_a_mean_over_as_many_rounds_at_each_end() -> None:
     """Rounds .1, .2, .3 and .7: .15 over the first two, .5 over the last two."""
     rows, orders = curves(a=[[0.1, 0.2, 0.3, 0.7]], b=[[0.0] * 4]), ("all", "first", "last")
-    found = ordered(Rounds(2, {}, tuple(Order("a above b", ("a",), ("b",), span) for span in orders)), rows)
+    found = ordered(Rounds(2, {}, tuple(Order("a above b", ("a",), ("b",), span) for span in orders)), rows, {})
     assert [claim.value for claim in found] == pytest.approx([32.5, 15.0, 50.0])
 
 
@@ -193,7 +193,7 @@ def test_an_order_is_reproduced_if_the_difference_over_seeds_is_positive() -> No
         Order("not measured", ("a",), ("e",)),
         Order("later", ("a",), ("b",), apart="written after the results"),
     ]
-    found = ordered(Rounds(1, {}, tuple(orders)), rows)
+    found = ordered(Rounds(1, {}, tuple(orders)), rows, {})
     whole, first, last, twice, alone, later = decided(found)
     assert (whole.row, whole.verdict, whole.value) == ("a above b", "reproduced", pytest.approx(10))
     half = 2.262157 * 0.025 * math.sqrt(10 / 9) / math.sqrt(10)
@@ -210,7 +210,7 @@ def test_an_order_is_reproduced_if_the_difference_over_seeds_is_positive() -> No
 def test_an_order_that_seeds_do_not_decide_is_reported() -> None:
     rows = curves(a=[[0.1], [0.5], [0.3]], b=[[0.5], [0.1], [0.3]], c=[[0.1], [0.1], [0.1]], d=[[0.2], [0.2], [0.2]])
     orders = (Order("a above b", ("a",), ("b",)), Order("c above d", ("c",), ("d",)))
-    one, alike = decided(ordered(Rounds(1, {}, orders), rows))
+    one, alike = decided(ordered(Rounds(1, {}, orders), rows, {}))
     assert (one.verdict, one.reason) == ("undecided", "3 seeds: p = 1 after Holm's correction")
     assert (alike.verdict, alike.reason) == ("undecided", "3 seeds: their spread is unknown")
 
@@ -260,3 +260,36 @@ def test_a_wrong_field_of_a_figure_is_named(changes: dict[str, Any], says: str, 
     with pytest.raises(InputError) as caught:
         table_of(tmp_path, rows=[{"name": "a"}], **changes)
     assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("quick", [{"seeds": 3}, {"victims": 4}, {"train_rounds": 2}, {"seeds": 3, "iterations": 1}])
+def test_rows_of_scale_quick_decide_nothing(quick: dict[str, int], tmp_path: Path) -> None:
+    """Each kind of claim: a rate over networks, an accuracy over trainings, an exact number, and an order of rows."""
+    claim = {"asr": 0.5, "accuracy": 0.5, "rounds": 4, "resilient": 0}
+    body = {"columns": "accuracy", "window": 1, "curves": {"f": ["a", "b"]}, "quick": quick, "seeds": 10}
+    body |= {"rows": [{"name": "a", "claim": claim}, {"name": "b"}]}
+    body |= {"orders": [{"says": "a above b", "more": ["a"], "less": ["b"]}]}
+    table = table_of(tmp_path, **body)
+    measured = {"asr": 0.5, "asr_low": 0.49, "asr_high": 0.51, "networks": 5, "seeds": 10, "rounds": 4, "resilient": 0}
+    measured |= {"trained_accuracy": 0.5, "trained_accuracy_low": 0.499, "trained_accuracy_high": 0.501}
+    noise = [0.001 * (-1) ** seed for seed in range(10)]
+
+    def verdicts(**scales: str) -> dict[str, str]:
+        rows = [
+            {**measured, "row": name, "cell": name, "point": "type-2", "scale": scales[name], "dataset": "digits"}
+            | {
+                "accuracies": json.dumps([[share + apart * (name == "a")] for apart in noise]),
+                "verdict": "reconstructs",
+            }
+            for name, share in (("a", 0.6), ("b", 0.4))
+        ]
+        found = claims_of(table, pd.DataFrame(rows))
+        for each in found:
+            assert each.reason.startswith("scale quick: ") == (each.verdict == "different setting"), each
+        return {each.what: each.verdict for each in found}
+
+    kinds = ("asr", "accuracy", "rounds", "resilient")
+    whole = verdicts(a="full", b="full")
+    assert whole == dict.fromkeys((*kinds, "order"), "reproduced")
+    assert verdicts(a="quick", b="full") == dict.fromkeys(whole, "different setting")
+    assert verdicts(a="full", b="quick") == {**whole, "order": "different setting"}  # An order needs all of its rows.

@@ -148,6 +148,10 @@ def _excess(sigma: float, claim: GeyerClaim, schedule: Schedule) -> float:
     return math.log(max(last, sys.float_info.min) / claim.delta)
 
 
+UNNAMED = "unnamed"
+"""The adjacency of a source that names none."""
+
+
 def _flower_epsilons(claim: AccountingClaim, given: OfFlower) -> Iterator[Row]:
     """Yield the tight epsilon of each adjacency; a number is reproduced where it is at least that epsilon by privacy losses.
 
@@ -166,10 +170,15 @@ def _flower_epsilons(claim: AccountingClaim, given: OfFlower) -> Iterator[Row]:
     replaced = ("one client replaced", Mechanism(z / 2, q, rounds))
     zeroed = ("one client's update made zero", Mechanism(z, q, rounds, "fixed"))
     added = ("one client added or removed", Mechanism(z, q, rounds))
-    for name, one in (added,) if given.program == "poisson" else (replaced, zeroed):
+    tried = (added,) if given.program == "poisson" else (replaced, zeroed)
+    if given.adjacency not in (UNNAMED, *(name for name, _ in tried)):
+        raise InputError(
+            f"{claim.name}: adjacency: got {given.adjacency!r}, expected {UNNAMED} or {' or '.join(name for name, _ in tried)}"
+        )
+    for name, one in tried:
         tight, losses = rdp((one,), given.delta), pld((one,), given.delta)
         why = f"the epsilon of {name} is {epsilon_text(losses, '.4g')}"
-        yield row_of(name, one in (replaced[1], added[1]), formula, (tight, losses), claim.claimed >= losses, why)
+        yield row_of(name, name == given.adjacency, formula, (tight, losses), claim.claimed >= losses, why)
 
 
 def _by_program(given: OfFlower) -> float:

@@ -16,7 +16,7 @@ from leakbench.core.words import epsilon_text
 from leakbench.reproduce.accounting.table import AccountingClaim, AccountingTable
 from leakbench.reproduce.page import counted, unlinked
 from leakbench.reproduce.published import rows_of
-from leakbench.reproduce.verdict import CONTRADICTED, DIFFERENT, REPRODUCED
+from leakbench.reproduce.verdict import CONTRADICTED, DIFFERENT, REPRODUCED, UNDECIDED
 from leakbench.study.rows import Row
 from leakbench.study.stale import stale_names
 
@@ -42,7 +42,8 @@ def judged(table: AccountingTable, rows: pd.DataFrame) -> list[Judged]:
     """Return every claim that was computed, once, however many readings it has.
 
     Reproduced: a stated reading gives the printed digits. Contradicted: none does; the reason names other readings that do.
-    Different setting: the paper does not state what the formula needs.
+    Different setting: the paper does not state what the formula needs. If the source states no reading, the number is compared
+    under each: reproduced if it holds under all, contradicted if it holds under none, else undecided, with the value of each.
     """
     of = {name: group.to_dict("records") for name, group in rows.groupby("cell", sort=False)}
     return [_judged(claim, of[claim.name]) for claim in table.claims if claim.name in of]
@@ -51,17 +52,27 @@ def judged(table: AccountingTable, rows: pd.DataFrame) -> list[Judged]:
 def _judged(claim: AccountingClaim, rows: Sequence[Row]) -> Judged:
     stated = [row for row in rows if row["stated"]]
     holding = [row for row in stated if row["gives"]]
-    shown = (holding or stated or rows)[0]
+    shown = (holding or stated or [row for row in rows if row["gives"]] or rows)[0]
     formula, renyi, losses = (float(shown[key]) for key in ("formula", "renyi", "losses"))
     said: str = "" if pd.isna(shown["reason"]) else shown["reason"]
     others = ", ".join(f"'{row['reading']}'" for row in rows if row["gives"])
     if claim.apart:
         verdict, reason = DIFFERENT, "; ".join(filter(None, (claim.apart, said)))
+    elif not stated:
+        gives = [bool(row["gives"]) for row in rows]
+        verdict = REPRODUCED if all(gives) else UNDECIDED if any(gives) else CONTRADICTED
+        reason = "" if all(gives) else f"the source names none of these: {'; '.join(map(_under, rows))}"
     elif holding:
         verdict, reason = REPRODUCED, ""
     else:
         verdict, reason = CONTRADICTED, f"{said}; {f'given by {others}' if others else NO_READING}"
     return Judged(claim.name, claim.claimed, formula, renyi, losses, verdict, reason)
+
+
+def _under(row: Row) -> str:
+    """Return a reading, its epsilon by privacy losses or else its formula's number, and whether the printed number holds."""
+    value = row["formula"] if pd.isna(row["losses"]) else row["losses"]
+    return f"{row['reading']}: {value:.4g} ({'holds' if row['gives'] else 'does not hold'})"
 
 
 RULE = (
@@ -75,7 +86,9 @@ RULE = (
 
 COVERS = (
     "A number is reproduced if it is at least the epsilon of the same noise, sampling and steps by a tight accountant (privacy"
-    " losses), under the adjacency of its formula, and contradicted if it is less. Numbers are exact, so no test is needed. By"
+    " losses), under the adjacency that the source names, and contradicted if it is less. If the source names none, the number is"
+    " compared under each: contradicted only if it is too small under all, undecided if under some. The columns are then those of"
+    " the first reading that holds, else of the first. Numbers are exact, so no test is needed. By"
     " Rényi divergences, this epsilon is a little larger. The valid epsilon of a defense as executed differs; see"
     " [defenses.md](../defenses/defenses.md). [What the verdicts mean](../../docs/papers.md#verdicts)."
 )

@@ -142,11 +142,13 @@ class OfFlower:
 
     Args:
         program: The documentation's script, or the accountant by how it is told that clients are sampled.
+        adjacency: The reading that the source states; `unnamed` where it names no adjacency, and the number is compared under each.
         within: How near the formula must be to the program's number.
     """
 
     federation: Mapping[str, Any]
     program: Literal["script", "without replacement", "poisson"]
+    adjacency: Text
     noise_multiplier: Positive
     delta: Probability
     within: NonNegative
