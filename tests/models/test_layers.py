@@ -14,6 +14,7 @@ from leakbench.attack.slots.labels import LastLayer
 from leakbench.core.errors import InputError
 from leakbench.core.rng import generator
 from leakbench.core.types import Clock, Network
+from leakbench.core.working_copy import copied
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import View
