@@ -58,7 +58,7 @@ SUCCESS = 0.1
 SAME = 1e-4
 """Largest difference of two inputs in [0, 1] that are the same example; undoing a normalisation rounds."""
 
-SEARCHED = "no trained layer ends the network with a row for each class: autoleak searches labels with the inputs"
+SEARCHED = "no trained layer answers with the class: autoleak searches labels with the inputs"
 SOLVED = "the network has other targets than classes: they follow from its last layer, or are searched with the inputs"
 COUNTED = "features of the last layer can be negative: autoleak counts labels by public examples, not by their signs"
 

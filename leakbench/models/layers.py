@@ -105,7 +105,7 @@ def classifier_of(model: nn.Module, shape: tuple[int, ...], names: Collection[st
     return _classifier(_Key.of(model, shape, names)) if is_classification(model) else None
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _classifier(key: _Key) -> Classifier | None:
     run = _Run.of(key.model, key.shape)
     logits = run.outputs
@@ -176,7 +176,7 @@ def first_layer(model: nn.Module, shape: tuple[int, ...] | None = None) -> str |
     return _registered_first(model) if shape is None else _first(_Key.of(model, shape))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _first(key: _Key) -> str | None:
     linear = {n: m for n, m in key.model.named_modules() if isinstance(m, nn.Linear) and m.bias is not None}
     if not any(module.in_features == math.prod(key.shape) for module in linear.values()):
@@ -217,7 +217,7 @@ def last_layer(model: nn.Module, shape: tuple[int, ...] | None = None) -> str | 
     return _last(_Key.of(model, shape))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _last(key: _Key) -> str | None:
     run = _Run.of(key.model, key.shape)
     matrices = [n for n in run.uses if run.tensors[n].dim() > 1]
